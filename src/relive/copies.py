@@ -1,0 +1,74 @@
+"""Copies of observations and actions: what a caller may still change is copied on the way in and on the way out.
+
+Copied, at any depth: numpy arrays; list, tuple, named tuple, dict, OrderedDict, set, deque and bytearray. Any other
+object is kept by reference: strings, numbers and frozen dataclasses need no copy, and only the author of another
+mutable class knows how to copy it. So are the elements of an array of dtype object.
+"""
+
+import collections
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar, cast
+
+import numpy as np
+
+T = TypeVar("T")
+Copier: TypeAlias = Callable[[Any], Any]
+
+
+def copied(value: T) -> T:
+    """Answers `value`, with a copy of every array and built-in container in it."""
+    copier = _COPIERS[type(value)]
+    return value if copier is None else cast("T", copier(value))
+
+
+def _array(values: Any) -> Any:
+    return values.copy()
+
+
+def _list(values: Any) -> Any:
+    return list(map(copied, values))
+
+
+def _tuple(values: Any) -> Any:
+    for value in values:
+        if _COPIERS[type(value)] is not None:
+            return tuple(map(copied, values))
+    return values
+
+
+def _named_tuple(values: Any) -> Any:
+    return values._make(map(copied, values))
+
+
+def _mapping(values: Any) -> Any:
+    return type(values)((key, copied(value)) for key, value in values.items())
+
+
+def _deque(values: Any) -> Any:
+    return collections.deque(map(copied, values), values.maxlen)
+
+
+class _Copiers(dict[type, Copier | None]):
+    """How to copy a value of each type; None for types that are kept by reference. Learns a type when it meets one."""
+
+    def __missing__(self, kind: type) -> Copier | None:
+        copier = None
+        if issubclass(kind, np.ndarray):
+            copier = _array
+        elif issubclass(kind, tuple) and hasattr(kind, "_make"):
+            copier = _named_tuple
+        self[kind] = copier
+        return copier
+
+
+_COPIERS = _Copiers(
+    {
+        list: _list,
+        tuple: _tuple,
+        set: set,
+        bytearray: bytearray,
+        dict: _mapping,
+        collections.OrderedDict: _mapping,
+        collections.deque: _deque,
+    }
+)

@@ -1,0 +1,383 @@
+"""The replay memory of asyncio actors: whole episodes of typed objects, drawn from as n-step samples.
+
+    actor coroutines                    EpisodeReplayBuffer                       learner coroutine
+    await start_episode      ────►   limiter: may this happen now?   ◄────   await sample_n_step
+    await append_...         ────►   queues: wait until it may
+    await end_episode        ────►   EpisodeStore: what is there
+
+The law of this file: deciding and waiting are apart. The `_nowait` methods decide and act at once; the awaited ones
+wait for their turn, then do what the `_nowait` one does, and await nothing in between. So a call that was cancelled
+has either happened or left no trace. An awaited call that need not wait does not yield to the event loop.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+import contextlib
+import math
+import operator
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from relive import checks
+from relive import copies
+from relive import episode as episode_lib
+from relive import episode_store
+from relive import errors
+from relive import limiters
+from relive import n_step
+from relive import wait_queue
+
+Obs = TypeVar("Obs")
+Act = TypeVar("Act")
+
+
+class EpisodeReplayBuffer(Generic[Obs, Act]):
+    """Stores the episodes of many agents and answers n-step samples, uniform over all complete transitions.
+
+    Observations and actions may be any objects. Arrays and built-in containers are copied in and out; other objects
+    are kept by reference and must not be changed once they are stored.
+
+    One buffer belongs to one event loop. It has no locks: in threads, guard it yourself.
+
+    Args:
+        max_transitions: Transitions kept at most; None for no limit. The episode that finished first goes first, and
+            whole. An open episode is never evicted: while only open ones are left the limit may be exceeded, and
+            `get_stats().overflow_transitions` says by how much.
+        max_episodes: Episodes kept at most, in the same way.
+        limiter: Says when a step may be appended and a batch drawn; by default a batch needs one transition.
+        seed: For the generator of the draws; the same seed and the same calls give the same draws.
+
+    Raises:
+        ArgumentError: A limit is not an integer of at least 1, or the limiter asks for more than max_transitions.
+
+    >>> import asyncio
+    >>> import relive
+    >>> async def main() -> float:
+    ...     buffer = relive.EpisodeReplayBuffer[str, int](max_transitions=100_000, seed=0)
+    ...     async with buffer.episode("agent-0") as writer:
+    ...         await writer.append("start", 1, 0.0)
+    ...         await writer.append("door", 0, 1.0)
+    ...         await writer.end("exit")
+    ...     samples = await buffer.sample_n_step(batch_size=4, n=2, gamma=0.9)
+    ...     return max(sample.reward for sample in samples)
+    >>> asyncio.run(main())
+    1.0
+    """
+
+    def __init__(
+        self,
+        *,
+        max_transitions: int | None = None,
+        max_episodes: int | None = None,
+        limiter: limiters.RateLimiter | None = None,
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        if max_transitions is not None:
+            max_transitions = checks.integer_of_at_least_one("max_transitions", max_transitions)
+        if max_episodes is not None:
+            max_episodes = checks.integer_of_at_least_one("max_episodes", max_episodes)
+        if limiter is None:
+            limiter = limiters.MinSize(1)
+        if not isinstance(limiter, limiters.RateLimiter):
+            raise errors.ArgumentTypeError(f"limiter must be a RateLimiter, got {checks.shown(limiter)}")
+        if max_transitions is not None and limiter.min_size > max_transitions:
+            raise errors.ArgumentError(
+                f"limiter must ask for at most max_transitions = {max_transitions} transitions, got {limiter!r}"
+            )
+        self._limiter = limiter
+        self._rng = np.random.default_rng(seed)
+        self._store: episode_store.EpisodeStore[Obs, Act] = episode_store.EpisodeStore(max_transitions, max_episodes)
+        self._inserters = wait_queue.WaitQueue()
+        self._samplers = wait_queue.WaitQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_closed = False
+
+    # Writing.
+
+    async def start_episode(self, agent_id: str) -> str:
+        """Opens an episode of that agent and answers its id, a fresh UUID. Never waits.
+
+        Raises:
+            ArgumentTypeError: agent_id is not a string.
+            ClosedError: The buffer is closed.
+        """
+        self._bind_to_loop()
+        return self.start_episode_nowait(agent_id)
+
+    def start_episode_nowait(self, agent_id: str) -> str:
+        """Does what `start_episode` does, as a plain call."""
+        self._refuse_if_closed()
+        if not isinstance(agent_id, str):
+            raise errors.ArgumentTypeError(f"agent_id must be a string, got {checks.shown(agent_id)}")
+        return self._store.start(agent_id)
+
+    async def append_observation_action_reward(
+        self, episode_id: str, observation: Obs, action: Act, reward: float
+    ) -> None:
+        """Appends one step; waits while the limiter holds inserts back. O(1).
+
+        The step becomes a transition, and can be drawn, when the observation after it is known.
+
+        Args:
+            episode_id: An open episode.
+            observation: o_t.
+            action: a_t, chosen in o_t.
+            reward: r_t, what followed; a finite real number.
+
+        Raises:
+            UnknownEpisodeError: No episode of that id is stored.
+            ArgumentError: The episode has ended, or the reward is not a finite real number.
+            ClosedError: The buffer is closed, or was closed while waiting.
+        """
+        self._bind_to_loop()
+        if self._inserters or not self._can_insert():
+            self._refuse_if_closed()
+            self._store[episode_id].check_is_open()
+            checks.finite_number("reward", reward)
+            await self._inserters.until(self._can_insert)
+        self._append(episode_id, observation, action, reward)
+
+    def append_observation_action_reward_nowait(
+        self, episode_id: str, observation: Obs, action: Act, reward: float
+    ) -> None:
+        """Does what `append_observation_action_reward` does, as a plain call.
+
+        Raises:
+            NotReadyError: The limiter holds inserts back.
+        """
+        if not self._can_insert():
+            raise errors.NotReadyError(
+                f"append_observation_action_reward_nowait held back by {self._limiter!r}: draw samples first, "
+                "or await append_observation_action_reward"
+            )
+        self._append(episode_id, observation, action, reward)
+
+    async def end_episode(
+        self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus = "COMPLETED"
+    ) -> None:
+        """Ends an open episode with the observation after its last action. Never waits.
+
+        Args:
+            episode_id: An open episode.
+            final_observation: o_T.
+            status: COMPLETED if the task ended (no bootstrap), TRUNCATED if we stopped looking, ABORTED if the actor
+                died (bootstrap in both).
+
+        Raises:
+            UnknownEpisodeError: No episode of that id is stored.
+            ArgumentError: The episode has ended already, or `status` is none of the three.
+            ClosedError: The buffer is closed.
+        """
+        self._bind_to_loop()
+        self.end_episode_nowait(episode_id, final_observation, status)
+
+    def end_episode_nowait(
+        self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus = "COMPLETED"
+    ) -> None:
+        """Does what `end_episode` does, as a plain call."""
+        self._refuse_if_closed()
+        self._store.end(episode_id, copies.copied(final_observation), status)
+        self._wake()
+
+    def episode(self, agent_id: str) -> contextlib.AbstractAsyncContextManager["EpisodeWriter[Obs, Act]"]:
+        """Opens an episode for the length of an `async with` block, and gives a writer to it.
+
+        A block that is left before `writer.end(...)`, by an exception, a cancellation or a return, ends the episode as
+        ABORTED; it keeps the transitions whose next observation is known.
+        """
+        return self._episode(agent_id)
+
+    @contextlib.asynccontextmanager
+    async def _episode(self, agent_id: str) -> AsyncIterator["EpisodeWriter[Obs, Act]"]:
+        episode_id = await self.start_episode(agent_id)
+        try:
+            yield EpisodeWriter(self, episode_id)
+        finally:
+            if episode_id in self._store.open:
+                self._store.abort(episode_id)
+                self._wake()
+
+    # Drawing.
+
+    async def sample_n_step(self, batch_size: int, n: int, gamma: float) -> list[n_step.ReplaySample[Obs, Act]]:
+        """Answers exactly batch_size n-step samples, drawn with replacement; waits until that is possible.
+
+        Args:
+            batch_size: How many samples.
+            n: How many rewards a sample sums at most; fewer where the episode, or what is known of it, ends earlier.
+            gamma: The discount factor, in (0, 1].
+
+        Raises:
+            ArgumentError: An argument breaks its rule, or the limiter could never allow such a batch.
+            ClosedError: The buffer is closed, or was closed while waiting.
+        """
+        self._bind_to_loop()
+        self._refuse_if_closed()
+        batch_size, n, gamma = self._checked_request(batch_size, n, gamma)
+        await self._samplers.until(lambda: self._can_sample(batch_size))
+        return self._sample(batch_size, n, gamma)
+
+    def sample_n_step_nowait(self, batch_size: int, n: int, gamma: float) -> list[n_step.ReplaySample[Obs, Act]]:
+        """Does what `sample_n_step` does, as a plain call. Of a closed buffer it draws without asking the limiter.
+
+        Raises:
+            NotReadyError: No transition is complete, or the limiter holds samples back.
+        """
+        batch_size, n, gamma = self._checked_request(batch_size, n, gamma)
+        if not len(self._store):
+            raise errors.NotReadyError(
+                "sample_n_step_nowait found no complete transition: append a step and the observation after it, "
+                "or await sample_n_step"
+            )
+        if not self._is_closed and not self._can_sample(batch_size):
+            raise errors.NotReadyError(
+                f"sample_n_step_nowait held back by {self._limiter!r} with {len(self._store)} transitions: "
+                "append more steps, or await sample_n_step"
+            )
+        return self._sample(batch_size, n, gamma)
+
+    def _draw(self, batch_size: int) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
+        """Answers batch_size draws, each an episode and the start step of a complete transition in it.
+
+        The one method that a custom sampler overrides. It is called only while a transition is complete, may use
+        `self._rng`, `self._store.finished` (a sequence, the one that finished first is first) and `self._store.open`
+        (a dict by id), and must not change them. Here: uniform over all complete transitions.
+        """
+        return self._store.draw(batch_size, self._rng)
+
+    # Everything else.
+
+    def close(self) -> None:
+        """Ends writing and waiting: whoever waits, and whoever writes or awaits later, gets ClosedError.
+
+        What is stored can still be drawn with `sample_n_step_nowait`. Closing twice is closing once.
+        """
+        self._is_closed = True
+        self._inserters.wake_all()
+        self._samplers.wake_all()
+
+    def get_stats(self) -> episode_store.EpisodeBufferStats:
+        """Answers what is stored and what has happened so far. O(open episodes)."""
+        return self._store.stats()
+
+    def clear(self) -> None:
+        """Forgets every episode, open ones too: their writers get UnknownEpisodeError.
+
+        The counters of `get_stats` that count since the beginning go on, and the generator is not reset.
+        """
+        self._store.clear()
+        self._wake()
+
+    def check(self) -> None:
+        """Recounts everything that is stored.
+
+        Raises:
+            CorruptionError: An invariant does not hold; the message says which.
+        """
+        self._store.check()
+
+    def __len__(self) -> int:
+        """Answers how many complete transitions are stored."""
+        return len(self._store)
+
+    def __repr__(self) -> str:
+        limits = f"max_transitions={self._store.max_transitions}, max_episodes={self._store.max_episodes}"
+        return f"<{type(self).__name__} of {len(self)} transitions, {limits}>"
+
+    # Deciding: each answers at once, and raises ClosedError where nobody may wait any longer.
+
+    def _can_insert(self) -> bool:
+        self._refuse_if_closed()
+        store = self._store
+        return self._limiter.can_insert(size=len(store), inserted=store.appended, sampled=store.sampled)
+
+    def _can_sample(self, batch_size: int) -> bool:
+        self._refuse_if_closed()
+        store = self._store
+        size = len(store)
+        return size > 0 and self._limiter.can_sample(
+            batch_size, size=size, inserted=store.appended, sampled=store.sampled
+        )
+
+    def _checked_request(self, batch_size: int, n: int, gamma: float) -> tuple[int, int, float]:
+        """Answers the arguments of a sample call, checked."""
+        batch_size = checks.integer_of_at_least_one("batch_size", batch_size)
+        most = self._limiter.max_batch_size
+        if most is not None and batch_size > most:
+            raise errors.ArgumentError(f"batch_size must be at most {most} with {self._limiter!r}, got {batch_size}")
+        return batch_size, checks.integer_of_at_least_one("n", n), checks.discount("gamma", gamma)
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise errors.ClosedError("buffer is closed: only sample_n_step_nowait still answers")
+
+    def _bind_to_loop(self) -> None:
+        """Makes the running event loop the buffer's own, or refuses it if the buffer has another."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            if self._loop is not None:
+                raise errors.EventLoopError(
+                    "buffer belongs to another event loop: use one buffer in one loop, or its _nowait methods"
+                )
+            self._loop = loop
+
+    # Acting.
+
+    def _append(self, episode_id: str, observation: Obs, action: Act, reward: float) -> None:
+        if type(reward) is not float or not math.isfinite(reward):
+            reward = checks.finite_number("reward", reward)
+        self._store.append(episode_id, copies.copied(observation), copies.copied(action), reward)
+        self._wake()
+
+    def _sample(self, batch_size: int, n: int, gamma: float) -> list[n_step.ReplaySample[Obs, Act]]:
+        draws = self._draw(batch_size)
+        if type(self)._draw is not EpisodeReplayBuffer._draw:
+            draws = self._checked_draws(draws, batch_size)
+        samples = n_step.read(draws, n, gamma)
+        self._store.sampled += batch_size
+        self._wake()
+        return samples
+
+    def _checked_draws(
+        self, draws: list[tuple[episode_lib.Episode[Obs, Act], int]], batch_size: int
+    ) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
+        """Answers what a custom sampler drew, checked."""
+        if len(draws) != batch_size:
+            raise errors.SamplerError(f"_draw must answer batch_size = {batch_size} draws, got {len(draws)}")
+        for episode, start in draws:
+            if episode not in self._store:
+                raise errors.SamplerError(f"_draw must answer stored episodes, got {checks.shown(episode)}")
+            if not 0 <= start < len(episode):
+                raise errors.SamplerError(
+                    f"_draw must answer start steps in [0, {len(episode)}) for episode {episode.episode_id}, got {start}"
+                )
+        return [(episode, operator.index(start)) for episode, start in draws]
+
+    def _wake(self) -> None:
+        """Lets the first of each queue ask again; called after every change."""
+        if self._samplers:
+            self._samplers.wake()
+        if self._inserters:
+            self._inserters.wake()
+
+
+class EpisodeWriter(Generic[Obs, Act]):
+    """Writes one episode; what `EpisodeReplayBuffer.episode` gives."""
+
+    def __init__(self, buffer: EpisodeReplayBuffer[Obs, Act], episode_id: str) -> None:
+        self._buffer = buffer
+        self._episode_id = episode_id
+
+    @property
+    def episode_id(self) -> str:
+        """The id of the episode, a UUID."""
+        return self._episode_id
+
+    async def append(self, observation: Obs, action: Act, reward: float) -> None:
+        """Appends one step; see EpisodeReplayBuffer.append_observation_action_reward."""
+        await self._buffer.append_observation_action_reward(self._episode_id, observation, action, reward)
+
+    async def end(self, final_observation: Obs, status: episode_lib.FinalStatus = "COMPLETED") -> None:
+        """Ends the episode; see EpisodeReplayBuffer.end_episode."""
+        await self._buffer.end_episode(self._episode_id, final_observation, status)

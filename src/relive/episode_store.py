@@ -1,0 +1,246 @@
+"""The synchronous core under the episode buffer: episodes, their counts, eviction, and the uniform draw.
+
+    open episodes       GrowingCounts   change at every step
+    finished episodes   CountedDeque    never change; the one that finished first is the next to be evicted
+
+The law of this file: arguments come checked, a call that raises has changed nothing, and nothing here costs more
+because there are more episodes. Room is made before something is inserted, out of finished episodes alone: an open
+one is never evicted under its writer, and one that has just ended stays until the next insert needs its place.
+"""
+
+import collections
+import dataclasses
+import time
+from typing import Generic, TypeVar
+import uuid
+
+import numpy as np
+
+from relive import checks
+from relive import counted_deque
+from relive import episode as episode_lib
+from relive import errors
+from relive import growing_counts
+
+Obs = TypeVar("Obs")
+Act = TypeVar("Act")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class EpisodeBufferStats:
+    """What an episode buffer holds, and what has happened to it.
+
+    Attributes:
+        total_episodes: Episodes stored now, open ones included; the next four are its parts.
+        in_progress: Open ones.
+        completed: Those that ended as COMPLETED.
+        truncated: Those that ended as TRUNCATED.
+        aborted: Those that ended as ABORTED.
+        total_transitions: Complete transitions stored now.
+        num_agents: Different agents among the episodes stored now.
+        evicted_episodes: Episodes that made room for others, ever.
+        evicted_transitions: Their transitions.
+        overflow_transitions: Transitions above max_transitions now, 0 without such a limit.
+        open_ages: Seconds since the start of each open episode, by episode id, the oldest first.
+        appended: Steps appended, ever.
+        sampled: Samples drawn, ever.
+    """
+
+    total_episodes: int
+    in_progress: int
+    completed: int
+    truncated: int
+    aborted: int
+    total_transitions: int
+    num_agents: int
+    evicted_episodes: int
+    evicted_transitions: int
+    overflow_transitions: int
+    open_ages: dict[str, float]
+    appended: int
+    sampled: int
+
+
+class EpisodeStore(Generic[Obs, Act]):
+    """Episodes by id, within limits."""
+
+    def __init__(self, max_transitions: int | None, max_episodes: int | None) -> None:
+        self.max_transitions = max_transitions
+        self.max_episodes = max_episodes
+        self.appended = 0
+        self.sampled = 0
+        self._evicted_episodes = 0
+        self._evicted_transitions = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets every episode, open ones too. What is counted since the beginning stays counted."""
+        self.finished: counted_deque.CountedDeque[episode_lib.Episode[Obs, Act]] = counted_deque.CountedDeque()
+        self.open: dict[str, episode_lib.Episode[Obs, Act]] = {}
+        self._episodes: dict[str, episode_lib.Episode[Obs, Act]] = {}
+        self._open_counts: growing_counts.GrowingCounts[episode_lib.Episode[Obs, Act]] = growing_counts.GrowingCounts()
+        self._started: dict[str, float] = {}
+        self._statuses: collections.Counter[episode_lib.EpisodeStatus] = collections.Counter()
+        self._agents: collections.Counter[str] = collections.Counter()
+
+    def __len__(self) -> int:
+        """Answers how many complete transitions are stored."""
+        return self.finished.total + self._open_counts.total
+
+    def __contains__(self, episode: episode_lib.Episode[Obs, Act]) -> bool:
+        """Answers whether this very episode is stored."""
+        return self._episodes.get(episode.episode_id) is episode
+
+    def __getitem__(self, episode_id: str) -> episode_lib.Episode[Obs, Act]:
+        """Answers the episode of that id.
+
+        Raises:
+            UnknownEpisodeError: None of that id is stored.
+        """
+        episode = self._episodes.get(episode_id)
+        if episode is None:
+            raise errors.UnknownEpisodeError(f"episode {episode_id} not found")
+        return episode
+
+    def start(self, agent_id: str) -> str:
+        """Opens an episode and answers its id."""
+        if self.max_episodes is not None:
+            while len(self._episodes) >= self.max_episodes and len(self.finished):
+                self._evict()
+        episode: episode_lib.Episode[Obs, Act] = episode_lib.Episode(episode_id=str(uuid.uuid4()), agent_id=agent_id)
+        self._episodes[episode.episode_id] = episode
+        self.open[episode.episode_id] = episode
+        self._started[episode.episode_id] = time.monotonic()
+        self._statuses[episode.status] += 1
+        self._agents[agent_id] += 1
+        return episode.episode_id
+
+    def append(self, episode_id: str, observation: Obs, action: Act, reward: float) -> None:
+        """Appends a step to an open episode; see Episode.append_observation_action_reward for what it raises."""
+        episode = self[episode_id]
+        completed = episode.append_observation_action_reward(observation, action, reward)
+        self.appended += 1
+        if completed:
+            self._make_room()
+            self._open_counts.grow(episode)
+
+    def end(self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus) -> None:
+        """Ends an open episode; see Episode.append_final_observation for what it raises."""
+        episode = self[episode_id]
+        completed = episode.append_final_observation(final_observation, status)
+        if completed:
+            self._make_room()
+            self._open_counts.grow(episode)
+        self._finish(episode)
+
+    def abort(self, episode_id: str) -> None:
+        """Ends an open episode as ABORTED where nobody knows what followed its last step."""
+        episode = self[episode_id]
+        episode.abort()
+        self._finish(episode)
+
+    def draw(self, size: int, rng: np.random.Generator) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
+        """Answers `size` independent transitions, uniform among all, each as its episode and start step.
+
+        That is a categorical draw of an episode by its number of transitions, then a uniform start in it. The store
+        must hold a transition. O(size log episodes).
+        """
+        units = rng.integers(len(self), size=size)
+        in_finished = units < self.finished.total
+        episodes, starts = self.finished.find(units[in_finished])
+        draws = list(zip(episodes, starts, strict=True))
+        if len(draws) == size:
+            return draws
+        from_open = iter(self._open_counts.draw(size - len(draws), rng))
+        from_finished = iter(draws)
+        return [next(from_finished if finished else from_open) for finished in in_finished.tolist()]
+
+    def stats(self) -> EpisodeBufferStats:
+        """Answers what is stored and what has happened. O(open episodes)."""
+        now = time.monotonic()
+        limit = self.max_transitions
+        return EpisodeBufferStats(
+            total_episodes=len(self._episodes),
+            in_progress=self._statuses["IN_PROGRESS"],
+            completed=self._statuses["COMPLETED"],
+            truncated=self._statuses["TRUNCATED"],
+            aborted=self._statuses["ABORTED"],
+            total_transitions=len(self),
+            num_agents=len(self._agents),
+            evicted_episodes=self._evicted_episodes,
+            evicted_transitions=self._evicted_transitions,
+            overflow_transitions=0 if limit is None else max(0, len(self) - limit),
+            open_ages={episode_id: now - started for episode_id, started in self._started.items()},
+            appended=self.appended,
+            sampled=self.sampled,
+        )
+
+    def check(self) -> None:
+        """Recounts everything from the episodes themselves.
+
+        Raises:
+            CorruptionError: A count or an episode is not what it must be.
+        """
+        for episode_id, episode in self._episodes.items():
+            _check_episode(episode_id, episode)
+        episodes = list(self._episodes.values())
+        open_ids = [episode.episode_id for episode in episodes if episode.status == "IN_PROGRESS"]
+        finished = list(self.finished)
+        _check_equal("open episodes", list(self.open), open_ids)
+        _check_equal("open episodes with a start", list(self._started), open_ids)
+        _check_equal("open episodes by id", all(self.open[i] is self._episodes[i] for i in open_ids), True)
+        _check_equal("finished episodes", {e.episode_id for e in finished}, self._episodes.keys() - set(open_ids))
+        _check_equal("number of finished episodes", len(finished), len(episodes) - len(open_ids))
+        _check_equal("finished episodes that are stored", all(episode in self for episode in finished), True)
+        counts = [self.finished.count(index) for index in range(len(finished))]
+        _check_equal("transitions of finished episodes", counts, [len(episode) for episode in finished])
+        _check_equal("total of finished transitions", self.finished.total, sum(counts))
+        open_counts = {i: self._open_counts[self.open[i]] for i in open_ids}
+        _check_equal("transitions of open episodes", open_counts, {i: len(self.open[i]) for i in open_ids})
+        _check_equal("total of open transitions", self._open_counts.total, sum(open_counts.values()))
+        _check_equal("statuses", +self._statuses, collections.Counter(episode.status for episode in episodes))
+        _check_equal("agents", dict(self._agents), dict(collections.Counter(episode.agent_id for episode in episodes)))
+
+    def _finish(self, episode: episode_lib.Episode[Obs, Act]) -> None:
+        """Moves an episode that has just ended from the open ones to the finished ones."""
+        del self.open[episode.episode_id]
+        del self._started[episode.episode_id]
+        self.finished.append(episode, self._open_counts.pop(episode))
+        self._statuses["IN_PROGRESS"] -= 1
+        self._statuses[episode.status] += 1
+
+    def _make_room(self) -> None:
+        """Evicts finished episodes until one transition more fits, or none is left."""
+        if self.max_transitions is not None:
+            while len(self) >= self.max_transitions and len(self.finished):
+                self._evict()
+
+    def _evict(self) -> None:
+        """Forgets the episode that finished first. O(1) amortised."""
+        episode = self.finished.popleft()
+        del self._episodes[episode.episode_id]
+        self._statuses[episode.status] -= 1
+        self._agents[episode.agent_id] -= 1
+        if not self._agents[episode.agent_id]:
+            del self._agents[episode.agent_id]
+        self._evicted_episodes += 1
+        self._evicted_transitions += len(episode)
+
+
+def _check_episode(episode_id: str, episode: episode_lib.Episode[Obs, Act]) -> None:
+    """Raises CorruptionError unless the episode has the shape that its status asks for."""
+    if episode.episode_id != episode_id:
+        raise errors.CorruptionError(f"episode stored as {episode_id} calls itself {episode.episode_id}")
+    steps = len(episode.actions)
+    known = {"COMPLETED": {steps + 1}, "TRUNCATED": {steps + 1}, "IN_PROGRESS": {steps}, "ABORTED": {steps, steps + 1}}
+    if len(episode.observations) not in known[episode.status] or len(episode.rewards) != steps:
+        raise errors.CorruptionError(
+            f"episode {episode_id} is {episode.status} with {len(episode.observations)} observations, "
+            f"{steps} actions and {len(episode.rewards)} rewards"
+        )
+
+
+def _check_equal(name: str, found: object, expected: object) -> None:
+    """Raises CorruptionError unless what was found is what must be."""
+    if found != expected:
+        raise errors.CorruptionError(f"{name} must be {checks.shown(expected)}, found {checks.shown(found)}")

@@ -1,0 +1,112 @@
+"""Rate limiters: they say whether an insert or a sample may happen now. They never wait, and keep no state.
+
+The buffer counts, the limiter decides from the counts:
+
+    size        transitions that can be drawn now
+    inserted    steps appended so far
+    sampled     samples drawn so far
+
+So one limiter may serve many buffers, and a checkpoint of a buffer holds all there is to know.
+"""
+
+import abc
+import math
+
+from relive import checks
+from relive import errors
+
+
+class RateLimiter(abc.ABC):
+    """Decides about inserts and samples; a rule of your own is a subclass with two methods.
+
+    Attributes:
+        min_size: No batch is allowed below that many transitions; a buffer that cannot hold them refuses the limiter.
+        max_batch_size: A larger batch could wait for ever, and is refused when asked for; None for any size.
+    """
+
+    min_size: int = 1
+    max_batch_size: int | None = None
+
+    @abc.abstractmethod
+    def can_insert(self, *, size: int, inserted: int, sampled: int) -> bool:
+        """Answers whether one step more may be inserted now."""
+
+    @abc.abstractmethod
+    def can_sample(self, batch_size: int, *, size: int, inserted: int, sampled: int) -> bool:
+        """Answers whether a batch may be drawn now. It is asked only while something can be drawn."""
+
+
+class MinSize(RateLimiter):
+    """Samples once at least `n` transitions can be drawn; inserts always."""
+
+    def __init__(self, n: int) -> None:
+        self.min_size = checks.integer_of_at_least_one("n", n)
+
+    def __repr__(self) -> str:
+        return f"MinSize({self.min_size})"
+
+    def can_insert(self, *, size: int, inserted: int, sampled: int) -> bool:
+        """Answers True."""
+        return True
+
+    def can_sample(self, batch_size: int, *, size: int, inserted: int, sampled: int) -> bool:
+        """Answers whether size >= n."""
+        return size >= self.min_size
+
+
+class SampleToInsertRatio(RateLimiter):
+    """Holds samples to `ratio` an insert, give or take `error_buffer` samples.
+
+    With surplus = ratio * (inserted - min_size) - sampled, it keeps -error_buffer <= surplus <= error_buffer:
+
+        insert   if size < min_size   or   surplus + ratio <= error_buffer
+        sample   if size >= min_size  and  surplus - batch_size >= -error_buffer
+
+    the rule of the rate limiter in Reverb (Cassirer et al. 2021). Whenever one side is held up the other may go on, for
+    every batch of at most 2 * error_buffer - ratio samples; a larger one is refused.
+
+    Args:
+        ratio: Samples an insert, above 0: each step is drawn that often on average.
+        min_size: Transitions that must be there before the first sample; inserts below that are free.
+        error_buffer: How far samples and inserts may run apart, in samples: at least max(1, ratio).
+
+    Raises:
+        ArgumentError: A setting breaks its rule.
+
+    >>> from relive import limiters
+    >>> limiter = limiters.SampleToInsertRatio(ratio=4.0, min_size=100, error_buffer=64.0)
+    >>> limiter.can_sample(32, size=100, inserted=100, sampled=0)
+    True
+    >>> limiter.can_sample(32, size=100, inserted=100, sampled=64)
+    False
+    """
+
+    def __init__(self, ratio: float, min_size: int, error_buffer: float) -> None:
+        self.ratio = checks.finite_number("ratio", ratio)
+        if self.ratio <= 0:
+            raise errors.ArgumentError(f"ratio must be above 0, got {ratio}")
+        self.min_size = checks.integer_of_at_least_one("min_size", min_size)
+        self.error_buffer = checks.finite_number("error_buffer", error_buffer)
+        if self.error_buffer < max(1.0, self.ratio):
+            raise errors.ArgumentError(
+                f"error_buffer must be at least max(1, ratio) = {max(1.0, self.ratio):g}, or neither side could move, "
+                f"got {error_buffer}"
+            )
+        self.max_batch_size = math.floor(2 * self.error_buffer - self.ratio)
+
+    def __repr__(self) -> str:
+        return (
+            f"SampleToInsertRatio(ratio={self.ratio:g}, min_size={self.min_size}, error_buffer={self.error_buffer:g})"
+        )
+
+    def can_insert(self, *, size: int, inserted: int, sampled: int) -> bool:
+        """Answers whether size < min_size or surplus + ratio <= error_buffer."""
+        return size < self.min_size or self._surplus(inserted + 1, sampled) <= self.error_buffer
+
+    def can_sample(self, batch_size: int, *, size: int, inserted: int, sampled: int) -> bool:
+        """Answers whether size >= min_size and surplus - batch_size >= -error_buffer."""
+        return size >= self.min_size and self._surplus(inserted, sampled + batch_size) >= -self.error_buffer
+
+    def _surplus(self, inserted: int, sampled: int) -> float:
+        """Answers how many samples the inserts are ahead."""
+        return self.ratio * (inserted - self.min_size) - sampled

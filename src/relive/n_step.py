@@ -1,0 +1,114 @@
+"""N-step samples: a window of at most n steps of one episode, read at draw time.
+
+    n = 3, from step t                          next_observation   next_discount   window_end
+    o_t a_t r_t  r_t+1  r_t+2                   o_t+3              gamma^3         HORIZON
+    o_t a_t r_t  r_t+1 | the task ended         o_t+2              0               TERMINATED
+    o_t a_t r_t  r_t+1 | we stopped looking     o_t+2              gamma^2         TRUNCATED
+    o_t a_t r_t  r_t+1 | the actor died         o_t+2              gamma^2         ABORTED
+    o_t a_t r_t  r_t+1 | not known yet          o_t+2              gamma^2         OPEN
+
+In every row `target = reward + next_discount * V(next_observation)`. A zero discount comes from termination alone. The
+horizon wins over a cut in the same place, termination wins over the horizon.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+from typing import Generic, Literal, TypeAlias, TypeVar
+
+from relive import copies
+from relive import episode as episode_lib
+from relive import returns
+
+Obs = TypeVar("Obs")
+Act = TypeVar("Act")
+
+WindowEnd: TypeAlias = Literal["HORIZON", "TERMINATED", "TRUNCATED", "ABORTED", "OPEN"]
+"""Why a window stopped where it did."""
+
+_CUTS: dict[episode_lib.EpisodeStatus, WindowEnd] = {
+    "IN_PROGRESS": "OPEN",
+    "COMPLETED": "TERMINATED",
+    "TRUNCATED": "TRUNCATED",
+    "ABORTED": "ABORTED",
+}
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class ReplaySample(Generic[Obs, Act]):
+    """One n-step transition, m = actual_n steps long. It owns its arrays: changing them changes nothing stored.
+
+    Attributes:
+        episode_id: The episode it comes from.
+        agent_id: Who lived it.
+        observation: o_t, where t is start_step.
+        action: a_t.
+        next_observation: o_{t+m}.
+        next_discount: The factor on the bootstrap value of next_observation: gamma^m, or 0 if the window terminated.
+        is_terminal: Whether the window reached termination.
+        rewards_seq: r_t to r_{t+m-1} [m].
+        discount_powers: gamma^0 to gamma^{m-1} [m].
+        start_step: t, counted from the reset.
+        actual_n: m, at most the n that was asked for, and at least 1.
+        gamma: The discount factor.
+        window_end: Why the window stopped there.
+    """
+
+    episode_id: str
+    agent_id: str
+
+    observation: Obs
+    action: Act
+    next_observation: Obs
+    next_discount: float
+    is_terminal: bool
+
+    rewards_seq: list[float]
+    discount_powers: list[float]
+    start_step: int
+    actual_n: int
+    gamma: float
+    window_end: WindowEnd
+
+    @property
+    def reward(self) -> float:
+        """The sum over k < m of gamma^k r_{t+k} (Sutton and Barto 2018, equation 7.1, without its bootstrap)."""
+        return returns.weighted_sum(self.rewards_seq, self.discount_powers)
+
+
+def read(
+    draws: Sequence[tuple[episode_lib.Episode[Obs, Act], int]], n: int, gamma: float
+) -> list[ReplaySample[Obs, Act]]:
+    """Answers the n-step sample from each of `draws`: an episode, and the start step of a complete transition in it."""
+    powers = [1.0]
+    copied = copies.copied
+    new = ReplaySample.__new__
+    samples = []
+    for episode, start in draws:
+        observations = episode.observations
+        stop = len(observations) - 1
+        window_end: WindowEnd = "HORIZON"
+        if start + n < stop:
+            stop = start + n
+        elif start + n > stop or episode.status == "COMPLETED":
+            window_end = _CUTS[episode.status]
+        m = stop - start
+        while len(powers) <= m:
+            powers.append(gamma ** len(powers))
+        is_terminal = window_end == "TERMINATED"
+        # Attribute by attribute takes half the time of a call with thirteen keywords: relive.bench.episode_costs.
+        sample: ReplaySample[Obs, Act] = new(ReplaySample)
+        sample.episode_id = episode.episode_id
+        sample.agent_id = episode.agent_id
+        sample.observation = copied(observations[start])
+        sample.action = copied(episode.actions[start])
+        sample.next_observation = copied(observations[stop])
+        sample.next_discount = 0.0 if is_terminal else powers[m]
+        sample.is_terminal = is_terminal
+        sample.rewards_seq = episode.rewards[start:stop]
+        sample.discount_powers = powers[:m]
+        sample.start_step = start
+        sample.actual_n = m
+        sample.gamma = gamma
+        sample.window_end = window_end
+        samples.append(sample)
+    return samples
