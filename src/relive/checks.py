@@ -24,9 +24,10 @@ def integer_of_at_least_one(name: str, value: object) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise errors.ArgumentTypeError(f"{name} must be an integer of at least 1, got {shown(value)}")
-    if value < 1:
-        raise errors.ArgumentError(f"{name} must be at least 1, got {shown(value)}")
-    return operator.index(value)
+    number = operator.index(value)
+    if number < 1:
+        raise errors.ArgumentError(f"{name} must be at least 1, got {number}")
+    return number
 
 
 def finite_number(name: str, value: object) -> float:

@@ -350,7 +350,7 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
                 raise errors.SamplerError(f"_draw must answer stored episodes, got {checks.shown(episode)}")
             if not 0 <= start < len(episode):
                 raise errors.SamplerError(
-                    f"_draw must answer start steps in [0, {len(episode)}) for episode {episode.episode_id}, got {start}"
+                    f"_draw must answer start steps in [0, {len(episode)}) of episode {episode.episode_id}, got {start}"
                 )
         return [(episode, operator.index(start)) for episode, start in draws]
 

@@ -1,0 +1,88 @@
+import decimal
+import fractions
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relive import checks
+from relive import errors
+
+
+@pytest.mark.parametrize("value", [1, 7, np.int64(7), np.uint8(1), 2**70])
+def test_integers_of_at_least_one_come_back_as_int(value: Any) -> None:
+    checked = checks.integer_of_at_least_one("n", value)
+    assert type(checked) is int
+    assert checked == value
+
+
+@pytest.mark.parametrize("value", [0, -1, np.int8(-3)])
+def test_integers_below_one_are_refused(value: Any) -> None:
+    with pytest.raises(errors.ArgumentError, match=rf"^n must be at least 1, got {int(value)}$"):
+        checks.integer_of_at_least_one("n", value)
+
+
+@pytest.mark.parametrize("value", [1.0, 1.5, "1", None, True, math.nan, [1], np.ones(1, int)])
+def test_what_is_no_integer_is_refused(value: Any) -> None:
+    with pytest.raises(errors.ArgumentTypeError, match=r"^n must be an integer of at least 1, got .+$"):
+        checks.integer_of_at_least_one("n", value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [0, -1, 0.5, True, np.float32(0.1), np.float64(-3.5), np.int64(4), np.bool_(True), np.array(2.5), np.array(3), -0.0,
+     fractions.Fraction(1, 4), np.longdouble(1.5), 2**53],
+)  # fmt: skip
+def test_finite_numbers_come_back_as_float(value: Any) -> None:
+    number = checks.finite_number("reward", value)
+    assert type(number) is float
+    assert number == value
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float32("nan"), np.array(np.inf), 10**400])
+def test_numbers_that_are_not_finite_are_refused(value: Any) -> None:
+    with pytest.raises(errors.ArgumentError, match=r"^reward must be a finite real number, got .+$"):
+        checks.finite_number("reward", value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, "1.0", 1j, [1.0], np.ones(1), np.ones((2, 2)), np.array(1j), np.array("1"), decimal.Decimal(1), object()],
+)
+def test_what_is_no_real_number_is_refused(value: Any) -> None:
+    with pytest.raises(errors.ArgumentTypeError, match=r"^reward must be a finite real number, got .+$") as caught:
+        checks.finite_number("reward", value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [2**53 + 1, fractions.Fraction(1, 3)])
+def test_numbers_that_a_float_would_change_are_refused(value: Any) -> None:
+    with pytest.raises(errors.ArgumentError, match=r"^reward must be a number that a float holds exactly, got .+$"):
+        checks.finite_number("reward", value)
+
+
+@pytest.mark.parametrize("value", [1, 1.0, 0.5, 5e-324, np.float32(0.5)])
+def test_discounts_come_back_as_float(value: Any) -> None:
+    gamma = checks.discount("gamma", value)
+    assert type(gamma) is float
+    assert gamma == value
+
+
+@pytest.mark.parametrize("value", [0, 0.0, -0.1, 1.5, math.nextafter(1, 2), math.nan, math.inf])
+def test_discounts_outside_their_range_are_refused(value: Any) -> None:
+    with pytest.raises(errors.ArgumentError, match=r"^gamma must be in \(0, 1\], got .+$"):
+        checks.discount("gamma", value)
+
+
+@pytest.mark.parametrize("value", [None, "0.9", True, 1j, np.ones(1)])
+def test_what_is_no_discount_is_refused(value: Any) -> None:
+    with pytest.raises(errors.ArgumentTypeError, match=r"^gamma must be a number in \(0, 1\], got .+$"):
+        checks.discount("gamma", value)
+
+
+def test_values_are_shown_on_one_short_line() -> None:
+    assert checks.shown("x") == "'x'"
+    shown = checks.shown(np.zeros((100, 100)))
+    assert "\n" not in shown
+    assert len(shown) < 100

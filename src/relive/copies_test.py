@@ -1,0 +1,107 @@
+import collections
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from relive import copies
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+class Frame(np.ndarray[Any, Any]):
+    pass
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    text: str
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [1, [2]],
+        {"a": 1, "b": {"c": 2}},
+        collections.OrderedDict(a=1),
+        {1, 2},
+        bytearray(b"x"),
+        collections.deque([1, 2], maxlen=2),
+        ([1], 2),
+        Point([1], 2),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_containers_come_back_equal_and_new(value: Any) -> None:
+    copy = copies.copied(value)
+    assert copy == value
+    assert type(copy) is type(value)
+    assert copy is not value
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda a: a,
+        lambda a: [a],
+        lambda a: (1, a),
+        lambda a: (1, (2, [a])),
+        lambda a: {"image": a},
+        lambda a: collections.OrderedDict(image=a),
+        lambda a: collections.deque([a], maxlen=4),
+        lambda a: Point(1, a),
+        lambda a: {"nested": [({"image": a},)]},
+    ],
+)
+def test_no_array_at_any_depth_is_shared(wrap: Any) -> None:
+    array = np.zeros(3)
+    copy = copies.copied(wrap(array))
+    array[:] = 7
+    assert "7." not in str(copy)
+
+
+def test_inner_lists_are_not_shared() -> None:
+    history: list[list[str]] = [["hello"]]
+    copy = copies.copied((history,))
+    history[0].append("world")
+    history.append([])
+    assert copy == ([["hello"]],)
+
+
+def test_a_deque_keeps_its_length_limit() -> None:
+    assert copies.copied(collections.deque([1], maxlen=3)).maxlen == 3
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i8", "u1", "?", "M8[s]", "U3", [("a", "f4"), ("b", "u1")]])
+def test_arrays_keep_their_dtype_and_values(dtype: Any) -> None:
+    array = np.zeros((2, 3), dtype)
+    copy = copies.copied(array)
+    assert copy.dtype == array.dtype
+    assert copy.shape == array.shape
+    assert (copy == array).all()
+    assert not np.shares_memory(copy, array)
+
+
+def test_a_read_only_array_comes_back_writeable() -> None:
+    array = np.zeros(3)
+    array.flags.writeable = False
+    assert copies.copied(array).flags.writeable
+
+
+def test_subclasses_of_arrays_are_copied() -> None:
+    frame = np.zeros(3).view(Frame)
+    copy = copies.copied(frame)
+    assert type(copy) is Frame
+    assert not np.shares_memory(copy, frame)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, 1, 0.5, "text", b"bytes", True, np.float32(1), (1, "a"), Message("hi"), object(), frozenset({1})],
+)
+def test_what_needs_no_copy_is_kept_itself(value: Any) -> None:
+    assert copies.copied(value) is value

@@ -1,0 +1,110 @@
+import gc
+import weakref
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine
+from hypothesis.stateful import initialize
+from hypothesis.stateful import invariant
+from hypothesis.stateful import precondition
+from hypothesis.stateful import rule
+import numpy as np
+import pytest
+
+from relive import counted_deque
+
+
+class Thing:
+    pass
+
+
+def units_of(deque: counted_deque.CountedDeque[int]) -> list[tuple[int, int]]:
+    items, ranks = deque.find(np.arange(deque.total))
+    return list(zip(items, ranks, strict=True))
+
+
+class CountedDequeMachine(RuleBasedStateMachine):
+    """A counted deque beside a list of (item, count)."""
+
+    @initialize()
+    def start(self) -> None:
+        self.deque: counted_deque.CountedDeque[int] = counted_deque.CountedDeque()
+        self.naive: list[tuple[int, int]] = []
+        self.made = 0
+
+    @rule(counts=st.lists(st.integers(0, 5), min_size=1, max_size=90))
+    def append(self, counts: list[int]) -> None:
+        for count in counts:
+            self.deque.append(self.made, count)
+            self.naive.append((self.made, count))
+            self.made += 1
+
+    @precondition(lambda self: self.naive)
+    @rule(times=st.integers(1, 100))
+    def popleft(self, times: int) -> None:
+        for _ in range(min(times, len(self.naive))):
+            assert self.deque.popleft() == self.naive.pop(0)[0]
+
+    @invariant()
+    def every_unit_is_found(self) -> None:
+        assert units_of(self.deque) == [(item, rank) for item, count in self.naive for rank in range(count)]
+
+    @invariant()
+    def contents_are_equal(self) -> None:
+        assert len(self.deque) == len(self.naive)
+        assert list(self.deque) == [item for item, _ in self.naive]
+        assert [self.deque.count(index) for index in range(len(self.deque))] == [count for _, count in self.naive]
+        assert self.deque.total == sum(count for _, count in self.naive)
+        assert type(self.deque.total) is int
+
+    @invariant()
+    def both_ends_are_reached_by_index(self) -> None:
+        if self.naive:
+            last = len(self.naive) - 1
+            assert (self.deque[0], self.deque[-1]) == (self.naive[0][0], self.naive[-1][0])
+            assert (self.deque[last], self.deque[-last - 1]) == (self.naive[-1][0], self.naive[0][0])
+
+
+TestCountedDeque = CountedDequeMachine.TestCase
+
+
+def test_units_are_found_in_any_order_and_more_than_once() -> None:
+    deque: counted_deque.CountedDeque[str] = counted_deque.CountedDeque()
+    for item, count in [("a", 2), ("b", 0), ("c", 3)]:
+        deque.append(item, count)
+    assert deque.find(np.array([4, 0, 2, 4])) == (["c", "a", "c", "c"], [2, 0, 0, 2])
+    assert deque.find(np.array([], np.int64)) == ([], [])
+
+
+@pytest.mark.parametrize("index", [2, -3])
+def test_an_index_outside_is_an_error(index: int) -> None:
+    deque: counted_deque.CountedDeque[str] = counted_deque.CountedDeque()
+    deque.append("gone", 1)
+    deque.append("a", 1)
+    deque.append("b", 1)
+    deque.popleft()
+    with pytest.raises(IndexError, match=rf"^index must be in \[-2, 2\), got {index}$"):
+        deque[index]
+
+
+def test_an_empty_deque_has_nothing_to_give() -> None:
+    with pytest.raises(IndexError, match=r"index must be in \[0, 0\), got 0"):
+        counted_deque.CountedDeque[str]().popleft()
+
+
+def test_what_has_left_is_forgotten_at_once() -> None:
+    deque: counted_deque.CountedDeque[Thing] = counted_deque.CountedDeque()
+    deque.append(Thing(), 1)
+    deque.append(Thing(), 1)
+    left = weakref.ref(deque.popleft())
+    gc.collect()
+    assert left() is None
+
+
+def test_memory_stays_flat_however_many_pass_through() -> None:
+    deque: counted_deque.CountedDeque[int] = counted_deque.CountedDeque()
+    for item in range(20_000):
+        deque.append(item, item % 3)
+        if item >= 100:
+            deque.popleft()
+    assert len(deque._sums) <= 256
+    assert len(deque._items) <= 256

@@ -1,0 +1,82 @@
+from typing import Any
+
+import pytest
+
+import relive
+
+
+def episode_of(steps: int) -> relive.Episode[int, int]:
+    episode: relive.Episode[int, int] = relive.Episode(episode_id="e", agent_id="a")
+    for t in range(steps):
+        episode.append_observation_action_reward(t, t, float(t + 1))
+    return episode
+
+
+def test_appending_answers_how_many_transitions_it_completed() -> None:
+    episode: relive.Episode[str, str] = relive.Episode(episode_id="e", agent_id="a")
+    assert [episode.append_observation_action_reward("o", "a", 1.0) for _ in range(3)] == [0, 1, 1]
+    assert episode.append_final_observation("o") == 1
+
+
+def test_a_final_observation_without_steps_completes_nothing() -> None:
+    episode = episode_of(0)
+    assert episode.append_final_observation(0) == 0
+    assert len(episode) == 0
+    assert episode.status == "COMPLETED"
+
+
+@pytest.mark.parametrize(("steps", "transitions"), [(0, 0), (1, 0), (2, 1), (5, 4)])
+def test_a_running_episode_has_a_transition_less_than_steps(steps: int, transitions: int) -> None:
+    assert len(episode_of(steps)) == transitions
+
+
+@pytest.mark.parametrize("steps", [0, 1, 5])
+def test_an_ended_episode_has_a_transition_a_step_and_an_observation_more(steps: int) -> None:
+    episode = episode_of(steps)
+    episode.append_final_observation(steps, "TRUNCATED")
+    assert len(episode) == len(episode.actions) == len(episode.rewards) == steps
+    assert episode.observations == list(range(steps + 1))
+    assert episode.status == "TRUNCATED"
+
+
+@pytest.mark.parametrize(("steps", "transitions"), [(0, 0), (1, 0), (5, 4)])
+def test_an_aborted_episode_keeps_the_transitions_whose_next_observation_is_known(steps: int, transitions: int) -> None:
+    episode = episode_of(steps)
+    episode.abort()
+    assert len(episode) == transitions
+    assert episode.status == "ABORTED"
+
+
+def test_nothing_can_be_appended_after_the_end() -> None:
+    episode = episode_of(2)
+    episode.append_final_observation(2)
+    with pytest.raises(ValueError, match="cannot append to finished episode e: it is COMPLETED"):
+        episode.append_observation_action_reward(3, 3, 0.0)
+    with pytest.raises(ValueError, match="episode e is already finished: it is COMPLETED"):
+        episode.append_final_observation(3)
+    with pytest.raises(ValueError, match="episode e is already finished: it is COMPLETED"):
+        episode.abort()
+    assert (episode.observations, episode.actions, episode.rewards) == ([0, 1, 2], [0, 1], [1.0, 2.0])
+
+
+@pytest.mark.parametrize("status", ["IN_PROGRESS", "BOGUS", "", None, "completed"])
+def test_a_status_that_does_not_end_an_episode_is_refused(status: Any) -> None:
+    episode = episode_of(1)
+    with pytest.raises(
+        ValueError, match=r"^status must be one of COMPLETED, TRUNCATED, ABORTED to end an episode, got "
+    ):
+        episode.append_final_observation(1, status)
+    assert episode.status == "IN_PROGRESS"
+    assert episode.observations == [0]
+
+
+def test_episodes_are_keyword_only_and_equal_by_identity() -> None:
+    with pytest.raises(TypeError, match="positional"):
+        relive.Episode("e", "a")  # type: ignore[call-arg]
+    assert episode_of(1) != episode_of(1)
+
+
+def test_two_episodes_do_not_share_their_lists() -> None:
+    first, second = episode_of(0), episode_of(0)
+    first.append_observation_action_reward(0, 0, 0.0)
+    assert second.observations == second.actions == second.rewards == []

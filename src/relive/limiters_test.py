@@ -1,0 +1,92 @@
+import math
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+import pytest
+
+import relive
+
+
+def test_min_size_counts_what_can_be_drawn() -> None:
+    limiter = relive.MinSize(3)
+    assert not limiter.can_sample(1, size=2, inserted=100, sampled=0)
+    assert limiter.can_sample(1000, size=3, inserted=3, sampled=10**9)
+    assert limiter.can_insert(size=0, inserted=10**9, sampled=0)
+    assert repr(limiter) == "MinSize(3)"
+
+
+@pytest.mark.parametrize("n", [0, -1, 1.5, None, True])
+def test_min_size_refuses_what_is_no_size(n: Any) -> None:
+    with pytest.raises(ValueError, match=r"^n must be"):
+        relive.MinSize(n)
+
+
+def test_the_ratio_holds_both_sides_to_the_equation() -> None:
+    limiter = relive.SampleToInsertRatio(2.0, min_size=10, error_buffer=8.0)
+    # surplus = 2 * (inserted - 10) - sampled, kept within [-8, 8]
+    assert limiter.can_insert(size=9, inserted=1000, sampled=0)
+    assert not limiter.can_insert(size=10, inserted=1000, sampled=0)
+    assert limiter.can_insert(size=10, inserted=13, sampled=0)
+    assert not limiter.can_insert(size=10, inserted=14, sampled=0)
+    assert limiter.can_insert(size=10, inserted=14, sampled=2)
+    assert not limiter.can_sample(1, size=9, inserted=1000, sampled=0)
+    assert limiter.can_sample(8, size=10, inserted=10, sampled=0)
+    assert not limiter.can_sample(9, size=10, inserted=10, sampled=0)
+    assert not limiter.can_sample(8, size=10, inserted=10, sampled=1)
+    assert limiter.can_sample(1, size=10, inserted=10, sampled=7)
+    assert repr(limiter) == "SampleToInsertRatio(ratio=2, min_size=10, error_buffer=8)"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "min_size", "error_buffer", "message"),
+    [
+        (0.0, 1, 1.0, r"^ratio must be above 0, got 0\.0$"),
+        (-1.0, 1, 1.0, r"^ratio must be above 0, got -1\.0$"),
+        (math.nan, 1, 1.0, r"^ratio must be a finite real number, got nan$"),
+        (1.0, 0, 1.0, r"^min_size must be at least 1, got 0$"),
+        (1.0, 1, 0.5, r"^error_buffer must be at least max\(1, ratio\) = 1, or neither side could move, got 0\.5$"),
+        (4.0, 1, 3.9, r"^error_buffer must be at least max\(1, ratio\) = 4, or neither side could move, got 3\.9$"),
+        (0.5, 1, 0.9, r"^error_buffer must be at least max\(1, ratio\) = 1"),
+        (1.0, 1, math.inf, r"^error_buffer must be a finite real number, got inf$"),
+    ],
+)
+def test_settings_that_cannot_make_progress_are_refused(
+    ratio: float, min_size: int, error_buffer: float, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        relive.SampleToInsertRatio(ratio, min_size, error_buffer)
+
+
+@given(
+    ratio=st.floats(0.01, 300),
+    min_size=st.integers(1, 30),
+    slack=st.floats(0, 50),
+    share=st.floats(0, 1),
+    choices=st.lists(st.booleans(), max_size=200),
+)
+def test_no_reachable_state_stops_both_sides(
+    ratio: float, min_size: int, slack: float, share: float, choices: list[bool]
+) -> None:
+    """One episode grows, one learner draws the largest or any smaller batch; whatever the order, somebody may move."""
+    limiter = relive.SampleToInsertRatio(ratio, min_size, max(1.0, ratio) + slack)
+    assert limiter.max_batch_size is not None
+    batch_size = max(1, math.floor(share * limiter.max_batch_size))
+    inserted = sampled = 0
+    for insert_first in choices:
+        size = max(0, inserted - 1)
+        can_insert = limiter.can_insert(size=size, inserted=inserted, sampled=sampled)
+        can_sample = size > 0 and limiter.can_sample(batch_size, size=size, inserted=inserted, sampled=sampled)
+        assert can_insert or can_sample
+        if can_insert and (insert_first or not can_sample):
+            inserted += 1
+        else:
+            sampled += batch_size
+        if inserted > min_size + 1:
+            assert abs(ratio * (inserted - min_size) - sampled) <= limiter.error_buffer + 2 * ratio + 1e-9
+
+
+def test_the_largest_batch_is_what_both_bounds_leave_room_for() -> None:
+    assert relive.SampleToInsertRatio(1.0, 1, 1.0).max_batch_size == 1
+    assert relive.SampleToInsertRatio(4.0, 1, 32.0).max_batch_size == 60
+    assert relive.MinSize(1).max_batch_size is None

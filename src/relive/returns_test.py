@@ -1,0 +1,59 @@
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+
+import relive
+from relive import returns
+
+REWARDS = st.lists(st.floats(-1e6, 1e6), max_size=12)
+GAMMAS = st.floats(0.01, 1.0)
+
+
+def test_the_table() -> None:
+    assert relive.compute_discounted_return([1, 2, 3], 0.9) == pytest.approx(5.23)
+    assert relive.compute_discounted_return([1, 2, 3], 1) == 6.0
+    assert relive.compute_discounted_return([], 0.9) == 0.0
+    assert isinstance(relive.compute_discounted_return([], 0.9), float)
+
+
+@given(rewards=REWARDS, gamma=GAMMAS)
+def test_the_return_is_the_written_out_sum(rewards: list[float], gamma: float) -> None:
+    expected = 0.0
+    for k in range(len(rewards)):
+        expected = expected + rewards[k] * gamma**k
+    assert relive.compute_discounted_return(rewards, gamma) == expected
+
+
+@given(rewards=REWARDS, gamma=GAMMAS)
+def test_the_return_is_near_the_exact_sum(rewards: list[float], gamma: float) -> None:
+    exact = math.fsum(reward * gamma**k for k, reward in enumerate(rewards))
+    scale = math.fsum(abs(reward) for reward in rewards)
+    assert abs(relive.compute_discounted_return(rewards, gamma) - exact) <= 1e-13 * scale
+
+
+def test_arrays_are_rewards_too() -> None:
+    assert relive.compute_discounted_return(np.array([1.0, 2.0], np.float32), 0.5) == 2.0
+
+
+@pytest.mark.parametrize("gamma", [0, 1.5, math.nan, -0.1])
+def test_a_gamma_outside_its_range_is_refused(gamma: float) -> None:
+    with pytest.raises(ValueError, match=r"gamma must be in \(0, 1\]"):
+        relive.compute_discounted_return([1.0], gamma)
+
+
+def test_a_reward_that_is_not_finite_is_refused() -> None:
+    with pytest.raises(ValueError, match="reward must be a finite real number, got nan"):
+        relive.compute_discounted_return([1.0, math.nan], 0.9)
+
+
+def test_powers_start_at_one() -> None:
+    assert returns.discount_powers(0.5, 4) == [1.0, 0.5, 0.25, 0.125]
+    assert returns.discount_powers(0.5, 0) == []
+
+
+def test_weights_must_be_as_many_as_rewards() -> None:
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        returns.weighted_sum([1.0, 2.0], [1.0])

@@ -1,0 +1,151 @@
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from relive import wait_queue
+
+
+class Tokens:
+    """Tokens to take, and a queue in front of them."""
+
+    def __init__(self) -> None:
+        self.left = 0
+        self.queue = wait_queue.WaitQueue()
+        self.taken: list[str] = []
+        self.asked = 0
+
+    def ready(self) -> bool:
+        self.asked += 1
+        return self.left > 0
+
+    async def take(self, name: str) -> None:
+        await self.queue.until(self.ready)
+        assert self.left > 0
+        self.left -= 1
+        self.taken.append(name)
+
+    def give(self, count: int) -> None:
+        self.left += count
+        self.queue.wake()
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def start(tokens: Tokens, names: str) -> dict[str, asyncio.Task[None]]:
+    return {name: asyncio.create_task(tokens.take(name)) for name in names}
+
+
+async def test_who_need_not_wait_does_not_yield() -> None:
+    tokens = Tokens()
+    tokens.give(1)
+    ran: list[bool] = []
+    asyncio.get_running_loop().call_soon(ran.append, True)
+    await tokens.take("a")
+    assert tokens.taken == ["a"]
+    assert not ran
+    await settle()
+
+
+async def test_first_come_first_served() -> None:
+    tokens = Tokens()
+    tasks = start(tokens, "abcd")
+    await settle()
+    assert len(tokens.queue) == 4
+    tokens.give(2)
+    await settle()
+    assert tokens.taken == ["a", "b"]
+    assert len(tokens.queue) == 2
+    tokens.give(2)
+    await asyncio.gather(*tasks.values())
+    assert tokens.taken == ["a", "b", "c", "d"]
+    assert len(tokens.queue) == 0
+
+
+async def test_a_newcomer_does_not_overtake() -> None:
+    tokens = Tokens()
+    tasks = start(tokens, "a")
+    await settle()
+    tokens.give(1)
+    newcomer = asyncio.create_task(tokens.take("b"))
+    await settle()
+    assert tokens.taken == ["a"]
+    tokens.give(1)
+    await newcomer
+    await tasks["a"]
+
+
+async def test_only_the_first_in_the_queue_is_asked() -> None:
+    """A wake-up costs the same whether ten wait or ten thousand."""
+    tokens = Tokens()
+    tasks = start(tokens, "abcdefgh")
+    await settle()
+    tokens.asked = 0
+    for _ in range(5):
+        tokens.queue.wake()
+        await settle()
+    assert tokens.asked == 5
+    for task in tasks.values():
+        task.cancel()
+    await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+
+@pytest.mark.parametrize("victim", ["a", "b", "c"])
+async def test_a_cancelled_waiter_leaves_no_trace(victim: str) -> None:
+    tokens = Tokens()
+    tasks = start(tokens, "abc")
+    await settle()
+    tasks[victim].cancel()
+    await settle()
+    tokens.give(2)
+    await asyncio.gather(*tasks.values(), return_exceptions=True)
+    assert tokens.taken == [name for name in "abc" if name != victim]
+    assert len(tokens.queue) == 0
+
+
+async def test_a_waiter_cancelled_after_its_wake_up_passes_it_on() -> None:
+    tokens = Tokens()
+    tasks = start(tokens, "ab")
+    await settle()
+    tokens.give(1)
+    tasks["a"].cancel()
+    await asyncio.wait_for(tasks["b"], 1)
+    assert tokens.taken == ["b"]
+
+
+async def test_what_ready_raises_comes_out_of_every_waiter() -> None:
+    queue = wait_queue.WaitQueue()
+    answer: Callable[[], bool] = lambda: False  # noqa: E731
+    tasks = [asyncio.create_task(queue.until(lambda: answer())) for _ in range(3)]
+    await settle()
+
+    def fail() -> bool:
+        raise RuntimeError("closed")
+
+    answer = fail
+    queue.wake_all()
+    assert [str(error) for error in await asyncio.gather(*tasks, return_exceptions=True)] == ["closed"] * 3
+    assert len(queue) == 0
+
+
+async def test_waking_nobody_is_nothing() -> None:
+    queue = wait_queue.WaitQueue()
+    queue.wake()
+    queue.wake_all()
+    assert len(queue) == 0
+
+
+async def test_waking_twice_is_waking_once() -> None:
+    tokens = Tokens()
+    tasks = start(tokens, "ab")
+    await settle()
+    tokens.give(1)
+    tokens.queue.wake()
+    tokens.queue.wake_all()
+    await settle()
+    assert tokens.taken == ["a"]
+    tokens.give(1)
+    await asyncio.gather(*tasks.values())
