@@ -1,12 +1,8 @@
 import gc
 import weakref
 
+from hypothesis import stateful
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine
-from hypothesis.stateful import initialize
-from hypothesis.stateful import invariant
-from hypothesis.stateful import precondition
-from hypothesis.stateful import rule
 import numpy as np
 import pytest
 
@@ -22,33 +18,33 @@ def units_of(deque: counted_deque.CountedDeque[int]) -> list[tuple[int, int]]:
     return list(zip(items, ranks, strict=True))
 
 
-class CountedDequeMachine(RuleBasedStateMachine):
+class CountedDequeMachine(stateful.RuleBasedStateMachine):
     """A counted deque beside a list of (item, count)."""
 
-    @initialize()
+    @stateful.initialize()
     def start(self) -> None:
         self.deque: counted_deque.CountedDeque[int] = counted_deque.CountedDeque()
         self.naive: list[tuple[int, int]] = []
         self.made = 0
 
-    @rule(counts=st.lists(st.integers(0, 5), min_size=1, max_size=90))
+    @stateful.rule(counts=st.lists(st.integers(0, 5), min_size=1, max_size=90))
     def append(self, counts: list[int]) -> None:
         for count in counts:
             self.deque.append(self.made, count)
             self.naive.append((self.made, count))
             self.made += 1
 
-    @precondition(lambda self: self.naive)
-    @rule(times=st.integers(1, 100))
+    @stateful.precondition(lambda self: self.naive)
+    @stateful.rule(times=st.integers(1, 100))
     def popleft(self, times: int) -> None:
         for _ in range(min(times, len(self.naive))):
             assert self.deque.popleft() == self.naive.pop(0)[0]
 
-    @invariant()
+    @stateful.invariant()
     def every_unit_is_found(self) -> None:
         assert units_of(self.deque) == [(item, rank) for item, count in self.naive for rank in range(count)]
 
-    @invariant()
+    @stateful.invariant()
     def contents_are_equal(self) -> None:
         assert len(self.deque) == len(self.naive)
         assert list(self.deque) == [item for item, _ in self.naive]
@@ -56,7 +52,7 @@ class CountedDequeMachine(RuleBasedStateMachine):
         assert self.deque.total == sum(count for _, count in self.naive)
         assert type(self.deque.total) is int
 
-    @invariant()
+    @stateful.invariant()
     def both_ends_are_reached_by_index(self) -> None:
         if self.naive:
             last = len(self.naive) - 1

@@ -348,7 +348,7 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
         for episode, start in draws:
             if episode not in self._store:
                 raise errors.SamplerError(f"_draw must answer stored episodes, got {checks.shown(episode)}")
-            if not 0 <= start < len(episode):
+            if not hasattr(start, "__index__") or not 0 <= start < len(episode):
                 raise errors.SamplerError(
                     f"_draw must answer start steps in [0, {len(episode)}) of episode {episode.episode_id}, got {start}"
                 )

@@ -1,11 +1,8 @@
 import gc
 import weakref
 
+from hypothesis import stateful
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine
-from hypothesis.stateful import initialize
-from hypothesis.stateful import invariant
-from hypothesis.stateful import rule
 import numpy as np
 import pytest
 
@@ -25,37 +22,37 @@ def counts_of(naive: dict[str, int]) -> growing_counts.GrowingCounts[str]:
     return counts
 
 
-class GrowingCountsMachine(RuleBasedStateMachine):
+class GrowingCountsMachine(stateful.RuleBasedStateMachine):
     """Growing counts beside a dict."""
 
-    @initialize()
+    @stateful.initialize()
     def start(self) -> None:
         self.counts: growing_counts.GrowingCounts[str] = growing_counts.GrowingCounts()
         self.naive: dict[str, int] = {}
 
-    @rule(item=st.sampled_from("abcdef"), times=st.integers(1, 9))
+    @stateful.rule(item=st.sampled_from("abcdef"), times=st.integers(1, 9))
     def grow(self, item: str, times: int) -> None:
         for _ in range(times):
             self.counts.grow(item)
         self.naive[item] = self.naive.get(item, 0) + times
 
-    @rule(item=st.sampled_from("abcdefg"))
+    @stateful.rule(item=st.sampled_from("abcdefg"))
     def pop(self, item: str) -> None:
         assert self.counts.pop(item) == self.naive.pop(item, 0)
 
-    @invariant()
+    @stateful.invariant()
     def counts_are_equal(self) -> None:
         assert {item: self.counts[item] for item in "abcdefg"} == {item: self.naive.get(item, 0) for item in "abcdefg"}
         assert self.counts.total == sum(self.naive.values())
 
-    @invariant()
+    @stateful.invariant()
     def shelves_hold_what_their_width_says(self) -> None:
         for number, shelf in enumerate(self.counts._shelves):
             assert shelf.width == 2 ** (number + 1)
             assert shelf.units == sum(shelf.counts)
             assert all(shelf.width // 2 <= count < shelf.width for count in shelf.counts)
 
-    @invariant()
+    @stateful.invariant()
     def every_draw_is_a_unit(self) -> None:
         if self.naive:
             for item, rank in self.counts.draw(20, np.random.default_rng(0)):

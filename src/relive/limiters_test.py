@@ -1,7 +1,7 @@
 import math
 from typing import Any
 
-from hypothesis import given
+import hypothesis
 from hypothesis import strategies as st
 import pytest
 
@@ -58,7 +58,7 @@ def test_settings_that_cannot_make_progress_are_refused(
         relive.SampleToInsertRatio(ratio, min_size, error_buffer)
 
 
-@given(
+@hypothesis.given(
     ratio=st.floats(0.01, 300),
     min_size=st.integers(1, 30),
     slack=st.floats(0, 50),

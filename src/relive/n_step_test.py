@@ -1,6 +1,6 @@
 import dataclasses
 
-from hypothesis import given
+import hypothesis
 from hypothesis import strategies as st
 import numpy as np
 import pytest
@@ -64,7 +64,7 @@ def naive_sample(
     )
 
 
-@given(
+@hypothesis.given(
     steps=st.integers(1, 12),
     status=st.sampled_from(STATUSES),
     final_known=st.booleans(),

@@ -1,6 +1,6 @@
 import math
 
-from hypothesis import given
+import hypothesis
 from hypothesis import strategies as st
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def test_the_table() -> None:
     assert isinstance(relive.compute_discounted_return([], 0.9), float)
 
 
-@given(rewards=REWARDS, gamma=GAMMAS)
+@hypothesis.given(rewards=REWARDS, gamma=GAMMAS)
 def test_the_return_is_the_written_out_sum(rewards: list[float], gamma: float) -> None:
     expected = 0.0
     for k in range(len(rewards)):
@@ -27,7 +27,7 @@ def test_the_return_is_the_written_out_sum(rewards: list[float], gamma: float) -
     assert relive.compute_discounted_return(rewards, gamma) == expected
 
 
-@given(rewards=REWARDS, gamma=GAMMAS)
+@hypothesis.given(rewards=REWARDS, gamma=GAMMAS)
 def test_the_return_is_near_the_exact_sum(rewards: list[float], gamma: float) -> None:
     exact = math.fsum(reward * gamma**k for k, reward in enumerate(rewards))
     scale = math.fsum(abs(reward) for reward in rewards)

@@ -1,0 +1,41 @@
+"""Checks style rule 1: modules are imported, not names; `typing` and `collections.abc` names alone may be bare."""
+
+import ast
+import importlib.util
+import pathlib
+import sys
+
+BARE = {"typing", "collections.abc", "__future__"}
+
+
+def is_module(name: str) -> bool:
+    """Answers whether `name` can be imported as a module."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def main() -> int:
+    """Prints each import of a name, and answers how many there are."""
+    faults = 0
+    public = pathlib.Path("src/relive/__init__.py")
+    for path in sorted(pathlib.Path("src").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.ImportFrom) or node.module in BARE or path == public:
+                continue
+            for alias in node.names:
+                if node.level or not is_module(f"{node.module}.{alias.name}"):
+                    faults += 1
+                    print(
+                        f"{path}:{node.lineno}: {alias.name} is no module: import {node.module} and name it from there"
+                    )
+        if path.name == "__init__.py" and path != public and tree.body:
+            faults += 1
+            print(f"{path}:1: a sub-package has an empty __init__.py")
+    return faults
+
+
+if __name__ == "__main__":
+    sys.exit(1 if main() else 0)

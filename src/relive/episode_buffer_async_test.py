@@ -1,0 +1,421 @@
+"""The buffer under asyncio: waiting, limiters, cancellation, closing, many actors."""
+
+import asyncio
+import collections
+import gc
+import random
+import tracemalloc
+from typing import Any
+
+import hypothesis
+from hypothesis import strategies as st
+import pytest
+
+import relive
+
+Buffer = relive.EpisodeReplayBuffer[Any, int]
+
+
+async def settle(rounds: int = 20) -> None:
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+
+
+async def act(buffer: Buffer, steps: int, agent_id: str = "a") -> None:
+    """Lives one episode; observation = (agent, t)."""
+    async with buffer.episode(agent_id) as writer:
+        for t in range(steps):
+            await writer.append((agent_id, t), t, float(t))
+            await asyncio.sleep(0)
+        await writer.end((agent_id, steps))
+
+
+# The block.
+
+
+async def test_a_block_writes_one_episode() -> None:
+    buffer = Buffer()
+    async with buffer.episode("a") as writer:
+        await writer.append("o0", 0, 1.0)
+        await writer.append("o1", 1, 2.0)
+        await writer.end("o2", status="TRUNCATED")
+        episode_id = writer.episode_id
+    samples = await buffer.sample_n_step(20, 5, 1.0)
+    assert {sample.episode_id for sample in samples} == {episode_id}
+    assert {(s.start_step, s.next_observation, s.window_end) for s in samples} == {
+        (0, "o2", "TRUNCATED"),
+        (1, "o2", "TRUNCATED"),
+    }
+
+
+async def test_a_block_that_raises_ends_aborted_and_keeps_what_is_known() -> None:
+    buffer = Buffer()
+    with pytest.raises(ZeroDivisionError):
+        async with buffer.episode("a") as writer:
+            for t in range(3):
+                await writer.append(t, t, 1.0)
+            raise ZeroDivisionError
+    stats = buffer.get_stats()
+    assert (stats.aborted, stats.in_progress, stats.total_transitions) == (1, 0, 2)
+    assert {sample.window_end for sample in await buffer.sample_n_step(20, 5, 0.9)} == {"ABORTED"}
+    assert not any(sample.is_terminal for sample in await buffer.sample_n_step(20, 5, 0.9))
+    buffer.check()
+
+
+async def test_a_block_that_raises_after_its_end_stays_ended() -> None:
+    buffer = Buffer()
+    with pytest.raises(ZeroDivisionError):
+        async with buffer.episode("a") as writer:
+            await writer.append(0, 0, 1.0)
+            await writer.end(1)
+            raise ZeroDivisionError
+    assert (buffer.get_stats().completed, buffer.get_stats().aborted) == (1, 0)
+
+
+async def test_a_block_left_by_return_ends_aborted() -> None:
+    buffer = Buffer()
+    async with buffer.episode("a") as writer:
+        await writer.append(0, 0, 1.0)
+    assert (buffer.get_stats().aborted, len(buffer)) == (1, 0)
+    with pytest.raises(ValueError, match="cannot append to finished episode .* it is ABORTED"):
+        await writer.append(1, 1, 1.0)
+
+
+async def test_a_refused_end_leaves_the_block_aborted() -> None:
+    buffer = Buffer()
+    with pytest.raises(ValueError, match="status must be"):
+        async with buffer.episode("a") as writer:
+            await writer.append(0, 0, 1.0)
+            await writer.end(1, "BOGUS")  # type: ignore[arg-type]
+    assert (buffer.get_stats().aborted, len(buffer)) == (1, 0)
+
+
+async def test_a_block_survives_clear_and_close() -> None:
+    buffer = Buffer()
+    async with buffer.episode("a"):
+        buffer.clear()
+    assert buffer.get_stats().total_episodes == 0
+    with pytest.raises(relive.ClosedError):
+        async with buffer.episode("a") as writer:
+            await writer.append(0, 0, 1.0)
+            await writer.append(1, 0, 1.0)
+            buffer.close()
+            await writer.append(2, 0, 1.0)
+    assert (buffer.get_stats().aborted, len(buffer)) == (1, 1)
+    buffer.check()
+
+
+async def test_a_cancelled_block_ends_aborted() -> None:
+    buffer = Buffer()
+    task = asyncio.create_task(act(buffer, 1000))
+    await settle(10)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (buffer.get_stats().aborted, buffer.get_stats().in_progress) == (1, 0)
+    buffer.check()
+
+
+# Waiting to sample.
+
+
+async def test_waiting_samples_are_served_in_order_of_arrival() -> None:
+    buffer = Buffer()
+    served = []
+
+    async def learner(name: int) -> None:
+        await buffer.sample_n_step(1, 1, 0.9)
+        served.append(name)
+
+    tasks = [asyncio.create_task(learner(name)) for name in range(5)]
+    await settle()
+    assert served == []
+    await act(buffer, 1)
+    await asyncio.gather(*tasks)
+    assert served == [0, 1, 2, 3, 4]
+
+
+async def test_min_size_holds_the_first_batch_back() -> None:
+    buffer = Buffer(limiter=relive.MinSize(5))
+    waiter = asyncio.create_task(buffer.sample_n_step(2, 1, 0.9))
+    await act(buffer, 4)
+    await settle()
+    assert not waiter.done()
+    with pytest.raises(relive.NotReadyError, match=r"held back by MinSize\(5\) with 4 transitions: append more steps"):
+        buffer.sample_n_step_nowait(2, 1, 0.9)
+    await act(buffer, 1)
+    assert len(await waiter) == 2
+
+
+async def test_a_timeout_leaves_no_trace() -> None:
+    buffer = Buffer(seed=0)
+    twin = Buffer(seed=0)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await buffer.sample_n_step(4, 1, 0.9)
+    for each in (buffer, twin):
+        await act(each, 6)
+    draws = [[s.start_step for s in await each.sample_n_step(50, 1, 0.9)] for each in (buffer, twin)]
+    assert draws[0] == draws[1]
+    assert buffer.get_stats().sampled == 50
+
+
+async def test_a_cancelled_learner_does_not_hold_the_next_one_up() -> None:
+    buffer = Buffer()
+    first = asyncio.create_task(buffer.sample_n_step(1, 1, 0.9))
+    second = asyncio.create_task(buffer.sample_n_step(1, 1, 0.9))
+    await settle()
+    buffer_filled = asyncio.create_task(act(buffer, 1))
+    first.cancel()
+    await buffer_filled
+    assert len(await asyncio.wait_for(second, 1)) == 1
+
+
+async def test_a_producer_that_dies_takes_the_waiting_learner_with_it() -> None:
+    buffer = Buffer()
+
+    async def dying() -> None:
+        async with buffer.episode("a") as writer:
+            await writer.append(0, 0, 0.0)
+            await asyncio.sleep(0)
+            raise ConnectionError("the environment went away")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(buffer.sample_n_step(1, 1, 0.9))
+            group.create_task(dying())
+    assert caught.group_contains(ConnectionError)
+    assert buffer.get_stats().aborted == 1
+    assert len(buffer._samplers) == 0
+
+
+async def test_a_producer_that_closes_when_it_dies_frees_the_waiting_learner() -> None:
+    buffer = Buffer()
+    waiter = asyncio.create_task(buffer.sample_n_step(1, 1, 0.9))
+    await settle()
+    buffer.close()
+    with pytest.raises(relive.ClosedError):
+        await asyncio.wait_for(waiter, 1)
+
+
+# Waiting to insert.
+
+
+def limited() -> Buffer:
+    """Two samples an insert; surplus = 2 * (steps - 4) - samples within [-8, 8]."""
+    return Buffer(limiter=relive.SampleToInsertRatio(2.0, min_size=4, error_buffer=8.0), seed=0)
+
+
+async def test_inserts_wait_while_they_run_ahead() -> None:
+    buffer = limited()
+    actor = asyncio.create_task(act(buffer, 20))
+    await settle(100)
+    assert buffer.get_stats().appended == 8
+    with pytest.raises(
+        relive.NotReadyError,
+        match=r"^append_observation_action_reward_nowait held back by SampleToInsertRatio\(.*\): draw samples first",
+    ):
+        buffer.append_observation_action_reward_nowait(next(iter(buffer.get_stats().open_ages)), 0, 0, 0.0)
+    await buffer.sample_n_step(4, 1, 0.9)
+    await settle(100)
+    assert buffer.get_stats().appended == 10
+    actor.cancel()
+    await asyncio.gather(actor, return_exceptions=True)
+    buffer.check()
+
+
+async def test_the_other_calls_never_wait_for_the_limiter() -> None:
+    buffer = limited()
+    actor = asyncio.create_task(act(buffer, 20))
+    await settle(100)
+    async with asyncio.timeout(1):
+        episode_id = await buffer.start_episode("b")
+        await buffer.end_episode(episode_id, 0)
+    actor.cancel()
+    await asyncio.gather(actor, return_exceptions=True)
+
+
+async def test_actors_and_learner_keep_the_ratio() -> None:
+    buffer = limited()
+    surpluses = []
+
+    async def learn() -> None:
+        while True:
+            await buffer.sample_n_step(4, 2, 0.9)
+            stats = buffer.get_stats()
+            surpluses.append(2 * (stats.appended - 4) - stats.sampled)
+
+    learner = asyncio.create_task(learn())
+    await asyncio.gather(*(act(buffer, 50, f"agent-{i}") for i in range(4)))
+    learner.cancel()
+    await asyncio.gather(learner, return_exceptions=True)
+    assert buffer.get_stats().appended == 200
+    assert min(surpluses) >= -8
+    assert max(surpluses) <= 8
+    assert 2 * 196 - 8 <= buffer.get_stats().sampled <= 2 * 196 + 8
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda buffer, i: buffer.append_observation_action_reward("nobody", 0, 0, 0.0), relive.UnknownEpisodeError),
+        (lambda buffer, i: buffer.append_observation_action_reward(i, 0, 0, float("nan")), ValueError),
+        (lambda buffer, i: buffer.append_observation_action_reward(i, 0, 0, 0.0), ValueError),
+    ],
+    ids=["unknown", "nan", "finished"],
+)
+async def test_a_bad_append_is_refused_at_once_not_after_the_wait(call: Any, error: type[Exception]) -> None:
+    buffer = limited()
+    finished = await buffer.start_episode("b")
+    opened = finished
+    actor = asyncio.create_task(act(buffer, 20))
+    await settle(100)
+    await buffer.end_episode(finished, 0)
+    with pytest.raises(error):
+        async with asyncio.timeout(1):
+            await call(buffer, opened)
+    actor.cancel()
+    await asyncio.gather(actor, return_exceptions=True)
+
+
+async def test_a_waiting_append_to_an_episode_that_went_away_is_refused() -> None:
+    buffer = limited()
+    actor = asyncio.create_task(act(buffer, 20))
+    await settle(100)
+    buffer.clear()
+    with pytest.raises(relive.UnknownEpisodeError):
+        await actor
+    assert buffer.get_stats().appended == 8
+    buffer.check()
+
+
+async def test_closing_frees_waiting_actors() -> None:
+    buffer = limited()
+    actors = [asyncio.create_task(act(buffer, 20, str(i))) for i in range(3)]
+    await settle(100)
+    buffer.close()
+    assert all(isinstance(e, relive.ClosedError) for e in await asyncio.gather(*actors, return_exceptions=True))
+    assert buffer.get_stats().aborted == 3
+    buffer.check()
+
+
+async def test_a_batch_that_could_wait_for_ever_is_refused() -> None:
+    buffer = limited()
+    with pytest.raises(ValueError, match=r"^batch_size must be at most 14 with SampleToInsertRatio\(.*\), got 15$"):
+        await buffer.sample_n_step(15, 1, 0.9)
+    with pytest.raises(ValueError, match="batch_size must be at most 14"):
+        buffer.sample_n_step_nowait(15, 1, 0.9)
+
+
+async def test_an_actor_that_does_not_wait_does_not_yield() -> None:
+    buffer = Buffer()
+    episode_id = await buffer.start_episode("a")
+    ran: list[int] = []
+    asyncio.get_running_loop().call_soon(ran.append, 1)
+    await buffer.append_observation_action_reward(episode_id, 0, 0, 0.0)
+    await buffer.append_observation_action_reward(episode_id, 1, 0, 0.0)
+    await buffer.sample_n_step(1, 1, 0.9)
+    await buffer.end_episode(episode_id, 2)
+    assert not ran
+
+
+# Many.
+
+
+async def storm(seed: int, actors: int, cancels: int, limiter: relive.RateLimiter | None) -> None:
+    """Actors and learners, cancelled anywhere; every invariant holds all the time, and nothing is spliced."""
+    rng = random.Random(seed)
+    buffer = Buffer(max_transitions=400, limiter=limiter, seed=seed)
+    status: collections.Counter[str] = collections.Counter()
+
+    async def actor(number: int) -> None:
+        for _ in range(3):
+            async with buffer.episode(f"agent-{number}") as writer:
+                try:
+                    for t in range(rng.randint(0, 6)):
+                        await writer.append((writer.episode_id, t), t, float(t))
+                        if rng.random() < 0.7:
+                            await asyncio.sleep(0)
+                    await writer.end((writer.episode_id, len(buffer._store[writer.episode_id].actions)))
+                    status["COMPLETED"] += 1
+                except asyncio.CancelledError:
+                    status["ABORTED"] += 1
+                    raise
+
+    async def learner() -> None:
+        while True:
+            for s in await buffer.sample_n_step(8, 3, 0.9):
+                assert s.observation == (s.episode_id, s.start_step)
+                assert s.next_observation == (s.episode_id, s.start_step + s.actual_n)
+                assert s.rewards_seq == [float(s.start_step + k) for k in range(s.actual_n)]
+            await asyncio.sleep(0)
+
+    tasks = [asyncio.create_task(actor(number)) for number in range(actors)]
+    learners = [asyncio.create_task(learner()) for _ in range(2)]
+    for _ in range(cancels):
+        await settle(rng.randint(0, 3))
+        rng.choice(tasks).cancel()
+        if rng.random() < 0.3:
+            buffer.check()
+        if rng.random() < 0.1:
+            learners.append(asyncio.create_task(learner()))
+            learners.pop(0).cancel()
+    async with asyncio.timeout(60):
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {type(result) for result in results} <= {type(None), asyncio.CancelledError}
+    for task in learners:
+        task.cancel()
+    ends = await asyncio.gather(*learners, return_exceptions=True)
+    assert {type(end) for end in ends} == {asyncio.CancelledError}
+    buffer.check()
+    stats = buffer.get_stats()
+    assert stats.in_progress == 0
+    assert len(buffer._samplers) == len(buffer._inserters) == 0
+    assert stats.completed + stats.aborted + stats.evicted_episodes == sum(status.values())
+
+
+async def test_a_thousand_actors_with_random_cancellation() -> None:
+    await storm(seed=1, actors=1000, cancels=700, limiter=None)
+
+
+async def test_a_thousand_actors_behind_a_limiter_with_random_cancellation() -> None:
+    await storm(seed=2, actors=1000, cancels=700, limiter=relive.SampleToInsertRatio(2.0, 10, 64.0))
+
+
+@hypothesis.settings(max_examples=25, deadline=None)
+@hypothesis.given(seed=st.integers(0, 10**6), limited=st.booleans())
+def test_small_storms_of_any_kind(seed: int, limited: bool) -> None:
+    limiter = relive.SampleToInsertRatio(4.0, 3, 16.0) if limited else None
+    asyncio.run(storm(seed, actors=6, cancels=8, limiter=limiter))
+
+
+async def test_a_million_steps_in_flat_memory() -> None:
+    """Ray pull request 22678 and others: what is evicted is freed, and no bookkeeping grows with time."""
+    buffer = Buffer(max_transitions=2000, max_episodes=300, seed=0)
+
+    def live(steps: int) -> None:
+        for _ in range(steps // 100):
+            episode_id = buffer.start_episode_nowait("a")
+            for t in range(100):
+                buffer.append_observation_action_reward_nowait(episode_id, t, t, 0.0)
+            buffer.end_episode_nowait(episode_id, 100)
+            buffer.sample_n_step_nowait(4, 3, 0.9)
+
+    live(50_000)
+    gc.collect()
+    tracemalloc.start()
+    live(20_000)
+    gc.collect()
+    before = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    live(860_000)
+    tracemalloc.start()
+    live(20_000)
+    gc.collect()
+    after = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    live(50_000)
+    assert buffer.get_stats().appended == 1_000_000
+    assert len(buffer) == 2000
+    assert after <= before * 1.05 + 20_000
+    buffer.check()

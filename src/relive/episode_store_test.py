@@ -1,0 +1,305 @@
+"""The store beside a list of everything that ever happened."""
+
+import dataclasses
+from typing import Any
+
+from hypothesis import stateful
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+
+import relive
+from relive import episode_store
+from relive import testing
+
+
+@dataclasses.dataclass(eq=False)
+class NaiveEpisode:
+    """An episode as a list of full transitions, the next observation copied into each."""
+
+    episode_id: str
+    number: int
+    agent_id: str
+    steps: int = 0
+    transitions: list[tuple[Any, ...]] = dataclasses.field(default_factory=list)
+    status: str = "IN_PROGRESS"
+
+
+class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
+    """Starts, appends, ends, aborts, clears; observation = (episode number, t), reward = f of both."""
+
+    @stateful.initialize(
+        max_transitions=st.one_of(st.none(), st.integers(1, 12)), max_episodes=st.one_of(st.none(), st.integers(1, 4))
+    )
+    def start_store(self, max_transitions: int | None, max_episodes: int | None) -> None:
+        self.limits = (max_transitions, max_episodes)
+        self.store: episode_store.EpisodeStore[tuple[int, int], int] = episode_store.EpisodeStore(*self.limits)
+        self.stored: list[NaiveEpisode] = []
+        self.finished: list[NaiveEpisode] = []
+        self.appended = self.evicted_episodes = self.evicted_transitions = self.number = 0
+
+    def open_episodes(self) -> list[NaiveEpisode]:
+        return [episode for episode in self.stored if episode.status == "IN_PROGRESS"]
+
+    def total(self) -> int:
+        return sum(len(episode.transitions) for episode in self.stored)
+
+    def evict(self) -> None:
+        episode = self.finished.pop(0)
+        self.stored.remove(episode)
+        self.evicted_episodes += 1
+        self.evicted_transitions += len(episode.transitions)
+
+    def complete(self, episode: NaiveEpisode) -> None:
+        if episode.steps:
+            while self.limits[0] is not None and self.total() + 1 > self.limits[0] and self.finished:
+                self.evict()
+            t = episode.steps - 1
+            episode.transitions.append(((episode.number, t), t, self.reward(episode, t), (episode.number, t + 1)))
+
+    @staticmethod
+    def reward(episode: NaiveEpisode, t: int) -> float:
+        return episode.number * 1000.0 + t
+
+    @stateful.rule(agent_id=st.sampled_from("ab"))
+    def start(self, agent_id: str) -> None:
+        while self.limits[1] is not None and len(self.stored) + 1 > self.limits[1] and self.finished:
+            self.evict()
+        self.stored.append(NaiveEpisode(self.store.start(agent_id), self.number, agent_id))
+        self.number += 1
+
+    @stateful.precondition(lambda self: self.open_episodes())
+    @stateful.rule(choice=st.data(), times=st.integers(1, 6))
+    def append(self, choice: st.DataObject, times: int) -> None:
+        episode = choice.draw(st.sampled_from(self.open_episodes()))
+        for _ in range(times):
+            t = episode.steps
+            self.store.append(episode.episode_id, (episode.number, t), t, self.reward(episode, t))
+            self.complete(episode)
+            episode.steps += 1
+            self.appended += 1
+
+    @stateful.precondition(lambda self: self.open_episodes())
+    @stateful.rule(choice=st.data(), status=st.sampled_from(["COMPLETED", "TRUNCATED", "ABORTED", "UNKNOWN"]))
+    def end(self, choice: st.DataObject, status: Any) -> None:
+        episode = choice.draw(st.sampled_from(self.open_episodes()))
+        if status == "UNKNOWN":
+            self.store.abort(episode.episode_id)
+        else:
+            self.store.end(episode.episode_id, (episode.number, episode.steps), status)
+            self.complete(episode)
+        episode.status = "ABORTED" if status == "UNKNOWN" else status
+        self.finished.append(episode)
+
+    @stateful.rule()
+    def clear(self) -> None:
+        self.store.clear()
+        self.stored.clear()
+        self.finished.clear()
+
+    @stateful.precondition(lambda self: self.stored)
+    @stateful.rule(choice=st.data())
+    def refuse(self, choice: st.DataObject) -> None:
+        """A refused call changes nothing; the invariants look."""
+        episode = choice.draw(st.sampled_from(self.stored))
+        with pytest.raises(ValueError, match=r"status must be|already finished"):
+            self.store.end(episode.episode_id, (0, 0), "IN_PROGRESS")  # type: ignore[arg-type]
+        if episode.status != "IN_PROGRESS":
+            with pytest.raises(ValueError, match="cannot append to finished episode"):
+                self.store.append(episode.episode_id, (0, 0), 0, 0.0)
+            with pytest.raises(ValueError, match="already finished"):
+                self.store.abort(episode.episode_id)
+
+    @stateful.invariant()
+    def the_audit_passes(self) -> None:
+        self.store.check()
+
+    @stateful.invariant()
+    def counters_are_sums_over_what_is_stored(self) -> None:
+        stats = self.store.stats()
+        statuses = [episode.status for episode in self.stored]
+        assert dataclasses.replace(stats, open_ages={}) == relive.EpisodeBufferStats(
+            total_episodes=len(self.stored),
+            in_progress=statuses.count("IN_PROGRESS"),
+            completed=statuses.count("COMPLETED"),
+            truncated=statuses.count("TRUNCATED"),
+            aborted=statuses.count("ABORTED"),
+            total_transitions=self.total(),
+            num_agents=len({episode.agent_id for episode in self.stored}),
+            evicted_episodes=self.evicted_episodes,
+            evicted_transitions=self.evicted_transitions,
+            overflow_transitions=max(0, self.total() - (self.limits[0] or self.total())),
+            open_ages={},
+            appended=self.appended,
+            sampled=0,
+        )
+        assert list(stats.open_ages) == [episode.episode_id for episode in self.open_episodes()]
+        assert all(age >= 0 for age in stats.open_ages.values())
+        assert len(self.store) == self.total()
+
+    @stateful.invariant()
+    def limits_hold_but_for_open_episodes_and_the_ones_that_ended_last(self) -> None:
+        """What ended since the last insert keeps its place; before that only open episodes may exceed a limit."""
+        if self.limits[1] is not None:
+            assert len(self.stored) <= max(self.limits[1], len(self.open_episodes()) + len(self.finished))
+
+    @stateful.invariant()
+    def every_transition_is_stored_as_it_was(self) -> None:
+        found = []
+        for naive in self.stored:
+            episode = self.store[naive.episode_id]
+            assert (episode.agent_id, episode.status) == (naive.agent_id, naive.status)
+            found.append([
+                (episode.observations[t], episode.actions[t], episode.rewards[t], episode.observations[t + 1])
+                for t in range(len(episode))
+            ])  # fmt: skip
+        assert found == [episode.transitions for episode in self.stored]
+
+    @stateful.invariant()
+    def draws_are_complete_transitions(self) -> None:
+        if self.total():
+            lengths = {episode.episode_id: len(episode.transitions) for episode in self.stored}
+            for episode, start in self.store.draw(30, np.random.default_rng(0)):
+                assert episode in self.store
+                assert 0 <= start < lengths[episode.episode_id]
+
+
+TestEpisodeStore = EpisodeStoreMachine.TestCase
+
+
+def filled() -> episode_store.EpisodeStore[int, int]:
+    """Answers a store with two finished episodes, of 2 and 3 transitions, and an open one of 2."""
+    store: episode_store.EpisodeStore[int, int] = episode_store.EpisodeStore(None, None)
+    for steps in (2, 3, 3):
+        episode_id = store.start("a")
+        for t in range(steps):
+            store.append(episode_id, t, t, 0.0)
+        if store.appended < 8:
+            store.end(episode_id, steps, "COMPLETED")
+    store.check()
+    return store
+
+
+def test_draws_are_uniform_while_episodes_come_and_go() -> None:
+    """Where a draw falls among all transitions stored at that moment, in the order of episode ids, is uniform."""
+    rng = np.random.default_rng(3)
+    store: episode_store.EpisodeStore[int, int] = episode_store.EpisodeStore(30, None)
+    drawn, expected = [0] * 40, [0.0] * 40
+    for _ in range(1500):
+        episode_id = store.start("a")
+        for t in range(int(rng.integers(1, 9))):
+            store.append(episode_id, t, t, 0.0)
+        if rng.random() < 0.7:
+            store.end(episode_id, 0, "COMPLETED")
+        elif len(store.open) > 3:
+            store.abort(next(iter(store.open)))
+        if not 10 <= len(store) <= 40:
+            continue
+        episodes = sorted([*store.finished, *store.open.values()], key=lambda episode: episode.episode_id)
+        ranks = [(episode, start) for episode in episodes for start in range(len(episode))]
+        for draw in store.draw(10, rng):
+            drawn[ranks.index(draw)] += 1
+        for rank in range(len(ranks)):
+            expected[rank] += 10 / len(ranks)
+    assert sum(drawn) > 10_000
+    testing.assert_frequencies(drawn, [count / sum(expected) for count in expected])
+
+
+def test_draws_follow_the_number_of_transitions() -> None:
+    store = filled()
+    drawn = {(e.episode_id, t): 0 for e in [*store.finished, *store.open.values()] for t in range(len(e))}
+    assert len(drawn) == 7
+    for episode, start in store.draw(7000, np.random.default_rng(4)):
+        drawn[episode.episode_id, start] += 1
+    testing.assert_frequencies(list(drawn.values()), [1 / 7] * 7)
+
+
+def break_id(store: Any) -> None:
+    store.finished[0].episode_id = "other"
+
+
+def break_observations(store: Any) -> None:
+    store.finished[0].observations.append(0)
+
+
+def break_rewards(store: Any) -> None:
+    next(iter(store.open.values())).rewards.pop()
+
+
+def break_open(store: Any) -> None:
+    store.open.clear()
+
+
+def break_open_identity(store: Any) -> None:
+    episode_id = next(iter(store.open))
+    store.open[episode_id] = relive.Episode(episode_id=episode_id, agent_id="a")
+
+
+def break_started(store: Any) -> None:
+    store._started.clear()
+
+
+def break_finished(store: Any) -> None:
+    store.finished.popleft()
+
+
+def break_finished_twice(store: Any) -> None:
+    store.finished.append(store.finished[0], 2)
+
+
+def break_finished_identity(store: Any) -> None:
+    episode = store.finished[0]
+    store.finished._items[0] = relive.Episode(
+        episode_id=episode.episode_id, agent_id="a", observations=[0, 1, 2], actions=[0, 1], rewards=[0.0, 0.0]
+    )
+
+
+def break_sums(store: Any) -> None:
+    store.finished._sums[1] += 1
+
+
+def break_finished_total(store: Any) -> None:
+    store.finished.total += 1
+
+
+def break_open_counts(store: Any) -> None:
+    store._open_counts.grow(next(iter(store.open.values())))
+
+
+def break_open_total(store: Any) -> None:
+    store._open_counts.total += 1
+
+
+def break_statuses(store: Any) -> None:
+    store._statuses["COMPLETED"] += 1
+
+
+def break_agents(store: Any) -> None:
+    store._agents["b"] += 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (break_id, "calls itself other"),
+        (break_observations, "is COMPLETED with 4 observations, 2 actions and 2 rewards"),
+        (break_rewards, "is IN_PROGRESS with 3 observations, 3 actions and 2 rewards"),
+        (break_open, "^open episodes must be"),
+        (break_open_identity, "open episodes by id"),
+        (break_started, "open episodes with a start"),
+        (break_finished, "finished episodes must be"),
+        (break_finished_twice, "number of finished episodes must be 2, found 3"),
+        (break_finished_identity, "finished episodes that are stored must be True, found False"),
+        (break_sums, r"transitions of finished episodes must be \[2, 3\], found \[3, 2\]"),
+        (break_finished_total, "total of finished transitions must be 5, found 6"),
+        (break_open_counts, "transitions of open episodes must be"),
+        (break_open_total, "total of open transitions must be 2, found 3"),
+        (break_statuses, "statuses must be"),
+        (break_agents, "agents must be"),
+    ],
+)
+def test_the_audit_names_what_is_broken(damage: Any, message: str) -> None:
+    store = filled()
+    damage(store)
+    with pytest.raises(relive.CorruptionError, match=message):
+        store.check()

@@ -1,0 +1,111 @@
+"""The public types, as a type checker sees them; running it shows that the values agree."""
+
+import contextlib
+import dataclasses
+from typing import Any, assert_type
+
+import numpy as np
+import numpy.typing as npt
+
+import relive
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """An observation of an agent that talks."""
+
+    text: str
+
+
+class Talk(relive.EpisodeReplayBuffer[Message, str]):
+    """A subclass that fixes the types."""
+
+    def _draw(self, batch_size: int) -> list[tuple[relive.Episode[Message, str], int]]:
+        draws = super()._draw(batch_size)
+        assert_type(draws, list[tuple[relive.Episode[Message, str], int]])
+        assert_type(self._rng, np.random.Generator)
+        assert_type(self._store.finished[0], relive.Episode[Message, str])
+        assert_type(self._store.open, dict[str, relive.Episode[Message, str]])
+        return draws
+
+
+async def test_types_survive_from_append_to_sample() -> None:
+    buffer = relive.EpisodeReplayBuffer[Message, str](max_transitions=10, limiter=relive.MinSize(1), seed=0)
+    assert_type(buffer, relive.EpisodeReplayBuffer[Message, str])
+    episode_id = await buffer.start_episode("agent")
+    assert_type(episode_id, str)
+    assert_type(buffer.start_episode_nowait("agent"), str)
+    await buffer.append_observation_action_reward(episode_id, Message("hello"), "hi", 0.0)
+    await buffer.end_episode(episode_id, Message("bye"), "TRUNCATED")
+
+    context = buffer.episode("agent")
+    assert_type(context, contextlib.AbstractAsyncContextManager[relive.EpisodeWriter[Message, str]])
+    async with context as writer:
+        assert_type(writer, relive.EpisodeWriter[Message, str])
+        assert_type(writer.episode_id, str)
+        await writer.append(Message("hello"), "hi", 1.0)
+        await writer.end(Message("bye"), status="ABORTED")
+
+    samples = await buffer.sample_n_step(2, 3, 0.9)
+    assert_type(samples, list[relive.ReplaySample[Message, str]])
+    assert_type(buffer.sample_n_step_nowait(2, 3, 0.9), list[relive.ReplaySample[Message, str]])
+    sample = samples[0]
+    assert_type(sample.episode_id, str)
+    assert_type(sample.agent_id, str)
+    assert_type(sample.observation, Message)
+    assert_type(sample.action, str)
+    assert_type(sample.next_observation, Message)
+    assert_type(sample.next_discount, float)
+    assert_type(sample.is_terminal, bool)
+    assert_type(sample.reward, float)
+    assert_type(sample.rewards_seq, list[float])
+    assert_type(sample.discount_powers, list[float])
+    assert_type(sample.start_step, int)
+    assert_type(sample.actual_n, int)
+    assert_type(sample.gamma, float)
+    assert_type(sample.window_end, relive.WindowEnd)
+    assert_type(buffer.get_stats(), relive.EpisodeBufferStats)
+    assert_type(buffer.get_stats().open_ages, dict[str, float])
+    assert_type(len(buffer), int)
+    for field in dataclasses.fields(sample):
+        assert getattr(sample, field.name) is not None
+
+
+def test_arrays_and_unions_are_types_too() -> None:
+    buffer: relive.EpisodeReplayBuffer[npt.NDArray[np.float32], int | None] = relive.EpisodeReplayBuffer()
+    episode_id = buffer.start_episode_nowait("agent")
+    buffer.append_observation_action_reward_nowait(episode_id, np.zeros(2, np.float32), None, 0.0)
+    buffer.end_episode_nowait(episode_id, np.ones(2, np.float32))
+    (sample,) = buffer.sample_n_step_nowait(1, 1, 0.9)
+    assert_type(sample.next_observation, npt.NDArray[np.float32])
+    assert_type(sample.action, int | None)
+    assert sample.next_observation.dtype == np.float32
+
+
+def test_wrong_types_are_seen_by_the_checker() -> None:
+    """Each ignored error must be one: the checker is told to complain about ignores that it does not need."""
+    buffer = Talk()
+    episode_id = buffer.start_episode_nowait("agent")
+    buffer.append_observation_action_reward_nowait(episode_id, "text", "hi", 0.0)  # type: ignore[arg-type]
+    buffer.append_observation_action_reward_nowait(episode_id, Message("hello"), 3, 0.0)  # type: ignore[arg-type]
+    buffer.end_episode_nowait(episode_id, 5)  # type: ignore[arg-type]
+    (sample,) = buffer.sample_n_step_nowait(1, 1, 0.9)
+    wrong: int = sample.action  # type: ignore[assignment]
+    assert wrong in ("hi", 3)
+
+
+def test_episodes_and_limiters_are_typed() -> None:
+    episode = relive.Episode[int, str](episode_id="e", agent_id="a")
+    assert_type(episode.observations, list[int])
+    assert_type(episode.actions, list[str])
+    assert_type(episode.rewards, list[float])
+    assert_type(episode.status, relive.EpisodeStatus)
+    assert_type(episode.start_time, float)
+    assert_type(episode.append_observation_action_reward(0, "a", 0.0), int)
+    assert_type(episode.append_final_observation(1), int)
+    limiter: relive.RateLimiter = relive.SampleToInsertRatio(1.0, min_size=1, error_buffer=2.0)
+    assert_type(limiter.can_insert(size=0, inserted=0, sampled=0), bool)
+    assert_type(limiter.can_sample(1, size=0, inserted=0, sampled=0), bool)
+    assert_type(relive.compute_discounted_return([1.0], 0.9), float)
+    untyped: relive.EpisodeReplayBuffer[Any, Any] = relive.EpisodeReplayBuffer()
+    assert len(untyped) == 0
