@@ -5,7 +5,7 @@ from relive.episode import EpisodeStatus as EpisodeStatus
 from relive.episode import FinalStatus as FinalStatus
 from relive.episode_buffer import EpisodeReplayBuffer as EpisodeReplayBuffer
 from relive.episode_buffer import EpisodeWriter as EpisodeWriter
-from relive.episode_store import EpisodeBufferStats as EpisodeBufferStats
+from relive.episode_stats import EpisodeBufferStats as EpisodeBufferStats
 from relive.errors import ArgumentError as ArgumentError
 from relive.errors import ArgumentTypeError as ArgumentTypeError
 from relive.errors import CheckpointError as CheckpointError

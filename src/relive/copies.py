@@ -1,12 +1,16 @@
 """Copies of observations and actions: what a caller may still change is copied on the way in and on the way out.
 
-Copied, at any depth: numpy arrays; list, tuple, named tuple, dict, OrderedDict, set, deque and bytearray. Any other
-object is kept by reference: strings, numbers and frozen dataclasses need no copy, and only the author of another
-mutable class knows how to copy it. So are the elements of an array of dtype object.
+Copied, at any depth: numpy arrays; list, tuple, named tuple, dict, OrderedDict, set, deque and bytearray; dataclasses,
+the frozen ones where something in them needs a copy. Any other object is kept by reference: strings and numbers need
+no copy, and only the author of another mutable class knows how to copy it. So are the elements of an array of dtype
+object.
 """
 
 import collections
 from collections.abc import Callable
+import copy
+import dataclasses
+import operator
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -17,7 +21,7 @@ Copier: TypeAlias = Callable[[Any], Any]
 
 def copied(value: T) -> T:
     """Answers `value`, with a copy of every array and built-in container in it."""
-    copier = _COPIERS[type(value)]
+    copier = COPIERS[type(value)]
     return value if copier is None else cast("T", copier(value))
 
 
@@ -31,7 +35,7 @@ def _list(values: Any) -> Any:
 
 def _tuple(values: Any) -> Any:
     for value in values:
-        if _COPIERS[type(value)] is not None:
+        if COPIERS[type(value)] is not None:
             return tuple(map(copied, values))
     return values
 
@@ -48,20 +52,35 @@ def _deque(values: Any) -> Any:
     return collections.deque(map(copied, values), values.maxlen)
 
 
+def _dataclass(value: Any) -> Any:
+    names = [field.name for field in dataclasses.fields(value)]
+    values = [getattr(value, name) for name in names]
+    copies = list(map(copied, values))
+    is_frozen = type(value).__dataclass_params__.frozen
+    if is_frozen and all(map(operator.is_, values, copies)):
+        return value
+    twin = copy.copy(value)
+    for name, part in zip(names, copies, strict=True):
+        object.__setattr__(twin, name, part)
+    return twin
+
+
 class _Copiers(dict[type, Copier | None]):
     """How to copy a value of each type; None for types that are kept by reference. Learns a type when it meets one."""
 
     def __missing__(self, kind: type) -> Copier | None:
-        copier = None
+        copier: Copier | None = None
         if issubclass(kind, np.ndarray):
             copier = _array
         elif issubclass(kind, tuple) and hasattr(kind, "_make"):
             copier = _named_tuple
+        elif dataclasses.is_dataclass(kind):
+            copier = _dataclass
         self[kind] = copier
         return copier
 
 
-_COPIERS = _Copiers(
+COPIERS = _Copiers(
     {
         list: _list,
         tuple: _tuple,

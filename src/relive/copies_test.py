@@ -22,6 +22,17 @@ class Message:
     text: str
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Turn:
+    messages: list[Any]
+    image: Any = None
+
+
+@dataclasses.dataclass
+class Counter:
+    count: int
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -33,6 +44,8 @@ class Message:
         collections.deque([1, 2], maxlen=2),
         ([1], 2),
         Point([1], 2),
+        Turn([1]),
+        Counter(1),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -54,6 +67,8 @@ def test_containers_come_back_equal_and_new(value: Any) -> None:
         lambda a: collections.OrderedDict(image=a),
         lambda a: collections.deque([a], maxlen=4),
         lambda a: Point(1, a),
+        lambda a: Turn([], a),
+        lambda a: Turn([Turn([a])]),
         lambda a: {"nested": [({"image": a},)]},
     ],
 )
@@ -105,3 +120,24 @@ def test_subclasses_of_arrays_are_copied() -> None:
 )
 def test_what_needs_no_copy_is_kept_itself(value: Any) -> None:
     assert copies.copied(value) is value
+
+
+def test_a_dataclass_is_copied_without_running_its_initialiser() -> None:
+    @dataclasses.dataclass
+    class Strict:
+        value: list[int]
+        runs: int = 0
+
+        def __post_init__(self) -> None:
+            self.runs += 1
+            self.seen = True
+
+    original = Strict([1])
+    twin = copies.copied(original)
+    original.value.append(2)
+    original.runs = 7
+    assert (twin.value, twin.runs, twin.seen) == ([1], 1, True)
+
+
+def test_a_dataclass_itself_is_no_instance() -> None:
+    assert copies.copied(Message) is Message

@@ -7,14 +7,14 @@
 
 The law of this file: deciding and waiting are apart. The `_nowait` methods decide and act at once; the awaited ones
 wait for their turn, then do what the `_nowait` one does, and await nothing in between. So a call that was cancelled
-has either happened or left no trace. An awaited call that need not wait does not yield to the event loop.
+has either happened or left no trace. Before its turn, every draw and every 32nd append gives the other tasks one: a
+loop of awaited calls cannot keep the event loop to itself, although most of them need not wait.
 """
 
 import asyncio
 from collections.abc import AsyncIterator
 import contextlib
 import math
-import operator
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -22,6 +22,7 @@ import numpy as np
 from relive import checks
 from relive import copies
 from relive import episode as episode_lib
+from relive import episode_stats
 from relive import episode_store
 from relive import errors
 from relive import limiters
@@ -30,6 +31,8 @@ from relive import wait_queue
 
 Obs = TypeVar("Obs")
 Act = TypeVar("Act")
+
+_APPENDS_A_TURN = 32
 
 
 class EpisodeReplayBuffer(Generic[Obs, Act]):
@@ -117,6 +120,8 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
     ) -> None:
         """Appends one step; waits while the limiter holds inserts back. O(1).
 
+        Every 32nd append lets the other tasks run first; the rest of those that need not wait go straight on.
+
         The step becomes a transition, and can be drawn, when the observation after it is known.
 
         Args:
@@ -131,6 +136,8 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
             ClosedError: The buffer is closed, or was closed while waiting.
         """
         self._bind_to_loop()
+        if self._store.appended % _APPENDS_A_TURN == 0:
+            await asyncio.sleep(0)
         if self._inserters or not self._can_insert():
             self._refuse_if_closed()
             self._store[episode_id].check_is_open()
@@ -203,6 +210,8 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
     async def sample_n_step(self, batch_size: int, n: int, gamma: float) -> list[n_step.ReplaySample[Obs, Act]]:
         """Answers exactly batch_size n-step samples, drawn with replacement; waits until that is possible.
 
+        It lets the other tasks run first, also where it need not wait.
+
         Args:
             batch_size: How many samples.
             n: How many rewards a sample sums at most; fewer where the episode, or what is known of it, ends earlier.
@@ -215,6 +224,7 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
         self._bind_to_loop()
         self._refuse_if_closed()
         batch_size, n, gamma = self._checked_request(batch_size, n, gamma)
+        await asyncio.sleep(0)
         await self._samplers.until(lambda: self._can_sample(batch_size))
         return self._sample(batch_size, n, gamma)
 
@@ -257,7 +267,7 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
         self._inserters.wake_all()
         self._samplers.wake_all()
 
-    def get_stats(self) -> episode_store.EpisodeBufferStats:
+    def get_stats(self) -> episode_stats.EpisodeBufferStats:
         """Answers what is stored and what has happened so far. O(open episodes)."""
         return self._store.stats()
 
@@ -333,26 +343,11 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
     def _sample(self, batch_size: int, n: int, gamma: float) -> list[n_step.ReplaySample[Obs, Act]]:
         draws = self._draw(batch_size)
         if type(self)._draw is not EpisodeReplayBuffer._draw:
-            draws = self._checked_draws(draws, batch_size)
+            draws = self._store.checked_draws(draws, batch_size)
         samples = n_step.read(draws, n, gamma)
         self._store.sampled += batch_size
         self._wake()
         return samples
-
-    def _checked_draws(
-        self, draws: list[tuple[episode_lib.Episode[Obs, Act], int]], batch_size: int
-    ) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
-        """Answers what a custom sampler drew, checked."""
-        if len(draws) != batch_size:
-            raise errors.SamplerError(f"_draw must answer batch_size = {batch_size} draws, got {len(draws)}")
-        for episode, start in draws:
-            if episode not in self._store:
-                raise errors.SamplerError(f"_draw must answer stored episodes, got {checks.shown(episode)}")
-            if not hasattr(start, "__index__") or not 0 <= start < len(episode):
-                raise errors.SamplerError(
-                    f"_draw must answer start steps in [0, {len(episode)}) of episode {episode.episode_id}, got {start}"
-                )
-        return [(episode, operator.index(start)) for episode, start in draws]
 
     def _wake(self) -> None:
         """Lets the first of each queue ask again; called after every change."""

@@ -307,16 +307,69 @@ async def test_a_batch_that_could_wait_for_ever_is_refused() -> None:
         buffer.sample_n_step_nowait(15, 1, 0.9)
 
 
-async def test_an_actor_that_does_not_wait_does_not_yield() -> None:
+async def test_awaited_calls_cannot_keep_the_event_loop_to_themselves() -> None:
+    """An actor in a plain environment and a learner await nothing else; both get on, and so does a third task."""
+    buffer = Buffer(seed=0)
+    turns = 0
+
+    async def bystander() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def endless_actor() -> None:
+        async with buffer.episode("a") as writer:
+            while True:
+                await writer.append(0, 0, 0.0)
+
+    async def busy_learner() -> None:
+        while True:
+            await buffer.sample_n_step(4, 3, 0.9)
+
+    tasks = [asyncio.create_task(work()) for work in (bystander, endless_actor, endless_actor, busy_learner)]
+    await settle(50)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    stats = buffer.get_stats()
+    assert turns > 40
+    assert stats.sampled > 100
+    assert 32 * 40 < stats.appended < 32 * 120
+
+
+async def test_most_appends_go_straight_on() -> None:
     buffer = Buffer()
     episode_id = await buffer.start_episode("a")
+    await buffer.append_observation_action_reward(episode_id, 0, 0, 0.0)
     ran: list[int] = []
     asyncio.get_running_loop().call_soon(ran.append, 1)
-    await buffer.append_observation_action_reward(episode_id, 0, 0, 0.0)
-    await buffer.append_observation_action_reward(episode_id, 1, 0, 0.0)
-    await buffer.sample_n_step(1, 1, 0.9)
-    await buffer.end_episode(episode_id, 2)
+    for t in range(31):
+        await buffer.append_observation_action_reward(episode_id, t, 0, 0.0)
     assert not ran
+    await buffer.append_observation_action_reward(episode_id, 1, 0, 0.0)
+    assert ran
+
+
+async def test_start_and_end_go_straight_on() -> None:
+    buffer = Buffer()
+    ran: list[int] = []
+    asyncio.get_running_loop().call_soon(ran.append, 1)
+    await buffer.end_episode(await buffer.start_episode("a"), 0)
+    assert not ran
+
+
+async def test_a_call_cancelled_while_the_others_run_has_left_no_trace() -> None:
+    buffer = Buffer()
+    episode_id = await buffer.start_episode("a")
+    append = asyncio.create_task(buffer.append_observation_action_reward(episode_id, 0, 0, 0.0))
+    draw = asyncio.create_task(buffer.sample_n_step(1, 1, 0.9))
+    await asyncio.sleep(0)
+    append.cancel()
+    draw.cancel()
+    await asyncio.gather(append, draw, return_exceptions=True)
+    assert (buffer.get_stats().appended, buffer.get_stats().sampled) == (0, 0)
+    assert len(buffer._samplers) == len(buffer._inserters) == 0
 
 
 # Many.

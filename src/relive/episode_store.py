@@ -9,7 +9,8 @@ one is never evicted under its writer, and one that has just ended stays until t
 """
 
 import collections
-import dataclasses
+from collections.abc import Sequence
+import operator
 import time
 from typing import Generic, TypeVar
 import uuid
@@ -19,46 +20,12 @@ import numpy as np
 from relive import checks
 from relive import counted_deque
 from relive import episode as episode_lib
+from relive import episode_stats
 from relive import errors
 from relive import growing_counts
 
 Obs = TypeVar("Obs")
 Act = TypeVar("Act")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class EpisodeBufferStats:
-    """What an episode buffer holds, and what has happened to it.
-
-    Attributes:
-        total_episodes: Episodes stored now, open ones included; the next four are its parts.
-        in_progress: Open ones.
-        completed: Those that ended as COMPLETED.
-        truncated: Those that ended as TRUNCATED.
-        aborted: Those that ended as ABORTED.
-        total_transitions: Complete transitions stored now.
-        num_agents: Different agents among the episodes stored now.
-        evicted_episodes: Episodes that made room for others, ever.
-        evicted_transitions: Their transitions.
-        overflow_transitions: Transitions above max_transitions now, 0 without such a limit.
-        open_ages: Seconds since the start of each open episode, by episode id, the oldest first.
-        appended: Steps appended, ever.
-        sampled: Samples drawn, ever.
-    """
-
-    total_episodes: int
-    in_progress: int
-    completed: int
-    truncated: int
-    aborted: int
-    total_transitions: int
-    num_agents: int
-    evicted_episodes: int
-    evicted_transitions: int
-    overflow_transitions: int
-    open_ages: dict[str, float]
-    appended: int
-    sampled: int
 
 
 class EpisodeStore(Generic[Obs, Act]):
@@ -155,11 +122,30 @@ class EpisodeStore(Generic[Obs, Act]):
         from_finished = iter(draws)
         return [next(from_finished if finished else from_open) for finished in in_finished.tolist()]
 
-    def stats(self) -> EpisodeBufferStats:
+    def checked_draws(
+        self, draws: Sequence[tuple[episode_lib.Episode[Obs, Act], int]], size: int
+    ) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
+        """Answers what a custom sampler drew, each start step as an int.
+
+        Raises:
+            SamplerError: They are not `size` complete transitions of stored episodes.
+        """
+        if len(draws) != size:
+            raise errors.SamplerError(f"_draw must answer batch_size = {size} draws, got {len(draws)}")
+        for episode, start in draws:
+            if episode not in self:
+                raise errors.SamplerError(f"_draw must answer stored episodes, got {checks.shown(episode)}")
+            if not hasattr(start, "__index__") or not 0 <= start < len(episode):
+                raise errors.SamplerError(
+                    f"_draw must answer start steps in [0, {len(episode)}) of episode {episode.episode_id}, got {start}"
+                )
+        return [(episode, operator.index(start)) for episode, start in draws]
+
+    def stats(self) -> episode_stats.EpisodeBufferStats:
         """Answers what is stored and what has happened. O(open episodes)."""
         now = time.monotonic()
         limit = self.max_transitions
-        return EpisodeBufferStats(
+        return episode_stats.EpisodeBufferStats(
             total_episodes=len(self._episodes),
             in_progress=self._statuses["IN_PROGRESS"],
             completed=self._statuses["COMPLETED"],

@@ -80,7 +80,7 @@ def read(
 ) -> list[ReplaySample[Obs, Act]]:
     """Answers the n-step sample from each of `draws`: an episode, and the start step of a complete transition in it."""
     powers = [1.0]
-    copied = copies.copied
+    copiers = copies.COPIERS
     new = ReplaySample.__new__
     samples = []
     for episode, start in draws:
@@ -95,13 +95,20 @@ def read(
         while len(powers) <= m:
             powers.append(gamma ** len(powers))
         is_terminal = window_end == "TERMINATED"
-        # Attribute by attribute takes half the time of a call with thirteen keywords: relive.bench.episode_costs.
+        observation, action, next_observation = observations[start], episode.actions[start], observations[stop]
+        copy_observation = copiers[type(observation)]
+        copy_action = copiers[type(action)]
+        copy_next_observation = copiers[type(next_observation)]
+        # Written out, attribute by attribute and copy by copy, this takes half the time of one call with keywords and
+        # three of copies.copied: relive.bench.episode_costs.
         sample: ReplaySample[Obs, Act] = new(ReplaySample)
         sample.episode_id = episode.episode_id
         sample.agent_id = episode.agent_id
-        sample.observation = copied(observations[start])
-        sample.action = copied(episode.actions[start])
-        sample.next_observation = copied(observations[stop])
+        sample.observation = observation if copy_observation is None else copy_observation(observation)
+        sample.action = action if copy_action is None else copy_action(action)
+        sample.next_observation = (
+            next_observation if copy_next_observation is None else copy_next_observation(next_observation)
+        )
         sample.next_discount = 0.0 if is_terminal else powers[m]
         sample.is_terminal = is_terminal
         sample.rewards_seq = episode.rewards[start:stop]
