@@ -4,6 +4,7 @@ import math
 import numbers
 import operator
 import reprlib
+from typing import SupportsFloat
 
 import numpy as np
 
@@ -41,15 +42,37 @@ def finite_number(name: str, value: object) -> float:
         value = value[()]
     if not isinstance(value, numbers.Real | np.bool_):
         raise errors.ArgumentTypeError(f"{name} must be a finite real number, got {shown(value)}")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
+    number = as_float(value)
     if not math.isfinite(number):
         raise errors.ArgumentError(f"{name} must be a finite real number, got {shown(value)}")
     if number != value:
         raise errors.ArgumentError(f"{name} must be a number that a float holds exactly, got {shown(value)}")
     return number
+
+
+def as_float(value: SupportsFloat) -> float:
+    """Answers `value` as a float, infinity if it is too large for one."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def generator(name: str, value: int | np.random.Generator | None) -> np.random.Generator:
+    """Answers the generator that numpy makes of a seed; a generator is answered itself.
+
+    Raises:
+        ArgumentTypeError: `value` is no seed.
+        ArgumentError: `value` is negative.
+    """
+    try:
+        return np.random.default_rng(value)
+    except TypeError:
+        raise errors.ArgumentTypeError(
+            f"{name} must be an integer, a numpy Generator or None, got {shown(value)}"
+        ) from None
+    except ValueError:
+        raise errors.ArgumentError(f"{name} must be at least 0, got {shown(value)}") from None
 
 
 def discount(name: str, value: object) -> float:
@@ -61,7 +84,7 @@ def discount(name: str, value: object) -> float:
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise errors.ArgumentTypeError(f"{name} must be a number in (0, 1], got {shown(value)}")
-    gamma = float(value)
+    gamma = as_float(value)
     if not 0 < gamma <= 1:
         raise errors.ArgumentError(f"{name} must be in (0, 1], got {shown(value)}")
     return gamma

@@ -69,7 +69,7 @@ def test_discounts_come_back_as_float(value: Any) -> None:
     assert gamma == value
 
 
-@pytest.mark.parametrize("value", [0, 0.0, -0.1, 1.5, math.nextafter(1, 2), math.nan, math.inf])
+@pytest.mark.parametrize("value", [0, 0.0, -0.1, 1.5, math.nextafter(1, 2), math.nan, math.inf, 10**400])
 def test_discounts_outside_their_range_are_refused(value: Any) -> None:
     with pytest.raises(errors.ArgumentError, match=r"^gamma must be in \(0, 1\], got .+$"):
         checks.discount("gamma", value)
@@ -86,3 +86,21 @@ def test_values_are_shown_on_one_short_line() -> None:
     shown = checks.shown(np.zeros((100, 100)))
     assert "\n" not in shown
     assert len(shown) < 100
+
+
+def test_a_seed_becomes_a_generator_and_a_generator_stays_itself() -> None:
+    rng = np.random.default_rng(1)
+    assert checks.generator("seed", rng) is rng
+    assert checks.generator("seed", 1).random() == np.random.default_rng(1).random()
+    assert checks.generator("seed", None).random() != checks.generator("seed", None).random()
+
+
+@pytest.mark.parametrize("value", ["x", 1.5])
+def test_what_is_no_seed_is_refused(value: Any) -> None:
+    with pytest.raises(errors.ArgumentTypeError, match=r"^seed must be an integer, a numpy Generator or None, got "):
+        checks.generator("seed", value)
+
+
+def test_a_negative_seed_is_refused() -> None:
+    with pytest.raises(errors.ArgumentError, match=r"^seed must be at least 0, got -1$"):
+        checks.generator("seed", -1)

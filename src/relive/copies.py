@@ -1,11 +1,12 @@
 """Copies of observations and actions: what a caller may still change is copied on the way in and on the way out.
 
-Copied, at any depth: numpy arrays; list, tuple, named tuple, dict, OrderedDict, set, deque and bytearray; dataclasses,
-the frozen ones where something in them needs a copy. Any other object is kept by reference: strings and numbers need
-no copy, and only the author of another mutable class knows how to copy it. So are the elements of an array of dtype
-object.
+Copied, at any depth: arrays of numpy and of the standard library; list, dict, set, deque, bytearray and their
+subclasses, such as OrderedDict, defaultdict and Counter; tuple and named tuple; dataclasses, the frozen ones where
+something in them needs a copy. Any other object is kept by reference: strings and numbers need no copy, and only the
+author of another mutable class knows how to copy it. So are the elements of an array of dtype object.
 """
 
+import array
 import collections
 from collections.abc import Callable
 import copy
@@ -44,12 +45,16 @@ def _named_tuple(values: Any) -> Any:
     return values._make(map(copied, values))
 
 
-def _mapping(values: Any) -> Any:
-    return type(values)((key, copied(value)) for key, value in values.items())
+def _dict(values: Any) -> Any:
+    return {key: copied(value) for key, value in values.items()}
 
 
-def _deque(values: Any) -> Any:
-    return collections.deque(map(copied, values), values.maxlen)
+def _items(values: Any) -> Any:
+    """Copies what keeps its items by key or by index, of a type that a shallow copy knows how to make."""
+    twin = copy.copy(values)
+    for key in values if isinstance(values, dict) else range(len(values)):
+        twin[key] = copied(values[key])
+    return twin
 
 
 def _dataclass(value: Any) -> Any:
@@ -72,6 +77,10 @@ class _Copiers(dict[type, Copier | None]):
         copier: Copier | None = None
         if issubclass(kind, np.ndarray):
             copier = _array
+        elif issubclass(kind, dict | list | collections.deque):
+            copier = _items
+        elif issubclass(kind, set | bytearray | array.array):
+            copier = copy.copy
         elif issubclass(kind, tuple) and hasattr(kind, "_make"):
             copier = _named_tuple
         elif dataclasses.is_dataclass(kind):
@@ -80,14 +89,4 @@ class _Copiers(dict[type, Copier | None]):
         return copier
 
 
-COPIERS = _Copiers(
-    {
-        list: _list,
-        tuple: _tuple,
-        set: set,
-        bytearray: bytearray,
-        dict: _mapping,
-        collections.OrderedDict: _mapping,
-        collections.deque: _deque,
-    }
-)
+COPIERS = _Copiers({list: _list, tuple: _tuple, dict: _dict})

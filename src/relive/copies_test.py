@@ -1,3 +1,4 @@
+import array
 import collections
 import dataclasses
 from typing import Any, NamedTuple
@@ -11,6 +12,10 @@ from relive import copies
 class Point(NamedTuple):
     x: Any
     y: Any
+
+
+class Batch(list[Any]):
+    pass
 
 
 class Frame(np.ndarray[Any, Any]):
@@ -42,6 +47,10 @@ class Counter:
         {1, 2},
         bytearray(b"x"),
         collections.deque([1, 2], maxlen=2),
+        collections.defaultdict(list, a=[1]),
+        collections.Counter("aab"),
+        Batch([1, 2]),
+        array.array("d", [1.0]),
         ([1], 2),
         Point([1], 2),
         Turn([1]),
@@ -67,6 +76,8 @@ def test_containers_come_back_equal_and_new(value: Any) -> None:
         lambda a: collections.OrderedDict(image=a),
         lambda a: collections.deque([a], maxlen=4),
         lambda a: Point(1, a),
+        lambda a: Batch([a]),
+        lambda a: collections.defaultdict(list, a=[a]),
         lambda a: Turn([], a),
         lambda a: Turn([Turn([a])]),
         lambda a: {"nested": [({"image": a},)]},
@@ -85,6 +96,12 @@ def test_inner_lists_are_not_shared() -> None:
     history[0].append("world")
     history.append([])
     assert copy == ([["hello"]],)
+
+
+def test_a_default_dict_keeps_its_default() -> None:
+    twin = copies.copied(collections.defaultdict(list, a=[1]))
+    twin["b"].append(2)
+    assert twin == {"a": [1], "b": [2]}
 
 
 def test_a_deque_keeps_its_length_limit() -> None:

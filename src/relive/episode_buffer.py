@@ -2,16 +2,14 @@
 
     actor coroutines                    EpisodeReplayBuffer                       learner coroutine
     await start_episode      ────►   limiter: may this happen now?   ◄────   await sample_n_step
-    await append_...         ────►   queues: wait until it may
+    await append_...         ────►   gate: wait until it may
     await end_episode        ────►   EpisodeStore: what is there
 
 The law of this file: deciding and waiting are apart. The `_nowait` methods decide and act at once; the awaited ones
 wait for their turn, then do what the `_nowait` one does, and await nothing in between. So a call that was cancelled
-has either happened or left no trace. Before its turn, every draw and every 32nd append gives the other tasks one: a
-loop of awaited calls cannot keep the event loop to itself, although most of them need not wait.
+has either happened or left no trace.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
 import contextlib
 import math
@@ -25,14 +23,12 @@ from relive import episode as episode_lib
 from relive import episode_stats
 from relive import episode_store
 from relive import errors
+from relive import gate
 from relive import limiters
 from relive import n_step
-from relive import wait_queue
 
 Obs = TypeVar("Obs")
 Act = TypeVar("Act")
-
-_APPENDS_A_TURN = 32
 
 
 class EpisodeReplayBuffer(Generic[Obs, Act]):
@@ -52,10 +48,10 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
         seed: For the generator of the draws; the same seed and the same calls give the same draws.
 
     Raises:
-        ArgumentError: A limit is not an integer of at least 1, or the limiter asks for more than max_transitions.
+        ArgumentError: A limit is not an integer of at least 1, the limiter asks for more than max_transitions, or
+            numpy makes no generator of the seed.
 
-    >>> import asyncio
-    >>> import relive
+    >>>     >>> import relive
     >>> async def main() -> float:
     ...     buffer = relive.EpisodeReplayBuffer[str, int](max_transitions=100_000, seed=0)
     ...     async with buffer.episode("agent-0") as writer:
@@ -88,13 +84,9 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
             raise errors.ArgumentError(
                 f"limiter must ask for at most max_transitions = {max_transitions} transitions, got {limiter!r}"
             )
-        self._limiter = limiter
-        self._rng = np.random.default_rng(seed)
+        self._rng = checks.generator("seed", seed)
         self._store: episode_store.EpisodeStore[Obs, Act] = episode_store.EpisodeStore(max_transitions, max_episodes)
-        self._inserters = wait_queue.WaitQueue()
-        self._samplers = wait_queue.WaitQueue()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_closed = False
+        self._gate = gate.Gate(limiter, self._store)
 
     # Writing.
 
@@ -105,12 +97,12 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
             ArgumentTypeError: agent_id is not a string.
             ClosedError: The buffer is closed.
         """
-        self._bind_to_loop()
+        self._gate.bind_to_loop()
         return self.start_episode_nowait(agent_id)
 
     def start_episode_nowait(self, agent_id: str) -> str:
-        """Does what `start_episode` does, as a plain call."""
-        self._refuse_if_closed()
+        """Does what `start_episode` does, and raises what it raises, as a plain call."""
+        self._gate.refuse_if_closed()
         if not isinstance(agent_id, str):
             raise errors.ArgumentTypeError(f"agent_id must be a string, got {checks.shown(agent_id)}")
         return self._store.start(agent_id)
@@ -135,30 +127,27 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
             ArgumentError: The episode has ended, or the reward is not a finite real number.
             ClosedError: The buffer is closed, or was closed while waiting.
         """
-        self._bind_to_loop()
-        if self._store.appended % _APPENDS_A_TURN == 0:
-            await asyncio.sleep(0)
-        if self._inserters or not self._can_insert():
-            self._refuse_if_closed()
+        self._gate.bind_to_loop()
+        step = self._checked_step(observation, action, reward)
+        if self._gate.must_wait_to_insert():
             self._store[episode_id].check_is_open()
-            checks.finite_number("reward", reward)
-            await self._inserters.until(self._can_insert)
-        self._append(episode_id, observation, action, reward)
+            await self._gate.insert_turn()
+        self._append(episode_id, step)
 
     def append_observation_action_reward_nowait(
         self, episode_id: str, observation: Obs, action: Act, reward: float
     ) -> None:
-        """Does what `append_observation_action_reward` does, as a plain call.
+        """Does what `append_observation_action_reward` does, and raises what it raises, as a plain call.
 
         Raises:
             NotReadyError: The limiter holds inserts back.
         """
-        if not self._can_insert():
+        if not self._gate.can_insert():
             raise errors.NotReadyError(
-                f"append_observation_action_reward_nowait held back by {self._limiter!r}: draw samples first, "
+                f"append_observation_action_reward_nowait held back by {self._gate.limiter!r}: draw samples first, "
                 "or await append_observation_action_reward"
             )
-        self._append(episode_id, observation, action, reward)
+        self._append(episode_id, self._checked_step(observation, action, reward))
 
     async def end_episode(
         self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus = "COMPLETED"
@@ -176,16 +165,16 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
             ArgumentError: The episode has ended already, or `status` is none of the three.
             ClosedError: The buffer is closed.
         """
-        self._bind_to_loop()
+        self._gate.bind_to_loop()
         self.end_episode_nowait(episode_id, final_observation, status)
 
     def end_episode_nowait(
         self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus = "COMPLETED"
     ) -> None:
-        """Does what `end_episode` does, as a plain call."""
-        self._refuse_if_closed()
+        """Does what `end_episode` does, and raises what it raises, as a plain call."""
+        self._gate.refuse_if_closed()
         self._store.end(episode_id, copies.copied(final_observation), status)
-        self._wake()
+        self._gate.wake()
 
     def episode(self, agent_id: str) -> contextlib.AbstractAsyncContextManager["EpisodeWriter[Obs, Act]"]:
         """Opens an episode for the length of an `async with` block, and gives a writer to it.
@@ -203,7 +192,7 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
         finally:
             if episode_id in self._store.open:
                 self._store.abort(episode_id)
-                self._wake()
+                self._gate.wake()
 
     # Drawing.
 
@@ -221,11 +210,10 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
             ArgumentError: An argument breaks its rule, or the limiter could never allow such a batch.
             ClosedError: The buffer is closed, or was closed while waiting.
         """
-        self._bind_to_loop()
-        self._refuse_if_closed()
+        self._gate.bind_to_loop()
+        self._gate.refuse_if_closed()
         batch_size, n, gamma = self._checked_request(batch_size, n, gamma)
-        await asyncio.sleep(0)
-        await self._samplers.until(lambda: self._can_sample(batch_size))
+        await self._gate.sample_turn(batch_size)
         return self._sample(batch_size, n, gamma)
 
     def sample_n_step_nowait(self, batch_size: int, n: int, gamma: float) -> list[n_step.ReplaySample[Obs, Act]]:
@@ -236,13 +224,13 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
         """
         batch_size, n, gamma = self._checked_request(batch_size, n, gamma)
         if not len(self._store):
+            remedy = "append a step and the observation after it, or await sample_n_step"
+            if self._gate.is_closed:
+                remedy = "the buffer was closed without one"
+            raise errors.NotReadyError(f"sample_n_step_nowait found no complete transition: {remedy}")
+        if not self._gate.is_closed and not self._gate.can_sample(batch_size):
             raise errors.NotReadyError(
-                "sample_n_step_nowait found no complete transition: append a step and the observation after it, "
-                "or await sample_n_step"
-            )
-        if not self._is_closed and not self._can_sample(batch_size):
-            raise errors.NotReadyError(
-                f"sample_n_step_nowait held back by {self._limiter!r} with {len(self._store)} transitions: "
+                f"sample_n_step_nowait held back by {self._gate.limiter!r} with {len(self._store)} transitions: "
                 "append more steps, or await sample_n_step"
             )
         return self._sample(batch_size, n, gamma)
@@ -250,9 +238,10 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
     def _draw(self, batch_size: int) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
         """Answers batch_size draws, each an episode and the start step of a complete transition in it.
 
-        The one method that a custom sampler overrides. It is called only while a transition is complete, may use
-        `self._rng`, `self._store.finished` (a sequence, the one that finished first is first) and `self._store.open`
-        (a dict by id), and must not change them. Here: uniform over all complete transitions.
+        The one method that a custom sampler overrides. It is called only while a transition is complete. It may use
+        `self._rng`, `self._store.finished` (the episode that finished first is 0, the last one -1, each O(1)),
+        `self._store.open` (a dict by id) and `self._store.draw(size, rng)`, and must not change them; an episode may
+        have no transition. What it answers is checked. Here: uniform over all complete transitions.
         """
         return self._store.draw(batch_size, self._rng)
 
@@ -261,11 +250,10 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
     def close(self) -> None:
         """Ends writing and waiting: whoever waits, and whoever writes or awaits later, gets ClosedError.
 
-        What is stored can still be drawn with `sample_n_step_nowait`. Closing twice is closing once.
+        What is stored can still be drawn with `sample_n_step_nowait`. An open episode cannot be ended any more; leaving
+        its block makes it ABORTED. Closing twice is closing once.
         """
-        self._is_closed = True
-        self._inserters.wake_all()
-        self._samplers.wake_all()
+        self._gate.close()
 
     def get_stats(self) -> episode_stats.EpisodeBufferStats:
         """Answers what is stored and what has happened so far. O(open episodes)."""
@@ -277,7 +265,7 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
         The counters of `get_stats` that count since the beginning go on, and the generator is not reset.
         """
         self._store.clear()
-        self._wake()
+        self._gate.wake()
 
     def check(self) -> None:
         """Recounts everything that is stored.
@@ -295,50 +283,25 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
         limits = f"max_transitions={self._store.max_transitions}, max_episodes={self._store.max_episodes}"
         return f"<{type(self).__name__} of {len(self)} transitions, {limits}>"
 
-    # Deciding: each answers at once, and raises ClosedError where nobody may wait any longer.
-
-    def _can_insert(self) -> bool:
-        self._refuse_if_closed()
-        store = self._store
-        return self._limiter.can_insert(size=len(store), inserted=store.appended, sampled=store.sampled)
-
-    def _can_sample(self, batch_size: int) -> bool:
-        self._refuse_if_closed()
-        store = self._store
-        size = len(store)
-        return size > 0 and self._limiter.can_sample(
-            batch_size, size=size, inserted=store.appended, sampled=store.sampled
-        )
-
     def _checked_request(self, batch_size: int, n: int, gamma: float) -> tuple[int, int, float]:
         """Answers the arguments of a sample call, checked."""
         batch_size = checks.integer_of_at_least_one("batch_size", batch_size)
-        most = self._limiter.max_batch_size
+        most = self._gate.limiter.max_batch_size
         if most is not None and batch_size > most:
-            raise errors.ArgumentError(f"batch_size must be at most {most} with {self._limiter!r}, got {batch_size}")
+            raise errors.ArgumentError(
+                f"batch_size must be at most {most} with {self._gate.limiter!r}, got {batch_size}"
+            )
         return batch_size, checks.integer_of_at_least_one("n", n), checks.discount("gamma", gamma)
 
-    def _refuse_if_closed(self) -> None:
-        if self._is_closed:
-            raise errors.ClosedError("buffer is closed: only sample_n_step_nowait still answers")
-
-    def _bind_to_loop(self) -> None:
-        """Makes the running event loop the buffer's own, or refuses it if the buffer has another."""
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            if self._loop is not None:
-                raise errors.EventLoopError(
-                    "buffer belongs to another event loop: use one buffer in one loop, or its _nowait methods"
-                )
-            self._loop = loop
-
-    # Acting.
-
-    def _append(self, episode_id: str, observation: Obs, action: Act, reward: float) -> None:
+    def _checked_step(self, observation: Obs, action: Act, reward: float) -> tuple[Obs, Act, float]:
+        """Answers the step as it is now: the caller may go on to change what it gave, also while the call waits."""
         if type(reward) is not float or not math.isfinite(reward):
             reward = checks.finite_number("reward", reward)
-        self._store.append(episode_id, copies.copied(observation), copies.copied(action), reward)
-        self._wake()
+        return copies.copied(observation), copies.copied(action), reward
+
+    def _append(self, episode_id: str, step: tuple[Obs, Act, float]) -> None:
+        self._store.append(episode_id, *step)
+        self._gate.wake()
 
     def _sample(self, batch_size: int, n: int, gamma: float) -> list[n_step.ReplaySample[Obs, Act]]:
         draws = self._draw(batch_size)
@@ -346,15 +309,8 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
             draws = self._store.checked_draws(draws, batch_size)
         samples = n_step.read(draws, n, gamma)
         self._store.sampled += batch_size
-        self._wake()
+        self._gate.wake()
         return samples
-
-    def _wake(self) -> None:
-        """Lets the first of each queue ask again; called after every change."""
-        if self._samplers:
-            self._samplers.wake()
-        if self._inserters:
-            self._inserters.wake()
 
 
 class EpisodeWriter(Generic[Obs, Act]):

@@ -186,7 +186,7 @@ async def test_a_producer_that_dies_takes_the_waiting_learner_with_it() -> None:
             group.create_task(dying())
     assert caught.group_contains(ConnectionError)
     assert buffer.get_stats().aborted == 1
-    assert len(buffer._samplers) == 0
+    assert len(buffer._gate._samplers.waiting) == 0
 
 
 async def test_a_producer_that_closes_when_it_dies_frees_the_waiting_learner() -> None:
@@ -289,6 +289,34 @@ async def test_a_waiting_append_to_an_episode_that_went_away_is_refused() -> Non
     buffer.check()
 
 
+async def test_a_step_is_stored_as_it_was_when_the_call_was_made() -> None:
+    """An actor's array may change while its append waits for the limiter."""
+    buffer = limited()
+    episode_id = await buffer.start_episode("a")
+    for t in range(8):
+        await buffer.append_observation_action_reward(episode_id, [t], 0, 0.0)
+    observation = [8]
+    append = asyncio.create_task(buffer.append_observation_action_reward(episode_id, observation, 0, 0.0))
+    await settle()
+    assert len(buffer._gate._inserters.waiting) == 1
+    observation[0] = -1
+    await buffer.sample_n_step(4, 1, 0.9)
+    await append
+    assert buffer._store[episode_id].observations == [[t] for t in range(9)]
+
+
+async def test_a_step_is_stored_as_it_was_before_the_others_ran() -> None:
+    buffer = Buffer()
+    episode_id = await buffer.start_episode("a")
+    observation = [5]
+    append = asyncio.create_task(buffer.append_observation_action_reward(episode_id, observation, 0, 0.0))
+    await asyncio.sleep(0)
+    assert buffer.get_stats().appended == 0
+    observation[0] = -1
+    await append
+    assert buffer._store[episode_id].observations == [[5]]
+
+
 async def test_closing_frees_waiting_actors() -> None:
     buffer = limited()
     actors = [asyncio.create_task(act(buffer, 20, str(i))) for i in range(3)]
@@ -369,7 +397,7 @@ async def test_a_call_cancelled_while_the_others_run_has_left_no_trace() -> None
     draw.cancel()
     await asyncio.gather(append, draw, return_exceptions=True)
     assert (buffer.get_stats().appended, buffer.get_stats().sampled) == (0, 0)
-    assert len(buffer._samplers) == len(buffer._inserters) == 0
+    assert len(buffer._gate._samplers.waiting) == len(buffer._gate._inserters.waiting) == 0
 
 
 # Many.
@@ -423,7 +451,7 @@ async def storm(seed: int, actors: int, cancels: int, limiter: relive.RateLimite
     buffer.check()
     stats = buffer.get_stats()
     assert stats.in_progress == 0
-    assert len(buffer._samplers) == len(buffer._inserters) == 0
+    assert len(buffer._gate._samplers.waiting) == len(buffer._gate._inserters.waiting) == 0
     assert stats.completed + stats.aborted + stats.evicted_episodes == sum(status.values())
 
 

@@ -371,11 +371,26 @@ async def test_what_a_closed_buffer_holds_stays_sampleable() -> None:
 def test_an_empty_closed_buffer_says_that_it_is_empty() -> None:
     buffer = Buffer()
     buffer.close()
-    with pytest.raises(relive.NotReadyError):
+    with pytest.raises(relive.NotReadyError, match="no complete transition: the buffer was closed without one$"):
         buffer.sample_n_step_nowait(1, 1, 0.9)
 
 
 # Bad input.
+
+
+@pytest.mark.parametrize("episode_id", [None, 3, ["e"], {}])
+def test_an_episode_id_of_any_kind_is_simply_not_found(episode_id: Any) -> None:
+    buffer = Buffer()
+    with pytest.raises(relive.UnknownEpisodeError, match="not found"):
+        buffer.append_observation_action_reward_nowait(episode_id, [0], 0, 0.0)
+    with pytest.raises(relive.UnknownEpisodeError, match="not found"):
+        buffer.end_episode_nowait(episode_id, [0])
+
+
+@pytest.mark.parametrize("seed", [-1, "x", 1.5])
+def test_what_is_no_seed_is_refused(seed: Any) -> None:
+    with pytest.raises(ValueError, match="^seed must be "):
+        Buffer(seed=seed)
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, None, "1", 1j, [1.0], np.ones(1), np.array(np.nan)])

@@ -9,10 +9,10 @@ one is never evicted under its writer, and one that has just ended stays until t
 """
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Iterable
 import operator
 import time
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 import uuid
 
 import numpy as np
@@ -34,7 +34,7 @@ class EpisodeStore(Generic[Obs, Act]):
     def __init__(self, max_transitions: int | None, max_episodes: int | None) -> None:
         self.max_transitions = max_transitions
         self.max_episodes = max_episodes
-        self.appended = 0
+        self.inserted = 0
         self.sampled = 0
         self._evicted_episodes = 0
         self._evicted_transitions = 0
@@ -64,10 +64,10 @@ class EpisodeStore(Generic[Obs, Act]):
         Raises:
             UnknownEpisodeError: None of that id is stored.
         """
-        episode = self._episodes.get(episode_id)
-        if episode is None:
-            raise errors.UnknownEpisodeError(f"episode {episode_id} not found")
-        return episode
+        try:
+            return self._episodes[episode_id]
+        except (KeyError, TypeError):
+            raise errors.UnknownEpisodeError(f"episode {episode_id} not found") from None
 
     def start(self, agent_id: str) -> str:
         """Opens an episode and answers its id."""
@@ -86,7 +86,7 @@ class EpisodeStore(Generic[Obs, Act]):
         """Appends a step to an open episode; see Episode.append_observation_action_reward for what it raises."""
         episode = self[episode_id]
         completed = episode.append_observation_action_reward(observation, action, reward)
-        self.appended += 1
+        self.inserted += 1
         if completed:
             self._make_room()
             self._open_counts.grow(episode)
@@ -123,23 +123,27 @@ class EpisodeStore(Generic[Obs, Act]):
         return [next(from_finished if finished else from_open) for finished in in_finished.tolist()]
 
     def checked_draws(
-        self, draws: Sequence[tuple[episode_lib.Episode[Obs, Act], int]], size: int
+        self, draws: Iterable[tuple[Any, Any]], size: int
     ) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
         """Answers what a custom sampler drew, each start step as an int.
 
         Raises:
             SamplerError: They are not `size` complete transitions of stored episodes.
         """
-        if len(draws) != size:
-            raise errors.SamplerError(f"_draw must answer batch_size = {size} draws, got {len(draws)}")
-        for episode, start in draws:
-            if episode not in self:
+        try:
+            pairs = [(episode, operator.index(start)) for episode, start in draws]
+        except (TypeError, ValueError) as error:
+            raise errors.SamplerError(f"_draw must answer pairs of an episode and an integer start: {error}") from error
+        if len(pairs) != size:
+            raise errors.SamplerError(f"_draw must answer batch_size = {size} draws, got {len(pairs)}")
+        for episode, start in pairs:
+            if not isinstance(episode, episode_lib.Episode) or episode not in self:
                 raise errors.SamplerError(f"_draw must answer stored episodes, got {checks.shown(episode)}")
-            if not hasattr(start, "__index__") or not 0 <= start < len(episode):
+            if not 0 <= start < len(episode):
                 raise errors.SamplerError(
                     f"_draw must answer start steps in [0, {len(episode)}) of episode {episode.episode_id}, got {start}"
                 )
-        return [(episode, operator.index(start)) for episode, start in draws]
+        return pairs
 
     def stats(self) -> episode_stats.EpisodeBufferStats:
         """Answers what is stored and what has happened. O(open episodes)."""
@@ -157,7 +161,7 @@ class EpisodeStore(Generic[Obs, Act]):
             evicted_transitions=self._evicted_transitions,
             overflow_transitions=0 if limit is None else max(0, len(self) - limit),
             open_ages={episode_id: now - started for episode_id, started in self._started.items()},
-            appended=self.appended,
+            appended=self.inserted,
             sampled=self.sampled,
         )
 

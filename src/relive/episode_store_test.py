@@ -174,7 +174,7 @@ def filled() -> episode_store.EpisodeStore[int, int]:
         episode_id = store.start("a")
         for t in range(steps):
             store.append(episode_id, t, t, 0.0)
-        if store.appended < 8:
+        if store.inserted < 8:
             store.end(episode_id, steps, "COMPLETED")
     store.check()
     return store

@@ -1,4 +1,6 @@
+import gc
 from typing import Any
+import weakref
 
 import pytest
 
@@ -80,3 +82,16 @@ def test_two_episodes_do_not_share_their_lists() -> None:
     first, second = episode_of(0), episode_of(0)
     first.append_observation_action_reward(0, 0, 0.0)
     assert second.observations == second.actions == second.rewards == []
+
+
+def test_an_episode_can_key_a_weak_dictionary() -> None:
+    """A custom sampler keeps what it knows of an episode for as long as the episode is stored."""
+    priorities: weakref.WeakKeyDictionary[relive.Episode[int, int], float] = weakref.WeakKeyDictionary()
+    episode = episode_of(1)
+    priorities[episode] = 1.0
+    assert priorities[episode] == 1.0
+    del episode
+    gc.collect()
+    assert not priorities
+    with pytest.raises(AttributeError, match="reward"):
+        episode_of(1).reward = 1.0  # type: ignore[attr-defined]

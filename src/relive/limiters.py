@@ -55,19 +55,20 @@ class MinSize(RateLimiter):
 
 
 class SampleToInsertRatio(RateLimiter):
-    """Holds samples to `ratio` an insert, give or take `error_buffer` samples.
+    """Holds samples to `ratio` per insert, give or take `error_buffer` samples.
 
-    With surplus = ratio * (inserted - min_size) - sampled, it keeps -error_buffer <= surplus <= error_buffer:
+    It keeps surplus = ratio * (inserted - min_size) - sampled between -error_buffer and error_buffer:
 
         insert   if size < min_size   or   surplus + ratio <= error_buffer
         sample   if size >= min_size  and  surplus - batch_size >= -error_buffer
 
     the rule of the rate limiter in Reverb (Cassirer et al. 2021). Whenever one side is held up the other may go on, for
-    every batch of at most 2 * error_buffer - ratio samples; a larger one is refused.
+    every batch of at most 2 * error_buffer - ratio samples; a larger one is refused. Inserts below min_size are free
+    but counted: where they leave a larger surplus, as many episodes that begin at once do, the learner works it off.
 
     Args:
-        ratio: Samples an insert, above 0: each step is drawn that often on average.
-        min_size: Transitions that must be there before the first sample; inserts below that are free.
+        ratio: Samples per insert, above 0: each step is drawn that often on average.
+        min_size: Transitions that must be there for a sample.
         error_buffer: How far samples and inserts may run apart, in samples: at least max(1, ratio).
 
     Raises:

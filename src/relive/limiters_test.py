@@ -90,3 +90,26 @@ def test_the_largest_batch_is_what_both_bounds_leave_room_for() -> None:
     assert relive.SampleToInsertRatio(1.0, 1, 1.0).max_batch_size == 1
     assert relive.SampleToInsertRatio(4.0, 1, 32.0).max_batch_size == 60
     assert relive.MinSize(1).max_batch_size is None
+
+
+class Alternating(relive.RateLimiter):
+    """One sample after each insert."""
+
+    def can_insert(self, *, size: int, inserted: int, sampled: int) -> bool:
+        return sampled >= inserted - 2
+
+    def can_sample(self, batch_size: int, *, size: int, inserted: int, sampled: int) -> bool:
+        return sampled < inserted
+
+
+def test_a_limiter_of_ones_own_is_two_methods() -> None:
+    buffer = relive.EpisodeReplayBuffer[int, int](max_transitions=1, limiter=Alternating())
+    episode_id = buffer.start_episode_nowait("a")
+    for t in range(3):
+        buffer.append_observation_action_reward_nowait(episode_id, t, t, 0.0)
+    with pytest.raises(relive.NotReadyError, match="held back by .*Alternating"):
+        buffer.append_observation_action_reward_nowait(episode_id, 3, 3, 0.0)
+    assert len(buffer.sample_n_step_nowait(1000, 1, 0.9)) == 1000
+    with pytest.raises(relive.NotReadyError, match="held back by .*Alternating"):
+        buffer.sample_n_step_nowait(1, 1, 0.9)
+    buffer.append_observation_action_reward_nowait(episode_id, 3, 3, 0.0)

@@ -152,3 +152,11 @@ def test_the_reward_is_derived() -> None:
     assert sample.reward == relive.compute_discounted_return(sample.rewards_seq, sample.gamma) == 2.75
     with pytest.raises(AttributeError):
         sample.reward = 1.0  # type: ignore[misc]
+
+
+def test_a_sample_is_keyword_only_and_takes_no_attribute_that_it_does_not_have() -> None:
+    (sample,) = n_step.read([(episode_of(3, "COMPLETED"), 0)], 3, 0.5)
+    with pytest.raises(TypeError, match="positional"):
+        relive.ReplaySample("e", "a")  # type: ignore[call-arg]
+    with pytest.raises(AttributeError, match="next_obs"):
+        sample.next_obs = [0]  # type: ignore[attr-defined]

@@ -17,36 +17,34 @@ class WaitQueue:
     """Coroutines in the order in which they came."""
 
     def __init__(self) -> None:
-        self._futures: collections.OrderedDict[object, asyncio.Future[None]] = collections.OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._futures)
+        self.waiting: collections.OrderedDict[object, asyncio.Future[None]] = collections.OrderedDict()
+        """Who waits, in order; falsy when nobody does."""
 
     async def until(self, ready: Callable[[], bool]) -> None:
         """Returns when it is this caller's turn and `ready()` answers True; what `ready` raises comes out here."""
-        if not self._futures and ready():
+        if not self.waiting and ready():
             return
         loop = asyncio.get_running_loop()
         me = object()
         try:
             while True:
-                self._futures[me] = loop.create_future()
-                await self._futures[me]
+                self.waiting[me] = loop.create_future()
+                await self.waiting[me]
                 if ready():
                     return
         finally:
-            del self._futures[me]
+            del self.waiting[me]
             self.wake()
 
     def wake(self) -> None:
         """Lets the first waiter ask again."""
-        if self._futures:
-            future = next(iter(self._futures.values()))
+        if self.waiting:
+            future = next(iter(self.waiting.values()))
             if not future.done():
                 future.set_result(None)
 
     def wake_all(self) -> None:
         """Lets every waiter ask again, whoever's turn it is: for an answer that raises."""
-        for future in self._futures.values():
+        for future in self.waiting.values():
             if not future.done():
                 future.set_result(None)

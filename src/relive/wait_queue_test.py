@@ -54,15 +54,15 @@ async def test_first_come_first_served() -> None:
     tokens = Tokens()
     tasks = start(tokens, "abcd")
     await settle()
-    assert len(tokens.queue) == 4
+    assert len(tokens.queue.waiting) == 4
     tokens.give(2)
     await settle()
     assert tokens.taken == ["a", "b"]
-    assert len(tokens.queue) == 2
+    assert len(tokens.queue.waiting) == 2
     tokens.give(2)
     await asyncio.gather(*tasks.values())
     assert tokens.taken == ["a", "b", "c", "d"]
-    assert len(tokens.queue) == 0
+    assert len(tokens.queue.waiting) == 0
 
 
 async def test_a_newcomer_does_not_overtake() -> None:
@@ -103,7 +103,7 @@ async def test_a_cancelled_waiter_leaves_no_trace(victim: str) -> None:
     tokens.give(2)
     await asyncio.gather(*tasks.values(), return_exceptions=True)
     assert tokens.taken == [name for name in "abc" if name != victim]
-    assert len(tokens.queue) == 0
+    assert len(tokens.queue.waiting) == 0
 
 
 async def test_a_waiter_cancelled_after_its_wake_up_passes_it_on() -> None:
@@ -128,14 +128,14 @@ async def test_what_ready_raises_comes_out_of_every_waiter() -> None:
     answer = fail
     queue.wake_all()
     assert [str(error) for error in await asyncio.gather(*tasks, return_exceptions=True)] == ["closed"] * 3
-    assert len(queue) == 0
+    assert len(queue.waiting) == 0
 
 
 async def test_waking_nobody_is_nothing() -> None:
     queue = wait_queue.WaitQueue()
     queue.wake()
     queue.wake_all()
-    assert len(queue) == 0
+    assert len(queue.waiting) == 0
 
 
 async def test_waking_twice_is_waking_once() -> None:
