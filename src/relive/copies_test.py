@@ -158,3 +158,11 @@ def test_a_dataclass_is_copied_without_running_its_initialiser() -> None:
 
 def test_a_dataclass_itself_is_no_instance() -> None:
     assert copies.copied(Message) is Message
+
+
+def test_a_tuple_of_ones_own_is_kept_by_reference() -> None:
+    class Pair(tuple[Any, ...]):
+        __slots__ = ()
+
+    pair = Pair([1, 2])
+    assert copies.copied(pair) is pair

@@ -1,3 +1,4 @@
+import asyncio
 import math
 from typing import Any
 
@@ -113,3 +114,12 @@ def test_a_limiter_of_ones_own_is_two_methods() -> None:
     with pytest.raises(relive.NotReadyError, match="held back by .*Alternating"):
         buffer.sample_n_step_nowait(1, 1, 0.9)
     buffer.append_observation_action_reward_nowait(episode_id, 3, 3, 0.0)
+
+
+async def test_no_limiter_lets_anybody_draw_from_nothing() -> None:
+    buffer = relive.EpisodeReplayBuffer[int, int](limiter=Alternating())
+    episode_id = buffer.start_episode_nowait("a")
+    buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 0.0)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await buffer.sample_n_step(1, 1, 0.9)
