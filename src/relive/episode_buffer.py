@@ -51,7 +51,8 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
         ArgumentError: A limit is not an integer of at least 1, the limiter asks for more than max_transitions, or
             numpy makes no generator of the seed.
 
-    >>>     >>> import relive
+    >>> import asyncio
+    >>> import relive
     >>> async def main() -> float:
     ...     buffer = relive.EpisodeReplayBuffer[str, int](max_transitions=100_000, seed=0)
     ...     async with buffer.episode("agent-0") as writer:

@@ -287,7 +287,7 @@ def break_agents(store: Any) -> None:
         (break_open, "^open episodes must be"),
         (break_open_identity, "open episodes by id"),
         (break_started, "open episodes with a start"),
-        (break_finished, "finished episodes must be"),
+        (break_finished, "^finished episodes must be"),
         (break_finished_twice, "number of finished episodes must be 2, found 3"),
         (break_finished_identity, "finished episodes that are stored must be True, found False"),
         (break_sums, r"transitions of finished episodes must be \[2, 3\], found \[3, 2\]"),
