@@ -4,7 +4,7 @@ import math
 import numbers
 import operator
 import reprlib
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
 import numpy as np
 
@@ -58,21 +58,21 @@ def as_float(value: SupportsFloat) -> float:
         return math.inf
 
 
-def generator(name: str, value: int | np.random.Generator | None) -> np.random.Generator:
+def generator(name: str, value: Any) -> np.random.Generator:
     """Answers the generator that numpy makes of a seed; a generator is answered itself.
 
     Raises:
         ArgumentTypeError: `value` is no seed.
         ArgumentError: `value` is negative.
     """
-    try:
+    if value is None or isinstance(value, np.random.Generator):
         return np.random.default_rng(value)
-    except TypeError:
-        raise errors.ArgumentTypeError(
-            f"{name} must be an integer, a numpy Generator or None, got {shown(value)}"
-        ) from None
-    except ValueError:
-        raise errors.ArgumentError(f"{name} must be at least 0, got {shown(value)}") from None
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise errors.ArgumentTypeError(f"{name} must be an integer, a numpy Generator or None, got {shown(value)}")
+    seed = operator.index(value)
+    if seed < 0:
+        raise errors.ArgumentError(f"{name} must be at least 0, got {seed}")
+    return np.random.default_rng(seed)
 
 
 def discount(name: str, value: object) -> float:

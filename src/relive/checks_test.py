@@ -95,7 +95,7 @@ def test_a_seed_becomes_a_generator_and_a_generator_stays_itself() -> None:
     assert checks.generator("seed", None).random() != checks.generator("seed", None).random()
 
 
-@pytest.mark.parametrize("value", ["x", 1.5])
+@pytest.mark.parametrize("value", ["x", 1.5, True, [], [1, 2], np.random.RandomState(0)])
 def test_what_is_no_seed_is_refused(value: Any) -> None:
     with pytest.raises(errors.ArgumentTypeError, match=r"^seed must be an integer, a numpy Generator or None, got "):
         checks.generator("seed", value)

@@ -3,7 +3,8 @@
 Copied, at any depth: arrays of numpy and of the standard library; list, dict, set, deque, bytearray and their
 subclasses, such as OrderedDict, defaultdict and Counter; tuple and named tuple; dataclasses, the frozen ones where
 something in them needs a copy. Any other object is kept by reference: strings and numbers need no copy, and only the
-author of another mutable class knows how to copy it. So are the elements of an array of dtype object.
+author of another mutable class knows how to copy it. So are the elements of an array of dtype object. What is shared
+inside one observation stays shared in its copy, and a graph keeps its cycles.
 """
 
 import array
@@ -11,62 +12,82 @@ import collections
 from collections.abc import Callable
 import copy
 import dataclasses
-import operator
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 
 T = TypeVar("T")
-Copier: TypeAlias = Callable[[Any], Any]
+Memo: TypeAlias = dict[int, Any]
+"""The copies made so far, by the id of the original: what is shared, or holds itself, stays so."""
+Copier: TypeAlias = Callable[[Any, Memo], Any]
 
 
 def copied(value: T) -> T:
     """Answers `value`, with a copy of every array and built-in container in it."""
     copier = COPIERS[type(value)]
-    return value if copier is None else cast("T", copier(value))
+    return value if copier is None else cast("T", copier(value, {}))
 
 
-def _array(values: Any) -> Any:
-    return values.copy()
+def _part(value: Any, memo: Memo) -> Any:
+    """Answers a copy of what is inside something else, the same one each time it is met."""
+    copier = COPIERS[type(value)]
+    if copier is None:
+        return value
+    if id(value) not in memo:
+        memo[id(value)] = copier(value, memo)
+    return memo[id(value)]
 
 
-def _list(values: Any) -> Any:
-    return list(map(copied, values))
+def _array(values: Any, memo: Memo) -> Any:
+    return values.copy(order="K")
 
 
-def _tuple(values: Any) -> Any:
-    for value in values:
-        if COPIERS[type(value)] is not None:
-            return tuple(map(copied, values))
-    return values
+def _shallow(values: Any, memo: Memo) -> Any:
+    return copy.copy(values)
 
 
-def _named_tuple(values: Any) -> Any:
-    return values._make(map(copied, values))
-
-
-def _dict(values: Any) -> Any:
-    return {key: copied(value) for key, value in values.items()}
-
-
-def _items(values: Any) -> Any:
-    """Copies what keeps its items by key or by index, of a type that a shallow copy knows how to make."""
-    twin = copy.copy(values)
-    for key in values if isinstance(values, dict) else range(len(values)):
-        twin[key] = copied(values[key])
+def _list(values: Any, memo: Memo) -> Any:
+    twin: list[Any] = []
+    memo[id(values)] = twin
+    twin.extend(_part(value, memo) for value in values)
     return twin
 
 
-def _dataclass(value: Any) -> Any:
-    names = [field.name for field in dataclasses.fields(value)]
-    values = [getattr(value, name) for name in names]
-    copies = list(map(copied, values))
-    is_frozen = type(value).__dataclass_params__.frozen
-    if is_frozen and all(map(operator.is_, values, copies)):
+def _tuple(values: Any, memo: Memo) -> Any:
+    for value in values:
+        if COPIERS[type(value)] is not None:
+            return tuple(_part(value, memo) for value in values)
+    return values
+
+
+def _named_tuple(values: Any, memo: Memo) -> Any:
+    return values._make(_part(value, memo) for value in values)
+
+
+def _dict(values: Any, memo: Memo) -> Any:
+    twin: dict[Any, Any] = {}
+    memo[id(values)] = twin
+    for key, value in values.items():
+        twin[key] = _part(value, memo)
+    return twin
+
+
+def _items(values: Any, memo: Memo) -> Any:
+    """Copies what keeps its items by key or by index, of a type that a shallow copy knows how to make."""
+    twin = memo[id(values)] = copy.copy(values)
+    for key in values if isinstance(values, dict) else range(len(values)):
+        twin[key] = _part(values[key], memo)
+    return twin
+
+
+def _dataclass(value: Any, memo: Memo) -> Any:
+    names = {field.name for field in dataclasses.fields(value) if hasattr(value, field.name)}
+    names.update(getattr(value, "__dict__", ()))
+    if value.__dataclass_params__.frozen and all(COPIERS[type(getattr(value, name))] is None for name in names):
         return value
-    twin = copy.copy(value)
-    for name, part in zip(names, copies, strict=True):
-        object.__setattr__(twin, name, part)
+    twin = memo[id(value)] = copy.copy(value)
+    for name in names:
+        object.__setattr__(twin, name, _part(getattr(value, name), memo))
     return twin
 
 
@@ -80,7 +101,7 @@ class _Copiers(dict[type, Copier | None]):
         elif issubclass(kind, dict | list | collections.deque):
             copier = _items
         elif issubclass(kind, set | bytearray | array.array):
-            copier = copy.copy
+            copier = _shallow
         elif issubclass(kind, tuple) and hasattr(kind, "_make"):
             copier = _named_tuple
         elif dataclasses.is_dataclass(kind):

@@ -166,3 +166,53 @@ def test_a_tuple_of_ones_own_is_kept_by_reference() -> None:
 
     pair = Pair([1, 2])
     assert copies.copied(pair) is pair
+
+
+def test_what_is_shared_stays_shared_and_cycles_stay_cycles() -> None:
+    array = np.zeros(2)
+    twin = copies.copied({"x": array, "y": [array]})
+    assert twin["x"] is twin["y"][0]  # type: ignore[index]
+
+    ring: list[Any] = [1]
+    ring.append(ring)
+    twin_ring = copies.copied(ring)
+    assert twin_ring is not ring
+    assert twin_ring[1] is twin_ring
+
+    @dataclasses.dataclass
+    class Node:
+        neighbours: list[Any] = dataclasses.field(default_factory=list)
+
+    first, second = Node(), Node()
+    first.neighbours.append(second)
+    second.neighbours.append(first)
+    twin_node = copies.copied(first)
+    assert twin_node is not first
+    assert twin_node.neighbours[0].neighbours[0] is twin_node
+
+    mapping: dict[str, Any] = collections.OrderedDict()
+    mapping["self"] = mapping
+    assert copies.copied(mapping)["self"] is not mapping
+
+
+def test_many_references_to_one_object_cost_one_copy() -> None:
+    value: list[Any] = [1]
+    for _ in range(60):
+        value = [value, value]
+    twin = copies.copied(value)
+    assert twin[0] is twin[1]
+
+
+def test_a_field_that_is_not_set_stays_unset() -> None:
+    @dataclasses.dataclass
+    class Late:
+        value: list[int]
+        later: int = dataclasses.field(init=False)
+
+    twin = copies.copied(Late([1]))
+    assert twin.value == [1]
+    assert not hasattr(twin, "later")
+
+
+def test_arrays_keep_their_order_in_memory() -> None:
+    assert copies.copied(np.zeros((3, 4), order="F")).flags.f_contiguous

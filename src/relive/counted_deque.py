@@ -59,6 +59,8 @@ class CountedDeque(Generic[T]):
         self._items[self._head] = None
         self._head += 1
         self.total = int(self._sums[len(self._items)] - self._sums[self._head])
+        if self._head > max(_SMALLEST, 2 * len(self)):
+            self._squeeze()
         return item
 
     def find(self, units: Ints) -> tuple[list[T], list[int]]:
@@ -75,10 +77,9 @@ class CountedDeque(Generic[T]):
         return int(self._sums[self._head + index + 1] - self._sums[self._head + index])
 
     def _squeeze(self) -> int:
-        """Drops what has left, doubles the room if that freed less than half of it, and answers the number of items."""
+        """Drops what has left, makes room for as many again as there are, and answers how many there are."""
         live = self._sums[self._head : len(self._items) + 1]
-        room = len(self._sums) if 2 * len(live) <= len(self._sums) else 2 * len(self._sums)
-        sums = np.zeros(room, np.int64)
+        sums = np.zeros(max(_SMALLEST, 2 * len(live)), np.int64)
         sums[: len(live)] = live
         self._sums = sums
         del self._items[: self._head]

@@ -104,3 +104,13 @@ def test_memory_stays_flat_however_many_pass_through() -> None:
             deque.popleft()
     assert len(deque._sums) <= 256
     assert len(deque._items) <= 256
+
+
+def test_memory_is_given_back_when_most_have_left() -> None:
+    deque: counted_deque.CountedDeque[int] = counted_deque.CountedDeque()
+    for item in range(20_000):
+        deque.append(item, 1)
+    for _ in range(19_990):
+        deque.popleft()
+    assert list(deque) == list(range(19_990, 20_000))
+    assert max(len(deque._sums), len(deque._items)) <= 256

@@ -159,3 +159,12 @@ def test_what_is_no_draw_at_all_is_refused(draws: Any) -> None:
     buffer.draws = draws
     with pytest.raises(relive.SamplerError, match=r"^_draw must answer"):
         buffer.sample_n_step_nowait(1, 1, 0.9)
+
+
+def test_a_sampler_put_on_the_instance_is_checked_too() -> None:
+    _, episode = scripted()
+    plain: relive.EpisodeReplayBuffer[int, int] = relive.EpisodeReplayBuffer()
+    fill(plain, [3])
+    plain._draw = lambda batch_size: [(episode, -2)] * batch_size  # type: ignore[method-assign]
+    with pytest.raises(relive.SamplerError):
+        plain.sample_n_step_nowait(1, 1, 0.9)

@@ -93,7 +93,7 @@ class Episode(Generic[Obs, Act]):
 
     def check_can_end(self, status: Any) -> None:
         """Raises an error unless the episode may end now with `status`."""
-        if status not in FINAL_STATUSES:
+        if not isinstance(status, str) or status not in FINAL_STATUSES:
             names = ", ".join(FINAL_STATUSES)
             raise errors.ArgumentError(f"status must be one of {names} to end an episode, got {checks.shown(status)}")
         if self.status != "IN_PROGRESS":

@@ -10,6 +10,7 @@ wait for their turn, then do what the `_nowait` one does, and await nothing in b
 has either happened or left no trace.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 import contextlib
 import math
@@ -43,7 +44,7 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
         max_transitions: Transitions kept at most; None for no limit. The episode that finished first goes first, and
             whole. An open episode is never evicted: while only open ones are left the limit may be exceeded, and
             `get_stats().overflow_transitions` says by how much.
-        max_episodes: Episodes kept at most, in the same way.
+        max_episodes: Episodes kept at most, in the same way; open ones count too.
         limiter: Says when a step may be appended and a batch drawn; by default a batch needs one transition.
         seed: For the generator of the draws; the same seed and the same calls give the same draws.
 
@@ -81,6 +82,7 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
             limiter = limiters.MinSize(1)
         if not isinstance(limiter, limiters.RateLimiter):
             raise errors.ArgumentTypeError(f"limiter must be a RateLimiter, got {checks.shown(limiter)}")
+        checks.integer_of_at_least_one("limiter.min_size", limiter.min_size)
         if max_transitions is not None and limiter.min_size > max_transitions:
             raise errors.ArgumentError(
                 f"limiter must ask for at most max_transitions = {max_transitions} transitions, got {limiter!r}"
@@ -92,13 +94,15 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
     # Writing.
 
     async def start_episode(self, agent_id: str) -> str:
-        """Opens an episode of that agent and answers its id, a fresh UUID. Never waits.
+        """Opens an episode of that agent and answers its id, a fresh UUID. Never waits for the limiter.
 
         Raises:
             ArgumentTypeError: agent_id is not a string.
             ClosedError: The buffer is closed.
         """
         self._gate.bind_to_loop()
+        if self._gate.must_give_way():
+            await asyncio.sleep(0)
         return self.start_episode_nowait(agent_id)
 
     def start_episode_nowait(self, agent_id: str) -> str:
@@ -106,22 +110,23 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
         self._gate.refuse_if_closed()
         if not isinstance(agent_id, str):
             raise errors.ArgumentTypeError(f"agent_id must be a string, got {checks.shown(agent_id)}")
-        return self._store.start(agent_id)
+        episode_id = self._store.start(agent_id)
+        self._gate.wake()
+        return episode_id
 
     async def append_observation_action_reward(
         self, episode_id: str, observation: Obs, action: Act, reward: float
     ) -> None:
         """Appends one step; waits while the limiter holds inserts back. O(1).
 
-        Every 32nd append lets the other tasks run first; the rest of those that need not wait go straight on.
-
-        The step becomes a transition, and can be drawn, when the observation after it is known.
+        One call in 32 lets the other tasks run first; the rest of those that need not wait go straight on. The step is
+        copied when the call begins. It becomes a transition, and can be drawn, when the observation after it is known.
 
         Args:
             episode_id: An open episode.
             observation: o_t.
             action: a_t, chosen in o_t.
-            reward: r_t, what followed; a finite real number.
+            reward: r_t, what followed; a finite real number that a float holds exactly.
 
         Raises:
             UnknownEpisodeError: No episode of that id is stored.
@@ -143,12 +148,14 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
         Raises:
             NotReadyError: The limiter holds inserts back.
         """
+        step = self._checked_step(observation, action, reward)
         if not self._gate.can_insert():
+            self._store[episode_id].check_is_open()
             raise errors.NotReadyError(
                 f"append_observation_action_reward_nowait held back by {self._gate.limiter!r}: draw samples first, "
                 "or await append_observation_action_reward"
             )
-        self._append(episode_id, self._checked_step(observation, action, reward))
+        self._append(episode_id, step)
 
     async def end_episode(
         self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus = "COMPLETED"
@@ -288,7 +295,7 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
         """Answers the arguments of a sample call, checked."""
         batch_size = checks.integer_of_at_least_one("batch_size", batch_size)
         most = self._gate.limiter.max_batch_size
-        if most is not None and batch_size > most:
+        if most is not None and batch_size > most and not self._gate.is_closed:
             raise errors.ArgumentError(
                 f"batch_size must be at most {most} with {self._gate.limiter!r}, got {batch_size}"
             )
@@ -306,7 +313,7 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
 
     def _sample(self, batch_size: int, n: int, gamma: float) -> list[n_step.ReplaySample[Obs, Act]]:
         draws = self._draw(batch_size)
-        if type(self)._draw is not EpisodeReplayBuffer._draw:
+        if getattr(self._draw, "__func__", None) is not EpisodeReplayBuffer._draw:
             draws = self._store.checked_draws(draws, batch_size)
         samples = n_step.read(draws, n, gamma)
         self._store.sampled += batch_size

@@ -198,6 +198,49 @@ async def test_a_producer_that_closes_when_it_dies_frees_the_waiting_learner() -
         await asyncio.wait_for(waiter, 1)
 
 
+async def test_a_start_that_evicts_below_the_least_size_frees_who_waits_to_insert() -> None:
+    """Inserts below min_size are free; who was held back above it must hear of it."""
+    limiter = relive.SampleToInsertRatio(1.0, 5, 5.0)
+    buffer = Buffer(max_episodes=2, limiter=limiter, seed=0)
+    await act(buffer, 6)
+    tasks = [asyncio.create_task(act(buffer, 20, "b"))]
+    await settle(100)
+    assert len(buffer._gate._inserters.waiting) == 1
+    tasks.append(asyncio.create_task(act(buffer, 20, "c")))
+    await settle(100)
+
+    async def learn() -> None:
+        while True:
+            await buffer.sample_n_step(3, 1, 0.9)
+
+    learner = asyncio.create_task(learn())
+    async with asyncio.timeout(5):
+        await asyncio.gather(*tasks)
+    learner.cancel()
+    await asyncio.gather(learner, return_exceptions=True)
+
+
+async def test_a_slow_learner_and_few_episodes_never_hang() -> None:
+    for seed in range(4):
+        buffer = Buffer(max_episodes=4, limiter=relive.SampleToInsertRatio(1.0, 20, 40.0), seed=seed)
+        rng = random.Random(seed)
+
+        async def learn(buffer: Buffer = buffer, rng: random.Random = rng) -> None:
+            while True:
+                await buffer.sample_n_step(8, 2, 0.9)
+                await settle(rng.randint(0, 40))
+
+        async def live(buffer: Buffer = buffer, rng: random.Random = rng) -> None:
+            for _ in range(30):
+                await act(buffer, rng.randint(0, 15))
+
+        learner = asyncio.create_task(learn())
+        async with asyncio.timeout(20):
+            await asyncio.gather(*(live() for _ in range(3)))
+        learner.cancel()
+        await asyncio.gather(learner, return_exceptions=True)
+
+
 # Waiting to insert.
 
 
@@ -309,6 +352,7 @@ async def test_a_step_is_stored_as_it_was_before_the_others_ran() -> None:
     buffer = Buffer()
     episode_id = await buffer.start_episode("a")
     observation = [5]
+    buffer._gate._calls = 31
     append = asyncio.create_task(buffer.append_observation_action_reward(episode_id, observation, 0, 0.0))
     await asyncio.sleep(0)
     assert buffer.get_stats().appended == 0
@@ -366,30 +410,28 @@ async def test_awaited_calls_cannot_keep_the_event_loop_to_themselves() -> None:
     assert 32 * 40 < stats.appended < 32 * 120
 
 
-async def test_most_appends_go_straight_on() -> None:
+async def test_one_in_32_starts_and_appends_gives_way() -> None:
     buffer = Buffer()
-    episode_id = await buffer.start_episode("a")
-    await buffer.append_observation_action_reward(episode_id, 0, 0, 0.0)
     ran: list[int] = []
     asyncio.get_running_loop().call_soon(ran.append, 1)
-    for t in range(31):
+    episode_id = await buffer.start_episode("a")
+    for t in range(30):
         await buffer.append_observation_action_reward(episode_id, t, 0, 0.0)
     assert not ran
-    await buffer.append_observation_action_reward(episode_id, 1, 0, 0.0)
+    await buffer.append_observation_action_reward(episode_id, 30, 0, 0.0)
     assert ran
-
-
-async def test_start_and_end_go_straight_on() -> None:
-    buffer = Buffer()
-    ran: list[int] = []
-    asyncio.get_running_loop().call_soon(ran.append, 1)
-    await buffer.end_episode(await buffer.start_episode("a"), 0)
-    assert not ran
+    asyncio.get_running_loop().call_soon(ran.append, 2)
+    for _ in range(31):
+        await buffer.end_episode(await buffer.start_episode("a"), 0)
+    assert ran == [1]
+    await buffer.start_episode("a")
+    assert ran == [1, 2]
 
 
 async def test_a_call_cancelled_while_the_others_run_has_left_no_trace() -> None:
     buffer = Buffer()
     episode_id = await buffer.start_episode("a")
+    buffer._gate._calls = 31
     append = asyncio.create_task(buffer.append_observation_action_reward(episode_id, 0, 0, 0.0))
     draw = asyncio.create_task(buffer.sample_n_step(1, 1, 0.9))
     await asyncio.sleep(0)

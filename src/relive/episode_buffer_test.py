@@ -418,6 +418,37 @@ def test_any_finite_real_number_is_stored_as_a_float(reward: Any) -> None:
     assert stored == 1.0
 
 
+def test_wrong_arguments_are_named_before_the_limiter_is_asked() -> None:
+    buffer = Buffer(limiter=relive.SampleToInsertRatio(1.0, 1, 1.0))
+    finished = add_episode(buffer, 2)
+    opened = buffer.start_episode_nowait("a")
+    for episode_id, reward, message in [
+        (opened, "bad", "reward must be"),
+        ("nobody", 0.0, "episode nobody not found"),
+        (finished, 0.0, "cannot append to finished episode"),
+        (opened, 0.0, "held back by"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            buffer.append_observation_action_reward_nowait(episode_id, [0], 0, reward)  # type: ignore[arg-type]
+
+
+def test_a_closed_buffer_draws_batches_of_any_size() -> None:
+    buffer = Buffer(limiter=relive.SampleToInsertRatio(1.0, 1, 5.0))
+    add_episode(buffer, 3)
+    buffer.close()
+    assert len(buffer.sample_n_step_nowait(100, 1, 0.9)) == 100
+
+
+@pytest.mark.parametrize("status", [np.array(["COMPLETED"]), np.array(["COMPLETED", "ABORTED"]), ["COMPLETED"], None])
+def test_a_status_of_another_type_is_refused(status: Any) -> None:
+    buffer = Buffer()
+    episode_id = buffer.start_episode_nowait("a")
+    with pytest.raises(ValueError, match="^status must be one of COMPLETED, TRUNCATED, ABORTED to end an episode"):
+        buffer.end_episode_nowait(episode_id, [0], status)
+    buffer.check()
+    buffer.end_episode_nowait(episode_id, [0])
+
+
 @pytest.mark.parametrize("name", ["max_transitions", "max_episodes"])
 @pytest.mark.parametrize("limit", [0, -1, 1.5, "10", True])
 def test_a_limit_that_is_none_is_refused(name: str, limit: Any) -> None:
@@ -457,7 +488,14 @@ def test_everything_is_keyword_only() -> None:
 
 def test_two_event_loops_are_refused() -> None:
     buffer = Buffer()
-    asyncio.run(buffer.start_episode("a"))
+    episode_id = asyncio.run(buffer.start_episode("a"))
+    for call in (
+        lambda: buffer.append_observation_action_reward(episode_id, [0], 0, 0.0),
+        lambda: buffer.end_episode(episode_id, [0]),
+        lambda: buffer.start_episode("a"),
+    ):
+        with pytest.raises(relive.EventLoopError):
+            asyncio.run(call())
     add_episode(buffer, 3)
     with pytest.raises(
         relive.EventLoopError, match="^buffer belongs to another event loop: use one buffer in one loop"

@@ -10,6 +10,8 @@ one is never evicted under its writer, and one that has just ended stays until t
 
 import collections
 from collections.abc import Iterable
+import itertools
+import math
 import operator
 import time
 from typing import Any, Generic, TypeVar
@@ -27,6 +29,9 @@ from relive import growing_counts
 Obs = TypeVar("Obs")
 Act = TypeVar("Act")
 
+_FINISHED_AT_LEAST = 1000
+"""So many finished episodes are kept at least, however small max_transitions is."""
+
 
 class EpisodeStore(Generic[Obs, Act]):
     """Episodes by id, within limits."""
@@ -34,6 +39,9 @@ class EpisodeStore(Generic[Obs, Act]):
     def __init__(self, max_transitions: int | None, max_episodes: int | None) -> None:
         self.max_transitions = max_transitions
         self.max_episodes = max_episodes
+        self._most_transitions = math.inf if max_transitions is None else max_transitions
+        self._most_episodes = math.inf if max_episodes is None else max_episodes
+        self._most_finished = max(self._most_transitions, _FINISHED_AT_LEAST)
         self.inserted = 0
         self.sampled = 0
         self._evicted_episodes = 0
@@ -71,9 +79,8 @@ class EpisodeStore(Generic[Obs, Act]):
 
     def start(self, agent_id: str) -> str:
         """Opens an episode and answers its id."""
-        if self.max_episodes is not None:
-            while len(self._episodes) >= self.max_episodes and len(self.finished):
-                self._evict()
+        while len(self._episodes) >= self._most_episodes and len(self.finished):
+            self._evict()
         episode: episode_lib.Episode[Obs, Act] = episode_lib.Episode(episode_id=str(uuid.uuid4()), agent_id=agent_id)
         self._episodes[episode.episode_id] = episode
         self.open[episode.episode_id] = episode
@@ -131,7 +138,7 @@ class EpisodeStore(Generic[Obs, Act]):
             SamplerError: They are not `size` complete transitions of stored episodes.
         """
         try:
-            pairs = [(episode, operator.index(start)) for episode, start in draws]
+            pairs = [(episode, operator.index(start)) for episode, start in itertools.islice(draws, size + 1)]
         except (TypeError, ValueError) as error:
             raise errors.SamplerError(f"_draw must answer pairs of an episode and an integer start: {error}") from error
         if len(pairs) != size:
@@ -187,12 +194,18 @@ class EpisodeStore(Generic[Obs, Act]):
         _check_equal("total of finished transitions", self.finished.total, sum(counts))
         open_counts = {i: self._open_counts[self.open[i]] for i in open_ids}
         _check_equal("transitions of open episodes", open_counts, {i: len(self.open[i]) for i in open_ids})
+        self._open_counts.check()
         _check_equal("total of open transitions", self._open_counts.total, sum(open_counts.values()))
         _check_equal("statuses", +self._statuses, collections.Counter(episode.status for episode in episodes))
         _check_equal("agents", dict(self._agents), dict(collections.Counter(episode.agent_id for episode in episodes)))
 
     def _finish(self, episode: episode_lib.Episode[Obs, Act]) -> None:
-        """Moves an episode that has just ended from the open ones to the finished ones."""
+        """Moves an episode that has just ended from the open ones to the finished ones.
+
+        Those that finished earlier make room now, where open episodes kept the store above a limit.
+        """
+        while self._is_over_a_limit() and len(self.finished):
+            self._evict()
         del self.open[episode.episode_id]
         del self._started[episode.episode_id]
         self.finished.append(episode, self._open_counts.pop(episode))
@@ -201,9 +214,20 @@ class EpisodeStore(Generic[Obs, Act]):
 
     def _make_room(self) -> None:
         """Evicts finished episodes until one transition more fits, or none is left."""
-        if self.max_transitions is not None:
-            while len(self) >= self.max_transitions and len(self.finished):
-                self._evict()
+        while len(self) >= self._most_transitions and len(self.finished):
+            self._evict()
+
+    def _is_over_a_limit(self) -> bool:
+        """Answers whether more is stored than the limits say.
+
+        Episodes without a transition, which a crashing actor can make without end, do not count as transitions: as many
+        finished episodes as there may be transitions are enough.
+        """
+        return (
+            len(self) > self._most_transitions
+            or len(self._episodes) > self._most_episodes
+            or len(self.finished) >= self._most_finished
+        )
 
     def _evict(self) -> None:
         """Forgets the episode that finished first. O(1) amortised."""
@@ -223,11 +247,14 @@ def _check_episode(episode_id: str, episode: episode_lib.Episode[Obs, Act]) -> N
         raise errors.CorruptionError(f"episode stored as {episode_id} calls itself {episode.episode_id}")
     steps = len(episode.actions)
     known = {"COMPLETED": {steps + 1}, "TRUNCATED": {steps + 1}, "IN_PROGRESS": {steps}, "ABORTED": {steps, steps + 1}}
-    if len(episode.observations) not in known[episode.status] or len(episode.rewards) != steps:
+    if len(episode.observations) not in known.get(episode.status, ()) or len(episode.rewards) != steps:
         raise errors.CorruptionError(
             f"episode {episode_id} is {episode.status} with {len(episode.observations)} observations, "
             f"{steps} actions and {len(episode.rewards)} rewards"
         )
+    for t, reward in enumerate(episode.rewards):
+        if type(reward) is not float or not math.isfinite(reward):
+            raise errors.CorruptionError(f"episode {episode_id} has reward {checks.shown(reward)} at step {t}")
 
 
 def _check_equal(name: str, found: object, expected: object) -> None:

@@ -1,12 +1,11 @@
 """Where the callers of a buffer wait: for the limiter, in order of arrival, in one event loop, until it is closed.
 
-    must_wait_to_insert()   asks, and answers at once        await insert_turn()    waits
-    can_insert()                                              await sample_turn()
-    can_sample(batch_size)
+    can_insert()                asks, and answers at once        await insert_turn()               waits
+    can_sample(batch_size)                                       await sample_turn(batch_size)
 
 When a turn has been waited for, it is to be used at once: nothing is awaited between the last answer and the return.
-Every draw, and every 32nd insert, gives the other tasks a turn first: a loop of awaited calls cannot keep the event
-loop to itself, although most of them need not wait.
+Every draw, and one in 32 of the other awaited calls, gives the other tasks a turn first: a loop of awaited calls cannot
+keep the event loop to itself, although most of them need not wait.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ from relive import errors
 from relive import limiters
 from relive import wait_queue
 
-_INSERTS_A_TURN = 32
+_CALLS_A_TURN = 32
 
 
 class Counts(Protocol):
@@ -44,6 +43,7 @@ class Gate:
         self._inserters = wait_queue.WaitQueue()
         self._samplers = wait_queue.WaitQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._calls = 0
 
     def bind_to_loop(self) -> None:
         """Makes the running event loop the gate's own.
@@ -62,8 +62,7 @@ class Gate:
     def close(self) -> None:
         """Closes for good; whoever waits gets ClosedError."""
         self.is_closed = True
-        self._inserters.wake_all()
-        self._samplers.wake_all()
+        self.wake()
 
     def refuse_if_closed(self) -> None:
         """Raises ClosedError if the gate is closed."""
@@ -82,14 +81,19 @@ class Gate:
         self.refuse_if_closed()
         counts = self._counts
         size = len(counts)
-        return size > 0 and self.limiter.can_sample(
+        return size >= self.limiter.min_size and self.limiter.can_sample(
             batch_size, size=size, inserted=counts.inserted, sampled=counts.sampled
         )
 
+    def must_give_way(self) -> bool:
+        """Counts an awaited call, and answers whether it is the turn of the other tasks."""
+        self._calls += 1
+        return self._calls % _CALLS_A_TURN == 0
+
     def must_wait_to_insert(self) -> bool:
         """Answers whether `insert_turn` has to be awaited before a step is inserted."""
-        is_turn_of_others = self._counts.inserted % _INSERTS_A_TURN == 0 or bool(self._inserters.waiting)
-        return not self.can_insert() or is_turn_of_others
+        must_give_way = self.must_give_way()
+        return not self.can_insert() or must_give_way or bool(self._inserters.waiting)
 
     async def insert_turn(self) -> None:
         """Returns when one step may be inserted."""
@@ -102,8 +106,12 @@ class Gate:
         await self._samplers.until(lambda: self.can_sample(batch_size))
 
     def wake(self) -> None:
-        """Lets the first of each queue ask again; to be called after every change of the counts."""
+        """Lets the first of each queue ask again; to be called after every change of the counts.
+
+        A batch makes room for many inserts, so many may ask again at once: one at a time they would take a pass through
+        the event loop each.
+        """
         if self._samplers.waiting:
             self._samplers.wake()
         if self._inserters.waiting:
-            self._inserters.wake()
+            self._inserters.wake(_CALLS_A_TURN)

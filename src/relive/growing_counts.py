@@ -19,6 +19,8 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from relive import errors
+
 T = TypeVar("T", bound=Hashable)
 
 
@@ -85,6 +87,26 @@ class GrowingCounts(Generic[T]):
                 row, rank = divmod(int(random() * area), width)
             drawn.append((items[row], rank))
         return drawn
+
+    def check(self) -> None:
+        """Recounts the shelves.
+
+        Raises:
+            CorruptionError: A shelf or the total is not what its items make it.
+        """
+        for number, shelf in enumerate(self._shelves):
+            rows = [self._rows.get(item) for item in shelf.items]
+            is_sound = (
+                shelf.width == 2 << number
+                and len(shelf.items) == len(shelf.counts)
+                and all(shelf.width // 2 <= count < shelf.width for count in shelf.counts)
+                and shelf.units == sum(shelf.counts)
+                and rows == [(shelf, row) for row in range(len(rows))]
+            )
+            if not is_sound:
+                raise errors.CorruptionError(f"shelf {number} of growing counts does not agree with its items")
+        if len(self._rows) != sum(len(shelf.items) for shelf in self._shelves):
+            raise errors.CorruptionError(f"growing counts have {len(self._rows)} items, but not on their shelves")
 
     def _place(self, item: T, count: int) -> None:
         """Puts an item that stands nowhere on the shelf for `count`."""

@@ -10,6 +10,7 @@ So one limiter may serve many buffers, and a checkpoint of a buffer holds all th
 """
 
 import abc
+import fractions
 import math
 
 from relive import checks
@@ -93,7 +94,15 @@ class SampleToInsertRatio(RateLimiter):
                 f"error_buffer must be at least max(1, ratio) = {max(1.0, self.ratio):g}, or neither side could move, "
                 f"got {error_buffer}"
             )
-        self.max_batch_size = math.floor(2 * self.error_buffer - self.ratio)
+        # Both sides of the equation as whole numbers: rounded apart, they could hold both sides up at once.
+        ratio_exactly, buffer_exactly = (
+            fractions.Fraction(repr(self.ratio)),
+            fractions.Fraction(repr(self.error_buffer)),
+        )
+        self._sample_units = math.lcm(ratio_exactly.denominator, buffer_exactly.denominator)
+        self._insert_units = int(ratio_exactly * self._sample_units)
+        self._buffer_units = int(buffer_exactly * self._sample_units)
+        self.max_batch_size = (2 * self._buffer_units - self._insert_units) // self._sample_units
 
     def __repr__(self) -> str:
         return (
@@ -102,12 +111,12 @@ class SampleToInsertRatio(RateLimiter):
 
     def can_insert(self, *, size: int, inserted: int, sampled: int) -> bool:
         """Answers whether size < min_size or surplus + ratio <= error_buffer."""
-        return size < self.min_size or self._surplus(inserted + 1, sampled) <= self.error_buffer
+        return size < self.min_size or self._surplus(inserted + 1, sampled) <= self._buffer_units
 
     def can_sample(self, batch_size: int, *, size: int, inserted: int, sampled: int) -> bool:
         """Answers whether size >= min_size and surplus - batch_size >= -error_buffer."""
-        return size >= self.min_size and self._surplus(inserted, sampled + batch_size) >= -self.error_buffer
+        return size >= self.min_size and self._surplus(inserted, sampled + batch_size) >= -self._buffer_units
 
-    def _surplus(self, inserted: int, sampled: int) -> float:
-        """Answers how many samples the inserts are ahead."""
-        return self.ratio * (inserted - self.min_size) - sampled
+    def _surplus(self, inserted: int, sampled: int) -> int:
+        """Answers how far the inserts are ahead, in units of which a sample has _sample_units."""
+        return self._insert_units * (inserted - self.min_size) - self._sample_units * sampled

@@ -87,6 +87,29 @@ def test_no_reachable_state_stops_both_sides(
             assert abs(ratio * (inserted - min_size) - sampled) <= limiter.error_buffer + 2 * ratio + 1e-9
 
 
+def test_settings_with_decimals_do_not_round_into_a_deadlock() -> None:
+    """0.6 * 27 - 15 is not 1.2 in floats: rounded apart, the two sides held each other up."""
+    for tenths in range(1, 100, 7):
+        ratio = tenths / 10
+        for batch_size in (1, 2, 3, 8, 32, 50):
+            error_buffer = max(1.0, ratio, round((batch_size + ratio) / 2, 6))
+            limiter = relive.SampleToInsertRatio(ratio, 1, error_buffer)
+            assert limiter.max_batch_size is not None
+            assert limiter.max_batch_size >= batch_size
+            inserted, sampled = 2, 0
+            for _ in range(400):
+                if limiter.can_insert(size=10, inserted=inserted, sampled=sampled):
+                    inserted += 1
+                else:
+                    assert limiter.can_sample(batch_size, size=10, inserted=inserted, sampled=sampled)
+                    sampled += batch_size
+
+
+def test_a_huge_error_buffer_is_only_huge() -> None:
+    limiter = relive.SampleToInsertRatio(1.0, 1, 1e308)
+    assert limiter.can_sample(10**9, size=1, inserted=1, sampled=0)
+
+
 def test_the_largest_batch_is_what_both_bounds_leave_room_for() -> None:
     assert relive.SampleToInsertRatio(1.0, 1, 1.0).max_batch_size == 1
     assert relive.SampleToInsertRatio(4.0, 1, 32.0).max_batch_size == 60
@@ -114,6 +137,34 @@ def test_a_limiter_of_ones_own_is_two_methods() -> None:
     with pytest.raises(relive.NotReadyError, match="held back by .*Alternating"):
         buffer.sample_n_step_nowait(1, 1, 0.9)
     buffer.append_observation_action_reward_nowait(episode_id, 3, 3, 0.0)
+
+
+class Eager(Alternating):
+    """Says yes, but has a least size."""
+
+    min_size = 3
+
+    def can_sample(self, batch_size: int, *, size: int, inserted: int, sampled: int) -> bool:
+        return True
+
+
+def test_the_least_size_of_a_limiter_holds_whatever_it_answers() -> None:
+    buffer = relive.EpisodeReplayBuffer[int, int](limiter=Eager())
+    episode_id = buffer.start_episode_nowait("a")
+    for t in range(3):
+        buffer._store.append(episode_id, t, t, 0.0)
+    with pytest.raises(relive.NotReadyError, match="with 2 transitions"):
+        buffer.sample_n_step_nowait(1, 1, 0.9)
+    buffer.end_episode_nowait(episode_id, 3)
+    assert len(buffer.sample_n_step_nowait(1, 1, 0.9)) == 1
+
+
+@pytest.mark.parametrize("min_size", [0, None, 1.5])
+def test_a_least_size_that_is_none_is_refused(min_size: Any) -> None:
+    limiter = Eager()
+    limiter.min_size = min_size
+    with pytest.raises(ValueError, match=r"^limiter\.min_size must be"):
+        relive.EpisodeReplayBuffer(limiter=limiter)
 
 
 async def test_no_limiter_lets_anybody_draw_from_nothing() -> None:

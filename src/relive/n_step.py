@@ -104,10 +104,10 @@ def read(
         sample: ReplaySample[Obs, Act] = new(ReplaySample)
         sample.episode_id = episode.episode_id
         sample.agent_id = episode.agent_id
-        sample.observation = observation if copy_observation is None else copy_observation(observation)
-        sample.action = action if copy_action is None else copy_action(action)
+        sample.observation = observation if copy_observation is None else copy_observation(observation, {})
+        sample.action = action if copy_action is None else copy_action(action, {})
         sample.next_observation = (
-            next_observation if copy_next_observation is None else copy_next_observation(next_observation)
+            next_observation if copy_next_observation is None else copy_next_observation(next_observation, {})
         )
         sample.next_discount = 0.0 if is_terminal else powers[m]
         sample.is_terminal = is_terminal

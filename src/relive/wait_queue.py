@@ -5,12 +5,14 @@ Deciding is not done here: a waiter brings its question, `ready()`. Whoever chan
 
 - First come, first served: while somebody waits, a newcomer waits behind.
 - Nothing is awaited between a True answer and the return to the caller, who takes at once.
-- A waiter that is cancelled leaves the queue as if it had never been there, and passes a wake-up on.
+- A waiter that leaves, with its turn, by cancellation, or because `ready()` raised, wakes the next one: a wake-up is
+  never lost, and an answer that raises reaches everybody.
 """
 
 import asyncio
 import collections
 from collections.abc import Callable
+import itertools
 
 
 class WaitQueue:
@@ -30,21 +32,17 @@ class WaitQueue:
             while True:
                 self.waiting[me] = loop.create_future()
                 await self.waiting[me]
-                if ready():
+                if next(iter(self.waiting)) is me and ready():
                     return
         finally:
-            del self.waiting[me]
+            self.waiting.pop(me, None)
             self.wake()
 
-    def wake(self) -> None:
-        """Lets the first waiter ask again."""
-        if self.waiting:
-            future = next(iter(self.waiting.values()))
-            if not future.done():
-                future.set_result(None)
-
-    def wake_all(self) -> None:
-        """Lets every waiter ask again, whoever's turn it is: for an answer that raises."""
-        for future in self.waiting.values():
-            if not future.done():
+    def wake(self, most: int = 1) -> None:
+        """Lets the first `most` waiters ask again, in order; one whose event loop was closed under it is dropped."""
+        for waiter, future in list(itertools.islice(self.waiting.items(), most)):
+            if future.get_loop().is_closed():
+                del self.waiting[waiter]
+                self.wake()
+            elif not future.done():
                 future.set_result(None)

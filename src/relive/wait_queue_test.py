@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 import pytest
 
@@ -48,6 +48,37 @@ async def test_who_need_not_wait_does_not_yield() -> None:
     assert tokens.taken == ["a"]
     assert not ran
     await settle()
+
+
+async def test_many_who_are_woken_together_are_served_in_one_pass() -> None:
+    tokens = Tokens()
+    tasks = start(tokens, "abcde")
+    await settle()
+    tokens.left = 3
+    tokens.queue.wake(4)
+    await asyncio.sleep(0)
+    assert tokens.taken == ["a", "b", "c"]
+    tokens.give(2)
+    await asyncio.gather(*tasks.values())
+    assert tokens.taken == ["a", "b", "c", "d", "e"]
+
+
+def test_a_waiter_whose_loop_was_closed_is_dropped() -> None:
+    tokens = Tokens()
+    loop = asyncio.new_event_loop()
+    stuck = [tokens.queue.until(tokens.ready) for _ in range(2)]
+    for coroutine in stuck:
+
+        async def drive(coroutine: Coroutine[None, None, None] = coroutine) -> None:
+            coroutine.send(None)
+
+        loop.run_until_complete(drive())
+    loop.close()
+    assert len(tokens.queue.waiting) == 2
+    tokens.give(1)
+    assert len(tokens.queue.waiting) == 0
+    for coroutine in stuck:
+        coroutine.close()
 
 
 async def test_first_come_first_served() -> None:
@@ -126,7 +157,7 @@ async def test_what_ready_raises_comes_out_of_every_waiter() -> None:
         raise RuntimeError("closed")
 
     answer = fail
-    queue.wake_all()
+    queue.wake()
     assert [str(error) for error in await asyncio.gather(*tasks, return_exceptions=True)] == ["closed"] * 3
     assert len(queue.waiting) == 0
 
@@ -134,7 +165,6 @@ async def test_what_ready_raises_comes_out_of_every_waiter() -> None:
 async def test_waking_nobody_is_nothing() -> None:
     queue = wait_queue.WaitQueue()
     queue.wake()
-    queue.wake_all()
     assert len(queue.waiting) == 0
 
 
@@ -144,7 +174,7 @@ async def test_waking_twice_is_waking_once() -> None:
     await settle()
     tokens.give(1)
     tokens.queue.wake()
-    tokens.queue.wake_all()
+    tokens.queue.wake()
     await settle()
     assert tokens.taken == ["a"]
     tokens.give(1)
