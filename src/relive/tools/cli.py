@@ -1,0 +1,95 @@
+"""The command line: `relive COMMAND [OPTIONS]`.
+
+Exit codes: 0 the command did its work, 1 it could not, 2 it was mistyped, 130 it was interrupted. An error is one line.
+A command's module is imported when the command runs, so that `relive --help` needs numpy alone.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+import importlib
+import sys
+from typing import NoReturn
+
+import relive
+
+_EXAMPLES = """examples:
+  relive demo                          learn CartPole with eight actors, and draw the learning curve
+  relive demo --seed 7 --quiet         the same from another seed; print the result alone
+  relive demo --env Acrobot-v1 --plot acrobot.png
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Says what is wrong and where help is, and exits with 2."""
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def _integer_from(least: int) -> Callable[[str], int]:
+    """Answers a converter of option values to integers of at least `least`."""
+
+    def convert(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"must be an integer, got {text!r}") from None
+        if value < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, got {value}")
+        return value
+
+    return convert
+
+
+def parser() -> argparse.ArgumentParser:
+    """Answers the parser of the whole command line."""
+    top = _Parser(
+        prog="relive",
+        description="Replay memory for reinforcement learning.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"relive {relive.__version__}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND")
+    demo = commands.add_parser(
+        "demo",
+        help="learn a Gymnasium environment from a replay buffer, and show it",
+        description="Actor coroutines fill an EpisodeReplayBuffer from environments of their own, while a learner "
+        "samples 3-step returns from it: double Q-learning in numpy. At the end the best network plays 20 "
+        "episodes without exploring. Interrupt it (Ctrl-C) to end early with what was learned.",
+    )
+    demo.add_argument(
+        "--env", default="CartPole-v1", help="a Gymnasium environment with discrete actions (%(default)s)"
+    )
+    demo.add_argument("--seed", type=_integer_from(0), default=0, help="the same seed gives the same run (%(default)s)")
+    demo.add_argument(
+        "--steps",
+        type=_integer_from(1),
+        default=60_000,
+        help="environment steps at most, over all actors (%(default)s)",
+    )
+    demo.add_argument("--actors", type=_integer_from(1), default=8, help="actor coroutines (%(default)s)")
+    demo.add_argument(
+        "--plot", default="relive-demo.png", metavar="PATH", help="where the learning curve goes, a PNG (%(default)s)"
+    )
+    demo.add_argument("--quiet", action="store_true", help="print the last line alone")
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and answers its exit code."""
+    top = parser()
+    options = top.parse_args(arguments)
+    if options.command is None:
+        top.print_help()
+        return 0
+    try:
+        code: int = importlib.import_module(f"relive.tools.{options.command}_command").run(options)
+    except relive.ReplayError as error:
+        sys.stderr.write(f"relive {options.command}: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write(f"\nrelive {options.command}: interrupted\n")
+        return 130
+    return code

@@ -1,0 +1,187 @@
+"""The command line as a user meets it: what is printed, and the exit code."""
+
+import os
+import pathlib
+import re
+import runpy
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import relive
+from relive.tools import cli
+from relive.tools import demo_command
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def exit_code(*arguments: str) -> int:
+    """Answers the exit code, also where argparse leaves by SystemExit."""
+    try:
+        return cli.main(arguments)
+    except SystemExit as leaving:
+        return int(str(leaving.code))
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code() == 0
+    assert exit_code("--help") == 0
+    text = capsys.readouterr().out
+    assert text.count("relive demo --seed 7 --quiet") == 2
+    assert exit_code("demo", "--help") == 0
+    assert "--actors" in capsys.readouterr().out
+
+
+def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("--version") == 0
+    assert capsys.readouterr().out == f"relive {relive.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["dmeo"], r"relive: argument COMMAND: invalid choice: 'dmeo' \(choose from '?demo'?\) \(see relive --help\)"),
+        (["demo", "--sed", "3"], r"relive: unrecognized arguments: --sed 3 \(see relive --help\)"),
+        (
+            ["demo", "--steps", "0"],
+            r"relive demo: argument --steps: must be at least 1, got 0 \(see relive demo --help\)",
+        ),
+        (["demo", "--steps", "1e5"], r"relive demo: argument --steps: must be an integer, got '1e5' \(see .*\)"),
+        (["demo", "--actors", "0"], r"relive demo: argument --actors: must be at least 1, got 0 \(see .*\)"),
+        (["demo", "--seed", "-1"], r"relive demo: argument --seed: must be at least 0, got -1 \(see .*\)"),
+        (["demo", "--plot"], r"relive demo: argument --plot: expected one argument \(see .*\)"),
+    ],
+)
+def test_a_mistyped_command_is_one_line_and_exit_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code(*arguments) == 2
+    shown = capsys.readouterr()
+    assert re.fullmatch(message + "\n", shown.err), shown.err
+    assert shown.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--env", "CartPol-v1"], "cannot make environment 'CartPol-v1': .*doesn't exist.*"),
+        (["--env", "no_such_module:Thing-v0"], "cannot make environment 'no_such_module:Thing-v0': .*"),
+        (["--env", "Pendulum-v1"], r"the actions of Pendulum-v1 must be Discrete for Q-learning, got Box\(.*\)"),
+        (
+            ["--env", "FrozenLake-v1"],
+            r"the observations of FrozenLake-v1 must be a Box of one axis, got Discrete\(16\)",
+        ),
+        (["--plot", "nowhere/curve.png"], "--plot must be a file in a directory that exists, got nowhere/curve.png"),
+        (["--plot", "."], r"--plot must be a file in a directory that exists, got \."),
+    ],
+)
+def test_what_cannot_be_learned_is_one_line_and_exit_code_1(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("demo", *arguments) == 1
+    shown = capsys.readouterr()
+    assert re.fullmatch(f"relive demo: {message}\n", shown.err), shown.err
+    assert shown.out == ""
+
+
+def test_a_file_that_cannot_be_written_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(ValueError, match="^--plot must be a file that can be written, got curve.png$"):
+        demo_command.check_plot_path("curve.png")
+
+
+@pytest.mark.parametrize("name", ["gymnasium", "matplotlib", "rich"])
+def test_a_missing_library_is_one_line_that_names_the_extra(name: str) -> None:
+    script = f"import sys; sys.modules[{name!r}] = None; from relive.tools import cli; sys.exit(cli.main(['demo']))"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr == f"relive demo: {name} is not installed: run pip install 'relive[demo]'\n"
+    assert ended.stdout == ""
+
+
+def test_the_demo_ends_with_one_clear_line_and_a_picture(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("demo", "--steps", "1500", "--actors", "3", "--quiet", "--plot", "curve.png") == 0
+    assert re.fullmatch(
+        r"(not )?solved CartPole-v1 \(threshold 475\): mean return \d+\.\d over 20 greedy episodes of the best "
+        r"network, [\d,]+ steps, [\d,]+ episodes, \d+ s, curve in curve\.png\n",
+        capsys.readouterr().out,
+    )
+    assert (tmp_path / "curve.png").read_bytes().startswith(PNG)
+
+
+def test_python_m_relive_is_the_same(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["relive", "--version"])
+    with pytest.raises(SystemExit) as leaving:
+        runpy.run_module("relive", run_name="__main__")
+    assert leaving.value.code == 0
+    assert capsys.readouterr().out.startswith("relive ")
+
+
+def test_importing_python_m_relive_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_module("relive.__main__", run_name="imported")
+    assert capsys.readouterr().out == ""
+
+
+def test_an_interrupt_outside_training_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(options: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo_command, "run", interrupted)
+    assert exit_code("demo") == 130
+    assert capsys.readouterr().err == "\nrelive demo: interrupted\n"
+
+
+if sys.platform != "win32":  # which has no SIGINT for another process
+
+    def test_ctrl_c_ends_tidily_with_what_was_learned(tmp_path: pathlib.Path) -> None:
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "relive", "demo", "--plot", "curve.png"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+        )
+        assert process.stdout is not None
+        assert "steps, " in process.stdout.readline()  # the first line of progress
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert err == ""
+        assert re.search(
+            r"^interrupted, (not )?solved CartPole-v1 \(threshold 475\): mean return .*, curve in curve.png$", out, re.M
+        )
+        assert (tmp_path / "curve.png").read_bytes().startswith(PNG)
+
+    @pytest.mark.parametrize("seconds", [0.5, 1.0])
+    def test_ctrl_c_right_after_the_start_is_tidy_too(tmp_path: pathlib.Path, seconds: float) -> None:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                "from relive.tools import cli; print('up', flush=True); raise SystemExit(cli.main())",
+                "demo",
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        time.sleep(seconds)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert err in ("", "\nrelive demo: interrupted\n")

@@ -1,0 +1,81 @@
+"""`relive demo`: sets the training up, shows it, and says how it ended."""
+
+import argparse
+import asyncio
+import os
+import pathlib
+import sys
+import time
+import warnings
+
+import numpy as np
+
+from relive import errors
+from relive.tools import curve
+from relive.tools import demo
+from relive.tools import display
+from relive.tools import environments
+
+_EVALUATION_EPISODES = 20
+
+
+def run(options: argparse.Namespace) -> int:
+    """Trains and evaluates; answers 0, or 130 after an interrupt."""
+    check_plot_path(options.plot)
+    settings = demo.Settings(seed=options.seed, steps=options.steps)
+    with warnings.catch_warnings(action="ignore"):
+        made = [environments.Environment(options.env) for _ in range(options.actors + 2)]
+    check_environment, evaluation_environment, *actor_environments = made
+    training = demo.Training(actor_environments, check_environment, settings)
+    started = time.monotonic()
+    with display.choose(options.quiet) as show:
+        was_interrupted = asyncio.run(_train(training, show))
+        show(training)
+    mean_return = evaluate(training, evaluation_environment)
+    title = f"relive demo: {options.env}, seed {options.seed}, {options.actors} actors"
+    curve.save(training.record, title, check_environment.solved_at, options.plot)
+    for environment in made:
+        environment.close()
+    verdict = _verdict(options.env, mean_return, check_environment.solved_at, was_interrupted)
+    sys.stdout.write(
+        f"{verdict}: mean return {mean_return:.1f} over {_EVALUATION_EPISODES} greedy episodes of the best network, "
+        f"{training.record.steps:,} steps, {len(training.record.episode_returns):,} episodes, "
+        f"{time.monotonic() - started:.0f} s, curve in {options.plot}\n"
+    )
+    return 130 if was_interrupted else 0
+
+
+async def _train(training: demo.Training, show: display.Show) -> bool:
+    """Trains while somebody watches, and answers whether it was interrupted: Ctrl-C cancels this coroutine."""
+    watcher = asyncio.create_task(display.watch(training, show))
+    try:
+        await training.run()
+    except asyncio.CancelledError:
+        return True
+    finally:
+        watcher.cancel()
+    return False
+
+
+def evaluate(training: demo.Training, environment: environments.Environment) -> float:
+    """Answers the mean return of the best network over fresh episodes, from a seed that training did not use."""
+    seeds = np.random.SeedSequence([training.settings.seed, _EVALUATION_EPISODES])
+    environment.reset(int(seeds.generate_state(1)[0] >> 1))
+    return float(environments.greedy_returns(environment, training.best_network, _EVALUATION_EPISODES).mean())
+
+
+def check_plot_path(plot: str) -> None:
+    """Raises ArgumentError if a file cannot be written there; before the training, not after it."""
+    path = pathlib.Path(plot)
+    if path.is_dir() or not path.parent.is_dir():
+        raise errors.ArgumentError(f"--plot must be a file in a directory that exists, got {plot}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise errors.ArgumentError(f"--plot must be a file that can be written, got {plot}")
+
+
+def _verdict(name: str, mean_return: float, solved_at: float | None, was_interrupted: bool) -> str:
+    """Answers the first words of the last line."""
+    stop = "interrupted, " if was_interrupted else ""
+    if solved_at is None:
+        return f"{stop}learned {name} (it has no threshold)"
+    return f"{stop}{'solved' if mean_return >= solved_at else 'not solved'} {name} (threshold {solved_at:g})"

@@ -1,0 +1,91 @@
+"""Gymnasium environments that the demo can learn: made, checked, and played by a network without exploring."""
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import errors
+from relive import extras
+from relive.tools import q_network
+
+with extras.needed("demo"):
+    import gymnasium as gym
+
+Observation: TypeAlias = npt.NDArray[np.float64]
+
+LONGEST_EPISODE = 10_000
+"""Where an environment without a time limit of its own is truncated: a greedy policy may go in circles for ever."""
+
+NO_LIMIT = 1e6
+"""Bounds from here on, such as infinity or the largest float32, say nothing about the observations."""
+
+
+class Environment:
+    """One environment with actions 0 to A - 1, and observations [O] that are scaled to [-1, 1] where they have bounds.
+
+    Scaled, because a network learns slowly from an angle that is never above 0.2 beside a speed that may be 2.
+
+    Raises:
+        ArgumentError: There is no such environment, or the demo cannot learn it: a line for the user.
+    """
+
+    def __init__(self, name: str) -> None:
+        try:
+            gymnasium_environment = gym.make(name)
+        except (gym.error.Error, ImportError) as error:
+            reason = " ".join(str(error).split())
+            raise errors.ArgumentError(f"cannot make environment {name!r}: {reason}".rstrip(".")) from error
+        observations, actions = gymnasium_environment.observation_space, gymnasium_environment.action_space
+        if not isinstance(actions, gym.spaces.Discrete):
+            raise errors.ArgumentError(f"the actions of {name} must be Discrete for Q-learning, got {actions}")
+        if not isinstance(observations, gym.spaces.Box) or len(observations.shape) != 1:
+            raise errors.ArgumentError(f"the observations of {name} must be a Box of one axis, got {observations}")
+        spec = gymnasium_environment.spec
+        if spec is None or spec.max_episode_steps is None:
+            gymnasium_environment = gym.wrappers.TimeLimit(gymnasium_environment, LONGEST_EPISODE)
+        self.name = name
+        self.observation_width = observations.shape[0]
+        self.num_actions = int(actions.n)
+        self.solved_at = None if spec is None else spec.reward_threshold
+        self._environment = gymnasium_environment
+        self._scale = _scale(observations)
+        self._first_action = int(actions.start)
+
+    def reset(self, seed: int | None = None) -> Observation:
+        """Begins an episode and answers its first observation [O]; a seed makes it and all later ones repeatable."""
+        observation, _ = self._environment.reset(seed=seed)
+        return observation / self._scale
+
+    def step(self, action: int) -> tuple[Observation, float, bool, bool]:
+        """Answers the next observation [O], the reward, and whether the episode terminated or was truncated."""
+        observation, reward, terminated, truncated, _ = self._environment.step(self._first_action + action)
+        return observation / self._scale, float(reward), bool(terminated), bool(truncated)
+
+    def close(self) -> None:
+        """Gives back what the environment holds."""
+        self._environment.close()
+
+
+def _scale(observations: gym.spaces.Box) -> Observation:
+    """Answers by what to divide observations [O]: the largest magnitude, or 1 where there is no limit to speak of."""
+    largest = np.maximum(np.abs(observations.low), np.abs(observations.high)).astype(np.float64)
+    return np.where((largest > 0.0) & (largest < NO_LIMIT), largest, 1.0)
+
+
+def greedy_action(network: q_network.Parameters, observation: Observation) -> int:
+    """Answers the action with the highest value in `observation` [O]."""
+    return int(q_network.action_values(network, observation[np.newaxis])[0].argmax())
+
+
+def greedy_returns(environment: Environment, network: q_network.Parameters, episodes: int) -> npt.NDArray[np.float64]:
+    """Answers the return of each of that many episodes [episodes], played without exploring."""
+    returns = np.zeros(episodes)
+    for episode in range(episodes):
+        observation = environment.reset()
+        ended = False
+        while not ended:
+            observation, reward, terminated, truncated = environment.step(greedy_action(network, observation))
+            returns[episode] += reward
+            ended = terminated or truncated
+    return returns

@@ -1,0 +1,57 @@
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from relive.tools import environments
+from relive.tools import q_network
+
+
+class Counting(gym.Env[np.ndarray, np.int64]):
+    """Three actions that Gymnasium counts from 5; action 7 ends the episode, otherwise it never ends."""
+
+    observation_space = gym.spaces.Box(0.0, 1e6, (1,), np.float32)
+    action_space = gym.spaces.Discrete(3, start=5)
+
+    def reset(self, *, seed=None, options=None):  # type: ignore[no-untyped-def]
+        super().reset(seed=seed)
+        self.count = 0
+        return np.array([0.0], np.float32), {}
+
+    def step(self, action):  # type: ignore[no-untyped-def]
+        assert 5 <= action <= 7
+        self.count += 1
+        return np.array([self.count], np.float32), 1.0, action == 7, False, {}
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.registry))
+    gym.register("Counting-v0", lambda **_: Counting(), disable_env_checker=True)
+
+
+def network_preferring(action: int) -> q_network.Parameters:
+    return (np.zeros((1, 3)), np.eye(3)[action])
+
+
+def test_actions_are_counted_from_zero() -> None:
+    environment = environments.Environment("Counting-v0")
+    assert (environment.num_actions, environment.observation_width, environment.solved_at) == (3, 1, None)
+    environment.reset(seed=1)
+    assert environment.step(2)[2:] == (True, False)
+    assert environments.greedy_returns(environment, network_preferring(2), 3).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_an_environment_without_a_limit_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "LONGEST_EPISODE", 50)
+    environment = environments.Environment("Counting-v0")
+    assert environments.greedy_returns(environment, network_preferring(0), 1).tolist() == [50.0]
+
+
+def test_a_seed_repeats_the_episodes() -> None:
+    first, second = (environments.Environment("CartPole-v1") for _ in range(2))
+    for environment in (first, second):
+        environment.reset(seed=3)
+    for _ in range(3):
+        assert first.reset().tolist() == second.reset().tolist()
+    assert first.reset().dtype == np.float64
+    first.close()

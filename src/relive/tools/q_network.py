@@ -1,0 +1,75 @@
+"""A small multilayer perceptron for action values, in numpy: forward pass, loss and gradient as pure functions.
+
+    observations [B, O] -> x W_1 + b_1 -> relu -> ... -> x W_L + b_L -> action values [B, A]
+
+Parameters are a tuple of arrays that nobody changes in place: W_1, b_1, ..., W_L, b_L. So a snapshot of a network, or
+a target network, is one more name for the same tuple, and costs nothing.
+"""
+
+from collections.abc import Sequence
+import itertools
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Parameters: TypeAlias = tuple[Floats, ...]
+
+
+def initial(widths: Sequence[int], rng: np.random.Generator) -> Parameters:
+    """Answers random parameters for layers of those widths, from observations to actions.
+
+    Weights are uniform within +-sqrt(6 / inputs), which keeps the scale of what goes through (He et al. 2015); those of
+    the last layer a hundredth of that, so that all values start near 0. Biases are 0.
+    """
+    parameters: list[Floats] = []
+    for inputs, outputs in itertools.pairwise(widths):
+        bound = np.sqrt(6.0 / inputs)
+        parameters += [rng.uniform(-bound, bound, (inputs, outputs)), np.zeros(outputs)]
+    parameters[-2] = 0.01 * parameters[-2]
+    return tuple(parameters)
+
+
+def action_values(parameters: Parameters, observations: Floats) -> Floats:
+    """Answers the value of every action [B, A] in each of `observations` [B, O]."""
+    return _layer_inputs(parameters, observations)[-1]
+
+
+def squared_loss(parameters: Parameters, observations: Floats, actions: Ints, targets: Floats) -> float:
+    """Answers half the mean over the batch of (Q(observation, action) - target)^2.
+
+    Squared, not Huber's: the few steps before a fall have the largest errors, and must not be outvoted by the others.
+
+    Args:
+        parameters: The network.
+        observations: [B, O].
+        actions: What was done in each of them [B].
+        targets: What the value of that should be [B].
+    """
+    values = action_values(parameters, observations)[np.arange(len(actions)), actions]
+    return float(0.5 * np.mean((values - targets) ** 2))
+
+
+def squared_loss_gradient(parameters: Parameters, observations: Floats, actions: Ints, targets: Floats) -> Parameters:
+    """Answers the gradient of `squared_loss` by the parameters, in their shapes, by backpropagation."""
+    inputs = _layer_inputs(parameters, observations)
+    rows = np.arange(len(actions))
+    slope = np.zeros_like(inputs[-1])
+    slope[rows, actions] = (inputs[-1][rows, actions] - targets) / len(actions)
+    gradient: list[Floats] = []
+    for layer in reversed(range(len(parameters) // 2)):
+        gradient += [slope.sum(axis=0), inputs[layer].T @ slope]
+        if layer:
+            slope = (slope @ parameters[2 * layer].T) * (inputs[layer] > 0.0)
+    return tuple(reversed(gradient))
+
+
+def _layer_inputs(parameters: Parameters, observations: Floats) -> list[Floats]:
+    """Answers what goes into each layer, and last what comes out of the network."""
+    inputs = [observations]
+    for weights, biases in zip(parameters[:-2:2], parameters[1:-2:2], strict=True):
+        inputs.append(np.maximum(inputs[-1] @ weights + biases, 0.0))
+    inputs.append(inputs[-1] @ parameters[-2] + parameters[-1])
+    return inputs
