@@ -35,8 +35,8 @@ Act = TypeVar("Act")
 class EpisodeReplayBuffer(Generic[Obs, Act]):
     """Stores the episodes of many agents and answers n-step samples, uniform over all complete transitions.
 
-    Observations and actions may be any objects. Arrays and built-in containers are copied in and out; other objects
-    are kept by reference and must not be changed once they are stored.
+    Observations and actions may be any objects. Arrays, built-in containers and dataclasses are copied in and out;
+    other objects are kept by reference and must not be changed once they are stored.
 
     One buffer belongs to one event loop. It has no locks: in threads, guard it yourself.
 
