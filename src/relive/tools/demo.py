@@ -27,8 +27,8 @@ from relive.tools import q_network
 class Settings:
     """How to learn; see `Training` for what each number does."""
 
-    seed: int = 0
-    steps: int = 60_000
+    seed: int
+    steps: int
     batch_size: int = 128
     samples_per_step: float = 128.0
     warm_up_steps: int = 1_000
@@ -122,7 +122,7 @@ class Training:
                 action = self._explore(observation, rng)
                 next_observation, reward, terminated, truncated = environment.step(action)
                 await writer.append(observation, action, reward)
-                await asyncio.sleep(0)  # An append that need not wait does not let the other actors run.
+                await asyncio.sleep(0)  # The other actors take a step too.
                 observation = next_observation
                 rewards += reward
                 if terminated or truncated:
@@ -158,7 +158,7 @@ class Training:
                     self.buffer.close()
 
     def check(self) -> bool:
-        """Plays some episodes without exploring, keeps the best network, and answers whether it clearly solves the task.
+        """Plays some episodes without exploring, keeps the best network, and answers whether the task is clearly solved.
 
         Clearly: in an evaluation, a mean three standard errors too low would still be enough. A few lucky episodes do
         not say so; they only earn the network a longer check.

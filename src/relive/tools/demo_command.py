@@ -16,8 +16,6 @@ from relive.tools import demo
 from relive.tools import display
 from relive.tools import environments
 
-_EVALUATION_EPISODES = 20
-
 
 def run(options: argparse.Namespace) -> int:
     """Trains and evaluates; answers 0, or 130 after an interrupt."""
@@ -38,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
         environment.close()
     verdict = _verdict(options.env, mean_return, check_environment.solved_at, was_interrupted)
     sys.stdout.write(
-        f"{verdict}: mean return {mean_return:.1f} over {_EVALUATION_EPISODES} greedy episodes of the best network, "
+        f"{verdict}: mean return {mean_return:.1f} over {settings.evaluation_episodes} greedy episodes of the best network, "
         f"{training.record.steps:,} steps, {len(training.record.episode_returns):,} episodes, "
         f"{time.monotonic() - started:.0f} s, curve in {options.plot}\n"
     )
@@ -59,9 +57,10 @@ async def _train(training: demo.Training, show: display.Show) -> bool:
 
 def evaluate(training: demo.Training, environment: environments.Environment) -> float:
     """Answers the mean return of the best network over fresh episodes, from a seed that training did not use."""
-    seeds = np.random.SeedSequence([training.settings.seed, _EVALUATION_EPISODES])
-    environment.reset(int(seeds.generate_state(1)[0] >> 1))
-    return float(environments.greedy_returns(environment, training.best_network, _EVALUATION_EPISODES).mean())
+    episodes = training.settings.evaluation_episodes
+    environment.reset(int(np.random.SeedSequence([training.settings.seed, episodes]).generate_state(1)[0] >> 1))
+    network = training.best_network if training.record.check_means else training.network
+    return float(environments.greedy_returns(environment, network, episodes).mean())
 
 
 def check_plot_path(plot: str) -> None:
