@@ -158,7 +158,7 @@ class Training:
                     self.buffer.close()
 
     def check(self) -> bool:
-        """Plays some episodes without exploring, keeps the best network, and answers whether the task is clearly solved.
+        """Plays without exploring, keeps the best network, and answers whether the task is clearly solved.
 
         Clearly: in an evaluation, a mean three standard errors too low would still be enough. A few lucky episodes do
         not say so; they only earn the network a longer check.

@@ -36,8 +36,8 @@ def run(options: argparse.Namespace) -> int:
         environment.close()
     verdict = _verdict(options.env, mean_return, check_environment.solved_at, was_interrupted)
     sys.stdout.write(
-        f"{verdict}: mean return {mean_return:.1f} over {settings.evaluation_episodes} greedy episodes of the best network, "
-        f"{training.record.steps:,} steps, {len(training.record.episode_returns):,} episodes, "
+        f"{verdict}: mean return {mean_return:.1f} over {settings.evaluation_episodes} greedy episodes of the best "
+        f"network, {training.record.steps:,} steps, {len(training.record.episode_returns):,} episodes, "
         f"{time.monotonic() - started:.0f} s, curve in {options.plot}\n"
     )
     return 130 if was_interrupted else 0

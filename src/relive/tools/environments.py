@@ -55,12 +55,12 @@ class Environment:
     def reset(self, seed: int | None = None) -> Observation:
         """Begins an episode and answers its first observation [O]; a seed makes it and all later ones repeatable."""
         observation, _ = self._environment.reset(seed=seed)
-        return observation / self._scale
+        return np.asarray(observation, np.float64) / self._scale
 
     def step(self, action: int) -> tuple[Observation, float, bool, bool]:
         """Answers the next observation [O], the reward, and whether the episode terminated or was truncated."""
         observation, reward, terminated, truncated, _ = self._environment.step(self._first_action + action)
-        return observation / self._scale, float(reward), bool(terminated), bool(truncated)
+        return np.asarray(observation, np.float64) / self._scale, float(reward), bool(terminated), bool(truncated)
 
     def close(self) -> None:
         """Gives back what the environment holds."""
