@@ -19,6 +19,7 @@ Buffer = relive.EpisodeReplayBuffer[int, int]
 _BATCH = 256
 _ROUNDS = 201
 _APPENDS = 2000
+_MANY_OPEN = 20_000
 
 
 def stored(episodes: int, steps: int) -> Buffer:
@@ -120,7 +121,7 @@ async def append_costs() -> None:
             lists[1].append(t)
             lists[2].append(1.0)
         bare.append(clock() - start)
-        for times, open_episodes in ((few, 10), (many, 20_000)):
+        for times, open_episodes in ((few, 10), (many, _MANY_OPEN)):
             buffer, ids = running(open_episodes, 2)
             await buffer.start_episode("agent")
             turns = [ids[t % open_episodes] for t in range(_APPENDS)]
@@ -130,10 +131,10 @@ async def append_costs() -> None:
             times.append(clock() - start)
     gc.enable()
     base, low, high = (statistics.median(times) / _APPENDS * 1e6 for times in (bare, few, many))
-    print("\nAn awaited append                                 microseconds   ratio")
-    print(f"three list appends                                {base:10.2f}")
-    print(f"to one of 10 open episodes                        {low:10.2f}   {low - base:.2f} over the list appends")
-    print(f"to one of 20,000 open episodes                    {high:10.2f}   {high / low:.2f}x of 10 open episodes")
+    print("\nAn awaited append                         microseconds")
+    print(f"{'three list appends':42}{base:8.2f}")
+    print(f"{'to one of 10 open episodes':42}{low:8.2f}   {low - base:.2f} over the list appends")
+    print(f"{f'to one of {_MANY_OPEN:,} open episodes':42}{high:8.2f}   {high / low:.2f}x of 10 open episodes")
 
 
 if __name__ == "__main__":
