@@ -20,7 +20,7 @@ def save(record: learning_record.LearningRecord, title: str, solved_at: float | 
     if len(returns) >= _RECENT:
         means = np.convolve(returns, np.full(_RECENT, 1 / _RECENT), mode="valid")
         axes.plot(ends[_RECENT - 1 :], means, color="tab:blue", label=f"mean of the last {_RECENT} episodes")
-    axes.plot(record.check_steps, record.check_means, color="tab:orange", label="greedy check, mean return")
+    axes.plot(record.check_steps, record.check_means, "o-", color="tab:orange", label="greedy check, mean return")
     if solved_at is not None:
         axes.axhline(solved_at, color="tab:gray", linestyle="--", label=f"solved at {solved_at:g}")
     axes.set(title=title, xlabel="environment steps, all actors", ylabel="return")

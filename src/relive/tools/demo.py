@@ -25,7 +25,28 @@ from relive.tools import q_network
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How to learn; see `Training` for what each number does."""
+    """How to learn.
+
+    Attributes:
+        seed: For everything random.
+        steps: Environment steps over all actors.
+        batch_size: Samples in an update.
+        samples_per_step: How often each step is drawn on average; as often as batch_size is one update a step.
+        warm_up_steps: Transitions in the buffer before the first update.
+        buffer_steps: Transitions that the buffer keeps.
+        n: Rewards that a sample sums.
+        gamma: The discount factor.
+        hidden_widths: Of the network's layers.
+        learning_rate: Adam's.
+        target_updates: Updates until the target network is renewed.
+        check_updates: Updates from one check of the network to the next.
+        check_episodes: Episodes in a check.
+        confirming_episodes: Episodes more, where a check looks like success.
+        evaluation_episodes: Episodes in the evaluation at the end.
+        first_epsilon: Share of random actions at the beginning.
+        last_epsilon: The same from exploring_steps on.
+        exploring_steps: Steps in which it falls from one to the other.
+    """
 
     seed: int
     steps: int

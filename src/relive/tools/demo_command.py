@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     training = demo.Training(actor_environments, check_environment, settings)
     started = time.monotonic()
     with display.choose(options.quiet) as show:
-        was_interrupted = asyncio.run(_train(training, show))
+        was_interrupted = asyncio.run(_train(training, show, options.quiet))
         show(training)
     mean_return = evaluate(training, evaluation_environment)
     title = f"relive demo: {options.env}, seed {options.seed}, {options.actors} actors"
@@ -43,12 +43,14 @@ def run(options: argparse.Namespace) -> int:
     return 130 if was_interrupted else 0
 
 
-async def _train(training: demo.Training, show: display.Show) -> bool:
+async def _train(training: demo.Training, show: display.Show, is_quiet: bool) -> bool:
     """Trains while somebody watches, and answers whether it was interrupted: Ctrl-C cancels this coroutine."""
     watcher = asyncio.create_task(display.watch(training, show))
     try:
         await training.run()
     except asyncio.CancelledError:
+        if not is_quiet:
+            sys.stdout.write("stopping: what was learned so far is evaluated (Ctrl-C again to leave at once)\n")
         return True
     finally:
         watcher.cancel()

@@ -71,7 +71,7 @@ async def watch(training: demo.Training, show: Show) -> None:
 
 
 def _facts(training: demo.Training) -> str:
-    """Answers episodes, buffer size and recent returns in words."""
+    """Answers episodes, buffer size and the mean return of the last 20 episodes in words; all fits 80 columns."""
     mean_return = training.record.recent_mean_return()
-    recent = "no return yet" if mean_return is None else f"mean return {mean_return:.1f} of the last 20"
-    return f"{len(training.record.episode_returns):,} episodes, {len(training.buffer):,} stored, {recent}"
+    recent = "none yet" if mean_return is None else f"{mean_return:.1f}"
+    return f"{len(training.record.episode_returns):,} episodes, {len(training.buffer):,} in buffer, last 20: {recent}"

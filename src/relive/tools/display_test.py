@@ -33,8 +33,7 @@ def test_without_a_terminal_a_line_comes_every_few_seconds(
         now = 110.0
         show(training)
     assert capsys.readouterr().out == (
-        "500 steps, 0 episodes, 0 stored, no return yet\n"
-        "500 steps, 1 episodes, 0 stored, mean return 17.0 of the last 20\n"
+        "500 steps, 0 episodes, 0 in buffer, last 20: none yet\n500 steps, 1 episodes, 0 in buffer, last 20: 17.0\n"
     )
 
 
@@ -47,9 +46,9 @@ def test_quiet_shows_nothing(training: demo.Training, capsys: pytest.CaptureFixt
 def test_in_a_terminal_a_bar_shows_steps_episodes_buffer_and_return(training: demo.Training) -> None:
     training.record.add_episode(17.0)
     screen = io.StringIO()
-    with display.bar(rich_console.Console(file=screen, force_terminal=True, width=120)) as show:
+    with display.bar(rich_console.Console(file=screen, force_terminal=True, width=80)) as show:
         show(training)
-    for fact in ("500 steps", "1 episodes", "0 stored", "mean return 17.0 of the last 20", "━"):
+    for fact in ("500 steps", "1 episodes", "0 in buffer", "last 20: 17.0", "━", "0:00:00"):
         assert fact in screen.getvalue()
 
 

@@ -33,9 +33,9 @@ class Environment:
     def __init__(self, name: str) -> None:
         try:
             gymnasium_environment = gym.make(name)
-        except (gym.error.Error, ImportError) as error:
-            reason = " ".join(str(error).split())
-            raise errors.ArgumentError(f"cannot make environment {name!r}: {reason}".rstrip(".")) from error
+        except Exception as error:  # Whatever somebody's constructor raises, the user should read one line.
+            reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+            raise errors.ArgumentError(f"cannot make environment {name!r}: {reason}") from error
         observations, actions = gymnasium_environment.observation_space, gymnasium_environment.action_space
         if not isinstance(actions, gym.spaces.Discrete):
             raise errors.ArgumentError(f"the actions of {name} must be Discrete for Q-learning, got {actions}")

@@ -29,6 +29,19 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     gym.register("Counting-v0", lambda **_: Counting(), disable_env_checker=True)
 
 
+class Broken(Counting):
+    """Its maker forgot something."""
+
+    def __init__(self) -> None:
+        raise OSError("no\n  camera.")
+
+
+def test_whatever_a_constructor_raises_is_one_line() -> None:
+    gym.register("Broken-v0", lambda **_: Broken())
+    with pytest.raises(ValueError, match=r"^cannot make environment 'Broken-v0': no camera$"):
+        environments.Environment("Broken-v0")
+
+
 def network_preferring(action: int) -> q_network.Parameters:
     return (np.zeros((1, 3)), np.eye(3)[action])
 
