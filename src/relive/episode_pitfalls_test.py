@@ -254,20 +254,21 @@ class Observation:
 def test_p57_what_is_evicted_is_freed() -> None:
     """ray PR 22678 and 49964."""
     buffer = Buffer(max_transitions=3)
-    watched = []
-    for _ in range(3):
+
+    def live_watched() -> list[weakref.ref[Observation]]:
         episode_id = buffer.start_episode_nowait("a")
-        for _ in range(3):
-            observation = Observation()
-            watched.append(weakref.ref(observation))
+        observations = [Observation() for _ in range(3)]
+        for observation in observations:
             buffer.append_observation_action_reward_nowait(episode_id, observation, 0, 0.0)
-        del observation
         buffer.end_episode_nowait(episode_id, Observation())
+        return [weakref.ref(observation) for observation in observations]
+
+    watched = [reference for _ in range(3) for reference in live_watched()]
     gc.collect()
-    assert [observation() is None for observation in watched] == [True] * 6 + [False] * 3
+    assert [reference() is None for reference in watched] == [True] * 6 + [False] * 3
     buffer.clear()
     gc.collect()
-    assert all(observation() is None for observation in watched)
+    assert all(reference() is None for reference in watched)
 
 
 def test_p64_numpys_global_generator_is_neither_read_nor_moved() -> None:

@@ -24,13 +24,16 @@ class Counts(Protocol):
     @property
     def inserted(self) -> int:
         """Steps inserted so far."""
+        ...
 
     @property
     def sampled(self) -> int:
         """Samples drawn so far."""
+        ...
 
     def __len__(self) -> int:
         """How many transitions can be drawn now."""
+        ...
 
 
 class Gate:

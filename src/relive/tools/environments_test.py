@@ -1,4 +1,5 @@
 import gymnasium as gym
+from gymnasium.envs import registration
 import numpy as np
 import pytest
 
@@ -25,7 +26,7 @@ class Counting(gym.Env[np.ndarray, np.int64]):
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.registry))
+    monkeypatch.setattr(registration, "registry", dict(gym.registry))
     gym.register("Counting-v0", lambda **_: Counting(), disable_env_checker=True)
 
 
