@@ -505,7 +505,7 @@ async def test_a_thousand_actors_behind_a_limiter_with_random_cancellation() -> 
     await storm(seed=2, actors=1000, cancels=700, limiter=relive.SampleToInsertRatio(2.0, 10, 64.0))
 
 
-@hypothesis.settings(max_examples=25, deadline=None)
+@hypothesis.settings(max_examples=25)
 @hypothesis.given(seed=st.integers(0, 10**6), limited=st.booleans())
 def test_small_storms_of_any_kind(seed: int, limited: bool) -> None:
     limiter = relive.SampleToInsertRatio(4.0, 3, 16.0) if limited else None
