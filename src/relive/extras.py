@@ -17,5 +17,5 @@ def needed(extra: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise errors.MissingExtraError(
-            f"{error.name} is not installed: run pip install 'relive[{extra}]'", name=error.name
+            f"{error.name or error} is not installed: run pip install 'relive[{extra}]'", name=error.name
         ) from error

@@ -7,6 +7,7 @@ A command's module is imported when the command runs, so that `relive --help` ne
 import argparse
 from collections.abc import Callable, Sequence
 import importlib
+import os
 import sys
 from typing import NoReturn
 
@@ -49,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
         description="Replay memory for reinforcement learning.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     top.add_argument("--version", action="version", version=f"relive {relive.__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
@@ -58,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
         description="Actor coroutines fill an EpisodeReplayBuffer from environments of their own, while a learner "
         "samples 3-step returns from it: double Q-learning in numpy. At the end the best network plays 20 "
         "episodes without exploring. Interrupt it (Ctrl-C) to end early with what was learned.",
+        allow_abbrev=False,
     )
     demo.add_argument(
         "--env", default="CartPole-v1", help="a Gymnasium environment with discrete actions (%(default)s)"
@@ -92,4 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write(f"\nrelive {options.command}: interrupted\n")
         return 130
+    except BrokenPipeError:  # The reader of a pipe has left; Python would complain of it once more on the way out.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return code

@@ -49,6 +49,7 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         (["dmeo"], r"relive: argument COMMAND: invalid choice: 'dmeo' \(choose from '?demo'?\) \(see relive --help\)"),
+        (["demo", "--ste", "3"], r"relive: unrecognized arguments: --ste 3 \(see relive --help\)"),
         (["demo", "--sed", "3"], r"relive: unrecognized arguments: --sed 3 \(see relive --help\)"),
         (
             ["demo", "--steps", "0"],
@@ -117,6 +118,32 @@ def test_the_demo_ends_with_one_clear_line_and_a_picture(
         capsys.readouterr().out,
     )
     assert (tmp_path / "curve.png").read_bytes().startswith(PNG)
+
+
+def test_a_curve_that_cannot_be_written_costs_the_curve_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo_command, "check_plot_path", lambda plot: None)
+    assert exit_code("demo", "--steps", "300", "--quiet", "--plot", "nowhere/curve.png") == 1
+    shown = capsys.readouterr()
+    assert re.fullmatch(r"not solved CartPole-v1 .* s, no curve\n", shown.out)
+    assert shown.err == "relive demo: --plot could not be written to nowhere/curve.png: No such file or directory\n"
+
+
+def test_a_reader_that_leaves_is_no_error_of_ours(tmp_path: pathlib.Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "relive", "demo", "--steps", "300", "--quiet"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(60) == 1
 
 
 def test_python_m_relive_is_the_same(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from relive import errors
 from relive import extras
 from relive.tools import learning_record
 
@@ -26,4 +27,7 @@ def save(record: learning_record.LearningRecord, title: str, solved_at: float | 
     axes.set(title=title, xlabel="environment steps, all actors", ylabel="return")
     axes.legend(loc="best")
     axes.grid(alpha=0.3)
-    picture.savefig(path, format="png", dpi=120)
+    try:
+        picture.savefig(path, format="png", dpi=120)
+    except OSError as error:
+        raise errors.ArgumentError(f"--plot could not be written to {path}: {error.strerror}") from error

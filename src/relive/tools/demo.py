@@ -36,7 +36,8 @@ class Settings:
         buffer_steps: Transitions that the buffer keeps.
         n: Rewards that a sample sums.
         gamma: The discount factor.
-        hidden_widths: Of the network's layers.
+        hidden_widths: Of the network's layers. With wider ones, or larger batches, OpenBLAS starts threads for each
+            small product of matrices, which takes ten times as long on a busy machine.
         learning_rate: Adam's.
         target_updates: Updates until the target network is renewed.
         check_updates: Updates from one check of the network to the next.
@@ -50,8 +51,8 @@ class Settings:
 
     seed: int
     steps: int
-    batch_size: int = 128
-    samples_per_step: float = 128.0
+    batch_size: int = 64
+    samples_per_step: float = 64.0
     warm_up_steps: int = 1_000
     buffer_steps: int = 50_000
     n: int = 3

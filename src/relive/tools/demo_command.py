@@ -6,6 +6,7 @@ import os
 import pathlib
 import sys
 import time
+from typing import Any
 import warnings
 
 import numpy as np
@@ -20,9 +21,14 @@ from relive.tools import environments
 def run(options: argparse.Namespace) -> int:
     """Trains and evaluates; answers 0, or 130 after an interrupt."""
     check_plot_path(options.plot)
+    with warnings.catch_warnings(action="ignore"):  # Gymnasium's would come across the bar.
+        return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Does what `run` does, with warnings out of the way."""
     settings = demo.Settings(seed=options.seed, steps=options.steps)
-    with warnings.catch_warnings(action="ignore"):
-        made = [environments.Environment(options.env) for _ in range(options.actors + 2)]
+    made = [environments.Environment(options.env) for _ in range(options.actors + 2)]
     check_environment, evaluation_environment, *actor_environments = made
     training = demo.Training(actor_environments, check_environment, settings)
     started = time.monotonic()
@@ -30,21 +36,32 @@ def run(options: argparse.Namespace) -> int:
         was_interrupted = asyncio.run(_train(training, show, options.quiet))
         show(training)
     mean_return = evaluate(training, evaluation_environment)
-    title = f"relive demo: {options.env}, seed {options.seed}, {options.actors} actors"
-    curve.save(training.record, title, check_environment.solved_at, options.plot)
     for environment in made:
         environment.close()
     verdict = _verdict(options.env, mean_return, check_environment.solved_at, was_interrupted)
-    sys.stdout.write(
-        f"{verdict}: mean return {mean_return:.1f} over {settings.evaluation_episodes} greedy episodes of the best "
-        f"network, {training.record.steps:,} steps, {len(training.record.episode_returns):,} episodes, "
-        f"{time.monotonic() - started:.0f} s, curve in {options.plot}\n"
+    line = (
+        f"{verdict}: mean return {mean_return:.1f} over {settings.evaluation_episodes} greedy episodes of the "
+        f"{'best' if training.record.check_means else 'latest'} network, {training.record.steps:,} steps, "
+        f"{len(training.record.episode_returns):,} episodes, {time.monotonic() - started:.0f} s"
     )
+    title = f"relive demo: {options.env}, seed {options.seed}, {options.actors} actors"
+    try:
+        curve.save(training.record, title, check_environment.solved_at, options.plot)
+    except errors.ArgumentError:
+        _write_line(f"{line}, no curve")
+        raise
+    _write_line(f"{line}, curve in {options.plot}")
     return 130 if was_interrupted else 0
+
+
+def _write_line(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 async def _train(training: demo.Training, show: display.Show, is_quiet: bool) -> bool:
     """Trains while somebody watches, and answers whether it was interrupted: Ctrl-C cancels this coroutine."""
+    asyncio.get_running_loop().set_exception_handler(_report_unless_interrupted)
     watcher = asyncio.create_task(display.watch(training, show))
     try:
         await training.run()
@@ -55,6 +72,12 @@ async def _train(training: demo.Training, show: display.Show, is_quiet: bool) ->
     finally:
         watcher.cancel()
     return False
+
+
+def _report_unless_interrupted(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Keeps asyncio from logging the second Ctrl-C, which stops a task wherever it happens to be."""
+    if not isinstance(context.get("exception"), KeyboardInterrupt):
+        loop.default_exception_handler(context)
 
 
 def evaluate(training: demo.Training, environment: environments.Environment) -> float:

@@ -25,7 +25,7 @@ def choose(quiet: bool) -> contextlib.AbstractContextManager[Show]:
     if quiet:
         return contextlib.nullcontext(lambda training: None)
     console = rich_console.Console()
-    return bar(console) if console.is_terminal else lines()
+    return bar(console) if sys.stdout.isatty() and console.is_interactive else lines()
 
 
 @contextlib.contextmanager

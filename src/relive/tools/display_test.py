@@ -1,5 +1,6 @@
 import asyncio
 import io
+import sys
 import time
 
 import pytest
@@ -53,8 +54,14 @@ def test_in_a_terminal_a_bar_shows_steps_episodes_buffer_and_return(training: de
 
 
 def test_a_terminal_gets_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
     assert "bar" in repr(display.choose(quiet=False).func)  # type: ignore[attr-defined]
+
+
+def test_a_pipe_gets_lines_whatever_the_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "lines" in repr(display.choose(quiet=False).func)  # type: ignore[attr-defined]
 
 
 async def test_a_watcher_looks_until_it_is_cancelled(training: demo.Training) -> None:

@@ -34,13 +34,17 @@ class Environment:
         try:
             gymnasium_environment = gym.make(name)
         except Exception as error:  # Whatever somebody's constructor raises, the user should read one line.
-            reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+            reason = _on_one_line(error).rstrip(".") or type(error).__name__
             raise errors.ArgumentError(f"cannot make environment {name!r}: {reason}") from error
         observations, actions = gymnasium_environment.observation_space, gymnasium_environment.action_space
         if not isinstance(actions, gym.spaces.Discrete):
-            raise errors.ArgumentError(f"the actions of {name} must be Discrete for Q-learning, got {actions}")
+            raise errors.ArgumentError(
+                f"the actions of {name} must be Discrete for Q-learning, got {_on_one_line(actions)}"
+            )
         if not isinstance(observations, gym.spaces.Box) or len(observations.shape) != 1:
-            raise errors.ArgumentError(f"the observations of {name} must be a Box of one axis, got {observations}")
+            raise errors.ArgumentError(
+                f"the observations of {name} must be a Box of one axis, got {_on_one_line(observations)}"
+            )
         spec = gymnasium_environment.spec
         if spec is None or spec.max_episode_steps is None:
             gymnasium_environment = gym.wrappers.TimeLimit(gymnasium_environment, LONGEST_EPISODE)
@@ -65,6 +69,10 @@ class Environment:
     def close(self) -> None:
         """Gives back what the environment holds."""
         self._environment.close()
+
+
+def _on_one_line(thing: object) -> str:
+    return " ".join(str(thing).split())
 
 
 def _scale(observations: gym.spaces.Box) -> Observation:

@@ -43,6 +43,16 @@ def test_whatever_a_constructor_raises_is_one_line() -> None:
         environments.Environment("Broken-v0")
 
 
+def test_a_large_space_is_named_on_one_line() -> None:
+    class Wide(Counting):
+        observation_space = gym.spaces.Box(np.zeros((40, 40), np.float32), np.ones((40, 40), np.float32))
+
+    gym.register("Wide-v0", lambda **_: Wide(), disable_env_checker=True)
+    with pytest.raises(ValueError, match="must be a Box of one axis, got Box") as caught:
+        environments.Environment("Wide-v0")
+    assert "\n" not in str(caught.value)
+
+
 def network_preferring(action: int) -> q_network.Parameters:
     return (np.zeros((1, 3)), np.eye(3)[action])
 
