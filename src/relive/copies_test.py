@@ -216,3 +216,19 @@ def test_a_field_that_is_not_set_stays_unset() -> None:
 
 def test_arrays_keep_their_order_in_memory() -> None:
     assert copies.copied(np.zeros((3, 4), order="F")).flags.f_contiguous
+
+
+def test_a_dict_that_holds_itself_stays_a_cycle() -> None:
+    mapping: dict[str, Any] = {}
+    mapping["self"] = mapping
+    twin = copies.copied(mapping)
+    assert twin is not mapping
+    assert twin["self"] is twin
+
+
+def test_what_a_dataclass_holds_beside_its_fields_is_copied_too() -> None:
+    counter = Counter(1)
+    counter.history = [1]  # type: ignore[attr-defined]
+    twin = copies.copied(counter)
+    counter.history.append(2)  # type: ignore[attr-defined]
+    assert twin.history == [1]  # type: ignore[attr-defined]
