@@ -95,16 +95,14 @@ class EpisodeStore(Generic[Obs, Act]):
         completed = episode.append_observation_action_reward(observation, action, reward)
         self.inserted += 1
         if completed:
-            self._make_room()
-            self._open_counts.grow(episode)
+            self._count_transition(episode)
 
     def end(self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus) -> None:
         """Ends an open episode; see Episode.append_final_observation for what it raises."""
         episode = self[episode_id]
         completed = episode.append_final_observation(final_observation, status)
         if completed:
-            self._make_room()
-            self._open_counts.grow(episode)
+            self._count_transition(episode)
         self._finish(episode)
 
     def abort(self, episode_id: str) -> None:
@@ -212,10 +210,11 @@ class EpisodeStore(Generic[Obs, Act]):
         self._statuses["IN_PROGRESS"] -= 1
         self._statuses[episode.status] += 1
 
-    def _make_room(self) -> None:
-        """Evicts finished episodes until one transition more fits, or none is left."""
+    def _count_transition(self, episode: episode_lib.Episode[Obs, Act]) -> None:
+        """Counts the transition that an open episode has just completed, after finished ones have made room for it."""
         while len(self) >= self._most_transitions and len(self.finished):
             self._evict()
+        self._open_counts.grow(episode)
 
     def _is_over_a_limit(self) -> bool:
         """Answers whether more is stored than the limits say.

@@ -74,8 +74,7 @@ class Gate:
 
     def can_insert(self) -> bool:
         """Answers whether one step may be inserted now; raises ClosedError if none ever may."""
-        if self.is_closed:
-            self.refuse_if_closed()
+        self.refuse_if_closed()
         counts = self._counts
         return self.limiter.can_insert(size=len(counts), inserted=counts.inserted, sampled=counts.sampled)
 

@@ -81,7 +81,6 @@ class Training:
         buffer: Between the actors and the learner.
         network: What the learner has now.
         best_network: The network that did best in a check, or `network` before the first one.
-        best_step: When that was.
         record: What has happened so far.
     """
 
@@ -108,7 +107,6 @@ class Training:
         widths = (check_environment.observation_width, *settings.hidden_widths, check_environment.num_actions)
         self.network = q_network.initial(widths, np.random.default_rng(network_seed))
         self.best_network = self.network
-        self.best_step = 0
         self._best_score = -np.inf
         self._check_environment = check_environment
         self._check_environment.reset(_environment_seed(np.random.default_rng(check_seed)))
@@ -193,7 +191,7 @@ class Training:
         self.record.add_check(float(returns.mean()))
         score = self._pessimistic(returns)
         if score > self._best_score:
-            self._best_score, self.best_network, self.best_step = score, self.network, self.record.steps
+            self._best_score, self.best_network = score, self.network
         return _is_enough(score, environment.solved_at)
 
     def _pessimistic(self, returns: npt.NDArray[np.float64]) -> float:

@@ -37,23 +37,17 @@ def action_values(parameters: Parameters, observations: Floats) -> Floats:
     return _layer_inputs(parameters, observations)[-1]
 
 
-def squared_loss(parameters: Parameters, observations: Floats, actions: Ints, targets: Floats) -> float:
-    """Answers half the mean over the batch of (Q(observation, action) - target)^2.
+def squared_loss_gradient(parameters: Parameters, observations: Floats, actions: Ints, targets: Floats) -> Parameters:
+    """Answers the gradient of half the mean over the batch of (Q(observation, action) - target)^2, by backpropagation.
 
     Squared, not Huber's: the few steps before a fall have the largest errors, and must not be outvoted by the others.
 
     Args:
-        parameters: The network.
+        parameters: The network; the gradient has their shapes.
         observations: [B, O].
         actions: What was done in each of them [B].
         targets: What the value of that should be [B].
     """
-    values = action_values(parameters, observations)[np.arange(len(actions)), actions]
-    return float(0.5 * np.mean((values - targets) ** 2))
-
-
-def squared_loss_gradient(parameters: Parameters, observations: Floats, actions: Ints, targets: Floats) -> Parameters:
-    """Answers the gradient of `squared_loss` by the parameters, in their shapes, by backpropagation."""
     inputs = _layer_inputs(parameters, observations)
     rows = np.arange(len(actions))
     slope = np.zeros_like(inputs[-1])
