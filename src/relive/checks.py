@@ -1,5 +1,6 @@
 """Checks of arguments: each answers the argument in the library's own type, or raises an error that names it."""
 
+from collections.abc import Sequence
 import math
 import numbers
 import operator
@@ -7,8 +8,12 @@ import reprlib
 from typing import Any, SupportsFloat
 
 import numpy as np
+import numpy.typing as npt
 
 from relive import errors
+
+LARGEST = 2**62
+"""No count is larger: sums of two still fit in 64 bits."""
 
 
 def shown(value: object) -> str:
@@ -23,11 +28,27 @@ def integer_of_at_least_one(name: str, value: object) -> int:
         ArgumentTypeError: `value` is not an integer.
         ArgumentError: `value` is below 1.
     """
+    return _integer_of_at_least(1, name, value)
+
+
+def integer_of_at_least_zero(name: str, value: object) -> int:
+    """Answers `value` as an int.
+
+    Raises:
+        ArgumentTypeError: `value` is not an integer.
+        ArgumentError: `value` is below 0.
+    """
+    return _integer_of_at_least(0, name, value)
+
+
+def _integer_of_at_least(least: int, name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise errors.ArgumentTypeError(f"{name} must be an integer of at least 1, got {shown(value)}")
+        raise errors.ArgumentTypeError(f"{name} must be an integer of at least {least}, got {shown(value)}")
     number = operator.index(value)
-    if number < 1:
-        raise errors.ArgumentError(f"{name} must be at least 1, got {number}")
+    if number < least:
+        raise errors.ArgumentError(f"{name} must be at least {least}, got {number}")
+    if number > LARGEST:
+        raise errors.ArgumentError(f"{name} must be at most 2**62, got {shown(number)}")
     return number
 
 
@@ -88,3 +109,111 @@ def discount(name: str, value: object) -> float:
     if not 0 < gamma <= 1:
         raise errors.ArgumentError(f"{name} must be in (0, 1], got {shown(value)}")
     return gamma
+
+
+def number_of_at_least_zero(name: str, value: object) -> float:
+    """Answers `value` as a float.
+
+    Raises:
+        ArgumentTypeError: `value` is not a real number.
+        ArgumentError: `value` is negative, infinite or NaN.
+    """
+    if isinstance(value, bool):
+        raise errors.ArgumentTypeError(f"{name} must be a finite real number, got {shown(value)}")
+    number = finite_number(name, value)
+    if number < 0:
+        raise errors.ArgumentError(f"{name} must be at least 0, got {shown(value)}")
+    return number
+
+
+def boolean(name: str, value: object) -> bool:
+    """Answers `value` as a bool; numpy's are bools too, and arrays of them of shape [].
+
+    Raises:
+        ArgumentTypeError: `value` is neither True nor False.
+    """
+    if hasattr(value, "dtype"):
+        value = np.asarray(value)
+        value = value[()] if value.shape == () else value
+    if not isinstance(value, bool | np.bool_):
+        raise errors.ArgumentTypeError(f"{name} must be True or False, got {shown(value)}")
+    return bool(value)
+
+
+def one_of(name: str, value: object, choices: Sequence[str]) -> None:
+    """Raises ArgumentError if `value` is none of the choices."""
+    if value not in choices:
+        raise errors.ArgumentError(f"{name} must be {' or '.join(map(repr, choices))}, got {shown(value)}")
+
+
+def instance(name: str, value: object, kind: type) -> None:
+    """Raises ArgumentTypeError if `value` is not an instance of the class."""
+    if not isinstance(value, kind):
+        raise errors.ArgumentTypeError(f"{name} must be an instance of {kind.__name__}, got {shown(value)}")
+
+
+def integers(name: str, value: Any) -> npt.NDArray[np.int64]:
+    """Answers `value` as an array of integers [k]; nested ones are laid out in a row.
+
+    Raises:
+        ArgumentTypeError: `value` holds something else.
+    """
+    array = _array(value)
+    if array is None or (array.dtype.kind not in "iu" and array.size):
+        raise errors.ArgumentTypeError(f"{name} must be integers, got {shown(value)}")
+    return array.astype(np.int64, copy=False).reshape(-1)
+
+
+def booleans(name: str, value: Any, count: int) -> npt.NDArray[np.bool_]:
+    """Answers `value` as an array of bools [count]; None is all False.
+
+    Raises:
+        ArgumentTypeError: `value` holds something else.
+        ArgumentError: `value` has another shape.
+    """
+    if value is None:
+        return np.zeros(count, np.bool_)
+    array = _array(value)
+    if array is None or array.dtype.kind != "b":
+        raise errors.ArgumentTypeError(f"{name} must be bools, got {shown(value)}")
+    if array.shape != (count,):
+        raise errors.ArgumentError(f"{name} must be of shape ({count},), got {array.shape}")
+    return array
+
+
+def numbers_of_at_least_zero(name: str, value: Any, count: int) -> npt.NDArray[np.float64]:
+    """Answers `value`, of shape [count] or [count, 1], as an array of floats [count].
+
+    Raises:
+        ArgumentTypeError: `value` holds something that is no real number.
+        ArgumentError: `value` has another shape, or a number is negative, infinite or NaN; the message says
+            in which row.
+    """
+    array = _array(value)
+    if array is None or (array.dtype.kind not in "biuf" and array.size):
+        raise errors.ArgumentTypeError(f"{name} must be a real number in every row, got {shown(value)}")
+    if array.shape not in ((count,), (count, 1)):
+        raise errors.ArgumentError(f"{name} must be of shape ({count},), got {array.shape}")
+    numbers_ = array.astype(np.float64).reshape(-1)
+    wrong = np.flatnonzero(~(np.isfinite(numbers_) & (numbers_ >= 0)))
+    if len(wrong):
+        raise errors.ArgumentError(
+            f"{name} of row {wrong[0]} must be a finite number of at least 0, got {numbers_[wrong[0]]}"
+        )
+    return numbers_
+
+
+def _array(value: Any) -> npt.NDArray[Any] | None:
+    """Answers the array that numpy makes of `value`; None if it makes none, as of rows of different lengths."""
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+def leading_length(name: str, value: Any) -> int:
+    """Answers how many entries `value` has; raises ArgumentTypeError if it is a single one."""
+    try:
+        return len(value)
+    except TypeError:
+        raise errors.ArgumentTypeError(f"{name} must be a sequence, got {shown(value)}") from None

@@ -10,7 +10,7 @@ from relive import checks
 from relive import errors
 
 
-@pytest.mark.parametrize("value", [1, 7, np.int64(7), np.uint8(1), 2**70])
+@pytest.mark.parametrize("value", [1, 7, np.int64(7), np.uint8(1), 2**62])
 def test_integers_of_at_least_one_come_back_as_int(value: Any) -> None:
     checked = checks.integer_of_at_least_one("n", value)
     assert type(checked) is int
@@ -104,3 +104,8 @@ def test_what_is_no_seed_is_refused(value: Any) -> None:
 def test_a_negative_seed_is_refused() -> None:
     with pytest.raises(errors.ArgumentError, match=r"^seed must be at least 0, got -1$"):
         checks.generator("seed", -1)
+
+
+def test_no_count_is_above_2_to_the_62() -> None:
+    with pytest.raises(errors.ArgumentError, match=r"^n must be at most 2\*\*62, got 4611686018427387905$"):
+        checks.integer_of_at_least_one("n", 2**62 + 1)

@@ -4,6 +4,8 @@
     ├── ArgumentError (ValueError)                an argument breaks a rule
     │   ├── ArgumentTypeError (TypeError)         an argument is of the wrong type
     │   ├── UnknownEpisodeError (KeyError)        no such episode is stored
+    │   ├── UnknownKeyError (KeyError)            no row of that key is stored
+    │   ├── OutOfRangeError (IndexError)          an index names nothing there is
     │   └── SchemaError                           a value does not fit its field
     ├── NotReadyError (ValueError, RuntimeError)  what was asked for is not there yet
     ├── ClosedError (RuntimeError)                the buffer was closed
@@ -38,6 +40,14 @@ class ArgumentTypeError(ArgumentError, TypeError):
 
 class UnknownEpisodeError(ArgumentError, KeyError):
     """No episode of that name is stored: it never was, or it was evicted or cleared."""
+
+
+class UnknownKeyError(ArgumentError, KeyError):
+    """No row of that key is stored: it never was, or it was overwritten or cleared."""
+
+
+class OutOfRangeError(ArgumentError, IndexError):
+    """An index names nothing there is."""
 
 
 class SchemaError(ArgumentError):

@@ -12,6 +12,8 @@ from relive import extras
         (errors.ArgumentError, [ValueError]),
         (errors.ArgumentTypeError, [TypeError, ValueError]),
         (errors.UnknownEpisodeError, [ValueError, KeyError]),
+        (errors.UnknownKeyError, [ValueError, KeyError]),
+        (errors.OutOfRangeError, [ValueError, IndexError]),
         (errors.SchemaError, [ValueError]),
         (errors.NotReadyError, [ValueError, RuntimeError]),
         (errors.ClosedError, [RuntimeError]),

@@ -1,0 +1,169 @@
+"""Fits values to fields: the shape must be the field's, and a cast must change no value.
+
+What numpy would cut, wrap, round or broadcast in silence is an error that names the field and shows the value. One
+thing is rounded: Python floats, which have no dtype of their own to lose, in a field of a narrower float.
+"""
+
+import contextlib
+import functools
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import checks
+from relive import errors
+
+Array: TypeAlias = npt.NDArray[Any]
+DType: TypeAlias = np.dtype[Any]
+
+
+def fit(name: str, value: object, shape: tuple[int, ...], dtype: DType, is_weak: bool = False) -> Array:
+    """Answers `value` as an array of exactly `shape` and `dtype`; an array that is so already is answered itself.
+
+    A cast is made where every value stays equal: 3 and True fit a float, 3.0 fits an integer, 0.9 and 300 do not fit
+    uint8. NaN stays NaN among floats. Numbers, text, bytes, dates and durations each come from their own kind alone,
+    a structured value from its own dtype alone.
+
+    Args:
+        name: What the value is called in an error.
+        value: An array, or what numpy makes one of.
+        shape: The shape that it must have: nothing is broadcast.
+        dtype: The dtype that it is answered in.
+        is_weak: Whether any real number may be rounded to a float of `dtype`. Python floats, alone and in lists, always
+            may. What is finite must stay finite.
+
+    Raises:
+        SchemaError: `value` has another shape, or does not fit.
+
+    >>> import numpy as np
+    >>> from relive import fitting
+    >>> fitting.fit("action", [1, 2], (2,), np.dtype(np.uint8))
+    array([1, 2], dtype=uint8)
+    >>> fitting.fit("action", [1, 300], (2,), np.dtype(np.uint8))
+    Traceback (most recent call last):
+    relive.errors.SchemaError: action must fit uint8, got 300
+    """
+    if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
+        return value
+    array = as_array(name, value)
+    if array.shape != shape:
+        raise errors.SchemaError(f"{name} must be of shape {shape}, got {array.shape}")
+    source = array.dtype
+    if source == dtype:
+        return array
+    if not _are_alike(source, dtype):
+        raise errors.SchemaError(f"{name} must be of dtype {dtype}, got {checks.shown(value)}")
+    if _holds_all_of(dtype, source):
+        return array.astype(dtype)
+    may_round = dtype.kind in "fc" and (is_weak or (source.kind in "fc" and _is_of_python(value)))
+    return _cast(name, array, dtype, may_round)
+
+
+def as_array(name: str, value: object) -> Array:
+    """Answers `value` as the array that numpy makes of it.
+
+    Raises:
+        SchemaError: It makes none, or one of Python objects, or text of what was no text, or forgets a mask.
+    """
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise _not_an_array(name, value) from error
+    has_mask = isinstance(value, np.ndarray) and isinstance(value, np.ma.MaskedArray)
+    if array.dtype.hasobject or has_mask:
+        raise _not_an_array(name, value)
+    if array.dtype.kind in "US" and not hasattr(value, "dtype"):
+        # numpy writes the numbers of a mixed list as text.
+        text = str if array.dtype.kind == "U" else bytes
+        if not all(isinstance(leaf, text) for leaf in np.array(value, object).flat):
+            raise _not_an_array(name, value)
+    return array
+
+
+def _not_an_array(name: str, value: object) -> errors.SchemaError:
+    rule = "must be an array of numbers, of text or of dates"
+    return errors.SchemaError(
+        f"{name} {rule}, got {checks.shown(value)}: EpisodeReplayBuffer keeps objects of any kind"
+    )
+
+
+def _are_alike(source: DType, dtype: DType) -> bool:
+    """Answers whether both are dtypes of real numbers, or both of complex ones, of text, of dates and so on."""
+    if source.kind in "biuf":
+        return dtype.kind in "biufc"
+    return source.kind == dtype.kind and source.kind in "cUSmM" and np.can_cast(source, dtype, "same_kind")
+
+
+def _is_of_python(value: object) -> bool:
+    """Answers whether `value` is Python's own: its first leaf has no dtype."""
+    while isinstance(value, list | tuple) and value:
+        value = value[0]
+    return not hasattr(value, "dtype")
+
+
+@functools.lru_cache(maxsize=256)
+def _holds_all_of(dtype: DType, source: DType) -> bool:
+    """Answers whether every value of `source` has its equal in `dtype`, a dtype of the same sort of things."""
+    if source.kind in "iu" and dtype.kind in "fc":
+        # numpy calls int64 to float64 safe, though a float64 has 53 bits for a number.
+        return np.iinfo(source).bits <= np.finfo(dtype).nmant + 1
+    return np.can_cast(source, dtype, "equiv" if dtype.kind in "mM" else "safe")
+
+
+def _first_overflow(array: Array, dtype: DType) -> object:
+    """Answers the first value of `array` [...] that numpy does not cast to `dtype`; there is one."""
+    values = iter(array.reshape(-1, 1))
+    value = next(values)
+    with contextlib.suppress(OverflowError):
+        while True:
+            value.astype(dtype)
+            value = next(values)
+    return value[0]
+
+
+def _cast(name: str, array: Array, dtype: DType, may_round: bool) -> Array:
+    """Answers `array` [...] as `dtype`, if every value stays what it was, or stays finite where it may be rounded."""
+    try:
+        with np.errstate(all="ignore"):
+            cast = array.astype(dtype)
+            fits = _stays_finite(array, cast) if may_round else _stays(array, cast)
+    except OverflowError:  # Some versions of numpy raise it for a date that is out of range, others answer a wrong one.
+        raise errors.SchemaError(f"{name} must fit {dtype}, got {_first_overflow(array, dtype)}") from None
+    if np.count_nonzero(fits) == fits.size:
+        return cast
+    first, first_cast = array[~fits][0], cast[~fits][0]
+    shown = checks.shown(first.item()) if dtype.kind in "US" else str(first)
+    would_lose_digits = array.dtype.kind in "fc" and dtype.kind in "iufc" and np.isfinite([first, first_cast]).all()
+    hint = f": cast it yourself, or declare the field {array.dtype}" if would_lose_digits else ""
+    raise errors.SchemaError(f"{name} must fit {dtype}, got {shown}{hint}")
+
+
+def _stays_finite(array: Array, cast: Array) -> npt.NDArray[np.bool_]:
+    """Answers where [...] a value of `cast` [...] is finite if that of `array` [...] is, which it was cast from."""
+    return np.asarray(np.isfinite(cast) >= np.isfinite(array))
+
+
+def _stays(array: Array, cast: Array) -> npt.NDArray[np.bool_]:
+    """Answers where [...] a value of `cast` [...] is that of `array` [...], which it was cast from."""
+    source, target = array.dtype.kind, cast.dtype.kind
+    if target == "c":
+        return np.asarray(_stays(np.real(array), np.real(cast)) & _stays(np.imag(array), np.imag(cast)))
+    if source == "f" and target in "iu":
+        # Outside the range of an integer the cast is whatever the machine makes of it.
+        return np.asarray(_lies_in(array, cast.dtype) & (cast == array))
+    if source in "iu" and target == "f":
+        # Comparing an int64 with a float64 would round it first: the way back tells, where there is one.
+        is_inside = _lies_in(cast, array.dtype)
+        return np.asarray(is_inside & (np.where(is_inside, cast, 0).astype(array.dtype) == array))
+    if source == "f":
+        return np.asarray((cast == array) | (np.isnan(array) & (target == "f")))
+    if source in "mM":
+        return np.asarray((cast.astype(array.dtype) == array) | (np.isnat(array) & np.isnat(cast)))
+    return np.asarray(cast == array)
+
+
+def _lies_in(array: Array, dtype: DType) -> npt.NDArray[np.bool_]:
+    """Answers where [...] a float of `array` [...] lies in the range of the integers of `dtype`."""
+    limits = np.iinfo(dtype)
+    return np.asarray((array >= np.float64(limits.min)) & (array < np.float64(limits.max + 1)))

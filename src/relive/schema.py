@@ -1,0 +1,337 @@
+"""What one row holds: a shape and a dtype for every field, and a tree of fields for an observation, an action, extras.
+
+    Schema(observation={"image": I, "state": S}, action=A, extras={"logp": L})
+
+has the columns observation/image, observation/state, action, reward and extras/logp.
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+import math
+import numbers
+import operator
+import types
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import checks
+from relive import errors
+from relive import fitting
+from relive import trees
+
+Array: TypeAlias = fitting.Array
+RESERVED = frozenset(
+    ("observation", "action", "reward", "next_observation", "terminated", "truncated", "stream", "streams")
+)
+"""Names that an extra cannot have: `add` has arguments of that name."""
+
+MISTAKEN = {
+    "done": "terminated or truncated",
+    "dones": "terminated or truncated",
+    "obs": "observation",
+    "next_obs": "next_observation",
+    "next_observations": "next_observation",
+    "next_state": "next_observation",
+    "truncate": "truncated",
+    "terminal": "terminated",
+    "is_terminal": "terminated",
+    "term": "terminated",
+    "termination": "terminated",
+    "terminations": "terminated",
+    "trunc": "truncated",
+    "truncation": "truncated",
+    "truncations": "truncated",
+    "final_obs": "next_observation",
+    "final_observation": "next_observation",
+    "rewards": "reward",
+    "priority": "it with update_priorities",
+}
+"""Names that an extra cannot have either: as an extra, what is meant would be stored and not be understood."""
+
+
+def _shape(shape: object) -> tuple[int, ...]:
+    """Answers a shape as a tuple of ints."""
+    axes: tuple[Any, ...] = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    if not all(isinstance(axis, numbers.Integral) and not isinstance(axis, bool) for axis in axes):
+        raise errors.ArgumentTypeError(f"shape must be an integer or a sequence of them, got {checks.shown(shape)}")
+    if min(axes, default=0) < 0:
+        raise errors.ArgumentError(f"shape must have no negative length, got {checks.shown(shape)}")
+    return tuple(map(operator.index, axes))
+
+
+def _dtype(dtype: Any) -> np.dtype[Any]:
+    """Answers a dtype whose values have a fixed size and hold no reference."""
+    rule = f"dtype must be what numpy takes for a dtype, got {checks.shown(dtype)}"
+    if dtype is None:
+        raise errors.ArgumentTypeError(rule)
+    try:
+        known: np.dtype[Any] = np.dtype(dtype)
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise errors.ArgumentTypeError(rule) from error
+    if known.hasobject:
+        raise errors.ArgumentError(f"dtype must hold no Python objects, got {known}")
+    if known.subdtype is not None:
+        raise errors.ArgumentError(f"dtype must have no shape of its own, got {known}")
+    if known.itemsize == 0:
+        raise errors.ArgumentError(f"dtype must say how long its values are, got {known.str}")
+    return known
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """The shape and the dtype of one value.
+
+    >>> import relive
+    >>> relive.Field((84, 84), "uint8")
+    Field((84, 84), 'uint8')
+    >>> relive.Field(3, float).nbytes
+    24
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def __init__(self, shape: int | Sequence[int], dtype: npt.DTypeLike) -> None:
+        """Makes the field of a shape, or of the length of a vector, and of what numpy takes for a dtype.
+
+        Raises:
+            ArgumentTypeError: `shape` is not made of integers, or numpy knows no such dtype.
+            ArgumentError: `shape` is negative somewhere, or `dtype` holds Python objects or has no fixed size.
+        """
+        object.__setattr__(self, "shape", _shape(shape))
+        object.__setattr__(self, "dtype", _dtype(dtype))
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes one value takes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def __repr__(self) -> str:
+        # A structured dtype is shown as the list or dict that makes it, any other as the string that does.
+        return f"Field({self.shape}, {self.dtype if self.dtype.fields else repr(str(self.dtype))})"
+
+
+Tree: TypeAlias = Field | Mapping[str, Any]
+"""A field, or fields and trees by key."""
+
+_REWARD = Field((), np.float64)
+
+
+class Schema:
+    """The fields of one row, by path.
+
+    >>> import relive
+    >>> schema = relive.Schema({"image": relive.Field((84, 84), "uint8")}, relive.Field((), int))
+    >>> list(schema.fields)
+    ['observation/image', 'action', 'reward']
+    >>> schema.observation
+    {'image': Field((84, 84), 'uint8')}
+    """
+
+    def __init__(
+        self, observation: Tree, action: Tree, *, reward: Field = _REWARD, extras: Mapping[str, Tree] | None = None
+    ) -> None:
+        """Makes the schema of a field, or of a tree of fields, for each part.
+
+        Raises:
+            ArgumentTypeError: Something in a tree is not a Field.
+            ArgumentError: A tree is empty, a key is not a non-empty string without "/", the reward is not a float of
+                shape (), or an extra has the name of an argument of `add`.
+        """
+        if extras is not None and not isinstance(extras, Mapping):
+            raise errors.ArgumentTypeError(f"extras must be a mapping from names to Fields, got {checks.shown(extras)}")
+        for name in extras or ():
+            if name in RESERVED:
+                raise errors.ArgumentError(f"an extra must not be named like an argument of add, got {name!r}")
+            if name in MISTAKEN:
+                raise errors.ArgumentError(f"an extra must not be named {name!r}: say {MISTAKEN[name]}")
+        self._observation = _group("observation", observation)
+        self._action = _group("action", action)
+        self._extras = _group("extras", extras) if extras else {}
+        rewards = _group("reward", reward)
+        if "reward" not in rewards or reward.shape != () or reward.dtype.kind != "f":
+            raise errors.ArgumentError(f"reward must be a Field of shape () and a float dtype, got {reward}")
+        self._fields = self._observation | self._action | rewards | self._extras
+        self._reward_dtype = reward.dtype
+
+    @classmethod
+    def from_example(
+        cls,
+        observation: object,
+        action: object,
+        reward: object = 0.0,
+        *,
+        extras: Mapping[str, Any] | None = None,
+        num_leading: int = 0,
+    ) -> "Schema":
+        """Answers the schema that the values of one row fit, with the dtypes that they have.
+
+        A Python float has the dtype float64, an int has int64. A reward that is no float is one of float64.
+
+        Args:
+            observation: An array, or a tree of arrays; what numpy makes an array of is one.
+            action: The same.
+            reward: A real number.
+            extras: More arrays or trees of arrays, by name.
+            num_leading: How many axes lead every shape that are not part of the row, such as that of the streams.
+
+        Raises:
+            SchemaError: A value is no array, such as a Python object, or has fewer axes than `num_leading`, or the
+                reward is not one real number.
+            ArgumentError: A key in a tree, or the name of an extra, is not one that a schema may have.
+
+        >>> import numpy as np
+        >>> import relive
+        >>> relive.Schema.from_example(np.zeros(4, np.float32), 1)
+        Schema(observation=Field((4,), 'float32'), action=Field((), 'int64'), reward=Field((), 'float64'), extras={})
+        """
+        num_leading = checks.integer_of_at_least_zero("num_leading", num_leading)
+        reward_field = _example("reward", reward, num_leading)
+        if reward_field.dtype.kind not in "biuf":
+            raise errors.SchemaError(f"reward must be a real number, got {checks.shown(reward)}")
+        if reward_field.shape != ():
+            raise errors.SchemaError(f"reward must be of shape (), got {reward_field.shape}")
+
+        def tree(root: str, value: object) -> Any:
+            leaves = trees.flat(root, value)
+            return trees.nested(root, {path: _example(path, leaf, num_leading) for path, leaf in leaves.items()})
+
+        return cls(
+            tree("observation", observation),
+            tree("action", action),
+            reward=reward_field if reward_field.dtype.kind == "f" else _REWARD,
+            extras=tree("extras", extras) if extras else None,
+        )
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """Every field by path: those of the observation, of the action, the reward, those of the extras."""
+        return types.MappingProxyType(self._fields)
+
+    @property
+    def observation(self) -> Tree:
+        """The field of the observation, or the tree of its fields."""
+        return trees.nested("observation", self._fields)
+
+    @property
+    def action(self) -> Tree:
+        """The field of the action, or the tree of its fields."""
+        return trees.nested("action", self._fields)
+
+    @property
+    def reward(self) -> Field:
+        """The field of the reward."""
+        return self._fields["reward"]
+
+    @property
+    def extras(self) -> Mapping[str, Tree]:
+        """The fields of the extras by name, or their trees."""
+        return cast("dict[str, Tree]", trees.nested("extras", self._fields))
+
+    @property
+    def observation_paths(self) -> tuple[str, ...]:
+        """The paths of the observation's fields."""
+        return tuple(self._observation)
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes one row takes."""
+        return sum(field.nbytes for field in self._fields.values())
+
+    def rows(
+        self, observation: object, action: object, reward: object, extras: Mapping[str, Any], lead: tuple[int, ...]
+    ) -> dict[str, Array]:
+        """Answers every column by path, each of shape `lead` + its field's shape, in its field's dtype.
+
+        A column may be the caller's own array. The reward may be rounded to its dtype, other values may not.
+
+        Raises:
+            SchemaError: A value does not fit its field, is missing, or has none.
+            ArgumentError: A key is not a non-empty string without "/".
+        """
+        rows = _fitted("observation", "observation", self._observation, observation, lead)
+        rows.update(_fitted("action", "action", self._action, action, lead))
+        rows["reward"] = fitting.fit("reward", reward, lead, self._reward_dtype, True)
+        if extras or self._extras:
+            rows.update(_fitted("extras", "extras", self._extras, extras, lead))
+        return rows
+
+    def observation_rows(self, name: str, value: object, lead: tuple[int, ...]) -> dict[str, Array]:
+        """Answers the observation's columns by path, each of shape `lead` + its field's shape, in its field's dtype.
+
+        Args:
+            name: What the observation is called in an error.
+            value: The observation; a column may be the caller's own array.
+            lead: The axes that lead every shape.
+
+        Raises:
+            SchemaError: A value does not fit its field, is missing, or has none.
+            ArgumentError: A key is not a non-empty string without "/".
+        """
+        return _fitted(name, "observation", self._observation, value, lead)
+
+    def __eq__(self, other: object) -> bool:
+        return self._fields == other._fields if isinstance(other, Schema) else NotImplemented
+
+    def __repr__(self) -> str:
+        parts = {"observation": self.observation, "action": self.action, "reward": self.reward, "extras": self.extras}
+        return f"Schema({', '.join(f'{name}={part}' for name, part in parts.items())})"
+
+
+def _group(name: str, tree: object) -> dict[str, Field]:
+    """Answers the fields of one part by path, in the order of their paths."""
+    fields = trees.flat(name, tree)
+    for path, field in fields.items():
+        if not isinstance(field, Field):
+            raise errors.ArgumentTypeError(f"{path} must be a Field, got {checks.shown(field)}")
+    return dict(sorted(fields.items()))
+
+
+def _fitted(
+    name: str, root: str, fields: Mapping[str, Field], value: object, lead: tuple[int, ...]
+) -> dict[str, Array]:
+    """Answers the columns of the part `root`, whose value is called `name`."""
+    if root in fields:
+        field = fields[root]
+        return {root: fitting.fit(name, value, lead + field.shape, field.dtype)}
+    leaves = {} if root == "extras" and not value else trees.flat(name, value)
+    rows: dict[str, Array] = {}
+    for path, field in fields.items():
+        leaf = path if name == root else name + path[len(root) :]
+        if leaf not in leaves:
+            break
+        rows[path] = fitting.fit(leaf, leaves[leaf], lead + field.shape, field.dtype)
+    if len(rows) < max(len(fields), len(leaves)):
+        raise _mismatch(name, [name + path[len(root) :] for path in fields], leaves)
+    return rows
+
+
+def _mismatch(name: str, expected: list[str], leaves: Mapping[str, object]) -> errors.SchemaError:
+    """Answers the error for leaves whose paths are not the expected ones."""
+    if name in leaves:
+        return errors.SchemaError(
+            f"{name} must be a mapping with {', '.join(expected)}, got {checks.shown(leaves[name])}"
+        )
+    known = f"the schema has {', '.join(map(_label, expected)) or 'no extras'}"
+    for path in leaves:
+        if path not in expected:
+            meant = MISTAKEN.get(path.removeprefix("extras/"))
+            remedy = f"say {meant}" if meant else known
+            return errors.SchemaError(f"unknown {_label(path)}: {remedy}")
+    missing = next(path for path in expected if path not in leaves)
+    return errors.SchemaError(f"{_label(missing)} is missing: {known}")
+
+
+def _label(path: str) -> str:
+    """Answers how an error speaks of what is at a path."""
+    return f"extra {path.removeprefix('extras/')!r}" if path.startswith("extras/") else path
+
+
+def _example(path: str, value: object, num_leading: int) -> Field:
+    """Answers the field that `value` [leading..., shape...] fits."""
+    array = fitting.as_array(path, value)
+    if array.ndim < num_leading:
+        raise errors.SchemaError(f"{path} must have at least {num_leading} leading axes, got shape {array.shape}")
+    return Field(array.shape[num_leading:], array.dtype)

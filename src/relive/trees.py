@@ -1,0 +1,71 @@
+"""Nested mappings of strings as flat ones, by path.
+
+    {"image": I, "hand": {"angle": A}}     is for the name "observation"
+    {"observation/image": I, "observation/hand/angle": A}
+
+What is no mapping is a leaf: lists and tuples are arrays to be.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from relive import checks
+from relive import errors
+
+T = TypeVar("T")
+
+
+def flat(name: str, value: Any) -> dict[str, Any]:
+    """Answers the leaves of `value` by path, in their order; a value that is no mapping is the leaf at `name`.
+
+    Raises:
+        ArgumentError: A mapping is empty, or a key is not a non-empty string without "/".
+
+    >>> from relive import trees
+    >>> trees.flat("observation", {"image": 1, "hand": {"angle": 2}})
+    {'observation/image': 1, 'observation/hand/angle': 2}
+    >>> trees.flat("action", 3)
+    {'action': 3}
+    """
+    leaves: dict[str, Any] = {}
+    _gather(name, value, leaves)
+    return leaves
+
+
+def nested(name: str, columns: Mapping[str, T]) -> T | dict[str, Any]:
+    """Answers the tree that `flat(name, tree)` made `columns` of, which may hold paths of other trees as well.
+
+    Where no path is `name` or begins with it, the tree is an empty dict.
+
+    >>> from relive import trees
+    >>> trees.nested("observation", {"observation/image": 1, "observation/hand/angle": 2, "reward": 3})
+    {'image': 1, 'hand': {'angle': 2}}
+    >>> trees.nested("reward", {"observation/image": 1, "reward": 3})
+    3
+    """
+    if name in columns:
+        return columns[name]
+    tree: dict[str, Any] = {}
+    prefix = name + "/"
+    for path, column in columns.items():
+        if path.startswith(prefix):
+            *parents, key = path[len(prefix) :].split("/")
+            branch = tree
+            for parent in parents:
+                branch = branch.setdefault(parent, {})
+            branch[key] = column
+    return tree
+
+
+def _gather(name: str, value: Any, leaves: dict[str, Any]) -> None:
+    """Puts the leaves of `value` into `leaves` by path."""
+    if not isinstance(value, Mapping):
+        leaves[name] = value
+        return
+    if not value:
+        raise errors.ArgumentError(f"{name} must have at least one key, got {checks.shown(value)}")
+    for key, child in value.items():
+        if not isinstance(key, str) or not key or "/" in key:
+            rule = f"keys of {name} must be non-empty strings without '/'"
+            raise errors.ArgumentError(f"{rule}, got {checks.shown(key)}")
+        _gather(f"{name}/{key}", child, leaves)
