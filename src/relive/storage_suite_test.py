@@ -1,0 +1,166 @@
+from collections.abc import Callable, Collection
+
+import numpy as np
+import pytest
+
+from relive import schema as schemas
+from relive import storage as storages
+from relive import storage_suite
+
+
+class Honest(storages.ColumnStorage):
+    """A storage to break in one way at a time."""
+
+
+class Views(Honest):
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
+        super().read(slots, fields)
+        columns = self._columns if fields is None else self._chosen(fields)
+        ordered = np.ravel(slots)
+        if isinstance(slots, np.ndarray) and slots.ndim == 1 and np.array_equal(ordered, np.arange(self.capacity)):
+            return {path: column[:] for path, column in columns.items()}
+        return super().read(slots, fields)
+
+
+class ViewsOfOne(Honest):
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
+        read = super().read(slots, fields)
+        return {path: self._columns[path][slots, ...] if np.shape(slots) == () else read[path] for path in read}
+
+
+class Keeps(Honest):
+    """Keeps the arrays that were written, until something else is."""
+
+    def write(self, slots: storages.Slots, rows: storages.Rows) -> None:
+        super().write(slots, rows)
+        self.kept = slots, rows
+
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
+        if hasattr(self, "kept"):
+            super().write(*self.kept)
+        return super().read(slots, fields)
+
+
+class CountsFromTheEnd(Honest):
+    def _checked(self, slots: storages.Slots) -> storages.Slots:
+        if not np.less(slots, self.capacity).all() or not np.greater_equal(slots, -self.capacity).all():
+            raise IndexError("outside")
+        return int(slots) if np.shape(slots) == () else slots
+
+
+class ChecksWhenItIsLate(Honest):
+    def write(self, slots: storages.Slots, rows: storages.Rows) -> None:
+        inside = np.ravel(np.greater_equal(slots, 0) & np.less(slots, self.capacity))
+        flat = {path: rows[path].reshape(-1, *column.shape[1:]) for path, column in self._columns.items()}
+        super().write(np.ravel(slots)[inside], {path: column[inside] for path, column in flat.items()})
+        self._checked(slots)
+
+
+class Rounds(Honest):
+    def write(self, slots: storages.Slots, rows: storages.Rows) -> None:
+        with np.errstate(over="ignore"):
+            super().write(slots, rows)
+
+    def __init__(self, schema: schemas.Schema, capacity: int) -> None:
+        super().__init__(schema, capacity)
+        self._columns = {
+            path: column.astype(np.float32) if column.dtype == np.float64 else column
+            for path, column in self._columns.items()
+        }
+
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
+        read = super().read(slots, fields)
+        return {path: column.astype(self.schema.fields[path].dtype) for path, column in read.items()}
+
+
+class Scalars(Honest):
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
+        return {path: column[()] for path, column in super().read(slots, fields).items()}
+
+
+class Flattens(Honest):
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
+        return super().read(slots if isinstance(slots, int) else np.ravel(slots), fields)
+
+
+class ReadsAll(Honest):
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
+        super().read(slots, fields)
+        return super().read(slots)
+
+
+class SkipsUnknown(Honest):
+    def _chosen(self, fields: Collection[str]) -> dict[str, storages.Array]:
+        return {path: column for path, column in self._columns.items() if path in fields}
+
+
+class Merges(Honest):
+    """Reads a slot that is asked for twice once."""
+
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
+        return super().read(slots if isinstance(slots, int) else np.unique(slots), fields)
+
+
+class IsLarger(Honest):
+    @property
+    def capacity(self) -> int:
+        return self._capacity + 1
+
+
+class WritesOnce(Honest):
+    def write(self, slots: storages.Slots, rows: storages.Rows) -> None:
+        if not hasattr(self, "full"):
+            super().write(slots, rows)
+        self.full = np.size(slots) > 0
+
+
+class Inverts(Honest):
+    """Turns what it is given round, in place."""
+
+    def write(self, slots: storages.Slots, rows: storages.Rows) -> None:
+        super().write(slots, rows)
+        for column in rows.values():
+            column[...] = column[::-1] if column.ndim else column
+
+
+class ForgetsWhatIsNew(Honest):
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
+        if not any(column.any() for column in self._columns.values() if column.dtype.kind in "iuf"):
+            raise KeyError("nothing was written")
+        return super().read(slots, fields)
+
+
+SUITE = storage_suite.StorageTests
+BROKEN: list[tuple[type[storages.ColumnStorage], Callable[..., None]]] = [
+    (IsLarger, SUITE.test_capacity_and_schema_are_those_it_was_made_of),
+    (Flattens, SUITE.test_rows_come_back_in_the_shape_of_their_slots),
+    (Scalars, SUITE.test_an_int_is_a_slot),
+    (Merges, SUITE.test_an_int_is_a_slot),
+    (Merges, SUITE.test_random_operations_agree_with_a_dict),
+    (Rounds, SUITE.test_no_value_is_rounded),
+    (ForgetsWhatIsNew, SUITE.test_a_slot_that_was_never_written_can_be_read),
+    (ReadsAll, SUITE.test_fields_are_those_asked_for),
+    (SkipsUnknown, SUITE.test_an_unknown_field_is_refused),
+    (CountsFromTheEnd, SUITE.test_a_slot_outside_is_refused_and_nothing_is_written),
+    (ChecksWhenItIsLate, SUITE.test_a_slot_outside_is_refused_and_nothing_is_written),
+    (Views, SUITE.test_writing_into_what_was_read_changes_nothing),
+    (ViewsOfOne, SUITE.test_writing_into_what_was_read_changes_nothing),
+    (Keeps, SUITE.test_writing_into_what_was_written_changes_nothing),
+    (Inverts, SUITE.test_arrays_of_any_layout_are_written_and_left_alone),
+    (WritesOnce, SUITE.test_random_operations_agree_with_a_dict),
+]
+
+
+@pytest.mark.parametrize(("broken", "test"), BROKEN)
+def test_a_storage_that_is_broken_fails(broken: type[storages.ColumnStorage], test: Callable[..., None]) -> None:
+    class Suite(storage_suite.StorageTests):
+        def make(self, schema: schemas.Schema, capacity: int) -> storages.Storage:
+            return broken(schema, capacity)
+
+    with pytest.raises((AssertionError, ValueError, KeyError)):
+        test(Suite())
+
+
+def test_every_test_of_storages_can_fail() -> None:
+    tested = {test.__name__ for _, test in BROKEN}
+    assert tested == {name for name in vars(storage_suite.StorageTests) if name.startswith("test_")}

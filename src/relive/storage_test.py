@@ -1,0 +1,165 @@
+from collections.abc import Collection
+import itertools
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relive import errors
+from relive import schema as schemas
+from relive import storage as storages
+from relive import testing
+
+PLAIN = schemas.Schema(schemas.Field(2, np.float32), schemas.Field((), np.int64))
+
+
+class ListStorage:
+    """A storage that a user wrote: a list of rows, each a dict of arrays."""
+
+    def __init__(self, schema: schemas.Schema, capacity: int) -> None:
+        self.schema = schema
+        self.capacity = capacity
+        row = {path: np.zeros(field.shape, field.dtype) for path, field in schema.fields.items()}
+        self.rows = [row] * capacity
+
+    def write(self, slots: storages.Slots, rows: storages.Rows) -> None:
+        self.check(slots)
+        for place, slot in np.ndenumerate(slots):
+            self.rows[slot] = {path: column[(*place, ...)].copy() for path, column in rows.items()}
+
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
+        self.check(slots)
+        columns = {}
+        for path in self.schema.fields if fields is None else fields:
+            if path not in self.schema.fields:
+                raise ValueError(f"no field {path}")
+            field = self.schema.fields[path]
+            columns[path] = np.zeros(np.shape(slots) + field.shape, field.dtype)
+            for place, slot in np.ndenumerate(slots):
+                columns[path][place] = self.rows[slot][path]
+        return columns
+
+    def check(self, slots: storages.Slots) -> None:
+        for slot in np.ravel(slots):
+            if not 0 <= slot < self.capacity:
+                raise IndexError(f"no slot {slot}")
+
+
+class TestColumnStorage(testing.StorageTests):
+    def make(self, schema: schemas.Schema, capacity: int) -> storages.Storage:
+        return storages.ColumnStorage(schema, capacity)
+
+
+class TestFileStorage(testing.StorageTests):
+    """Columns that are files instead of memory."""
+
+    @pytest.fixture(autouse=True)
+    def start(self, tmp_path: pathlib.Path) -> None:
+        self.folder = tmp_path
+
+    def make(self, schema: schemas.Schema, capacity: int) -> storages.Storage:
+        numbers = itertools.count(len(list(self.folder.iterdir())))
+
+        def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> storages.Array:
+            if 0 in shape:
+                return np.zeros(shape, dtype)
+            return np.memmap(self.folder / str(next(numbers)), dtype, "w+", shape=shape)
+
+        return storages.ColumnStorage(schema, capacity, allocate=allocate)
+
+
+class TestListStorage(testing.StorageTests):
+    def make(self, schema: schemas.Schema, capacity: int) -> storages.Storage:
+        return ListStorage(schema, capacity)
+
+
+def row(value: float) -> dict[str, storages.Array]:
+    return {
+        "observation": np.full(2, value, np.float32),
+        "action": np.array(int(value)),
+        "reward": np.array(value),
+    }
+
+
+@pytest.mark.parametrize("slots", [-1, 3, np.int64(3), np.array(-1), np.array([0, 3]), np.array([[0], [-1]])])
+def test_a_slot_outside_is_an_error_of_either_kind(slots: Any) -> None:
+    storage = storages.ColumnStorage(PLAIN, 3)
+    slot = np.ravel(slots)[-1]
+    for error in [errors.OutOfRangeError, IndexError, errors.ArgumentError]:
+        with pytest.raises(error, match=rf"^slots must be in \[0, 3\), got {slot}$"):
+            storage.read(slots)
+
+
+def test_an_unknown_field_is_named() -> None:
+    storage = storages.ColumnStorage(PLAIN, 3)
+    with pytest.raises(
+        errors.ArgumentError, match=r"^fields must be among observation, action, reward, got 'rewards'$"
+    ):
+        storage.read(0, ["reward", "rewards"])
+
+
+@pytest.mark.parametrize("slots", [np.array([0.0]), np.array([True]), np.array([0], np.int32)])
+def test_slots_of_another_dtype_are_refused(slots: Any) -> None:
+    storage = storages.ColumnStorage(PLAIN, 3)
+    rule = r"^slots must be an integer or an array of int64, got (float64|bool|int32)$"
+    with pytest.raises(errors.ArgumentTypeError, match=rule):
+        storage.read(slots)
+    with pytest.raises(errors.ArgumentTypeError, match=rule):
+        storage.write(slots, row(1.0))
+
+
+@pytest.mark.parametrize("slot", [np.int64(1), np.uint8(1), np.array(1), np.array(1, np.int32)])
+def test_an_integer_of_any_sort_is_a_slot(slot: Any) -> None:
+    storage = storages.ColumnStorage(PLAIN, 3)
+    storage.write(slot, row(5.0))
+    assert storage.read(slot)["observation"].tolist() == [5.0, 5.0]
+    assert storage.read(np.arange(3))["reward"].tolist() == [0.0, 5.0, 0.0]
+
+
+@pytest.mark.parametrize("capacity", [0, -1])
+def test_there_is_at_least_one_slot(capacity: int) -> None:
+    with pytest.raises(errors.ArgumentError, match=rf"^capacity must be at least 1, got {capacity}$"):
+        storages.ColumnStorage(PLAIN, capacity)
+
+
+def test_every_column_is_allocated_once_in_the_order_of_the_schema() -> None:
+    calls: list[tuple[tuple[int, ...], Any]] = []
+
+    def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> storages.Array:
+        calls.append((shape, dtype))
+        return np.ones(shape, dtype)
+
+    storage = storages.ColumnStorage(PLAIN, 3, allocate=allocate)
+    for _ in range(3):
+        storage.write(np.arange(3), storage.read(np.arange(3)))
+    assert calls == [((3, 2), np.float32), ((3,), np.int64), ((3,), np.float64)]
+    assert storage.read(2)["observation"].tolist() == [1.0, 1.0]
+
+
+def test_bytes_are_those_of_all_rows() -> None:
+    storage = storages.ColumnStorage(PLAIN, 3)
+    assert storage.nbytes == 3 * (2 * 4 + 8 + 8) == 3 * PLAIN.nbytes
+
+
+@pytest.mark.parametrize("dtype", [">f4", "<U5", "S3", "M8[ms]", [("a", ">i2"), ("b", "U2")]])
+def test_a_single_value_keeps_its_dtype(dtype: Any) -> None:
+    schema = schemas.Schema(schemas.Field((), dtype), schemas.Field((), np.int8))
+    storage = storages.ColumnStorage(schema, 2)
+    slots: list[storages.Slots] = [1, np.array(1)]
+    for slot in slots:
+        (value,) = storage.read(slot, ["observation"]).values()
+        assert type(value) is np.ndarray
+        assert value.dtype == np.dtype(dtype)
+        assert value.shape == ()
+
+
+def test_what_allocate_answers_is_checked() -> None:
+    schema = schemas.Schema(schemas.Field(2, np.int64), schemas.Field((), int))
+    for allocate in (lambda shape, dtype: np.zeros(shape, np.float32), lambda shape, dtype: np.zeros(3, dtype)):
+        with pytest.raises(
+            errors.ArgumentError, match=r"^allocate must answer an array of shape \(4, 2\) and dtype int64"
+        ):
+            storages.ColumnStorage(schema, 4, allocate=allocate)
+    with pytest.raises(errors.ArgumentError, match="^schema must be an instance of Schema, got None$"):
+        storages.ColumnStorage(None, 4)  # type: ignore[arg-type]
