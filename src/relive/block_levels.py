@@ -1,0 +1,100 @@
+"""Levels of blocks over an array of leaves: each entry reduces a block of 16 entries of the level below it.
+
+    top       at most 4096 entries
+    ...
+    level 1   one entry for 16 leaves
+    leaves    padded with zeros to whole blocks
+
+An entry is computed from its block alone, so it depends on what is there and not on what was there before.
+"""
+
+from collections.abc import Callable
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import errors
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+_SHIFT = 4
+WIDTH = 1 << _SHIFT
+"""How many entries a block has."""
+WIDEST_TOP = 4096
+"""How many entries the top has at most."""
+_CHUNK = 1 << 16
+
+
+class Levels:
+    """Levels of blocks above the leaves: each entry is the reduction of a block of 16 entries of the level below.
+
+    Args:
+        reduce: Answers the reductions [n] of blocks [n, 16], each from its block alone.
+        lowest: The leaves; they are shared, not copied.
+    """
+
+    def __init__(self, reduce: Callable[[Floats], Floats], lowest: Floats) -> None:
+        self._reduce = reduce
+        self.levels = [lowest]
+        """The leaves, and above them level after level up to the top."""
+        self.blocks: list[Floats] = []
+        """Each level below the top again, as blocks [n, 16]."""
+        while len(self.levels[-1]) > WIDEST_TOP:
+            self.blocks.append(self.levels[-1].reshape(-1, WIDTH))
+            self.levels.append(leaves(len(self.blocks[-1])))
+
+    def recompute(self, slots: Ints) -> None:
+        """Brings what stands above the leaves `slots` [k] up to date."""
+        nodes = slots
+        for blocks, parents in zip(self.blocks, self.levels[1:], strict=True):
+            nodes = nodes >> _SHIFT
+            if len(nodes) > _CHUNK:
+                nodes = np.unique(nodes)
+            for start in range(0, len(nodes), _CHUNK):
+                some = nodes[start : start + _CHUNK]
+                parents[some] = self._reduce(blocks.take(some, axis=0))
+
+    def check(self, name: str) -> None:
+        """Recomputes all levels.
+
+        Raises:
+            CorruptionError: One is not what the level below makes it.
+        """
+        for height, (blocks, parents) in enumerate(zip(self.blocks, self.levels[1:], strict=True), start=1):
+            expected = np.zeros(len(parents))
+            expected[: len(blocks)] = self._reduce(blocks)
+            is_wrong = parents != expected
+            if is_wrong.any():
+                entry = int(is_wrong.argmax())
+                raise errors.CorruptionError(
+                    f"{name} {entry} of level {height} must be {expected[entry]}, found {parents[entry]}"
+                )
+
+
+def leaves(count: int) -> Floats:
+    """Answers zeros for `count` entries of a level, in whole blocks unless they can be the top."""
+    return np.zeros(count if count <= WIDEST_TOP else -(-count // WIDTH) * WIDTH)
+
+
+def sums(blocks: Floats) -> Floats:
+    """Answers the sums [n] of blocks [n, m], added up in one order whatever n is."""
+    # Twice as fast as blocks.sum(axis=1), and like it one order of additions for every block.
+    totals: Floats = np.einsum("ij->i", blocks)
+    return totals
+
+
+def maxima(blocks: Floats) -> Floats:
+    """Answers the largest entries [n] of blocks [n, m]."""
+    # numpy compares whole rows at a time, and these rows are long where those of `blocks` are short.
+    largest: Floats = blocks.T.copy().max(axis=0)
+    return largest
+
+
+def minima(blocks: Floats) -> Floats:
+    """Answers the smallest entries [n] above zero of `blocks` [n, m], infinity where there is none."""
+    weights = blocks.T.copy()
+    np.copyto(weights, math.inf, where=weights == 0)
+    smallest: Floats = weights.min(axis=0)
+    return smallest

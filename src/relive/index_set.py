@@ -1,0 +1,217 @@
+"""A set of numbers 0 .. capacity - 1 from which uniform draws cost O(1).
+
+    numbers      7 2 9 4 | - - - -      what is in, densely, in no order
+    positions    . . 1 . 3 . . 0 . 2    where each number stands among them, negative if it is out
+
+Taking out fills the holes with the numbers that stood last, so that what is in stays dense.
+
+A ring adds numbers in cyclic order behind the newest and takes them out in cyclic order from the oldest. While that is
+all that happens, what is in is an interval, and a first number and a count say it all:
+
+    capacity 8, first 6, count 5:       6 7 0 1 2
+
+The first call out of that order turns the interval into the two arrays, for good until `clear`. Answers are the same.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import checks
+from relive import errors
+
+Ints = npt.NDArray[np.int64]
+
+
+class IndexSet:
+    """A set of numbers, empty at first.
+
+    Args:
+        capacity: The numbers that may be in are 0 .. capacity - 1.
+
+    Raises:
+        ArgumentError: `capacity` is not an integer of at least 1.
+
+    >>> import numpy as np
+    >>> from relive import index_set
+    >>> slots = index_set.IndexSet(10)
+    >>> slots.add(np.arange(6))
+    >>> slots.remove(np.array([1, 4]))
+    >>> slots.contains(np.array([3, 4]))
+    array([ True, False])
+    >>> sorted(slots.numbers().tolist())
+    [0, 2, 3, 5]
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = checks.integer_of_at_least_one("capacity", capacity)
+        self._first = 0
+        self._count = 0
+        # None while what is in is the interval of _count numbers from _first on; from anywhere while it is empty.
+        self._arrays: _Arrays | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def capacity(self) -> int:
+        """How many numbers there can be."""
+        return self._capacity
+
+    def add(self, numbers: Ints) -> None:
+        """Puts in `numbers` [k], none of which may be in. O(k).
+
+        Raises:
+            OutOfRangeError: A number is not in [0, capacity).
+            ArgumentError: A number is in, or given twice.
+        """
+        self._require_range(numbers)
+        if self._arrays is None:
+            first = self._first if self._count else int(numbers[0]) if len(numbers) else 0
+            if self._count + len(numbers) <= self._capacity and self._follow(first + self._count, numbers):
+                self._first = first
+                self._count += len(numbers)
+                return
+        arrays = self._arrays or _Arrays(self._capacity, self.numbers())
+        arrays.add(self._count, numbers)
+        self._arrays = arrays
+        self._count += len(numbers)
+
+    def remove(self, numbers: Ints) -> None:
+        """Takes out `numbers` [k], all of which must be in. O(k).
+
+        Raises:
+            OutOfRangeError: A number is not in [0, capacity).
+            ArgumentError: A number is not in, or given twice.
+        """
+        self._require_range(numbers)
+        if self._arrays is None and len(numbers) <= self._count and self._follow(self._first, numbers):
+            self._first = (self._first + len(numbers)) % self._capacity
+            self._count -= len(numbers)
+            return
+        arrays = self._arrays or _Arrays(self._capacity, self.numbers())
+        arrays.remove(self._count, numbers)
+        self._arrays = arrays
+        self._count -= len(numbers)
+
+    def contains(self, numbers: Ints) -> npt.NDArray[np.bool_]:
+        """Answers which of `numbers` [k] are in [k]. O(k).
+
+        Raises:
+            OutOfRangeError: A number is not in [0, capacity).
+        """
+        self._require_range(numbers)
+        if self._arrays is None:
+            return (numbers - self._first) % self._capacity < self._count
+        return self._arrays.positions[numbers] >= 0
+
+    def numbers(self) -> Ints:
+        """Answers what is in [count], in no order that means anything, as a copy."""
+        return self._at(np.arange(self._count))
+
+    def sample(self, size: int, rng: np.random.Generator) -> Ints:
+        """Answers `size` of the numbers that are in [size], uniformly and with replacement. O(size).
+
+        Raises:
+            ArgumentError: `size` is not an integer of at least 1.
+            NotReadyError: Nothing is in.
+        """
+        size = checks.integer_of_at_least_one("size", size)
+        if self._count == 0:
+            raise errors.NotReadyError("sample found nothing in the set: add numbers first")
+        return self._at(rng.integers(self._count, size=size))
+
+    def clear(self) -> None:
+        """Takes everything out, and makes do with an interval again."""
+        self._count = 0
+        self._arrays = None
+
+    def check(self) -> None:
+        """Recounts. O(capacity).
+
+        Raises:
+            CorruptionError: The arrays do not agree, or the count is impossible.
+        """
+        if not (0 <= self._count <= self._capacity and 0 <= self._first < self._capacity):
+            raise errors.CorruptionError(
+                f"a set of {self._capacity} numbers must be at most that many from one of them on, "
+                f"found {self._count} from {self._first} on"
+            )
+        if self._arrays is not None:
+            self._arrays.check(self._count)
+
+    def _at(self, positions: Ints) -> Ints:
+        """Answers the numbers [k] at `positions` [k] in [0, count)."""
+        if self._arrays is None:
+            return (self._first + positions) % self._capacity
+        return self._arrays.numbers[positions].astype(np.int64, copy=False)
+
+    def _follow(self, first: int, numbers: Ints) -> bool:
+        """Answers whether `numbers` are the cyclic run from `first` on."""
+        return bool((numbers == (first + np.arange(len(numbers))) % self._capacity).all())
+
+    def _require_range(self, numbers: Ints) -> None:
+        if len(numbers) and (numbers.min() < 0 or numbers.max() >= self._capacity):
+            row = int(((numbers < 0) | (numbers >= self._capacity)).argmax())
+            raise errors.OutOfRangeError(f"numbers must be in [0, {self._capacity}), got {numbers[row]} in row {row}")
+
+
+class _Arrays:
+    """The two arrays of a set of any numbers; how many are in, the set knows."""
+
+    def __init__(self, capacity: int, members: Ints) -> None:
+        dtype = _dtype_for(capacity)
+        self.numbers: npt.NDArray[np.int32 | np.int64] = np.zeros(capacity, dtype)
+        self.positions: npt.NDArray[np.int32 | np.int64] = np.full(capacity, -1, dtype)
+        self.add(0, members)
+
+    def add(self, count: int, numbers: Ints) -> None:
+        """Puts `numbers` [k] behind the `count` that are in."""
+        is_in = self.positions[numbers] >= 0
+        if is_in.any():
+            row = int(is_in.argmax())
+            raise errors.ArgumentError(f"numbers must not be in the set, got {numbers[row]} in row {row}")
+        end = count + len(numbers)
+        ranks = np.arange(count, end)
+        self.positions[numbers] = ranks
+        # A number given twice now has the later of its two positions.
+        if (self.positions[numbers] != ranks).any():
+            self.positions[numbers] = -1
+            raise errors.ArgumentError(f"numbers must be distinct, got {checks.shown(numbers)}")
+        self.numbers[count:end] = numbers
+
+    def remove(self, count: int, numbers: Ints) -> None:
+        """Takes `numbers` [k] out of the `count` that are in."""
+        holes = self.positions[numbers]
+        is_out = holes < 0
+        if is_out.any():
+            row = int(is_out.argmax())
+            raise errors.ArgumentError(f"numbers must be in the set, got {numbers[row]} in row {row}")
+        marks = -1 - np.arange(len(numbers))
+        self.positions[numbers] = marks
+        # A number given twice now has the later of its two marks.
+        if (self.positions[numbers] != marks).any():
+            self.positions[numbers] = holes
+            raise errors.ArgumentError(f"numbers must be distinct, got {checks.shown(numbers)}")
+        left = count - len(numbers)
+        # Of those that stood last some are out themselves; the others are exactly as many as the holes before them.
+        last = self.numbers[left:count]
+        movers = last[self.positions[last] >= 0]
+        holes = holes[holes < left]
+        self.numbers[holes] = movers
+        self.positions[movers] = holes
+
+    def check(self, count: int) -> None:
+        """Raises CorruptionError if the arrays are not those of `count` numbers."""
+        is_wrong = self.positions[self.numbers[:count]] != np.arange(count)
+        if is_wrong.any():
+            rank = int(is_wrong.argmax())
+            number = self.numbers[rank]
+            raise errors.CorruptionError(f"number {number} must stand at {rank}, found it at {self.positions[number]}")
+        found = np.count_nonzero(self.positions >= 0)
+        if found != count:
+            raise errors.CorruptionError(f"a set must have as many positions as numbers, {count}, found {found}")
+
+
+def _dtype_for(capacity: int) -> type[np.int32 | np.int64]:
+    """Answers the smaller dtype that holds every position and its mark."""
+    return np.int32 if capacity < 2**31 else np.int64

@@ -1,0 +1,61 @@
+"""Schedules: settings that change as a buffer is drawn from. They keep no state: the buffer counts the ticks."""
+
+import abc
+import fractions
+import math
+
+from relive import checks
+
+
+class Schedule(abc.ABC):
+    """A number for each tick; a rule of your own is a subclass with one method."""
+
+    @abc.abstractmethod
+    def value(self, tick: int) -> float:
+        """Answers the value at `tick`, which counts from 0."""
+
+
+class LinearSchedule(Schedule):
+    """Goes from `start` at tick 0 in a straight line to `end` at tick `steps`, and stays there.
+
+        value(tick) = start + (end - start) * min(tick / steps, 1)
+
+    rounded once: it is the float nearest to what one gets on paper from the decimals that `start` and `end` print as.
+
+    Args:
+        start: The first value.
+        end: The last value.
+        steps: How many ticks it takes, at least 1.
+
+    Raises:
+        ArgumentError: A value is not a finite number, or `steps` is not an integer of at least 1.
+
+    >>> from relive import schedules
+    >>> beta = schedules.LinearSchedule(0.4, 1.0, steps=100_000)
+    >>> beta.value(0), beta.value(11), beta.value(50_000), beta.value(100_000), beta.value(100_001)
+    (0.4, 0.400066, 0.7, 1.0, 1.0)
+    """
+
+    def __init__(self, start: float, end: float, steps: int) -> None:
+        self.start = checks.finite_number("start", start)
+        self.end = checks.finite_number("end", end)
+        self.steps = checks.integer_of_at_least_one("steps", steps)
+        start_exactly, end_exactly = fractions.Fraction(repr(self.start)), fractions.Fraction(repr(self.end))
+        # Both ends as whole numbers of one unit: then only the division rounds, and it rounds to the nearest float.
+        self._units = math.lcm(start_exactly.denominator, end_exactly.denominator)
+        self._start_units = int(start_exactly * self._units)
+        self._end_units = int(end_exactly * self._units)
+
+    def __repr__(self) -> str:
+        return f"LinearSchedule({self.start!r}, {self.end!r}, {self.steps})"
+
+    def value(self, tick: int) -> float:
+        """Answers the value at `tick`: a schedule counts draws from 0.
+
+        Raises:
+            ArgumentTypeError: `tick` is not an integer.
+            ArgumentError: `tick` is negative.
+        """
+        past = min(checks.integer_of_at_least_zero("tick", tick), self.steps)
+        units = self._start_units * (self.steps - past) + self._end_units * past
+        return units / (self._units * self.steps)

@@ -1,0 +1,613 @@
+from collections.abc import Callable, Iterator
+import contextlib
+import fractions
+import itertools
+import math
+from typing import Any
+from unittest import mock
+
+import hypothesis
+from hypothesis import stateful
+from hypothesis import strategies as st
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from relive import block_levels
+from relive import errors
+from relive import sum_tree
+from relive import testing
+
+Floats = npt.NDArray[np.float64]
+
+# So narrow a top gives a tree of this many leaves several levels of blocks; the widest gives it none.
+TOPS = st.sampled_from([1, 3, 20, 4096])
+EIGHTHS = st.integers(0, 40).map(lambda eighths: eighths / 8)
+ANY_WEIGHT = st.floats(0, 1e300)
+
+
+@contextlib.contextmanager
+def narrow(widest_top: int, chunk: int = 7) -> Iterator[None]:
+    with mock.patch.object(block_levels, "WIDEST_TOP", widest_top), mock.patch.object(block_levels, "_CHUNK", chunk):
+        yield
+
+
+def tree_of(weights: Any) -> sum_tree.SumTree:
+    tree = sum_tree.SumTree(len(weights))
+    tree.set(np.arange(len(weights)), weights)
+    return tree
+
+
+def levels_of(tree: sum_tree.SumTree) -> list[list[float]]:
+    return [level.tolist() for level in tree._sums.levels]
+
+
+class NaiveTree:
+    """Weights in a list, looked at one by one."""
+
+    def __init__(self, capacity: int) -> None:
+        self.weights = [0.0] * capacity
+
+    def find(self, mass: float) -> int:
+        ends = list(itertools.accumulate(self.weights))
+        if mass == ends[-1]:
+            return max(leaf for leaf, weight in enumerate(self.weights) if weight > 0)
+        return next(leaf for leaf, end in enumerate(ends) if mass < end)
+
+
+class Constant(np.random.Generator):
+    """A generator that always draws the same number."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__(np.random.PCG64(0))
+        self.number = number
+
+    def random(self, size: Any = None, *_: Any, **__: Any) -> Any:
+        return np.full(size, self.number)
+
+
+class SumTreeMachine(stateful.RuleBasedStateMachine):
+    """A sum tree beside a list. Eighths are summed without rounding, so every answer is equal."""
+
+    @stateful.initialize(capacity=st.integers(1, 300), widest_top=TOPS)
+    def start(self, capacity: int, widest_top: int) -> None:
+        self.narrowed = contextlib.ExitStack()
+        self.narrowed.enter_context(narrow(widest_top))
+        self.tree = sum_tree.SumTree(capacity)
+        self.naive = NaiveTree(capacity)
+
+    def teardown(self) -> None:
+        if hasattr(self, "narrowed"):
+            self.narrowed.close()
+
+    def leaves(self, chosen: st.DataObject) -> list[int]:
+        return chosen.draw(st.lists(st.integers(0, self.tree.capacity - 1), max_size=40))
+
+    @stateful.rule(chosen=st.data())
+    def set_some(self, chosen: st.DataObject) -> None:
+        leaves = self.leaves(chosen)
+        weights = chosen.draw(st.lists(EIGHTHS, min_size=len(leaves), max_size=len(leaves)))
+        self.tree.set(leaves, weights)
+        for leaf, weight in zip(leaves, weights, strict=True):
+            self.naive.weights[leaf] = weight
+
+    @stateful.rule(chosen=st.data(), weight=EIGHTHS)
+    def set_some_to_one_weight(self, chosen: st.DataObject, weight: float) -> None:
+        leaves = self.leaves(chosen)
+        self.tree.set(leaves, weight)
+        for leaf in leaves:
+            self.naive.weights[leaf] = weight
+
+    @stateful.rule(chosen=st.data(), wrong=st.sampled_from([-0.125, math.nan, math.inf, 1e308]))
+    def be_refused(self, chosen: st.DataObject, wrong: float) -> None:
+        leaves = self.leaves(chosen)
+        with pytest.raises(errors.ArgumentError):
+            self.tree.set([*leaves, 0], [*[5.0] * len(leaves), wrong])
+        with pytest.raises(errors.OutOfRangeError):
+            self.tree.set([*leaves, chosen.draw(st.sampled_from([-1, self.tree.capacity]))], 5.0)
+
+    @stateful.rule()
+    def clear(self) -> None:
+        self.tree.clear()
+        self.naive = NaiveTree(self.tree.capacity)
+
+    @stateful.precondition(lambda self: any(self.naive.weights))
+    @stateful.rule()
+    def ask_for_the_largest(self) -> None:
+        assert self.tree.max == max(self.naive.weights)
+
+    @stateful.precondition(lambda self: any(self.naive.weights))
+    @stateful.rule()
+    def ask_for_the_smallest(self) -> None:
+        assert self.tree.min == min(weight for weight in self.naive.weights if weight > 0)
+
+    @stateful.invariant()
+    def weights_and_total_are_equal(self) -> None:
+        assert self.tree.get(range(self.tree.capacity)).tolist() == self.naive.weights
+        assert self.tree.total == sum(self.naive.weights)
+
+    @stateful.invariant()
+    def every_mass_finds_the_same_leaf(self) -> None:
+        if self.tree.total > 0:
+            masses = np.arange(0, self.tree.total + 0.0625, 0.0625 * max(1, int(self.tree.total) // 20))
+            masses = np.concatenate([masses[masses <= self.tree.total], [self.tree.total]])
+            assert self.tree.find(masses).tolist() == [self.naive.find(mass) for mass in masses.tolist()]
+
+    @stateful.invariant()
+    def the_audit_passes(self) -> None:
+        self.tree.check()
+
+
+SumTreeMachine.TestCase.settings = hypothesis.settings(max_examples=50, stateful_step_count=12)
+TestSumTree = SumTreeMachine.TestCase
+
+
+def test_masses_find_the_leaf_in_whose_half_open_interval_they_lie() -> None:
+    tree = tree_of([0.5, 1.0, 0.5, 0.5])
+    assert tree.total == 2.5
+    assert tree.find([1.5, 1.0, 0.5, 0.49, 0.0, 2.0, 2.5]).tolist() == [2, 1, 1, 0, 0, 3, 3]
+
+
+@pytest.mark.parametrize("widest_top", [1, 3, 4096])
+def test_leaves_keep_their_order_at_every_capacity(widest_top: int) -> None:
+    for capacity in range(1, 66):
+        with narrow(widest_top):
+            tree = tree_of(np.ones(capacity))
+        leaves = list(range(capacity))
+        assert tree.find(np.arange(capacity)).tolist() == leaves
+        assert tree.find(np.arange(capacity) + 0.5).tolist() == leaves
+        assert tree.find(np.nextafter(np.arange(capacity) + 1.0, 0)).tolist() == leaves
+        assert tree.find([capacity]).tolist() == leaves[-1:]
+
+
+def test_a_tree_of_several_levels_finds_every_leaf_of_its_own_accord() -> None:
+    """Capacities around a whole number of blocks, and around the widest top; no constant is changed here."""
+    for capacity in [4095, 4096, 4097, 4112, 4113, 65_535, 65_536, 65_537, 70_001]:
+        weights = np.arange(capacity) % 3 / 8
+        tree = tree_of(weights)
+        ends = weights.cumsum()
+        live = np.flatnonzero(weights)
+        assert tree.total == ends[-1]
+        assert np.array_equal(tree.find((ends - weights)[live]), live)
+        assert np.array_equal(tree.find(np.nextafter(ends, 0)[live]), live)
+        tree.check()
+
+
+@hypothesis.given(
+    old=st.lists(ANY_WEIGHT, min_size=60, max_size=60),
+    new=st.lists(ANY_WEIGHT, min_size=60, max_size=60),
+    order=st.permutations(range(60)),
+    batch=st.integers(1, 60),
+    widest_top=TOPS,
+)
+def test_old_weights_leave_no_trace(
+    old: list[float], new: list[float], order: list[int], batch: int, widest_top: int
+) -> None:
+    """A tree depends on its weights, not on their history, nor on how many were set at a time."""
+    with narrow(widest_top):
+        used, fresh = tree_of(old), tree_of(new)
+        for start in range(0, 60, batch):
+            leaves = order[start : start + batch]
+            used.set(leaves, [new[leaf] for leaf in leaves])
+    assert levels_of(used) == levels_of(fresh)
+    assert used.total == fresh.total
+
+
+def test_two_hundred_thousand_sets_leave_no_trace() -> None:
+    rng = np.random.default_rng(0)
+    used = sum_tree.SumTree(5000)
+    for _ in range(200):
+        used.set(rng.integers(5000, size=1000), 10 ** rng.uniform(-6, 6, size=1000))
+    used.set(np.arange(5000), 1e-6)
+    assert used.total == tree_of(np.full(5000, 1e-6)).total
+    used.set(np.arange(5000), 0.0)
+    assert used.total == 0.0
+
+
+def test_the_total_is_that_of_the_leaves_after_weights_of_any_size() -> None:
+    rng = np.random.default_rng(1)
+    tree = sum_tree.SumTree(5000)
+    for _ in range(200):
+        tree.set(rng.integers(5000, size=500), 10 ** rng.uniform(-8, 8, size=500))
+        assert tree.total == pytest.approx(math.fsum(tree.get(range(5000))), rel=1e-12, abs=0)
+
+
+@hypothesis.given(
+    weights=st.lists(st.one_of(st.just(0.0), ANY_WEIGHT, st.floats(0, 1e-300)), min_size=1, max_size=80).filter(any),
+    shares=st.lists(st.floats(0, 1), min_size=1, max_size=30),
+    widest_top=TOPS,
+)
+def test_whatever_the_weights_a_mass_finds_a_live_leaf_where_it_lies(
+    weights: list[float], shares: list[float], widest_top: int
+) -> None:
+    with narrow(widest_top):
+        tree = tree_of(weights)
+    ends = np.cumsum(weights)
+    near = np.concatenate([ends, np.nextafter(ends, 0), np.nextafter(ends, math.inf), np.array(shares) * tree.total])
+    masses = np.sort(near[near <= tree.total])
+    masses = np.append(masses, [np.nextafter(tree.total, 0), tree.total])
+    leaves = tree.find(masses)
+    assert (tree.get(leaves) > 0).all()
+    assert (np.diff(leaves) >= 0).all()
+    exact_ends = [fractions.Fraction(0), *itertools.accumulate(map(fractions.Fraction, weights))]
+    slack = exact_ends[-1] * fractions.Fraction(1, 10**12) + fractions.Fraction(5e-324) * 100
+    for mass, leaf in zip(masses.tolist(), leaves.tolist(), strict=True):
+        assert exact_ends[leaf] - slack <= fractions.Fraction(mass) <= exact_ends[leaf + 1] + slack
+
+
+@hypothesis.given(
+    weights=st.lists(ANY_WEIGHT, min_size=40, max_size=40).filter(any), widest_top=TOPS, seed=st.integers(0, 99)
+)
+def test_a_mass_finds_the_same_leaf_alone_and_in_a_batch(weights: list[float], widest_top: int, seed: int) -> None:
+    with narrow(widest_top):
+        tree = tree_of(weights)
+    masses = np.random.default_rng(seed).random(20) * tree.total
+    assert tree.find(masses).tolist() == [int(tree.find([mass])[0]) for mass in masses]
+
+
+def test_weights_far_apart_are_all_found() -> None:
+    tree = tree_of([1e8, 1e-8, 1e8])
+    assert tree.find([0.0, np.nextafter(1e8, 0), 1e8, 1e8 + 1e-7, tree.total]).tolist() == [0, 0, 1, 2, 2]
+
+
+@pytest.mark.parametrize("weights", [[1, 2, 3, 4], [4, 0, 0, 1, 0, 5], [1e-8, 3e-8], [1e8, 3e8]])
+@pytest.mark.parametrize("draw", [sum_tree.SumTree.sample, sum_tree.SumTree.stratified_sample])
+@pytest.mark.parametrize("size", [1, 2, 40])
+def test_draws_are_in_proportion_to_the_weights(size: int, draw: Any, weights: list[float]) -> None:
+    tree = sum_tree.SumTree(6000)
+    leaves = np.arange(len(weights)) * 997
+    tree.set(np.arange(6000), 1e8)
+    tree.set(np.arange(6000), 0.0)
+    tree.set(leaves, weights)
+    rng = np.random.default_rng(2)
+    drawn = np.bincount(np.concatenate([draw(tree, size, rng) for _ in range(2000 // size)]), minlength=6000)
+    assert drawn.sum() == drawn[leaves].sum() == 2000
+    testing.assert_frequencies(drawn[leaves].tolist(), [weight / sum(weights) for weight in weights])
+
+
+def test_each_place_of_a_stratified_batch_is_a_draw_from_all() -> None:
+    """The batch is shuffled: its first draw is not always from the first stratum."""
+    tree, rng = tree_of(np.ones(5)), np.random.default_rng(3)
+    batches = np.array([tree.stratified_sample(5, rng) for _ in range(1000)])
+    for place in range(5):
+        testing.assert_frequencies(np.bincount(batches[:, place], minlength=5).tolist(), [0.2] * 5)
+
+
+@pytest.mark.parametrize("number", [0.0, 0.5, 1 - 2**-53])
+@pytest.mark.parametrize("size", [1, 3, 7, 256, 5000])
+def test_each_stratum_is_drawn_from_once(number: float, size: int) -> None:
+    """Also where the point drawn rounds to the end of its stratum, which is not in it."""
+    for weight in (2.0, 2.0**-20):
+        leaves = tree_of(np.full(size, weight)).stratified_sample(size, Constant(number))
+        assert sorted(leaves.tolist()) == list(range(size))
+
+
+@pytest.mark.parametrize("share", [0, 1, 7, 15])
+def test_a_stratum_is_drawn_from_evenly(share: int) -> None:
+    for size in (1, 2, 5, 300):
+        leaves = tree_of(np.full(16 * size, 0.125)).stratified_sample(size, Constant(share / 16))
+        assert sorted(leaves.tolist()) == [16 * stratum + share for stratum in range(size)]
+
+
+def test_the_last_stratum_ends_at_the_total_however_that_divides() -> None:
+    for size in range(1, 300):
+        leaves = tree_of([0.0, *[0.1] * 7, 0.0]).stratified_sample(size, Constant(1 - 2**-53))
+        assert len(leaves) == size
+        assert leaves.max() == 7
+
+
+def test_rounding_never_leads_to_a_weight_of_zero() -> None:
+    """Blocks that end in zeros, and masses at the very end of each weight."""
+    rng = np.random.default_rng(6)
+    for scale in (1e-3, 1e3):
+        for _ in range(40):
+            weights = scale * rng.random(300) * (rng.random(300) < 0.4)
+            with narrow(1):
+                tree = tree_of(weights)
+            ends = weights.cumsum()
+            masses = np.sort(np.concatenate([np.nextafter(ends, 0), ends, np.nextafter(ends, math.inf)]))
+            leaves = tree.find(masses[masses <= tree.total])
+            assert (tree.get(leaves) > 0).all()
+            assert (np.diff(leaves) >= 0).all()
+
+
+@pytest.mark.parametrize("number", [0.0, 1 - 2**-53])
+@pytest.mark.parametrize("draw", [sum_tree.SumTree.sample, sum_tree.SumTree.stratified_sample])
+@pytest.mark.parametrize("weight", [0.3, 5e-324, 1e300])
+@pytest.mark.parametrize("widest_top", [1, 4096])
+def test_a_weight_of_zero_is_never_drawn(number: float, draw: Any, weight: float, widest_top: int) -> None:
+    with narrow(widest_top):
+        tree = sum_tree.SumTree(300)
+    live = [17, 40, 41, 260]
+    tree.set(live, weight)
+    assert set(draw(tree, 64, Constant(number)).tolist()) <= set(live)
+
+
+@pytest.mark.parametrize("draw", [sum_tree.SumTree.sample, sum_tree.SumTree.stratified_sample])
+def test_the_same_generator_gives_the_same_draws(draw: Any) -> None:
+    tree = tree_of(np.arange(5000))
+    first, second = (draw(tree, 50, np.random.default_rng(4)) for _ in range(2))
+    assert np.array_equal(first, second)
+    assert first.dtype == np.int64
+    assert first.shape == (50,)
+
+
+@pytest.mark.parametrize("draw", [sum_tree.SumTree.sample, sum_tree.SumTree.stratified_sample])
+def test_draws_reach_from_the_first_leaf_to_the_last(draw: Any) -> None:
+    for capacity in (1, 3, 5000):
+        tree = tree_of(np.ones(capacity))
+        assert draw(tree, 1, Constant(0.0)).tolist() == [0]
+        assert draw(tree, 1, Constant(1 - 2**-53)).tolist() == [capacity - 1]
+
+
+def test_a_batch_of_one_stays_a_batch() -> None:
+    for capacity in (3, 5000):
+        tree = tree_of(np.ones(capacity))
+        assert tree.find([1.5]).tolist() == [1]
+        assert tree.get([1]).shape == tree.sample(1, np.random.default_rng(0)).shape == (1,)
+        assert tree.stratified_sample(1, np.random.default_rng(0)).shape == (1,)
+
+
+def test_nothing_is_set_got_or_found_without_an_error() -> None:
+    tree = tree_of([1.0, 2.0])
+    tree.set([], [])
+    tree.set(np.zeros(0, np.int64), 5.0)
+    assert tree.get([]).dtype == np.float64
+    assert tree.find([]).dtype == np.int64
+    assert tree.get([]).shape == tree.find([]).shape == (0,)
+    assert tree.total == 3.0
+
+
+def test_any_kind_of_number_is_a_weight_and_any_kind_of_integer_a_leaf() -> None:
+    tree = sum_tree.SumTree(200)
+    read_only = np.array([3.0, 4.0])
+    read_only.flags.writeable = False
+    tree.set((0, 1), read_only)
+    tree.set(np.array([2, 3], np.uint8), np.array([0.5, 1.5], np.float16))
+    tree.set(np.arange(10)[4:8:2], [True, 7])
+    tree.set(np.array([199], np.uint64), np.int8(2))
+    assert tree.get([0, 1, 2, 3, 4, 5, 6, 199]).tolist() == [3, 4, 0.5, 1.5, 1, 0, 7, 2]
+
+
+def test_what_goes_in_and_comes_out_is_copied() -> None:
+    tree, weights, leaves = sum_tree.SumTree(3), np.ones(3), np.arange(3)
+    tree.set(leaves, weights)
+    weights[:] = 9
+    leaves[:] = 0
+    tree.get([0, 1, 2])[:] = 9
+    masses = np.array([3.0])
+    found = tree.find(masses)
+    assert (found.tolist(), masses.tolist(), tree.total) == ([2], [3.0], 3.0)
+    tree.check()
+
+
+def test_the_last_of_a_leaf_named_twice_counts() -> None:
+    for capacity in (4, 5000):
+        tree = sum_tree.SumTree(capacity)
+        tree.set([1, 2, 1, 1], [5.0, 3.0, 7.0, 0.25])
+        assert tree.get([1, 2]).tolist() == [0.25, 3.0]
+        assert tree.total == 3.25
+        tree.check()
+
+
+def test_an_empty_tree_has_a_total_of_zero_and_nothing_else() -> None:
+    tree = sum_tree.SumTree(5000)
+    tree.set([3, 4], [1.0, 2.0])
+    tree.set([3, 4], -0.0)
+    assert str(tree.total) == "0.0"
+    rng = np.random.default_rng(0)
+    state = rng.bit_generator.state
+    calls: dict[str, Callable[[], object]] = {
+        "max": lambda: tree.max,
+        "min": lambda: tree.min,
+        "find": lambda: tree.find([0.0]),
+        "sample": lambda: tree.sample(1, rng),
+        "stratified_sample": lambda: tree.stratified_sample(1, rng),
+    }
+    for name, call in calls.items():
+        with pytest.raises(errors.NotReadyError, match=f"^{name} found all weights zero: set a weight above 0 first$"):
+            call()
+    assert rng.bit_generator.state == state
+
+
+def test_extremes_are_right_however_many_leaves_were_set_since() -> None:
+    rng = np.random.default_rng(5)
+    tree = sum_tree.SumTree(9000)
+    weights = np.zeros(9000)
+    for batch in [1, 3, 561, 1, 562, 2, 563, 9000, 70, 1, 0, 8999, 1]:
+        for _ in range(3):
+            leaves = rng.permutation(9000)[:batch]
+            weights[leaves] = rng.integers(4, size=batch) * rng.random(batch)
+            tree.set(leaves, weights[leaves])
+            tree.set([8999], [weights[8999]])
+            if weights.any():
+                assert tree.min == weights[weights > 0].min()
+                tree.set([8998], [weights[8998]])
+                assert tree.max == weights.max()
+        tree.check()
+    tree.clear()
+    tree.set([77], [2.0])
+    assert (tree.max, tree.min) == (2.0, 2.0)
+
+
+def test_extremes_are_read_off_the_top_alone() -> None:
+    """A weight written behind the tree's back is not seen, so nobody looked through all of them."""
+    tree = tree_of(np.ones(5000))
+    assert (tree.max, tree.min) == (1.0, 1.0)
+    tree._sums.levels[0][7:9] = [5.0, 0.5]
+    assert (tree.max, tree.min) == (1.0, 1.0)
+    tree.set([9], [1.0])
+    assert (tree.max, tree.min) == (5.0, 0.5)
+
+
+def test_more_leaves_than_a_chunk_are_set_at_once() -> None:
+    leaves = np.tile(np.arange(80_000), 20)
+    weights = np.arange(1_600_000) / 8
+    tree = sum_tree.SumTree(80_000)
+    tree.set(leaves, weights)
+    assert np.array_equal(tree.get(np.arange(80_000)), weights[-80_000:])
+    assert tree.total == weights[-80_000:].sum()
+    tree.check()
+
+
+def test_the_largest_weights_have_a_finite_total() -> None:
+    for capacity in (1, 3, 4097):
+        tree = sum_tree.SumTree(capacity)
+        limit = tree.heaviest
+        assert limit > 1e304
+        tree.set(np.arange(capacity), limit)
+        assert tree.total == pytest.approx(capacity * limit)
+        assert tree.total < math.inf
+        tree.check()
+        assert tree.stratified_sample(3, np.random.default_rng(0)).max() < capacity
+        with pytest.raises(errors.ArgumentError, match="or sums could overflow, got .* in row 1$"):
+            tree.set([0, 0], [limit, np.nextafter(limit, math.inf)])
+
+
+@pytest.mark.parametrize(
+    ("leaves", "error", "message"),
+    [
+        ([0, 8], errors.OutOfRangeError, r"in \[0, 8\), got 8 in row 1"),
+        ([0, -1], errors.OutOfRangeError, r"in \[0, 8\), got -1 in row 1"),
+        (np.array([2**64 - 1], np.uint64), errors.OutOfRangeError, r"in \[0, 8\), got 18446744073709551615 in row 0"),
+        ([0, 1.0], errors.ArgumentTypeError, "integers, got float64"),
+        ([True], errors.ArgumentTypeError, "integers, got bool"),
+        (["a"], errors.ArgumentTypeError, "integers, got <U1"),
+        ([[0], [1, 2]], errors.ArgumentTypeError, r"an array of numbers, got \[\[0\], \[1, 2\]\]"),
+        (3, errors.ArgumentError, r"of shape \[k\], got shape \(\)"),
+        ([[3]], errors.ArgumentError, r"of shape \[k\], got shape \(1, 1\)"),
+    ],
+)
+def test_leaves_that_are_not_there_are_refused_as_a_whole(leaves: Any, error: type[Exception], message: str) -> None:
+    tree = tree_of(np.arange(8))
+    before = levels_of(tree)
+    for call in (lambda: tree.set(leaves, 1.0), lambda: tree.get(leaves)):
+        with pytest.raises(error, match=f"^leaves must be {message}$"):
+            call()
+    assert levels_of(tree) == before
+
+
+@pytest.mark.parametrize(
+    ("weights", "error", "message"),
+    [
+        ([1], errors.ArgumentError, r"of shape \(2,\) or \(\), got \(1,\)"),
+        ([[1, 1]], errors.ArgumentError, r"of shape \(2,\) or \(\), got \(1, 2\)"),
+        ([0, -0.5], errors.ArgumentError, "finite and at least 0, got -0.5 for leaf 4 in row 1"),
+        ([1, math.nan], errors.ArgumentError, "finite and at least 0, got nan for leaf 4 in row 1"),
+        ([math.nan, -1], errors.ArgumentError, "finite and at least 0, got nan for leaf 3 in row 0"),
+        ([math.inf, 1], errors.ArgumentError, "finite and at least 0, got inf for leaf 3 in row 0"),
+        (-1, errors.ArgumentError, "finite and at least 0, got -1.0 for leaf 3 in row 0"),
+        (
+            [1, 1e308],
+            errors.ArgumentError,
+            r"at most 1.12356e\+307, or sums could overflow, got 1e\+308 for leaf 4 in row 1",
+        ),
+        ([1, np.finfo(np.longdouble).max], errors.ArgumentError, ".* for leaf 4 in row 1"),
+        (["1", "2"], errors.ArgumentTypeError, r"real numbers, got \['1', '2'\]"),
+        ([1, 1j], errors.ArgumentTypeError, r"real numbers, got \[1, 1j\]"),
+        ([1, None], errors.ArgumentTypeError, r"real numbers, got \[1, None\]"),
+        ([1, 10**400], errors.ArgumentTypeError, r"real numbers, got \[1, 10+\.\.\.0+\]"),
+    ],
+)
+def test_weights_that_are_none_are_refused_as_a_whole(weights: Any, error: type[Exception], message: str) -> None:
+    tree = tree_of(np.arange(8))
+    before = levels_of(tree)
+    with pytest.raises(error, match=f"^weights must be {message}$"):
+        tree.set([3, 4], weights)
+    assert levels_of(tree) == before
+    assert tree.total == 28.0
+
+
+def test_a_leaf_out_of_range_is_an_index_error() -> None:
+    for leaf in (-1, 4):
+        with pytest.raises(IndexError, match=rf"^leaves must be in \[0, 4\), got {leaf} in row 0$"):
+            sum_tree.SumTree(4).get([leaf])
+
+
+@pytest.mark.parametrize(
+    ("masses", "message"),
+    [
+        ([0.0, -0.001], r"masses must be in \[0, 2.5\], got -0.001 in row 1"),
+        ([0.0, 2.5000001], r"masses must be in \[0, 2.5\], got 2.5000001 in row 1"),
+        ([math.nan, 1.0], r"masses must be in \[0, 2.5\], got nan in row 0"),
+        (1.0, r"masses must be of shape \[k\], got shape \(\)"),
+        (["a"], r"masses must be real numbers, got \['a'\]"),
+    ],
+)
+def test_masses_that_lie_nowhere_are_refused(masses: Any, message: str) -> None:
+    with pytest.raises(errors.ArgumentError, match=f"^{message}$"):
+        tree_of([0.5, 1.0, 0.5, 0.5]).find(masses)
+
+
+@pytest.mark.parametrize("draw", [sum_tree.SumTree.sample, sum_tree.SumTree.stratified_sample])
+def test_a_size_below_one_is_refused(draw: Any) -> None:
+    with pytest.raises(errors.ArgumentError, match="^size must be at least 1, got 0$"):
+        draw(tree_of([1.0]), 0, np.random.default_rng(0))
+
+
+def test_a_capacity_below_one_is_refused() -> None:
+    with pytest.raises(errors.ArgumentError, match="^capacity must be at least 1, got 0$"):
+        sum_tree.SumTree(0)
+    assert sum_tree.SumTree(7).capacity == 7
+
+
+def broken(name: str) -> sum_tree.SumTree:
+    tree = tree_of(np.ones(4100))
+    assert (tree.max, tree.min) == (1.0, 1.0)
+    if name == "weight":
+        tree._sums.levels[0][3] = -1.0
+    elif name == "padding":
+        tree._sums.levels[0][4100] = 1.0
+    elif name == "sum":
+        tree._sums.levels[1][7] = 17.0
+    elif name == "masses":
+        assert tree.total == 4100.0
+        tree._masses[9] += 1.0
+    elif name == "start":
+        assert tree.total == 4100.0
+        tree._masses[0] = 1.0
+    elif name == "maximum":
+        tree._maxima.levels[1][0] = 2.0
+    elif name == "minimum":
+        tree._minima.levels[1][256] = math.inf
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("weight", r"weight of leaf 3 must be in \[0, 2.18591e\+304\], found -1.0"),
+        ("padding", "weights beyond leaf 4099 must be 0"),
+        ("sum", "sum 7 of level 1 must be 16.0, found 17.0"),
+        ("masses", "running sums of the top are not those of its entries"),
+        ("start", "running sums of the top are not those of its entries"),
+        ("maximum", "maximum 0 of level 1 must be 1.0, found 2.0"),
+        ("minimum", "minimum 256 of level 1 must be 1.0, found inf"),
+    ],
+)
+def test_the_audit_says_what_is_wrong(name: str, message: str) -> None:
+    broken("nothing").check()
+    with pytest.raises(errors.CorruptionError, match=f"^{message}$"):
+        broken(name).check()
+
+
+def test_a_mass_just_below_the_edge_of_a_block_finds_a_leaf_of_that_block() -> None:
+    """What is left of it within its block may by rounding be the whole of the block."""
+    for scale in (1e-6, 1.0, 1e6):
+        tree = sum_tree.SumTree(1 << 16)
+        weights = np.random.default_rng(5).random(1 << 16) * scale
+        tree.set(np.arange(1 << 16), weights)
+        edges = tree._running_masses()[1:]
+        leaves = tree.find(np.nextafter(edges, 0))
+        assert (leaves // 16).tolist() == list(range(len(edges)))
+        assert (weights[leaves] > 0).all()
+
+
+@pytest.mark.parametrize("good", [0.0, 0.5, 1.0])
+def test_the_first_wrong_weight_is_named_and_not_a_small_one_before_it(good: float) -> None:
+    tree = sum_tree.SumTree(4)
+    with pytest.raises(errors.ArgumentError, match="got -1.0 for leaf 3 in row 1$"):
+        tree.set([2, 3], [good, -1.0])
+    with pytest.raises(errors.ArgumentError, match="got -1.0 for leaf 3 in row 1$"):
+        tree.set([2, 3], [tree.heaviest, -1.0])
+    assert tree.total == 0.0
