@@ -1,0 +1,258 @@
+"""The timeline against a naive twin: a list of all rows that ever were, each with its episode as an object."""
+
+import dataclasses
+
+import hypothesis
+from hypothesis import strategies
+import numpy as np
+import pytest
+
+from relive import episode_table
+from relive import errors
+from relive import timeline as timeline_lib
+
+
+@dataclasses.dataclass(eq=False)
+class TwinEpisode:
+    keys: list[int] = dataclasses.field(default_factory=list)
+    end: int = episode_table.OPEN
+    knows_next: bool = False
+
+    @property
+    def complete(self) -> int:
+        return len(self.keys) - (not self.knows_next and self.end != episode_table.TERMINATED)
+
+
+class Twin:
+    def __init__(self, capacity: int, streams: int) -> None:
+        self.capacity = capacity
+        self.rows: list[tuple[TwinEpisode, int]] = []
+        self.oldest = 0
+        self.open: list[TwinEpisode | None] = [None] * streams
+
+    def evict(self, count: int) -> None:
+        self.oldest += count
+
+    def append(
+        self, streams: list[int], cuts: list[bool], knows: list[bool], ends: list[int]
+    ) -> tuple[set[int], set[TwinEpisode]]:
+        """Answers the keys that are complete now, and the episodes that ended."""
+        completed: set[int] = set()
+        ended: set[TwinEpisode] = set()
+        for stream, cut, knows_next, end in zip(streams, cuts, knows, ends, strict=True):
+            episode = self.open[stream]
+            if episode is not None and cut:
+                episode.end = episode_table.TRUNCATED
+                ended.add(episode)
+                episode = None
+            if episode is None:
+                episode = TwinEpisode()
+            elif not episode.knows_next and episode.keys[-1] >= self.oldest:
+                completed.add(episode.keys[-1])
+            key = len(self.rows)
+            episode.keys.append(key)
+            self.rows.append((episode, len(episode.keys) - 1))
+            episode.knows_next, episode.end = knows_next, end
+            if knows_next or end == episode_table.TERMINATED:
+                completed.add(key)
+            self.open[stream] = episode
+            if end != episode_table.OPEN:
+                ended.add(episode)
+                self.open[stream] = None
+        return completed, ended
+
+    def alive(self) -> list[int]:
+        return list(range(self.oldest, len(self.rows)))
+
+
+def assert_same(timeline: timeline_lib.Timeline, twin: Twin) -> None:
+    """Compares every answer about every row that is alive."""
+    timeline.check()
+    keys = np.array(twin.alive(), np.int64)
+    assert len(timeline) == len(keys)
+    assert timeline.oldest_key == twin.oldest
+    assert timeline.next_key == len(twin.rows)
+    slots = timeline.alive_slots()
+    assert slots.tolist() == [key % twin.capacity for key in keys.tolist()]
+    assert timeline.keys(slots).tolist() == keys.tolist()
+    assert timeline.slots(keys).tolist() == slots.tolist()
+    around = np.arange(-2, len(twin.rows) + 3)
+    assert timeline.is_alive(around).tolist() == [key in keys for key in around]
+    handles = timeline.handles(slots)
+    steps = timeline.steps(slots, handles)
+    episodes = timeline.episodes
+    alive_episodes = {id(twin.rows[key][0]) for key in keys.tolist()}
+    alive_episodes |= {id(episode) for episode in twin.open if episode is not None}
+    assert len(episodes) == len(alive_episodes)
+    left = []
+    for slot, key, handle, step in zip(slots.tolist(), keys.tolist(), handles.tolist(), steps.tolist(), strict=True):
+        episode, twin_step = twin.rows[key]
+        assert step == twin_step
+        assert episodes.length[handle] == len(episode.keys)
+        assert episodes.complete[handle] == episode.complete
+        assert episodes.end[handle] == episode.end
+        assert episodes.has_tail[handle] == episode.knows_next
+        assert episodes.first_key[handle] == episode.keys[0]
+        before = [k for k in episode.keys[:step] if k >= twin.oldest]
+        after = episode.keys[step:]
+        here = np.array([slot])
+        for count in range(1, 6):
+            expected = [after[min(k, len(after) - 1)] % twin.capacity for k in range(count)]
+            assert timeline.ahead(here, count).tolist() == [expected]
+            upto = [*before, key]
+            expected = [upto[max(len(upto) - 1 - k, 0)] % twin.capacity for k in reversed(range(count))]
+            assert timeline.behind(here, count).tolist() == [expected]
+            assert timeline.num_behind(here, count).tolist() == [min(len(before), count)]
+            earlier = [before[-count] % twin.capacity] if len(before) >= count else []
+            assert timeline.earlier(here, count).tolist() == earlier
+        assert timeline.earlier(here, 0).tolist() == [slot]
+        for offset in range(len(after)):
+            assert timeline.later(here, np.array([offset])).tolist() == [after[offset] % twin.capacity]
+        left.append(len(after) - 1)
+        first = [episode.keys[0] % twin.capacity] if episode.keys[0] >= twin.oldest else []
+        assert timeline.first(np.array([handle])).tolist() == first
+    offsets = np.array(left, np.int64) // 2
+    expected = [
+        twin.rows[key][0].keys[twin.rows[key][1] + offset] % twin.capacity
+        for key, offset in zip(keys.tolist(), offsets.tolist(), strict=True)
+    ]
+    assert timeline.later(slots, offsets).tolist() == expected
+
+
+@hypothesis.given(strategies.integers(1, 9), strategies.integers(1, 3), strategies.integers(0, 2**32))
+def test_every_answer_equals_the_naive_one(capacity: int, streams: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    capacity = max(capacity, streams)
+    timeline, twin = timeline_lib.Timeline(capacity, streams), Twin(capacity, streams)
+    evicted = 0
+    for _ in range(25):
+        choice = rng.random()
+        if choice < 0.03:
+            timeline.clear()
+            twin.evict(len(twin.alive()))
+            twin.open = [None] * streams
+        elif choice < 0.15:
+            stream, length, is_terminated = int(rng.integers(streams)), int(rng.integers(1, capacity + 1)), choice < 0.1
+            count = max(len(timeline) + length - capacity, 0)
+            timeline.evict(count)
+            twin.evict(count)
+            evicted += count
+            cut_episode = twin.open[stream]
+            change = timeline.append_episode(stream, length, is_terminated=is_terminated)
+            first = len(twin.rows)
+            end = episode_table.TERMINATED if is_terminated else episode_table.TRUNCATED
+            for t in range(length):
+                is_last = t == length - 1
+                twin.append([stream], [t == 0], [is_last], [end if is_last else episode_table.OPEN])
+            assert change.slots.tolist() == change.completed.tolist()
+            assert timeline.keys(change.slots).tolist() == list(range(first, first + length))
+            assert len(change.ended) == 1 + (cut_episode is not None)
+        else:
+            chosen = rng.permutation(streams)[: rng.integers(1, streams + 1)]
+            count = max(len(timeline) + len(chosen) - capacity, 0)
+            timeline.evict(count)
+            twin.evict(count)
+            evicted += count
+            cuts, knows = rng.random((2, len(chosen))) < 0.4
+            cuts &= rng.random(len(chosen)) < 0.4
+            terminated, truncated = rng.random((2, len(chosen))) < 0.2
+            ends = np.where(terminated, episode_table.TERMINATED, truncated * episode_table.TRUNCATED)
+            slots = timeline.free_slots(len(chosen))
+            change = timeline.append(chosen, cuts=cuts, knows_next=knows, terminated=terminated, truncated=truncated)
+            completed, ended = twin.append(chosen.tolist(), cuts.tolist(), knows.tolist(), ends.tolist())
+            assert change.slots.tolist() == slots.tolist()
+            assert timeline.handles(change.slots).tolist() == change.handles.tolist()
+            assert sorted(timeline.keys(change.completed).tolist()) == sorted(completed)
+            assert len(change.ended) == len(ended)
+        assert_same(timeline, twin)
+        open_handles = timeline.open_handles(np.arange(streams)).tolist()
+        assert [handle >= 0 for handle in open_handles] == [episode is not None for episode in twin.open]
+    assert timeline.num_evicted == evicted
+
+
+def test_keys_count_beyond_32_bits() -> None:
+    timeline = timeline_lib.Timeline(4, 1)
+    timeline.next_key = 2**31 - 2
+    never, always = np.array([False]), np.array([True])
+    for _ in range(6):
+        timeline.evict(max(len(timeline) + 1 - 4, 0))
+        timeline.append(np.array([0]), cuts=never, knows_next=always, terminated=never, truncated=never)
+    slots = timeline.alive_slots()
+    assert timeline.keys(slots).tolist() == [2**31, 2**31 + 1, 2**31 + 2, 2**31 + 3]
+    assert timeline.steps(slots, timeline.handles(slots)).tolist() == [2, 3, 4, 5]
+
+
+def test_one_stream_takes_4_bytes_a_slot_and_more_of_them_28() -> None:
+    assert timeline_lib.Timeline(1_000, 1).nbytes == 4_000
+    assert timeline_lib.Timeline(1_000, 2).nbytes == 28_000
+
+
+def filled(streams: int = 2) -> timeline_lib.Timeline:
+    """Answers a timeline with an open episode of three rows in stream 0, and an ended one of two rows."""
+    timeline = timeline_lib.Timeline(8, streams)
+    timeline.append_episode(streams - 1, 2, is_terminated=True)
+    for _ in range(3):
+        never = np.array([False])
+        timeline.append(np.array([0]), cuts=never, knows_next=~never, terminated=never, truncated=never)
+    timeline.check()
+    return timeline
+
+
+def test_an_episode_whose_rows_are_all_gone_is_released_when_it_ends_or_when_its_last_row_goes() -> None:
+    timeline = filled()
+    timeline.evict(2)
+    assert len(timeline.episodes) == 1
+    timeline.evict(3)
+    assert len(timeline.episodes) == 1, "the open one stays"
+    never = np.array([False])
+    timeline.append(np.array([0]), cuts=~never, knows_next=~never, terminated=never, truncated=never)
+    assert len(timeline.episodes) == 1, "it was cut, and a new one began"
+    timeline.check()
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_check_finds_what_is_wrong(streams: int) -> None:
+    def broken(match: str, timeline: timeline_lib.Timeline) -> None:
+        with pytest.raises(errors.CorruptionError, match=match):
+            timeline.check()
+
+    timeline = filled(streams)
+    timeline._num_rows = 9
+    broken("^9 rows are alive in 8 slots$", timeline)
+    timeline = filled(streams)
+    timeline._open[0] = -1
+    broken("^an episode is open in its stream or in the table, and not in both$", timeline)
+    timeline = filled(streams)
+    timeline.episodes.length[timeline.handles(np.array([0]))] += 1
+    broken("^the rows of episode . are not its last 2 steps$", timeline)
+    timeline = filled(streams)
+    timeline.episodes.complete[timeline.handles(np.array([0]))] = 0
+    broken("^an episode has more than one step without a next observation$", timeline)
+    timeline = filled(streams)
+    timeline.episodes.complete[timeline.handles(np.array([0]))] = 9
+    broken("^an episode has more than one step without a next observation$", timeline)
+    timeline = filled(streams)
+    timeline.episodes.claim(np.array([0]))
+    broken("^the episodes in the table are not those that have rows or are open$", timeline)
+    timeline = filled(streams)
+    timeline.episodes.release(timeline.episodes._free[:1])
+    broken("^a free episode handle is in the list twice$", timeline)
+    if streams > 1:
+        timeline = filled(streams)
+        timeline._next[2] = 4
+        broken("^the rows of episode . do not lead to each other$", timeline)
+        timeline = filled(streams)
+        timeline._previous[4] = 2
+        broken("^the rows of episode . do not lead back to each other$", timeline)
+
+
+def test_check_looks_beyond_an_open_episode_without_rows() -> None:
+    timeline = timeline_lib.Timeline(3, 2)
+    never = np.array([False])
+    timeline.append(np.array([0]), cuts=never, knows_next=~never, terminated=never, truncated=never)
+    timeline.evict(1)
+    timeline.append_episode(1, 3, is_terminated=True)
+    timeline.check()
+    timeline._next[1] = 1
+    with pytest.raises(errors.CorruptionError, match="^the rows of episode 1 do not lead to each other$"):
+        timeline.check()
