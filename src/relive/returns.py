@@ -1,6 +1,10 @@
 """Discounted returns."""
 
 from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from relive import checks
 
@@ -35,3 +39,14 @@ def compute_discounted_return(rewards: Iterable[float], gamma: float) -> float:
     gamma = checks.discount("gamma", gamma)
     numbers = [checks.finite_number("reward", reward) for reward in rewards]
     return weighted_sum(numbers, discount_powers(gamma, len(numbers)))
+
+
+def discounted_sums(rewards: npt.NDArray[Any], span: npt.NDArray[np.int64], gamma: float) -> npt.NDArray[Any]:
+    """Answers of each row of `rewards` [B, n] the sum over k < span of gamma^k r_k [B], in the dtype of the rewards.
+
+    Added up as float64 from k = 0 on (Sutton and Barto 2018, equation 7.1, without its bootstrap).
+    """
+    total = np.zeros(len(rewards))
+    for k, power in enumerate(discount_powers(gamma, rewards.shape[1])):
+        total += np.where(k < span, power * rewards[:, k].astype(np.float64), 0.0)
+    return total.astype(rewards.dtype, copy=False)

@@ -1,0 +1,98 @@
+"""How often an anchor may be drawn: after `max_times_sampled` draws it retires, and is never drawn once more."""
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import checks
+from relive import eligibility
+from relive import errors
+from relive import samplers
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+
+class DrawLimit:
+    """Counts the draws of the anchors in `capacity` slots, if there is a limit.
+
+    Attributes:
+        num_spent: Anchors that have retired so far.
+    """
+
+    def __init__(self, capacity: int, max_times_sampled: int | None) -> None:
+        if max_times_sampled is not None:
+            max_times_sampled = checks.integer_of_at_least_one("max_times_sampled", max_times_sampled)
+        self._most = max_times_sampled
+        self._times = np.zeros(0 if max_times_sampled is None else capacity, np.int64)
+        self.num_spent = 0
+
+    def can_draw(self, sampler: samplers.Sampler, size: int) -> bool:
+        """Answers whether `draw` would answer `size` anchors; there is at least one. O(capacity) with a limit."""
+        if self._most is None:
+            return sampler.can_draw()
+        # Who waits for a draw asks at every step: nothing is summed up where not even fresh anchors would do.
+        return size <= self._most * len(sampler.anchors) and size <= self._num_left(sampler, self._most)
+
+    def _num_left(self, sampler: samplers.Sampler, most: int) -> int:
+        """Answers how many draws the anchors have left together."""
+        return int(np.sum(most - self._times[sampler.drawable()]))
+
+    def draw(
+        self, sampler: samplers.Sampler, size: int, rng: np.random.Generator
+    ) -> tuple[samplers.Draw, samplers.Floats]:
+        """Answers `size` anchors that the sampler draws, none of them more often than it may, and their importance.
+
+        Draws beyond what an anchor has left are made again, from the other anchors: as if one were drawn after another.
+
+        Raises:
+            NotReadyError: The anchors have fewer draws left than that. Nothing has changed.
+        """
+        if self._most is None:
+            draw = sampler.draw(size, rng)
+            return draw, sampler.importance(draw.probabilities)
+        if not self.can_draw(sampler, size):
+            raise errors.NotReadyError(
+                f"sample has {self._num_left(sampler, self._most)} draws left with max_times_sampled = {self._most}, "
+                f"and {size} were asked for: add steps first"
+            )
+        slots, probabilities, importance = [], [], []
+        while size:
+            draw = sampler.draw(size, rng)
+            kept = self._times[draw.slots] + _times_before(draw.slots) < self._most
+            drawn = draw.slots[kept]
+            slots.append(drawn)
+            probabilities.append(draw.probabilities[kept])
+            importance.append(sampler.importance(draw.probabilities[kept]))
+            np.add.at(self._times, drawn, 1)
+            spent = np.unique(drawn[self._times[drawn] == self._most])
+            sampler.removed(sampler.anchors.set(eligibility.SPENT, spent)[1])
+            self.num_spent += len(spent)
+            size -= len(drawn)
+        return samplers.Draw(np.concatenate(slots), np.concatenate(probabilities)), np.concatenate(importance)
+
+    def forget(self, slots: Ints) -> None:
+        """Counts anew in `slots`: other rows come there."""
+        if self._most is not None:
+            self._times[slots] = 0
+
+    def check(self, eligible: eligibility.Eligibility) -> None:
+        """Raises CorruptionError if an anchor was drawn too often, or has retired too early or not at all."""
+        if self._most is None:
+            return
+        if self._times.max(initial=0) > self._most:
+            raise errors.CorruptionError(f"an anchor was drawn more often than max_times_sampled = {self._most}")
+        if not np.array_equal(self._times == self._most, eligible.has(eligibility.SPENT, np.arange(len(self._times)))):
+            raise errors.CorruptionError("the anchors that count as spent are not those that were drawn so often")
+
+
+def _times_before(slots: Ints) -> Ints:
+    """Answers of each of `slots` [B] how often the same one stands before it."""
+    order = np.argsort(slots, kind="stable")
+    ordered = slots[order]
+    begins = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    positions = np.arange(len(slots))
+    firsts = np.maximum.accumulate(np.where(begins, positions, 0))
+    before = np.empty(len(slots), np.int64)
+    before[order] = positions - firsts
+    return before

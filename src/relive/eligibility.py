@@ -1,0 +1,71 @@
+"""Which anchors may be drawn now, and why not the others: one byte a slot.
+
+    READABLE    the window that starts here is there        set and cleared by what is written and evicted
+    BARRED      a user has said no                          set_eligible
+    SPENT       it was drawn as often as it may be          max_times_sampled
+
+An anchor is eligible if it is readable, not barred and not spent. Whoever changes a fact is told which anchors became
+eligible and which ceased to be, so that a sampler can be told.
+"""
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import errors
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+READABLE, BARRED, SPENT = 1, 2, 4
+
+
+class Eligibility:
+    """The facts about the anchors in `capacity` slots; `len` is how many are eligible."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._facts = np.zeros(capacity, np.uint8)
+        self._num_eligible = 0
+
+    def __len__(self) -> int:
+        """Answers how many anchors are eligible."""
+        return self._num_eligible
+
+    def is_eligible(self, slots: Ints) -> Bools:
+        """Answers whether the anchors in `slots` may be drawn."""
+        return np.equal(self._facts[slots], READABLE)
+
+    def has(self, fact: int, slots: Ints) -> Bools:
+        """Answers of which of `slots` a fact holds."""
+        return (self._facts[slots] & np.uint8(fact)).astype(np.bool_)
+
+    def slots(self) -> Ints:
+        """Answers where the eligible anchors are, in ascending order."""
+        return np.flatnonzero(self._facts == READABLE)
+
+    def set(self, fact: int, slots: Ints) -> tuple[Ints, Ints]:
+        """Says that a fact holds of `slots`, which are distinct; answers what became eligible and what ceased to be."""
+        return self._change(slots, self._facts[slots] | np.uint8(fact))
+
+    def unset(self, fact: int, slots: Ints) -> tuple[Ints, Ints]:
+        """Says that a fact does not hold of `slots`, which are distinct; answers as `set` does."""
+        return self._change(slots, self._facts[slots] & ~np.uint8(fact))
+
+    def forget(self, slots: Ints) -> Ints:
+        """Forgets all about `slots`, which are distinct: other rows come there. Answers what ceased to be eligible."""
+        return self._change(slots, np.zeros(len(slots), np.uint8))[1]
+
+    def _change(self, slots: Ints, after: npt.NDArray[np.uint8]) -> tuple[Ints, Ints]:
+        was = self._facts[slots] == READABLE
+        self._facts[slots] = after
+        now = after == READABLE
+        entered, left = slots[now & ~was], slots[was & ~now]
+        self._num_eligible += len(entered) - len(left)
+        return entered, left
+
+    def check(self) -> None:
+        """Raises CorruptionError if the number of eligible anchors is not what there is."""
+        if self._num_eligible != np.count_nonzero(self._facts == READABLE):
+            raise errors.CorruptionError(f"{self._num_eligible} anchors are counted as eligible, which is wrong")

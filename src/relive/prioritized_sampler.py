@@ -1,0 +1,229 @@
+"""PrioritizedSampler: draws in proportion to priorities, and weighs what it drew."""
+
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import checks
+from relive import errors
+from relive import samplers
+from relive import schedules
+from relive import sum_tree
+
+Slots: TypeAlias = npt.NDArray[np.int64]
+Floats: TypeAlias = npt.NDArray[np.float64]
+WeightNormalization: TypeAlias = Literal["batch", "buffer", "none"]
+NewPriority: TypeAlias = Literal["running", "live"]
+
+
+class PrioritizedSampler(samplers.Sampler):
+    """Draws anchor i with probability P_i = w_i / sum_k w_k, w = (priority + epsilon)^alpha (Schaul et al. 2016).
+
+    The raw priorities are kept, and alpha is applied once, when a weight is written. A weight of 0 is never drawn.
+
+    Args:
+        alpha: How much priorities matter, at least 0; 0 draws all alike.
+        beta: The exponent of the importance weights (N P_i)^-beta, at least 0: a number, or a schedule over the draws.
+        epsilon: Added to every priority, at least 0.
+        weight_normalization: By what the importance weights are divided: by the largest in the "batch", by the largest
+            that any eligible anchor would have ("buffer"), or by 1 ("none").
+        stratified: One draw from each of B equal shares of the weights, shuffled, instead of B independent ones.
+        new_priority: What a row gets before anybody rated it: the largest raw priority so far ("running"), or the
+            largest of those stored ("live"), without those that make room in the same call; 1 while there is none above
+            0.
+
+    Raises:
+        ArgumentError: A setting breaks its rule.
+    """
+
+    def __init__(
+        self,
+        *,
+        alpha: float = 0.6,
+        beta: float | schedules.Schedule = 0.4,
+        epsilon: float = 1e-6,
+        weight_normalization: WeightNormalization = "batch",
+        stratified: bool = True,
+        new_priority: NewPriority = "running",
+    ) -> None:
+        self._alpha = checks.number_of_at_least_zero("alpha", alpha)
+        self._epsilon = checks.number_of_at_least_zero("epsilon", epsilon)
+        self._beta = beta if isinstance(beta, schedules.Schedule) else checks.number_of_at_least_zero("beta", beta)
+        checks.one_of("weight_normalization", weight_normalization, ("batch", "buffer", "none"))
+        checks.one_of("new_priority", new_priority, ("running", "live"))
+        self._weight_normalization = weight_normalization
+        self._new_priority = new_priority
+        self._stratified = checks.boolean("stratified", stratified)
+        self._ticks = 0
+        self._running_maximum = 1.0
+
+    def _attached(self, capacity: int) -> None:
+        self._tree = sum_tree.SumTree(capacity)
+        self._priorities = np.full(capacity, np.nan)
+        # For its largest leaf: the raw priorities, 0 where there is none.
+        self._stored = sum_tree.SumTree(capacity) if self._new_priority == "live" else None
+        try:
+            self._weights_of(np.ones(1), self._alpha)
+        except errors.ArgumentError:
+            rule = f"epsilon must be smaller with alpha = {self._alpha:g}"
+            raise errors.ArgumentError(f"{rule}, got {self._epsilon}") from None
+
+    @property
+    def alpha(self) -> float:
+        """How much priorities matter; setting it weighs everything anew from the raw priorities."""
+        return self._alpha
+
+    @alpha.setter
+    def alpha(self, alpha: float) -> None:
+        alpha = checks.number_of_at_least_zero("alpha", alpha)
+        if self.is_attached:
+            slots = self.anchors.slots()
+            # Also of what is not eligible now, and of what new rows will get: they must not be refused later.
+            self._weights_of(self.priorities(np.arange(self.anchors.capacity)), alpha)
+            self._tree.set(slots, self._weights_of(self._priorities[slots], alpha))
+        self._alpha = alpha
+
+    @property
+    def beta(self) -> float:
+        """The exponent of the importance weights at the next draw; raises ArgumentError if a schedule gives none."""
+        if isinstance(self._beta, schedules.Schedule):
+            return checks.number_of_at_least_zero("beta", self._beta.value(self._ticks))
+        return self._beta
+
+    def priorities(self, slots: Slots) -> Floats:
+        """Answers the raw priorities of the rows in `slots` [k]: what a row not rated yet would get, if it has none."""
+        priorities = self._priorities[slots]
+        priorities[np.isnan(priorities)] = self._first_priority()
+        return priorities
+
+    def set_priorities(self, slots: Slots, priorities: Floats) -> None:
+        """Gives the rows in `slots` [k] raw priorities [k], finite and at least 0; the last one of a row wins.
+
+        Raises:
+            ArgumentError: alpha makes too large a weight of one of them. Nothing has changed.
+        """
+        if not len(slots):
+            return
+        weights = self._checked_weights(priorities)
+        eligible = self.anchors.is_eligible(slots)
+        self._keep(slots, priorities)
+        self._tree.set(slots[eligible], weights[eligible])
+
+    def check_priorities(self, priorities: Floats) -> None:
+        """Raises ArgumentError if one of the raw priorities [k] is too large to be kept or weighed."""
+        self._checked_weights(priorities)
+
+    def _checked_weights(self, priorities: Floats) -> Floats:
+        """Answers the weights of the raw priorities [k]; raises ArgumentError as `check_priorities` does."""
+        weights = self._weights_of(priorities, self._alpha)
+        if self._stored is not None:
+            too_large = np.flatnonzero(priorities > self._stored.heaviest)
+            if len(too_large):
+                row, most = too_large[0], self._stored.heaviest
+                raise errors.ArgumentError(f"priority of row {row} must be at most {most:.6g}, got {priorities[row]}")
+        return weights
+
+    def probabilities(self, slots: Slots) -> Floats:
+        """Answers how likely each of `slots` [B] is at one draw now; 0 if it is not eligible."""
+        return self._tree.get(slots) / (self._tree.total or 1.0)
+
+    def importance(self, probabilities: Floats) -> Floats:
+        """Answers N P_i [B], or P_i / min_k P_k [B] if weights are relative to the largest in the buffer.
+
+        Args:
+            probabilities: P_i [B]; N is how many anchors are eligible now.
+        """
+        if self._weight_normalization == "buffer" and self._tree.total > 0.0:
+            return probabilities / (self._tree.min / self._tree.total)
+        return len(self.anchors) * probabilities
+
+    def weights(self, importance: Floats, beta: float | None = None) -> Floats:
+        """Answers (N P_i)^-beta [B] (Schaul et al. 2016, section 3.4), normalised; 0 where P_i is.
+
+        Args:
+            importance: What `importance` answered when each of the rows was drawn [B].
+            beta: Instead of the sampler's own.
+
+        Raises:
+            ArgumentError: beta is not a finite number of at least 0.
+        """
+        exponent = self.beta if beta is None else checks.number_of_at_least_zero("beta", beta)
+        likely = importance > 0
+        if self._weight_normalization == "batch" and likely.any():
+            # The largest weight is that of the least likely: dividing by it first, nothing can overflow.
+            importance = importance / importance[likely].min()
+        weights = np.zeros(len(importance))
+        weights[likely] = importance[likely] ** -exponent
+        return weights
+
+    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+        if not self.can_draw():
+            raise errors.NotReadyError("every eligible priority weighs 0: update_priorities first")
+        slots = self._tree.stratified_sample(size, rng) if self._stratified else self._tree.sample(size, rng)
+        return samplers.Draw(slots, self._tree.get(slots) / self._tree.total)
+
+    def can_draw(self) -> bool:
+        """Answers whether a priority is not 0."""
+        return self._tree.total > 0.0
+
+    def drawable(self) -> Slots:
+        """Answers the eligible anchors whose weight is not 0. O(capacity)."""
+        slots = self.anchors.slots()
+        return slots[self._tree.get(slots) > 0]
+
+    def _drawn(self) -> None:
+        self._ticks += 1
+
+    def _added(self, slots: Slots) -> None:
+        priorities = self.priorities(slots)
+        self._keep(slots, priorities)
+        self._tree.set(slots, self._weights_of(priorities, self._alpha))
+
+    def _removed(self, slots: Slots) -> None:
+        self._tree.set(slots, np.zeros(len(slots)))
+
+    def _overwritten(self, slots: Slots) -> None:
+        self._priorities[slots] = np.nan
+        if self._stored is not None:
+            self._stored.set(slots, 0.0)
+
+    def _keep(self, slots: Slots, priorities: Floats) -> None:
+        """Keeps the raw priorities [k] of the rows in `slots` [k]."""
+        if self._stored is not None:
+            self._stored.set(slots, priorities)
+        self._priorities[slots] = priorities
+        # Of a row that is there twice, what it has now counts.
+        self._running_maximum = max(self._running_maximum, float(self._priorities[slots].max()))
+
+    def _first_priority(self) -> float:
+        """Answers the raw priority of a row that nobody rated."""
+        if self._stored is None:
+            return self._running_maximum
+        return self._stored.max if self._stored.total > 0.0 else 1.0
+
+    def _weights_of(self, priorities: Floats, alpha: float) -> Floats:
+        """Answers (priority + epsilon)^alpha [k], 0 where both are 0; raises ArgumentError if one is too large."""
+        sums = priorities + self._epsilon
+        weights = np.zeros(len(sums))
+        with np.errstate(over="ignore"):
+            np.power(sums, alpha, out=weights, where=sums > 0)
+        too_heavy = np.flatnonzero(weights > self._tree.heaviest)
+        if len(too_heavy):
+            raise errors.ArgumentError(
+                f"priority of row {too_heavy[0]} must be smaller with alpha = {alpha:g}, got {priorities[too_heavy[0]]}"
+            )
+        return weights
+
+    def check(self) -> None:
+        """Raises CorruptionError if the tree does not hold the weights of the eligible anchors."""
+        self._tree.check()
+        weights = np.zeros(self.anchors.capacity)
+        slots = self.anchors.slots()
+        weights[slots] = self._weights_of(self._priorities[slots], self._alpha)
+        if not np.array_equal(self._tree.get(np.arange(len(weights))), weights):
+            raise errors.CorruptionError("the sum tree does not hold the weights of the eligible anchors")
+        if self._stored is not None:
+            self._stored.check()
+            if not np.array_equal(self._stored.get(np.arange(len(weights))), np.nan_to_num(self._priorities)):
+                raise errors.CorruptionError("the tree of raw priorities does not hold them")

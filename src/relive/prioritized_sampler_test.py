@@ -1,0 +1,290 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relive import eligibility
+from relive import errors
+from relive import prioritized_sampler
+from relive import schedules
+from relive import testing
+
+FOUR = np.arange(4)
+ONE_TO_FOUR = np.array([1.0, 2.0, 3.0, 4.0])
+
+
+def attached(capacity: int = 4, **settings: Any) -> prioritized_sampler.PrioritizedSampler:
+    """Answers a sampler with an anchor in each of four slots."""
+    sampler = prioritized_sampler.PrioritizedSampler(**{"epsilon": 0.0, **settings})
+    anchors = eligibility.Eligibility(capacity)
+    sampler.attach(anchors)
+    sampler.added(anchors.set(eligibility.READABLE, FOUR)[0])
+    return sampler
+
+
+def weights_of(sampler: prioritized_sampler.PrioritizedSampler, probabilities: Any, beta: float | None = None) -> Any:
+    """Answers the weights of a batch of those probabilities."""
+    return sampler.weights(sampler.importance(probabilities), beta)
+
+
+def rated(**settings: Any) -> prioritized_sampler.PrioritizedSampler:
+    """Answers a sampler whose four anchors have the priorities 1, 2, 3, 4."""
+    sampler = attached(**settings)
+    sampler.set_priorities(FOUR, ONE_TO_FOUR)
+    return sampler
+
+
+@pytest.mark.parametrize(
+    ("alpha", "beta", "probabilities", "weights"),
+    [
+        (1.0, 1.0, [0.1, 0.2, 0.3, 0.4], [1.0, 0.5, 1 / 3, 0.25]),
+        (1.0, 0.5, [0.1, 0.2, 0.3, 0.4], [1.0, 0.707107, 0.577350, 0.5]),
+        (0.6, 0.4, [0.148230, 0.224674, 0.286555, 0.340542], [1.0, 0.846745, 0.768229, 0.716978]),
+        (0.0, 0.7, [0.25] * 4, [1.0] * 4),
+        (0.9, 0.0, None, [1.0] * 4),
+    ],
+)
+def test_the_analytic_table(alpha: float, beta: float, probabilities: list[float] | None, weights: list[float]) -> None:
+    sampler = rated(alpha=alpha, beta=beta)
+    found = sampler.probabilities(FOUR)
+    if probabilities is not None:
+        assert found == pytest.approx(probabilities, abs=1e-6)
+    assert weights_of(sampler, found) == pytest.approx(weights, abs=1e-6)
+    sampler.check()
+
+
+@pytest.mark.parametrize(
+    ("normalization", "weights"), [("batch", [1.0, 0.75]), ("buffer", [1 / 3, 0.25]), ("none", [5 / 6, 0.625])]
+)
+def test_weights_are_divided_as_asked(normalization: Any, weights: list[float]) -> None:
+    sampler = rated(alpha=1.0, beta=1.0, weight_normalization=normalization)
+    assert weights_of(sampler, sampler.probabilities(np.array([2, 3]))) == pytest.approx(weights)
+    assert weights_of(sampler, sampler.probabilities(np.array([2, 3])), 0.0).tolist() == [1.0, 1.0]
+
+
+def test_n_counts_the_eligible_anchors_and_weights_undo_the_priorities() -> None:
+    sampler = rated(alpha=1.0, beta=1.0, weight_normalization="none")
+    values = np.array([5.0, -3.0, 7.0, 11.0])
+    probabilities = sampler.probabilities(FOUR)
+    assert np.sum(probabilities * weights_of(sampler, probabilities) * values) == pytest.approx(
+        values.mean(), abs=1e-15
+    )
+    sampler.removed(sampler.anchors.set(eligibility.BARRED, np.array([3]))[1])
+    assert weights_of(sampler, sampler.probabilities(FOUR)) == pytest.approx([2.0, 1.0, 2 / 3, 0.0])
+    assert weights_of(sampler, np.zeros(2)).tolist() == [0.0, 0.0]
+
+
+def test_a_batch_of_nothing_likely_has_no_weights() -> None:
+    sampler = rated(weight_normalization="batch")
+    assert weights_of(sampler, np.zeros(2)).tolist() == [0.0, 0.0]
+
+
+def test_beta_follows_its_schedule_one_tick_a_draw() -> None:
+    sampler = rated(beta=schedules.LinearSchedule(0.4, 1.0, 100_000))
+    assert sampler.beta == 0.4
+    for _ in range(11):
+        sampler.drawn()
+    assert sampler.beta == pytest.approx(0.400066, abs=1e-12)
+    assert rated(beta=0.3).beta == 0.3
+    before = weights_of(sampler, np.array([0.1, 0.2]))
+    assert before == pytest.approx([1.0, 2**-0.400066])
+
+
+def test_a_new_row_gets_the_largest_raw_priority_so_far_for_any_alpha() -> None:
+    for alpha in (0.0, 0.6, 1.0, 2.0):
+        sampler = rated(alpha=alpha)
+        sampler.set_priorities(np.array([1]), np.array([100.0]))
+        sampler.set_priorities(np.array([1]), np.array([2.0]))
+        sampler.removed(sampler.anchors.forget(np.array([0])))
+        sampler.overwritten(np.array([0]))
+        assert sampler.probabilities(np.array([0])).tolist() == [0.0]
+        sampler.added(sampler.anchors.set(eligibility.READABLE, np.array([0]))[0])
+        assert sampler.priorities(FOUR).tolist() == [100.0, 2.0, 3.0, 4.0]
+        sampler.check()
+
+
+def test_new_rows_start_at_1_and_lower_ratings_do_not_lower_them() -> None:
+    sampler = attached(capacity=5)
+    assert sampler.priorities(np.arange(5)).tolist() == [1.0] * 5
+    sampler.set_priorities(FOUR, np.full(4, 0.01))
+    assert sampler.priorities(np.arange(5)).tolist() == [0.01] * 4 + [1.0]
+
+
+def test_the_live_maximum_forgets_what_was_overwritten() -> None:
+    sampler = attached(capacity=5, new_priority="live")
+    assert sampler.priorities(np.arange(5)).tolist() == [1.0] * 5
+    sampler.set_priorities(FOUR, np.array([100.0, 0.5, 0.25, 0.125]))
+    assert sampler.priorities(np.array([4])).tolist() == [100.0]
+    sampler.removed(sampler.anchors.forget(np.array([0])))
+    sampler.overwritten(np.array([0]))
+    assert sampler.priorities(np.array([4])).tolist() == [0.5]
+    sampler.removed(sampler.anchors.forget(FOUR[1:]))
+    sampler.check()
+    sampler.overwritten(FOUR)
+    assert sampler.priorities(np.array([4])).tolist() == [1.0]
+    sampler.check()
+    sampler.set_priorities(np.array([4]), np.array([0.0]))
+    assert sampler.priorities(np.array([4, 0])).tolist() == [0.0, 1.0]
+    sampler._priorities[4] = 2.0
+    with pytest.raises(errors.CorruptionError, match="^the tree of raw priorities does not hold them$"):
+        sampler.check()
+
+
+def test_a_live_maximum_that_is_too_large_is_refused_and_changes_nothing() -> None:
+    sampler = attached(alpha=0.5, new_priority="live")
+    with pytest.raises(errors.ArgumentError, match="1e[+]308"):
+        sampler.set_priorities(np.array([0]), np.array([1e308]))
+    assert sampler.priorities(FOUR).tolist() == [1.0] * 4
+    sampler.check()
+
+
+def test_a_row_that_is_not_eligible_keeps_its_rating_for_when_it_is() -> None:
+    sampler = rated(alpha=1.0)
+    sampler.removed(sampler.anchors.set(eligibility.BARRED, np.array([2]))[1])
+    assert sampler.probabilities(FOUR) == pytest.approx([1 / 7, 2 / 7, 0.0, 4 / 7])
+    sampler.set_priorities(np.array([2]), np.array([13.0]))
+    assert sampler.probabilities(FOUR) == pytest.approx([1 / 7, 2 / 7, 0.0, 4 / 7])
+    sampler.check()
+    sampler.added(sampler.anchors.unset(eligibility.BARRED, np.array([2]))[0])
+    assert sampler.probabilities(FOUR) == pytest.approx([0.05, 0.1, 0.65, 0.2])
+
+
+@pytest.mark.parametrize("first", [0.0, 0.5])
+def test_another_alpha_in_mid_run_equals_a_fresh_sampler(first: float) -> None:
+    sampler, fresh = rated(alpha=first), rated(alpha=0.8)
+    sampler.removed(sampler.anchors.set(eligibility.BARRED, np.array([3]))[1])
+    sampler.alpha = 0.8
+    sampler.added(sampler.anchors.unset(eligibility.BARRED, np.array([3]))[0])
+    assert sampler.alpha == 0.8
+    assert sampler.probabilities(FOUR).tolist() == fresh.probabilities(FOUR).tolist()
+    unattached = prioritized_sampler.PrioritizedSampler()
+    unattached.alpha = 0.2
+    assert unattached.alpha == 0.2
+
+
+def test_the_last_of_two_ratings_of_one_row_wins() -> None:
+    sampler = rated(alpha=1.0)
+    sampler.set_priorities(np.array([0, 1, 0]), np.array([9.0, 2.0, 3.0]))
+    assert sampler.priorities(FOUR).tolist() == [3.0, 2.0, 3.0, 4.0]
+    assert sampler.probabilities(FOUR) == pytest.approx([0.25, 1 / 6, 0.25, 1 / 3])
+    sampler.set_priorities(np.zeros(0, np.int64), np.zeros(0))
+
+
+@pytest.mark.parametrize("stratified", [True, False])
+def test_draws_follow_the_weights_and_never_find_a_zero(stratified: bool) -> None:
+    sampler = rated(alpha=1.0, stratified=stratified)
+    sampler.set_priorities(np.array([1]), np.array([0.0]))
+    draw = sampler.draw(4_000, np.random.default_rng(2))
+    testing.assert_frequencies(np.bincount(draw.slots, minlength=4).tolist(), [1 / 8, 0.0, 3 / 8, 4 / 8])
+    assert draw.probabilities.tolist() == sampler.probabilities(draw.slots).tolist()
+    assert sampler.drawable().tolist() == [0, 2, 3]
+    if stratified:
+        assert sorted(sampler.draw(8, np.random.default_rng(3)).slots.tolist()) == [0, 2, 2, 2, 3, 3, 3, 3]
+
+
+def test_with_alpha_0_only_a_priority_of_0_is_never_drawn() -> None:
+    sampler = rated(alpha=0.0)
+    sampler.set_priorities(np.array([1]), np.array([0.0]))
+    assert sampler.probabilities(FOUR) == pytest.approx([1 / 3, 0.0, 1 / 3, 1 / 3])
+    with_epsilon = rated(alpha=0.5, epsilon=0.25)
+    with_epsilon.set_priorities(FOUR, np.array([0.0, 0.75, 2.0, 3.75]))
+    assert with_epsilon.probabilities(FOUR) == pytest.approx(np.array([0.5, 1.0, 1.5, 2.0]) / 5)
+
+
+def test_nothing_but_zeros_is_not_ready() -> None:
+    sampler = rated()
+    sampler.set_priorities(FOUR, np.zeros(4))
+    with pytest.raises(errors.NotReadyError, match="^every eligible priority weighs 0: update_priorities first$"):
+        sampler.draw(1, np.random.default_rng(0))
+    assert sampler.probabilities(FOUR).tolist() == [0.0] * 4
+
+
+def test_a_priority_too_large_for_its_weight_is_refused_and_changes_nothing() -> None:
+    sampler = rated(alpha=2.0)
+    with pytest.raises(errors.ArgumentError, match="^priority of row 1 must be smaller with alpha = 2, got 1e[+]200$"):
+        sampler.set_priorities(np.array([0, 1]), np.array([5.0, 1e200]))
+    assert sampler.priorities(FOUR).tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert sampler.probabilities(FOUR) == pytest.approx(np.array([1, 4, 9, 16]) / 30)
+    sampler.set_priorities(np.array([1]), np.array([1e100]))
+    with pytest.raises(errors.ArgumentError, match="^priority of row 1 must be smaller with alpha = 4, got 1e[+]100$"):
+        sampler.alpha = 4.0
+    assert sampler.alpha == 2.0
+    sampler.check()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"alpha": -0.1}, "^alpha must be at least 0, got -0.1$"),
+        ({"alpha": True}, "^alpha must be a finite real number, got True$"),
+        ({"beta": float("nan")}, "^beta must be a finite real number, got nan$"),
+        ({"beta": -1}, "^beta must be at least 0, got -1$"),
+        ({"epsilon": float("inf")}, "^epsilon must be a finite real number, got inf$"),
+        ({"weight_normalization": "max"}, "^weight_normalization must be 'batch' or 'buffer' or 'none', got 'max'$"),
+        ({"new_priority": "mean"}, "^new_priority must be 'running' or 'live', got 'mean'$"),
+        ({"stratified": 1}, "^stratified must be True or False, got 1$"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(errors.ArgumentError, match=message):
+        prioritized_sampler.PrioritizedSampler(**settings)
+
+
+def test_a_wrong_beta_of_a_call_is_refused() -> None:
+    with pytest.raises(errors.ArgumentError, match="^beta must be at least 0, got -0.5$"):
+        rated().weights(np.array([0.5]), -0.5)
+
+
+def test_check_finds_a_wrong_weight() -> None:
+    sampler = rated()
+    sampler._tree.set([1], [7.0])
+    with pytest.raises(
+        errors.CorruptionError, match="^the sum tree does not hold the weights of the eligible anchors$"
+    ):
+        sampler.check()
+
+
+def test_the_defaults_are_those_of_the_paper() -> None:
+    sampler = attached(epsilon=1e-6)
+    assert (sampler.alpha, sampler.beta) == (0.6, 0.4)
+    default = prioritized_sampler.PrioritizedSampler()
+    anchors = eligibility.Eligibility(2)
+    default.attach(anchors)
+    default.added(anchors.set(eligibility.READABLE, np.arange(2))[0])
+    default.set_priorities(np.arange(2), np.array([0.0, 1.0]))
+    expected = np.array([1e-6, 1.0 + 1e-6]) ** 0.6
+    assert default.probabilities(np.arange(2)).tolist() == (expected / expected.sum()).tolist()
+    default.set_priorities(np.arange(2), np.array([1.0, 1.0]))
+    for seed in range(20):
+        assert sorted(default.draw(2, np.random.default_rng(seed)).slots.tolist()) == [0, 1], "one draw in each half"
+
+
+def test_without_strata_draws_are_independent() -> None:
+    sampler = attached(stratified=False)
+    pairs = {tuple(sampler.draw(2, np.random.default_rng(seed)).slots.tolist()) for seed in range(200)}
+    assert (0, 0) in pairs
+
+
+def test_small_weights_can_be_drawn_as_well() -> None:
+    sampler = attached(alpha=1.0)
+    sampler.set_priorities(FOUR, np.full(4, 1e-9))
+    assert sampler.can_draw()
+    assert len(sampler.draw(3, np.random.default_rng(0)).slots) == 3
+    sampler.set_priorities(FOUR, np.zeros(4))
+    assert not sampler.can_draw()
+
+
+class Falling(schedules.Schedule):
+    """Falls below 0."""
+
+    def value(self, tick: int) -> float:
+        return 1.0 - tick
+
+
+def test_a_schedule_that_gives_no_exponent_is_refused() -> None:
+    sampler = rated(beta=Falling())
+    assert sampler.weights(np.array([1.0, 2.0])).tolist() == [1.0, 0.5]
+    sampler.drawn()
+    sampler.drawn()
+    with pytest.raises(errors.ArgumentError, match="^beta must be at least 0, got -1.0$"):
+        sampler.weights(np.array([1.0, 2.0]))

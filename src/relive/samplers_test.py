@@ -1,0 +1,155 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relive import eligibility
+from relive import errors
+from relive import samplers
+from relive import testing
+
+
+def attached(sampler: samplers.Sampler, slots: list[int], capacity: int = 8) -> samplers.Sampler:
+    """Answers the sampler, attached to anchors in `slots`."""
+    anchors = eligibility.Eligibility(capacity)
+    sampler.attach(anchors)
+    sampler.added(anchors.set(eligibility.READABLE, np.array(slots, np.int64))[0])
+    return sampler
+
+
+class Fixed(samplers.Sampler):
+    """Draws what it was told to."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.heard: list[Any] = []
+
+    def _attached(self, capacity: int) -> None:
+        self.heard.append(("attached", capacity))
+
+    def _added(self, slots: samplers.Slots) -> None:
+        self.heard.append(("added", slots.tolist()))
+
+    def _removed(self, slots: samplers.Slots) -> None:
+        self.heard.append(("removed", slots.tolist()))
+
+    def _overwritten(self, slots: samplers.Slots) -> None:
+        self.heard.append(("overwritten", slots.tolist()))
+
+    def _drawn(self) -> None:
+        self.heard.append(("drawn",))
+
+    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+        return self.answer  # type: ignore[no-any-return]
+
+
+RNG = np.random.default_rng(0)
+
+
+def test_what_draw_answers_is_passed_on() -> None:
+    sampler = attached(Fixed(([1, 3], [0.25, 1.0])), [1, 3])
+    draw = sampler.draw(2, RNG)
+    assert draw.slots.tolist() == [1, 3]
+    assert draw.slots.dtype == np.int64
+    assert draw.probabilities.tolist() == [0.25, 1.0]
+    wide = attached(Fixed((np.array([3], np.uint8), np.array([0.5], np.float32))), [3])
+    assert wide.draw(1, RNG).slots.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (None, "^_draw must answer a Draw, got None$"),
+        (([1],), r"^_draw must answer a Draw, got \(\[1\],\)$"),
+        (([1, 3], ["x", "y"]), "^_draw must answer a Draw, got "),
+        (([1], [0.5]), r"^_draw must answer slots of shape \(2,\), got \(1,\)$"),
+        (([1, 3], [0.5]), r"^_draw must answer probabilities of shape \(2,\), got \(1,\)$"),
+        (([1.0, 3.0], [0.5, 0.5]), "^_draw must answer slots that are integers, got float64$"),
+        (([1, 8], [0.5, 0.5]), "^_draw must answer slots below 8, got 8$"),
+        (([-1, 1], [0.5, 0.5]), "^_draw must answer slots below 8, got -1$"),
+        (([1, 2], [0.5, 0.5]), "^_draw must answer eligible anchors, got slot 2$"),
+        (([1, 3], [0.5, 0.0]), r"^_draw must answer probabilities in \(0, 1\], got 0.0$"),
+        (([1, 3], [0.5, 1.5]), r"^_draw must answer probabilities in \(0, 1\], got 1.5$"),
+        (([1, 3], [0.5, np.nan]), r"^_draw must answer probabilities in \(0, 1\], got nan$"),
+    ],
+)
+def test_a_wrong_draw_is_refused(answer: Any, message: str) -> None:
+    sampler = attached(Fixed(answer), [1, 3])
+    with pytest.raises(errors.SamplerError, match=message):
+        sampler.draw(2, RNG)
+
+
+def test_a_sampler_hears_of_changes_and_not_of_nothing() -> None:
+    sampler = Fixed(None)
+    before = sampler.is_attached
+    attached(sampler, [1, 3])
+    assert (before, sampler.is_attached) == (False, True)
+    nothing = np.zeros(0, np.int64)
+    for hear in (sampler.added, sampler.removed, sampler.overwritten):
+        hear(nothing)
+        hear(np.array([3]))
+    sampler.drawn()
+    assert sampler.heard == [
+        ("attached", 8),
+        ("added", [1, 3]),
+        ("added", [3]),
+        ("removed", [3]),
+        ("overwritten", [3]),
+        ("drawn",),
+    ]
+
+
+def test_a_sampler_belongs_to_one_buffer() -> None:
+    sampler = attached(samplers.UniformSampler(), [0])
+    with pytest.raises(errors.ArgumentError, match="^sampler must belong to one buffer alone, got <.*> a second time$"):
+        sampler.attach(eligibility.Eligibility(4))
+
+
+class First(samplers.Sampler):
+    """The shortest sampler there is."""
+
+    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+        return samplers.Draw(np.repeat(self.anchors.slots()[:1], size), np.ones(size))
+
+
+def test_one_method_is_enough() -> None:
+    sampler = attached(First(), [2, 5])
+    assert sampler.draw(3, RNG).slots.tolist() == [2, 2, 2]
+    sampler.removed(np.array([2]))
+    sampler.overwritten(np.array([2]))
+    sampler.drawn()
+    sampler.check()
+    assert sampler.drawable().tolist() == [2, 5]
+    assert np.isnan(sampler.probabilities(np.array([2, 5]))).all()
+    assert sampler.weights(np.array([0.5, 0.25])).tolist() == [1.0, 1.0]
+    with pytest.raises(errors.ArgumentError, match="^beta must be left out without priorities, got 0.4$"):
+        sampler.weights(np.array([0.5]), 0.4)
+
+
+def test_uniform_draws_are_uniform_over_what_is_eligible() -> None:
+    sampler = attached(samplers.UniformSampler(), [1, 2, 3, 6])
+    sampler.removed(sampler.anchors.unset(eligibility.READABLE, np.array([2]))[1])
+    sampler.check()
+    draw = sampler.draw(3_000, np.random.default_rng(1))
+    testing.assert_frequencies(np.bincount(draw.slots, minlength=8).tolist(), [0, 1 / 3, 0, 1 / 3, 0, 0, 1 / 3, 0])
+    assert draw.probabilities.tolist() == [1 / 3] * 3_000
+    assert sampler.probabilities(np.array([1, 2, 7])).tolist() == [1 / 3, 0.0, 0.0]
+    sampler.removed(sampler.anchors.unset(eligibility.READABLE, np.array([1, 3, 6]))[1])
+    assert sampler.probabilities(np.array([1])).tolist() == [0.0]
+
+
+def test_check_finds_a_uniform_sampler_that_missed_something() -> None:
+    sampler = attached(samplers.UniformSampler(), [1, 2])
+    sampler.anchors.unset(eligibility.READABLE, np.array([2]))
+    with pytest.raises(errors.CorruptionError, match="^the uniform sampler does not hold the eligible anchors$"):
+        sampler.check()
+
+
+def test_a_sampler_that_does_not_say_otherwise_can_draw() -> None:
+    assert attached(First(), [2]).can_draw()
+
+
+def test_one_anchor_is_certain() -> None:
+    sampler = attached(samplers.UniformSampler(), [5])
+    assert sampler.probabilities(np.array([5, 4])).tolist() == [1.0, 0.0]
+    assert sampler.draw(2, RNG).probabilities.tolist() == [1.0, 1.0]
