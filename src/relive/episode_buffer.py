@@ -78,18 +78,10 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
             max_transitions = checks.integer_of_at_least_one("max_transitions", max_transitions)
         if max_episodes is not None:
             max_episodes = checks.integer_of_at_least_one("max_episodes", max_episodes)
-        if limiter is None:
-            limiter = limiters.MinSize(1)
-        if not isinstance(limiter, limiters.RateLimiter):
-            raise errors.ArgumentTypeError(f"limiter must be a RateLimiter, got {checks.shown(limiter)}")
-        checks.integer_of_at_least_one("limiter.min_size", limiter.min_size)
-        if max_transitions is not None and limiter.min_size > max_transitions:
-            raise errors.ArgumentError(
-                f"limiter must ask for at most max_transitions = {max_transitions} transitions, got {limiter!r}"
-            )
         self._rng = checks.generator("seed", seed)
         self._store: episode_store.EpisodeStore[Obs, Act] = episode_store.EpisodeStore(max_transitions, max_episodes)
-        self._gate = gate.Gate(limiter, self._store)
+        self._limited = limiters.LimitedBuffer(limiter, self._store, "max_transitions", max_transitions)
+        self._gate = gate.Gate(self._limited, "sample_n_step_nowait")
 
     # Writing.
 
@@ -152,7 +144,7 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
         if not self._gate.can_insert():
             self._store[episode_id].check_is_open()
             raise errors.NotReadyError(
-                f"append_observation_action_reward_nowait held back by {self._gate.limiter!r}: draw samples first, "
+                f"append_observation_action_reward_nowait held back by {self._limited.limiter!r}: draw samples first, "
                 "or await append_observation_action_reward"
             )
         self._append(episode_id, step)
@@ -238,7 +230,7 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
             raise errors.NotReadyError(f"sample_n_step_nowait found no complete transition: {remedy}")
         if not self._gate.is_closed and not self._gate.can_sample(batch_size):
             raise errors.NotReadyError(
-                f"sample_n_step_nowait held back by {self._gate.limiter!r} with {len(self._store)} transitions: "
+                f"sample_n_step_nowait held back by {self._limited.limiter!r} with {len(self._store)} transitions: "
                 "append more steps, or await sample_n_step"
             )
         return self._sample(batch_size, n, gamma)
@@ -293,12 +285,10 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
 
     def _checked_request(self, batch_size: int, n: int, gamma: float) -> tuple[int, int, float]:
         """Answers the arguments of a sample call, checked."""
-        batch_size = checks.integer_of_at_least_one("batch_size", batch_size)
-        most = self._gate.limiter.max_batch_size
-        if most is not None and batch_size > most and not self._gate.is_closed:
-            raise errors.ArgumentError(
-                f"batch_size must be at most {most} with {self._gate.limiter!r}, got {batch_size}"
-            )
+        if self._gate.is_closed:
+            batch_size = checks.integer_of_at_least_one("batch_size", batch_size)
+        else:
+            batch_size = self._limited.checked_batch_size(batch_size)
         return batch_size, checks.integer_of_at_least_one("n", n), checks.discount("gamma", gamma)
 
     def _checked_step(self, observation: Obs, action: Act, reward: float) -> tuple[Obs, Act, float]:

@@ -12,37 +12,35 @@ import asyncio
 from typing import Protocol
 
 from relive import errors
-from relive import limiters
 from relive import wait_queue
 
 _CALLS_A_TURN = 32
 
 
-class Counts(Protocol):
-    """What a limiter decides from."""
+class Rules(Protocol):
+    """What decides: it answers at once."""
 
-    @property
-    def inserted(self) -> int:
-        """Steps inserted so far."""
+    def can_insert(self) -> bool:
+        """Answers whether a step may be inserted now."""
         ...
 
-    @property
-    def sampled(self) -> int:
-        """Samples drawn so far."""
-        ...
-
-    def __len__(self) -> int:
-        """How many transitions can be drawn now."""
+    def can_sample(self, batch_size: int) -> bool:
+        """Answers whether a batch may be drawn now."""
         ...
 
 
 class Gate:
-    """Lets inserts and samples pass when the limiter allows."""
+    """Lets inserts and samples pass when the rules allow.
 
-    def __init__(self, limiter: limiters.RateLimiter, counts: Counts) -> None:
-        self.limiter = limiter
+    Args:
+        rules: What decides.
+        still_there: What answers without waiting, and after the gate was closed; for error messages.
+    """
+
+    def __init__(self, rules: Rules, still_there: str) -> None:
         self.is_closed = False
-        self._counts = counts
+        self._rules = rules
+        self._still_there = still_there
         self._inserters = wait_queue.WaitQueue()
         self._samplers = wait_queue.WaitQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -58,7 +56,7 @@ class Gate:
         if loop is not self._loop:
             if self._loop is not None:
                 raise errors.EventLoopError(
-                    "buffer belongs to another event loop: use one buffer in one loop, or its _nowait methods"
+                    f"buffer belongs to another event loop: use one buffer in one loop, or {self._still_there}"
                 )
             self._loop = loop
 
@@ -70,22 +68,17 @@ class Gate:
     def refuse_if_closed(self) -> None:
         """Raises ClosedError if the gate is closed."""
         if self.is_closed:
-            raise errors.ClosedError("buffer is closed: only sample_n_step_nowait still answers")
+            raise errors.ClosedError(f"buffer is closed: only {self._still_there} still answers")
 
     def can_insert(self) -> bool:
         """Answers whether one step may be inserted now; raises ClosedError if none ever may."""
         self.refuse_if_closed()
-        counts = self._counts
-        return self.limiter.can_insert(size=len(counts), inserted=counts.inserted, sampled=counts.sampled)
+        return self._rules.can_insert()
 
     def can_sample(self, batch_size: int) -> bool:
         """Answers whether a batch may be drawn now; raises ClosedError if nobody may wait for it."""
         self.refuse_if_closed()
-        counts = self._counts
-        size = len(counts)
-        return size >= self.limiter.min_size and self.limiter.can_sample(
-            batch_size, size=size, inserted=counts.inserted, sampled=counts.sampled
-        )
+        return self._rules.can_sample(batch_size)
 
     def must_give_way(self) -> bool:
         """Counts an awaited call, and answers whether it is the turn of the other tasks."""

@@ -12,6 +12,7 @@ So one limiter may serve many buffers, and a checkpoint of a buffer holds all th
 import abc
 import fractions
 import math
+from typing import Protocol
 
 from relive import checks
 from relive import errors
@@ -65,7 +66,8 @@ class SampleToInsertRatio(RateLimiter):
 
     the rule of the rate limiter in Reverb (Cassirer et al. 2021). Whenever one side is held up the other may go on, for
     every batch of at most 2 * error_buffer - ratio samples; a larger one is refused. Inserts below min_size are free
-    but counted: where they leave a larger surplus, as many episodes that begin at once do, the learner works it off.
+    but counted: where they leave a larger surplus, as many episodes that begin at once do, the learner works it off. So
+    are the steps after the first of a call that adds several, such as `extend` or `add_episode` of a column buffer.
 
     Args:
         ratio: Samples per insert, above 0: each step is drawn that often on average.
@@ -120,3 +122,74 @@ class SampleToInsertRatio(RateLimiter):
     def _surplus(self, inserted: int, sampled: int) -> int:
         """Answers how far the inserts are ahead, in units of which a sample has _sample_units."""
         return self._insert_units * (inserted - self.min_size) - self._sample_units * sampled
+
+
+class Counts(Protocol):
+    """What a limiter decides from."""
+
+    @property
+    def inserted(self) -> int:
+        """Steps inserted so far."""
+        ...
+
+    @property
+    def sampled(self) -> int:
+        """Samples drawn so far."""
+        ...
+
+    def __len__(self) -> int:
+        """How many transitions can be drawn now."""
+        ...
+
+
+class LimitedBuffer:
+    """A limiter together with the buffer whose counts it decides from.
+
+    Args:
+        limiter: What decides; MinSize(1) for None.
+        counts: The buffer's.
+        limit_name: What the buffer calls the number of transitions that it holds at most.
+        limit: That number, None for any.
+
+    Raises:
+        ArgumentTypeError: `limiter` is no RateLimiter.
+        ArgumentError: It asks for more transitions than there can be.
+    """
+
+    def __init__(self, limiter: RateLimiter | None, counts: Counts, limit_name: str, limit: int | None) -> None:
+        if limiter is None:
+            limiter = MinSize(1)
+        if not isinstance(limiter, RateLimiter):
+            raise errors.ArgumentTypeError(f"limiter must be a RateLimiter, got {checks.shown(limiter)}")
+        checks.integer_of_at_least_one("limiter.min_size", limiter.min_size)
+        if limit is not None and limiter.min_size > limit:
+            raise errors.ArgumentError(
+                f"limiter must ask for at most {limit_name} = {limit} transitions, got {limiter!r}"
+            )
+        self.limiter = limiter
+        self._counts = counts
+
+    def can_insert(self) -> bool:
+        """Answers whether a step may be inserted now."""
+        counts = self._counts
+        return self.limiter.can_insert(size=len(counts), inserted=counts.inserted, sampled=counts.sampled)
+
+    def can_sample(self, batch_size: int) -> bool:
+        """Answers whether a batch may be drawn now."""
+        counts = self._counts
+        size = len(counts)
+        return size >= self.limiter.min_size and self.limiter.can_sample(
+            batch_size, size=size, inserted=counts.inserted, sampled=counts.sampled
+        )
+
+    def checked_batch_size(self, batch_size: object) -> int:
+        """Answers `batch_size` as an int.
+
+        Raises:
+            ArgumentError: It is not an integer of at least 1, or so large that the limiter could never allow it.
+        """
+        size = checks.integer_of_at_least_one("batch_size", batch_size)
+        most = self.limiter.max_batch_size
+        if most is not None and size > most:
+            raise errors.ArgumentError(f"batch_size must be at most {most} with {self.limiter!r}, got {size}")
+        return size
