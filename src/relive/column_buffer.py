@@ -1,0 +1,496 @@
+"""The buffer of columns: it joins a history, a window, a sampler and a rate limiter.
+
+    add, extend, add_episode                              sample
+       │  check everything                                   │  may it?                      RateLimiter
+       │  evict: what is lost?      Anchors                  │  which anchors?               Anchors
+       │  write                     History                  │  which rows, and what of      Window
+       ▼  what became readable?     Anchors                  ▼  them, as a batch?            History
+
+Ring, prioritized and sequence buffers are this one with another window and another sampler.
+"""
+
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import anchors
+from relive import batches
+from relive import checks
+from relive import column_stats
+from relive import episode_table
+from relive import errors
+from relive import history as history_lib
+from relive import limiters
+from relive import prioritized_sampler
+from relive import samplers
+from relive import schema as schema_lib
+from relive import step_checks
+from relive import storage as storage_lib
+from relive import timeline as timeline_lib
+from relive import windows
+
+Array: TypeAlias = npt.NDArray[Any]
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Keys: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
+
+
+class ColumnReplayBuffer(Generic[Batch]):
+    """Stores steps of fixed shapes and dtypes in preallocated columns, and answers windows of them.
+
+    Most people want RingReplayBuffer, PrioritizedReplayBuffer or SequenceReplayBuffer; this one takes any window.
+
+    It has no locks and awaits nothing: AsyncReplayBuffer and ThreadSafeReplayBuffer are shells around it.
+
+    Args:
+        capacity: Steps stored at most; the oldest goes first.
+        schema: What a step holds; None to take it from the first one. It is enforced either way.
+        window: Which rows make one element of a batch.
+        sampler: Draws the anchors; UniformSampler if None.
+        streams: How many environments or actors write side by side.
+        storage: Where the columns are, of the same capacity; by default arrays in memory.
+        limiter: Says when a step may be added and a batch drawn; by default a batch needs one anchor.
+        max_times_sampled: How often an anchor may be drawn before it retires; None for any number of times.
+        seed: For the generator of the draws; the same seed and the same calls give the same batches.
+
+    Raises:
+        ArgumentError: A setting breaks its rule.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        schema: schema_lib.Schema | None = None,
+        *,
+        window: windows.Window[Batch],
+        sampler: samplers.Sampler | None = None,
+        streams: int = 1,
+        storage: storage_lib.Storage | None = None,
+        limiter: limiters.RateLimiter | None = None,
+        max_times_sampled: int | None = None,
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        capacity = checks.integer_of_at_least_one("capacity", capacity)
+        streams = checks.integer_of_at_least_one("streams", streams)
+        if streams > capacity:
+            raise errors.ArgumentError(f"streams must be at most capacity = {capacity}, got {streams}")
+        if schema is not None:
+            checks.instance("schema", schema, schema_lib.Schema)
+        checks.instance("window", window, windows.Window)
+        if storage is not None:
+            storage_lib.check_members(storage)
+        if storage is not None and storage.capacity != capacity:
+            raise errors.ArgumentError(f"storage must be of capacity {capacity}, got {storage.capacity}")
+        if storage is not None and schema is not None and storage.schema != schema:
+            raise errors.ArgumentError(f"storage must be of the schema {schema}, got {storage.schema}")
+        if sampler is None:
+            sampler = samplers.UniformSampler()
+        checks.instance("sampler", sampler, samplers.Sampler)
+        self._rng = checks.generator("seed", seed)
+        self._window = window
+        self._history = history_lib.History(capacity, streams)
+        self._anchors = anchors.Anchors(self._history.timeline, window, sampler, max_times_sampled)
+        self._counters = column_stats.Counters(eligible=self._anchors.eligibility)
+        self._limited = limiters.LimitedBuffer(limiter, self._counters, "capacity", capacity)
+        if storage is None and schema is not None:
+            storage = storage_lib.ColumnStorage(schema, capacity)
+        if storage is not None:
+            self._history.begin(storage)
+
+    # What it is.
+
+    @property
+    def capacity(self) -> int:
+        """How many steps are stored at most."""
+        return self._history.timeline.capacity
+
+    @property
+    def streams(self) -> int:
+        """How many environments or actors write side by side."""
+        return self._history.timeline.streams
+
+    @property
+    def schema(self) -> schema_lib.Schema | None:
+        """What a step holds; None until the first one says so."""
+        return self._history.schema if self._history.has_begun else None
+
+    @property
+    def window(self) -> windows.Window[Batch]:
+        """What says which rows make one element of a batch."""
+        return self._window
+
+    @property
+    def sampler(self) -> samplers.Sampler:
+        """What draws the anchors."""
+        return self._anchors.sampler
+
+    @property
+    def limiter(self) -> limiters.RateLimiter:
+        """What says when a step may be added and a batch drawn."""
+        return self._limited.limiter
+
+    @property
+    def has_priorities(self) -> bool:
+        """Whether update_priorities and get_priorities mean anything."""
+        return isinstance(self.sampler, prioritized_sampler.PrioritizedSampler)
+
+    @property
+    def history(self) -> history_lib.History:
+        """The steps themselves, to read and not to change."""
+        return self._history
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The generator of the draws."""
+        return self._rng
+
+    def __len__(self) -> int:
+        """Answers how many steps are stored."""
+        return len(self._history.timeline)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next step evicts another."""
+        return len(self) == self.capacity
+
+    @property
+    def num_eligible(self) -> int:
+        """How many anchors may be drawn now."""
+        return len(self._anchors)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self)} steps, capacity={self.capacity}, streams={self.streams}>"
+
+    # Writing.
+
+    def add(
+        self,
+        observation: Any,
+        action: Any,
+        reward: Any,
+        next_observation: Any = None,
+        terminated: bool = False,
+        truncated: bool = False,
+        *,
+        stream: int = 0,
+        **extras: Any,
+    ) -> int:
+        """Adds one step and answers its key.
+
+        Args:
+            observation: o_t. If the step before announced another one, the episode is closed as truncated there, and
+                this step begins the next one: nothing is spliced.
+            action: a_t.
+            reward: r_t.
+            next_observation: o_{t+1}, where it is known already; without it the step can be drawn as soon as the next
+                one has come. A truncated step needs it.
+            terminated: Whether the task ended with the step.
+            truncated: Whether we stopped looking after it. Termination wins over truncation.
+            stream: Which environment or actor it is of.
+            extras: The other fields of the schema.
+
+        Raises:
+            SchemaError: A value does not fit its field, or an extra is missing or unknown.
+            ArgumentError: Another argument breaks its rule.
+            NotReadyError: The limiter holds inserts back.
+        """
+        fields = (observation, action, reward, extras)
+        steps = step_checks.one_step(self.schema, self.streams, stream, fields, next_observation, terminated, truncated)
+        return int(self._append("add", steps)[0])
+
+    def extend(
+        self,
+        observation: Any,
+        action: Any,
+        reward: Any,
+        next_observation: Any = None,
+        terminated: Any = None,
+        truncated: Any = None,
+        *,
+        streams: Any = None,
+        **extras: Any,
+    ) -> Keys:
+        """Adds one step of every stream and answers their keys [S]; does what `add` does for one stream after another.
+
+        Args:
+            observation: o_t of each stream [S, ...].
+            action: a_t [S, ...].
+            reward: r_t [S].
+            next_observation: o_{t+1} [S, ...], or None if none of them is known yet.
+            terminated: Whether the task ended with the step [S]; None for nowhere.
+            truncated: Whether we stopped looking after it [S]; None for nowhere.
+            streams: Distinct numbers of the streams [S], where not all of them have a step; None for all, in order.
+            extras: The other fields of the schema [S, ...].
+
+        Raises:
+            SchemaError: A value does not fit its field, or an extra is missing or unknown.
+            ArgumentError: Another argument breaks its rule.
+            NotReadyError: The limiter holds inserts back; it is asked once for all steps of the call.
+        """
+        fields = (observation, action, reward, extras)
+        steps = step_checks.step_of_each(
+            self.schema, self.streams, streams, fields, next_observation, terminated, truncated
+        )
+        return self._append("extend", steps)
+
+    def add_episode(
+        self, observations: Any, actions: Any, rewards: Any, terminated: bool, *, stream: int = 0, **extras: Any
+    ) -> Keys:
+        """Adds a whole episode of T steps and answers their keys [T].
+
+        Args:
+            observations: o_0 to o_T [T + 1, ...].
+            actions: a_0 to a_{T-1} [T, ...].
+            rewards: r_0 to r_{T-1} [T].
+            terminated: Whether the task ended with the last step; otherwise the episode was truncated there.
+            stream: Which environment or actor it is of. If an episode is open there it is closed as truncated.
+            extras: The other fields of the schema [T, ...].
+
+        Raises:
+            SchemaError: A value does not fit its field, or an extra is missing or unknown.
+            ArgumentError: The episode has no step or more than `capacity`, or another argument breaks its rule.
+            NotReadyError: The limiter holds inserts back; it is asked once for all steps of the call.
+        """
+        fields = (observations, actions, rewards, extras)
+        episode = step_checks.whole_episode(self.schema, self.streams, self.capacity, stream, fields, terminated)
+        self._make_room("add_episode", episode.schema, len(rewards))
+        change = self._history.append_episode(
+            episode.stream, episode.rows, episode.last_rows, is_terminated=episode.is_terminated
+        )
+        return self._written(change)
+
+    def can_insert(self) -> bool:
+        """Answers whether the limiter lets `add`, `extend` and `add_episode` pass now. O(1)."""
+        return self._limited.can_insert()
+
+    def _append(self, call: str, steps: step_checks.Steps) -> Keys:
+        """Adds one step to each of some streams; every argument was checked."""
+        self._make_room(call, steps.schema, len(steps.streams))
+        cuts = self._history.is_spliced(steps.streams, steps.rows)
+        change = self._history.append(
+            steps.streams,
+            steps.rows,
+            steps.next_rows,
+            cuts=cuts,
+            terminated=steps.terminated,
+            truncated=steps.truncated,
+        )
+        self._counters.spliced_episodes += int(np.count_nonzero(cuts))
+        return self._written(change)
+
+    def _make_room(self, call: str, schema: schema_lib.Schema, count: int) -> None:
+        """Evicts the oldest rows until `count` more have room; raises NotReadyError if none may be added now."""
+        if not self.can_insert():
+            raise errors.NotReadyError(f"{call} held back by {self.limiter!r}: draw samples first")
+        if not self._history.has_begun:
+            self._history.begin(storage_lib.ColumnStorage(schema, self.capacity))
+        timeline = self._history.timeline
+        surplus = len(timeline) + count - timeline.capacity
+        if surplus > 0:
+            self._anchors.evicting(timeline.oldest_slots(surplus))
+            timeline.evict(surplus)
+
+    def _written(self, change: timeline_lib.Change) -> Keys:
+        """Counts the new rows, lets them be drawn, and answers their keys [k]."""
+        self._counters.inserted += len(change.slots)
+        self._anchors.written(change)
+        return self._history.timeline.keys(change.slots)
+
+    # Drawing.
+
+    def can_sample(self, batch_size: int) -> bool:
+        """Answers whether `sample` would answer such a batch now; draws nothing.
+
+        O(1), with max_times_sampled O(capacity).
+
+        Raises:
+            ArgumentError: batch_size is not an integer of at least 1, or is more than the limiter ever allows.
+        """
+        batch_size = self._limited.checked_batch_size(batch_size)
+        return self._limited.can_sample(batch_size) and self._anchors.can_draw(batch_size)
+
+    def sample_keys(self, batch_size: int) -> Keys:
+        """Draws as `sample` does, and answers the keys alone [B]; `read` answers their windows.
+
+        Raises:
+            ArgumentError: batch_size is not an integer of at least 1.
+            NotReadyError: Nothing is eligible, or the limiter holds samples back.
+        """
+        (slots, _), _ = self._draw(self._limited.checked_batch_size(batch_size))
+        self.sampler.drawn()
+        return self._history.timeline.keys(slots)
+
+    def sample(self, batch_size: int, *, beta: float | None = None) -> Batch:
+        """Answers exactly batch_size windows, drawn with replacement.
+
+        Args:
+            batch_size: How many, B.
+            beta: The exponent of the importance weights, instead of the sampler's own; with priorities alone.
+
+        Raises:
+            ArgumentError: An argument breaks its rule.
+            NotReadyError: Nothing is eligible, or the limiter holds samples back.
+        """
+        return self._sample(self._window, batch_size, beta)
+
+    def read(self, keys: Any, *, beta: float | None = None) -> Batch:
+        """Answers the windows that start at the steps with those keys [B]; the rest is as in `sample`.
+
+        Raises:
+            UnknownKeyError: No step of one of the keys is stored.
+            ArgumentError: No window can start at one of them, or beta breaks its rule.
+        """
+        return self._read(self._window, keys, beta)
+
+    def _sample(self, window: windows.Window[Batch], batch_size: int, beta: float | None) -> Batch:
+        """Draws batch_size anchors and answers their windows."""
+        batch_size = self._limited.checked_batch_size(batch_size)
+        self.sampler.weights(np.zeros(0), beta)  # Refuses a wrong beta before anything is drawn.
+        (slots, probabilities), importance = self._draw(batch_size)
+        weights = self.sampler.weights(importance, beta)
+        self.sampler.drawn()
+        return window.read(self._history, slots, probabilities, weights)
+
+    def _read(self, window: windows.Window[Batch], keys: Any, beta: float | None) -> Batch:
+        """Answers the windows that start at those keys [B]."""
+        slots = self._readable_slots(keys)
+        if not self._history.has_begun:
+            raise errors.NotReadyError("read has nothing to answer: no step has said what a step holds")
+        probabilities = self.sampler.probabilities(slots)
+        weights = self.sampler.weights(self.sampler.importance(probabilities), beta)
+        return window.read(self._history, slots, probabilities, weights)
+
+    def _draw(self, batch_size: int) -> tuple[samplers.Draw, Floats]:
+        if self.num_eligible and not self._limited.can_sample(batch_size):
+            raise errors.NotReadyError(f"sample held back by {self.limiter!r}: add steps first")
+        drawn = self._anchors.draw(batch_size, self._rng)
+        self._counters.sampled += batch_size
+        return drawn
+
+    def eligible_keys(self) -> Keys:
+        """Answers the keys of all anchors that may be drawn now, oldest first. O(capacity)."""
+        return np.sort(self._history.timeline.keys(self._anchors.slots()))
+
+    # Priorities and eligibility.
+
+    def update_priorities(self, keys: Any, priorities: Any) -> int:
+        """Gives steps new priorities, and answers how many of them were still stored.
+
+        A key whose step was overwritten is dropped and counted; the step in its place keeps its own priority.
+
+        Args:
+            keys: Of steps, as a batch has them [B].
+            priorities: Raw ones, finite and at least 0 [B] or [B, 1]; where a key is there twice, the last one wins.
+
+        Raises:
+            ArgumentError: A priority breaks its rule, the lengths differ, or the buffer has no priorities.
+        """
+        sampler = self._prioritized_sampler("update_priorities")
+        keys = checks.integers("keys", keys)
+        priorities = checks.numbers_of_at_least_zero("priority", priorities, len(keys))
+        alive = self._history.timeline.is_alive(keys)
+        sampler.set_priorities(self._history.timeline.slots(keys[alive]), priorities[alive])
+        return self._count_alive(alive)
+
+    def check_priorities(self, priorities: Any) -> None:
+        """Raises what `update_priorities` would raise for these priorities [B], and changes nothing.
+
+        Raises:
+            ArgumentError: A priority breaks its rule, or the buffer has no priorities.
+        """
+        sampler = self._prioritized_sampler("check_priorities")
+        count = checks.leading_length("priorities", priorities)
+        sampler.check_priorities(checks.numbers_of_at_least_zero("priority", priorities, count))
+
+    def get_priorities(self, keys: Any) -> Floats:
+        """Answers the raw priorities of the steps with those keys [B].
+
+        Raises:
+            UnknownKeyError: No step of one of the keys is stored.
+            ArgumentError: The buffer has no priorities.
+        """
+        sampler = self._prioritized_sampler("get_priorities")
+        return sampler.priorities(self._stored_slots(keys))
+
+    def set_eligible(self, keys: Any, eligible: bool) -> int:
+        """Says whether the anchors with those keys may be drawn, and answers how many of them were still stored.
+
+        An anchor whose window cannot be read is not drawn, whatever is said here, until it can.
+
+        Raises:
+            ArgumentError: `keys` are not integers, or `eligible` is not True or False.
+        """
+        keys = checks.integers("keys", keys)
+        eligible = checks.boolean("eligible", eligible)
+        alive = self._history.timeline.is_alive(keys)
+        slots = np.unique(self._history.timeline.slots(keys[alive]))
+        self._anchors.set_barred(slots, not eligible)
+        return self._count_alive(alive)
+
+    def _prioritized_sampler(self, call: str) -> prioritized_sampler.PrioritizedSampler:
+        sampler = self.sampler
+        if not isinstance(sampler, prioritized_sampler.PrioritizedSampler):
+            raise errors.ArgumentError(f"{call} needs a PrioritizedSampler, got {type(sampler).__name__}")
+        return sampler
+
+    def _count_alive(self, alive: Bools) -> int:
+        num_alive = int(np.count_nonzero(alive))
+        self._counters.stale_keys += len(alive) - num_alive
+        return num_alive
+
+    # Everything else.
+
+    def get_stats(self) -> column_stats.ColumnBufferStats:
+        """Answers what is stored and what has happened so far. O(episodes)."""
+        episodes = self._history.timeline.episodes
+        ends = np.bincount(episodes.end[episodes.handles()], minlength=3).tolist()
+        return column_stats.ColumnBufferStats(
+            size=len(self),
+            capacity=self.capacity,
+            num_eligible=self.num_eligible,
+            open_episodes=ends[episode_table.OPEN],
+            terminated_episodes=ends[episode_table.TERMINATED],
+            truncated_episodes=ends[episode_table.TRUNCATED],
+            appended=self._counters.inserted,
+            sampled=self._counters.sampled,
+            evicted=self._history.timeline.num_evicted,
+            spliced_episodes=self._counters.spliced_episodes,
+            stale_keys=self._counters.stale_keys,
+            spent=self._anchors.num_spent,
+            nbytes=self._history.nbytes,
+        )
+
+    def clear(self) -> None:
+        """Forgets every step and every open episode.
+
+        Keys and the counters of `get_stats` go on, as does the largest priority so far; the generator is not reset.
+        """
+        self._anchors.forgetting(self._history.timeline.alive_slots())
+        self._history.clear()
+
+    def check(self) -> None:
+        """Recounts everything that is stored, the long way.
+
+        Raises:
+            CorruptionError: An invariant does not hold; the message says which.
+        """
+        self._history.check()
+        self._anchors.check()
+
+    def _stored_slots(self, keys: Any) -> Ints:
+        keys = checks.integers("keys", keys)
+        timeline = self._history.timeline
+        for key in keys[~timeline.is_alive(keys)]:
+            raise errors.UnknownKeyError(f"key {key} not found: its step was evicted, or never was")
+        return timeline.slots(keys)
+
+    def _readable_slots(self, keys: Any) -> Ints:
+        slots = self._stored_slots(keys)
+        for slot in slots[~self._anchors.is_readable(slots)]:
+            raise errors.ArgumentError(
+                f"keys must be of steps that a window can start from, got {self._history.timeline.keys(slot)}"
+            )
+        return slots

@@ -1,0 +1,419 @@
+"""The buffer itself: its arguments, its counters, its audit. What it answers is compared in the grid."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relive
+from relive import errors
+
+
+def ring(steps: int = 0, **settings: Any) -> relive.RingReplayBuffer:
+    """Answers a buffer of capacity 8 with that many complete steps in stream 0."""
+    buffer = relive.RingReplayBuffer(8, **{"seed": 0, **settings})
+    for t in range(steps):
+        buffer.add(float(t), t, 0.0, next_observation=t + 1.0)
+    return buffer
+
+
+def contents(buffer: relive.RingReplayBuffer) -> Any:
+    """Answers all that a refused call must leave alone."""
+    keys = buffer.eligible_keys()
+    batch = buffer.read(keys) if len(keys) else None
+    fields = (
+        None if batch is None else [batch.observation.tolist(), batch.next_observation.tolist(), batch.reward.tolist()]
+    )
+    return buffer.get_stats(), keys.tolist(), fields, buffer.rng.bit_generator.state, buffer.schema
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"capacity": 0}, "^capacity must be at least 1, got 0$"),
+        ({"n_step": 10**30}, r"^n_step must be at most 2\*\*62, got 1000000"),
+        ({"capacity": 1.5}, "^capacity must be an integer of at least 1, got 1.5$"),
+        ({"streams": 0}, "^streams must be at least 1, got 0$"),
+        ({"streams": 9}, "^streams must be at most capacity = 8, got 9$"),
+        ({"schema": {"observation": 3}}, "^schema must be an instance of Schema, got "),
+        ({"sampler": "uniform"}, "^sampler must be an instance of Sampler, got 'uniform'$"),
+        ({"limiter": 3}, "^limiter must be a RateLimiter, got 3$"),
+        ({"limiter": relive.MinSize(9)}, r"^limiter must ask for at most capacity = 8 transitions, got MinSize\(9\)$"),
+        ({"seed": -1}, "^seed must be at least 0, got -1$"),
+        ({"n_step": 0}, "^n_step must be at least 1, got 0$"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(errors.ArgumentError, match=message):
+        relive.RingReplayBuffer(**{"capacity": 8, **settings})
+
+
+def test_a_storage_must_fit() -> None:
+    schema = relive.Schema(relive.Field((), float), relive.Field((), int))
+    storage = relive.ColumnStorage(schema, 8)
+    assert relive.RingReplayBuffer(8, storage=storage).schema == schema
+    assert relive.RingReplayBuffer(8, schema, storage=storage).schema == schema
+    wrong: Any
+    for wrong in (np.zeros(3), relive.ColumnStorage):
+        with pytest.raises(errors.ArgumentError, match="^storage must have capacity, schema, read and write, got "):
+            relive.RingReplayBuffer(8, storage=wrong)
+    with pytest.raises(errors.ArgumentError, match="^storage must be of capacity 9, got 8$"):
+        relive.RingReplayBuffer(9, storage=storage)
+    other = relive.Schema(relive.Field((), int), relive.Field((), int))
+    with pytest.raises(errors.ArgumentError, match=r"^storage must be of the schema Schema\(.*\), got Schema\("):
+        relive.RingReplayBuffer(8, other, storage=storage)
+
+
+def test_a_length_above_the_capacity_and_two_samplers_are_refused() -> None:
+    with pytest.raises(errors.ArgumentError, match="^length must be at most capacity = 8, got 9$"):
+        relive.SequenceReplayBuffer(8, length=9)
+    with pytest.raises(errors.ArgumentError, match="^sampler must be left out with prioritized=True, got <"):
+        relive.SequenceReplayBuffer(8, length=2, prioritized=True, sampler=relive.UniformSampler())
+    with pytest.raises(errors.ArgumentError, match="^alpha must be at least 0, got -1$"):
+        relive.SequenceReplayBuffer(8, length=2, alpha=-1)
+    with pytest.raises(errors.ArgumentError, match="^prioritized must be True or False, got 1$"):
+        relive.SequenceReplayBuffer(8, length=2, prioritized=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"truncated": True}, "^next_observation must be given with a truncated step, got None$"),
+        ({"terminated": 1}, "^terminated must be True or False, got 1$"),
+        ({"truncated": "no"}, "^truncated must be True or False, got 'no'$"),
+        ({"stream": 2}, "^stream must be below streams = 2, got 2$"),
+        ({"stream": -1}, "^stream must be at least 0, got -1$"),
+        ({"observation": [1.0, 2.0]}, r"^observation must be of shape \(\), got \(2,\)$"),
+        ({"next_observation": [1.0, 2.0]}, r"^next_observation must be of shape \(\), got \(2,\)$"),
+        ({"action": 0.5}, "^action must fit int64, got 0.5: cast it yourself, or declare the field float64$"),
+        ({"logp": 0.5}, "^unknown extra 'logp'"),
+        ({"done": True}, "^unknown extra 'done': say terminated or truncated$"),
+    ],
+)
+def test_a_refused_step_has_changed_nothing(change: dict[str, Any], message: str) -> None:
+    buffer = ring(10, streams=2)
+    before = contents(buffer)
+    with pytest.raises(errors.ArgumentError, match=message):
+        buffer.add(**{"observation": 10.0, "action": 1, "reward": 0.0, **change})
+    assert contents(buffer) == before
+    empty = ring(streams=2)
+    if "observation" not in change and "action" not in change and "logp" not in change:
+        with pytest.raises(errors.ArgumentError):
+            empty.add(**{"observation": 10.0, "action": 1, "reward": 0.0, **change})
+        assert empty.schema is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"truncated": [True, False]}, "^next_observation must be given with a truncated step, got None$"),
+        ({"terminated": [True]}, r"^terminated must be of shape \(2,\), got \(1,\)$"),
+        ({"terminated": True}, r"^terminated must be of shape \(2,\), got \(\)$"),
+        ({"truncated": [1, 0]}, r"^truncated must be bools, got \[1, 0\]$"),
+        ({"streams": [0, 0]}, r"^streams must be distinct, got \[0, 0\]$"),
+        ({"streams": [0, 2]}, "^streams must be 0 to 1, got 2$"),
+        ({"streams": [0.0, 1.0]}, r"^streams must be integers, got \[0.0, 1.0\]$"),
+        ({"stream": 1}, "^extend takes streams, got stream=1$"),
+        ({"streams": [1]}, "^extend must have a step of each of 1 streams, got 2 rewards$"),
+        ({"reward": [0.0]}, "^extend must have a step of each of 2 streams, got 1 rewards$"),
+        ({"reward": 0.0}, "^reward must be a sequence, got 0.0$"),
+        ({"observation": [0.0]}, r"^observation must be of shape \(2,\), got \(1,\)$"),
+    ],
+)
+def test_a_refused_extend_has_changed_nothing(change: dict[str, Any], message: str) -> None:
+    buffer = ring(10, streams=2)
+    before = contents(buffer)
+    with pytest.raises(errors.ArgumentError, match=message):
+        buffer.extend(**{"observation": [1.0, 2.0], "action": [1, 1], "reward": [0.0, 0.0], **change})
+    assert contents(buffer) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rewards": []}, "^an episode must have 1 to capacity = 8 steps, got 0$"),
+        ({"rewards": np.zeros(9)}, "^an episode must have 1 to capacity = 8 steps, got 9$"),
+        ({"rewards": 3.0}, "^rewards must be a sequence, got 3.0$"),
+        ({"rewards": [0.0, 0.0, 0.0]}, r"^observations must be of shape \(4,\), got \(3,\)$"),
+        ({"observations": [0.0, 1.0]}, r"^observations must be of shape \(3,\), got \(2,\)$"),
+        ({"actions": [0]}, r"^action must be of shape \(2,\), got \(1,\)$"),
+        ({"terminated": None}, "^terminated must be True or False, got None$"),
+        ({"stream": 1}, "^stream must be below streams = 1, got 1$"),
+    ],
+)
+def test_a_refused_episode_has_changed_nothing(change: dict[str, Any], message: str) -> None:
+    buffer = ring(10)
+    before = contents(buffer)
+    episode = {"observations": [0.0, 1.0, 2.0], "actions": [0, 1], "rewards": [0.0, 0.0], "terminated": True}
+    with pytest.raises(errors.ArgumentError, match=message):
+        buffer.add_episode(**{**episode, **change})
+    assert contents(buffer) == before
+
+
+def test_a_step_that_does_not_follow_closes_the_episode_and_is_counted() -> None:
+    buffer = ring(3)
+    buffer.add(50.0, 0, 0.0, next_observation=51.0)
+    assert buffer.get_stats().spliced_episodes == 1
+    assert buffer.get_stats().truncated_episodes == 1
+    batch = buffer.read([2, 3], n_step=2)
+    assert batch.next_observation.tolist() == [3.0, 51.0]
+    assert batch.steps.tolist() == [1, 1]
+    assert not batch.is_terminal.any()
+
+
+def test_nan_follows_nan_and_zero_follows_minus_zero() -> None:
+    signed = relive.RingReplayBuffer(8)
+    signed.add(0.0, 0, 0.0, next_observation=-np.float64(np.nan))
+    signed.add(np.nan, 0, 0.0, next_observation=1.0)
+    assert signed.get_stats().spliced_episodes == 0
+    buffer = relive.RingReplayBuffer(8)
+    buffer.add([np.nan, 0.0], 0, 0.0, next_observation=[np.nan, -0.0])
+    buffer.add([np.nan, 0.0], 0, 0.0, next_observation=[1.0, 0.0])
+    assert buffer.get_stats().spliced_episodes == 0
+    assert buffer.read([0], n_step=2).steps.tolist() == [2]
+
+
+def test_the_limiter_is_asked() -> None:
+    limiter = relive.SampleToInsertRatio(ratio=1.0, min_size=2, error_buffer=2.0)
+    buffer = ring(limiter=limiter)
+    for t in range(2):
+        with pytest.raises(errors.NotReadyError, match="^sample"):
+            buffer.sample(1)
+        buffer.add(float(t), 0, 0.0, next_observation=t + 1.0)
+    buffer.sample(2)
+    with pytest.raises(errors.NotReadyError, match=r"^sample held back by SampleToInsertRatio\(.*\): add steps first$"):
+        buffer.sample(1)
+    with pytest.raises(errors.ArgumentError, match="^batch_size must be at most 3 with SampleToInsertRatio"):
+        buffer.sample(4)
+    for t in range(2, 6):
+        buffer.add(float(t), 0, 0.0, next_observation=t + 1.0)
+    before = contents(buffer)
+    with pytest.raises(errors.NotReadyError, match=r"^add held back by SampleToInsertRatio\(.*\): draw samples first$"):
+        buffer.add(6.0, 0, 0.0, next_observation=7.0)
+    with pytest.raises(errors.NotReadyError, match="^extend held back by"):
+        buffer.extend([6.0], [0], [0.0])
+    with pytest.raises(errors.NotReadyError, match="^add_episode held back by"):
+        buffer.add_episode([6.0, 7.0], [0], [0.0], terminated=True)
+    assert contents(buffer) == before
+    assert buffer.limiter is limiter
+
+
+def test_priorities_by_key() -> None:
+    buffer = relive.PrioritizedReplayBuffer(4, alpha=1.0, epsilon=0.0, seed=0)
+    buffer.add_episode([0, 1, 2, 3], [0] * 3, [0.0] * 3, terminated=True)
+    assert buffer.update_priorities([0, 1, 2], [[1.0], [2.0], [5.0]]) == 3
+    assert buffer.get_priorities([2, 0]).tolist() == [5.0, 1.0]
+    buffer.add_episode([0, 1, 2, 3], [0] * 3, [0.0] * 3, terminated=True)
+    assert buffer.update_priorities([0, 1, 2], [9.0, 9.0, 3.0]) == 1
+    assert buffer.get_stats().stale_keys == 2
+    assert buffer.get_priorities([2, 3, 4, 5]).tolist() == [3.0, 5.0, 5.0, 5.0]
+    assert buffer.update_priorities(np.zeros(0, np.int64), []) == 0
+    assert buffer.has_priorities
+
+
+@pytest.mark.parametrize(
+    ("keys", "priorities", "message"),
+    [
+        ([0, 1], [1.0], r"^priority must be of shape \(2,\), got \(1,\)$"),
+        ([0, 1], [1.0, -2.0], "^priority of row 1 must be a finite number of at least 0, got -2.0$"),
+        ([0, 99], [np.nan, 1.0], "^priority of row 0 must be a finite number of at least 0, got nan$"),
+        ([0], [np.inf], "^priority of row 0 must be a finite number of at least 0, got inf$"),
+        ([0], ["a"], r"^priority must be a real number in every row, got \['a'\]$"),
+        ([0.5], [1.0], r"^keys must be integers, got \[0.5\]$"),
+    ],
+)
+def test_refused_priorities_have_changed_nothing(keys: Any, priorities: Any, message: str) -> None:
+    buffer = relive.PrioritizedReplayBuffer(4)
+    buffer.add_episode([0, 1, 2, 3], [0] * 3, [0.0] * 3, terminated=True)
+    with pytest.raises(errors.ArgumentError, match=message):
+        buffer.update_priorities(keys, priorities)
+    assert buffer.get_priorities([0, 1, 2]).tolist() == [1.0, 1.0, 1.0]
+    assert buffer.get_stats().stale_keys == 0
+
+
+def test_the_losing_priority_of_a_key_given_twice_is_no_maximum() -> None:
+    buffer = relive.PrioritizedReplayBuffer(4)
+    buffer.add(0, 0, 0.0, next_observation=1)
+    buffer.update_priorities([0, 0], [100.0, 2.0])
+    buffer.add(1, 0, 0.0, next_observation=2)
+    assert buffer.get_priorities([0, 1]).tolist() == [2.0, 2.0]
+
+
+def test_priorities_can_be_checked_before_they_are_given() -> None:
+    buffer = relive.PrioritizedReplayBuffer(4, alpha=2.0)
+    buffer.check_priorities([1.0, 2.0])
+    with pytest.raises(errors.ArgumentError, match="^priority of row 1 must be smaller with alpha = 2, got 1e[+]300$"):
+        buffer.check_priorities([1.0, 1e300])
+    with pytest.raises(errors.ArgumentError, match="^check_priorities needs a PrioritizedSampler, got UniformSampler$"):
+        ring().check_priorities([1.0])
+
+
+def test_ends_may_be_arrays_of_one_bool() -> None:
+    buffer = ring()
+    buffer.add(0.0, 0, 0.0, next_observation=1.0, terminated=np.array(True), truncated=np.bool_(False))  # type: ignore[arg-type]
+    assert buffer.read([0]).is_terminal.tolist() == [True]
+    for wrong in (np.array([True]), np.array(1)):
+        with pytest.raises(errors.ArgumentTypeError, match="^terminated must be True or False, got "):
+            buffer.add(0.0, 0, 0.0, next_observation=1.0, terminated=wrong)  # type: ignore[arg-type]
+
+
+def test_a_buffer_without_priorities_says_so() -> None:
+    buffer = ring(2)
+    assert not buffer.has_priorities
+    calls: list[Callable[[], object]] = [
+        lambda: buffer.update_priorities([0], [1.0]),
+        lambda: buffer.get_priorities([0]),
+    ]
+    for call in calls:
+        with pytest.raises(errors.ArgumentError, match="_priorities needs a PrioritizedSampler, got UniformSampler$"):
+            call()
+    calls = [lambda: buffer.sample(1, beta=0.4), lambda: buffer.read([0], beta=0.4)]
+    for call in calls:
+        state = buffer.rng.bit_generator.state
+        with pytest.raises(errors.ArgumentError, match="^beta must be left out without priorities, got 0.4$"):
+            call()
+        assert buffer.rng.bit_generator.state == state
+    assert buffer.get_stats().sampled == 0
+
+
+def test_keys_that_are_gone_or_not_yet_readable_cannot_be_read() -> None:
+    buffer = ring(10)
+    buffer.add(10.0, 0, 0.0)
+    for key in (0, 11, -1):
+        with pytest.raises(errors.UnknownKeyError, match=f"^key {key} not found: its step was evicted, or never was$"):
+            buffer.read([5, key])
+    with pytest.raises(errors.ArgumentError, match="^keys must be of steps that a window can start from, got 10$"):
+        buffer.read([5, 10])
+    with pytest.raises(errors.UnknownKeyError):
+        relive.PrioritizedReplayBuffer(4).get_priorities([0])
+    with pytest.raises(errors.NotReadyError, match="^read has nothing to answer: no step has said what a step holds$"):
+        relive.RingReplayBuffer(4).read([])
+    episodes = relive.ColumnReplayBuffer(4, window=relive.EpisodeWindow())
+    episodes.add(0, 0, 0.0)
+    assert len(episodes.read([])) == 0
+    assert buffer.read([]).reward.shape == (0,)
+
+
+def test_set_eligible_takes_anchors_out_and_lets_them_in() -> None:
+    buffer = ring(4)
+    assert buffer.set_eligible([1, 2, 2, 77], False) == 3
+    assert buffer.get_stats().stale_keys == 1
+    assert buffer.eligible_keys().tolist() == [0, 3]
+    assert set(buffer.sample(64).keys.tolist()) == {0, 3}
+    assert buffer.read([1]).observation.tolist() == [1.0], "it can still be read"
+    assert buffer.set_eligible(2, True) == 1
+    assert buffer.eligible_keys().tolist() == [0, 2, 3]
+    buffer.check()
+    with pytest.raises(errors.ArgumentTypeError, match="^eligible must be True or False, got 'yes'$"):
+        buffer.set_eligible([0], "yes")  # type: ignore[arg-type]
+
+
+def test_an_anchor_that_was_barred_before_it_could_be_read_stays_out() -> None:
+    buffer = relive.RingReplayBuffer(4)
+    key = buffer.add(0, 0, 0.0)
+    buffer.set_eligible([key], False)
+    buffer.add(1, 0, 0.0, next_observation=2)
+    assert buffer.eligible_keys().tolist() == [1]
+    buffer.set_eligible([key], True)
+    assert buffer.eligible_keys().tolist() == [0, 1]
+    buffer.set_eligible([key], False)
+    for t in range(2, 6):
+        buffer.add(t, 0, 0.0, next_observation=t + 1)
+    assert buffer.eligible_keys().tolist() == [2, 3, 4, 5], "what comes to its slot is not barred"
+
+
+def test_clear_forgets_the_steps_and_not_the_counters() -> None:
+    buffer = relive.PrioritizedReplayBuffer(4, streams=2, seed=0)
+    buffer.extend([0, 10], [0, 0], [0.0, 0.0], [1, 11])
+    buffer.update_priorities([0], [7.0])
+    buffer.sample(3)
+    buffer.clear()
+    stats = buffer.get_stats()
+    assert (len(buffer), stats.size, stats.num_eligible, stats.open_episodes) == (0, 0, 0, 0)
+    assert (stats.appended, stats.sampled) == (2, 3)
+    buffer.check()
+    assert buffer.add(5, 0, 0.0, next_observation=6) == 2
+    assert buffer.get_stats().spliced_episodes == 0
+    assert buffer.get_priorities([2]).tolist() == [7.0]
+    assert buffer.eligible_keys().tolist() == [2]
+    ring().clear()
+
+
+def test_stats_say_what_is_there_and_what_happened() -> None:
+    buffer = ring(streams=2)
+    assert buffer.get_stats().nbytes == 28 * 8, "nothing but the timeline"
+    buffer.add(0.0, 0, 0.0, stream=1)
+    buffer.add_episode([0.0, 1.0, 2.0], [0, 0], [0.0, 0.0], terminated=True)
+    buffer.add_episode([0.0, 1.0, 2.0], [0, 0], [0.0, 0.0], terminated=False)
+    stats = buffer.get_stats()
+    assert stats == relive.ColumnBufferStats(
+        size=5,
+        capacity=8,
+        num_eligible=4,
+        open_episodes=1,
+        terminated_episodes=1,
+        truncated_episodes=1,
+        appended=5,
+        sampled=0,
+        evicted=0,
+        spliced_episodes=0,
+        stale_keys=0,
+        spent=0,
+        nbytes=stats.nbytes,
+    )
+    assert stats.nbytes >= 8 * 3 * 8
+    buffer.add_episode(np.zeros(8), np.zeros(7, int), np.zeros(7), terminated=False, stream=1)
+    assert buffer.get_stats().evicted == 4
+    assert buffer.is_full
+    assert (buffer.capacity, buffer.streams, buffer.num_eligible) == (8, 2, 8)
+    assert isinstance(buffer.sampler, relive.UniformSampler)
+    assert repr(buffer) == "<RingReplayBuffer of 8 steps, capacity=8, streams=2>"
+
+
+def test_the_same_seed_and_calls_give_the_same_batches_whatever_others_do_with_numpy() -> None:
+    batches = []
+    for global_seed in (1, 2):
+        np.random.seed(global_seed)  # noqa: NPY002
+        state = np.random.get_state()[1].tolist()  # type: ignore[index] # noqa: NPY002
+        buffer = ring(20)
+        batches.append([buffer.sample(8).keys.tolist(), buffer.sample_keys(8).tolist()])
+        assert np.random.get_state()[1].tolist() == state  # type: ignore[index] # noqa: NPY002
+    assert batches[0] == batches[1]
+
+
+def test_check_finds_anchors_that_cannot_be_read() -> None:
+    buffer = ring(4)
+    buffer._anchors.eligibility._facts[6] = 1
+    with pytest.raises(
+        errors.CorruptionError, match="^the anchors that count as readable are not those that can be read$"
+    ):
+        buffer.check()
+    lost = ring(4)
+    lost.history._tails["observation"] = np.zeros(0)
+    with pytest.raises(errors.CorruptionError, match="^an episode has a final observation that is nowhere$"):
+        lost.check()
+
+
+def test_a_schema_is_taken_from_the_first_step_and_enforced() -> None:
+    buffer = relive.RingReplayBuffer(8)
+    buffer.add(
+        {"x": np.zeros(2, np.float32)},
+        np.int8(1),
+        1,
+        logp=np.float16(0.5),
+        next_observation={"x": np.zeros(2, np.float32)},
+    )
+    assert buffer.schema == relive.Schema(
+        {"x": relive.Field(2, np.float32)},
+        relive.Field((), np.int8),
+        reward=relive.Field((), np.float64),
+        extras={"logp": relive.Field((), np.float16)},
+    )
+    with pytest.raises(errors.SchemaError, match="logp"):
+        buffer.add({"x": np.zeros(2, np.float32)}, np.int8(1), 1.0)
+    vector = relive.RingReplayBuffer(8, streams=2)
+    vector.extend(np.zeros((2, 3), np.uint8), np.zeros(2, np.int8), np.zeros(2, np.float32))
+    assert vector.schema == relive.Schema(
+        relive.Field(3, np.uint8), relive.Field((), np.int8), reward=relive.Field((), np.float32)
+    )

@@ -1,0 +1,139 @@
+import collections
+
+import hypothesis
+from hypothesis import strategies
+import numpy as np
+import pytest
+
+import relive
+from relive import draw_limit
+from relive import errors
+from relive import testing
+
+
+def ring(
+    steps: int, most: int | None, capacity: int = 8, sampler: relive.Sampler | None = None
+) -> relive.RingReplayBuffer:
+    """Answers a buffer with that many complete steps."""
+    buffer = relive.RingReplayBuffer(capacity, max_times_sampled=most, sampler=sampler, seed=0)
+    for t in range(steps):
+        buffer.add(t, t, 0.0, next_observation=t + 1)
+    return buffer
+
+
+@hypothesis.given(
+    strategies.integers(1, 4),
+    strategies.lists(strategies.integers(1, 9), min_size=1, max_size=8),
+    strategies.booleans(),
+)
+def test_no_step_is_drawn_more_often_than_it_may(most: int, sizes: list[int], prioritized: bool) -> None:
+    buffer = ring(5, most, sampler=relive.PrioritizedSampler() if prioritized else None)
+    times: collections.Counter[int] = collections.Counter()
+    for size in sizes:
+        left = sum(most - times[key] for key in range(len(buffer)))
+        if size > left:
+            before = buffer.get_stats()
+            state = buffer.rng.bit_generator.state
+            with pytest.raises(errors.NotReadyError):
+                buffer.sample(size)
+            assert buffer.get_stats() == before
+            assert buffer.rng.bit_generator.state == state
+        else:
+            times.update(buffer.sample(size).keys.tolist())
+        assert max(times.values(), default=0) <= most
+        assert buffer.eligible_keys().tolist() == [key for key in range(5) if times[key] < most]
+        assert buffer.get_stats().spent == sum(times[key] == most for key in range(5))
+        buffer.check()
+
+
+def test_all_draws_that_are_left_can_be_had_at_once() -> None:
+    buffer = ring(5, 3)
+    assert collections.Counter(buffer.sample(15).keys.tolist()) == dict.fromkeys(range(5), 3)
+    with pytest.raises(
+        errors.NotReadyError,
+        match="^sample has nothing to draw: every anchor was made ineligible, or drawn max_times_sampled times$",
+    ):
+        buffer.sample(1)
+
+
+def test_what_is_left_is_said() -> None:
+    buffer = ring(2, 3)
+    buffer.sample(4)
+    with pytest.raises(
+        errors.NotReadyError,
+        match="^sample has 2 draws left with max_times_sampled = 3, and 3 were asked for: add steps first$",
+    ):
+        buffer.sample(3)
+
+
+def test_the_step_that_comes_to_a_slot_has_all_its_draws() -> None:
+    buffer = ring(2, 1, capacity=2)
+    assert sorted(buffer.sample(2).keys.tolist()) == [0, 1]
+    buffer.add(7, 7, 0.0, next_observation=8)
+    assert buffer.eligible_keys().tolist() == [2]
+    assert buffer.sample(1).keys.tolist() == [2]
+    assert buffer.get_stats().spent == 3
+    buffer.clear()
+    buffer.add(7, 7, 0.0, next_observation=8)
+    assert buffer.sample(1).keys.tolist() == [3]
+    buffer.check()
+
+
+def test_a_retired_step_stays_retired_whatever_its_user_says_and_can_be_read() -> None:
+    buffer = ring(2, 1)
+    buffer.set_eligible([0], False)
+    assert buffer.sample(1).keys.tolist() == [1]
+    buffer.set_eligible([0, 1], True)
+    assert buffer.eligible_keys().tolist() == [0]
+    assert buffer.read([1]).observation.tolist() == [1]
+
+
+def test_draws_of_zero_priority_do_not_count_as_left() -> None:
+    buffer = ring(3, 2, sampler=relive.PrioritizedSampler(epsilon=0.0))
+    buffer.update_priorities([0, 1], [0.0, 5.0])
+    with pytest.raises(errors.NotReadyError, match="^sample has 4 draws left"):
+        buffer.sample(5)
+    assert collections.Counter(buffer.sample(4).keys.tolist()) == {1: 2, 2: 2}
+
+
+def test_which_steps_a_batch_leaves_out_is_fair() -> None:
+    """Of three steps that may be drawn once, two are drawn: one after another, each of the six orders alike."""
+    orders: collections.Counter[tuple[int, ...]] = collections.Counter()
+    rng = np.random.default_rng(3)
+    for _ in range(1_200):
+        buffer = relive.RingReplayBuffer(3, max_times_sampled=1, seed=rng)
+        buffer.add_episode([0, 1, 2, 3], [0, 0, 0], [0, 0, 0], terminated=True)
+        orders[tuple(buffer.sample(2).keys.tolist())] += 1
+    assert len(orders) == 6
+    testing.assert_frequencies(list(orders.values()), [1 / 6] * 6)
+
+
+def test_probabilities_are_those_of_the_moment_of_the_draw() -> None:
+    buffer = ring(3, 1)
+    probabilities = buffer.sample(3).probabilities
+    assert probabilities[0] == 1 / 3
+    assert set(probabilities.tolist()) <= {1 / 3, 1 / 2, 1.0}
+
+
+@pytest.mark.parametrize("most", [0, -1, 1.5, True])
+def test_a_wrong_limit_is_refused(most: int) -> None:
+    with pytest.raises(errors.ArgumentError, match="^max_times_sampled must be a"):
+        ring(0, most)
+
+
+def test_check_finds_what_is_wrong() -> None:
+    buffer = ring(2, 2)
+    buffer._anchors._draw_limit._times[0] = 3
+    with pytest.raises(errors.CorruptionError, match="^an anchor was drawn more often than max_times_sampled = 2$"):
+        buffer.check()
+    buffer._anchors._draw_limit._times[0] = 2
+    with pytest.raises(
+        errors.CorruptionError, match="^the anchors that count as spent are not those that were drawn so"
+    ):
+        buffer.check()
+
+
+@hypothesis.given(strategies.lists(strategies.integers(0, 3), min_size=1))
+def test_times_before_counts_equal_ones(slots: list[int]) -> None:
+    expected = [slots[:place].count(slot) for place, slot in enumerate(slots)]
+    assert draw_limit._times_before(np.array(slots)).tolist() == expected

@@ -1,0 +1,257 @@
+"""What the windows answer beyond the grid: nested and odd dtypes, whole episodes, rules of their settings."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relive
+from relive import column_grid_test
+from relive import column_oracle_test as oracle_lib
+from relive import errors
+from relive import returns
+
+WRONG: dict[str, Any] = {"last": "last", "two": 2}
+
+
+def test_whole_episodes_equal_the_naive_ones() -> None:
+    for seed, capacity, streams in [(0, 6, 1), (1, 9, 2), (2, 17, 3), (3, 24, 1)]:
+        buffer = relive.ColumnReplayBuffer(
+            capacity,
+            window=relive.EpisodeWindow(),
+            streams=streams,
+            storage=column_grid_test.poisoned_storage(capacity),
+        )
+        oracle = oracle_lib.Oracle(capacity, streams)
+        writer = column_grid_test.Writer(buffer, oracle, np.random.default_rng(seed))
+        seen = 0
+        for _ in range(150):
+            writer.write()
+            keys = oracle.episode_keys()
+            assert buffer.eligible_keys().tolist() == keys
+            buffer.check()
+            if not keys:
+                continue
+            seen += 1
+            longest = max(oracle.rows[key][1].complete for key in keys)
+            batch = buffer.read(keys)
+            expected = [oracle.sequence(key, longest) for key in keys]
+            for name in ("observation", "action", "reward", "terminated", "truncated", "mask", "start_step"):
+                assert getattr(batch, name).tolist() == [fields[name] for fields in expected], name
+            assert not batch.is_burn_in.any()
+        assert seen > 50
+
+
+def nested_buffer(make: Any, **settings: Any) -> Any:
+    """Answers a buffer with nested and odd fields, and one episode of four steps in it, which terminated."""
+    half = np.dtype([("a", np.float32), ("b", np.int8)])
+    schema = relive.Schema(
+        {"image": relive.Field((2, 2), np.uint8), "body": {"speed": relive.Field((), np.float16)}},
+        {"turn": relive.Field((), np.int8), "push": relive.Field(3, np.float32)},
+        reward=relive.Field((), np.float32),
+        extras={"logp": relive.Field((), np.float32), "state": relive.Field(2, half), "name": relive.Field((), "U4")},
+    )
+    buffer = make(16, schema, seed=0, **settings)
+    steps = np.arange(5)
+    buffer.add_episode(
+        {
+            "image": np.broadcast_to(steps[:, None, None] + 1, (5, 2, 2)).astype(np.uint8),
+            "body": {"speed": (steps / 4).astype(np.float16)},
+        },
+        {"turn": steps[:4].astype(np.int8), "push": np.ones((4, 3), np.float32)},
+        [0.1, 0.2, 0.3, 0.4],
+        True,
+        logp=-steps[:4].astype(np.float32),
+        state=np.array([[(t, 2 * t)] * 2 for t in range(4)], half),
+        name=np.array(["a", "bb", "ccc", "dddd"]),
+    )
+    return buffer
+
+
+def test_nested_observations_actions_and_extras_come_back_nested() -> None:
+    batch = nested_buffer(relive.RingReplayBuffer, n_step=2, gamma=0.5).read([0, 2, 3])
+    assert batch.observation["image"][:, 0, 1].tolist() == [1, 3, 4]
+    assert batch.observation["body"]["speed"].tolist() == [0.0, 0.5, 0.75]
+    assert batch.next_observation["body"]["speed"].tolist() == [0.5, 1.0, 1.0]
+    assert batch.next_observation["body"]["speed"].dtype == np.float16
+    assert batch.action["turn"].dtype == np.int8
+    assert batch.action["push"].shape == (3, 3)
+    assert batch.extras["name"].tolist() == ["a", "ccc", "dddd"]
+    assert batch.extras["state"]["b"].tolist() == [[0, 0], [4, 4], [6, 6]]
+    assert set(batch.extras) == {"logp", "state", "name"}
+    assert len(batch) == 3
+
+
+def test_rewards_are_added_up_in_float64_and_answered_in_their_own_dtype() -> None:
+    batch = nested_buffer(relive.RingReplayBuffer).read([0], n_step=3, gamma=0.9)
+    rewards = np.array([0.1, 0.2, 0.3], np.float32).astype(np.float64).tolist()
+    expected = np.float32(rewards[0] + 0.9 * rewards[1] + 0.9**2 * rewards[2])
+    assert batch.reward.tolist() == [float(expected)]
+    assert batch.reward.dtype == batch.next_discount.dtype == np.float32
+    assert batch.next_discount.tolist() == [float(np.float32(0.9**3))]
+
+
+def test_stacks_of_nested_frames_are_padded_in_every_leaf() -> None:
+    for padding, first in (("zeros", 0), ("first", 1)):
+        batch = nested_buffer(relive.RingReplayBuffer, frame_stack=3, stack_padding=padding).read([0, 3])
+        assert batch.observation["image"].shape == (2, 3, 2, 2)
+        assert batch.observation["image"][:, :, 0, 0].tolist() == [[first, first, 1], [2, 3, 4]]
+        assert batch.next_observation["image"][:, :, 0, 0].tolist() == [[first, 1, 2], [3, 4, 5]]
+        assert batch.next_observation["body"]["speed"].tolist() == [[0.0, 0.0, 0.25], [0.5, 0.75, 1.0]]
+
+
+def test_padding_of_a_sequence_is_zeros_in_every_leaf() -> None:
+    batch = nested_buffer(relive.SequenceReplayBuffer, length=6, burn_in=2, pad=True).sample(2)
+    assert len(batch) == 2
+    assert batch.observation["image"][0, :, 0, 0].tolist() == [1, 2, 3, 4, 5, 0, 0]
+    assert batch.action["turn"][0].tolist() == [0, 1, 2, 3, 0, 0]
+    assert batch.extras["name"][0].tolist() == ["a", "bb", "ccc", "dddd", "", ""]
+    assert batch.extras["state"]["b"][0, :, 1].tolist() == [0, 2, 4, 6, 0, 0]
+    assert batch.mask[0].tolist() == [True] * 4 + [False] * 2
+    assert batch.is_burn_in.tolist() == [[True] * 2 + [False] * 4] * 2
+    assert nested_buffer(relive.SequenceReplayBuffer, length=6, burn_in=5, pad=True).read([0]).is_burn_in.tolist() == [
+        [True] * 4 + [False] * 2
+    ]
+    assert batch.terminated[0].tolist() == [False] * 3 + [True] + [False] * 2
+    assert not batch.truncated.any()
+    assert batch.start_step.tolist() == [0, 0]
+
+
+def test_a_batch_owns_its_arrays() -> None:
+    for buffer in (
+        nested_buffer(relive.RingReplayBuffer, n_step=2),
+        nested_buffer(relive.RingReplayBuffer, frame_stack=2),
+        nested_buffer(relive.SequenceReplayBuffer, length=2, burn_in=1),
+    ):
+        before = buffer.read([1])
+        spoilt = buffer.read([1])
+        for tree in (spoilt.observation["image"], spoilt.action["push"], spoilt.reward, spoilt.extras["logp"]):
+            tree[...] = 77
+        after = buffer.read([1])
+        assert np.array_equal(before.observation["image"], after.observation["image"])
+        assert np.array_equal(before.action["push"], after.action["push"])
+        assert np.array_equal(before.reward, after.reward)
+        assert np.array_equal(before.extras["logp"], after.extras["logp"])
+
+
+def test_discounted_sums_equal_the_naive_ones() -> None:
+    rng = np.random.default_rng(0)
+    rewards = rng.normal(size=(50, 6))
+    span = rng.integers(1, 7, 50)
+    expected = [relive.compute_discounted_return(row[:m], 0.9) for row, m in zip(rewards.tolist(), span, strict=True)]
+    assert returns.discounted_sums(rewards, span, 0.9).tolist() == expected
+
+
+def test_what_lies_beyond_the_span_does_not_matter() -> None:
+    rewards = np.array([[1.0, np.nan, np.inf]])
+    assert returns.discounted_sums(rewards, np.array([1]), 0.5).tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: relive.TransitionWindow(0), "^n_step must be at least 1, got 0$"),
+        (lambda: relive.TransitionWindow(gamma=1.5), r"^gamma must be in \(0, 1\], got 1.5$"),
+        (lambda: relive.TransitionWindow(frame_stack=0), "^frame_stack must be at least 1, got 0$"),
+        (
+            lambda: relive.TransitionWindow(stack_padding=WRONG["last"]),
+            "^stack_padding must be 'zeros' or 'first', got 'last'$",
+        ),
+        (lambda: relive.SequenceWindow(0), "^length must be at least 1, got 0$"),
+        (lambda: relive.SequenceWindow(4, stride=0), "^stride must be at least 1, got 0$"),
+        (lambda: relive.SequenceWindow(4, burn_in=-1), "^burn_in must be at least 0, got -1$"),
+        (lambda: relive.SequenceWindow(4, burn_in=4), "^burn_in must be below length = 4, got 4$"),
+        (lambda: relive.SequenceWindow(4, pad=WRONG["two"]), "^pad must be True or False, got 2$"),
+    ],
+)
+def test_wrong_settings_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(errors.ArgumentError, match=message):
+        make()
+
+
+def test_it_is_said_what_is_missing() -> None:
+    def short(buffer: Any, message: str) -> None:
+        with pytest.raises(errors.NotReadyError, match=message):
+            buffer.sample(1)
+
+    ring = relive.RingReplayBuffer(8)
+    short(ring, "^sample has nothing to draw: no step is stored$")
+    ring.add(0, 0, 0.0)
+    short(ring, "^sample has nothing to draw: no step with a known next observation is stored$")
+    for frames in (2, 3):
+        stacked = relive.RingReplayBuffer(frames - 1, frame_stack=frames)
+        for t in range(4):
+            stacked.add(t, 0, 0.0, next_observation=t + 1)
+        short(stacked, f"no step with a known next observation and all its {frames} frames is stored$")
+    sequence = relive.SequenceReplayBuffer(16, length=8)
+    for _ in range(2):
+        sequence.add_episode([0] * 5, [0] * 4, [0.0] * 4, True)
+    short(sequence, "^sample has nothing to draw: a sequence has 8 steps and the longest episode is 4$")
+    strided = relive.SequenceReplayBuffer(4, length=3, stride=5)
+    for t in range(10):
+        strided.add(t, 0, 0.0, next_observation=t + 1)
+    short(strided, "^sample has nothing to draw: no sequence of 3 steps starts at a multiple of stride = 5$")
+    lazy = relive.SequenceReplayBuffer(16, length=8)
+    lazy.add(0, 0, 0.0)
+    short(lazy, "^sample has nothing to draw: a sequence has 8 steps and the longest episode is 0$")
+    padded = relive.SequenceReplayBuffer(16, length=8, pad=True)
+    padded.add(0, 0, 0.0)
+    short(padded, "^sample has nothing to draw: no step with a known next observation is stored at the start of an ep")
+    episodes = relive.ColumnReplayBuffer(16, window=relive.EpisodeWindow())
+    episodes.add(0, 0, 0.0, next_observation=1)
+    short(episodes, "^sample has nothing to draw: no episode has ended of which every step is stored$")
+
+
+class Spy(relive.ColumnStorage):
+    """A storage that knows what it was asked for."""
+
+    def __init__(self, schema: relive.Schema, capacity: int) -> None:
+        super().__init__(schema, capacity)
+        self.asked: list[tuple[str, int]] = []
+
+    def read(self, slots: Any, fields: Any = None) -> dict[str, Any]:
+        self.asked += [(path, np.size(slots)) for path in (self.schema.fields if fields is None else fields)]
+        return super().read(slots, fields)
+
+
+def test_nothing_is_read_that_no_answer_holds() -> None:
+    schema = relive.Schema(relive.Field((), int), relive.Field((), int))
+    spy = Spy(schema, 8)
+    ring = relive.RingReplayBuffer(8, n_step=3, storage=spy)
+    ring.add_episode(range(8), range(7), np.zeros(7), terminated=True)
+    ring.read([0, 1])
+    assert sorted(spy.asked) == [("action", 2), ("observation", 2), ("observation", 2), ("reward", 2), ("reward", 6)]
+    spy = Spy(schema, 8)
+    sequences = relive.SequenceReplayBuffer(8, length=3, storage=spy)
+    sequences.add_episode(range(8), range(7), np.zeros(7), terminated=True)
+    sequences.read([0, 1])
+    assert sorted(spy.asked) == [("action", 6), ("observation", 8), ("reward", 6)]
+
+
+@pytest.mark.parametrize(
+    "window",
+    [relive.TransitionWindow(), relive.SequenceWindow(2), relive.EpisodeWindow()],
+    ids=lambda w: type(w).__name__,
+)
+def test_a_batch_says_how_likely_its_rows_were_and_what_they_weigh(window: Any) -> None:
+    buffer: Any = relive.ColumnReplayBuffer(
+        8, window=window, sampler=relive.PrioritizedSampler(alpha=1.0, beta=1.0, epsilon=0.0), seed=0
+    )
+    first = buffer.add_episode(range(4), range(3), np.zeros(3), terminated=True)[0]
+    second = buffer.add_episode(range(4), range(3), np.zeros(3), terminated=True)[0]
+    buffer.set_eligible([key for key in buffer.eligible_keys() if key not in (first, second)], False)
+    buffer.update_priorities([first, second], [1.0, 3.0])
+    batch = buffer.read([first, second])
+    assert batch.probabilities.tolist() == [0.25, 0.75]
+    assert batch.weights == pytest.approx([1.0, 1 / 3])
+    drawn = buffer.sample(8)
+    assert sorted(drawn.probabilities.tolist()) == [0.25] * 2 + [0.75] * 6
+    assert drawn.weights == pytest.approx(np.where(drawn.keys == first, 1.0, 1 / 3))
+
+
+def test_an_episode_that_was_cut_before_its_first_step_was_complete_is_none() -> None:
+    buffer = relive.ColumnReplayBuffer(8, window=relive.EpisodeWindow())
+    buffer.add(0, 0, 0.0)
+    keys = buffer.add_episode([1, 2], [0], [0.0], terminated=True)
+    assert buffer.eligible_keys().tolist() == keys.tolist()
+    buffer.check()
