@@ -1,0 +1,278 @@
+"""Draws of the column buffers follow their probabilities: at the ring's seam, near ends, over sixteen powers of ten."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import relive
+from relive import testing
+
+Floats = npt.NDArray[np.float64]
+SIZE = 20_000
+
+
+def fill(buffer: Any, count: int, *, period: int = 0, first: int = 0, eager: bool = True) -> None:
+    """Adds steps whose observation is the time; every `period`-th ends an episode, in turn terminated and truncated."""
+    for t in range(first, first + count):
+        ends = period > 0 and t % period == period - 1
+        even = t // max(period, 1) % 2 == 0
+        following = t + 1 if eager or ends else None
+        buffer.add(t, 0, 0.0, following, terminated=ends and even, truncated=ends and not even)
+
+
+def assert_drawn(buffer: Any, probabilities: dict[int, float], batch_size: int = SIZE) -> None:
+    """Asserts that keys are drawn with their probabilities, and that the batch says so; others are never drawn."""
+    keys = np.array(list(probabilities))
+    drawn: list[npt.NDArray[np.int64]] = []
+    while sum(map(len, drawn)) < min(SIZE, 500 * batch_size):
+        batch = buffer.sample(batch_size)
+        expected = [probabilities[key] for key in batch.keys.tolist()]
+        assert batch.probabilities.tolist() == pytest.approx(expected, rel=1e-12)
+        drawn.append(batch.keys)
+    counts = np.bincount(np.concatenate(drawn), minlength=int(keys.max()) + 1)
+    testing.assert_frequencies(counts[keys].tolist(), list(probabilities.values()))
+    assert counts.sum() == counts[keys].sum()
+
+
+def alike(keys: Any) -> dict[int, float]:
+    return {int(key): 1 / len(keys) for key in keys}
+
+
+# Uniform draws.
+
+
+@pytest.mark.parametrize("past", [0, 1, 5, 11])
+@pytest.mark.parametrize("period", [0, 1, 3, 5])
+def test_uniform_draws_at_every_position_of_the_cursor(period: int, past: int) -> None:
+    buffer = relive.RingReplayBuffer(12, n_step=3, seed=past)
+    fill(buffer, 24 + past, period=period)
+    assert_drawn(buffer, alike(range(12 + past, 24 + past)))
+
+
+@pytest.mark.parametrize("period", [0, 4, 5])
+def test_uniform_draws_of_lazy_steps_leave_out_the_newest_of_a_running_episode(period: int) -> None:
+    buffer = relive.RingReplayBuffer(12, seed=1)
+    fill(buffer, 30, period=period, eager=False)
+    assert_drawn(buffer, alike(range(18, 30 if period == 5 else 29)))
+
+
+@pytest.mark.parametrize("period", [0, 5])
+def test_uniform_draws_of_stacks_leave_out_those_that_lost_a_frame(period: int) -> None:
+    buffer = relive.RingReplayBuffer(13, frame_stack=3, seed=2)
+    fill(buffer, 30, period=period)
+    assert_drawn(buffer, alike(range(19, 30)))
+
+
+def test_uniform_draws_of_several_streams() -> None:
+    """Two streams with ends of their own; the third is lazy and its newest step is not there yet."""
+    buffer = relive.RingReplayBuffer(20, streams=3, seed=3)
+    keys: list[tuple[int, bool]] = []
+    for t in range(15):
+        for stream in range(3):
+            ends = stream < 2 and t % (3 + stream) == 2
+            keys.append(
+                (buffer.add(t, 0, 0.0, None if stream == 2 else t + 1, ends, stream=stream), stream < 2 or t < 14)
+            )
+    assert_drawn(buffer, alike([key for key, complete in keys[-20:] if complete]))
+
+
+def test_uniform_draws_while_rows_come_and_go() -> None:
+    """Each window of time has its own rows: one draw after each add, far past the seam."""
+    buffer = relive.RingReplayBuffer(7, seed=4)
+    fill(buffer, 7)
+    ages = np.zeros(7, int)
+    for t in range(7, 2007):
+        fill(buffer, 1, first=t, period=5)
+        ages += np.bincount(t - buffer.sample_keys(8), minlength=7)
+    testing.assert_frequencies(ages.tolist(), [1 / 7] * 7)
+
+
+def test_uniform_draws_of_what_is_left_eligible() -> None:
+    buffer = relive.RingReplayBuffer(12, seed=5)
+    fill(buffer, 30, period=5)
+    buffer.set_eligible([18, 20, 29, 25], False)
+    buffer.set_eligible([20, 3, 28], True)
+    assert_drawn(buffer, alike(sorted(set(range(18, 30)) - {18, 29, 25})))
+
+
+# Draws by priority.
+
+
+def proportional(buffer: Any, alpha: float, epsilon: float) -> dict[int, float]:
+    """Answers the definition: (p + epsilon)^alpha over its sum."""
+    keys = buffer.eligible_keys()
+    weights = (buffer.get_priorities(keys) + epsilon) ** alpha
+    return dict(zip(keys.tolist(), (weights / weights.sum()).tolist(), strict=True))
+
+
+@pytest.mark.parametrize("stratified", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 7, 64, SIZE])
+def test_draws_by_priority_follow_the_priorities(stratified: bool, batch_size: int) -> None:
+    buffer = relive.PrioritizedReplayBuffer(17, alpha=0.7, epsilon=0.05, stratified=stratified, seed=batch_size)
+    fill(buffer, 40, period=6)
+    buffer.update_priorities(range(23, 40), np.linspace(0.0, 4.0, 17) ** 2)
+    fill(buffer, 3, first=40)
+    if batch_size == 1:
+        counts = np.bincount([int(buffer.sample_keys(1)[0]) for _ in range(3000)], minlength=43)
+        probabilities = proportional(buffer, 0.7, 0.05)
+        common = [key for key, p in probabilities.items() if p > 0.01]
+        rest = 1 - sum(probabilities[key] for key in common)
+        observed = counts[common].tolist()
+        testing.assert_frequencies([*observed, 3000 - sum(observed)], [*(probabilities[k] for k in common), rest])
+    else:
+        assert_drawn(buffer, proportional(buffer, 0.7, 0.05), batch_size)
+
+
+@pytest.mark.parametrize("stratified", [False, True])
+def test_draws_with_tiny_priorities_beside_huge_ones(stratified: bool) -> None:
+    """1e-8 beside 1e8: the huge ones share the draws, the tiny ones are drawn among themselves as they should be."""
+    buffer = relive.PrioritizedReplayBuffer(40, alpha=1.0, epsilon=0.0, stratified=stratified, seed=0)
+    fill(buffer, 60, period=7)
+    keys = np.arange(20, 60)
+    priorities = np.where(keys % 2, 1e8, 1e-8) * (1 + keys % 3)
+    buffer.update_priorities(keys, priorities)
+    drawn = np.bincount(buffer.sample_keys(SIZE), minlength=60)[20:]
+    huge = keys % 2 == 1
+    assert drawn[~huge].sum() == 0
+    testing.assert_frequencies(drawn[huge].tolist(), (priorities[huge] / priorities[huge].sum()).tolist())
+    buffer.set_eligible(keys[huge], False)
+    assert_drawn(buffer, proportional(buffer, 1.0, 0.0), 500)
+
+
+@pytest.mark.parametrize("stratified", [False, True])
+def test_a_row_worth_a_millionth_is_drawn_as_often_as_that(stratified: bool) -> None:
+    """Beside a row of 1: a mass that is lost in rounding would never show."""
+    buffer = relive.PrioritizedReplayBuffer(3, alpha=1.0, epsilon=0.0, stratified=stratified, seed=1)
+    fill(buffer, 3)
+    buffer.update_priorities([0, 1, 2], [1.0, 1e-5, 1e-5])
+    counts = sum(np.bincount(buffer.sample_keys(500_000), minlength=3) for _ in range(4))
+    testing.assert_frequencies(np.asarray(counts).tolist(), [1 / 1.00002, 1e-5 / 1.00002, 1e-5 / 1.00002])
+
+
+@pytest.mark.parametrize("stratified", [False, True])
+def test_draws_by_priority_after_eligibility_has_changed(stratified: bool) -> None:
+    buffer = relive.PrioritizedReplayBuffer(17, alpha=1.0, epsilon=0.0, stratified=stratified, seed=6, streams=2)
+    for t in range(20):
+        keys = buffer.extend([t, t], [0, 0], [0.0, 0.0], [t + 1, t + 1], [t % 4 == 3, False])
+        buffer.update_priorities(keys, [1.0 + t % 5, 2.0])
+    buffer.set_eligible([25, 30, 31, 39], False)
+    buffer.update_priorities([30, 26], [9.0, 0.0])
+    buffer.set_eligible([30], True)
+    probabilities = proportional(buffer, 1.0, 0.0)
+    assert probabilities[26] == 0
+    assert set(range(23, 40)) - set(probabilities) == {25, 31, 39}
+    assert_drawn(buffer, probabilities, 50)
+
+
+def test_a_stratified_batch_holds_each_row_as_often_as_it_must() -> None:
+    """A row whose share of a batch of B is s is in it at least floor(s B) - 1 and at most ceil(s B) + 1 times."""
+    buffer = relive.PrioritizedReplayBuffer(9, alpha=1.0, epsilon=0.0, seed=0)
+    fill(buffer, 22, period=4)
+    buffer.update_priorities(range(13, 22), [1, 5, 2, 2, 9, 1, 1, 3, 8])
+    shares = np.array([1, 5, 2, 2, 9, 1, 1, 3, 8]) / 32
+    for size in (5, 32, 100):
+        for _ in range(30):
+            counts = np.bincount(buffer.sample_keys(size) - 13, minlength=9)
+            assert np.all(counts >= np.floor(shares * size) - 1)
+            assert np.all(counts <= np.ceil(shares * size) + 1)
+
+
+def test_stratified_draws_are_independent_from_batch_to_batch() -> None:
+    """The place within a stratum is drawn anew: both rows that share one stratum appear in it."""
+    buffer = relive.PrioritizedReplayBuffer(4, alpha=1.0, epsilon=0.0, seed=8)
+    fill(buffer, 4)
+    buffer.update_priorities(range(4), [1, 2, 3, 4])
+    pairs = np.zeros((4, 4), int)
+    for _ in range(4000):
+        low, high = np.sort(buffer.sample_keys(2))
+        pairs[low, high] += 1
+    # Strata [0, 5) and [5, 10): the first holds rows 0, 1 and two thirds of row 2, the second the rest.
+    expected = np.outer([1 / 5, 2 / 5, 2 / 5, 0], [0, 0, 1 / 5, 4 / 5])
+    rows, columns = np.nonzero(expected)
+    testing.assert_frequencies(pairs[rows, columns].tolist(), expected[rows, columns].tolist())
+    assert pairs[rows, columns].sum() == 4000
+
+
+# Sequences.
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+@pytest.mark.parametrize("eager", [False, True])
+def test_sequence_draws_near_the_seam_and_near_ends(prioritized: bool, eager: bool) -> None:
+    buffer = relive.SequenceReplayBuffer(24, length=3, prioritized=prioritized, alpha=1.0, epsilon=0.0, seed=9)
+    fill(buffer, 45, period=7, eager=eager)
+    # Alive are 21 .. 44: whole episodes from 21, 28, 35, and 42 .. 44 of a running one.
+    starts = [21, 22, 23, 24, 25, 28, 29, 30, 31, 32, 35, 36, 37, 38, 39, *([42] if eager else [])]
+    assert buffer.eligible_keys().tolist() == starts
+    if not prioritized:
+        assert_drawn(buffer, alike(starts))
+        return
+    priorities = 1.0 + np.arange(len(starts)) % 4
+    buffer.update_priorities(starts, priorities)
+    buffer.update_priorities([26, 27, 33, 34], [100.0] * 4)
+    assert_drawn(buffer, dict(zip(starts, (priorities / priorities.sum()).tolist(), strict=True)), 100)
+
+
+def test_sequence_draws_with_stride_and_padding() -> None:
+    buffer = relive.SequenceReplayBuffer(30, length=4, stride=2, pad=True, seed=10)
+    fill(buffer, 50, period=7)
+    starts = buffer.eligible_keys()
+    # Episodes of 7 from 21, 28, 35, 42 have starts at 0, 2 and 4; of the running one 49 there is one step.
+    assert starts.tolist() == [21, 23, 25, 28, 30, 32, 35, 37, 39, 42, 44, 46, 49]
+    assert_drawn(buffer, alike(starts))
+
+
+def test_sequence_draws_of_several_streams() -> None:
+    buffer = relive.SequenceReplayBuffer(30, length=3, streams=2, seed=11)
+    for t in range(40):
+        buffer.extend([t, 1000 + t], [0, 0], [0.0, 0.0], [t + 1, 1000 + t + 1], [t % 5 == 4, t % 6 == 5])
+    # Alive are the times 25 .. 39 of both: keys 2 t and 2 t + 1.
+    first = [2 * t for t in range(25, 40) if t % 5 <= 2]
+    second = [2 * t + 1 for t in range(25, 40) if t % 6 <= 3 and t + 2 < 40]
+    assert_drawn(buffer, alike(sorted(first + second)))
+    batch = buffer.sample(500)
+    assert np.array_equal(np.diff(batch.observation), np.ones((500, 3)))
+
+
+def test_whole_episodes_are_drawn_alike_however_long_they_are() -> None:
+    """Once they have ended, and while all of them is there."""
+    buffer = relive.ColumnReplayBuffer(20, window=relive.EpisodeWindow(), seed=12)
+    for number, length in enumerate((4, 5, 1, 9, 3, 2)):
+        base = 100 * (number + 1)
+        buffer.add_episode(base + np.arange(length + 1), np.arange(length), np.ones(length), terminated=number % 2 == 0)
+    fill(buffer, 3)
+    # 27 steps in a ring of 20: of the first episodes 4 and 3 steps are gone.
+    assert buffer.eligible_keys().tolist() == [9, 10, 19, 22]
+    assert_drawn(buffer, alike([9, 10, 19, 22]))
+    batch = buffer.read([9, 10])
+    assert batch.observation.shape == (2, 10)
+    assert batch.mask.sum(axis=1).tolist() == [1, 9]
+    assert batch.observation[0].tolist() == [300, 301, *[0] * 8]
+    assert batch.truncated[1].tolist() == [False] * 8 + [True]
+
+
+# Limits.
+
+
+@pytest.mark.parametrize("kind", ["uniform", "proportional"])
+def test_draws_under_a_limit_are_as_if_one_were_made_after_another(kind: str) -> None:
+    """Each row may be drawn once: the second draw is from the other two, in proportion."""
+    settings: dict[str, Any] = {"max_times_sampled": 1, "seed": 13}
+    buffer: Any = relive.RingReplayBuffer(3, **settings)
+    shares = np.ones(3) / 3
+    if kind == "proportional":
+        buffer = relive.PrioritizedReplayBuffer(3, alpha=1.0, epsilon=0.0, stratified=False, **settings)
+        shares = np.array([1, 2, 5]) / 8
+    counts = np.zeros((3, 3), int)
+    for _ in range(1500):
+        keys = buffer.add_episode(np.arange(4), np.arange(3), np.zeros(3), terminated=True)
+        if kind == "proportional":
+            buffer.update_priorities(keys, [1, 2, 5])
+        first, second = buffer.sample_keys(2) - keys[0]
+        counts[first, second] += 1
+    expected: Floats = np.array([[p * q / (1 - p) for q in shares] for p in shares])
+    rows, columns = np.nonzero(~np.eye(3, dtype=bool))
+    testing.assert_frequencies(counts[rows, columns].tolist(), expected[rows, columns].tolist())
+    assert np.diag(counts).sum() == 0
