@@ -1,0 +1,98 @@
+"""How a batch of columns is cut into items.
+
+Each cut answers the lengths of the items in a batch [k], and whether each is complete [k]: what is not is dropped.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import checks
+from relive import errors
+
+StorageUnit = Literal["timesteps", "sequences", "episodes", "fragments"]
+Array: TypeAlias = npt.NDArray[Any]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+
+def _row_count(columns: Mapping[str, Array]) -> int:
+    """Answers how many rows all of the columns have."""
+    first, *others = columns
+    rows = len(columns[first])
+    for name in others:
+        if len(columns[name]) != rows:
+            raise errors.SchemaError(
+                f"column {name} must have {rows} rows as column {first} has, got {len(columns[name])}"
+            )
+    return rows
+
+
+def _timesteps(columns: Mapping[str, Array]) -> tuple[Ints, Bools]:
+    """Answers each row as an item."""
+    rows = _row_count(columns)
+    return np.ones(rows, np.int64), np.ones(rows, np.bool_)
+
+
+def _sequences(columns: Mapping[str, Array]) -> tuple[Ints, Bools]:
+    """Answers the runs of rows that seq_lens says."""
+    others = {name: column for name, column in columns.items() if name != "seq_lens"}
+    _require(columns, "sequences", {"seq_lens": "seq_lens" in columns, "a column of rows": bool(others)})
+    rows = _row_count(others)
+    lengths = _column(columns, "seq_lens", "iu", "an integer a sequence").astype(np.int64)
+    # No length is above the number of rows, so that the sum does not wrap around.
+    if (lengths < 1).any() or (lengths > rows).any() or lengths.sum() != rows:
+        raise errors.SchemaError(
+            f"column seq_lens must hold integers of at least 1 that sum to the {rows} rows of the other columns, "
+            f"got {checks.shown(lengths.tolist())}"
+        )
+    return lengths, np.ones(len(lengths), np.bool_)
+
+
+def _episodes(columns: Mapping[str, Array]) -> tuple[Ints, Bools]:
+    """Answers the runs of equal eps_id; complete are those whose first t is 0 and whose last row ends the episode."""
+    ends = [name for name in ("terminated", "truncated") if name in columns]
+    present = {"eps_id": "eps_id" in columns, "t": "t" in columns, "terminated or truncated": bool(ends)}
+    _require(columns, "episodes", present)
+    rows = _row_count(columns)
+    ids = _column(columns, "eps_id", "biufUS", "a number or a string a row")
+    times = _column(columns, "t", "biuf", "a number a row")
+    is_first = np.ones(rows, np.bool_)
+    is_first[1:] = ids[1:] != ids[:-1]
+    firsts = np.flatnonzero(is_first)
+    lengths = np.diff(firsts, append=rows)
+    is_over = np.zeros(len(firsts), np.bool_)
+    for name in ends:
+        is_over |= _column(columns, name, "biuf", "a number a row")[firsts + lengths - 1].astype(np.bool_)
+    return lengths, (times[firsts] == 0) & is_over
+
+
+def _fragments(columns: Mapping[str, Array]) -> tuple[Ints, Bools]:
+    """Answers the batch as one item, as long as its longest column."""
+    return np.array([max(map(len, columns.values()))]), np.ones(1, np.bool_)
+
+
+def _column(columns: Mapping[str, Array], name: str, kinds: str, rule: str) -> Array:
+    """Answers the column [k] that items are cut by; its dtype is of one of the `kinds` that numpy has letters for."""
+    column = columns[name]
+    if column.ndim != 1 or column.dtype.kind not in kinds:
+        raise errors.SchemaError(
+            f"column {name} must hold {rule}, got dtype {column.dtype} and shape {list(column.shape)}"
+        )
+    return column
+
+
+def _require(columns: Mapping[str, Array], unit: str, names: Mapping[str, bool]) -> None:
+    missing = " and ".join(name for name, is_there in names.items() if not is_there)
+    if missing:
+        raise errors.SchemaError(f"columns must include {missing} to be cut into {unit}, got {', '.join(columns)}")
+
+
+CUTS: dict[StorageUnit, Callable[[Mapping[str, Array]], tuple[Ints, Bools]]] = {
+    "timesteps": _timesteps,
+    "sequences": _sequences,
+    "episodes": _episodes,
+    "fragments": _fragments,
+}
