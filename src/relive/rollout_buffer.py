@@ -1,0 +1,219 @@
+"""A rollout for on-policy learning: steps in time order, and their generalised advantage estimates.
+
+    add(o_t, a_t, r_t, value=V(o_t), ...)   t = 0, 1, ..., T - 1, at most max_steps
+    arrays()                                observation, action, ...: each [T, ...]
+    advantages(gamma, lambda_, V(o_T))      advantages [T] and returns [T]
+    clear()                                 the next rollout goes into the same arrays
+
+With S environments at once a reward is [S], every other shape has S in front too, and answers are [T, S, ...].
+"""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import checks
+from relive import errors
+from relive import fitting
+from relive import schema
+from relive import trees
+
+Array: TypeAlias = npt.NDArray[Any]
+
+_BOOL = np.dtype(np.bool_)
+
+
+class RolloutBuffer:
+    """Stores the steps of one rollout, of one environment or of several side by side.
+
+    The first `add` fixes shapes and dtypes, and whether rewards are numbers or arrays [S] of S environments. Then the
+    arrays are allocated, once. What is added and what is answered is copied.
+
+    Args:
+        max_steps: How many steps a rollout has at most; a step of S environments is one.
+
+    Raises:
+        ArgumentError: max_steps is not an integer of at least 1.
+
+    >>> import relive
+    >>> rollout = relive.RolloutBuffer(max_steps=3)
+    >>> for t, value in enumerate([0.5, 0.25, 1.0]):
+    ...     rollout.add([float(t)], action=t, reward=1.0, value=value, terminated=t == 1)
+    >>> advantages, returns = rollout.advantages(gamma=0.5, lambda_=0.5, last_value=2.0)
+    >>> advantages
+    array([0.8125, 0.75  , 1.    ])
+    >>> returns
+    array([1.3125, 1.    , 2.    ])
+    >>> rollout.arrays()["terminated"]
+    array([False,  True, False])
+    """
+
+    def __init__(self, max_steps: int) -> None:
+        self._max_steps = checks.integer_of_at_least_one("max_steps", max_steps)
+        self._schema: schema.Schema | None = None
+        self._lead: tuple[int, ...] = ()  # [] or [S], the shape of a reward
+        self._value_dtype: np.dtype[Any] = np.dtype(np.float64)
+        self._columns: dict[str, Array] = {}
+        self._size = 0
+
+    @property
+    def capacity(self) -> int:
+        """How many steps a rollout has at most."""
+        return self._max_steps
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for another step."""
+        return self._size == self._max_steps
+
+    def add(
+        self,
+        observation: Any,
+        action: Any,
+        reward: Any,
+        value: npt.ArrayLike = 0.0,
+        terminated: npt.ArrayLike = False,
+        truncated: npt.ArrayLike = False,
+        next_value: npt.ArrayLike = 0.0,
+        **extras: Any,
+    ) -> None:
+        """Appends one step. Of S environments, a number or a bool stands for all of them.
+
+        Args:
+            observation: o_t, an array or a tree of arrays: a mapping by name.
+            action: a_t, the same.
+            reward: r_t, a number; or an array [S], and then everything else leads with S.
+            value: V(o_t).
+            terminated: Whether the task ended with this step: nothing is bootstrapped after it.
+            truncated: Whether we stopped looking after this step: next_value is bootstrapped.
+            next_value: V of the final observation, after a truncated step; not read after any other. A step that was
+                terminated and truncated is terminated.
+            extras: More arrays or trees of arrays, such as the log-probability of the action; the same names each time.
+
+        Raises:
+            ArgumentError: The rollout is full.
+            SchemaError: A value has another shape than in the first add, or does not fit its dtype; an extra is missing
+                or unknown.
+        """
+        if self.is_full:
+            raise errors.ArgumentError(
+                f"add found the rollout full with max_steps = {self._max_steps} steps: learn from it and clear it first"
+            )
+        known, lead, dtype = self._schema, self._lead, self._value_dtype
+        if known is None:
+            lead = _lead(reward)
+            known = schema.Schema.from_example(observation, action, reward, extras=extras, num_leading=len(lead))
+            dtype = _float_dtype(value)
+        rows = known.rows(observation, action, reward, extras, lead)
+        rows["value"] = _spread("value", value, lead, dtype)
+        rows["terminated"] = _spread("terminated", terminated, lead, _BOOL)
+        rows["truncated"] = _spread("truncated", truncated, lead, _BOOL)
+        rows["next_value"] = _spread("next_value", next_value, lead, dtype)
+        if self._schema is None:
+            self._columns = {path: np.zeros((self._max_steps, *row.shape), row.dtype) for path, row in rows.items()}
+            self._schema, self._lead, self._value_dtype = known, lead, dtype
+        for path, row in rows.items():
+            self._columns[path][self._size] = row
+        self._size += 1
+
+    def arrays(self) -> dict[str, Any]:
+        """Answers the steps as fresh arrays [T, ...] by name, in time order.
+
+        Returns:
+            observation, action, reward, value, terminated, truncated, next_value, and the extras by their names. What
+            was added as a tree is a tree again: a dict by name.
+
+        Raises:
+            NotReadyError: No step was added.
+        """
+        columns = {path: column.copy() for path, column in self._steps("arrays").items()}
+        answer: dict[str, Any] = {
+            name: trees.nested(name, columns)
+            for name in ("observation", "action", "reward", "value", "terminated", "truncated", "next_value")
+        }
+        extras = trees.nested("extras", columns)
+        assert isinstance(extras, dict)
+        return answer | extras
+
+    def advantages(self, gamma: float, lambda_: float, last_value: npt.ArrayLike = 0.0) -> tuple[Array, Array]:
+        """Answers the advantages [T] and the returns [T], or [T, S] of S environments. O(T).
+
+        Equation 16 of Schulman et al. 2016, "High-Dimensional Continuous Control Using Generalized Advantage
+        Estimation", within each episode; the returns are the advantages plus the values. Computed in float64, answered
+        in the dtype of the reward or of the value, whichever holds more.
+
+        Args:
+            gamma: The discount factor, in (0, 1].
+            lambda_: How far rewards count before values do, in [0, 1]: 0 gives one-step errors, 1 gives discounted
+                returns minus values.
+            last_value: V of the observation after the newest step, a number or [S]; read where the episode goes on.
+
+        Raises:
+            ArgumentError: `gamma` or `lambda_` lies outside its range.
+            SchemaError: last_value has another shape than a reward.
+            NotReadyError: No step was added.
+        """
+        gamma = checks.discount("gamma", gamma)
+        lambda_ = checks.finite_number("lambda_", lambda_)
+        if not 0 <= lambda_ <= 1:
+            raise errors.ArgumentError(f"lambda_ must be in [0, 1], got {lambda_}")
+        columns = self._steps("advantages")
+        reward, value = columns["reward"], columns["value"]
+        dtype = np.result_type(reward, value)
+        # All that follows is float64 at least, as last_value is.
+        last = _spread("last_value", last_value, self._lead, np.result_type(dtype, np.float64))
+        next_values = np.concatenate([value[1:], last[np.newaxis]])
+        next_values = np.where(columns["truncated"], columns["next_value"], next_values)
+        next_values = np.where(columns["terminated"], 0, next_values)
+        td_errors = reward + gamma * next_values - value
+        is_end = columns["terminated"] | columns["truncated"]
+        advantages = _discounted_sums(td_errors, gamma * lambda_, is_end)
+        return advantages.astype(dtype), (advantages + value).astype(dtype)
+
+    def clear(self) -> None:
+        """Forgets every step; shapes and dtypes stay as they are."""
+        self._size = 0
+
+    def __len__(self) -> int:
+        """Answers how many steps the rollout has, T."""
+        return self._size
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._size} steps, max_steps={self._max_steps}>"
+
+    def _steps(self, call: str) -> dict[str, Array]:
+        """Answers the columns by path, each [T, ...], not copied."""
+        if not self._size:
+            raise errors.NotReadyError(f"{call} found no step: add one first")
+        return {path: column[: self._size] for path, column in self._columns.items()}
+
+
+def _lead(reward: object) -> tuple[int, ...]:
+    """Answers the shape of the rewards, [] or [S]."""
+    shape = fitting.as_array("reward", reward).shape
+    if len(shape) > 1:
+        raise errors.SchemaError(f"reward must be a number or of shape [environments], got shape {list(shape)}")
+    return shape
+
+
+def _float_dtype(value: npt.ArrayLike) -> np.dtype[Any]:
+    """Answers the dtype of `value` if that is one of floats, else float64."""
+    dtype = fitting.as_array("value", value).dtype
+    return dtype if dtype.kind == "f" else np.dtype(np.float64)
+
+
+def _spread(name: str, value: npt.ArrayLike, lead: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Answers `value` as an array of shape `lead`; one number is that of all environments."""
+    shape = () if np.ndim(value) == 0 else lead
+    return np.broadcast_to(fitting.fit(name, value, shape, dtype), lead)
+
+
+def _discounted_sums(terms: Array, factor: float, is_end: Array) -> Array:
+    """Answers sum over l of factor^l terms[t + l], up to the first end at or after t, [T, ...]."""
+    sums = np.empty_like(terms)
+    carry = np.zeros_like(terms[0])
+    for t in reversed(range(len(terms))):
+        carry = terms[t] + factor * np.where(is_end[t], 0, carry)
+        sums[t] = carry
+    return sums
