@@ -1,0 +1,140 @@
+"""Batches with fixed shares from several buffers: demonstrations beside what the agent lives, offline beside online."""
+
+from collections.abc import Sequence
+import dataclasses
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import batches
+from relive import checks
+from relive import column_buffer
+from relive import errors
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
+
+
+class MixtureSampler(Generic[Batch]):
+    """Draws every batch in fixed shares from several buffers.
+
+    Each batch holds the same number of rows from each buffer: share times batch_size, rounded so that they sum up, the
+    largest remainders up. They stand in the order of the buffers. Keys of a mixture are its own: `sources` says which
+    buffer a row is from, and `update_priorities` finds the way back.
+
+    Args:
+        buffers: At least one; of one schema, and with windows of one kind.
+        shares: The share of each of them, above 0; in any unit, only their ratios count.
+
+    Raises:
+        ArgumentError: There is no buffer, one is there twice, or a share breaks its rule.
+
+    >>> import relive
+    >>> offline, online = relive.RingReplayBuffer(100, seed=0), relive.RingReplayBuffer(100, seed=1)
+    >>> for buffer, observation in ((offline, 0.0), (online, 1.0)):
+    ...     keys = buffer.add_episode([observation] * 6, [0] * 5, [0.0] * 5, terminated=True)
+    >>> batch = relive.MixtureSampler([offline, online], shares=[1, 3]).sample(8)
+    >>> batch.observation.tolist()
+    [0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    """
+
+    def __init__(self, buffers: Sequence[column_buffer.ColumnReplayBuffer[Batch]], shares: Sequence[float]) -> None:
+        checks.instance("buffers", buffers, Sequence)
+        checks.leading_length("shares", shares)
+        self._buffers = list(buffers)
+        if not self._buffers:
+            raise errors.ArgumentError("buffers must be at least one, got none")
+        for buffer in self._buffers:
+            checks.instance("buffers", buffer, column_buffer.ColumnReplayBuffer)
+        kinds = {type(buffer.window).__name__ for buffer in self._buffers}
+        if len(kinds) > 1:
+            raise errors.ArgumentError(f"buffers must have windows of one kind, got {', '.join(sorted(kinds))}")
+        if len({id(buffer) for buffer in self._buffers}) < len(self._buffers):
+            raise errors.ArgumentError("buffers must be distinct, got one of them twice")
+        if len(shares) != len(self._buffers):
+            raise errors.ArgumentError(f"shares must be one a buffer, {len(self._buffers)}, got {len(shares)}")
+        weights = [checks.finite_number("share", share) for share in shares]
+        if min(weights) <= 0:
+            raise errors.ArgumentError(f"shares must be above 0, got {min(weights):g}")
+        # Divided by the largest first: their sum could be infinite.
+        relative = [weight / max(weights) for weight in weights]
+        self._shares = [weight / sum(relative) for weight in relative]
+
+    def counts(self, batch_size: int) -> list[int]:
+        """Answers how many rows of a batch come from each buffer; they sum to batch_size.
+
+        Raises:
+            ArgumentError: batch_size is not an integer of at least 1.
+        """
+        batch_size = checks.integer_of_at_least_one("batch_size", batch_size)
+        exact = [batch_size * share for share in self._shares]
+        counts = [int(number) for number in exact]
+        by_remainder = sorted(range(len(exact)), key=lambda source: counts[source] - exact[source])
+        for source in by_remainder[: batch_size - sum(counts)]:
+            counts[source] += 1
+        return counts
+
+    def sample(self, batch_size: int, **options: Any) -> Batch:
+        """Answers exactly batch_size rows; importance weights are each buffer's own.
+
+        Args:
+            batch_size: How many, B.
+            options: What the buffers' own `sample` takes beside, for all of them.
+
+        Raises:
+            ArgumentError: An argument breaks its rule, or the buffers' rows do not fit together.
+            NotReadyError: One of the buffers cannot answer its share. Nothing was drawn.
+        """
+        counts = self.counts(batch_size)
+        for source, (buffer, count) in enumerate(zip(self._buffers, counts, strict=True)):
+            if count and not buffer.can_sample(count):
+                raise errors.NotReadyError(f"sample must wait for buffer {source}: it cannot answer {count} rows now")
+        schema = self._buffers[0].schema
+        for buffer in self._buffers:
+            if buffer.schema != schema and schema is not None and buffer.schema is not None:
+                raise errors.ArgumentError(f"buffers must be of one schema, got {schema} and {buffer.schema}")
+            buffer.sampler.weights(np.zeros(0), options.get("beta"))  # Refuses a wrong beta before anything is drawn.
+        parts = []
+        for source, (buffer, count) in enumerate(zip(self._buffers, counts, strict=True)):
+            if count:
+                part = buffer.sample(count, **options)
+                part.keys = part.keys * len(self._buffers) + source
+                parts.append(part)
+        fields = [field.name for field in dataclasses.fields(parts[0])]
+        joined = {name: _joined(name, [getattr(part, name) for part in parts]) for name in fields}
+        return type(parts[0])(**joined)
+
+    def sources(self, keys: Any) -> Ints:
+        """Answers from which of the buffers, counted from 0, the rows with those keys are [B]."""
+        return checks.integers("keys", keys) % len(self._buffers)
+
+    def update_priorities(self, keys: Any, priorities: Any) -> int:
+        """Gives the rows of a batch new priorities, and answers how many of them were still stored.
+
+        Rows of a buffer without priorities have none, and do not count.
+
+        Raises:
+            ArgumentError: A priority breaks its rule, or the lengths differ. Nothing has changed.
+        """
+        keys = checks.integers("keys", keys)
+        priorities = checks.numbers_of_at_least_zero("priority", priorities, len(keys))
+        sources = self.sources(keys)
+        prioritized = [(source, buffer) for source, buffer in enumerate(self._buffers) if buffer.has_priorities]
+        for source, buffer in prioritized:
+            buffer.check_priorities(np.where(sources == source, priorities, 0.0))
+        alive = 0
+        for source, buffer in prioritized:
+            own = sources == source
+            alive += buffer.update_priorities(keys[own] // len(self._buffers), priorities[own])
+        return alive
+
+
+def _joined(name: str, trees: list[Any]) -> Any:
+    """Answers the trees of arrays [B_i, ...] as one [B, ...]."""
+    if isinstance(trees[0], dict):
+        return {key: _joined(f"{name}/{key}", [tree[key] for tree in trees]) for key in trees[0]}
+    shapes = [tree.shape[1:] for tree in trees]
+    if any(shape != shapes[0] for shape in shapes):
+        raise errors.ArgumentError(f"buffers must answer {name} of one shape, got {shapes}")
+    return np.concatenate(trees)
