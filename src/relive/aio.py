@@ -1,0 +1,253 @@
+"""AsyncReplayBuffer: a buffer of columns whose calls are awaited.
+
+    actor coroutines         AsyncReplayBuffer                      learner coroutine
+    await add(...)     ────►   gate: wait until it may     ◄────    await sample(...)
+                               buffer inside: do it at once
+
+The law of this file: deciding and waiting are apart. An awaited call waits for its turn, then makes the plain call of
+the buffer inside, and awaits nothing in between. So a call that was cancelled has either happened or left no trace.
+"""
+
+from collections.abc import Callable, Mapping
+import contextlib
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import batches
+from relive import checks
+from relive import column_buffer
+from relive import column_stats
+from relive import copies
+from relive import errors
+from relive import fitting
+from relive import gate
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Keys: TypeAlias = npt.NDArray[np.int64]
+Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
+Answer = TypeVar("Answer")
+
+
+class AsyncReplayBuffer(Generic[Batch]):
+    """Shares a RingReplayBuffer, PrioritizedReplayBuffer or SequenceReplayBuffer between the tasks of an event loop.
+
+    The verbs are those of the buffer inside, with the same arguments and the same answers. `add`, `extend` and
+    `add_episode` are awaited, and wait while the limiter holds inserts back. `sample` and `sample_keys` are awaited,
+    and wait until there is such a batch: something is eligible, the limiter allows it, a priority is not 0, and
+    max_times_sampled leaves enough draws. All other calls are plain and never wait.
+
+    Inserts wait in one queue and samples in another, first come, first served. A cancelled call has either happened or
+    left no trace. Every draw, and one in 32 inserts, lets the other tasks run first.
+
+    One buffer has one shell, and one event loop: the first awaited call binds it. The shell has no locks;
+    ThreadSafeReplayBuffer is for threads.
+
+    Args:
+        buffer: The one inside. What is changed through it, and not through the shell, wakes nobody who waits.
+
+    Raises:
+        ArgumentTypeError: `buffer` is no ColumnReplayBuffer.
+
+    >>> import asyncio
+    >>> import relive
+    >>> async def act(buffer):
+    ...     for t in range(100):
+    ...         await buffer.add(float(t), 0, reward=1.0, next_observation=t + 1.0, terminated=t == 99)
+    >>> async def main():
+    ...     buffer = relive.AsyncReplayBuffer(relive.RingReplayBuffer(1_000, limiter=relive.MinSize(50), seed=0))
+    ...     async with asyncio.TaskGroup() as group:
+    ...         learner = group.create_task(buffer.sample(batch_size=32))
+    ...         group.create_task(act(buffer))
+    ...     return learner.result().reward.sum()
+    >>> float(asyncio.run(main()))
+    32.0
+    """
+
+    def __init__(self, buffer: column_buffer.ColumnReplayBuffer[Batch]) -> None:
+        checks.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
+        self._buffer = buffer
+        self._gate = gate.Gate(buffer, f"the {type(buffer).__name__} inside")
+
+    # Awaited.
+
+    async def add(self, *step: Any, **fields: Any) -> int:
+        """Adds one step as `ColumnReplayBuffer.add` does, and answers its key; waits while the limiter holds it back.
+
+        What is stored is what the arrays held when the call began to run.
+
+        Args:
+            step: observation, action, reward, next_observation, terminated, truncated.
+            fields: The same by name; `stream`, and the extras.
+
+        Raises:
+            SchemaError: A value does not fit its field, or an extra is missing or unknown.
+            ArgumentError: Another argument breaks its rule.
+            ClosedError: The buffer is closed, or was closed while waiting.
+        """
+        return await self._insert(self._buffer.add, step, fields)
+
+    async def extend(self, *steps: Any, **fields: Any) -> Keys:
+        """Adds one step of every stream as `ColumnReplayBuffer.extend` does, and answers their keys [S].
+
+        It waits, and raises, as `add` does.
+
+        Args:
+            steps: observation, action, reward, next_observation, terminated, truncated [S, ...].
+            fields: The same by name; `streams`, and the extras.
+        """
+        return await self._insert(self._buffer.extend, steps, fields)
+
+    async def add_episode(self, *episode: Any, **fields: Any) -> Keys:
+        """Adds a whole episode of T steps as `ColumnReplayBuffer.add_episode` does, and answers their keys [T].
+
+        It waits, and raises, as `add` does; once for the whole episode.
+
+        Args:
+            episode: observations [T + 1, ...], actions, rewards [T, ...], terminated.
+            fields: The same by name; `stream`, and the extras.
+        """
+        return await self._insert(self._buffer.add_episode, episode, fields)
+
+    async def sample(self, batch_size: int, **options: Any) -> Batch:
+        """Answers exactly batch_size windows, drawn with replacement; waits until that is possible.
+
+        Args:
+            batch_size: How many, B.
+            options: What `sample` of the buffer inside takes beside it: `beta`, and for transitions `n_step`, `gamma`.
+
+        Raises:
+            ArgumentError: An argument breaks its rule, or the limiter could never allow such a batch.
+            ClosedError: The buffer is closed, or was closed while waiting.
+        """
+        return await self._draw(batch_size, lambda: self._buffer.sample(batch_size, **options))
+
+    async def sample_keys(self, batch_size: int) -> Keys:
+        """Draws as `sample` does, and answers the keys alone [B]; `read` answers their windows.
+
+        It waits, and raises, as `sample` does.
+        """
+        return await self._draw(batch_size, lambda: self._buffer.sample_keys(batch_size))
+
+    async def _insert(
+        self, insert: Callable[..., Answer], values: tuple[Any, ...], fields: Mapping[str, Any]
+    ) -> Answer:
+        """Makes the call when its turn has come."""
+        self._gate.bind_to_loop()
+        if self._gate.must_wait_to_insert():
+            if not self._buffer.can_insert():
+                # It cannot happen now; but the buffer checks arguments first, so wrong ones raise before the wait.
+                with contextlib.suppress(errors.NotReadyError):
+                    insert(*values, **fields)
+            values, fields = tuple(map(_owned, values)), _owned(fields)
+            await self._gate.insert_turn()
+        answer = insert(*values, **fields)
+        self._gate.wake()
+        return answer
+
+    async def _draw(self, batch_size: int, draw: Callable[[], Answer]) -> Answer:
+        """Makes the call when its turn has come."""
+        self._gate.bind_to_loop()
+        if not self._gate.can_sample(batch_size):
+            # As above.
+            with contextlib.suppress(errors.NotReadyError):
+                draw()
+        await self._gate.sample_turn(batch_size)
+        answer = draw()
+        self._gate.wake()
+        return answer
+
+    # Plain.
+
+    def read(self, keys: Any, **options: Any) -> Batch:
+        """Answers the windows that start at the steps with those keys [B]; see `read` of the buffer inside."""
+        return self._buffer.read(keys, **options)
+
+    def eligible_keys(self) -> Keys:
+        """Answers the keys of all anchors that may be drawn now, oldest first. O(capacity)."""
+        return self._buffer.eligible_keys()
+
+    def update_priorities(self, keys: Any, priorities: Any) -> int:
+        """Gives steps new priorities, and answers how many of them were still stored.
+
+        See ColumnReplayBuffer.update_priorities.
+        """
+        num_alive = self._buffer.update_priorities(keys, priorities)
+        self._gate.wake()
+        return num_alive
+
+    def get_priorities(self, keys: Any) -> Floats:
+        """Answers the raw priorities of the steps with those keys [B]; see ColumnReplayBuffer.get_priorities."""
+        return self._buffer.get_priorities(keys)
+
+    def set_eligible(self, keys: Any, eligible: bool) -> int:
+        """Says whether the anchors with those keys may be drawn, and answers how many of them were still stored.
+
+        See ColumnReplayBuffer.set_eligible.
+        """
+        num_alive = self._buffer.set_eligible(keys, eligible)
+        self._gate.wake()
+        return num_alive
+
+    def get_stats(self) -> column_stats.ColumnBufferStats:
+        """Answers what is stored and what has happened so far. O(episodes)."""
+        return self._buffer.get_stats()
+
+    def clear(self) -> None:
+        """Forgets every step and every open episode; see ColumnReplayBuffer.clear."""
+        self._buffer.clear()
+        self._gate.wake()
+
+    def check(self) -> None:
+        """Recounts everything that is stored, the long way.
+
+        Raises:
+            CorruptionError: An invariant does not hold; the message says which.
+        """
+        self._buffer.check()
+
+    def close(self) -> None:
+        """Ends the awaited calls: whoever waits in one, and whoever makes one later, gets ClosedError.
+
+        The plain calls go on, and so does the buffer inside. Closing twice is closing once.
+        """
+        self._gate.close()
+
+    @property
+    def buffer(self) -> column_buffer.ColumnReplayBuffer[Batch]:
+        """The buffer inside. What is changed through it, and not through the shell, wakes nobody who waits."""
+        return self._buffer
+
+    @property
+    def capacity(self) -> int:
+        """How many steps are stored at most."""
+        return self._buffer.capacity
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next step evicts another."""
+        return self._buffer.is_full
+
+    @property
+    def num_eligible(self) -> int:
+        """How many anchors may be drawn now."""
+        return self._buffer.num_eligible
+
+    def __len__(self) -> int:
+        """Answers how many steps are stored."""
+        return len(self._buffer)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} around {self._buffer!r}>"
+
+
+def _owned(value: Any) -> Any:
+    """Answers `value` with a copy of every array in it: what the caller may change while a call waits."""
+    if isinstance(value, Mapping):
+        return {key: _owned(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_owned(part) for part in value]
+    if hasattr(value, "__array__") and not isinstance(value, np.ndarray | np.generic):
+        return fitting.as_array("what is added", value).copy()  # Another library's array, such as a tensor.
+    return copies.copied(value)

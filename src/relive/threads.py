@@ -1,0 +1,257 @@
+"""ThreadSafeReplayBuffer: a buffer of columns for several threads, whose calls block until they may.
+
+    actor threads      ThreadSafeReplayBuffer                       learner threads
+    add(...)     ────►   one lock around everything         ◄────   sample(...)
+                         buffer inside: may it? do it at once
+                         if not: wait for the next change
+
+The law of this file: every call of the buffer inside is made under the lock, from the question whether it may to the
+last row that is copied. So no thread sees a row half written, and a call that waits has changed nothing yet.
+"""
+
+from collections.abc import Callable, Iterator
+import contextlib
+import threading
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import batches
+from relive import checks
+from relive import column_buffer
+from relive import column_stats
+from relive import errors
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Keys: TypeAlias = npt.NDArray[np.int64]
+Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
+Answer = TypeVar("Answer")
+
+
+class ThreadSafeReplayBuffer(Generic[Batch]):
+    """Shares a RingReplayBuffer, PrioritizedReplayBuffer or SequenceReplayBuffer between threads.
+
+    The verbs are those of the buffer inside, with the same arguments and the same answers. `add`, `extend` and
+    `add_episode` block while the limiter holds inserts back. `sample` and `sample_keys` block until there is such a
+    batch: something is eligible, the limiter allows it, a priority is not 0, and max_times_sampled leaves enough draws.
+    All other calls wait for the lock alone.
+
+    There is one lock: one call at a time, so rows are never torn, and threads add no speed. Who waits is woken by each
+    change and asks again, in no promised order. A call that Ctrl-C interrupts while it waits has left no trace. What a
+    call was given must not be changed until it returns.
+
+    Args:
+        buffer: The one inside. It must not be used beside the shell, but in a block of `locked`.
+        timeout: How long a call waits at most, in seconds; None for ever. Then it raises NotReadyError.
+
+    Raises:
+        ArgumentTypeError: `buffer` is no ColumnReplayBuffer, or `timeout` no number.
+        ArgumentError: `timeout` is negative, infinite or NaN.
+
+    >>> import threading
+    >>> import relive
+    >>> buffer = relive.ThreadSafeReplayBuffer(relive.RingReplayBuffer(1_000, limiter=relive.MinSize(50), seed=0))
+    >>> def act():
+    ...     for t in range(100):
+    ...         buffer.add(float(t), 0, reward=1.0, next_observation=t + 1.0, terminated=t == 99)
+    >>> actor = threading.Thread(target=act)
+    >>> actor.start()
+    >>> float(buffer.sample(batch_size=32).reward.sum())
+    32.0
+    >>> actor.join()
+    """
+
+    def __init__(self, buffer: column_buffer.ColumnReplayBuffer[Batch], *, timeout: float | None = None) -> None:
+        checks.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
+        self._timeout = None if timeout is None else checks.number_of_at_least_zero("timeout", timeout)
+        self._buffer = buffer
+        self._changed = threading.Condition()
+        self._is_closed = False
+
+    # What may wait.
+
+    def add(self, *step: Any, **fields: Any) -> int:
+        """Adds one step as `ColumnReplayBuffer.add` does, and answers its key; waits while the limiter holds it back.
+
+        Args:
+            step: observation, action, reward, next_observation, terminated, truncated.
+            fields: The same by name; `stream`, and the extras.
+
+        Raises:
+            SchemaError: A value does not fit its field, or an extra is missing or unknown.
+            ArgumentError: Another argument breaks its rule.
+            NotReadyError: The limiter has held it back for the length of the timeout.
+            ClosedError: The buffer is closed, or was closed while waiting.
+        """
+        return self._when(self._buffer.can_insert, lambda: self._buffer.add(*step, **fields))
+
+    def extend(self, *steps: Any, **fields: Any) -> Keys:
+        """Adds one step of every stream as `ColumnReplayBuffer.extend` does, and answers their keys [S].
+
+        It waits, and raises, as `add` does.
+
+        Args:
+            steps: observation, action, reward, next_observation, terminated, truncated [S, ...].
+            fields: The same by name; `streams`, and the extras.
+        """
+        return self._when(self._buffer.can_insert, lambda: self._buffer.extend(*steps, **fields))
+
+    def add_episode(self, *episode: Any, **fields: Any) -> Keys:
+        """Adds a whole episode of T steps as `ColumnReplayBuffer.add_episode` does, and answers their keys [T].
+
+        It waits, and raises, as `add` does; once for the whole episode.
+
+        Args:
+            episode: observations [T + 1, ...], actions, rewards [T, ...], terminated.
+            fields: The same by name; `stream`, and the extras.
+        """
+        return self._when(self._buffer.can_insert, lambda: self._buffer.add_episode(*episode, **fields))
+
+    def sample(self, batch_size: int, **options: Any) -> Batch:
+        """Answers exactly batch_size windows, drawn with replacement; waits until that is possible.
+
+        Args:
+            batch_size: How many, B.
+            options: What `sample` of the buffer inside takes beside it: `beta`, and for transitions `n_step`, `gamma`.
+
+        Raises:
+            ArgumentError: An argument breaks its rule, or the limiter could never allow such a batch.
+            NotReadyError: There was no such batch for the length of the timeout; the message says what is missing.
+            ClosedError: The buffer is closed, or was closed while waiting.
+        """
+        return self._when(
+            lambda: self._buffer.can_sample(batch_size), lambda: self._buffer.sample(batch_size, **options)
+        )
+
+    def sample_keys(self, batch_size: int) -> Keys:
+        """Draws as `sample` does, and answers the keys alone [B]; `read` answers their windows.
+
+        It waits, and raises, as `sample` does. Until `read` is called, another thread may overwrite the steps; in a
+        block of `locked` none can.
+        """
+        return self._when(lambda: self._buffer.can_sample(batch_size), lambda: self._buffer.sample_keys(batch_size))
+
+    def _when(self, may: Callable[[], bool], call: Callable[[], Answer]) -> Answer:
+        """Makes the call as soon as `may()` answers True; wrong arguments are refused before that."""
+        with self._changed:
+            self._refuse_if_closed()
+            with contextlib.suppress(errors.NotReadyError):
+                return self._now(call)
+            timeout = None if self._timeout is None else min(self._timeout, threading.TIMEOUT_MAX)
+            is_in_time = self._changed.wait_for(lambda: self._is_closed or may(), timeout)
+            self._refuse_if_closed()
+            try:
+                return self._now(call)
+            except errors.NotReadyError as error:
+                if is_in_time:
+                    raise
+                raise errors.NotReadyError(f"{error} (waited {self._timeout:g} s)") from None
+
+    def _now(self, call: Callable[[], Answer]) -> Answer:
+        """Makes a call that may change what others wait for."""
+        with self._changed:
+            answer = call()
+            self._changed.notify_all()
+            return answer
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise errors.ClosedError(f"buffer is closed: only the {type(self._buffer).__name__} inside still answers")
+
+    # What never waits but for the lock.
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[column_buffer.ColumnReplayBuffer[Batch]]:
+        """Gives the buffer inside for the length of a `with` block, while all other threads wait.
+
+        For what the shell does not have, such as `save`, and for calls between which nothing may change. The calls of
+        the buffer inside do not wait: they raise NotReadyError.
+        """
+        with self._changed:
+            try:
+                yield self._buffer
+            finally:
+                self._changed.notify_all()
+
+    def read(self, keys: Any, **options: Any) -> Batch:
+        """Answers the windows that start at the steps with those keys [B]; see `read` of the buffer inside."""
+        with self._changed:
+            return self._buffer.read(keys, **options)
+
+    def eligible_keys(self) -> Keys:
+        """Answers the keys of all anchors that may be drawn now, oldest first. O(capacity)."""
+        with self._changed:
+            return self._buffer.eligible_keys()
+
+    def update_priorities(self, keys: Any, priorities: Any) -> int:
+        """Gives steps new priorities, and answers how many of them were still stored.
+
+        See ColumnReplayBuffer.update_priorities.
+        """
+        return self._now(lambda: self._buffer.update_priorities(keys, priorities))
+
+    def get_priorities(self, keys: Any) -> Floats:
+        """Answers the raw priorities of the steps with those keys [B]; see ColumnReplayBuffer.get_priorities."""
+        with self._changed:
+            return self._buffer.get_priorities(keys)
+
+    def set_eligible(self, keys: Any, eligible: bool) -> int:
+        """Says whether the anchors with those keys may be drawn, and answers how many of them were still stored.
+
+        See ColumnReplayBuffer.set_eligible.
+        """
+        return self._now(lambda: self._buffer.set_eligible(keys, eligible))
+
+    def get_stats(self) -> column_stats.ColumnBufferStats:
+        """Answers what is stored and what has happened so far. O(episodes)."""
+        with self._changed:
+            return self._buffer.get_stats()
+
+    def clear(self) -> None:
+        """Forgets every step and every open episode; see ColumnReplayBuffer.clear."""
+        self._now(self._buffer.clear)
+
+    def check(self) -> None:
+        """Recounts everything that is stored, the long way.
+
+        Raises:
+            CorruptionError: An invariant does not hold; the message says which.
+        """
+        with self._changed:
+            self._buffer.check()
+
+    def close(self) -> None:
+        """Ends the calls that may wait: whoever waits in one, and whoever makes one later, gets ClosedError.
+
+        The other calls go on, and so does the buffer inside. Closing twice is closing once.
+        """
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    @property
+    def capacity(self) -> int:
+        """How many steps are stored at most."""
+        return self._buffer.capacity
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next step evicts another."""
+        with self._changed:
+            return self._buffer.is_full
+
+    @property
+    def num_eligible(self) -> int:
+        """How many anchors may be drawn now."""
+        with self._changed:
+            return self._buffer.num_eligible
+
+    def __len__(self) -> int:
+        """Answers how many steps are stored."""
+        with self._changed:
+            return len(self._buffer)
+
+    def __repr__(self) -> str:
+        with self._changed:
+            return f"<{type(self).__name__} around {self._buffer!r}>"
