@@ -1,0 +1,267 @@
+"""Steps that say where they belong, a writer of them, and the check of a batch against what they say.
+
+    observation   [stream, episode, step]        reward   of episode and step, see rewards_of
+    action        step                           extra    checksum, see checksums_of
+
+Episodes are numbered from 1, so that no observation is all zeros, as padding is. Whatever a batch mixes up shows.
+"""
+
+import dataclasses
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import batches
+from relive import column_buffer
+from relive import schema as schemas
+
+Array: TypeAlias = npt.NDArray[Any]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Batch: TypeAlias = batches.TransitionBatch | batches.SequenceBatch
+
+SCHEMA = schemas.Schema(
+    schemas.Field(3, np.int64), schemas.Field((), np.int64), extras={"checksum": schemas.Field((), np.int64)}
+)
+
+
+def observations_of(streams: Any, episodes: Any, steps: Any) -> Ints:
+    """Answers the observations [..., 3] of those steps [...]."""
+    return np.stack(np.broadcast_arrays(streams, episodes, steps), axis=-1).astype(np.int64)
+
+
+def rewards_of(episodes: Any, steps: Any) -> npt.NDArray[np.float64]:
+    """Answers the rewards [...] of those steps [...]: small integers, some of them negative."""
+    return np.asarray((7 * np.asarray(episodes) + 3 * np.asarray(steps)) % 11 - 5.0)
+
+
+def checksums_of(streams: Any, episodes: Any, steps: Any) -> Ints:
+    """Answers the checksums [...] of those steps [...]: another one for each of them."""
+    return np.asarray(1_000_000 * np.asarray(streams) + 1_000 * np.asarray(episodes) + np.asarray(steps) + 1)
+
+
+@dataclasses.dataclass
+class _Episode:
+    """What there is to know of an episode; `is_known_to_the_end` says whether the observation after it was given."""
+
+    stream: int
+    number: int
+    planned: int
+    length: int = 0
+    is_known_to_the_end: bool = False
+    end: Literal["open", "terminated", "truncated"] = "open"
+
+
+class Writer:
+    """Writes random steps into a buffer, and knows what each of them is.
+
+    Args:
+        buffer: Where to.
+        seed: The same seed gives the same steps.
+
+    Attributes:
+        spliced: How many episodes were left without notice.
+        given: The arrays of the last call.
+    """
+
+    def __init__(self, buffer: column_buffer.ColumnReplayBuffer[Any], seed: int) -> None:
+        self.buffer = buffer
+        self.rng = np.random.default_rng(seed)
+        self.spliced = 0
+        self.given: dict[str, Array] = {}
+        self._episodes: list[_Episode] = []
+        self._open: list[_Episode | None] = [None] * buffer.streams
+        self._rows: list[tuple[int, int, int]] = []
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps were written."""
+        return len(self._rows)
+
+    # Writing.
+
+    def write(self) -> None:
+        """Adds a step, one of each of some streams, or an episode, and asserts that their keys count on."""
+        before = self.num_steps
+        choice = self.rng.random()
+        if choice < 0.5:
+            keys = [self._add()]
+        elif choice < 0.9:
+            keys = self._extend()
+        else:
+            keys = self.add_episode(int(self.rng.integers(1, self.buffer.capacity + 1)))
+        assert keys == list(range(before, self.num_steps)), f"keys are {keys} after {before} steps"
+
+    def clear(self) -> None:
+        """Clears the buffer."""
+        self.buffer.clear()
+        self._open = [None] * self.buffer.streams
+
+    def _add(self) -> int:
+        stream = int(self.rng.integers(self.buffer.streams))
+        columns = self._columns([stream])
+        ends = {name: bool(columns.pop(name)[0]) for name in ("terminated", "truncated")}
+        self.given = {name: column[0, ...] for name, column in columns.items()}
+        step: dict[str, Any] = self.given | ends
+        return self.buffer.add(**step, stream=stream)
+
+    def _extend(self) -> list[int]:
+        streams = self.rng.permutation(self.buffer.streams)[: self.rng.integers(1, self.buffer.streams + 1)]
+        self.given = self._columns(streams.tolist())
+        keys: list[int] = self.buffer.extend(**self.given, streams=streams).tolist()
+        return keys
+
+    def add_episode(self, length: int) -> list[int]:
+        """Adds an episode of so many steps to a random stream, and answers their keys."""
+        stream = int(self.rng.integers(self.buffer.streams))
+        self._leave(stream)
+        episode = self._begin(stream)
+        episode.length, episode.is_known_to_the_end = length, True
+        episode.end = "terminated" if self.rng.random() < 0.5 else "truncated"
+        self._open[stream] = None
+        steps = np.arange(length)
+        self._rows += [(stream, episode.number, step) for step in range(length)]
+        self.given = {
+            "observations": observations_of(stream, episode.number, np.arange(length + 1)),
+            "actions": steps,
+            "rewards": rewards_of(episode.number, steps),
+            "checksum": checksums_of(stream, episode.number, steps),
+        }
+        terminated = episode.end == "terminated"
+        keys: list[int] = self.buffer.add_episode(**self.given, terminated=terminated, stream=stream).tolist()
+        return keys
+
+    def _columns(self, streams: list[int]) -> dict[str, Array]:
+        """Answers the columns of the next step of each of `streams`, with or without what comes after them."""
+        gives_next = bool(self.rng.random() < 0.5)
+        terminated, truncated = np.zeros((2, len(streams)), np.bool_)
+        for place, stream in enumerate(streams):
+            episode = self._open[stream]
+            if episode is not None and episode.is_known_to_the_end and self.rng.random() < 0.1:
+                self._leave(stream)
+                self.spliced += 1
+                episode = None
+            episode = episode or self._begin(stream)
+            self._rows.append((stream, episode.number, episode.length))
+            episode.length += 1
+            episode.is_known_to_the_end = gives_next
+            if episode.length >= episode.planned:
+                terminated[place] = not gives_next or self.rng.random() < 0.5
+                truncated[place] = gives_next and (not terminated[place] or self.rng.random() < 0.3)
+                episode.end = "terminated" if terminated[place] else "truncated"
+                self._open[stream] = None
+        numbers, episodes, steps = np.array(self._rows[-len(streams) :]).T
+        columns = {
+            "observation": observations_of(numbers, episodes, steps),
+            "action": steps.copy(),
+            "reward": rewards_of(episodes, steps),
+            "checksum": checksums_of(numbers, episodes, steps),
+            "terminated": terminated,
+            "truncated": truncated,
+        }
+        return columns | ({"next_observation": observations_of(numbers, episodes, steps + 1)} if gives_next else {})
+
+    def _begin(self, stream: int) -> _Episode:
+        longest = 2 * self.buffer.capacity if self.rng.random() < 0.2 else 8
+        episode = _Episode(stream, len(self._episodes) + 1, planned=int(self.rng.integers(1, longest + 1)))
+        self._episodes.append(episode)
+        self._open[stream] = episode
+        return episode
+
+    def _leave(self, stream: int) -> None:
+        """Ends the open episode of the stream, if there is one, as truncated where it stands."""
+        episode = self._open[stream]
+        if episode is not None:
+            episode.end = "truncated"
+
+    # Checking.
+
+    def assert_describes(self, batch: Batch, gamma: float) -> None:
+        """Raises AssertionError unless every row of the batch is what its key says.
+
+        Args:
+            batch: What the buffer answered.
+            gamma: The discount factor of its transitions.
+        """
+        rows = _Rows(self._episodes, *np.array(self._rows)[batch.keys].T)
+        assert np.all(rows.left > 0), f"nothing is known to follow keys {batch.keys[rows.left <= 0]}"
+        if isinstance(batch, batches.TransitionBatch):
+            rows.check_transitions(batch, gamma)
+        else:
+            rows.check_sequences(batch)
+        likely = (batch.probabilities > 0) & (batch.probabilities <= 1 + 1e-9)
+        assert np.all(np.isnan(batch.probabilities) | likely), f"probabilities are {batch.probabilities}"
+        assert np.isfinite(batch.weights).all(), f"importance weights are {batch.weights}"
+
+
+class _Rows:
+    """What the rows of a batch should be: one step each, and what is known of its episode, all [B]."""
+
+    def __init__(self, episodes: list[_Episode], streams: Ints, numbers: Ints, steps: Ints) -> None:
+        of_rows = [episodes[number - 1] for number in numbers]
+        self.streams, self.numbers, self.steps = streams, numbers, steps
+        self.lengths = np.array([episode.length for episode in of_rows])
+        self.has_tail = np.array([episode.is_known_to_the_end for episode in of_rows])
+        self.is_terminated = np.array([episode.end == "terminated" for episode in of_rows])
+        self.is_truncated = np.array([episode.end == "truncated" for episode in of_rows])
+        self.left = self.lengths - ~(self.has_tail | self.is_terminated) - steps
+
+    def check_transitions(self, batch: batches.TransitionBatch, gamma: float) -> None:
+        """Compares a batch of transitions."""
+        span = np.minimum(self.left, batch.steps.max())
+        offsets = np.arange(span.max())
+        later = self.steps[:, np.newaxis] + offsets
+        rewards = np.where(offsets < span[:, np.newaxis], rewards_of(self.numbers[:, np.newaxis], later), 0.0)
+        is_terminal = self.is_terminated & (self.steps + span == self.lengths)
+        self._check_frames("observation", batch.observation, self.steps)
+        self._check_frames("next_observation", batch.next_observation, self.steps + span)
+        _check("action", batch.action, self.steps)
+        _check("extras['checksum']", batch.extras["checksum"], checksums_of(self.streams, self.numbers, self.steps))
+        _check("steps", batch.steps, span)
+        _check("is_terminal", batch.is_terminal, is_terminal)
+        _check("reward", batch.reward, (rewards * gamma**offsets).sum(axis=1))
+        _check("next_discount", batch.next_discount, np.where(is_terminal, 0.0, gamma**span))
+
+    def check_sequences(self, batch: batches.SequenceBatch) -> None:
+        """Compares a batch of sequences."""
+        length = batch.mask.shape[1]
+        span = np.minimum(self.left, length)[:, np.newaxis]
+        streams, numbers, lengths = (column[:, np.newaxis] for column in (self.streams, self.numbers, self.lengths))
+        steps = self.steps[:, np.newaxis] + np.arange(length + 1)
+        is_there = (np.arange(length + 1) <= span) & ((steps < lengths) | self.has_tail[:, np.newaxis])
+        expected = np.where(is_there[..., np.newaxis], observations_of(streams, numbers, steps), 0)
+        mask, is_last = np.arange(length) < span, steps[:, :-1] == lengths - 1
+        steps = steps[:, :-1]
+        _check("observation", batch.observation, expected)
+        _check("mask", batch.mask, mask)
+        _check("action", batch.action, np.where(mask, steps, 0))
+        _check("reward", batch.reward, np.where(mask, rewards_of(numbers, steps), 0.0))
+        _check("terminated", batch.terminated, mask & is_last & self.is_terminated[:, np.newaxis])
+        _check("truncated", batch.truncated, mask & is_last & self.is_truncated[:, np.newaxis])
+        _check("start_step", batch.start_step, self.steps)
+        checksums = checksums_of(streams, numbers, steps)
+        _check("extras['checksum']", batch.extras["checksum"], np.where(mask, checksums, 0))
+        burn_in = batch.is_burn_in.sum(axis=1).max()
+        _check("is_burn_in", batch.is_burn_in, mask & (np.arange(length) < burn_in))
+
+    def _check_frames(self, name: str, frames: Ints, steps: Ints) -> None:
+        """Compares observations of `steps` [B], or stacks of frames up to them."""
+        stacks = frames if frames.ndim == 3 else frames[:, np.newaxis]
+        times = steps[:, np.newaxis] - np.arange(stacks.shape[1])[::-1]
+        streams, numbers = self.streams[:, np.newaxis], self.numbers[:, np.newaxis]
+        is_there = (times < self.lengths[:, np.newaxis]) | self.has_tail[:, np.newaxis]
+        expected = np.where(is_there[..., np.newaxis], observations_of(streams, numbers, times), 0)
+        # Before the first frame of an episode there are zeros, or that frame again.
+        is_zero = (times < 0)[..., np.newaxis] & ~stacks.any(axis=-1, keepdims=True)
+        expected = np.where((times < 0)[..., np.newaxis], observations_of(streams, numbers, 0), expected)
+        _check(name, stacks, np.where(is_zero, 0, expected))
+
+
+def _check(name: str, column: Array, expected: Array) -> None:
+    """Raises AssertionError unless the column is the expected one in shape, dtype and values, but for rounding."""
+    assert column.dtype == expected.dtype, f"{name} is of dtype {column.dtype} instead of {expected.dtype}"
+    assert column.shape == expected.shape, f"{name} is of shape {column.shape} instead of {expected.shape}"
+    differs = ~np.isclose(column, expected, 1e-9, 1e-9) if column.dtype.kind == "f" else column != expected
+    for row in np.flatnonzero(differs.reshape(len(column), -1).any(axis=1)):
+        raise AssertionError(f"{name} of row {row} is {column[row].tolist()} instead of {expected[row].tolist()}")

@@ -1,0 +1,293 @@
+"""SamplerTests: what every sampler must do, alone and in a ring."""
+
+import abc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from relive import eligibility
+from relive import errors
+from relive import expectations
+from relive import frequencies
+from relive import ring_buffer
+from relive import samplers
+
+_MOST_SLOTS = 40
+
+
+class SamplerTests(abc.ABC):
+    """What every sampler must do, as tests that pytest collects from a subclass whose name begins with Test.
+
+    The tests tell the sampler of anchors that come and go, in slots below 40, and put it into small rings. These may
+    vary from sampler to sampler:
+
+    - Which of the eligible anchors are drawn, and how often. What `draw` reports must be true, and must not change
+      while the anchors do not. Draws are independent of each other, or spread more evenly than that.
+    - Whether `probabilities(slots)` tells: NaN where it does not. Whether `drawable` leaves out what is never drawn.
+    - Whether there is always something to draw. Where there is nothing although there are anchors, `can_draw` answers
+      False and `draw` raises NotReadyError. But some anchors are drawn when they are the only ones.
+    - What the sampler keeps from draw to draw: one that is made anew and hears the same draws the same.
+
+    A sampler that looks into a storage gets one of 40 slots from `make`, filled before: no test writes to it.
+
+    >>> from relive import samplers, testing
+    >>> class TestMySampler(testing.SamplerTests):
+    ...     def make(self):
+    ...         return samplers.UniformSampler()
+    """
+
+    @abc.abstractmethod
+    def make(self) -> samplers.Sampler:
+        """Answers a fresh sampler, which no buffer has taken; one that draws by chance, by that of `rng` alone."""
+
+    # Alone.
+
+    def test_draws_are_of_the_size_that_was_asked_for(self) -> None:
+        """There are as many slots and probabilities as were asked for, more than there are anchors too."""
+        for anchors, rng in self._histories():
+            for size in (1, 2, 7, 3 * _MOST_SLOTS):
+                if anchors.can_draw():
+                    slots, probabilities = anchors.sampler.draw(size, rng)
+                    assert slots.shape == (size,), f"{size} draws are slots of shape {slots.shape}"
+                    assert probabilities.shape == (size,), f"{size} draws are probabilities of {probabilities.shape}"
+
+    def test_draws_are_eligible_whatever_has_happened(self) -> None:
+        """What was removed or overwritten is not drawn, unless it was added again."""
+        for anchors, rng in self._histories():
+            drawable = anchors.sampler.drawable()
+            assert anchors.eligible.is_eligible(drawable).all(), f"{drawable} count as drawable, not all are eligible"
+            if anchors.can_draw():
+                slots = anchors.sampler.draw(20, rng).slots
+                assert np.isin(slots, drawable).all(), f"{slots} were drawn, and drawable are only {drawable}"
+
+    def test_a_draw_that_cannot_be_made_is_told_of(self) -> None:
+        """`can_draw` answers whether `draw` answers, or raises NotReadyError."""
+        for anchors, rng in self._histories():
+            if len(anchors.eligible) and not anchors.can_draw():
+                expectations.assert_raises(errors.NotReadyError, anchors.sampler.draw, 1, rng)
+            elif len(anchors.eligible):
+                anchors.sampler.draw(1, rng)
+
+    def test_a_single_anchor_is_drawn(self) -> None:
+        """Whatever has become of the others."""
+        rng = np.random.default_rng(1)
+        drawn = 0
+        for capacity in (1, 2, 9):
+            anchors = _Anchors(self.make(), capacity)
+            everywhere = np.arange(capacity)
+            anchors.write(everywhere, everywhere)
+            for slot in rng.permutation(capacity):
+                others = everywhere[everywhere != slot]
+                anchors.bar(others)
+                if anchors.can_draw():
+                    slots, probabilities = anchors.sampler.draw(3, rng)
+                    assert slots.tolist() == [slot] * 3, f"{slots} were drawn, and {slot} alone is eligible"
+                    assert np.allclose(probabilities, 1.0), f"{probabilities} are the probabilities of a single anchor"
+                    drawn += 1
+                anchors.admit(others)
+        assert drawn, "no anchor can be drawn when it is the only one"
+
+    def test_probabilities_are_those_of_a_draw(self) -> None:
+        """They lie in (0, 1], an anchor has one alone, and `probabilities` answers the same where it tells."""
+        for anchors, rng in self._histories():
+            everywhere = np.arange(anchors.eligible.capacity)
+            told = anchors.sampler.probabilities(everywhere)
+            others = told[~anchors.eligible.is_eligible(everywhere)]
+            assert np.all(np.isnan(others) | (others == 0)), f"{others} are the probabilities of ineligible anchors"
+            if anchors.can_draw():
+                slots, probabilities = anchors.sampler.draw(50, rng)
+                assert np.all((probabilities > 0) & (probabilities <= 1 + 1e-9)), f"{probabilities} are not in (0, 1]"
+                reported = np.full(len(everywhere), np.nan)
+                reported[slots] = probabilities
+                assert np.allclose(reported[slots], probabilities, 1e-9, 0), "an anchor has two probabilities"
+                known = slots[~np.isnan(told[slots])]
+                assert np.allclose(told[known], reported[known], 1e-9, 0), (
+                    f"`probabilities` answers {told[known]} for slots {known}, and `draw` reports {reported[known]}"
+                )
+
+    def test_draws_fall_as_often_as_they_say(self) -> None:
+        """The frequencies of draws from anchors that stay the same are the reported probabilities."""
+        for num_changes in (0, 10, 100):
+            rng = np.random.default_rng(num_changes)
+            anchors = _Anchors(self.make(), _MOST_SLOTS)
+            for _ in range(num_changes):
+                anchors.change(rng)
+            anchors.write(np.arange(9), np.arange(9))
+            anchors.admit(np.arange(9))
+            counts = np.zeros(_MOST_SLOTS, np.int64)
+            reported = np.zeros(_MOST_SLOTS)
+            for size in [1, 2, 7, 100] * 100:
+                slots, probabilities = anchors.sampler.draw(size, rng)
+                first = counts[slots] == 0
+                reported[slots[first]] = probabilities[first]
+                assert np.allclose(reported[slots], probabilities, 1e-9, 0), "a probability changes from draw to draw"
+                counts += np.bincount(slots, minlength=_MOST_SLOTS)
+            assert reported.sum() < 1 + 1e-6, f"the probabilities of {np.count_nonzero(counts)} anchors sum to more"
+            # What is drawn too seldom to be tested alone is tested together, as all that the others leave over.
+            often = reported * counts.sum() >= 10
+            rest = max(1 - reported[often].sum(), 0.0)
+            if rest * counts.sum() < 10:
+                often[np.argmax(reported)] = False
+                rest = 1 - reported[often].sum()
+            frequencies.assert_frequencies(
+                [*counts[often].tolist(), int(counts[~often].sum())], [*reported[often].tolist(), rest]
+            )
+
+    def test_the_same_generator_state_gives_the_same_draws(self) -> None:
+        """Two samplers that heard the same draw the same."""
+        for (anchors, rng), (twins, twin_rng) in zip(self._histories(), self._histories(), strict=True):
+            assert anchors.can_draw() == twins.can_draw(), "of two samplers that heard the same, one can draw"
+            if anchors.can_draw():
+                draw, twin = anchors.sampler.draw(5, rng), twins.sampler.draw(5, twin_rng)
+                assert np.array_equal(draw, twin), f"{draw} was drawn, and {twin} from the same generator state"
+
+    def test_global_randomness_is_left_alone(self) -> None:
+        """Neither numpy's global generator nor Python's is drawn from."""
+        with expectations.untouched_global_randomness():
+            for anchors, rng in self._histories():
+                if anchors.can_draw():
+                    anchors.sampler.draw(3, rng)
+
+    def test_it_belongs_to_one_buffer(self) -> None:
+        """A second buffer refuses it, and the first one keeps it."""
+        sampler = self.make()
+        ring = ring_buffer.RingReplayBuffer(4, sampler=sampler, seed=0)
+        expectations.assert_raises(ValueError, ring_buffer.RingReplayBuffer, 9, sampler=sampler)
+        rng = np.random.default_rng(1)
+        for _ in range(8):
+            _add(ring, rng)
+            _assert_drawn_well(ring)
+
+    # In a ring.
+
+    def test_a_ring_that_wraps_many_times_is_drawn_from(self) -> None:
+        """What is drawn is stored and eligible, and can be read."""
+        settings: list[dict[str, Any]] = [{}, {"n_step": 3}, {"frame_stack": 3}, {"streams": 3}]
+        for setting in settings:
+            rng = np.random.default_rng(2)
+            ring = ring_buffer.RingReplayBuffer(8, sampler=self.make(), seed=3, **setting)
+            for _ in range(30):
+                _add(ring, rng)
+                _assert_drawn_well(ring)
+
+    def test_what_is_set_ineligible_in_a_ring_is_not_drawn(self) -> None:
+        """Until it is set eligible again."""
+        rng = np.random.default_rng(4)
+        ring = ring_buffer.RingReplayBuffer(8, sampler=self.make(), seed=5)
+        for _ in range(100):
+            _add(ring, rng)
+            ring.set_eligible(rng.integers(max(ring.get_stats().appended - 10, 0), ring.get_stats().appended, 3), False)
+            _assert_drawn_well(ring)
+            ring.set_eligible(np.arange(ring.get_stats().appended)[-4:], True)
+            _assert_drawn_well(ring)
+
+    def test_a_ring_that_was_cleared_is_drawn_from_anew(self) -> None:
+        """Nothing of what was there before is drawn."""
+        rng = np.random.default_rng(6)
+        ring = ring_buffer.RingReplayBuffer(8, sampler=self.make(), seed=7)
+        for length in range(1, 12):
+            for _ in range(length):
+                _add(ring, rng)
+                _assert_drawn_well(ring)
+            ring.clear()
+
+    def test_what_has_been_drawn_max_times_sampled_times_is_not_drawn(self) -> None:
+        """The others are, as long as `can_sample` says so."""
+        rng = np.random.default_rng(8)
+        ring = ring_buffer.RingReplayBuffer(8, sampler=self.make(), max_times_sampled=3, seed=9)
+        for _ in range(60):
+            _add(ring, rng)
+            for size in (5, 3, 1):
+                while ring.can_sample(size):
+                    ring.sample_keys(size)
+            ring.check()
+
+    def _histories(self) -> "Iterator[tuple[_Anchors, np.random.Generator]]":
+        """Answers anchors after each of many changes, checked, and the generator to draw from them with."""
+        for capacity in (1, 2, 7, _MOST_SLOTS):
+            rng, draws = np.random.default_rng([10, capacity]), np.random.default_rng([11, capacity])
+            anchors = _Anchors(self.make(), capacity)
+            for _ in range(40):
+                anchors.change(rng)
+                anchors.sampler.check()
+                yield anchors, draws
+
+
+class _Anchors:
+    """Anchors that come and go as those of a buffer do, and the sampler that hears of it."""
+
+    def __init__(self, sampler: samplers.Sampler, capacity: int) -> None:
+        self.sampler = sampler
+        self.eligible = eligibility.Eligibility(capacity)
+        self._next_slot = 0
+        self._is_used = np.zeros(capacity, np.bool_)
+        sampler.attach(self.eligible)
+
+    def can_draw(self) -> bool:
+        """Answers whether there are anchors that the sampler can draw."""
+        return len(self.eligible) > 0 and self.sampler.can_draw()
+
+    def change(self, rng: np.random.Generator) -> None:
+        """Lets something happen, at random."""
+        capacity = self.eligible.capacity
+        some = rng.permutation(capacity)[: rng.integers(1, capacity + 1)]
+        facts = self.eligible
+        match rng.integers(9):
+            case 0 | 1 | 2 | 3:
+                slots = (self._next_slot + np.arange(len(some))) % capacity
+                self._next_slot = int(slots[-1] + 1) % capacity
+                self.write(slots, slots[rng.random(len(slots)) < 0.7])
+            case 4:
+                self._tell(*facts.set(eligibility.READABLE, some[self._is_used[some]]))
+            case 5:
+                self._tell(*facts.unset(eligibility.READABLE, some))
+            case 6:
+                self.bar(some)
+            case 7:
+                self.admit(some)
+            case _:
+                self._tell(*facts.set(eligibility.SPENT, some[facts.is_eligible(some)]))
+
+    def write(self, slots: samplers.Slots, readable: samplers.Slots) -> None:
+        """Lets other rows come to `slots`; those in `readable`, of them, can be read at once."""
+        old = slots[self._is_used[slots]]
+        self._tell(old[:0], self.eligible.forget(old))
+        self._say(self.sampler.overwritten, old)
+        self._is_used[slots] = True
+        self._tell(*self.eligible.set(eligibility.READABLE, readable))
+
+    def bar(self, slots: samplers.Slots) -> None:
+        """Lets a user say no to `slots`."""
+        self._tell(*self.eligible.set(eligibility.BARRED, slots))
+
+    def admit(self, slots: samplers.Slots) -> None:
+        """Lets a user say yes to `slots`."""
+        self._tell(*self.eligible.unset(eligibility.BARRED, slots))
+
+    def _tell(self, entered: samplers.Slots, left: samplers.Slots) -> None:
+        """Tells the sampler which anchors became eligible and which ceased to be."""
+        self._say(self.sampler.added, entered)
+        self._say(self.sampler.removed, left)
+
+    def _say(self, hear: Callable[[samplers.Slots], None], slots: samplers.Slots) -> None:
+        """Lets the sampler hear of `slots`, which are not its to change."""
+        heard = slots.copy()
+        hear(heard)
+        assert np.array_equal(heard, slots), f"{hear.__name__}({slots}) has changed them to {heard}"
+
+
+def _add(ring: ring_buffer.RingReplayBuffer, rng: np.random.Generator) -> None:
+    """Adds a step of each stream, some of which end."""
+    zeros = np.zeros(ring.streams)
+    ring.extend(zeros, zeros, zeros, terminated=rng.random(ring.streams) < 0.2)
+
+
+def _assert_drawn_well(ring: ring_buffer.RingReplayBuffer) -> None:
+    """Draws, if that is possible, and asserts that the batch is of eligible steps, and weighed."""
+    ring.check()
+    if ring.can_sample(6):
+        batch = ring.sample(6)
+        assert np.isin(batch.keys, ring.eligible_keys()).all(), f"keys {batch.keys} were drawn, not all are eligible"
+        assert batch.weights.shape == (6,), f"importance weights of 6 steps are of shape {batch.weights.shape}"
+        assert np.isfinite(batch.weights).all(), f"importance weights are {batch.weights}"
