@@ -17,7 +17,14 @@ _EXAMPLES = """examples:
   relive demo                          learn CartPole with eight actors, and draw the learning curve
   relive demo --seed 7 --quiet         the same from another seed; print the result alone
   relive demo --env Acrobot-v1 --plot acrobot.png
+  relive demo --buffer prioritized     the same task from a PrioritizedReplayBuffer, in a plain loop
+  relive demo --buffer sequence        a task that needs memory, from a SequenceReplayBuffer
 """
+
+_BUFFERS = {"episode": ("env", "actors"), "prioritized": ("env",), "sequence": ()}
+"""The buffers of the demo, and the options of which each makes use beside those that all of them know."""
+
+_DEFAULTS = {"env": "CartPole-v1", "actors": 8}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -56,14 +63,23 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
     demo = commands.add_parser(
         "demo",
-        help="learn a Gymnasium environment from a replay buffer, and show it",
-        description="Actor coroutines fill an EpisodeReplayBuffer from environments of their own, while a learner "
-        "samples 3-step returns from it: double Q-learning in numpy. At the end the best network plays 20 "
-        "episodes without exploring. Interrupt it (Ctrl-C) to end early with what was learned.",
+        help="learn a task from a replay buffer, and show it",
+        description="A small network in numpy learns from a replay buffer: double Q-learning. At the end the best "
+        "network plays 20 episodes without exploring. Interrupt it (Ctrl-C) to end early with what was learned.",
         allow_abbrev=False,
     )
+    demo.set_defaults(parser=demo)
     demo.add_argument(
-        "--env", default="CartPole-v1", help="a Gymnasium environment with discrete actions (%(default)s)"
+        "--buffer",
+        choices=_BUFFERS,
+        default="episode",
+        help="episode: actor coroutines fill an EpisodeReplayBuffer while a learner awaits samples of it; "
+        "prioritized: a plain loop with a PrioritizedReplayBuffer; sequence: a plain loop with a SequenceReplayBuffer, "
+        "and a recurrent network that has to remember what it saw (%(default)s)",
+    )
+    demo.add_argument(
+        "--env",
+        help=f"a Gymnasium environment with discrete actions; not with --buffer sequence ({_DEFAULTS['env']})",
     )
     demo.add_argument("--seed", type=_integer_from(0), default=0, help="the same seed gives the same run (%(default)s)")
     demo.add_argument(
@@ -72,12 +88,26 @@ def parser() -> argparse.ArgumentParser:
         default=60_000,
         help="environment steps at most, over all actors (%(default)s)",
     )
-    demo.add_argument("--actors", type=_integer_from(1), default=8, help="actor coroutines (%(default)s)")
+    demo.add_argument(
+        "--actors",
+        type=_integer_from(1),
+        help=f"actor coroutines; with --buffer episode alone ({_DEFAULTS['actors']})",
+    )
     demo.add_argument(
         "--plot", default="relive-demo.png", metavar="PATH", help="where the learning curve goes, a PNG (%(default)s)"
     )
     demo.add_argument("--quiet", action="store_true", help="print the last line alone")
     return top
+
+
+def _settle(options: argparse.Namespace) -> None:
+    """Gives options that were left out their defaults, and exits with 2 if one makes no sense with the buffer."""
+    for name, default in _DEFAULTS.items():
+        is_used, is_given = name in _BUFFERS[options.buffer], getattr(options, name) is not None
+        if is_given and not is_used:
+            options.parser.error(f"argument --{name}: not allowed with --buffer {options.buffer}")
+        if is_used and not is_given:
+            setattr(options, name, default)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,6 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         top.print_help()
         return 0
+    _settle(options)
     try:
         code: int = importlib.import_module(f"relive.tools.{options.command}_command").run(options)
     except relive.ReplayError as error:

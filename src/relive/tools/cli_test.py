@@ -1,5 +1,6 @@
 """The command line as a user meets it: what is printed, and the exit code."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -14,6 +15,8 @@ import pytest
 import relive
 from relive.tools import cli
 from relive.tools import demo_command
+from relive.tools import display
+from relive.tools import memory_task
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -58,6 +61,22 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
         (["demo", "--steps", "1e5"], r"relive demo: argument --steps: must be an integer, got '1e5' \(see .*\)"),
         (["demo", "--actors", "0"], r"relive demo: argument --actors: must be at least 1, got 0 \(see .*\)"),
         (["demo", "--seed", "-1"], r"relive demo: argument --seed: must be at least 0, got -1 \(see .*\)"),
+        (
+            ["demo", "--buffer", "sequenze"],
+            r"relive demo: argument --buffer: invalid choice: 'sequenze' \(choose from .*\) \(see .*\)",
+        ),
+        (
+            ["demo", "--buffer", "sequence", "--env", "CartPole-v1"],
+            r"relive demo: argument --env: not allowed with --buffer sequence \(see relive demo --help\)",
+        ),
+        (
+            ["demo", "--buffer", "sequence", "--actors", "8"],
+            r"relive demo: argument --actors: not allowed with --buffer sequence \(see relive demo --help\)",
+        ),
+        (
+            ["demo", "--actors", "2", "--buffer", "prioritized"],
+            r"relive demo: argument --actors: not allowed with --buffer prioritized \(see relive demo --help\)",
+        ),
         (["demo", "--plot"], r"relive demo: argument --plot: expected one argument \(see .*\)"),
     ],
 )
@@ -118,6 +137,101 @@ def test_the_demo_ends_with_one_clear_line_and_a_picture(
         capsys.readouterr().out,
     )
     assert (tmp_path / "curve.png").read_bytes().startswith(PNG)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "task"),
+    [
+        (["prioritized"], r"CartPole-v1 \(threshold 475\): mean return \d+\.\d"),
+        (["prioritized", "--env", "MountainCar-v0"], r"MountainCar-v0 \(threshold -110\): mean return -\d+\.\d"),
+        (["sequence"], r"FourDoors \(threshold 0\.9\): mean return \d\.\d\d"),
+    ],
+)
+def test_every_buffer_ends_with_one_clear_line_and_a_picture(
+    arguments: list[str], task: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("demo", "--steps", "300", "--quiet", "--plot", "curve.png", "--buffer", *arguments) == 0
+    assert re.fullmatch(
+        rf"not solved {task} over 20 greedy episodes of the best network, 300 steps, [\d,]+ episodes, \d+ s, "
+        r"curve in curve\.png\n",
+        capsys.readouterr().out,
+    )
+    assert (tmp_path / "curve.png").read_bytes().startswith(PNG)
+
+
+def test_a_solved_task_is_called_solved(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("demo", "--seed", "3", "--steps", "3000", "--quiet", "--buffer", "sequence") == 0
+    assert capsys.readouterr().out.startswith("solved FourDoors (threshold 0.9): mean return ")
+
+
+def test_an_environment_without_a_threshold_is_learned(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(memory_task.MemoryTask, "solved_at", None)
+    assert exit_code("demo", "--steps", "20", "--quiet", "--buffer", "sequence") == 0
+    assert capsys.readouterr().out.startswith("learned FourDoors (it has no threshold): mean return 0.")
+
+
+@pytest.mark.parametrize("buffer", ["episode", "prioritized", "sequence"])
+def test_a_first_interrupt_stops_at_the_next_step_and_evaluates(
+    buffer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = interrupting(monkeypatch, [50])
+    assert exit_code("demo", "--buffer", buffer, "--plot", "curve.png") == 130
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert re.fullmatch(
+        r"stopping: what was learned so far is evaluated \(Ctrl-C again to leave at once\)\n"
+        r"interrupted, (not )?solved .* of the latest network, 50 steps, \d+ episodes, \d+ s, curve in curve\.png\n",
+        out,
+    )
+    assert len(shown) == 50
+
+
+def test_quiet_says_no_more_of_an_interrupt_than_the_last_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupting(monkeypatch, [50])
+    assert exit_code("demo", "--buffer", "sequence", "--quiet") == 130
+    assert re.fullmatch(r"interrupted, .*\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("buffer", ["episode", "prioritized", "sequence"])
+def test_a_second_interrupt_leaves_at_once(
+    buffer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupting(monkeypatch, [50, 50])
+    assert exit_code("demo", "--buffer", buffer) == 130
+    assert capsys.readouterr() == ("", "\nrelive demo: interrupted\n")
+
+
+def interrupting(monkeypatch: pytest.MonkeyPatch, steps: list[int]) -> list[None]:
+    """Lets Ctrl-C be pressed at those steps of a training; answers what grows by one a step."""
+    shown: list[None] = []
+
+    def show() -> None:
+        shown.append(None)
+        for _ in range(steps.count(len(shown))):
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(display, "choose", lambda training, quiet: contextlib.nullcontext(show))
+    return shown
+
+
+def test_after_the_demo_an_interrupt_is_what_it_was() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    assert exit_code("demo", "--steps", "20", "--quiet", "--buffer", "sequence") == 0
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_where_interrupts_are_ignored_they_stay_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupting(monkeypatch, [10])
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert exit_code("demo", "--steps", "20", "--quiet", "--buffer", "sequence") == 0
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_curve_that_cannot_be_written_costs_the_curve_alone(

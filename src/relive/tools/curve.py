@@ -24,7 +24,7 @@ def save(record: learning_record.LearningRecord, title: str, solved_at: float | 
     axes.plot(record.check_steps, record.check_means, "o-", color="tab:orange", label="greedy check, mean return")
     if solved_at is not None:
         axes.axhline(solved_at, color="tab:gray", linestyle="--", label=f"solved at {solved_at:g}")
-    axes.set(title=title, xlabel="environment steps, all actors", ylabel="return")
+    axes.set(title=title, xlabel="environment steps", ylabel="return")
     axes.legend(loc="best")
     axes.grid(alpha=0.3)
     try:

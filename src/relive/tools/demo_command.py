@@ -1,91 +1,109 @@
-"""`relive demo`: sets the training up, shows it, and says how it ended."""
+"""`relive demo`: sets a training up, shows it, and says how it ended."""
 
 import argparse
-import asyncio
+from collections.abc import Callable, Iterator
+import contextlib
 import os
 import pathlib
+import signal
 import sys
 import time
-from typing import Any
+import types
 import warnings
-
-import numpy as np
 
 from relive import errors
 from relive.tools import curve
-from relive.tools import demo
 from relive.tools import display
 from relive.tools import environments
+from relive.tools import episode_training
+from relive.tools import memory_task
+from relive.tools import prioritized_training
+from relive.tools import sequence_training
+from relive.tools import tasks
 
 
 def run(options: argparse.Namespace) -> int:
     """Trains and evaluates; answers 0, or 130 after an interrupt."""
     check_plot_path(options.plot)
-    with warnings.catch_warnings(action="ignore"):  # Gymnasium's would come across the bar.
-        return _run(options)
+    with (
+        warnings.catch_warnings(action="ignore"),  # Gymnasium's would come across the bar.
+        contextlib.ExitStack() as opened,
+    ):
+        return _run(options, lambda: opened.enter_context(contextlib.closing(_new_task(options))))
 
 
-def _run(options: argparse.Namespace) -> int:
-    """Does what `run` does, with warnings out of the way."""
-    settings = demo.Settings(seed=options.seed, steps=options.steps)
-    made = [environments.Environment(options.env) for _ in range(options.actors + 2)]
-    check_environment, evaluation_environment, *actor_environments = made
-    training = demo.Training(actor_environments, check_environment, settings)
+def _run(options: argparse.Namespace, new_task: Callable[[], tasks.Task]) -> int:
+    """Does what `run` does, with warnings out of the way and somebody to close the tasks."""
+    training = _new_training(options, new_task)
+    evaluation_task = new_task()
     started = time.monotonic()
-    with display.choose(options.quiet) as show:
-        was_interrupted = asyncio.run(_train(training, show, options.quiet))
-        show(training)
-    mean_return = evaluate(training, evaluation_environment)
-    for environment in made:
-        environment.close()
-    verdict = _verdict(options.env, mean_return, check_environment.solved_at, was_interrupted)
+    with display.choose(training, options.quiet) as show:
+        with _stopped_by_ctrl_c(training):
+            training.run(show)
+        if training.was_stopped and not options.quiet:
+            _write_line("stopping: what was learned so far is evaluated (Ctrl-C again to leave at once)")
+    mean_return = training.evaluate(evaluation_task)
+    record, solved_at = training.record, evaluation_task.solved_at
     line = (
-        f"{verdict}: mean return {mean_return:.1f} over {settings.evaluation_episodes} greedy episodes of the "
-        f"{'best' if training.record.check_means else 'latest'} network, {training.record.steps:,} steps, "
-        f"{len(training.record.episode_returns):,} episodes, {time.monotonic() - started:.0f} s"
+        f"{_verdict(evaluation_task, mean_return, training.was_stopped)}: mean return "
+        f"{display.mean_return(training, mean_return)} over {training.settings.evaluation_episodes} greedy episodes of "
+        f"the {'best' if record.check_means else 'latest'} network, {record.steps:,} steps, "
+        f"{len(record.episode_returns):,} episodes, {time.monotonic() - started:.0f} s"
     )
-    title = f"relive demo: {options.env}, seed {options.seed}, {options.actors} actors"
+    actors = "" if options.actors is None else f", {options.actors} actors"
+    title = f"relive demo: {evaluation_task.name}, {options.buffer} buffer{actors}, seed {options.seed}"
     try:
-        curve.save(training.record, title, check_environment.solved_at, options.plot)
+        curve.save(record, title, solved_at, options.plot)
     except errors.ArgumentError:
         _write_line(f"{line}, no curve")
         raise
     _write_line(f"{line}, curve in {options.plot}")
-    return 130 if was_interrupted else 0
+    return 130 if training.was_stopped else 0
+
+
+def _new_task(options: argparse.Namespace) -> tasks.Task:
+    """Answers one more of what is to be learned."""
+    if options.buffer == "sequence":
+        return memory_task.MemoryTask()
+    return environments.Environment(options.env)
+
+
+def _new_training(options: argparse.Namespace, new_task: Callable[[], tasks.Task]) -> display.Training:
+    """Answers the training with the buffer that the user chose."""
+    seed, steps = options.seed, options.steps
+    if options.buffer == "prioritized":
+        return prioritized_training.PrioritizedTraining(new_task, prioritized_training.Settings(seed=seed, steps=steps))
+    if options.buffer == "sequence":
+        return sequence_training.SequenceTraining(new_task, sequence_training.Settings(seed=seed, steps=steps))
+    return episode_training.EpisodeTraining(
+        new_task, episode_training.Settings(seed=seed, steps=steps, actors=options.actors)
+    )
+
+
+@contextlib.contextmanager
+def _stopped_by_ctrl_c(training: display.Training) -> Iterator[None]:
+    """Lets a first Ctrl-C end the training early; a second one is a KeyboardInterrupt again, and ends the command.
+
+    In asyncio too, which takes over Ctrl-C only where nobody else has. Where Ctrl-C is ignored, it stays so.
+    """
+
+    def stop(number: int, frame: types.FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        training.stop()
+
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _write_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
-
-
-async def _train(training: demo.Training, show: display.Show, is_quiet: bool) -> bool:
-    """Trains while somebody watches, and answers whether it was interrupted: Ctrl-C cancels this coroutine."""
-    asyncio.get_running_loop().set_exception_handler(_report_unless_interrupted)
-    watcher = asyncio.create_task(display.watch(training, show))
-    try:
-        await training.run()
-    except asyncio.CancelledError:
-        if not is_quiet:
-            sys.stdout.write("stopping: what was learned so far is evaluated (Ctrl-C again to leave at once)\n")
-        return True
-    finally:
-        watcher.cancel()
-    return False
-
-
-def _report_unless_interrupted(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Keeps asyncio from logging the second Ctrl-C, which stops a task wherever it happens to be."""
-    if not isinstance(context.get("exception"), KeyboardInterrupt):
-        loop.default_exception_handler(context)
-
-
-def evaluate(training: demo.Training, environment: environments.Environment) -> float:
-    """Answers the mean return of the best network over fresh episodes, from a seed that training did not use."""
-    episodes = training.settings.evaluation_episodes
-    environment.reset(int(np.random.SeedSequence([training.settings.seed, episodes]).generate_state(1)[0] >> 1))
-    network = training.best_network if training.record.check_means else training.network
-    return float(environments.greedy_returns(environment, network, episodes).mean())
 
 
 def check_plot_path(plot: str) -> None:
@@ -97,9 +115,10 @@ def check_plot_path(plot: str) -> None:
         raise errors.ArgumentError(f"--plot must be a file that can be written, got {plot}")
 
 
-def _verdict(name: str, mean_return: float, solved_at: float | None, was_interrupted: bool) -> str:
+def _verdict(task: tasks.Task, mean_return: float, was_interrupted: bool) -> str:
     """Answers the first words of the last line."""
     stop = "interrupted, " if was_interrupted else ""
-    if solved_at is None:
-        return f"{stop}learned {name} (it has no threshold)"
-    return f"{stop}{'solved' if mean_return >= solved_at else 'not solved'} {name} (threshold {solved_at:g})"
+    if task.solved_at is None:
+        return f"{stop}learned {task.name} (it has no threshold)"
+    success = "solved" if mean_return >= task.solved_at else "not solved"
+    return f"{stop}{success} {task.name} (threshold {task.solved_at:g})"

@@ -1,36 +1,36 @@
 """What a user sees while a demo learns: a bar in a terminal, a line now and then elsewhere, or nothing."""
 
-import asyncio
 from collections.abc import Callable, Iterator
 import contextlib
 import sys
 import time
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from relive import extras
-from relive.tools import demo
+from relive.tools import training as training_lib
 
 with extras.needed("demo"):
     from rich import console as rich_console
     from rich import progress as rich_progress
 
-Show: TypeAlias = Callable[[demo.Training], None]
-"""Shows how far a training has come."""
+Training: TypeAlias = training_lib.Training[Any, Any]
+Show: TypeAlias = training_lib.Show
 
 _SECONDS_A_LINE = 5.0
+_SECONDS_A_LOOK = 0.1
 
 
-def choose(quiet: bool) -> contextlib.AbstractContextManager[Show]:
+def choose(training: Training, quiet: bool) -> contextlib.AbstractContextManager[Show]:
     """Answers the display for this user and this output."""
     if quiet:
-        return contextlib.nullcontext(lambda training: None)
+        return contextlib.nullcontext(lambda: None)
     console = rich_console.Console()
-    return bar(console) if sys.stdout.isatty() and console.is_interactive else lines()
+    return bar(training, console) if sys.stdout.isatty() and console.is_interactive else lines(training)
 
 
 @contextlib.contextmanager
-def bar(console: rich_console.Console) -> Iterator[Show]:
-    """Gives a function that draws a progress bar."""
+def bar(training: Training, console: rich_console.Console) -> Iterator[Show]:
+    """Gives a function that draws a progress bar, ten times a second at most, and draws it as it is at the end."""
     columns = (
         rich_progress.TextColumn("{task.completed:,.0f} steps"),
         rich_progress.BarColumn(bar_width=None),
@@ -38,40 +38,49 @@ def bar(console: rich_console.Console) -> Iterator[Show]:
         rich_progress.TimeElapsedColumn(),
     )
     with rich_progress.Progress(*columns, console=console, expand=True) as progress:
-        task = progress.add_task("", total=None)
+        task = progress.add_task(_facts(training), total=training.settings.steps)
 
-        def show(training: demo.Training) -> None:
-            progress.update(
-                task, completed=training.record.steps, total=training.settings.steps, description=_facts(training)
-            )
+        def draw() -> None:
+            progress.update(task, completed=training.record.steps, description=_facts(training))
 
-        yield show
+        yield _now_and_then(draw, _SECONDS_A_LOOK)
+        draw()
 
 
 @contextlib.contextmanager
-def lines() -> Iterator[Show]:
-    """Gives a function that prints a line every few seconds."""
-    following = time.monotonic() + _SECONDS_A_LINE
+def lines(training: Training) -> Iterator[Show]:
+    """Gives a function that prints a line every few seconds, for as long as somebody reads them."""
 
-    def show(training: demo.Training) -> None:
-        nonlocal following
-        if time.monotonic() >= following:
-            following += _SECONDS_A_LINE
+    def draw() -> None:
+        with contextlib.suppress(BrokenPipeError):  # Whoever closed the pipe is told so by the last line.
             sys.stdout.write(f"{training.record.steps:,} steps, {_facts(training)}\n")
             sys.stdout.flush()
 
-    yield show
+    yield _now_and_then(draw, _SECONDS_A_LINE)
 
 
-async def watch(training: demo.Training, show: Show) -> None:
-    """Shows the training ten times a second until it is cancelled; it only looks."""
-    while True:
-        show(training)
-        await asyncio.sleep(0.1)
+def mean_return(training: Training, value: float) -> str:
+    """Answers a mean return in words: to two decimals where the threshold is so small that one would hide it."""
+    solved_at = training.check_task.solved_at
+    return f"{value:.1f}" if solved_at is None or abs(solved_at) >= 10.0 else f"{value:.2f}"
 
 
-def _facts(training: demo.Training) -> str:
+def _now_and_then(draw: Callable[[], None], seconds: float) -> Show:
+    """Answers a function that draws, but not again before that many seconds are over, nor at first."""
+    following = time.monotonic() + seconds
+
+    def show() -> None:
+        nonlocal following
+        now = time.monotonic()
+        if now >= following:
+            following = now + seconds
+            draw()
+
+    return show
+
+
+def _facts(training: Training) -> str:
     """Answers episodes, buffer size and the mean return of the last 20 episodes in words; all fits 80 columns."""
-    mean_return = training.record.recent_mean_return()
-    recent = "none yet" if mean_return is None else f"{mean_return:.1f}"
-    return f"{len(training.record.episode_returns):,} episodes, {len(training.buffer):,} in buffer, last 20: {recent}"
+    recent = training.record.recent_mean_return()
+    shown = "none yet" if recent is None else mean_return(training, recent)
+    return f"{len(training.record.episode_returns):,} episodes, {len(training.buffer):,} in buffer, last 20: {shown}"

@@ -1,18 +1,13 @@
-"""Gymnasium environments that the demo can learn: made, checked, and played by a network without exploring."""
-
-from typing import TypeAlias
+"""Gymnasium environments that a demo can learn: made, checked, and scaled."""
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
 from relive import extras
-from relive.tools import q_network
+from relive.tools import tasks
 
 with extras.needed("demo"):
     import gymnasium as gym
-
-Observation: TypeAlias = npt.NDArray[np.float64]
 
 LONGEST_EPISODE = 10_000
 """Where an environment without a time limit of its own is truncated: a greedy policy may go in circles for ever."""
@@ -56,12 +51,12 @@ class Environment:
         self._scale = _scale(observations)
         self._first_action = int(actions.start)
 
-    def reset(self, seed: int | None = None) -> Observation:
+    def reset(self, seed: int | None = None) -> tasks.Observation:
         """Begins an episode and answers its first observation [O]; a seed makes it and all later ones repeatable."""
         observation, _ = self._environment.reset(seed=seed)
         return np.asarray(observation, np.float64) / self._scale
 
-    def step(self, action: int) -> tuple[Observation, float, bool, bool]:
+    def step(self, action: int) -> tuple[tasks.Observation, float, bool, bool]:
         """Answers the next observation [O], the reward, and whether the episode terminated or was truncated."""
         observation, reward, terminated, truncated, _ = self._environment.step(self._first_action + action)
         return np.asarray(observation, np.float64) / self._scale, float(reward), bool(terminated), bool(truncated)
@@ -75,25 +70,7 @@ def _on_one_line(thing: object) -> str:
     return " ".join(str(thing).split())
 
 
-def _scale(observations: gym.spaces.Box) -> Observation:
+def _scale(observations: gym.spaces.Box) -> tasks.Observation:
     """Answers by what to divide observations [O]: the largest magnitude, or 1 where there is no limit to speak of."""
     largest = np.maximum(np.abs(observations.low), np.abs(observations.high)).astype(np.float64)
     return np.where((largest > 0.0) & (largest < NO_LIMIT), largest, 1.0)
-
-
-def greedy_action(network: q_network.Parameters, observation: Observation) -> int:
-    """Answers the action with the highest value in `observation` [O]."""
-    return int(q_network.action_values(network, observation[np.newaxis])[0].argmax())
-
-
-def greedy_returns(environment: Environment, network: q_network.Parameters, episodes: int) -> npt.NDArray[np.float64]:
-    """Answers the return of each of that many episodes [episodes], played without exploring."""
-    returns = np.zeros(episodes)
-    for episode in range(episodes):
-        observation = environment.reset()
-        ended = False
-        while not ended:
-            observation, reward, terminated, truncated = environment.step(greedy_action(network, observation))
-            returns[episode] += reward
-            ended = terminated or truncated
-    return returns

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from relive.tools import environments
-from relive.tools import q_network
+from relive.tools import tasks
 
 
 class Counting(gym.Env[np.ndarray, np.int64]):
@@ -53,22 +53,17 @@ def test_a_large_space_is_named_on_one_line() -> None:
     assert "\n" not in str(caught.value)
 
 
-def network_preferring(action: int) -> q_network.Parameters:
-    return (np.zeros((1, 3)), np.eye(3)[action])
-
-
 def test_actions_are_counted_from_zero() -> None:
     environment = environments.Environment("Counting-v0")
     assert (environment.num_actions, environment.observation_width, environment.solved_at) == (3, 1, None)
     environment.reset(seed=1)
     assert environment.step(2)[2:] == (True, False)
-    assert environments.greedy_returns(environment, network_preferring(2), 3).tolist() == [1.0, 1.0, 1.0]
 
 
 def test_an_environment_without_a_limit_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environments, "LONGEST_EPISODE", 50)
     environment = environments.Environment("Counting-v0")
-    assert environments.greedy_returns(environment, network_preferring(0), 1).tolist() == [50.0]
+    assert tasks.play(environment, lambda: lambda observation: 0, episodes=1).tolist() == [50.0]
 
 
 def test_a_seed_repeats_the_episodes() -> None:

@@ -6,7 +6,7 @@ Parameters are a tuple of arrays that nobody changes in place: W_1, b_1, ..., W_
 a target network, is one more name for the same tuple, and costs nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import itertools
 from typing import TypeAlias
 
@@ -37,8 +37,21 @@ def action_values(parameters: Parameters, observations: Floats) -> Floats:
     return _layer_inputs(parameters, observations)[-1]
 
 
-def squared_loss_gradient(parameters: Parameters, observations: Floats, actions: Ints, targets: Floats) -> Parameters:
-    """Answers the gradient of half the mean over the batch of (Q(observation, action) - target)^2, by backpropagation.
+def values_of_one(parameters: Parameters, observation: Floats) -> Floats:
+    """Answers the value of every action [A] in one observation [O]."""
+    values: Floats = action_values(parameters, observation[np.newaxis])[0]
+    return values
+
+
+def greedy_policy(parameters: Parameters) -> Callable[[Floats], int]:
+    """Answers a policy that takes the action with the highest value in an observation [O]."""
+    return lambda observation: int(values_of_one(parameters, observation).argmax())
+
+
+def squared_loss_gradient(
+    parameters: Parameters, observations: Floats, actions: Ints, targets: Floats, weights: Floats
+) -> Parameters:
+    """Answers the gradient of half the sum of weight * (Q(observation, action) - target)^2, by backpropagation.
 
     Squared, not Huber's: the few steps before a fall have the largest errors, and must not be outvoted by the others.
 
@@ -47,11 +60,12 @@ def squared_loss_gradient(parameters: Parameters, observations: Floats, actions:
         observations: [B, O].
         actions: What was done in each of them [B].
         targets: What the value of that should be [B].
+        weights: How much each counts [B]: 1 / B everywhere for the mean.
     """
     inputs = _layer_inputs(parameters, observations)
     rows = np.arange(len(actions))
     slope = np.zeros_like(inputs[-1])
-    slope[rows, actions] = (inputs[-1][rows, actions] - targets) / len(actions)
+    slope[rows, actions] = weights * (inputs[-1][rows, actions] - targets)
     gradient: list[Floats] = []
     for layer in reversed(range(len(parameters) // 2)):
         gradient += [slope.sum(axis=0), inputs[layer].T @ slope]

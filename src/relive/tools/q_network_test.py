@@ -8,8 +8,8 @@ def test_the_gradient_is_that_of_the_loss() -> None:
     rng = np.random.default_rng(0)
     parameters = q_network.initial((3, 5, 4, 2), rng)
     observations, actions = rng.normal(size=(6, 3)), rng.integers(2, size=6)
-    targets = rng.normal(size=6)
-    gradient = q_network.squared_loss_gradient(parameters, observations, actions, targets)
+    targets, weights = rng.normal(size=6), rng.random(6)
+    gradient = q_network.squared_loss_gradient(parameters, observations, actions, targets, weights)
     assert [part.shape for part in gradient] == [part.shape for part in parameters]
     step = 1e-6
     for number, part in enumerate(parameters):
@@ -19,7 +19,7 @@ def test_the_gradient_is_that_of_the_loss() -> None:
                 moved = [np.array(each) for each in parameters]
                 moved[number][place] += sign * step
                 values = q_network.action_values(tuple(moved), observations)[np.arange(6), actions]
-                losses.append(0.5 * np.mean((values - targets) ** 2))
+                losses.append(0.5 * (weights * (values - targets) ** 2).sum())
             assert gradient[number][place] == pytest.approx((losses[0] - losses[1]) / (2 * step), abs=1e-6)
 
 
@@ -33,3 +33,12 @@ def test_initial_values_are_small_and_seeded() -> None:
     assert all((a == b).all() for a, b in zip(first, second, strict=True))
     values = q_network.action_values(first, np.random.default_rng(4).normal(size=(100, 4)))
     assert abs(values).max() < 0.1
+
+
+def test_a_greedy_policy_takes_the_best_action() -> None:
+    parameters = q_network.initial((3, 5, 4), np.random.default_rng(0))
+    act = q_network.greedy_policy(parameters)
+    for observation in np.random.default_rng(1).normal(size=(20, 3)):
+        values = q_network.values_of_one(parameters, observation)
+        assert values.tolist() == q_network.action_values(parameters, observation[np.newaxis])[0].tolist()
+        assert act(observation) == values.argmax()
