@@ -1,5 +1,10 @@
 """relive: the replay memory of reinforcement learning, in pure Python on numpy alone."""
 
+from relive.aio import AsyncReplayBuffer as AsyncReplayBuffer
+from relive.batches import SequenceBatch as SequenceBatch
+from relive.batches import TransitionBatch as TransitionBatch
+from relive.column_buffer import ColumnReplayBuffer as ColumnReplayBuffer
+from relive.column_stats import ColumnBufferStats as ColumnBufferStats
 from relive.episode import Episode as Episode
 from relive.episode import EpisodeStatus as EpisodeStatus
 from relive.episode import FinalStatus as FinalStatus
@@ -14,42 +19,97 @@ from relive.errors import CorruptionError as CorruptionError
 from relive.errors import EventLoopError as EventLoopError
 from relive.errors import MissingExtraError as MissingExtraError
 from relive.errors import NotReadyError as NotReadyError
+from relive.errors import OutOfRangeError as OutOfRangeError
 from relive.errors import ReplayError as ReplayError
 from relive.errors import SamplerError as SamplerError
 from relive.errors import SchemaError as SchemaError
 from relive.errors import UnknownEpisodeError as UnknownEpisodeError
+from relive.errors import UnknownKeyError as UnknownKeyError
+from relive.hindsight import relabel as relabel
+from relive.item_buffer import ItemBufferStats as ItemBufferStats
+from relive.item_buffer import ItemReplayBuffer as ItemReplayBuffer
 from relive.limiters import MinSize as MinSize
 from relive.limiters import RateLimiter as RateLimiter
 from relive.limiters import SampleToInsertRatio as SampleToInsertRatio
+from relive.mixture import MixtureSampler as MixtureSampler
 from relive.n_step import ReplaySample as ReplaySample
 from relive.n_step import WindowEnd as WindowEnd
+from relive.prioritized_buffer import PrioritizedReplayBuffer as PrioritizedReplayBuffer
+from relive.prioritized_sampler import PrioritizedSampler as PrioritizedSampler
 from relive.returns import compute_discounted_return as compute_discounted_return
+from relive.ring_buffer import RingReplayBuffer as RingReplayBuffer
+from relive.rollout_buffer import RolloutBuffer as RolloutBuffer
+from relive.samplers import Draw as Draw
+from relive.samplers import Sampler as Sampler
+from relive.samplers import UniformSampler as UniformSampler
+from relive.schedules import LinearSchedule as LinearSchedule
+from relive.schedules import Schedule as Schedule
+from relive.schema import Field as Field
+from relive.schema import Schema as Schema
+from relive.sequence_buffer import SequenceReplayBuffer as SequenceReplayBuffer
+from relive.storage import ColumnStorage as ColumnStorage
+from relive.storage import Storage as Storage
+from relive.sum_tree import SumTree as SumTree
+from relive.threads import ThreadSafeReplayBuffer as ThreadSafeReplayBuffer
+from relive.windows import EpisodeWindow as EpisodeWindow
+from relive.windows import SequenceWindow as SequenceWindow
+from relive.windows import TransitionWindow as TransitionWindow
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
+    "AsyncReplayBuffer",
     "CheckpointError",
     "ClosedError",
+    "ColumnBufferStats",
+    "ColumnReplayBuffer",
+    "ColumnStorage",
     "CorruptionError",
+    "Draw",
     "Episode",
     "EpisodeBufferStats",
     "EpisodeReplayBuffer",
     "EpisodeStatus",
+    "EpisodeWindow",
     "EpisodeWriter",
     "EventLoopError",
+    "Field",
     "FinalStatus",
+    "ItemBufferStats",
+    "ItemReplayBuffer",
+    "LinearSchedule",
     "MinSize",
     "MissingExtraError",
+    "MixtureSampler",
     "NotReadyError",
+    "OutOfRangeError",
+    "PrioritizedReplayBuffer",
+    "PrioritizedSampler",
     "RateLimiter",
     "ReplayError",
     "ReplaySample",
+    "RingReplayBuffer",
+    "RolloutBuffer",
     "SampleToInsertRatio",
+    "Sampler",
     "SamplerError",
+    "Schedule",
+    "Schema",
     "SchemaError",
+    "SequenceBatch",
+    "SequenceReplayBuffer",
+    "SequenceWindow",
+    "Storage",
+    "SumTree",
+    "ThreadSafeReplayBuffer",
+    "TransitionBatch",
+    "TransitionWindow",
+    "UniformSampler",
     "UnknownEpisodeError",
+    "UnknownKeyError",
     "WindowEnd",
     "compute_discounted_return",
+    "relabel",
 ]
