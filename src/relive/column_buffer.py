@@ -356,7 +356,7 @@ class ColumnReplayBuffer(Generic[Batch]):
 
     def _read(self, window: windows.Window[Batch], keys: Any, beta: float | None) -> Batch:
         """Answers the windows that start at those keys [B]."""
-        slots = self._readable_slots(keys)
+        slots = self.readable_slots(keys)
         if not self._history.has_begun:
             raise errors.NotReadyError("read has nothing to answer: no step has said what a step holds")
         probabilities = self.sampler.probabilities(slots)
@@ -373,6 +373,20 @@ class ColumnReplayBuffer(Generic[Batch]):
     def eligible_keys(self) -> Keys:
         """Answers the keys of all anchors that may be drawn now, oldest first. O(capacity)."""
         return np.sort(self._history.timeline.keys(self._anchors.slots()))
+
+    def readable_slots(self, keys: Any) -> Ints:
+        """Answers where the steps with those keys are [B], from each of which a window can be read.
+
+        Raises:
+            UnknownKeyError: No step of one of the keys is stored.
+            ArgumentError: No window can start at one of them.
+        """
+        slots = self._stored_slots(keys)
+        for slot in slots[~self._anchors.is_readable(slots)]:
+            raise errors.ArgumentError(
+                f"keys must be of steps that a window can start from, got {self._history.timeline.keys(slot)}"
+            )
+        return slots
 
     # Priorities and eligibility.
 
@@ -486,11 +500,3 @@ class ColumnReplayBuffer(Generic[Batch]):
         for key in keys[~timeline.is_alive(keys)]:
             raise errors.UnknownKeyError(f"key {key} not found: its step was evicted, or never was")
         return timeline.slots(keys)
-
-    def _readable_slots(self, keys: Any) -> Ints:
-        slots = self._stored_slots(keys)
-        for slot in slots[~self._anchors.is_readable(slots)]:
-            raise errors.ArgumentError(
-                f"keys must be of steps that a window can start from, got {self._history.timeline.keys(slot)}"
-            )
-        return slots

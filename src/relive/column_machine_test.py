@@ -203,10 +203,10 @@ class Machine(stateful.RuleBasedStateMachine):
         alive = [self.oracle.is_alive(key) for key in keys]
         assert self.buffer.update_priorities(keys, priorities) == sum(alive)
         self.stale += len(keys) - sum(alive)
-        for key, priority, is_alive in zip(keys, priorities, alive, strict=True):
-            if is_alive:
-                self.priorities[key] = priority
-                self.largest = max(priority, self.largest)
+        # Of a key given twice the last priority counts, for the maximum too.
+        written = {key: priority for key, priority in zip(keys, priorities, strict=True) if self.oracle.is_alive(key)}
+        self.priorities |= written
+        self.largest = max([self.largest, *written.values()])
 
     @stateful.rule(draw=st.data(), priorities=st.lists(PRIORITIES, min_size=1, max_size=3))
     def refuse_update(self, draw: Any, priorities: list[float]) -> None:

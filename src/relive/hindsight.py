@@ -118,7 +118,7 @@ def relabel(
     wanted, got = _fields(schema, achieved_paths), _fields(schema, desired_paths)
     if wanted != got:
         raise errors.ArgumentError(f"desired must be like achieved, {wanted}, got {got}")
-    slots = _readable_slots(history.timeline, window, batch.keys)
+    slots = buffer.readable_slots(batch.keys)
     candidates = np.flatnonzero(_have_goals(history.timeline, slots, open_episodes))
     count = round(share * len(batch))
     if len(candidates) < count:
@@ -166,16 +166,6 @@ def _paths(schema: schema_lib.Schema, name: str, key: str) -> dict[str, str]:
 def _fields(schema: schema_lib.Schema, paths: Mapping[str, str]) -> schema_lib.Tree:
     """Answers the field of a goal, or the tree of its fields."""
     return trees.nested("goal", {goal_path: schema.fields[path] for goal_path, path in paths.items()})
-
-
-def _readable_slots(timeline: timeline_lib.Timeline, window: windows.TransitionWindow, keys: Ints) -> Ints:
-    """Answers where the rows with `keys` [B] are, from which transitions start."""
-    for key in keys[~timeline.is_alive(keys)]:
-        raise errors.UnknownKeyError(f"key {key} not found: its step was evicted, or never was")
-    slots = timeline.slots(keys)
-    for key in keys[~window.is_readable(timeline, slots)]:
-        raise errors.ArgumentError(f"keys must be of steps that a window can start from, got {key}")
-    return slots
 
 
 def _known(timeline: timeline_lib.Timeline, handles: Ints) -> Ints:

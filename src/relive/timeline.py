@@ -213,8 +213,7 @@ class Timeline:
         keys = np.arange(self.next_key, self.next_key + count)
         slots = self.slots(keys)
         handles = self._open[streams]
-        cut = handles[cuts & (handles >= 0)]
-        self._end(cut, np.full(len(cut), episode_table.TRUNCATED), self._last_key[streams[cuts & (handles >= 0)]])
+        cut = self._cut(streams[cuts])
         fresh = cuts | (handles < 0)
 
         going_on = handles[~fresh]
@@ -251,10 +250,7 @@ class Timeline:
 
     def append_episode(self, stream: int, length: int, *, is_terminated: bool) -> Change:
         """Adds an ended episode of `length` rows to the stream; one that is open there is truncated first."""
-        streams = np.array([stream])
-        cut = self._open[streams]
-        cut = cut[cut >= 0]
-        self._end(cut, np.full(len(cut), episode_table.TRUNCATED), self._last_key[streams[: len(cut)]])
+        cut = self._cut(np.array([stream]))
         keys = np.arange(self.next_key, self.next_key + length)
         slots = self.slots(keys)
         handle = self.episodes.claim(keys[:1])
@@ -278,6 +274,13 @@ class Timeline:
         self._num_rows = 0
         self._open[:] = -1
         self.episodes.clear()
+
+    def _cut(self, streams: Ints) -> Ints:
+        """Truncates the episodes that are open in those streams, and answers their handles."""
+        streams = streams[self._open[streams] >= 0]
+        handles = self._open[streams]
+        self._end(handles, np.full(len(handles), episode_table.TRUNCATED), self._last_key[streams])
+        return handles
 
     def _end(self, handles: Ints, ends: Ints, last_keys: Ints) -> None:
         """Ends those episodes; one whose last row is gone already goes with it."""

@@ -293,10 +293,9 @@ def _read_sequences(
     span = np.minimum(episodes.complete[handles] - steps, length)
     mask = np.arange(length) < span[:, np.newaxis]
     rows = timeline.ahead(slots, length + 1)
-    schema = history.schema
-    columns = history.storage.read(
-        rows[:, :-1], [path for path in schema.fields if path not in schema.observation_paths]
-    )
+    observation_paths = history.schema.observation_paths
+    others = [path for path in history.schema.fields if path not in observation_paths]
+    columns = history.storage.read(rows[:, :-1], others)
     clear(columns, ~mask)
     observations = history.observations(rows)
     clear(observations, np.arange(length + 1) > span[:, np.newaxis])
