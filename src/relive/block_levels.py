@@ -1,9 +1,11 @@
-"""Levels of blocks over an array of leaves: each entry reduces a block of 16 entries of the level below it.
+"""Levels of blocks over an array of leaves: each entry reduces a block of 8 entries of the level below it.
 
     top       at most 4096 entries
     ...
-    level 1   one entry for 16 leaves
-    leaves    padded with zeros to whole blocks
+    level 1   one entry for 8 leaves
+    leaves
+
+The top is padded with zeros to whole blocks, and below an entry of the top there is always a block, if of zeros.
 
 An entry is computed from its block alone, so it depends on what is there and not on what was there before.
 """
@@ -19,7 +21,7 @@ from relive import errors
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-_SHIFT = 4
+_SHIFT = 3
 WIDTH = 1 << _SHIFT
 """How many entries a block has."""
 WIDEST_TOP = 4096
@@ -28,10 +30,10 @@ _CHUNK = 1 << 16
 
 
 class Levels:
-    """Levels of blocks above the leaves: each entry is the reduction of a block of 16 entries of the level below.
+    """Levels of blocks above the leaves: each entry is the reduction of a block of 8 entries of the level below.
 
     Args:
-        reduce: Answers the reductions [n] of blocks [n, 16], each from its block alone.
+        reduce: Answers the reductions [n] of blocks [n, 8], each from its block alone.
         lowest: The leaves; they are shared, not copied.
     """
 
@@ -40,18 +42,20 @@ class Levels:
         self.levels = [lowest]
         """The leaves, and above them level after level up to the top."""
         self.blocks: list[Floats] = []
-        """Each level below the top again, as blocks [n, 16]."""
-        while len(self.levels[-1]) > WIDEST_TOP:
+        """Each level below the top again, as blocks [n, 8]."""
+        while len(self.levels[-1]) > _widest_top():
             self.blocks.append(self.levels[-1].reshape(-1, WIDTH))
-            self.levels.append(leaves(len(self.blocks[-1])))
+            self.levels.append(np.zeros(len(self.blocks[-1])))
 
     def recompute(self, slots: Ints) -> None:
         """Brings what stands above the leaves `slots` [k] up to date."""
         nodes = slots
         for blocks, parents in zip(self.blocks, self.levels[1:], strict=True):
             nodes = nodes >> _SHIFT
-            if len(nodes) > _CHUNK:
-                nodes = np.unique(nodes)
+            if len(nodes) <= _CHUNK:
+                parents[nodes] = self._reduce(blocks.take(nodes, axis=0))
+                continue
+            nodes = np.unique(nodes)
             for start in range(0, len(nodes), _CHUNK):
                 some = nodes[start : start + _CHUNK]
                 parents[some] = self._reduce(blocks.take(some, axis=0))
@@ -63,8 +67,7 @@ class Levels:
             CorruptionError: One is not what the level below makes it.
         """
         for height, (blocks, parents) in enumerate(zip(self.blocks, self.levels[1:], strict=True), start=1):
-            expected = np.zeros(len(parents))
-            expected[: len(blocks)] = self._reduce(blocks)
+            expected = self._reduce(blocks)
             is_wrong = parents != expected
             if is_wrong.any():
                 entry = int(is_wrong.argmax())
@@ -74,8 +77,15 @@ class Levels:
 
 
 def leaves(count: int) -> Floats:
-    """Answers zeros for `count` entries of a level, in whole blocks unless they can be the top."""
-    return np.zeros(count if count <= WIDEST_TOP else -(-count // WIDTH) * WIDTH)
+    """Answers zeros for at least `count` leaves, padded so that the levels above them have whole blocks."""
+    unit = WIDTH
+    while -(-count // unit) * WIDTH > _widest_top():
+        unit *= WIDTH
+    return np.zeros(-(-count // unit) * unit)
+
+
+def _widest_top() -> int:
+    return -(-WIDEST_TOP // WIDTH) * WIDTH
 
 
 def sums(blocks: Floats) -> Floats:

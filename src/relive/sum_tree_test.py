@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from relive import block_levels
+from relive import block_sums
 from relive import errors
 from relive import sum_tree
 from relive import testing
@@ -28,7 +29,12 @@ ANY_WEIGHT = st.floats(0, 1e300)
 
 @contextlib.contextmanager
 def narrow(widest_top: int, chunk: int = 7) -> Iterator[None]:
-    with mock.patch.object(block_levels, "WIDEST_TOP", widest_top), mock.patch.object(block_levels, "_CHUNK", chunk):
+    with (
+        mock.patch.object(block_levels, "WIDEST_TOP", widest_top),
+        mock.patch.object(block_levels, "_CHUNK", chunk),
+        mock.patch.object(sum_tree, "_MOST_UNSETTLED", 9),
+        mock.patch.object(block_sums, "_AT_ONCE", 30),
+    ):
         yield
 
 
@@ -39,6 +45,7 @@ def tree_of(weights: Any) -> sum_tree.SumTree:
 
 
 def levels_of(tree: sum_tree.SumTree) -> list[list[float]]:
+    assert tree.total >= 0, "they are up to date once somebody asked"
     return [level.tolist() for level in tree._sums.levels]
 
 
@@ -98,6 +105,19 @@ class SumTreeMachine(stateful.RuleBasedStateMachine):
         for leaf in leaves:
             self.naive.weights[leaf] = weight
 
+    @stateful.rule(chosen=st.data(), others=st.lists(st.booleans(), max_size=25))
+    def set_many_before_anybody_asks(self, chosen: st.DataObject, others: list[bool]) -> None:
+        for is_one in others:
+            leaf, weight = chosen.draw(st.integers(0, self.tree.capacity - 1)), chosen.draw(EIGHTHS)
+            if is_one:
+                self.tree.set_one(leaf, weight)
+                self.naive.weights[leaf] = weight
+            else:
+                leaves = [leaf, (leaf + 1) % self.tree.capacity]
+                self.tree.write(np.array(leaves), weight)
+                for each in leaves:
+                    self.naive.weights[each] = weight
+
     @stateful.rule(chosen=st.data(), wrong=st.sampled_from([-0.125, math.nan, math.inf, 1e308]))
     def be_refused(self, chosen: st.DataObject, wrong: float) -> None:
         leaves = self.leaves(chosen)
@@ -105,6 +125,10 @@ class SumTreeMachine(stateful.RuleBasedStateMachine):
             self.tree.set([*leaves, 0], [*[5.0] * len(leaves), wrong])
         with pytest.raises(errors.OutOfRangeError):
             self.tree.set([*leaves, chosen.draw(st.sampled_from([-1, self.tree.capacity]))], 5.0)
+        with pytest.raises(errors.ArgumentError):
+            self.tree.set_one(0, wrong)
+        with pytest.raises(errors.OutOfRangeError):
+            self.tree.set_one(chosen.draw(st.sampled_from([-1, self.tree.capacity])), 5.0)
 
     @stateful.rule()
     def clear(self) -> None:
@@ -124,6 +148,7 @@ class SumTreeMachine(stateful.RuleBasedStateMachine):
     @stateful.invariant()
     def weights_and_total_are_equal(self) -> None:
         assert self.tree.get(range(self.tree.capacity)).tolist() == self.naive.weights
+        assert self.tree.read(np.arange(self.tree.capacity)).tolist() == self.naive.weights
         assert self.tree.total == sum(self.naive.weights)
 
     @stateful.invariant()
@@ -340,6 +365,14 @@ def test_draws_reach_from_the_first_leaf_to_the_last(draw: Any) -> None:
         assert draw(tree, 1, Constant(1 - 2**-53)).tolist() == [capacity - 1]
 
 
+def test_a_mass_alone_finds_its_leaf_at_every_edge_too() -> None:
+    tree = tree_of(np.ones(5000))
+    for leaf in (0, 7, 8, 63, 64, 511, 512, 4998, 4999):
+        assert tree.find([leaf]).tolist() == tree.find([leaf + 0.5]).tolist() == [leaf]
+        assert tree.find([np.nextafter(leaf + 1.0, 0)]).tolist() == [leaf]
+    assert tree.find([]).tolist() == []
+
+
 def test_a_batch_of_one_stays_a_batch() -> None:
     for capacity in (3, 5000):
         tree = tree_of(np.ones(capacity))
@@ -434,9 +467,9 @@ def test_extremes_are_read_off_the_top_alone() -> None:
     """A weight written behind the tree's back is not seen, so nobody looked through all of them."""
     tree = tree_of(np.ones(5000))
     assert (tree.max, tree.min) == (1.0, 1.0)
-    tree._sums.levels[0][7:9] = [5.0, 0.5]
+    tree._sums.levels[0][8:10] = [5.0, 0.5]
     assert (tree.max, tree.min) == (1.0, 1.0)
-    tree.set([9], [1.0])
+    tree.set([10], [1.0])
     assert (tree.max, tree.min) == (5.0, 0.5)
 
 
@@ -560,12 +593,15 @@ def broken(name: str) -> sum_tree.SumTree:
         tree._sums.levels[0][4100] = 1.0
     elif name == "sum":
         tree._sums.levels[1][7] = 17.0
+    elif name == "total":
+        assert tree.total == 4100.0
+        tree._sums.total = 4099.0
     elif name == "masses":
         assert tree.total == 4100.0
-        tree._masses[9] += 1.0
+        tree._sums._masses[9] += 1.0
     elif name == "start":
         assert tree.total == 4100.0
-        tree._masses[0] = 1.0
+        tree._sums._masses[0] = 1.0
     elif name == "maximum":
         tree._maxima.levels[1][0] = 2.0
     elif name == "minimum":
@@ -576,10 +612,11 @@ def broken(name: str) -> sum_tree.SumTree:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("weight", r"weight of leaf 3 must be in \[0, 2.18591e\+304\], found -1.0"),
+        ("weight", r"weight of leaf 3 must be in \[0, 2.19231e\+304\], found -1.0"),
         ("padding", "weights beyond leaf 4099 must be 0"),
-        ("sum", "sum 7 of level 1 must be 16.0, found 17.0"),
+        ("sum", "sum 7 of level 1 must be 8.0, found 17.0"),
         ("masses", "running sums of the top are not those of its entries"),
+        ("total", "running sums of the top are not those of its entries"),
         ("start", "running sums of the top are not those of its entries"),
         ("maximum", "maximum 0 of level 1 must be 1.0, found 2.0"),
         ("minimum", "minimum 256 of level 1 must be 1.0, found inf"),
@@ -597,9 +634,10 @@ def test_a_mass_just_below_the_edge_of_a_block_finds_a_leaf_of_that_block() -> N
         tree = sum_tree.SumTree(1 << 16)
         weights = np.random.default_rng(5).random(1 << 16) * scale
         tree.set(np.arange(1 << 16), weights)
-        edges = tree._running_masses()[1:]
+        assert tree.total > 0
+        edges = tree._sums._masses[1:]
         leaves = tree.find(np.nextafter(edges, 0))
-        assert (leaves // 16).tolist() == list(range(len(edges)))
+        assert (leaves // ((1 << 16) // len(edges))).tolist() == list(range(len(edges)))
         assert (weights[leaves] > 0).all()
 
 
@@ -611,3 +649,111 @@ def test_the_first_wrong_weight_is_named_and_not_a_small_one_before_it(good: flo
     with pytest.raises(errors.ArgumentError, match="got -1.0 for leaf 3 in row 1$"):
         tree.set([2, 3], [tree.heaviest, -1.0])
     assert tree.total == 0.0
+
+
+@pytest.mark.parametrize(
+    ("leaf", "weight", "message"),
+    [
+        (8, 1.0, r"leaves must be in \[0, 8\), got 8 in row 0"),
+        (-1, 1.0, r"leaves must be in \[0, 8\), got -1 in row 0"),
+        (3, -0.5, "weights must be finite and at least 0, got -0.5 for leaf 3 in row 0"),
+        (3, math.nan, "weights must be finite and at least 0, got nan for leaf 3 in row 0"),
+        (3, 1e308, "weights must be at most .*, or sums could overflow, got 1e[+]308 for leaf 3 in row 0"),
+    ],
+)
+def test_one_weight_is_refused_as_many_are(leaf: int, weight: float, message: str) -> None:
+    tree = tree_of(np.arange(8))
+    before = levels_of(tree)
+    with pytest.raises(errors.ArgumentError, match=f"^{message}$"):
+        tree.set_one(leaf, weight)
+    assert levels_of(tree) == before
+    assert tree.total == 28.0
+    tree.set_one(7, tree.heaviest)
+    tree.set_one(0, 0.0)
+    assert tree.total == 21.0 + tree.heaviest
+
+
+def test_what_is_set_one_by_one_is_what_is_set_at_once() -> None:
+    rng = np.random.default_rng(3)
+    leaves, weights = rng.integers(70_000, size=5_000), rng.random(5_000)
+    one, many = sum_tree.SumTree(70_000), sum_tree.SumTree(70_000)
+    for leaf, weight in zip(leaves.tolist(), weights.tolist(), strict=True):
+        one.set_one(leaf, weight)
+    many.set(leaves, weights)
+    assert (one.total, one.max, one.min) == (many.total, many.max, many.min)
+    assert levels_of(one) == levels_of(many)
+    one.check()
+
+
+def test_sums_wait_for_somebody_who_asks_and_not_for_long() -> None:
+    """What is not brought up to date needs room, which is limited."""
+    tree = tree_of(np.ones(5000))
+    assert tree.total == 5000.0
+    before = tree._sums.levels[1].tolist()
+    size = len(tree._unsettled)
+    for leaf in range(size):
+        tree.set_one(leaf, 2.0)
+    assert tree._sums.levels[1].tolist() == before
+    tree.set_one(size, 2.0)
+    assert tree._sums.levels[1].tolist() != before
+    assert len(tree._unsettled) == size
+    assert tree.total == 5000.0 + size + 1
+
+
+def test_a_cleared_tree_forgets_what_waits_too() -> None:
+    tree = sum_tree.SumTree(5000)
+    tree.set_one(4, 2.0)
+    tree.clear()
+    assert tree.total == 0.0
+    tree.set_one(5, 1.0)
+    assert (tree.total, tree.find([0.5]).tolist()) == (1.0, [5])
+    tree.check()
+
+
+@pytest.mark.parametrize("count", [1, 2, 1023, 1024, 1025, 2049])
+def test_many_masses_find_what_each_finds_alone(count: int) -> None:
+    tree = tree_of(np.random.default_rng(8).random(6000))
+    masses = np.random.default_rng(9).random(count) * tree.total
+    expected = np.searchsorted(tree.get(range(6000)).cumsum(), masses, side="right")
+    assert tree.find(masses).tolist() == expected.tolist()
+
+
+@hypothesis.given(entries=st.lists(st.one_of(st.just(0.0), ANY_WEIGHT), min_size=8, max_size=64))
+def test_running_sums_rise_where_there_is_something_and_nowhere_else(entries: list[float]) -> None:
+    weights = np.array(entries[: len(entries) // 2 * 2])
+    sums = np.empty(len(weights))
+    block_sums.running_sums(weights, sums)
+    assert sums[0] == weights[0]
+    assert (np.diff(sums) >= 0).all()
+    assert (np.diff(sums)[weights[1:] == 0] == 0).all()
+    assert sums == pytest.approx(weights.cumsum(), rel=1e-13, abs=0)
+
+
+@hypothesis.given(
+    eighths=st.lists(st.lists(EIGHTHS, min_size=8, max_size=8), min_size=1, max_size=9), share=st.floats(0, 1)
+)
+def test_the_entry_that_has_begun_last_is_found_in_each_block(eighths: list[list[float]], share: float) -> None:
+    blocks = np.array(eighths)
+    masses = np.floor(share * blocks.sum(axis=1) * 8) / 8
+    begins = block_sums.earlier_sums(blocks)
+    entries = block_sums.last_begun(begins, masses)
+    for block, sums, mass, entry in zip(eighths, begins.tolist(), masses.tolist(), entries.tolist(), strict=True):
+        assert sums == [sum(block[:place]) for place in range(8)]
+        assert entry == max(place for place in range(8) if sums[place] <= mass)
+
+
+@pytest.mark.parametrize("total", [1.0, 0.1, 1e300, 7e-310, 11 * 5e-324])
+def test_strata_end_before_the_next_one_and_before_the_total(total: float) -> None:
+    """Also for a generator that draws the largest number below 1, and for totals of few bits."""
+    for size in (1, 2, 3, 7, 10, 300):
+        found: list[Floats] = []
+        tree = tree_of([total])
+        with mock.patch.object(
+            tree._sums, "find", lambda points, found=found: found.append(points) or np.zeros(1, int)
+        ):
+            tree.stratified_sample(size, Constant(1 - 2**-53))
+        (points,) = found
+        assert points.max() < total
+        if total > 1e-300:
+            strata = [math.floor(fractions.Fraction(point) * size / fractions.Fraction(total)) for point in points]
+            assert strata == list(range(size))
