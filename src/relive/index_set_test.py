@@ -60,6 +60,36 @@ class IndexSetMachine(stateful.RuleBasedStateMachine):
         self.naive.difference_update(numbers)
         self.oldest = (self.oldest + len(numbers)) % self.slots.capacity
 
+    @stateful.precondition(lambda self: self.is_ring and len(self.naive) < self.slots.capacity)
+    @stateful.rule()
+    def add_the_next_one(self) -> None:
+        self.slots.add_one(self.newest)
+        self.naive.add(self.newest)
+        self.newest = (self.newest + 1) % self.slots.capacity
+
+    @stateful.precondition(lambda self: self.is_ring and self.naive)
+    @stateful.rule()
+    def remove_the_oldest_one(self) -> None:
+        self.slots.remove_one(self.oldest)
+        self.naive.remove(self.oldest)
+        self.oldest = (self.oldest + 1) % self.slots.capacity
+
+    @stateful.precondition(lambda self: self.out())
+    @stateful.rule(chosen=st.data())
+    def add_any_one(self, chosen: st.DataObject) -> None:
+        number = chosen.draw(st.sampled_from(self.out()))
+        self.slots.add_one(number)
+        self.naive.add(number)
+        self.is_ring = False
+
+    @stateful.precondition(lambda self: self.naive)
+    @stateful.rule(chosen=st.data())
+    def remove_any_one(self, chosen: st.DataObject) -> None:
+        number = chosen.draw(st.sampled_from(sorted(self.naive)))
+        self.slots.remove_one(number)
+        self.naive.remove(number)
+        self.is_ring = False
+
     @stateful.rule(chosen=st.data())
     def add_any(self, chosen: st.DataObject) -> None:
         numbers = chosen.draw(st.permutations(self.out()))
@@ -87,6 +117,12 @@ class IndexSetMachine(stateful.RuleBasedStateMachine):
         for wrong in ([number, number], [-1], [number, self.slots.capacity], *([number, other] for other in others)):
             with pytest.raises(errors.ArgumentError):
                 self.slots.remove(ints(*wrong))
+        for wrong_one in (number, -1, self.slots.capacity):
+            with pytest.raises(errors.ArgumentError):
+                self.slots.add_one(wrong_one)
+        for wrong_one in (*others, -1, self.slots.capacity):
+            with pytest.raises(errors.ArgumentError):
+                self.slots.remove_one(wrong_one)
 
     @stateful.rule()
     def clear(self) -> None:
@@ -145,6 +181,33 @@ def test_a_full_ring_goes_round_without_arrays() -> None:
     slots.add(ints(1))
     assert slots.numbers().tolist() == [1]
     assert slots._arrays is None
+
+
+def test_a_full_ring_goes_round_one_by_one_without_arrays() -> None:
+    slots = index_set.IndexSet(3)
+    for number in (2, 0, 1):
+        slots.add_one(number)
+    for step in range(2, 20):
+        slots.remove_one(step % 3)
+        slots.check()
+        assert slots.numbers().tolist() == [(step + 1) % 3, (step + 2) % 3]
+        slots.add_one(step % 3)
+        slots.check()
+    assert slots._arrays is None
+
+
+def test_one_number_that_cannot_come_or_leave_is_refused_as_many_are() -> None:
+    slots = index_set.IndexSet(3)
+    for number in (-1, 3):
+        with pytest.raises(errors.OutOfRangeError, match=f"got {number} in row 0$"):
+            slots.add_one(number)
+    with pytest.raises(errors.ArgumentError, match="^numbers must be in the set, got 0 in row 0$"):
+        slots.remove_one(0)
+    slots.add(np.arange(3))
+    with pytest.raises(errors.ArgumentError, match="^numbers must not be in the set, got 0 in row 0$"):
+        slots.add_one(0)
+    assert len(slots) == 3
+    slots.check()
 
 
 @pytest.mark.parametrize("call", ["add behind a gap", "add in front", "add backwards", "remove the newest"])

@@ -1,5 +1,6 @@
 """PrioritizedSampler: draws in proportion to priorities, and weighs what it drew."""
 
+import math
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -64,7 +65,7 @@ class PrioritizedSampler(samplers.Sampler):
         # For its largest leaf: the raw priorities, 0 where there is none.
         self._stored = sum_tree.SumTree(capacity) if self._new_priority == "live" else None
         try:
-            self._weights_of(np.ones(1), self._alpha)
+            self._weight_of_new = self._weight_of(self._running_maximum, self._alpha)
         except errors.ArgumentError:
             rule = f"epsilon must be smaller with alpha = {self._alpha:g}"
             raise errors.ArgumentError(f"{rule}, got {self._epsilon}") from None
@@ -81,15 +82,17 @@ class PrioritizedSampler(samplers.Sampler):
             slots = self.anchors.slots()
             # Also of what is not eligible now, and of what new rows will get: they must not be refused later.
             self._weights_of(self.priorities(np.arange(self.anchors.capacity)), alpha)
-            self._tree.set(slots, self._weights_of(self._priorities[slots], alpha))
+            weight_of_new = self._weight_of(self._first_priority(), alpha)
+            self._tree.write(slots, self._weights_of(self._priorities[slots], alpha))
+            self._weight_of_new = weight_of_new
         self._alpha = alpha
 
     @property
     def beta(self) -> float:
         """The exponent of the importance weights at the next draw; raises ArgumentError if a schedule gives none."""
-        if isinstance(self._beta, schedules.Schedule):
-            return checks.number_of_at_least_zero("beta", self._beta.value(self._ticks))
-        return self._beta
+        if isinstance(self._beta, float):
+            return self._beta
+        return checks.number_of_at_least_zero("beta", self._beta.value(self._ticks))
 
     def priorities(self, slots: Slots) -> Floats:
         """Answers the raw priorities of the rows in `slots` [k]: what a row not rated yet would get, if it has none."""
@@ -106,9 +109,9 @@ class PrioritizedSampler(samplers.Sampler):
         if not len(slots):
             return
         weights = self._checked_weights(priorities)
-        eligible = self.anchors.is_eligible(slots)
+        weights *= self.anchors.is_eligible(slots)
         self._keep(slots, priorities)
-        self._tree.set(slots[eligible], weights[eligible])
+        self._tree.write(slots, weights)
 
     def check_priorities(self, priorities: Floats) -> None:
         """Raises ArgumentError if one of the raw priorities [k] is too large to be kept or weighed."""
@@ -126,7 +129,7 @@ class PrioritizedSampler(samplers.Sampler):
 
     def probabilities(self, slots: Slots) -> Floats:
         """Answers how likely each of `slots` [B] is at one draw now; 0 if it is not eligible."""
-        return self._tree.get(slots) / (self._tree.total or 1.0)
+        return self._tree.read(slots) / (self._tree.total or 1.0)
 
     def importance(self, probabilities: Floats) -> Floats:
         """Answers N P_i [B], or P_i / min_k P_k [B] if weights are relative to the largest in the buffer.
@@ -149,19 +152,33 @@ class PrioritizedSampler(samplers.Sampler):
             ArgumentError: beta is not a finite number of at least 0.
         """
         exponent = self.beta if beta is None else checks.number_of_at_least_zero("beta", beta)
-        likely = importance > 0
-        if self._weight_normalization == "batch" and likely.any():
-            # The largest weight is that of the least likely: dividing by it first, nothing can overflow.
-            importance = importance / importance[likely].min()
         weights = np.zeros(len(importance))
-        weights[likely] = importance[likely] ** -exponent
+        if not len(importance):
+            return weights
+        if importance.item(importance.argmin()) > 0:
+            return self._normalized(importance, exponent)
+        likely = importance > 0
+        if likely.any():
+            weights[likely] = self._normalized(importance[likely], exponent)
         return weights
+
+    def _normalized(self, importance: Floats, exponent: float) -> Floats:
+        """Answers the importance weights [k >= 1] of importance above 0 [k]."""
+        if self._weight_normalization == "batch":
+            # The largest weight is that of the least likely: dividing by it first, nothing can overflow.
+            importance = importance / importance.item(importance.argmin())
+        weights: Floats = importance**-exponent
+        return weights
+
+    def draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+        """Answers as Sampler does; here are no draws but of eligible anchors, which need no check."""
+        return self._draw(size, rng) if type(self) is PrioritizedSampler else super().draw(size, rng)
 
     def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
         if not self.can_draw():
             raise errors.NotReadyError("every eligible priority weighs 0: update_priorities first")
         slots = self._tree.stratified_sample(size, rng) if self._stratified else self._tree.sample(size, rng)
-        return samplers.Draw(slots, self._tree.get(slots) / self._tree.total)
+        return samplers.Draw(slots, self._tree.read(slots) / self._tree.total)
 
     def can_draw(self) -> bool:
         """Answers whether a priority is not 0."""
@@ -170,7 +187,7 @@ class PrioritizedSampler(samplers.Sampler):
     def drawable(self) -> Slots:
         """Answers the eligible anchors whose weight is not 0. O(capacity)."""
         slots = self.anchors.slots()
-        return slots[self._tree.get(slots) > 0]
+        return slots[self._tree.read(slots) > 0]
 
     def _drawn(self) -> None:
         self._ticks += 1
@@ -178,23 +195,40 @@ class PrioritizedSampler(samplers.Sampler):
     def _added(self, slots: Slots) -> None:
         priorities = self.priorities(slots)
         self._keep(slots, priorities)
-        self._tree.set(slots, self._weights_of(priorities, self._alpha))
+        self._tree.write(slots, self._weights_of(priorities, self._alpha))
 
     def _removed(self, slots: Slots) -> None:
-        self._tree.set(slots, np.zeros(len(slots)))
+        self._tree.write(slots, 0.0)
 
     def _overwritten(self, slots: Slots) -> None:
         self._priorities[slots] = np.nan
         if self._stored is not None:
-            self._stored.set(slots, 0.0)
+            self._stored.write(slots, 0.0)
+
+    def _added_one(self, slot: int) -> None:
+        if self._stored is not None or not math.isnan(self._priorities.item(slot)):
+            self._added(np.array([slot]))
+            return
+        self._priorities[slot] = self._running_maximum
+        self._tree.set_one(slot, self._weight_of_new)
+
+    def _removed_one(self, slot: int) -> None:
+        self._tree.set_one(slot, 0.0)
+
+    def _overwritten_one(self, slot: int) -> None:
+        self._priorities[slot] = np.nan
+        if self._stored is not None:
+            self._stored.set_one(slot, 0.0)
 
     def _keep(self, slots: Slots, priorities: Floats) -> None:
         """Keeps the raw priorities [k] of the rows in `slots` [k]."""
         if self._stored is not None:
-            self._stored.set(slots, priorities)
+            self._stored.write(slots, priorities)
         self._priorities[slots] = priorities
-        # Of a row that is there twice, what it has now counts.
-        self._running_maximum = max(self._running_maximum, float(self._priorities[slots].max()))
+        if priorities.item(priorities.argmax()) > self._running_maximum:
+            # Of a row that is there twice, what it has now counts.
+            self._running_maximum = max(self._running_maximum, float(self._priorities[slots].max()))
+            self._weight_of_new = self._weight_of(self._running_maximum, self._alpha)
 
     def _first_priority(self) -> float:
         """Answers the raw priority of a row that nobody rated."""
@@ -205,15 +239,23 @@ class PrioritizedSampler(samplers.Sampler):
     def _weights_of(self, priorities: Floats, alpha: float) -> Floats:
         """Answers (priority + epsilon)^alpha [k], 0 where both are 0; raises ArgumentError if one is too large."""
         sums = priorities + self._epsilon
-        weights = np.zeros(len(sums))
-        with np.errstate(over="ignore"):
-            np.power(sums, alpha, out=weights, where=sums > 0)
-        too_heavy = np.flatnonzero(weights > self._tree.heaviest)
-        if len(too_heavy):
+        if alpha <= 1:
+            weights: Floats = np.power(sums, alpha)
+        else:
+            with np.errstate(over="ignore"):
+                weights = np.power(sums, alpha)
+        if alpha == 0:
+            weights *= sums > 0
+        if len(weights) and not weights.item(weights.argmax()) <= self._tree.heaviest:
+            row = int((weights > self._tree.heaviest).argmax())
             raise errors.ArgumentError(
-                f"priority of row {too_heavy[0]} must be smaller with alpha = {alpha:g}, got {priorities[too_heavy[0]]}"
+                f"priority of row {row} must be smaller with alpha = {alpha:g}, got {priorities[row]}"
             )
         return weights
+
+    def _weight_of(self, priority: float, alpha: float) -> float:
+        """Answers what `_weights_of` does of one priority."""
+        return float(self._weights_of(np.array([priority]), alpha)[0])
 
     def check(self) -> None:
         """Raises CorruptionError if the tree does not hold the weights of the eligible anchors."""

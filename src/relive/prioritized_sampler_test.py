@@ -288,3 +288,121 @@ def test_a_schedule_that_gives_no_exponent_is_refused() -> None:
     sampler.drawn()
     with pytest.raises(errors.ArgumentError, match="^beta must be at least 0, got -1.0$"):
         sampler.weights(np.array([1.0, 2.0]))
+
+
+def state_of(sampler: prioritized_sampler.PrioritizedSampler) -> Any:
+    slots = np.arange(sampler.anchors.capacity)
+    sampler.check()
+    stored = None if sampler._stored is None else sampler._stored.get(slots).tolist()
+    return [repr(sampler._priorities.tolist()), sampler._tree.get(slots).tolist(), sampler._tree.total, stored]
+
+
+@pytest.mark.parametrize("settings", [{}, {"new_priority": "live"}, {"alpha": 0.0}, {"epsilon": 0.25, "alpha": 2.0}])
+def test_single_anchors_are_weighed_as_arrays_of_one_are(settings: dict[str, Any]) -> None:
+    rng = np.random.default_rng(6)
+    one, many = (attached(capacity=9, **settings) for _ in range(2))
+    for _ in range(300):
+        slot = np.array([rng.integers(9)])
+        priority = np.round(rng.random(1) * 8) / 4
+        change = rng.integers(5)
+        for sampler in (one, many):
+            facts = sampler.anchors
+            if change == 0:
+                sampler.set_priorities(slot, priority)
+            elif change == 1:
+                sampler.alpha = settings.get("alpha", 0.6) + 0.5
+            elif change == 2:
+                left = facts.forget(slot)
+                if sampler is one:
+                    for each in left.tolist():
+                        sampler.removed_one(each)
+                    sampler.overwritten_one(int(slot[0]))
+                else:
+                    sampler.removed(left)
+                    sampler.overwritten(slot)
+            else:
+                act = facts.set if change == 3 else facts.unset
+                fact = eligibility.READABLE if change == 3 else eligibility.BARRED
+                entered, left = act(fact, slot)
+                if change == 4 and not len(entered):
+                    entered, left = facts.set(eligibility.BARRED, slot)
+                if sampler is one:
+                    for each in entered.tolist():
+                        sampler.added_one(each)
+                    for each in left.tolist():
+                        sampler.removed_one(each)
+                else:
+                    sampler.added(entered)
+                    sampler.removed(left)
+        assert state_of(one) == state_of(many)
+    draws = [sampler.draw(40, np.random.default_rng(7)) for sampler in (one, many)]
+    assert draws[0].slots.tolist() == draws[1].slots.tolist()
+    assert draws[0].probabilities.tolist() == draws[1].probabilities.tolist()
+
+
+def test_a_single_new_row_gets_the_largest_priority_so_far_at_once() -> None:
+    sampler = rated(alpha=0.5)
+    sampler.set_priorities(np.array([1]), np.array([100.0]))
+    sampler.removed_one(int(sampler.anchors.forget(np.array([0]))[0]))
+    sampler.overwritten_one(0)
+    sampler.anchors.set(eligibility.READABLE, np.array([0]))
+    sampler.added_one(0)
+    assert sampler.priorities(FOUR).tolist() == [100.0, 100.0, 3.0, 4.0]
+    sampler.check()
+
+
+class Heard(prioritized_sampler.PrioritizedSampler):
+    """Keeps in mind what was added."""
+
+    heard: list[int]
+
+    def _added(self, slots: Any) -> None:
+        super()._added(slots)
+        self.heard = [*getattr(self, "heard", []), *slots.tolist()]
+
+
+def test_a_sampler_made_from_this_one_hears_of_single_anchors_by_its_own_hook() -> None:
+    sampler = Heard()
+    anchors = eligibility.Eligibility(4)
+    sampler.attach(anchors)
+    for slot in (2, 0):
+        anchors.set(eligibility.READABLE, np.array([slot]))
+        sampler.added_one(slot)
+    assert sampler.heard == [2, 0]
+    sampler.check()
+    anchors.forget(np.array([2]))
+    sampler.removed_one(2)
+    sampler.overwritten_one(2)
+    sampler.check()
+
+
+class Wrong(prioritized_sampler.PrioritizedSampler):
+    """Draws what is not there."""
+
+    def _draw(self, size: int, rng: np.random.Generator) -> Any:
+        return super()._draw(size, rng).slots + 4, np.ones(size)
+
+
+def test_draws_of_a_sampler_made_from_this_one_are_checked() -> None:
+    sampler = Wrong()
+    anchors = eligibility.Eligibility(9)
+    sampler.attach(anchors)
+    sampler.added(anchors.set(eligibility.READABLE, FOUR)[0])
+    with pytest.raises(errors.SamplerError, match="^_draw must answer eligible anchors"):
+        sampler.draw(3, np.random.default_rng(0))
+
+
+def test_an_alpha_that_a_new_row_could_not_have_is_refused() -> None:
+    """Every row was rated lower since, but the largest priority so far is what the next one gets."""
+    sampler = rated(alpha=1.0)
+    sampler.set_priorities(np.array([1]), np.array([1e100]))
+    sampler.set_priorities(np.array([1]), np.array([2.0]))
+    with pytest.raises(errors.ArgumentError, match="^priority of row 0 must be smaller with alpha = 4, got 1e[+]100$"):
+        sampler.alpha = 4.0
+    sampler.alpha = 2.0
+    sampler.removed_one(int(sampler.anchors.forget(np.array([0]))[0]))
+    sampler.overwritten_one(0)
+    sampler.anchors.set(eligibility.READABLE, np.array([0]))
+    sampler.added_one(0)
+    sampler.check()
+    assert sampler.priorities(FOUR).tolist() == [1e100, 2.0, 3.0, 4.0]

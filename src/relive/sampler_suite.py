@@ -142,6 +142,14 @@ class SamplerTests(abc.ABC):
                 draw, twin = anchors.sampler.draw(5, rng), twins.sampler.draw(5, twin_rng)
                 assert np.array_equal(draw, twin), f"{draw} was drawn, and {twin} from the same generator state"
 
+    def test_single_anchors_are_heard_of_as_arrays_of_one_are(self) -> None:
+        """What becomes of one anchor is the same, however the sampler hears of it."""
+        for (anchors, rng), (twins, twin_rng) in zip(self._histories(), self._histories(by_number=True), strict=True):
+            assert anchors.can_draw() == twins.can_draw(), "of two samplers that heard the same, one can draw"
+            if anchors.can_draw():
+                draw, twin = anchors.sampler.draw(5, rng), twins.sampler.draw(5, twin_rng)
+                assert np.array_equal(draw, twin), f"{draw} was drawn, and {twin} by who heard it by numbers"
+
     def test_global_randomness_is_left_alone(self) -> None:
         """Neither numpy's global generator nor Python's is drawn from."""
         with expectations.untouched_global_randomness():
@@ -203,11 +211,11 @@ class SamplerTests(abc.ABC):
                     ring.sample_keys(size)
             ring.check()
 
-    def _histories(self) -> "Iterator[tuple[_Anchors, np.random.Generator]]":
+    def _histories(self, *, by_number: bool = False) -> "Iterator[tuple[_Anchors, np.random.Generator]]":
         """Answers anchors after each of many changes, checked, and the generator to draw from them with."""
         for capacity in (1, 2, 7, _MOST_SLOTS):
             rng, draws = np.random.default_rng([10, capacity]), np.random.default_rng([11, capacity])
-            anchors = _Anchors(self.make(), capacity)
+            anchors = _Anchors(self.make(), capacity, by_number=by_number)
             for _ in range(40):
                 anchors.change(rng)
                 anchors.sampler.check()
@@ -215,10 +223,11 @@ class SamplerTests(abc.ABC):
 
 
 class _Anchors:
-    """Anchors that come and go as those of a buffer do, and the sampler that hears of it."""
+    """Anchors that come and go as those of a buffer do, and the sampler that hears of it; of one perhaps by number."""
 
-    def __init__(self, sampler: samplers.Sampler, capacity: int) -> None:
+    def __init__(self, sampler: samplers.Sampler, capacity: int, *, by_number: bool = False) -> None:
         self.sampler = sampler
+        self._by_number = by_number
         self.eligible = eligibility.Eligibility(capacity)
         self._next_slot = 0
         self._is_used = np.zeros(capacity, np.bool_)
@@ -253,7 +262,7 @@ class _Anchors:
         """Lets other rows come to `slots`; those in `readable`, of them, can be read at once."""
         old = slots[self._is_used[slots]]
         self._tell(old[:0], self.eligible.forget(old))
-        self._say(self.sampler.overwritten, old)
+        self._say(self.sampler.overwritten, self.sampler.overwritten_one, old)
         self._is_used[slots] = True
         self._tell(*self.eligible.set(eligibility.READABLE, readable))
 
@@ -267,11 +276,16 @@ class _Anchors:
 
     def _tell(self, entered: samplers.Slots, left: samplers.Slots) -> None:
         """Tells the sampler which anchors became eligible and which ceased to be."""
-        self._say(self.sampler.added, entered)
-        self._say(self.sampler.removed, left)
+        self._say(self.sampler.added, self.sampler.added_one, entered)
+        self._say(self.sampler.removed, self.sampler.removed_one, left)
 
-    def _say(self, hear: Callable[[samplers.Slots], None], slots: samplers.Slots) -> None:
+    def _say(
+        self, hear: Callable[[samplers.Slots], None], hear_one: Callable[[int], None], slots: samplers.Slots
+    ) -> None:
         """Lets the sampler hear of `slots`, which are not its to change."""
+        if self._by_number and len(slots) == 1:
+            hear_one(int(slots[0]))
+            return
         heard = slots.copy()
         hear(heard)
         assert np.array_equal(heard, slots), f"{hear.__name__}({slots}) has changed them to {heard}"

@@ -188,6 +188,16 @@ class ShowsTooMuch(Honest):
         return np.arange(self.anchors.capacity)
 
 
+class MissesSingleOnes(Honest):
+    def _removed_one(self, slot: int) -> None:
+        pass
+
+
+class MixesUpSingleOnes(Honest):
+    def _added_one(self, slot: int) -> None:
+        self.kept.insert(0, slot)
+
+
 class IsOutOfOrder(Honest):
     def check(self) -> None:
         if len(self.kept) > 3:
@@ -373,6 +383,8 @@ BROKEN: list[tuple[type[samplers.Sampler], Callable[..., None]]] = [
     (SeedsItself, SUITE.test_the_same_generator_state_gives_the_same_draws),
     (CannotByChance, SUITE.test_the_same_generator_state_gives_the_same_draws),
     (DrawsFromNumpy, SUITE.test_the_same_generator_state_gives_the_same_draws),
+    (MissesSingleOnes, SUITE.test_single_anchors_are_heard_of_as_arrays_of_one_are),
+    (MixesUpSingleOnes, SUITE.test_single_anchors_are_heard_of_as_arrays_of_one_are),
     (DrawsFromNumpy, SUITE.test_global_randomness_is_left_alone),
     (DrawsFromPython, SUITE.test_global_randomness_is_left_alone),
     (BelongsToAll, SUITE.test_it_belongs_to_one_buffer),

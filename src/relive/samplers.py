@@ -7,11 +7,14 @@ keep track of the anchors:
     removed       it ceased to be: it must not be drawn
     overwritten   another row comes to its slot, and whatever was known of the old one is void
 
+Of a single anchor they hear by the same methods, as an array of one slot; a sampler for which that is too slow
+overrides `_added_one`, `_removed_one` and `_overwritten_one` as well, which hear of it by a plain number.
+
 The public methods check, the underscored ones vary. A sampler belongs to one buffer.
 """
 
 import abc
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +49,18 @@ class Sampler(abc.ABC):
     """
 
     anchors: eligibility.Eligibility
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Lets a class that overrides the hook for arrays alone hear of single anchors by that hook too."""
+        super().__init_subclass__(**keywords)
+        for hook, hook_of_one, by_array in _HOOKS:
+            defining = next(kind for kind in cls.__mro__ if hook in vars(kind) or hook_of_one in vars(kind))
+            if hook_of_one not in vars(defining):
+                setattr(cls, hook_of_one, by_array)
+        names = ("_turned", *(name for hook, hook_of_one, _ in _HOOKS for name in (hook, hook_of_one)))
+        defining = next(kind for kind in cls.__mro__ if not vars(kind).keys().isdisjoint(names))
+        if "_turned" not in vars(defining):
+            cls._turned = Sampler._turned  # type: ignore[method-assign]
 
     # What the buffer calls.
 
@@ -83,6 +98,25 @@ class Sampler(abc.ABC):
         """Hears that other rows come to `slots`."""
         if len(slots):
             self._overwritten(slots)
+
+    def added_one(self, slot: int) -> None:
+        """Hears that the anchor in `slot` became eligible."""
+        self._added_one(slot)
+
+    def removed_one(self, slot: int) -> None:
+        """Hears that the anchor in `slot` ceased to be eligible."""
+        self._removed_one(slot)
+
+    def overwritten_one(self, slot: int) -> None:
+        """Hears that another row comes to `slot`."""
+        self._overwritten_one(slot)
+
+    def turned(self, lost: int, slot: int, count: int) -> None:
+        """Hears that `count` anchors from `lost` on ceased to be eligible, and as many from `slot` on became it.
+
+        Those from `slot` on are other rows than were there. They lie side by side.
+        """
+        self._turned(lost, slot, count)
 
     def draw(self, size: int, rng: np.random.Generator) -> Draw:
         """Answers `size` anchors, drawn with replacement; there is at least one.
@@ -128,8 +162,8 @@ class Sampler(abc.ABC):
         return np.full(len(slots), np.nan)
 
     def importance(self, probabilities: Floats) -> Floats:
-        """Answers what `weights` needs to know of anchors [B] of those probabilities, as things stand now: 1."""
-        return np.ones(len(probabilities))
+        """Answers what `weights` needs to know of anchors [B] of those probabilities, as things stand now."""
+        return probabilities
 
     def weights(self, importance: Floats, beta: float | None = None) -> Floats:
         """Answers the importance weights [B] of a batch: 1.
@@ -163,11 +197,51 @@ class Sampler(abc.ABC):
     def _overwritten(self, slots: Slots) -> None:
         """Hears to which slots other rows come."""
 
+    def _added_one(self, slot: int) -> None:
+        """Hears that one anchor became eligible: what `_added` would do of an array of it."""
+
+    def _removed_one(self, slot: int) -> None:
+        """Hears that one anchor ceased to be eligible: what `_removed` would do of an array of it."""
+
+    def _overwritten_one(self, slot: int) -> None:
+        """Hears that another row comes to one slot: what `_overwritten` would do of an array of it."""
+
+    def _turned(self, lost: int, slot: int, count: int) -> None:
+        """Hears of a turn: what the other hooks do of it, one after another."""
+        if count == 1:
+            self._removed_one(lost)
+            self._overwritten_one(slot)
+            self._added_one(slot)
+        else:
+            slots = np.arange(slot, slot + count)
+            self._removed(slots - slot + lost)
+            self._overwritten(slots)
+            self._added(slots)
+
     def _drawn(self) -> None:
         """Hears that a batch was drawn."""
 
     def check(self) -> None:
         """Raises CorruptionError if what is kept here does not agree with the eligible anchors."""
+
+
+def _added_by_array(sampler: Sampler, slot: int) -> None:
+    sampler._added(np.array([slot]))
+
+
+def _removed_by_array(sampler: Sampler, slot: int) -> None:
+    sampler._removed(np.array([slot]))
+
+
+def _overwritten_by_array(sampler: Sampler, slot: int) -> None:
+    sampler._overwritten(np.array([slot]))
+
+
+_HOOKS = (
+    ("_added", "_added_one", _added_by_array),
+    ("_removed", "_removed_one", _removed_by_array),
+    ("_overwritten", "_overwritten_one", _overwritten_by_array),
+)
 
 
 class UniformSampler(Sampler):
@@ -182,8 +256,24 @@ class UniformSampler(Sampler):
     def _removed(self, slots: Slots) -> None:
         self._drawable.remove(slots)
 
+    def _added_one(self, slot: int) -> None:
+        self._drawable.add_one(slot)
+
+    def _removed_one(self, slot: int) -> None:
+        self._drawable.remove_one(slot)
+
+    def _turned(self, lost: int, slot: int, count: int) -> None:
+        if not self._drawable.turn(lost, slot, count):
+            super()._turned(lost, slot, count)
+
+    def draw(self, size: int, rng: np.random.Generator) -> Draw:
+        """Answers as Sampler does; here are no draws but of eligible anchors, which need no check."""
+        return self._draw(size, rng) if type(self) is UniformSampler else super().draw(size, rng)
+
     def _draw(self, size: int, rng: np.random.Generator) -> Draw:
-        return Draw(self._drawable.sample(size, rng), np.full(size, 1.0 / len(self._drawable)))
+        probabilities = np.empty(size)
+        probabilities.fill(1.0 / len(self._drawable))
+        return Draw(self._drawable.sample(size, rng), probabilities)
 
     def probabilities(self, slots: Slots) -> Floats:
         """Answers 1 / N for each of `slots` [B]; 0 if it is not eligible."""

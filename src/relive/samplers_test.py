@@ -153,3 +153,116 @@ def test_one_anchor_is_certain() -> None:
     sampler = attached(samplers.UniformSampler(), [5])
     assert sampler.probabilities(np.array([5, 4])).tolist() == [1.0, 0.0]
     assert sampler.draw(2, RNG).probabilities.tolist() == [1.0, 1.0]
+
+
+# Single anchors.
+
+
+def test_a_sampler_hears_of_single_anchors_by_its_hooks_for_arrays() -> None:
+    sampler = attached(Fixed(None), [1, 3])
+    assert isinstance(sampler, Fixed)
+    sampler.heard.clear()
+    sampler.added_one(3)
+    sampler.removed_one(4)
+    sampler.overwritten_one(5)
+    assert sampler.heard == [("added", [3]), ("removed", [4]), ("overwritten", [5])]
+
+
+class Numbers(Fixed):
+    """Hears of single anchors by number, if they are added or removed."""
+
+    def _added_one(self, slot: int) -> None:
+        self.heard.append(("added one", slot))
+
+    def _removed_one(self, slot: int) -> None:
+        self.heard.append(("removed one", slot))
+
+
+class Arrays(Numbers):
+    """Overrides the hook for arrays of a sampler that has one for numbers."""
+
+    def _added(self, slots: samplers.Slots) -> None:
+        self.heard.append(("added here", slots.tolist()))
+
+
+class Heir(Arrays):
+    """Overrides nothing."""
+
+
+class Mixed:
+    """Is no sampler itself."""
+
+    heard: list[Any]
+
+    def _removed(self, slots: samplers.Slots) -> None:
+        self.heard.append(("removed here", slots.tolist()))
+
+
+class WithMixed(Mixed, Heir):
+    """Has its hook from a class that is no sampler."""
+
+
+class MixedByNumber(Mixed, Heir):
+    """Has one hook from a class that is no sampler, and the one for numbers of its own."""
+
+    def _removed_one(self, slot: int) -> None:
+        self.heard.append(("removed one here", slot))
+
+
+@pytest.mark.parametrize(
+    ("kind", "heard"),
+    [
+        (Numbers, [("added one", 2), ("removed one", 2), ("overwritten", [2])]),
+        (Arrays, [("added here", [2]), ("removed one", 2), ("overwritten", [2])]),
+        (Heir, [("added here", [2]), ("removed one", 2), ("overwritten", [2])]),
+        (MixedByNumber, [("added here", [2]), ("removed one here", 2), ("overwritten", [2])]),
+        (WithMixed, [("added here", [2]), ("removed here", [2]), ("overwritten", [2])]),
+    ],
+)
+def test_the_hook_that_was_overridden_last_hears(kind: type[Fixed], heard: list[Any]) -> None:
+    sampler = kind(None)
+    sampler.added_one(2)
+    sampler.removed_one(2)
+    sampler.overwritten_one(2)
+    assert sampler.heard == heard
+
+
+def test_a_sampler_without_hooks_hears_nothing_of_single_anchors_either() -> None:
+    sampler = attached(First(), [2, 5])
+    before = dict(vars(sampler))
+    sampler.added_one(2)
+    sampler.removed_one(2)
+    sampler.overwritten_one(2)
+    assert vars(sampler) == before
+
+
+def test_uniform_draws_are_the_same_whether_anchors_came_one_by_one_or_not() -> None:
+    one, many = (attached(samplers.UniformSampler(), [0, 1, 2]) for _ in range(2))
+    for added, removed in [(3, 0), (4, 1), (0, 3), (7, 0), (1, 7)]:
+        for sampler in (one, many):
+            entered = sampler.anchors.set(eligibility.READABLE, np.array([added]))[0]
+            left = sampler.anchors.forget(np.array([removed]))
+            if sampler is many:
+                sampler.added(entered)
+                sampler.removed(left)
+            else:
+                sampler.added_one(added)
+                sampler.removed_one(removed)
+            sampler.check()
+        draws = [sampler.draw(50, np.random.default_rng(3)) for sampler in (one, many)]
+        assert draws[0].slots.tolist() == draws[1].slots.tolist()
+        assert draws[0].probabilities.tolist() == draws[1].probabilities.tolist() == [1 / 3] * 50
+
+
+class Forgetful(samplers.UniformSampler):
+    """Does not hear what was removed."""
+
+    def _removed(self, slots: samplers.Slots) -> None:
+        pass
+
+
+def test_draws_of_a_sampler_made_from_one_of_ours_are_checked() -> None:
+    sampler = attached(Forgetful(), [1])
+    sampler.removed_one(int(sampler.anchors.unset(eligibility.READABLE, np.array([1]))[1][0]))
+    with pytest.raises(errors.SamplerError, match="^_draw must answer eligible anchors, got slot 1$"):
+        sampler.draw(1, RNG)
