@@ -28,12 +28,14 @@ class EpisodeTable:
         end: OPEN, TERMINATED or TRUNCATED [handles].
         has_tail: Whether the observation after the newest step is known [handles].
         first_key: The key of step 0 [handles].
+        stream: Which stream it is of [handles].
     """
 
     def __init__(self) -> None:
         self.length: Ints = np.zeros(0, np.int64)
         self.complete: Ints = np.zeros(0, np.int64)
         self.first_key: Ints = np.zeros(0, np.int64)
+        self.stream: Ints = np.zeros(0, np.int64)
         self.end: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
         self.has_tail: Bools = np.zeros(0, np.bool_)
         self._free: Ints = np.zeros(0, np.int64)
@@ -48,7 +50,7 @@ class EpisodeTable:
         """How many handles there are; grows by doubling."""
         return len(self.length)
 
-    def claim(self, first_keys: Ints) -> Ints:
+    def claim(self, first_keys: Ints, streams: Ints) -> Ints:
         """Answers a handle [k] for each new episode; they are open and have no step yet."""
         count = len(first_keys)
         while self._num_free < count:
@@ -60,7 +62,27 @@ class EpisodeTable:
         self.end[handles] = OPEN
         self.has_tail[handles] = False
         self.first_key[handles] = first_keys
+        self.stream[handles] = streams
         return handles
+
+    def claim_one(self, first_key: int, stream: int) -> int:
+        """Answers a handle for a new episode; it is open and has no step yet."""
+        if not self._num_free:
+            self._grow()
+        self._num_free -= 1
+        handle = int(self._free[self._num_free])
+        self.length[handle] = 0
+        self.complete[handle] = 0
+        self.end[handle] = OPEN
+        self.has_tail[handle] = False
+        self.first_key[handle] = first_key
+        self.stream[handle] = stream
+        return handle
+
+    def release_one(self, handle: int) -> None:
+        """Takes an episode out."""
+        self._free[self._num_free] = handle
+        self._num_free += 1
 
     def release(self, handles: Ints) -> None:
         """Takes episodes out; `handles` are distinct."""
@@ -90,9 +112,8 @@ class EpisodeTable:
     def _grow(self) -> None:
         room = self.room
         more = max(room, _FIRST_ROOM)
-        self.length, self.complete, self.first_key = (
-            _longer(column, more) for column in (self.length, self.complete, self.first_key)
-        )
+        self.length, self.complete = _longer(self.length, more), _longer(self.complete, more)
+        self.first_key, self.stream = _longer(self.first_key, more), _longer(self.stream, more)
         self.end, self.has_tail = _longer(self.end, more), _longer(self.has_tail, more)
         self._free = _longer(self._free, more)
         self.release(np.arange(room, room + more)[::-1])

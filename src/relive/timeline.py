@@ -1,27 +1,30 @@
-"""Which row follows which: keys, streams and episodes over a ring of slots. The only modulo arithmetic is here.
+"""Which row follows which: rows come, episodes begin and end, the oldest rows go. Nothing here knows what a row holds.
 
-    key       0   1   2   3   4   5   6   7   8   9  10  11  12        counts the rows ever added
-    slot      0   1   2   3   4   5   6   7   0   1   2   3   4        key % capacity, here 8
-                                  └────────── alive ─────────┘         the newest `len(timeline)` keys
-
-Rows of all streams lie in one ring in the order in which they came, so the oldest row is evicted first, whosesoever it
-is. An episode is a chain of rows in one stream. With one stream the chain is arithmetic: the row after a slot is in the
-next slot. With more the rows of a chain are linked.
-
-Nothing here knows what a row holds.
+ring            names of rows: keys and slots
+open episodes   what changes with every row, by stream
+chains          rows within their episodes
+timeline        all of them, and what changes them: this module
 """
 
+from collections.abc import Sequence
 import dataclasses
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from relive import chains
 from relive import episode_table
 from relive import errors
+from relive import flags
+from relive import ring
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
+Run: TypeAlias = ring.Run
+Rows: TypeAlias = chains.Rows
+
+_NONE: Ints = np.zeros(0, np.int64)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,268 +44,237 @@ class Change:
     ended: Ints
 
 
-class Timeline:
-    """The rows of `streams` streams in a ring of `capacity` slots.
+class Timeline(chains.Chains):
+    """The rows of `streams` streams in a ring of `capacity` slots."""
 
-    Attributes:
-        capacity: How many rows are alive at most.
-        streams: How many streams there are, numbered from 0.
-        next_key: The key of the row that comes next.
-        num_evicted: How many rows were evicted so far.
-        episodes: The episodes that have rows alive, or are open.
-    """
+    _DERIVED: ClassVar[tuple[str, ...]] = ("_one_handle", "_one_is_last")
 
     def __init__(self, capacity: int, streams: int) -> None:
-        self.capacity = capacity
-        self.streams = streams
-        self.next_key = 0
-        self.episodes = episode_table.EpisodeTable()
-        self.num_evicted = 0
-        self._num_rows = 0
-        self._open = np.full(streams, -1, np.int64)
-        self._last_key = np.full(streams, -1, np.int64)
-        self._handle = np.zeros(capacity, np.int32 if capacity + streams < 2**31 else np.int64)
-        linked = capacity if streams > 1 else 0
-        self._step = np.zeros(linked, np.int64)
-        self._next = np.zeros(linked, np.int64)
-        self._previous = np.zeros(linked, np.int64)
+        # Whether a row is the last one of an ended episode, which goes with it.
+        self._is_last = np.zeros(capacity, np.bool_)
+        self._all_streams = np.arange(streams).tobytes()
+        super().__init__(capacity, streams)
 
-    def __len__(self) -> int:
-        """Answers how many rows are alive."""
-        return self._num_rows
+    def _derive(self) -> None:
+        super()._derive()
+        self._one_is_last = self._is_last.data
 
     @property
     def nbytes(self) -> int:
         """Bytes of what is kept for each slot; what is kept for each episode is not counted."""
-        return self._handle.nbytes + self._step.nbytes + self._next.nbytes + self._previous.nbytes
+        return self._handle.nbytes + self._is_last.nbytes + (self._links.nbytes if self._links else 0)
 
     @property
-    def oldest_key(self) -> int:
-        """The key of the oldest row that is alive; next_key if there is none."""
-        return self.next_key - self._num_rows
+    def num_handles(self) -> int:
+        """How many handles there are; every handle is below it."""
+        return self._table.room
 
-    # Names of rows.
-
-    def keys(self, slots: Ints) -> Ints:
-        """Answers the keys of the rows in `slots`."""
-        newest = self.next_key - 1
-        return newest - self._around(newest - slots)
-
-    def slots(self, keys: Ints) -> Ints:
-        """Answers where the rows with `keys` are, or were."""
-        return self._around(keys)
-
-    def is_alive(self, keys: Ints) -> Bools:
-        """Answers whether the rows with `keys` are still there."""
-        return (keys >= self.oldest_key) & (keys < self.next_key)
-
-    def alive_slots(self) -> Ints:
-        """Answers where all rows are, oldest first."""
-        return self.oldest_slots(self._num_rows)
-
-    def oldest_slots(self, count: int) -> Ints:
-        """Answers where the `count` oldest rows are, oldest first."""
-        return self.slots(np.arange(self.oldest_key, self.oldest_key + count))
-
-    def free_slots(self, count: int) -> Ints:
-        """Answers where the next `count` rows go; they hold the oldest rows as long as those are not evicted."""
-        return self.slots(np.arange(self.next_key, self.next_key + count))
+    # The open episodes.
 
     def open_handles(self, streams: Ints) -> Ints:
         """Answers the handle of the open episode of each of `streams`, -1 where there is none."""
-        return self._open[streams]
+        return self._open.handle[streams]
 
-    # Rows within their episodes.
+    def is_open(self, handles: Ints) -> Bools:
+        """Answers which of those episodes are going on."""
+        return np.equal(self._table.end[handles], episode_table.OPEN)
 
-    def handles(self, slots: Ints) -> Ints:
-        """Answers the handles of the episodes of the rows in `slots`."""
-        return self._handle[slots].astype(np.int64)
+    def are_announced(self, streams: Ints) -> Bools:
+        """Answers where an episode is open in `streams` [k], and the observation after its newest step is known."""
+        return (self._open.handle[streams] >= 0) & self._open.knows_next[streams]
 
-    def steps(self, slots: Ints, handles: Ints) -> Ints:
-        """Answers how many steps of its episode came before each of the rows in `slots`; `handles` are theirs."""
-        if self.streams > 1:
-            return self._step[slots]
-        return self.keys(slots) - self.episodes.first_key[handles]
-
-    def later(self, slots: Ints, offsets: Ints) -> Ints:
-        """Answers the rows `offsets` [B] steps after those in `slots` [B]; they must be there."""
-        if self.streams == 1:
-            return self._around(slots + offsets)
-        # Where all streams are written side by side, a step on is `streams` keys on; elsewhere rows are linked.
-        keys = self.keys(slots) + offsets * self.streams
-        later = self.slots(keys)
-        is_it = self.is_alive(keys) & (self._handle[later] == self._handle[slots])
-        is_it &= self._step[later] == self._step[slots] + offsets
-        walked, left = slots[~is_it], offsets[~is_it]
-        for k in range(int(left.max(initial=0))):
-            walked = np.where(left > k, self._next[walked], walked)
-        later[~is_it] = walked
-        return later
-
-    def ahead(self, slots: Ints, count: int) -> Ints:
-        """Answers the rows from those in `slots` [B] on, in time order [B, count].
-
-        Where an episode has no more rows its last one is repeated.
-        """
-        if self.streams == 1:
-            handles = self.handles(slots)
-            left = self.episodes.length[handles] - 1 - self.steps(slots, handles)
-            offsets = np.minimum(np.arange(count), left[:, np.newaxis])
-            return self._around(slots[:, np.newaxis] + offsets)
-        return self._chain(self._next, slots, count)
-
-    def behind(self, slots: Ints, count: int) -> Ints:
-        """Answers the rows up to those in `slots` [B], in time order [B, count].
-
-        Where an episode has no earlier row that is alive the earliest one is repeated, in front.
-        """
-        if self.streams == 1:
-            offsets = np.minimum(np.arange(count)[::-1], self._alive_before(slots)[:, np.newaxis])
-            return self._around(slots[:, np.newaxis] - offsets)
-        return self._chain(self._previous, slots, count)[:, ::-1]
-
-    def num_behind(self, slots: Ints, most: int) -> Ints:
-        """Answers how many earlier rows of its episode are alive for each of `slots` [B], counted up to `most`."""
-        if self.streams == 1:
-            return np.minimum(self._alive_before(slots), most)
-        chain = self._chain(self._previous, slots, min(most, self.capacity) + 1)
-        counts: Ints = np.count_nonzero(chain[:, 1:] != chain[:, :-1], axis=1)
-        return counts
-
-    def earlier(self, slots: Ints, count: int) -> Ints:
-        """Answers the row `count` steps before each of `slots`, for those of them that have one alive."""
-        if self.streams == 1:
-            return self._around(slots[self._alive_before(slots) >= count] - count)
-        for _ in range(count):
-            previous = self._previous[slots]
-            slots = previous[previous != slots]
-        return slots
-
-    def first(self, handles: Ints) -> Ints:
-        """Answers the rows of step 0 of those episodes, for those that have it alive."""
-        keys = self.episodes.first_key[handles]
-        return self.slots(keys[self.is_alive(keys)])
+    def chosen(self, streams: Ints) -> Run:
+        """Answers what picks `streams` [k] out of an array of all: a slice, if they are all of them in order."""
+        is_round = len(streams) == self.streams and streams.tobytes() == self._all_streams
+        return slice(None) if is_round else streams
 
     # Changes.
 
     def evict(self, count: int) -> None:
         """Takes the `count` oldest rows away, and with the last row of an ended episode the episode."""
-        slots = self.oldest_slots(count)
-        handles = self.handles(slots)
-        episodes = self.episodes
-        is_last = self.steps(slots, handles) == episodes.length[handles] - 1
-        if self.streams > 1:
-            following = self._next[slots]
-            self._previous[following] = following
+        if self._links:
+            self._links.cut_off(self.oldest_slots(count))
+        if count == 1:
+            slot = self.oldest_key % self.capacity
+            if self._one_is_last[slot]:
+                self._one_is_last[slot] = False
+                self._table.release_one(self._one_handle[slot])
+        else:
+            run = self.run(self.oldest_key, count)
+            if flags.any_set(self._is_last[run]):
+                self._release_last(run)
         self._num_rows -= count
         self.num_evicted += count
-        episodes.release(handles[is_last & (episodes.end[handles] != episode_table.OPEN)])
 
-    def append(self, streams: Ints, *, cuts: Bools, knows_next: Bools, terminated: Bools, truncated: Bools) -> Change:
+    def append(
+        self, streams: Ints, *, cuts: Bools | None, knows_next: bool, terminated: Bools, truncated: Bools
+    ) -> Change:
         """Adds one row to each of `streams` [k], which are distinct; there must be room for them.
 
         Args:
             streams: Where.
-            cuts: Whether the open episode there, if any, ends as truncated before the row, which begins another [k].
-            knows_next: Whether the observation after the row is known already [k].
+            cuts: Whether the open episode there, if any, ends as truncated before the row, which begins another [k];
+                None for nowhere.
+            knows_next: Whether the observation after the rows is known already.
             terminated: Whether the episode terminates with the row [k].
             truncated: Whether it is truncated with it [k]; termination wins.
         """
-        episodes = self.episodes
-        count = len(streams)
+        count, opened = len(streams), self._open
+        chosen = self.chosen(streams)
+        is_round = chosen is not streams
+        self._keep_turns(streams, is_round)
         keys = np.arange(self.next_key, self.next_key + count)
-        slots = self.slots(keys)
-        handles = self._open[streams]
-        cut = self._cut(streams[cuts])
-        fresh = cuts | (handles < 0)
-
-        going_on = handles[~fresh]
-        is_waiting = episodes.complete[going_on] < episodes.length[going_on]
-        waiting_keys = self._last_key[streams[~fresh][is_waiting]]
-
-        handles[fresh] = episodes.claim(keys[fresh])
-        steps = episodes.length[handles]
-        is_complete = knows_next | terminated
-        episodes.length[handles] = steps + 1
-        episodes.complete[handles] = steps + is_complete
-        episodes.has_tail[handles] = knows_next
-        self._handle[slots] = handles
-        if self.streams > 1:
-            self._step[slots] = steps
-            self._next[slots] = slots
-            self._previous[slots] = slots
-            follows = (steps > 0) & (self._last_key[streams] >= self.oldest_key)
-            before = self.slots(self._last_key[streams[follows]])
-            self._next[before] = slots[follows]
-            self._previous[slots[follows]] = before
+        run, slots = self.run(self.next_key, count), self.slots(keys)
+        ended = _NONE if cuts is None else self._cut(streams[cuts])
+        if opened.count < self.streams:
+            opened.begin(streams, keys)
+        waiting = _NONE if opened.all_know_next() else opened.waiting(streams)
+        waiting = waiting[self.is_alive(waiting)]
+        handles = opened.handle[chosen].copy()
+        if self._links:
+            steps, last_keys = opened.length[chosen], opened.last_key[chosen]
+            follows = (steps > 0) & (last_keys >= self.oldest_key)
+            self._links.link(slots, steps, np.where(follows, self.slots(last_keys), slots))
+        self._handle[run] = handles
+        opened.append(chosen, keys, knows_next)
         self.next_key += count
         self._num_rows += count
-        self._last_key[streams] = keys
-        self._open[streams] = handles
+        completed = keys if knows_next else keys[terminated]
+        if flags.any_set(terminated) or flags.any_set(truncated):
+            has_ended = terminated | truncated
+            ended = np.concatenate([ended, self._end(streams[has_ended], terminated[has_ended])])
+        return Change(slots, handles, self.slots(np.concatenate([waiting, completed])), ended)
 
-        has_ended = terminated | truncated
-        ended = handles[has_ended]
-        self._open[streams[has_ended]] = -1
-        ends = np.where(terminated[has_ended], episode_table.TERMINATED, episode_table.TRUNCATED)
-        self._end(ended, ends, keys[has_ended])
-        completed = np.concatenate([waiting_keys[self.is_alive(waiting_keys)], keys[is_complete]])
-        return Change(slots, handles, self.slots(completed), np.concatenate([cut, ended]))
+    def turning_slot(self) -> int:
+        """Answers where the next row of stream 0 goes if `turn` may add one row to every stream; otherwise -1.
+
+        That is where the streams are in turn, no row waits for its next observation, and the new rows have room, or
+        take the place of the oldest ones, without wrapping around the ring.
+        """
+        streams, slot = self.streams, self.next_key % self.capacity
+        if streams > 1:
+            is_in_turn = self._links is not None or (self.next_key - self._phase) % streams == 0
+            has_room = self._num_rows == self.capacity or self._num_rows + streams <= self.capacity
+            if not (is_in_turn and has_room and slot + streams <= self.capacity):
+                return -1
+        return slot if self._open.all_know_next() else -1
+
+    def turn(self, slot: int, has_ended: Bools | None, terminated: Bools) -> Ints:
+        """Adds one row to every stream from that slot on, whose next observation is known, and evicts for them.
+
+        It costs much the same for any number of streams: `relive bench --workload extend`.
+
+        Args:
+            slot: What `turning_slot` has answered.
+            has_ended: Whether the episode ends with the row [streams]; None for nowhere.
+            terminated: Whether it terminates with it [streams].
+
+        Returns:
+            The handles of the episodes that ended, in the order of their streams.
+        """
+        streams, opened = self.streams, self._open
+        is_full = self._num_rows == self.capacity
+        if is_full and flags.any_set(self._one_is_last[slot : slot + streams]):
+            self._release_last(slice(slot, slot + streams))
+        if opened.count < streams:
+            opened.begin(np.arange(streams), np.arange(self.next_key, self.next_key + streams))
+        if self._links:
+            self._keep_turns(np.arange(streams), True)
+        if self._links:
+            self._link_turn(self._links, slot)
+        if streams == 1:
+            self._one_handle[slot] = opened.one_handle[0]
+        else:
+            self._handle[slot : slot + streams] = opened.handle
+        opened.turn()
+        self.next_key += streams
+        if is_full:
+            self.num_evicted += streams
+        else:
+            self._num_rows += streams
+        if has_ended is None:
+            return _NONE
+        return self._end(np.flatnonzero(has_ended), terminated[has_ended])
+
+    def append_one(
+        self, stream: int, cuts: bool, knows_next: bool, terminated: bool, truncated: bool
+    ) -> tuple[int, Sequence[int], Sequence[int]]:
+        """Does what `append` does for one stream, in plain numbers: `relive bench --workload add`.
+
+        Returns:
+            The slot of the row, the slots of rows that are complete now, and the handles of the episodes that ended.
+        """
+        opened = self._open
+        if self.streams > 1:
+            self._keep_turns(np.array([stream]), False)
+        ended: tuple[int, ...] = ()
+        if cuts:
+            ended = tuple(self._cut(np.array([stream])).tolist())
+        key = self.next_key
+        slot = key % self.capacity
+        completed: tuple[int, ...] = (slot,) if knows_next or terminated else ()
+        handle, length, last_key, knew_next = opened.newest_of_one(stream)
+        if handle < 0:
+            handle, length = opened.begin_one(stream, key), 0
+        elif not knew_next and last_key >= self.oldest_key:
+            completed = (last_key % self.capacity, *completed)
+        if self._links:
+            before = last_key % self.capacity if length and last_key >= self.oldest_key else slot
+            self._links.link(np.array([slot]), np.array([length]), np.array([before]))
+        self._one_handle[slot] = handle
+        opened.append_one(stream, length + 1, key, knows_next)
+        self.next_key = key + 1
+        self._num_rows += 1
+        if terminated or truncated:
+            self._end(np.array([stream]), np.array([terminated]))
+            ended = (*ended, handle)
+        return slot, completed, ended
 
     def append_episode(self, stream: int, length: int, *, is_terminated: bool) -> Change:
         """Adds an ended episode of `length` rows to the stream; one that is open there is truncated first."""
-        cut = self._cut(np.array([stream]))
+        streams = np.array([stream])
+        if self.streams > 1:
+            self._link()
+            self._begin_turns(self.next_key + length)
+        cut = self._cut(streams)
         keys = np.arange(self.next_key, self.next_key + length)
         slots = self.slots(keys)
-        handle = self.episodes.claim(keys[:1])
-        self.episodes.length[handle] = length
-        self.episodes.complete[handle] = length
-        self.episodes.has_tail[handle] = True
-        self._handle[slots] = handle
-        if self.streams > 1:
-            self._step[slots] = np.arange(length)
-            self._next[slots] = np.concatenate([slots[1:], slots[-1:]])
-            self._previous[slots] = np.concatenate([slots[:1], slots[:-1]])
+        self._handle[self.run(self.next_key, length)] = handle = self._open.begin_one(stream, self.next_key)
+        if self._links:
+            self._links.link(slots, np.arange(length), np.concatenate([slots[:1], slots[:-1]]))
         self.next_key += length
         self._num_rows += length
-        self._open[stream] = -1
-        end = episode_table.TERMINATED if is_terminated else episode_table.TRUNCATED
-        self._end(handle, np.array([end]), keys[-1:])
-        return Change(slots, np.repeat(handle, length), slots, np.concatenate([cut, handle]))
+        self._open.append_one(stream, length, self.next_key - 1, True)
+        ended = self._end(streams, np.array([is_terminated]))
+        return Change(slots, np.full(length, handle), slots, np.concatenate([cut, ended]))
 
     def clear(self) -> None:
         """Takes every row away, and closes no episode: they are gone. Keys go on."""
         self._num_rows = 0
-        self._open[:] = -1
-        self.episodes.clear()
+        self._is_last[:] = False
+        self._links = None
+        self._open.clear()
 
     def _cut(self, streams: Ints) -> Ints:
         """Truncates the episodes that are open in those streams, and answers their handles."""
-        streams = streams[self._open[streams] >= 0]
-        handles = self._open[streams]
-        self._end(handles, np.full(len(handles), episode_table.TRUNCATED), self._last_key[streams])
+        streams = streams[self._open.handle[streams] >= 0]
+        return self._end(streams, np.zeros(len(streams), np.bool_))
+
+    def _end(self, streams: Ints, is_terminated: Bools) -> Ints:
+        """Ends the episodes that are open in `streams` [k], and answers their handles [k].
+
+        One whose last row is gone already goes with it.
+        """
+        handles, last_keys = self._open.end(streams, is_terminated)
+        is_there = last_keys >= self.oldest_key
+        self._is_last[self.slots(last_keys[is_there])] = True
+        self._table.release(handles[~is_there])
         return handles
 
-    def _end(self, handles: Ints, ends: Ints, last_keys: Ints) -> None:
-        """Ends those episodes; one whose last row is gone already goes with it."""
-        self.episodes.end[handles] = ends
-        self.episodes.release(handles[last_keys < self.oldest_key])
-
-    def _alive_before(self, slots: Ints) -> Ints:
-        """Answers how many earlier rows of their episodes are alive, with one stream."""
-        first_keys: Ints = self.episodes.first_key[self.handles(slots)]
-        return self.keys(slots) - np.maximum(first_keys, self.oldest_key)
-
-    def _around(self, places: Ints) -> Ints:
-        """Answers the slots of places counted on beyond the ends of the ring."""
-        return np.remainder(places, self.capacity)
-
-    def _chain(self, links: Ints, slots: Ints, count: int) -> Ints:
-        """Answers `slots` [B] and the rows that the links lead to [B, count]."""
-        chain = np.empty((len(slots), count), np.int64)
-        for k in range(count):
-            chain[:, k] = slots
-            slots = links[slots]
-        return chain
+    def _release_last(self, run: Run) -> None:
+        """Takes the episodes out of the table whose last rows are in the run, which goes."""
+        self._table.release(self._handle[run][self._is_last[run]].astype(np.int64))
+        self._is_last[run] = False
 
     # Audit.
 
@@ -320,7 +292,7 @@ class Timeline:
         used = episodes.handles()
         if not 0 <= self._num_rows <= self.capacity:
             raise errors.CorruptionError(f"{self._num_rows} rows are alive in {self.capacity} slots")
-        open_handles = self._open[self._open >= 0]
+        open_handles = self._open.handle[self._open.handle >= 0]
         if not np.array_equal(np.unique(np.concatenate([handles, open_handles])), used):
             raise errors.CorruptionError("the episodes in the table are not those that have rows or are open")
         if np.any((episodes.end[used] == episode_table.OPEN) != np.isin(used, open_handles)):

@@ -1,0 +1,268 @@
+"""Chains: which row follows which within an episode, over a ring of rows.
+
+Rows of all streams lie in one ring in the order in which they came. An episode is a chain of rows in one stream. While
+the streams are written in turn, one row each, the chain is arithmetic: the row after a key is the key `streams` later.
+
+    key            0   1   2   3   4   5   6   7        three streams
+    stream         0   1   2   0   1   2   0   1
+    episode        a   b   c   a   b   d   a   e        after a0, at 0, come 3 and 6
+
+A write out of turn links the rows of the chains, until all that is alive has come in turn again. Answers are the same.
+"""
+
+from typing import ClassVar, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import derived
+from relive import episode_table
+from relive import flags
+from relive import links
+from relive import open_episodes
+from relive import ring
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+
+class Rows(NamedTuple):
+    """Rows, and where they are in their episodes.
+
+    Attributes:
+        slots: Where they are [B].
+        keys: Their names [B].
+        handles: Their episodes [B].
+        steps: How many steps of its episode came before each of them [B].
+        left: How many rows its episode has from each of them on, itself among them [B].
+    """
+
+    slots: Ints
+    keys: Ints
+    handles: Ints
+    steps: Ints
+    left: Ints
+
+
+class Chains(ring.Ring, derived.Derived):
+    """The chains of the rows of `streams` streams in a ring of `capacity` slots.
+
+    Attributes:
+        streams: How many streams there are, numbered from 0.
+    """
+
+    _DERIVED: ClassVar[tuple[str, ...]] = ("_one_handle",)
+
+    def __init__(self, capacity: int, streams: int) -> None:
+        super().__init__(capacity)
+        self.streams = streams
+        self._handle = np.zeros(capacity, np.int32 if capacity + streams < 2**31 else np.int64)
+        self._table = episode_table.EpisodeTable()
+        self._open = open_episodes.OpenEpisodes(streams, self._table)
+        self._links: links.Links | None = None
+        # The streams are in turn while this is what key - stream leaves when divided by their number.
+        self._phase = 0
+        # The first key from which on they have been in turn, and the one that is to be the oldest before links may go.
+        self._in_turn_since = 0
+        self._unlink_at = 0
+        self._derive()
+
+    def _derive(self) -> None:
+        self._one_handle = self._handle.data
+
+    @property
+    def episodes(self) -> episode_table.EpisodeTable:
+        """The episodes that have rows alive, or are open."""
+        return self._open.table
+
+    @property
+    def are_streams_in_turn(self) -> bool:
+        """Whether the row after each is the one `streams` keys on, if its episode goes on."""
+        return self._links is None
+
+    # Rows within their episodes.
+
+    def handles(self, slots: Ints) -> Ints:
+        """Answers the handles of the episodes of the rows in `slots`."""
+        return self._handle[slots].astype(np.int64)
+
+    def steps(self, slots: Ints, handles: Ints) -> Ints:
+        """Answers how many steps of its episode came before each of the rows in `slots`; `handles` are theirs."""
+        if self._links:
+            return self._links.step[slots]
+        return self._in_turns(self.keys(slots) - self._table.first_key[handles])
+
+    def rows(self, slots: Ints) -> Rows:
+        """Answers what is to be known of the rows in `slots` [B]."""
+        episodes = self.episodes
+        keys, handles = self.keys(slots), self.handles(slots)
+        steps = self._links.step[slots] if self._links else self._in_turns(keys - episodes.first_key[handles])
+        return Rows(slots, keys, handles, steps, episodes.length[handles] - steps)
+
+    def later(self, slots: Ints, offsets: Ints) -> Ints:
+        """Answers the rows `offsets` [B] steps after those in `slots` [B]; they must be there."""
+        if self._links:
+            return self._links.later(slots, offsets)
+        return self.around(slots + (offsets if self.streams == 1 else offsets * self.streams))
+
+    def later_of(self, rows: Rows, offsets: Ints) -> Ints:
+        """Answers the rows `offsets` [B] steps after those [B], and any rows where their episodes have none there."""
+        return self.later(rows.slots, offsets if self.is_full else np.minimum(offsets, rows.left - 1))
+
+    def ahead(self, slots: Ints, count: int) -> Ints:
+        """Answers the rows from those in `slots` [B] on, in time order [B, count].
+
+        Where an episode has no more rows its last one is repeated.
+        """
+        return self.ahead_of(self.rows(slots), count)
+
+    def ahead_of(self, rows: Rows, count: int) -> Ints:
+        """Answers `ahead` of rows [B] that were looked up already."""
+        if self._links:
+            return self._links.ahead(rows.slots, count)
+        # Laid out by step: to work through rows of a few numbers each is slow. Few windows reach the end of the ring.
+        turns = np.arange(0, count * self.streams, self.streams)[:, np.newaxis]
+        slots = rows.slots + np.minimum(turns, (rows.left - 1) * self.streams)
+        if slots[-1].max(initial=0) >= self.capacity:
+            slots = self.around(slots)
+        return slots.T
+
+    def run_of(self, rows: Rows, count: int) -> Ints:
+        """Answers those rows [B] and what follows, by step [count, B]; any rows where their episodes have no more."""
+        if self._links or not self.is_full:
+            return self.ahead_of(rows, count).T
+        slots = rows.slots + np.arange(0, count * self.streams, self.streams)[:, np.newaxis]
+        # Few runs reach over the end of the ring.
+        return self.around(slots) if slots[-1].max(initial=0) >= self.capacity else slots
+
+    def behind(self, slots: Ints, count: int) -> Ints:
+        """Answers the rows up to those in `slots` [B], in time order [B, count].
+
+        Where an episode has no earlier row that is alive the earliest one is repeated, in front.
+        """
+        return self.behind_of(self.rows(slots), count)
+
+    def behind_of(self, rows: Rows, count: int) -> Ints:
+        """Answers `behind` of rows [B] that were looked up already."""
+        if self._links:
+            return self._links.behind(rows.slots, count)
+        alive = np.minimum(rows.steps, self._in_turns(rows.keys - self.oldest_key))
+        offsets = np.minimum(np.arange(count)[::-1], alive[:, np.newaxis])
+        return self.around(rows.slots[:, np.newaxis] - offsets * self.streams)
+
+    def num_behind(self, slots: Ints, most: int) -> Ints:
+        """Answers how many earlier rows of its episode are alive for each of `slots` [B], counted up to `most`."""
+        if self._links:
+            return self._links.num_behind(slots, min(most, self.capacity))
+        return np.minimum(self._alive_before(slots), most)
+
+    def earlier(self, slots: Ints, count: int) -> Ints:
+        """Answers the row `count` steps before each of `slots`, for those of them that have one alive."""
+        if self._links:
+            return self._links.earlier(slots, count)
+        return self.around(slots[self._alive_before(slots) >= count] - count * self.streams)
+
+    def first(self, handles: Ints) -> Ints:
+        """Answers the rows of step 0 of those episodes, for those that have it alive."""
+        keys = self.episodes.first_key[handles]
+        return self.slots(keys[self.is_alive(keys)])
+
+    # Of one row, in plain numbers.
+
+    def step_of_one(self, slot: int) -> int:
+        """Answers how many steps of its episode came before the row in `slot`."""
+        if self._links:
+            return int(self._links.step[slot])
+        return (self.key_of_one(slot) - int(self._table.first_key[self._handle[slot]])) // self.streams
+
+    def earlier_of_one(self, slot: int, count: int) -> int:
+        """Answers the row `count` steps before the one in `slot`; -1 if its episode has none that is alive."""
+        if self._links:
+            earlier = self._links.earlier(np.array([slot]), count)
+            return int(earlier[0]) if len(earlier) else -1
+        key = self.key_of_one(slot) - count * self.streams
+        is_there = key >= self.oldest_key and key >= self._table.first_key[self._handle[slot]]
+        return key % self.capacity if is_there else -1
+
+    def ahead_of_one(self, slot: int, count: int) -> list[int]:
+        """Answers the row in `slot` and those that follow it in its episode, `count` at most."""
+        if self._links:
+            return list(dict.fromkeys(self._links.ahead(np.array([slot]), count)[0].tolist()))
+        key, handle = self.key_of_one(slot), self._handle[slot]
+        following = range(key + self.streams, min(key + count * self.streams, self.next_key), self.streams)
+        rows = [slot]
+        for later in following:
+            if self._handle[later % self.capacity] != handle:
+                break
+            rows.append(later % self.capacity)
+        return rows
+
+    def are_of_one_episode(self, these: int, those: int, count: int) -> bool:
+        """Answers whether each of `count` rows from one slot on is of the episode of its fellow from another one on."""
+        handle_of = self._one_handle
+        if count == 1:
+            return bool(handle_of[these] == handle_of[those])
+        return handle_of[these : these + count].tobytes() == handle_of[those : those + count].tobytes()
+
+    # Turns.
+
+    def _keep_turns(self, streams: Ints, is_round: bool) -> None:
+        """Links the rows if the next ones, one of each of `streams`, come out of turn."""
+        if self.streams == 1:
+            return
+        if not self._num_rows and not self._open.count:
+            self._phase = (self.next_key - int(streams[0])) % self.streams
+        if is_round:
+            are_in_turn = (self.next_key - self._phase) % self.streams == 0
+        else:
+            keys = np.arange(self.next_key, self.next_key + len(streams))
+            are_in_turn = not flags.any_set((keys - streams - self._phase) % self.streams != 0)
+        if not are_in_turn:
+            self._link()
+            self._begin_turns(self.next_key if is_round else self.next_key + len(streams))
+        elif self._links and self.oldest_key >= self._unlink_at:
+            self._unlink()
+
+    def _begin_turns(self, key: int) -> None:
+        """Says that the streams are out of turn up to that key, where stream 0 may begin a turn."""
+        self._phase = key % self.streams
+        self._in_turn_since = self._unlink_at = key
+
+    def _link(self) -> None:
+        """Links the rows that are alive."""
+        if self._links:
+            return
+        made = links.Links(self.capacity)
+        slots = self.alive_slots()
+        steps = self.steps(slots, self.handles(slots))
+        has_before = self._alive_before(slots) > 0
+        made.link(slots, steps, np.where(has_before, self.around(slots - self.streams), slots))
+        self._links = made
+
+    def _unlink(self) -> None:
+        """Does without links if every episode has begun since the streams are in turn; if not, asks again a ring on."""
+        if self._table.first_key[self._table.handles()].min(initial=self._in_turn_since) < self._in_turn_since:
+            self._unlink_at = self.next_key
+        else:
+            self._links = None
+
+    def _link_turn(self, linked: links.Links, slot: int) -> None:
+        """Links the rows of a turn from that slot on, for which the oldest ones go if the ring is full."""
+        slots = np.arange(slot, slot + self.streams)
+        oldest_key = self.oldest_key
+        if self.is_full:
+            linked.cut_off(slots)
+            oldest_key += self.streams
+        lengths, last_keys = self._open.length, self._open.last_key
+        follows = (lengths > 0) & (last_keys >= oldest_key)
+        linked.link(slots, lengths, np.where(follows, self.slots(last_keys), slots))
+        self._open.come_in_turn(self.next_key)
+
+    def _in_turns(self, keys: Ints) -> Ints:
+        """Answers how many rows of one stream come on that many keys."""
+        return keys if self.streams == 1 else keys // self.streams
+
+    def _alive_before(self, slots: Ints) -> Ints:
+        """Answers how many earlier rows of their episodes are alive, while the streams are in turn."""
+        first_keys: Ints = self._table.first_key[self.handles(slots)]
+        return self._in_turns(self.keys(slots) - np.maximum(first_keys, self.oldest_key))
