@@ -166,9 +166,9 @@ class GoesOnInTheRing(windows.TransitionWindow):
     """Takes the row in the next slot for the next observation."""
 
     def _next_columns(
-        self, history: history_lib.History, next_slots: Any, next_steps: Any, handles: Any, reaches_tail: Any
+        self, history: history_lib.History, rows: timeline_lib.Rows, next_slots: Any, span: Any
     ) -> windows.Columns:
-        following = np.where(reaches_tail, next_slots + 1, next_slots) % history.timeline.capacity
+        following = np.where(span == rows.left, next_slots + 1, next_slots) % history.timeline.capacity
         return history.observations(following)
 
 

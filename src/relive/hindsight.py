@@ -137,12 +137,12 @@ def relabel(
     except BaseException:
         buffer.rng.bit_generator.state = state
         raise
+    rows = history.timeline.rows(slots)
     relabelled = window.assembled(
-        history, slots, rewards, span, is_terminal, batch.probabilities[places], batch.weights[places]
+        history, rows, span, is_terminal, rewards, batch.probabilities[places], batch.weights[places]
     )
-    steps = history.timeline.steps(slots, history.timeline.handles(slots))
-    _write_goals(window, relabelled.observation, steps, desired_paths, goals)
-    _write_goals(window, relabelled.next_observation, steps + span, desired_paths, goals)
+    _write_goals(window, relabelled.observation, rows.steps, desired_paths, goals)
+    _write_goals(window, relabelled.next_observation, rows.steps + span, desired_paths, goals)
     for name in ("observation", "reward", "next_observation", "next_discount", "is_terminal", "steps"):
         _write_rows(getattr(answer, name), getattr(relabelled, name), places)
     return answer

@@ -1,6 +1,7 @@
 """Discounted returns."""
 
 from collections.abc import Iterable
+import functools
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,20 @@ import numpy.typing as npt
 
 from relive import checks
 
+_FLOAT64 = np.dtype(np.float64)
+
 
 def discount_powers(gamma: float, count: int) -> list[float]:
     """Answers [gamma^0, gamma^1, ..., gamma^(count - 1)]."""
     return [gamma**k for k in range(count)]
+
+
+@functools.lru_cache(maxsize=64)
+def powers(gamma: float, count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Answers gamma^0 to gamma^count [count + 1], rounded to the dtype, to read alone: it is computed once."""
+    made = np.array(discount_powers(gamma, count + 1)).astype(dtype)
+    made.flags.writeable = False
+    return made
 
 
 def weighted_sum(rewards: Iterable[float], weights: Iterable[float]) -> float:
@@ -46,7 +57,11 @@ def discounted_sums(rewards: npt.NDArray[Any], span: npt.NDArray[np.int64], gamm
 
     Added up as float64 from k = 0 on (Sutton and Barto 2018, equation 7.1, without its bootstrap).
     """
-    total = np.zeros(len(rewards))
-    for k, power in enumerate(discount_powers(gamma, rewards.shape[1])):
-        total += np.where(k < span, power * rewards[:, k].astype(np.float64), 0.0)
-    return total.astype(rewards.dtype, copy=False)
+    count = rewards.shape[1]
+    # Laid out by step, so that numpy adds whole columns to each other: `relive bench --workload n-step`. The numbers of
+    # one column alone it adds up in another order; there shall be two.
+    columns = rewards.T if len(span) > 1 else np.broadcast_to(rewards.T, (count, 2 * len(span)))
+    terms = np.multiply(columns, powers(gamma, count, _FLOAT64)[:count, np.newaxis], order="C")
+    is_real = np.arange(count)[:, np.newaxis] < span
+    sums: npt.NDArray[Any] = np.add.reduce(terms, axis=0, dtype=np.float64, where=is_real)[: len(span)]
+    return sums.astype(rewards.dtype)

@@ -14,12 +14,10 @@ class Honest(storages.ColumnStorage):
 
 class Views(Honest):
     def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
-        super().read(slots, fields)
-        columns = self._columns if fields is None else self._chosen(fields)
-        ordered = np.ravel(slots)
-        if isinstance(slots, np.ndarray) and slots.ndim == 1 and np.array_equal(ordered, np.arange(self.capacity)):
-            return {path: column[:] for path, column in columns.items()}
-        return super().read(slots, fields)
+        read = super().read(slots, fields)
+        if np.shape(slots) == (self.capacity,) and np.array_equal(slots, np.arange(self.capacity)):
+            return {path: self._columns[path][:] for path in read}
+        return read
 
 
 class ViewsOfOne(Honest):
@@ -57,20 +55,13 @@ class ChecksWhenItIsLate(Honest):
 
 
 class Rounds(Honest):
-    def write(self, slots: storages.Slots, rows: storages.Rows) -> None:
-        with np.errstate(over="ignore"):
-            super().write(slots, rows)
-
-    def __init__(self, schema: schemas.Schema, capacity: int) -> None:
-        super().__init__(schema, capacity)
-        self._columns = {
-            path: column.astype(np.float32) if column.dtype == np.float64 else column
-            for path, column in self._columns.items()
-        }
-
     def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
         read = super().read(slots, fields)
-        return {path: column.astype(self.schema.fields[path].dtype) for path, column in read.items()}
+        for column in read.values():
+            if column.dtype == np.float64:
+                with np.errstate(over="ignore"):
+                    column[...] = column.astype(np.float32)
+        return read
 
 
 class Scalars(Honest):
@@ -90,8 +81,9 @@ class ReadsAll(Honest):
 
 
 class SkipsUnknown(Honest):
-    def _chosen(self, fields: Collection[str]) -> dict[str, storages.Array]:
-        return {path: column for path, column in self._columns.items() if path in fields}
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
+        known = None if fields is None else [path for path in fields if path in self.schema.fields]
+        return super().read(slots, known)
 
 
 class Merges(Honest):

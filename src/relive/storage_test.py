@@ -1,6 +1,8 @@
 from collections.abc import Collection
+import copy
 import itertools
 import pathlib
+import pickle
 from typing import Any
 
 import numpy as np
@@ -49,6 +51,15 @@ class ListStorage:
 class TestColumnStorage(testing.StorageTests):
     def make(self, schema: schemas.Schema, capacity: int) -> storages.Storage:
         return storages.ColumnStorage(schema, capacity)
+
+
+class TestColumnStorageOfLargeFields(testing.StorageTests):
+    """Every field has a block of its own."""
+
+    def make(self, schema: schemas.Schema, capacity: int) -> storages.Storage:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(storages, "SMALL", -1)
+            return storages.ColumnStorage(schema, capacity)
 
 
 class TestFileStorage(testing.StorageTests):
@@ -123,18 +134,109 @@ def test_there_is_at_least_one_slot(capacity: int) -> None:
         storages.ColumnStorage(PLAIN, capacity)
 
 
-def test_every_column_is_allocated_once_in_the_order_of_the_schema() -> None:
+MIXED = schemas.Schema(
+    {"image": schemas.Field((5, 5, 3), np.uint8), "arm": schemas.Field(3, np.float32), "hand": schemas.Field((), bool)},
+    schemas.Field((), np.int16),
+    reward=schemas.Field((), np.float32),
+    extras={
+        "logp": schemas.Field((), np.float32),
+        "state": schemas.Field(17, np.float32),
+        "name": schemas.Field((), "U3"),
+    },
+)
+"""Fields of every sort of block."""
+
+BLOCKS = (
+    ("observation/arm", "observation/hand"),
+    ("observation/image",),
+    ("action", "extras/logp", "extras/name"),
+    ("reward",),
+    ("extras/state",),
+)
+
+
+def random_rows(schema: schemas.Schema, lead: tuple[int, ...], seed: int) -> dict[str, storages.Array]:
+    rng = np.random.default_rng(seed)
+    return {path: rng.integers(1, 99, lead + field.shape).astype(field.dtype) for path, field in schema.fields.items()}
+
+
+def assert_same(columns: dict[str, storages.Array], expected: dict[str, storages.Array]) -> None:
+    assert columns.keys() == expected.keys()
+    for path, column in columns.items():
+        assert column.tobytes() == expected[path].tobytes(), path
+
+
+def test_small_fields_that_are_wanted_together_lie_side_by_side() -> None:
+    assert storages.blocks_of(MIXED) == storages.ColumnStorage(MIXED, 1).blocks == BLOCKS
+    assert storages.blocks_of(PLAIN) == (("observation",), ("action",), ("reward",))
+    for size in (storages.SMALL, storages.SMALL + 1):
+        field = schemas.Field(size, np.uint8)
+        blocks = storages.blocks_of(schemas.Schema(field, field, extras={"x": schemas.Field((), bool)}))
+        together = [("action", "extras/x")] if size == storages.SMALL else [("action",), ("extras/x",)]
+        assert sorted(blocks) == sorted([("observation",), ("reward",), *together])
+
+
+def test_every_block_is_allocated_once_in_their_order() -> None:
     calls: list[tuple[tuple[int, ...], Any]] = []
 
     def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> storages.Array:
         calls.append((shape, dtype))
         return np.ones(shape, dtype)
 
-    storage = storages.ColumnStorage(PLAIN, 3, allocate=allocate)
+    storage = storages.ColumnStorage(MIXED, 3, allocate=allocate)
     for _ in range(3):
         storage.write(np.arange(3), storage.read(np.arange(3)))
-    assert calls == [((3, 2), np.float32), ((3,), np.int64), ((3,), np.float64)]
-    assert storage.read(2)["observation"].tolist() == [1.0, 1.0]
+    assert calls == [
+        ((3,), np.dtype([("observation/arm", np.float32, (3,)), ("observation/hand", bool)])),
+        ((3, 5, 5, 3), np.uint8),
+        ((3,), np.dtype([("action", np.int16), ("extras/logp", np.float32), ("extras/name", "U3")])),
+        ((3,), np.float32),
+        ((3, 17), np.float32),
+    ]
+    assert storage.read(2)["observation/arm"].tolist() == [1.0, 1.0, 1.0]
+    assert storage.nbytes == 3 * MIXED.nbytes
+
+
+def test_columns_that_were_read_are_whole_arrays_of_their_own() -> None:
+    storage = storages.ColumnStorage(MIXED, 6)
+    columns = list(storage.read(np.array([[1, 2], [5, 5]])).values())
+    for number, column in enumerate(columns):
+        assert column.flags.c_contiguous
+        assert column.flags.aligned
+        assert column.flags.owndata
+        assert not any(np.may_share_memory(column, other) for other in columns[:number])
+
+
+def test_a_row_can_be_written_as_the_bytes_of_its_blocks() -> None:
+    rows = random_rows(MIXED, (7,), 0)
+    by_columns, by_bytes = storages.ColumnStorage(MIXED, 7), storages.ColumnStorage(MIXED, 7)
+    by_columns.write(np.arange(7), rows)
+    for slot in (3, 0, 6, 5, 1, 4, 2):
+        by_bytes.write_row(slot, [b"".join(rows[path][slot, ...].tobytes() for path in paths) for paths in BLOCKS])
+    assert_same(by_bytes.read(np.arange(7)), by_columns.read(np.arange(7)))
+    assert_same(by_bytes.read(np.arange(7)), rows)
+
+
+@pytest.mark.parametrize("slot", [-1, 3])
+def test_a_row_is_not_written_outside(slot: int) -> None:
+    storage = storages.ColumnStorage(PLAIN, 3)
+    with pytest.raises(errors.OutOfRangeError, match=rf"^slots must be in \[0, 3\), got {slot}$"):
+        storage.write_row(slot, [b"1" * 8, b"1" * 8, b"1" * 8])
+    assert not any(column.any() for column in storage.read(np.arange(3)).values())
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda storage: pickle.loads(pickle.dumps(storage))])
+def test_a_copy_is_a_storage_of_its_own(copied: Any) -> None:
+    storage = storages.ColumnStorage(MIXED, 4)
+    rows, others = random_rows(MIXED, (4,), 1), random_rows(MIXED, (4,), 2)
+    storage.write(np.arange(4), rows)
+    other = copied(storage)
+    assert_same(other.read(np.arange(4)), rows)
+    other.write(np.arange(4), others)
+    assert_same(other.read(np.arange(4)), others)
+    other.write_row(2, [b"".join(rows[path][3, ...].tobytes() for path in paths) for paths in BLOCKS])
+    assert_same(other.read(2), {path: column[3, ...] for path, column in rows.items()})
+    assert_same(storage.read(np.arange(4)), rows)
 
 
 def test_bytes_are_those_of_all_rows() -> None:
@@ -152,6 +254,11 @@ def test_a_single_value_keeps_its_dtype(dtype: Any) -> None:
         assert type(value) is np.ndarray
         assert value.dtype == np.dtype(dtype)
         assert value.shape == ()
+
+
+def test_what_allocate_answers_is_in_the_order_of_c() -> None:
+    with pytest.raises(errors.ArgumentError, match="for observation, in the order of C, got "):
+        storages.ColumnStorage(PLAIN, 4, allocate=lambda shape, dtype: np.zeros(shape, dtype, "F"))
 
 
 def test_what_allocate_answers_is_checked() -> None:

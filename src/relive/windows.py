@@ -11,6 +11,7 @@ makes it false. The law of this file: reading changes nothing, and answers array
 """
 
 import abc
+from collections.abc import Sequence
 import dataclasses
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
@@ -38,6 +39,14 @@ Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
 class Window(abc.ABC, Generic[Batch]):
     """What a buffer asks of a window."""
 
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Lets a class that has a rule of its own answer by that rule in every case."""
+        super().__init_subclass__(**keywords)
+        if not vars(cls).keys().isdisjoint(("is_readable", "candidates", "lost")):
+            for name in ("readable_since", "num_older", "loses_more", "lost_one", "readable_since_one"):
+                if name not in vars(cls):
+                    setattr(cls, name, vars(Window)[name])
+
     @abc.abstractmethod
     def is_readable(self, timeline: timeline_lib.Timeline, slots: Ints) -> Bools:
         """Answers from which of the rows in `slots` [k] a window may start."""
@@ -49,6 +58,42 @@ class Window(abc.ABC, Generic[Batch]):
     def lost(self, timeline: timeline_lib.Timeline, evicted: Ints) -> Ints:
         """Answers the rows from which no window may start any more when the rows in `evicted` go, distinct."""
         return evicted
+
+    def readable_since(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> Ints:
+        """Answers the rows from which a window may start since the change, and maybe could before."""
+        slots = self.candidates(timeline, change)
+        return slots[self.is_readable(timeline, slots)]
+
+    @property
+    def num_older(self) -> int | None:
+        """How many rows before its anchor a window reads, where every row that is complete and has them is an anchor.
+
+        None where the rule is another one.
+        """
+        return None
+
+    @property
+    def loses_more(self) -> bool:
+        """Whether evicting a row takes windows of other rows too: whether `lost` says more than what is evicted."""
+        return type(self).lost is not Window.lost
+
+    # The same of one row, in plain numbers: `relive bench --workload add`.
+
+    def lost_one(self, timeline: timeline_lib.Timeline, evicted: int) -> Sequence[int]:
+        """Answers what `lost` answers of one row."""
+        lost: list[int] = self.lost(timeline, np.array([evicted])).tolist()
+        return lost
+
+    def readable_since_one(
+        self, timeline: timeline_lib.Timeline, slot: int, completed: Sequence[int], ended: Sequence[int]
+    ) -> Sequence[int]:
+        """Answers what `readable_since` answers of one new row; the arguments are the fields of its change."""
+        slots = np.array([slot])
+        change = timeline_lib.Change(
+            slots, timeline.handles(slots), np.array(completed, np.int64), np.array(ended, np.int64)
+        )
+        readable: list[int] = self.readable_since(timeline, change).tolist()
+        return readable
 
     @abc.abstractmethod
     def shortfall(self, timeline: timeline_lib.Timeline) -> str:
@@ -101,6 +146,33 @@ class TransitionWindow(Window[batches.TransitionBatch]):
             return evicted
         return np.unique(timeline.ahead(evicted, self.frame_stack))
 
+    def readable_since(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> Ints:
+        """Answers the rows that are complete now and have their older frames."""
+        return change.completed if self.frame_stack == 1 else super().readable_since(timeline, change)
+
+    def lost_one(self, timeline: timeline_lib.Timeline, evicted: int) -> Sequence[int]:
+        """Answers the row itself, and those that have it in their stack."""
+        return timeline.ahead_of_one(evicted, self.frame_stack)
+
+    @property
+    def num_older(self) -> int:
+        """How many older frames there are."""
+        return self.frame_stack - 1
+
+    @property
+    def loses_more(self) -> bool:
+        """Whether there are older frames."""
+        return self.frame_stack > 1
+
+    def readable_since_one(
+        self, timeline: timeline_lib.Timeline, slot: int, completed: Sequence[int], ended: Sequence[int]
+    ) -> Sequence[int]:
+        """Answers which of the rows that are complete now have their older frames."""
+        older = self.frame_stack - 1
+        if not older:
+            return completed
+        return [row for row in completed if timeline.earlier_of_one(row, min(timeline.step_of_one(row), older)) >= 0]
+
     def shortfall(self, timeline: timeline_lib.Timeline) -> str:
         """Answers what is missing while there is no anchor."""
         if self.frame_stack > 1:
@@ -111,80 +183,96 @@ class TransitionWindow(Window[batches.TransitionBatch]):
         self, history: history_lib.History, slots: Ints, probabilities: Floats, weights: Floats
     ) -> batches.TransitionBatch:
         """Answers the transitions from `slots` [B]."""
-        timeline = history.timeline
-        episodes = timeline.episodes
-        handles = timeline.handles(slots)
-        left = episodes.complete[handles] - timeline.steps(slots, handles)
-        span = np.minimum(left, self.n_step)
-        # The last complete step of an episode that terminated is the one it terminated with.
-        is_terminal: Bools = (span == left) & (episodes.end[handles] == episode_table.TERMINATED)
-        rows = timeline.ahead(slots, int(span.max(initial=1)))
-        rewards = history.storage.read(rows, ["reward"])["reward"]
-        return self.assembled(history, slots, rewards, span, is_terminal, probabilities, weights)
+        episodes = history.timeline.episodes
+        rows = history.timeline.rows(slots)
+        span = np.minimum(episodes.complete[rows.handles] - rows.steps, self.n_step)
+        is_terminal: Bools = (span == rows.left) & (episodes.end[rows.handles] == episode_table.TERMINATED)
+        return self.assembled(history, rows, span, is_terminal, None, probabilities, weights)
 
     def assembled(
         self,
         history: history_lib.History,
-        slots: Ints,
-        rewards: Array,
+        rows: timeline_lib.Rows,
         span: Ints,
         is_terminal: Bools,
+        rewards: Array | None,
         probabilities: Floats,
         weights: Floats,
     ) -> batches.TransitionBatch:
-        """Answers the transitions from `slots` [B], given their rewards [B, longest span], spans [B] and ends [B]."""
-        timeline = history.timeline
-        handles = timeline.handles(slots)
-        steps = timeline.steps(slots, handles)
-        columns = history.storage.read(slots)
-        if self.frame_stack > 1:
-            columns |= self._padded(history.observations(timeline.behind(slots, self.frame_stack)), steps)
-        reward = returns.discounted_sums(rewards, span, self.gamma)
-        discounts = np.array(returns.discount_powers(self.gamma, rewards.shape[1] + 1))[span]
+        """Answers the transitions from rows [B], given how long they are [B] and whether they terminate [B].
+
+        Args:
+            history: Where the rows are.
+            rows: The anchors.
+            span: How many steps there are in each window.
+            is_terminal: Whether the task terminates with the last of them.
+            rewards: Those of each window's steps [B, longest span]; None for what is stored.
+            probabilities: How likely each of the rows was to be drawn [B].
+            weights: Importance weights [B].
+        """
+        timeline, storage = history.timeline, history.storage
+        longest = 1 if self.n_step == 1 else int(span.max(initial=1))
+        next_slots = timeline.later_of(rows, span)
+        if self.frame_stack == 1:
+            columns = storage.read(rows.slots)
+        else:
+            frames = timeline.behind_of(rows, self.frame_stack)
+            columns = history.observations(frames)
+            self._pad(columns, rows.steps)
+            columns |= storage.read(rows.slots, history.other_paths)
+            if longest == 1:  # In `relive bench --workload images`.
+                next_slots = np.concatenate([frames[:, 1:], next_slots[:, np.newaxis]], axis=1)
+            else:
+                run = np.concatenate([frames, timeline.ahead_of(rows, longest + 1)[:, 1:]], axis=1)
+                places = span[:, np.newaxis] + np.arange(self.frame_stack)
+                next_slots = np.take_along_axis(run, places, axis=1)
+        if rewards is None and longest > 1:
+            rewards = storage.read(timeline.run_of(rows, longest), ["reward"])["reward"].T
+        reward = columns["reward"] if rewards is None else returns.discounted_sums(rewards, span, self.gamma)
+        discounts = returns.powers(self.gamma, longest, reward.dtype).take(span)
         discounts[is_terminal] = 0.0
-        reaches_tail = steps + span == timeline.episodes.length[handles]
-        # The row that holds the next observation; in front of a tail, the row before it.
-        next_slots = timeline.later(slots, span - reaches_tail)
-        next_columns = self._next_columns(history, next_slots, steps + span, handles, reaches_tail)
+        next_columns = self._next_columns(history, rows, next_slots, span)
         return batches.TransitionBatch(
             observation=trees.nested("observation", columns),
             action=trees.nested("action", columns),
             reward=reward,
             next_observation=trees.nested("observation", next_columns),
-            next_discount=discounts.astype(reward.dtype, copy=False),
+            next_discount=discounts,
             is_terminal=is_terminal,
             steps=span,
-            keys=timeline.keys(slots),
+            keys=rows.keys,
             probabilities=probabilities,
             weights=weights,
             extras=nested_extras(columns),
         )
 
     def _next_columns(
-        self, history: history_lib.History, next_slots: Ints, next_steps: Ints, handles: Ints, reaches_tail: Bools
+        self, history: history_lib.History, rows: timeline_lib.Rows, next_slots: Ints, span: Ints
     ) -> Columns:
-        """Answers the observations of `next_steps` [B]: of the rows in `next_slots`, or where those lie just before it.
+        """Answers the observations `span` [B] steps after the rows: in `next_slots`, or tails where those come then.
 
-        There it is the tail of the episode.
+        There the last slot does not matter.
         """
-        tails = history.tails(handles[reaches_tail])
-        if self.frame_stack == 1:
-            columns = history.observations(next_slots)
-            for path, column in columns.items():
-                column[reaches_tail] = tails[path]
-            return columns
-        columns = history.observations(history.timeline.behind(next_slots, self.frame_stack))
-        for path, column in columns.items():
-            column[reaches_tail, :-1] = column[reaches_tail, 1:]
-            column[reaches_tail, -1] = tails[path]
-        return self._padded(columns, next_steps)
-
-    def _padded(self, columns: Columns, steps: Ints) -> Columns:
-        """Answers stacks of frames up to `steps` [B] with what stands before the first one; it is there already."""
-        if self.stack_padding == "zeros":
-            is_before = np.arange(self.frame_stack)[::-1] > steps[:, np.newaxis]
-            clear(columns, is_before)
+        columns = history.observations(next_slots)
+        (places,) = (span == rows.left).nonzero()
+        if len(places):
+            where = places if self.frame_stack == 1 else (places, -1)
+            for path, tail in history.tails(rows.handles[places]).items():
+                columns[path][where] = tail
+        if self.frame_stack > 1:
+            self._pad(columns, rows.steps + span)
         return columns
+
+    def _pad(self, columns: Columns, steps: Ints) -> None:
+        """Writes what stands before the first frame into stacks up to `steps` [B]; the first frame is there already."""
+        if self.stack_padding == "first":
+            return
+        (early,) = (steps < self.frame_stack - 1).nonzero()
+        if len(early):
+            is_before = np.arange(self.frame_stack)[::-1] > steps[early, np.newaxis]
+            rows, frames = is_before.nonzero()
+            for column in columns.values():
+                column[early[rows], frames] = np.zeros((), column.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,6 +324,22 @@ class SequenceWindow(Window[batches.SequenceBatch]):
             return np.union1d(earlier, first)
         return earlier
 
+    def readable_since_one(
+        self, timeline: timeline_lib.Timeline, slot: int, completed: Sequence[int], ended: Sequence[int]
+    ) -> Sequence[int]:
+        """Answers which of the rows so far before those that are complete now are anchors, and first steps."""
+        lag = self._lag
+        readable = set()
+        for row in completed:
+            step = timeline.step_of_one(row)
+            if step >= lag and (step - lag) % self.stride == 0:
+                earlier = timeline.earlier_of_one(row, lag)
+                if earlier >= 0:
+                    readable.add(earlier)
+            if self.pad and step == 0:
+                readable.add(row)
+        return sorted(readable)
+
     def shortfall(self, timeline: timeline_lib.Timeline) -> str:
         """Answers what is missing while there is no anchor, and how long the longest episode is."""
         if self.pad:
@@ -270,6 +374,12 @@ class EpisodeWindow(Window[batches.SequenceBatch]):
         """Answers the first rows of the episodes that have ended."""
         return np.unique(timeline.first(change.ended))
 
+    def readable_since_one(
+        self, timeline: timeline_lib.Timeline, slot: int, completed: Sequence[int], ended: Sequence[int]
+    ) -> Sequence[int]:
+        """Answers the first rows of the episodes that have ended."""
+        return super().readable_since_one(timeline, slot, completed, ended) if ended else ()
+
     def shortfall(self, timeline: timeline_lib.Timeline) -> str:
         """Answers what is missing while there is no anchor."""
         return "no episode has ended of which every step is stored"
@@ -288,25 +398,24 @@ def _read_sequences(
     """Answers up to `length` steps from each of `slots` [B], padded to it."""
     timeline = history.timeline
     episodes = timeline.episodes
-    handles = timeline.handles(slots)
-    steps = timeline.steps(slots, handles)
-    span = np.minimum(episodes.complete[handles] - steps, length)
-    mask = np.arange(length) < span[:, np.newaxis]
-    rows = timeline.ahead(slots, length + 1)
-    observation_paths = history.schema.observation_paths
-    others = [path for path in history.schema.fields if path not in observation_paths]
-    columns = history.storage.read(rows[:, :-1], others)
-    clear(columns, ~mask)
-    observations = history.observations(rows)
-    clear(observations, np.arange(length + 1) > span[:, np.newaxis])
-    reaches_tail = np.flatnonzero(steps + span == episodes.length[handles])
-    tails = history.tails(handles[reaches_tail])
-    for path, column in observations.items():
-        column[reaches_tail, span[reaches_tail]] = tails[path]
+    rows = timeline.rows(slots)
+    span = np.minimum(episodes.complete[rows.handles] - rows.steps, length)
+    offsets = np.arange(length + 1)
+    mask = offsets[:-1] < span[:, np.newaxis]
+    window = timeline.ahead_of(rows, length + 1)
+    columns = history.storage.read(window[:, :-1], history.other_paths)
+    observations = history.observations(window)
+    if span.min(initial=length) < length:
+        clear(columns, ~mask)
+        clear(observations, offsets > span[:, np.newaxis])
+    (places,) = (span == rows.left).nonzero()
+    handles, lasts = rows.handles[places], span[places]
+    if len(places):
+        for path, tail in history.tails(handles).items():
+            observations[path][places, lasts] = tail
     terminated, truncated = np.zeros_like(mask), np.zeros_like(mask)
-    ends = episodes.end[handles[reaches_tail]]
-    terminated[reaches_tail, span[reaches_tail] - 1] = ends == episode_table.TERMINATED
-    truncated[reaches_tail, span[reaches_tail] - 1] = ends == episode_table.TRUNCATED
+    terminated[places, lasts - 1] = episodes.end[handles] == episode_table.TERMINATED
+    truncated[places, lasts - 1] = episodes.end[handles] == episode_table.TRUNCATED
     return batches.SequenceBatch(
         observation=trees.nested("observation", observations),
         action=trees.nested("action", columns),
@@ -314,9 +423,9 @@ def _read_sequences(
         terminated=terminated,
         truncated=truncated,
         mask=mask,
-        is_burn_in=mask & (np.arange(length) < burn_in),
-        start_step=steps,
-        keys=timeline.keys(slots),
+        is_burn_in=mask & (offsets[:-1] < burn_in),
+        start_step=rows.steps,
+        keys=rows.keys,
         probabilities=probabilities,
         weights=weights,
         extras=nested_extras(columns),
@@ -324,7 +433,7 @@ def _read_sequences(
 
 
 def clear(columns: Columns, where: Bools) -> None:
-    """Writes zeros where `where` [...] of every column [..., *shape]."""
+    """Writes zeros where `where` [B, k] of every column [B, k, *shape]."""
     for column in columns.values():
         column[where] = np.zeros((), column.dtype)
 

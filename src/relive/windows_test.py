@@ -1,7 +1,10 @@
 """What the windows answer beyond the grid: nested and odd dtypes, whole episodes, rules of their settings."""
 
+import tracemalloc
 from typing import Any
 
+import hypothesis
+from hypothesis import strategies
 import numpy as np
 import pytest
 
@@ -140,6 +143,63 @@ def test_discounted_sums_equal_the_naive_ones() -> None:
     span = rng.integers(1, 7, 50)
     expected = [relive.compute_discounted_return(row[:m], 0.9) for row, m in zip(rewards.tolist(), span, strict=True)]
     assert returns.discounted_sums(rewards, span, 0.9).tolist() == expected
+
+
+@hypothesis.given(
+    strategies.integers(1, 12), strategies.integers(1, 9), strategies.integers(0, 2**32), strategies.floats(0.01, 1)
+)
+def test_discounted_sums_of_any_length_are_added_up_in_order(n: int, count: int, seed: int, gamma: float) -> None:
+    rng = np.random.default_rng(seed)
+    rewards = np.exp(rng.normal(scale=20, size=(n, count))) * rng.choice([-1.0, 1.0], (n, count))
+    span = rng.integers(1, n + 1, count)
+    expected = []
+    for row, m in zip(rewards.T.tolist(), span.tolist(), strict=True):
+        total = 0.0
+        for k in range(m):
+            total += gamma**k * row[k]
+        expected.append(total)
+    for layout in (rewards.T, np.ascontiguousarray(rewards.T)):
+        assert returns.discounted_sums(layout, span, gamma).tolist() == expected
+
+
+def test_powers_are_computed_once_and_cannot_be_spoilt() -> None:
+    powers = returns.powers(0.5, 3, np.dtype(np.float32))
+    assert powers.tolist() == [1.0, 0.5, 0.25, 0.125]
+    assert powers.dtype == np.float32
+    assert returns.powers(0.5, 3, np.dtype(np.float32)) is powers
+    with pytest.raises(ValueError, match="read-only"):
+        powers[0] = 2.0
+
+
+@pytest.mark.parametrize("frames", [1, 2])
+@pytest.mark.parametrize("n", [1, 3])
+def test_no_two_arrays_of_a_batch_share_memory(frames: int, n: int) -> None:
+    batch = nested_buffer(relive.RingReplayBuffer, frame_stack=frames, n_step=n).sample(4)
+    arrays = [*batch.observation["body"].values(), *batch.next_observation["body"].values(), *batch.action.values()]
+    arrays += [batch.observation["image"], batch.next_observation["image"], batch.reward, batch.next_discount]
+    arrays += [batch.is_terminal, batch.steps, batch.keys, batch.probabilities, batch.weights, *batch.extras.values()]
+    for number, array in enumerate(arrays):
+        assert array.flags.c_contiguous
+        assert array.flags.writeable
+        assert not any(np.may_share_memory(array, other) for other in arrays[:number])
+
+
+def test_a_sample_of_images_takes_no_memory_beyond_its_answer() -> None:
+    buffer = relive.RingReplayBuffer(200, frame_stack=4, seed=0)
+    for _ in range(4):
+        buffer.add_episode(np.zeros((51, 64, 64), np.uint8), np.zeros(50), np.zeros(50), terminated=False)
+    buffer.sample(32)
+    tracemalloc.start()
+    try:
+        batch = buffer.sample(32)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    frame = 64 * 64
+    answer = batch.observation.nbytes + batch.next_observation.nbytes
+    assert answer == 2 * 32 * 4 * frame
+    # The tails, where a window reaches one, are copied by themselves; of those there are few.
+    assert peak < answer + 8 * frame
 
 
 def test_what_lies_beyond_the_span_does_not_matter() -> None:
