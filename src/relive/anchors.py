@@ -9,6 +9,7 @@
 Eligibility is decided when something changes, so a draw never finds a row in vain.
 """
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -48,6 +49,9 @@ class Anchors:
         self._timeline = timeline
         self._window = window
         self._draw_limit = draw_limit.DrawLimit(timeline.capacity, max_times_sampled)
+        self._loses_more = window.loses_more
+        self._older = window.num_older
+        self._has_draw_limit = max_times_sampled is not None
         self.eligibility = eligibility.Eligibility(timeline.capacity)
         self.sampler = sampler
         sampler.attach(self.eligibility)
@@ -73,8 +77,9 @@ class Anchors:
 
     def evicting(self, slots: Ints) -> None:
         """Hears that the rows in `slots` are about to go."""
-        _, left = self.eligibility.unset(eligibility.READABLE, self._window.lost(self._timeline, slots))
-        self.sampler.removed(left)
+        if self._loses_more:
+            _, left = self.eligibility.unset(eligibility.READABLE, self._window.lost(self._timeline, slots))
+            self.sampler.removed(left)
         self.forgetting(slots)
 
     def forgetting(self, slots: Ints) -> None:
@@ -83,10 +88,69 @@ class Anchors:
         self.sampler.overwritten(slots)
         self._draw_limit.forget(slots)
 
+    @property
+    def turns(self) -> bool:
+        """Whether every row of a turn is an anchor at once, where none goes."""
+        return self._older is not None and not self._has_draw_limit
+
+    def lost_in_turn(self, slot: int) -> int:
+        """Answers which anchors go when a turn of the timeline replaces the rows from that slot on; -1 if not as many.
+
+        They are the rows themselves, or with a frame stack those that lose their oldest frame: as many as come, side by
+        side, from the answer on. -1 also unless each row that comes is an anchor at once.
+        """
+        older, timeline, eligible = self._older, self._timeline, self.eligibility
+        if older is None or self._has_draw_limit:
+            return -1
+        count = timeline.streams
+        if not older:
+            return slot if eligible.all_are(eligibility.READABLE, slot, count) else -1
+        lost = (slot + older * count) % timeline.capacity
+        # A row that has lost its older frames and is no anchor any more; what is lost now is the last that needs it.
+        is_usual = (
+            timeline.are_streams_in_turn
+            and (older + 1) * count <= timeline.capacity
+            and lost + count <= timeline.capacity
+            and eligible.all_are(0, slot, count)
+            and eligible.all_are(eligibility.READABLE, lost, count)
+            and timeline.are_of_one_episode(slot, lost, count)
+        )
+        return lost if is_usual else -1
+
+    def turned(self, slot: int, lost: int | None) -> None:
+        """Hears that a turn has come to the rows from that slot on, and which anchors went with it."""
+        count = self._timeline.streams
+        if lost != slot:
+            self.eligibility.turn(slot, count, lost)
+        if lost is not None:
+            self.sampler.turned(lost, slot, count)
+        elif count == 1:
+            self.sampler.added_one(slot)
+        else:
+            self.sampler.added(np.arange(slot, slot + count))
+
+    def evicting_one(self, slot: int) -> None:
+        """Hears that the row in `slot`, the oldest, is about to go."""
+        sampler = self.sampler
+        if self._loses_more:
+            for lost in self._window.lost_one(self._timeline, slot):
+                if self.eligibility.unset_readable(lost):
+                    sampler.removed_one(lost)
+        if self.eligibility.forget_one(slot):
+            sampler.removed_one(slot)
+        sampler.overwritten_one(slot)
+        if self._has_draw_limit:
+            self._draw_limit.forget(slot)
+
+    def written_one(self, slot: int, completed: Sequence[int], ended: Sequence[int]) -> None:
+        """Hears that a row has come to `slot`; the rest is as in a `timeline.Change`."""
+        for readable in self._window.readable_since_one(self._timeline, slot, completed, ended):
+            if self.eligibility.set_readable(readable):
+                self.sampler.added_one(readable)
+
     def written(self, change: timeline_lib.Change) -> None:
         """Hears which rows have come."""
-        slots = self._window.candidates(self._timeline, change)
-        slots = slots[self._window.is_readable(self._timeline, slots)]
+        slots = self._window.readable_since(self._timeline, change)
         entered, _ = self.eligibility.set(eligibility.READABLE, slots)
         self.sampler.added(entered)
 

@@ -71,7 +71,7 @@ class DrawLimit:
             size -= len(drawn)
         return samplers.Draw(np.concatenate(slots), np.concatenate(probabilities)), np.concatenate(importance)
 
-    def forget(self, slots: Ints) -> None:
+    def forget(self, slots: Ints | int) -> None:
         """Counts anew in `slots`: other rows come there."""
         if self._most is not None:
             self._times[slots] = 0

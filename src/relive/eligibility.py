@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from relive import derived
 from relive import errors
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -21,13 +22,19 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 READABLE, BARRED, SPENT = 1, 2, 4
 
 
-class Eligibility:
+class Eligibility(derived.Derived):
     """The facts about the anchors in `capacity` slots; `len` is how many are eligible."""
+
+    _DERIVED = ("_fact",)
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._facts = np.zeros(capacity, np.uint8)
         self._num_eligible = 0
+        self._derive()
+
+    def _derive(self) -> None:
+        self._fact = self._facts.data
 
     def __len__(self) -> int:
         """Answers how many anchors are eligible."""
@@ -56,6 +63,47 @@ class Eligibility:
     def forget(self, slots: Ints) -> Ints:
         """Forgets all about `slots`, which are distinct: other rows come there. Answers what ceased to be eligible."""
         return self._change(slots, np.zeros(len(slots), np.uint8))[1]
+
+    # Of one anchor, in plain numbers: `relive bench --workload add`.
+
+    def set_readable(self, slot: int) -> bool:
+        """Says that the window in `slot` is there; answers whether the anchor became eligible."""
+        before = self._fact[slot]
+        self._fact[slot] = before | READABLE
+        became = before == 0
+        self._num_eligible += became
+        return became
+
+    def unset_readable(self, slot: int) -> bool:
+        """Says that it is not there; answers whether the anchor ceased to be eligible."""
+        before = self._fact[slot]
+        self._fact[slot] = before & ~READABLE
+        ceased = before == READABLE
+        self._num_eligible -= ceased
+        return ceased
+
+    def forget_one(self, slot: int) -> bool:
+        """Forgets all about `slot`; answers whether the anchor ceased to be eligible."""
+        ceased = self._fact[slot] == READABLE
+        self._fact[slot] = 0
+        self._num_eligible -= ceased
+        return ceased
+
+    # Of `count` anchors side by side: `relive bench --workload extend`.
+
+    def all_are(self, facts: int, first: int, count: int) -> bool:
+        """Answers whether just those facts hold of each anchor from `first` on."""
+        if count == 1:
+            return self._fact[first] == facts
+        return self._fact[first : first + count].tobytes() == bytes((facts,)) * count
+
+    def turn(self, first: int, count: int, lost: int | None) -> None:
+        """Makes anchors of which no fact holds eligible, and if any are lost those from `lost` on the other way."""
+        if lost is None:
+            self._num_eligible += count
+        else:
+            self._facts[lost : lost + count] = 0
+        self._facts[first : first + count] = READABLE
 
     def _change(self, slots: Ints, after: npt.NDArray[np.uint8]) -> tuple[Ints, Ints]:
         was = self._facts[slots] == READABLE

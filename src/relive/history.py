@@ -7,21 +7,25 @@ So an episode of T steps takes T + 1 observations, and the observation after any
 the tail of the episode.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from relive import errors
+from relive import row_bytes
 from relive import schema as schema_lib
 from relive import storage as storage_lib
+from relive import tails as tails_lib
 from relive import timeline as timeline_lib
 
 Array: TypeAlias = npt.NDArray[Any]
 Columns: TypeAlias = dict[str, Array]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
+
+
+_ALL = -1
 
 
 class History:
@@ -33,19 +37,38 @@ class History:
 
     Attributes:
         timeline: Which row follows which.
+        observation_paths: The paths of the observation's fields, once it is known what a step holds.
+        other_paths: Those of the action, the reward and the extras.
     """
+
+    observation_paths: tuple[str, ...] = ()
+    other_paths: tuple[str, ...] = ()
 
     def __init__(self, capacity: int, streams: int) -> None:
         self.timeline = timeline_lib.Timeline(capacity, streams)
         self._storage: storage_lib.Storage | None = None
-        self._tails: Columns = {}
+        self._rows: row_bytes.RowBytes | None = None
+        self._tails = tails_lib.Tails((), self.timeline)
+        self._write_row: Callable[[int, row_bytes.Row], None]
+        # The bytes of what was announced: of single streams, and of all of them under the name of `_ALL`.
+        self._announced: dict[int, row_bytes.Row] = {}
+        self._all = 0 if streams == 1 else _ALL
+        self._turns = False
 
     def begin(self, storage: storage_lib.Storage) -> None:
         """Says where the columns are; before that there is nothing to write to or to read."""
         self._storage = storage
+        self._rows = rows = row_bytes.RowBytes(storage.schema)
         fields = storage.schema.fields
-        for path in storage.schema.observation_paths:
-            self._tails[path] = np.zeros((0, *fields[path].shape), fields[path].dtype)
+        self.observation_paths = storage.schema.observation_paths
+        self.other_paths = tuple(path for path in fields if path not in self.observation_paths)
+        blocks = [{path: fields[path] for path in paths} for paths in rows.observation_blocks]
+        self._tails = tails_lib.Tails(blocks, self.timeline)
+        self._write_row = self._write_columns
+        if isinstance(storage, storage_lib.ColumnStorage) and type(storage).write is storage_lib.ColumnStorage.write:
+            self._write_row = storage.write_row
+            # Elsewhere a write may fail, and a turn writes before it evicts.
+            self._turns = True
 
     @property
     def has_begun(self) -> bool:
@@ -63,21 +86,67 @@ class History:
         """What is in them."""
         return self.storage.schema
 
+    @property
+    def rows(self) -> row_bytes.RowBytes | None:
+        """What makes the bytes of a row; None until it is known what a step holds."""
+        return self._rows
+
     # Writing: what is given was checked before.
 
-    def is_spliced(self, streams: Ints, rows: Mapping[str, Array]) -> Bools:
+    def is_spliced(self, streams: Ints, rows: Mapping[str, Array]) -> Bools | None:
         """Answers of each of `streams` [k] whether its open episode cannot go on with the observations of `rows`.
 
-        That is where the observation after its newest step is known, and is another one.
+        That is where the observation after its newest step is known, and is another one. None if it is nowhere.
         """
-        handles = self.timeline.open_handles(streams)
-        known = handles >= 0
-        known[known] = self.timeline.episodes.has_tail[handles[known]]
-        differs = np.zeros(len(streams), np.bool_)
-        if known.any():
-            for path, tails in self._tails.items():
-                differs[known] |= _differ(tails[handles[known]], rows[path][known])
-        return differs
+        chosen = self.timeline.chosen(streams)
+        if all(column[chosen].tobytes() == rows[path].tobytes() for path, column in self._tails.open.items()):
+            return None
+        known = self.timeline.are_announced(streams)
+        known[known] = self._tails.differ(streams[known], {path: rows[path][known] for path in self._tails.open})
+        return known if known.any() else None
+
+    def is_spliced_one(self, stream: int, row: row_bytes.Row) -> bool:
+        """Does what `is_spliced` does for one stream, with the bytes of each block of the row."""
+        announced = self._announced.get(stream)
+        if announced is not None and announced == row[: len(announced)]:
+            return False
+        if not self.timeline.are_announced(np.array([stream]))[0]:
+            return False
+        assert self._rows is not None
+        return self.is_spliced(np.array([stream]), self._rows.columns(row, 1)) is not None
+
+    def turning_slot(self, row: row_bytes.Row) -> int:
+        """Answers where `turn` may write the next rows of all streams, given as the bytes of each block; -1 if not.
+
+        An episode that goes on must begin with the observation that was announced.
+        """
+        if not self._turns:
+            return -1
+        announced = self._announced.get(self._all)
+        is_known = announced is not None and announced == row[: len(announced)]
+        return self.timeline.turning_slot() if is_known or not self._are_spliced(row) else -1
+
+    def _are_spliced(self, row: row_bytes.Row) -> bool:
+        """Answers whether the open episode of a stream cannot go on with the rows of all streams."""
+        assert self._rows is not None
+        streams = np.flatnonzero(self.timeline.are_announced(np.arange(self.timeline.streams)))
+        columns = self._rows.columns(row, self.timeline.streams)
+        return bool(self._tails.differ(streams, {path: columns[path][streams] for path in self._tails.open}).any())
+
+    def turn(
+        self, slot: int, row: row_bytes.Row, next_row: row_bytes.Row, has_ended: Bools | None, terminated: Bools
+    ) -> None:
+        """Adds one row to every stream from that slot on, given as the bytes of each block, and what comes after."""
+        self._write_row(slot, row)
+        self._tails.announce_one(0, next_row)
+        self._announced[self._all] = next_row
+        handles = self.timeline.turn(slot, has_ended, terminated)
+        if has_ended is not None:
+            self._tails.put(handles, {path: column[has_ended] for path, column in self._tails.open.items()})
+
+    def announced(self, next_row: row_bytes.Row) -> None:
+        """Hears the bytes of what `append` has announced for all streams."""
+        self._announced[self._all] = next_row
 
     def append(
         self,
@@ -85,7 +154,7 @@ class History:
         rows: Mapping[str, Array],
         next_rows: Mapping[str, Array] | None,
         *,
-        cuts: Bools,
+        cuts: Bools | None,
         terminated: Bools,
         truncated: Bools,
     ) -> timeline_lib.Change:
@@ -95,18 +164,57 @@ class History:
             streams: Where; distinct.
             rows: All columns [k, ...].
             next_rows: The columns of the observation after each of them [k, ...], None where it is not known yet.
-            cuts: Whether the open episode there ends as truncated before the row, which begins another [k].
+            cuts: Whether the open episode there ends as truncated before the row, which begins another [k]; None for
+                nowhere.
             terminated: Whether the episode terminates with the row [k].
             truncated: Whether it is truncated with it [k].
         """
         self.storage.write(self.timeline.free_slots(len(streams)), rows)
-        knows_next = np.full(len(streams), next_rows is not None)
+        if cuts is not None:
+            self._tails.keep(streams[cuts])
         change = self.timeline.append(
-            streams, cuts=cuts, knows_next=knows_next, terminated=terminated, truncated=truncated
+            streams, cuts=cuts, knows_next=next_rows is not None, terminated=terminated, truncated=truncated
         )
+        self._announced.clear()
         if next_rows is not None:
-            self._write_tails(change.handles, next_rows)
+            self._tails.announce(self.timeline.chosen(streams), next_rows)
+            if len(change.ended):
+                has_ended = terminated | truncated
+                ended_rows = {path: next_rows[path][has_ended] for path in next_rows}
+                self._tails.put(change.handles[has_ended], ended_rows)
         return change
+
+    def append_one(
+        self,
+        stream: int,
+        row: row_bytes.Row,
+        next_row: row_bytes.Row | None,
+        cuts: bool,
+        terminated: bool,
+        truncated: bool,
+    ) -> tuple[int, Sequence[int], Sequence[int]]:
+        """Does what `append` does for one stream, with the bytes of each block; answers as the timeline does."""
+        timeline, tails = self.timeline, self._tails
+        self._write_row(timeline.next_key % timeline.capacity, row)
+        if cuts:
+            tails.keep(np.array([stream]))
+        written = timeline.append_one(stream, cuts, next_row is not None, terminated, truncated)
+        if self._all == _ALL:
+            self._announced.pop(_ALL, None)
+        if next_row is None:
+            self._announced.pop(stream, None)
+            return written
+        tails.announce_one(stream, next_row)
+        self._announced[stream] = next_row
+        if terminated or truncated:
+            tails.put_open(stream, written[2][-1])
+        return written
+
+    def _write_columns(self, slot: int, row: row_bytes.Row) -> None:
+        """Writes the bytes of each block of one row to a storage that takes columns."""
+        assert self._rows is not None
+        columns = self._rows.columns(row, 1)
+        self.storage.write(slot, {path: column[0] for path, column in columns.items()})
 
     def append_episode(
         self, stream: int, rows: Mapping[str, Array], last_rows: Mapping[str, Array], *, is_terminated: bool
@@ -114,68 +222,37 @@ class History:
         """Adds an ended episode of T steps to the stream: all columns [T, ...] and its final observation [1, ...]."""
         length = len(rows["reward"])
         self.storage.write(self.timeline.free_slots(length), rows)
+        self._tails.keep(np.array([stream]))
         change = self.timeline.append_episode(stream, length, is_terminated=is_terminated)
-        self._write_tails(change.handles[:1], last_rows)
+        self._announced.clear()
+        self._tails.put(change.handles[:1], last_rows)
         return change
-
-    def _write_tails(self, handles: Ints, next_rows: Mapping[str, Array]) -> None:
-        room = self.timeline.episodes.room
-        for path, tails in self._tails.items():
-            if len(tails) < room:
-                more = np.zeros((room - len(tails), *tails.shape[1:]), tails.dtype)
-                tails = self._tails[path] = np.concatenate([tails, more])
-            tails[handles] = next_rows[path]
 
     # Reading.
 
     def observations(self, slots: Ints) -> Columns:
         """Answers fresh copies of the observation columns of the rows in `slots`."""
-        return self.storage.read(slots, self.schema.observation_paths)
+        return self.storage.read(slots, self.observation_paths)
 
     def tails(self, handles: Ints) -> Columns:
         """Answers the observation after the newest step of each of those episodes [k, ...].
 
         Zeros where an episode terminated and nobody gave it: nothing is to be bootstrapped from it.
         """
-        has_tail = self.timeline.episodes.has_tail[handles]
-        columns = {}
-        for path, tails in self._tails.items():
-            column = np.zeros((len(handles), *tails.shape[1:]), tails.dtype)
-            column[has_tail] = tails[handles[has_tail]]
-            columns[path] = column
-        return columns
+        return self._tails.read(handles)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the columns, of the tails beside them and of the timeline."""
         columns = self.schema.nbytes * self.storage.capacity if self.has_begun else 0
-        return columns + sum(tails.nbytes for tails in self._tails.values()) + self.timeline.nbytes
+        return columns + self._tails.nbytes + self.timeline.nbytes
 
     def clear(self) -> None:
         """Forgets every row."""
+        self._announced.clear()
         self.timeline.clear()
 
     def check(self) -> None:
         """Raises CorruptionError if the timeline is not in order, or a tail has no place."""
         self.timeline.check()
-        episodes = self.timeline.episodes
-        with_tail = episodes.handles()[episodes.has_tail[episodes.handles()]]
-        if any(len(tails) <= with_tail.max(initial=-1) for tails in self._tails.values()):
-            raise errors.CorruptionError("an episode has a final observation that is nowhere")
-
-
-def _differ(these: Array, those: Array) -> Bools:
-    """Answers whether the rows [k, ...] are unequal; what is not equal to itself, such as NaN, is here."""
-    if these.tobytes() == those.tobytes():
-        return np.zeros(len(these), np.bool_)
-    shape = (len(these), -1, these.itemsize)
-    is_same = _bytes_of(these, shape) == _bytes_of(those, shape)
-    is_equal = is_same.all(axis=2) | (these == those).reshape(shape[:2])
-    if these.dtype.kind in "fc":  # Not every NaN has the same bytes.
-        is_equal |= (np.isnan(these) & np.isnan(those)).reshape(shape[:2])
-    return np.asarray(~is_equal.all(axis=1))
-
-
-def _bytes_of(values: Array, shape: tuple[int, ...]) -> Array:
-    """Answers the bytes of contiguous values, in that shape."""
-    return np.frombuffer(values.tobytes(), np.uint8).reshape(shape)
+        self._tails.check()

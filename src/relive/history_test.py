@@ -14,7 +14,7 @@ def history() -> history_lib.History:
     rows = schema.rows({"x": [[0.0, 0.0]], "y": [0]}, [0], [0.0], {}, (1,))
     next_rows = schema.observation_rows("next_observation", {"x": [[np.nan, 1.0]], "y": [1]}, (1,))
     never = np.array([False])
-    made.append(np.array([1]), rows, next_rows, cuts=never, terminated=never, truncated=never)
+    made.append(np.array([1]), rows, next_rows, cuts=None, terminated=never, truncated=never)
     return made
 
 
@@ -22,15 +22,17 @@ def test_only_another_observation_than_the_one_announced_splices() -> None:
     made = history()
     streams = np.array([0, 1, 2])
     same = {"observation/x": np.array([[9, 9], [np.nan, 1], [9, 9]], np.float32), "observation/y": np.array([9, 1, 9])}
-    assert made.is_spliced(streams, same).tolist() == [False, False, False]
+    assert made.is_spliced(streams, same) is None
     for path, other in [
         ("observation/x", np.array([[9, 9], [np.nan, 2], [9, 9]], np.float32)),
         ("observation/x", np.array([[9, 9], [0, 1], [9, 9]], np.float32)),
         ("observation/y", np.array([9, 2, 9])),
     ]:
-        assert made.is_spliced(streams, {**same, path: other}).tolist() == [False, True, False]
+        spliced = made.is_spliced(streams, {**same, path: other})
+        assert spliced is not None
+        assert spliced.tolist() == [False, True, False]
     minus = {**same, "observation/y": np.array([9, 1, 9])}
-    assert made.is_spliced(streams[::-1], minus).tolist() == [False, False, False]
+    assert made.is_spliced(streams[::-1], minus) is None
 
 
 def test_a_tail_that_nobody_gave_is_zeros_also_where_another_episode_left_one() -> None:
@@ -42,7 +44,7 @@ def test_a_tail_that_nobody_gave_is_zeros_also_where_another_episode_left_one() 
     made.clear()
     rows = schema.rows({"x": [[0.0, 0.0]], "y": [0]}, [0], [0.0], {}, (1,))
     never = np.array([False])
-    change = made.append(np.array([1]), rows, None, cuts=never, terminated=~never, truncated=never)
+    change = made.append(np.array([1]), rows, None, cuts=None, terminated=~never, truncated=never)
     assert change.handles.tolist() == handle.tolist(), "the place is used again"
     assert made.tails(change.handles)["observation/x"].tolist() == [[0.0, 0.0]]
     assert made.tails(change.handles)["observation/y"].tolist() == [0]
@@ -51,4 +53,9 @@ def test_a_tail_that_nobody_gave_is_zeros_also_where_another_episode_left_one() 
 def test_bytes_are_those_of_the_columns_the_tails_and_the_timeline() -> None:
     made = history()
     row, tail = 2 * 4 + 8 + 1 + 8, 2 * 4 + 8
-    assert made.nbytes == 4 * row + made.timeline.episodes.room * tail + made.timeline.nbytes
+    assert made.nbytes == 4 * row + 3 * tail + made.timeline.nbytes, "an open episode a stream"
+    rows = made.schema.rows({"x": [[0.0, 1.0]], "y": [1]}, [0], [0.0], {}, (1,))
+    made.append_episode(
+        0, rows, made.schema.observation_rows("", {"x": [[0.0, 1.0]], "y": [1]}, (1,)), is_terminated=True
+    )
+    assert made.nbytes == 4 * row + (3 + made.timeline.episodes.room) * tail + made.timeline.nbytes

@@ -167,6 +167,8 @@ class LimitedBuffer:
                 f"limiter must ask for at most {limit_name} = {limit} transitions, got {limiter!r}"
             )
         self.limiter = limiter
+        self.holds_inserts = type(limiter).can_insert is not MinSize.can_insert
+        """Whether `can_insert` may answer False."""
         self._counts = counts
 
     def can_insert(self) -> bool:

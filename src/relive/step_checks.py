@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from relive import checks
 from relive import errors
+from relive import row_bytes
 from relive import schema as schema_lib
 from relive import trees
 
@@ -16,6 +17,15 @@ Array: TypeAlias = npt.NDArray[Any]
 Columns: TypeAlias = Mapping[str, Array]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
+
+
+Round: TypeAlias = tuple[row_bytes.Row, row_bytes.Row]
+"""The bytes of a row of every stream, and of the next observations."""
+Flags: TypeAlias = bool | Bools | None
+_BOOL = np.dtype(np.bool_)
+_NOWHERE: Bools = np.zeros(0, np.bool_)
+OneStep: TypeAlias = tuple[schema_lib.Schema, int, row_bytes.Row, row_bytes.Row | None, bool, bool]
+"""The schema, the stream, the bytes of the row and of the next observation, terminated, truncated."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,41 +69,91 @@ class WholeEpisode:
 
 
 def one_step(
-    schema: schema_lib.Schema | None,
+    rows: row_bytes.RowBytes | None,
     num_streams: int,
     stream: Any,
-    fields: tuple[Any, Any, Any, Mapping[str, Any]],
+    observation: Any,
+    action: Any,
+    reward: Any,
     next_observation: Any,
     terminated: Any,
     truncated: Any,
-) -> Steps:
+    extras: Mapping[str, Any],
+) -> OneStep:
     """Answers the step that the arguments of `add` describe; its schema is inferred where there is none.
 
     Args:
-        schema: What the step must hold.
+        rows: What makes the bytes of a row; None while there is no schema.
         num_streams: How many streams there are.
         stream: Where it goes.
-        fields: Observation, action, reward and extras.
+        observation: The observation.
+        action: The action.
+        reward: The reward.
         next_observation: What came after it, or None.
         terminated: Whether the episode terminated with it.
         truncated: Whether it was truncated with it.
+        extras: The extras.
 
     Raises:
         SchemaError: A value does not fit its field.
         ArgumentError: Another argument breaks its rule.
     """
-    stream = _checked_stream(num_streams, stream)
-    terminated = checks.boolean("terminated", terminated)
-    truncated = checks.boolean("truncated", truncated)
+    if type(stream) is not int or not 0 <= stream < num_streams:
+        stream = _checked_stream(num_streams, stream)
+    if terminated is not False and terminated is not True:
+        terminated = checks.boolean("terminated", terminated)
+    if truncated is not False and truncated is not True:
+        truncated = checks.boolean("truncated", truncated)
     if truncated and not terminated and next_observation is None:
         raise errors.ArgumentError("next_observation must be given with a truncated step, got None")
-    observation, action, reward, extras = fields
-    schema = schema or schema_lib.Schema.from_example(observation, action, reward, extras=extras)
-    rows = schema.rows(observation, action, reward, extras, ())
-    next_rows = None
-    if next_observation is not None:
-        next_rows = _one_row(schema.observation_rows("next_observation", next_observation, ()))
-    return Steps(schema, np.array([stream]), _one_row(rows), next_rows, np.array([terminated]), np.array([truncated]))
+    if rows is None:
+        rows = row_bytes.RowBytes(schema_lib.Schema.from_example(observation, action, reward, extras=extras))
+    row = rows.row(observation, action, reward, extras)
+    next_row = None if next_observation is None else rows.observation("next_observation", next_observation)
+    return rows.schema, stream, row, next_row, terminated, truncated
+
+
+def round_of_steps(
+    rows: row_bytes.RowBytes | None,
+    num_streams: int,
+    observation: Any,
+    action: Any,
+    reward: Any,
+    next_observation: Any,
+    terminated: Any,
+    truncated: Any,
+    extras: Mapping[str, Any],
+) -> Round | None:
+    """Answers a step of every stream, where it is easily had; None where not, as where something is wrong."""
+    if rows is None:
+        return None
+    for bools in (terminated, truncated):
+        is_usual = type(bools) is np.ndarray and bools.dtype is _BOOL and bools.shape == (num_streams,)
+        if not is_usual and bools is not None:
+            return None
+    next_row = rows.of_round_observation(num_streams, next_observation)
+    row = rows.of_round(num_streams, observation, action, reward, extras)
+    return None if row is None or next_row is None else (row, next_row)
+
+
+def ends(num_streams: int, terminated: Flags, truncated: Flags) -> tuple[Bools, Bools | None]:
+    """Answers where the episode terminates with a step of every stream, and where it ends; None for nowhere.
+
+    Args:
+        num_streams: How many streams there are.
+        terminated: A bool of one stream, or bools of all of them [S]; None for nowhere.
+        truncated: The same.
+    """
+    if _are_nowhere(terminated) and _are_nowhere(truncated):
+        return _NOWHERE, None
+    there = np.zeros(num_streams, np.bool_)
+    terminates = there if terminated is None else there | terminated
+    return terminates, terminates if truncated is None else terminates | truncated
+
+
+def _are_nowhere(flags: Flags) -> bool:
+    """Answers whether none of them is set."""
+    return flags is None or flags is False or (flags is not True and b"\x01" not in flags.tobytes())
 
 
 def step_of_each(
@@ -167,8 +227,3 @@ def _checked_streams(num_streams: int, streams: Any) -> Ints:
     if len(np.unique(numbers)) < len(numbers):
         raise errors.ArgumentError(f"streams must be distinct, got {checks.shown(numbers.tolist())}")
     return numbers
-
-
-def _one_row(columns: Columns) -> Columns:
-    """Answers the columns of one row [1, ...]."""
-    return {path: column[np.newaxis] for path, column in columns.items()}

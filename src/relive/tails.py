@@ -1,0 +1,144 @@
+"""The observation after the newest step of each episode: of the open ones by stream, of the ended ones by handle.
+
+open     announced with the newest step, if it was; replaced by each step that follows
+ended    moved to a table as long as that of the episodes
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import derived
+from relive import episode_table
+from relive import errors
+from relive import flags
+from relive import schema as schema_lib
+from relive import timeline as timeline_lib
+
+Array: TypeAlias = npt.NDArray[Any]
+Columns: TypeAlias = dict[str, Array]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+
+class Tails(derived.Derived):
+    """The columns of those observations.
+
+    Args:
+        blocks: The fields of an observation by path, those that lie side by side in each block of its bytes.
+        timeline: Whose episodes they are of.
+
+    Attributes:
+        open: The columns of the open episodes, by stream.
+    """
+
+    _DERIVED = ("open", "_memories")
+
+    def __init__(self, blocks: Sequence[Mapping[str, schema_lib.Field]], timeline: timeline_lib.Timeline) -> None:
+        self._timeline = timeline
+        self._dtypes = [
+            np.dtype([(path, field.dtype, field.shape) for path, field in fields.items()]) for fields in blocks
+        ]
+        self._blocks = [bytearray(timeline.streams * dtype.itemsize) for dtype in self._dtypes]
+        self._derive()
+        self._ended: Columns = {}
+        for path, column in self.open.items():
+            self._ended[path] = np.zeros((0, *column.shape[1:]), column.dtype)
+
+    def _derive(self) -> None:
+        self.open: Columns = {}
+        self._memories: list[tuple[memoryview, int]] = []
+        for dtype, block in zip(self._dtypes, self._blocks, strict=True):
+            self._memories.append((memoryview(block), dtype.itemsize))
+            array: Array = np.ndarray(self._timeline.streams, dtype, block)
+            self.open |= {path: array[path] for path in dtype.names or ()}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns."""
+        return sum(column.nbytes for columns in (self.open, self._ended) for column in columns.values())
+
+    # Writing.
+
+    def announce(self, streams: timeline_lib.Run, rows: Mapping[str, Array]) -> None:
+        """Says what comes after the newest step of the open episodes in `streams` [k]."""
+        for path, column in self.open.items():
+            column[streams] = rows[path]
+
+    def announce_one(self, stream: int, row: Sequence[bytes]) -> None:
+        """Says it of one stream, or of several from that one on, with the bytes of each block."""
+        for block, (memory, size) in enumerate(self._memories):  # Faster than zip(strict=True).
+            values = row[block]
+            memory[stream * size : stream * size + len(values)] = values
+
+    def keep(self, streams: Ints) -> None:
+        """Moves to the table what was announced in `streams` [k], whose open episodes are about to end."""
+        handles = self._timeline.open_handles(streams)
+        self.put(handles[handles >= 0], {path: column[streams[handles >= 0]] for path, column in self.open.items()})
+
+    def put(self, handles: Ints, rows: Mapping[str, Array]) -> None:
+        """Says what came after the last step of those ended episodes [k]."""
+        room = self._timeline.num_handles
+        for path, column in self._ended.items():
+            if len(column) < room:
+                more = np.zeros((room - len(column), *column.shape[1:]), column.dtype)
+                column = self._ended[path] = np.concatenate([column, more])
+            column[handles] = rows[path]
+
+    def put_open(self, stream: int, handle: int) -> None:
+        """Says that what was announced in the stream came after the last step of an episode that has ended."""
+        self.put(np.array([handle]), {path: column[stream : stream + 1] for path, column in self.open.items()})
+
+    # Reading.
+
+    def differ(self, streams: Ints, rows: Mapping[str, Array]) -> Bools:
+        """Answers of each of `streams` [k] whether `rows` are not what was announced there."""
+        differs = np.zeros(len(streams), np.bool_)
+        for path, column in self.open.items():
+            differs |= _differ(column[streams], rows[path])
+        return differs
+
+    def read(self, handles: Ints) -> Columns:
+        """Answers the observation after the newest step of each of those episodes [k, ...].
+
+        Zeros where an episode terminated and nobody gave it: nothing is to be bootstrapped from it.
+        """
+        episodes = self._timeline.episodes
+        has_tail, is_open = episodes.has_tail[handles], episodes.end[handles] == episode_table.OPEN
+        if flags.all_set(has_tail) and not flags.any_set(is_open):
+            return {path: column.take(handles, axis=0) for path, column in self._ended.items()}
+        ended = has_tail & ~is_open
+        streams = episodes.stream[handles[is_open]]
+        columns = {}
+        for path, column in self.open.items():
+            tails = columns[path] = np.zeros((len(handles), *column.shape[1:]), column.dtype)
+            tails[is_open] = column[streams]
+            tails[ended] = self._ended[path][handles[ended]]
+        return columns
+
+    def check(self) -> None:
+        """Raises CorruptionError if the tail of an ended episode has no place."""
+        episodes = self._timeline.episodes
+        handles = episodes.handles()
+        with_tail = handles[episodes.has_tail[handles] & ~self._timeline.is_open(handles)]
+        if any(len(column) <= with_tail.max(initial=-1) for column in self._ended.values()):
+            raise errors.CorruptionError("an episode has a final observation that is nowhere")
+
+
+def _differ(these: Array, those: Array) -> Bools:
+    """Answers whether the rows [k, ...] are unequal; what is not equal to itself, such as NaN, is here."""
+    if these.tobytes() == those.tobytes():
+        return np.zeros(len(these), np.bool_)
+    shape = (len(these), -1, these.itemsize)
+    is_same = _bytes_of(these, shape) == _bytes_of(those, shape)
+    is_equal = is_same.all(axis=2) | (these == those).reshape(shape[:2])
+    if these.dtype.kind in "fc":  # Not every NaN has the same bytes.
+        is_equal |= (np.isnan(these) & np.isnan(those)).reshape(shape[:2])
+    return np.asarray(~is_equal.all(axis=1))
+
+
+def _bytes_of(values: Array, shape: tuple[int, ...]) -> Array:
+    """Answers the bytes of contiguous values, in that shape."""
+    return np.frombuffer(values.tobytes(), np.uint8).reshape(shape)

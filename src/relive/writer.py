@@ -1,0 +1,121 @@
+"""How steps come into a buffer of columns: room is made, they are written, and what can be drawn now is said.
+
+    turn       a step of every stream at once, where nothing is in the way: all that most calls need
+    the rest   make_room, then History.append, append_one or append_episode, then written
+
+What a turn does the rest does too, several times slower.
+"""
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import anchors as anchors_lib
+from relive import column_stats
+from relive import errors
+from relive import history as history_lib
+from relive import limiters
+from relive import prefetch
+from relive import row_bytes
+from relive import schema as schema_lib
+from relive import step_checks
+from relive import storage
+from relive import timeline as timeline_lib
+
+Keys: TypeAlias = npt.NDArray[np.int64]
+
+
+class Writer:
+    """Writes to one buffer; what it is given was checked before.
+
+    Args:
+        history: The steps.
+        anchors: Which of them may be drawn.
+        limited: Says when a step may be added.
+        counters: What is counted.
+        gathers: Those that read what is there; nothing is written before they have ended.
+    """
+
+    def __init__(
+        self,
+        history: history_lib.History,
+        anchors: anchors_lib.Anchors,
+        limited: limiters.LimitedBuffer,
+        counters: column_stats.Counters,
+        gathers: prefetch.Gathers,
+    ) -> None:
+        self._history = history
+        self._timeline = history.timeline
+        self._anchors = anchors
+        self._limited = limited
+        self._counters = counters
+        self._gathers = gathers
+
+    def turn(
+        self,
+        call: str,
+        row: row_bytes.Row,
+        next_row: row_bytes.Row,
+        terminated: step_checks.Flags,
+        truncated: step_checks.Flags,
+    ) -> bool:
+        """Adds the next step of every stream in one go, or answers False and has changed nothing.
+
+        That is where an open episode does not go on with what was announced, where a row waits for its next
+        observation, where the rows wrap around the ring, and where anchors come and go by another rule than one by one.
+
+        Args:
+            call: Who adds them.
+            row: The bytes of each block of the rows of all streams.
+            next_row: Those of the observations after them.
+            terminated: Whether the episodes terminate with them.
+            truncated: Whether they are truncated with them.
+
+        Raises:
+            NotReadyError: The limiter holds inserts back.
+        """
+        self._require_insert(call)
+        timeline = self._timeline
+        slot = self._history.turning_slot(row)
+        if slot < 0:
+            return False
+        lost = None
+        if timeline.is_full:
+            lost = self._anchors.lost_in_turn(slot)
+            if lost < 0:
+                return False
+        elif not self._anchors.turns:
+            return False
+        terminates, has_ended = step_checks.ends(timeline.streams, terminated, truncated)
+        self._history.turn(slot, row, next_row, has_ended, terminates)
+        self._anchors.turned(slot, lost)
+        self._counters.inserted += timeline.streams
+        return True
+
+    def make_room(self, call: str, schema: schema_lib.Schema, count: int) -> None:
+        """Evicts the oldest rows until `count` more have room; raises NotReadyError if none may be added now."""
+        self._require_insert(call)
+        timeline = self._timeline
+        if not self._history.has_begun:
+            self._history.begin(storage.ColumnStorage(schema, timeline.capacity))
+        surplus = len(timeline) + count - timeline.capacity
+        if surplus == 1:
+            self._anchors.evicting_one(timeline.oldest_key % timeline.capacity)
+            timeline.evict(1)
+        elif surplus > 1:
+            self._anchors.evicting(timeline.oldest_slots(surplus))
+            timeline.evict(surplus)
+
+    def written(self, change: timeline_lib.Change) -> Keys:
+        """Counts the new rows, lets them be drawn, and answers their keys [k]."""
+        self._counters.inserted += len(change.slots)
+        self._anchors.written(change)
+        return self._timeline.keys(change.slots)
+
+    def _require_insert(self, call: str) -> None:
+        """Raises NotReadyError if no step may be added now; waits for the gathers under way."""
+        if self._limited.holds_inserts and not self._limited.can_insert():
+            raise errors.NotReadyError(f"{call} held back by {self._limited.limiter!r}: draw samples first")
+        if self._gathers.ends:
+            self._gathers.finish()
