@@ -9,6 +9,8 @@
 Ring, prioritized and sequence buffers are this one with another window and another sampler.
 """
 
+from collections.abc import Callable
+import functools
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
@@ -22,13 +24,14 @@ from relive import episode_table
 from relive import errors
 from relive import history as history_lib
 from relive import limiters
+from relive import prefetch as prefetch_lib
 from relive import prioritized_sampler
 from relive import samplers
 from relive import schema as schema_lib
 from relive import step_checks
 from relive import storage as storage_lib
-from relive import timeline as timeline_lib
 from relive import windows
+from relive import writer
 
 Array: TypeAlias = npt.NDArray[Any]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -95,6 +98,8 @@ class ColumnReplayBuffer(Generic[Batch]):
         self._anchors = anchors.Anchors(self._history.timeline, window, sampler, max_times_sampled)
         self._counters = column_stats.Counters(eligible=self._anchors.eligibility)
         self._limited = limiters.LimitedBuffer(limiter, self._counters, "capacity", capacity)
+        self._gathers = prefetch_lib.Gathers()
+        self._writer = writer.Writer(self._history, self._anchors, self._limited, self._counters, self._gathers)
         if storage is None and schema is not None:
             storage = storage_lib.ColumnStorage(schema, capacity)
         if storage is not None:
@@ -197,9 +202,30 @@ class ColumnReplayBuffer(Generic[Batch]):
             ArgumentError: Another argument breaks its rule.
             NotReadyError: The limiter holds inserts back.
         """
-        fields = (observation, action, reward, extras)
-        steps = step_checks.one_step(self.schema, self.streams, stream, fields, next_observation, terminated, truncated)
-        return int(self._append("add", steps)[0])
+        history = self._history
+        streams = history.timeline.streams
+        schema, stream, row, next_row, terminated, truncated = step_checks.one_step(
+            history.rows,
+            streams,
+            stream,
+            observation,
+            action,
+            reward,
+            next_observation,
+            terminated,
+            truncated,
+            extras,
+        )
+        if streams == 1 and next_row is not None and self._writer.turn("add", row, next_row, terminated, truncated):
+            return history.timeline.next_key - 1
+        self._writer.make_room("add", schema, 1)
+        cuts = history.is_spliced_one(stream, row)
+        slot, completed, ended = history.append_one(stream, row, next_row, cuts, terminated, truncated)
+        counters = self._counters
+        counters.inserted += 1
+        counters.spliced_episodes += cuts
+        self._anchors.written_one(slot, completed, ended)
+        return history.timeline.next_key - 1
 
     def extend(
         self,
@@ -230,11 +256,34 @@ class ColumnReplayBuffer(Generic[Batch]):
             ArgumentError: Another argument breaks its rule.
             NotReadyError: The limiter holds inserts back; it is asked once for all steps of the call.
         """
+        history = self._history
+        count = history.timeline.streams
+        going_on = None
+        if streams is None:
+            going_on = step_checks.round_of_steps(
+                history.rows, count, observation, action, reward, next_observation, terminated, truncated, extras
+            )
+        if going_on is not None and self._writer.turn("extend", *going_on, terminated, truncated):
+            return np.arange(history.timeline.next_key - count, history.timeline.next_key)
         fields = (observation, action, reward, extras)
         steps = step_checks.step_of_each(
             self.schema, self.streams, streams, fields, next_observation, terminated, truncated
         )
-        return self._append("extend", steps)
+        self._writer.make_room("extend", steps.schema, len(steps.streams))
+        cuts = history.is_spliced(steps.streams, steps.rows)
+        change = history.append(
+            steps.streams,
+            steps.rows,
+            steps.next_rows,
+            cuts=cuts,
+            terminated=steps.terminated,
+            truncated=steps.truncated,
+        )
+        if going_on is not None:
+            history.announced(going_on[1])
+        if cuts is not None:
+            self._counters.spliced_episodes += int(np.count_nonzero(cuts))
+        return self._writer.written(change)
 
     def add_episode(
         self, observations: Any, actions: Any, rewards: Any, terminated: bool, *, stream: int = 0, **extras: Any
@@ -256,48 +305,15 @@ class ColumnReplayBuffer(Generic[Batch]):
         """
         fields = (observations, actions, rewards, extras)
         episode = step_checks.whole_episode(self.schema, self.streams, self.capacity, stream, fields, terminated)
-        self._make_room("add_episode", episode.schema, len(rewards))
+        self._writer.make_room("add_episode", episode.schema, len(rewards))
         change = self._history.append_episode(
             episode.stream, episode.rows, episode.last_rows, is_terminated=episode.is_terminated
         )
-        return self._written(change)
+        return self._writer.written(change)
 
     def can_insert(self) -> bool:
         """Answers whether the limiter lets `add`, `extend` and `add_episode` pass now. O(1)."""
         return self._limited.can_insert()
-
-    def _append(self, call: str, steps: step_checks.Steps) -> Keys:
-        """Adds one step to each of some streams; every argument was checked."""
-        self._make_room(call, steps.schema, len(steps.streams))
-        cuts = self._history.is_spliced(steps.streams, steps.rows)
-        change = self._history.append(
-            steps.streams,
-            steps.rows,
-            steps.next_rows,
-            cuts=cuts,
-            terminated=steps.terminated,
-            truncated=steps.truncated,
-        )
-        self._counters.spliced_episodes += int(np.count_nonzero(cuts))
-        return self._written(change)
-
-    def _make_room(self, call: str, schema: schema_lib.Schema, count: int) -> None:
-        """Evicts the oldest rows until `count` more have room; raises NotReadyError if none may be added now."""
-        if not self.can_insert():
-            raise errors.NotReadyError(f"{call} held back by {self.limiter!r}: draw samples first")
-        if not self._history.has_begun:
-            self._history.begin(storage_lib.ColumnStorage(schema, self.capacity))
-        timeline = self._history.timeline
-        surplus = len(timeline) + count - timeline.capacity
-        if surplus > 0:
-            self._anchors.evicting(timeline.oldest_slots(surplus))
-            timeline.evict(surplus)
-
-    def _written(self, change: timeline_lib.Change) -> Keys:
-        """Counts the new rows, lets them be drawn, and answers their keys [k]."""
-        self._counters.inserted += len(change.slots)
-        self._anchors.written(change)
-        return self._history.timeline.keys(change.slots)
 
     # Drawing.
 
@@ -336,6 +352,27 @@ class ColumnReplayBuffer(Generic[Batch]):
         """
         return self._sample(self._window, batch_size, beta)
 
+    def batches(self, batch_size: int, *, prefetch: int = 2, beta: float | None = None) -> prefetch_lib.Batches[Batch]:
+        """Answers an endless iterator of what `sample` answers, gathered ahead in a thread while the learner works.
+
+        Batch i is drawn, and counted by the limiter and by max_times_sampled, when batch i - prefetch is handed out;
+        the first ones when the first is. It is what `sample` would have answered then: the same calls give the same
+        batches, and what was added, rated or cleared since is not in it. A call that writes steps waits for the gathers
+        under way, so let the learner work between `next` and `add`.
+
+        Where nothing can be drawn ahead, the next `next` tries again; it raises NotReadyError only once the batches
+        that were drawn ahead have been handed out. It also raises what a gather has raised, in the place of its batch.
+
+        Args:
+            batch_size: How many windows in a batch, B.
+            prefetch: How many batches are drawn ahead, each of which takes memory; 0 for plain `sample`, and no thread.
+            beta: As in `sample`.
+
+        Raises:
+            ArgumentError: An argument breaks its rule.
+        """
+        return self._batches(self._window, batch_size, prefetch, beta)
+
     def read(self, keys: Any, *, beta: float | None = None) -> Batch:
         """Answers the windows that start at the steps with those keys [B]; the rest is as in `sample`.
 
@@ -347,12 +384,31 @@ class ColumnReplayBuffer(Generic[Batch]):
 
     def _sample(self, window: windows.Window[Batch], batch_size: int, beta: float | None) -> Batch:
         """Draws batch_size anchors and answers their windows."""
+        return self._drawn(window, batch_size, beta)()
+
+    def _batches(
+        self, window: windows.Window[Batch], batch_size: int, prefetch: int, beta: float | None
+    ) -> prefetch_lib.Batches[Batch]:
+        """Answers an iterator of what `_sample` answers."""
+        batch_size = self._limited.checked_batch_size(batch_size)
+        self.sampler.weights(np.zeros(0), beta)  # Refuses a wrong beta at once.
+
+        def draw() -> Callable[[], Batch]:
+            gather = self._drawn(window, batch_size, beta)
+            # Asking for the table of episodes brings it up to date: now, so that no gather changes anything.
+            _ = self._history.timeline.episodes
+            return gather
+
+        return prefetch_lib.Batches(draw, self._gathers, prefetch)
+
+    def _drawn(self, window: windows.Window[Batch], batch_size: int, beta: float | None) -> Callable[[], Batch]:
+        """Draws batch_size anchors, and answers what gathers their windows; no step may be written before it has."""
         batch_size = self._limited.checked_batch_size(batch_size)
         self.sampler.weights(np.zeros(0), beta)  # Refuses a wrong beta before anything is drawn.
         (slots, probabilities), importance = self._draw(batch_size)
         weights = self.sampler.weights(importance, beta)
         self.sampler.drawn()
-        return window.read(self._history, slots, probabilities, weights)
+        return functools.partial(window.read, self._history, slots, probabilities, weights)
 
     def _read(self, window: windows.Window[Batch], keys: Any, beta: float | None) -> Batch:
         """Answers the windows that start at those keys [B]."""
@@ -482,6 +538,7 @@ class ColumnReplayBuffer(Generic[Batch]):
 
         Keys and the counters of `get_stats` go on, as does the largest priority so far; the generator is not reset.
         """
+        self._gathers.finish()
         self._anchors.forgetting(self._history.timeline.alive_slots())
         self._history.clear()
 

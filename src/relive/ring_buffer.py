@@ -5,16 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from relive import batches
+from relive import batches as batches_lib
 from relive import column_buffer
 from relive import limiters
+from relive import prefetch as prefetch_lib
 from relive import samplers
 from relive import schema as schema_lib
 from relive import storage as storage_lib
 from relive import windows
 
 
-class RingReplayBuffer(column_buffer.ColumnReplayBuffer[batches.TransitionBatch]):
+class RingReplayBuffer(column_buffer.ColumnReplayBuffer[batches_lib.TransitionBatch]):
     """Stores the newest `capacity` steps, and answers n-step transitions, uniform over all of them that are complete.
 
     Args:
@@ -76,7 +77,7 @@ class RingReplayBuffer(column_buffer.ColumnReplayBuffer[batches.TransitionBatch]
 
     def sample(
         self, batch_size: int, *, n_step: int | None = None, gamma: float | None = None, beta: float | None = None
-    ) -> batches.TransitionBatch:
+    ) -> batches_lib.TransitionBatch:
         """Answers exactly batch_size transitions, drawn with replacement.
 
         Args:
@@ -91,9 +92,34 @@ class RingReplayBuffer(column_buffer.ColumnReplayBuffer[batches.TransitionBatch]
         """
         return self._sample(self.window_for(n_step, gamma), batch_size, beta)
 
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        prefetch: int = 2,
+        n_step: int | None = None,
+        gamma: float | None = None,
+        beta: float | None = None,
+    ) -> prefetch_lib.Batches[batches_lib.TransitionBatch]:
+        """Answers an endless iterator of what `sample` answers, gathered ahead in a thread while the learner works.
+
+        The rest is as in ColumnReplayBuffer.batches.
+
+        Args:
+            batch_size: How many transitions in a batch, B.
+            prefetch: How many batches are drawn ahead, each of which takes memory; 0 for plain `sample`, and no thread.
+            n_step: Instead of the buffer's own.
+            gamma: Instead of the buffer's own.
+            beta: The exponent of the importance weights, instead of the sampler's own; with priorities alone.
+
+        Raises:
+            ArgumentError: An argument breaks its rule.
+        """
+        return self._batches(self.window_for(n_step, gamma), batch_size, prefetch, beta)
+
     def read(
         self, keys: Any, *, n_step: int | None = None, gamma: float | None = None, beta: float | None = None
-    ) -> batches.TransitionBatch:
+    ) -> batches_lib.TransitionBatch:
         """Answers the transitions from the steps with those keys [B]; the rest is as in `sample`.
 
         Raises:

@@ -1,0 +1,110 @@
+"""Batches drawn ahead: a thread gathers the rows of the next ones while the learner works on the last.
+
+    next() number i     the learner's thread      draws batch i + prefetch, hands out batch i
+                        the iterator's thread     gathers the rows of one batch after another
+
+What a batch holds is decided by the draw, in the learner's thread, so timing changes nothing. The law of this file: no
+row is written while a gather is under way. Whoever writes waits for those first, and a batch is what it was when drawn.
+"""
+
+import collections
+from collections.abc import Callable
+from concurrent import futures
+import threading
+from typing import Generic, TypeVar
+
+from relive import checks
+from relive import errors
+
+Batch = TypeVar("Batch")
+
+
+class Gathers:
+    """The gathers of one buffer that may be under way.
+
+    Attributes:
+        ends: One event for each of them, and for some that have ended. While there is none, nobody need wait.
+    """
+
+    def __init__(self) -> None:
+        self.ends: list[threading.Event] = []
+
+    def begin(self, executor: futures.Executor, gather: Callable[[], Batch]) -> futures.Future[Batch]:
+        """Has the executor call `gather`, and answers its future."""
+        end = threading.Event()
+
+        def run() -> Batch:
+            try:
+                return gather()
+            finally:
+                end.set()
+
+        self.ends = [earlier for earlier in self.ends if not earlier.is_set()]
+        future = executor.submit(run)
+        self.ends.append(end)
+        return future
+
+    def finish(self) -> None:
+        """Returns when none is under way."""
+        for end in self.ends:
+            end.wait()
+        self.ends.clear()
+
+
+class Batches(Generic[Batch]):
+    """An endless iterator of batches, of which up to `prefetch` are drawn ahead; `ColumnReplayBuffer.batches` makes it.
+
+    It belongs to one thread, the one that writes to the buffer, and neither to a pickle nor to a forked process.
+
+    Args:
+        draw: Draws one batch, and answers the function that gathers its rows.
+        gathers: Those of the buffer that `draw` draws from.
+        prefetch: How many batches are drawn ahead; with 0 there is no thread.
+
+    Raises:
+        ArgumentError: prefetch is not an integer of at least 0.
+    """
+
+    def __init__(self, draw: Callable[[], Callable[[], Batch]], gathers: Gathers, prefetch: int) -> None:
+        self._prefetch = checks.integer_of_at_least_zero("prefetch", prefetch)
+        self._draw = draw
+        self._gathers = gathers
+        self._executor = futures.ThreadPoolExecutor(1, "relive gather")
+        self._pending: collections.deque[futures.Future[Batch]] = collections.deque()
+        self._is_closed = False
+
+    def __iter__(self) -> "Batches[Batch]":
+        """Answers itself."""
+        return self
+
+    def __next__(self) -> Batch:
+        """Answers the next batch, after drawing as many ahead as may be drawn now.
+
+        Raises:
+            NotReadyError: No batch was drawn ahead, and none can be drawn now. The next call tries again.
+            StopIteration: The iterator was closed.
+        """
+        if self._is_closed:
+            raise StopIteration
+        if not self._prefetch:
+            return self._draw()()
+        self._draw_ahead()
+        self._pending[0].exception()  # An interrupt of the wait loses no batch.
+        return self._pending.popleft().result()
+
+    def _draw_ahead(self) -> None:
+        """Draws until there are `prefetch` batches beside the one that is handed out next."""
+        while len(self._pending) <= self._prefetch:
+            try:
+                gather = self._draw()
+            except errors.NotReadyError:
+                if not self._pending:
+                    raise
+                return
+            self._pending.append(self._gathers.begin(self._executor, gather))
+
+    def close(self) -> None:
+        """Forgets the batches that were drawn ahead, and waits for their thread; there will be no more batches."""
+        self._is_closed = True
+        self._pending.clear()
+        self._executor.shutdown()

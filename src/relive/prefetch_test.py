@@ -1,0 +1,524 @@
+"""Batches drawn ahead are those that `sample` would have answered, whatever is written before they are handed out."""
+
+import collections
+from collections.abc import Callable, Iterator
+import dataclasses
+import functools
+import gc
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from typing import Any, assert_type
+import weakref
+
+import numpy as np
+import pytest
+
+from relive import batches as batches_lib
+from relive import column_buffer
+from relive import errors
+from relive import history as history_lib
+from relive import limiters
+from relive import prefetch
+from relive import prioritized_buffer
+from relive import ring_buffer
+from relive import samplers
+from relive import schedules
+from relive import schema as schema_lib
+from relive import sequence_buffer
+from relive import storage as storage_lib
+from relive import windows
+
+Buffer = column_buffer.ColumnReplayBuffer[Any]
+PATIENCE = 20.0
+"""Seconds after which a test has hung."""
+
+KINDS: dict[str, Callable[[int], Buffer]] = {
+    "ring": lambda capacity: ring_buffer.RingReplayBuffer(capacity, n_step=3, seed=0),
+    "streams": lambda capacity: ring_buffer.RingReplayBuffer(capacity, n_step=2, streams=2, seed=0),
+    "frame stack": lambda capacity: ring_buffer.RingReplayBuffer(capacity, frame_stack=2, seed=0),
+    "limited draws": lambda capacity: ring_buffer.RingReplayBuffer(capacity, max_times_sampled=3, seed=0),
+    "limiter": lambda capacity: ring_buffer.RingReplayBuffer(
+        capacity, limiter=limiters.SampleToInsertRatio(4.0, 2, 8.0), seed=0
+    ),
+    "priorities": lambda capacity: prioritized_buffer.PrioritizedReplayBuffer(
+        capacity, beta=schedules.LinearSchedule(0.0, 1.0, 30), seed=0
+    ),
+    "sequences": lambda capacity: sequence_buffer.SequenceReplayBuffer(capacity, length=3, seed=0),
+    "padded sequences": lambda capacity: sequence_buffer.SequenceReplayBuffer(
+        capacity, length=3, pad=True, prioritized=True, seed=0
+    ),
+    "whole episodes": lambda capacity: column_buffer.ColumnReplayBuffer(
+        capacity, window=windows.EpisodeWindow(), seed=0
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def slow_gathers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lets every gather in a thread begin late, and asserts that none is left after the test."""
+    for window in (windows.TransitionWindow, windows.SequenceWindow, windows.EpisodeWindow):
+
+        def read(self: Any, *arguments: Any, _read: Any = window.read) -> Any:
+            if threading.current_thread() is not threading.main_thread():
+                time.sleep(0.001)
+            return _read(self, *arguments)
+
+        monkeypatch.setattr(window, "read", read)
+    before = set(threading.enumerate())
+    yield
+    gc.collect()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+def plain(batch: Any) -> Any:
+    """Answers a batch, or a tree of it, as what `==` compares bit for bit."""
+    if dataclasses.is_dataclass(batch):
+        return {field.name: plain(getattr(batch, field.name)) for field in dataclasses.fields(batch)}
+    if isinstance(batch, dict):
+        return {name: plain(tree) for name, tree in batch.items()}
+    return batch.dtype, batch.shape, batch.tobytes()
+
+
+def fill(buffer: Buffer, count: int, first: int = 0) -> None:
+    """Adds steps whose observation is the time; every fourth ends an episode."""
+    for t in range(first, first + count):
+        buffer.add([t, -t], t, float(t), [t + 1, -t - 1], terminated=t % 4 == 3)
+
+
+class Twin:
+    """Draws ahead as `Batches` does, but reads at once."""
+
+    def __init__(self, sample: Callable[[], Any], ahead: int) -> None:
+        self._sample = sample
+        self._ahead = ahead
+        self._pending: collections.deque[Any] = collections.deque()
+
+    def __next__(self) -> Any:
+        while len(self._pending) <= self._ahead:
+            try:
+                self._pending.append(self._sample())
+            except errors.NotReadyError:
+                if not self._pending:
+                    raise
+                break
+        return self._pending.popleft()
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """Answers what a call answers or raises, as what `==` compares."""
+    try:
+        answer = call()
+    except errors.ReplayError as error:
+        return type(error), str(error)
+    if isinstance(answer, np.ndarray):
+        return answer.tolist()
+    return plain(answer) if dataclasses.is_dataclass(answer) else answer
+
+
+def random_calls(rng: np.random.Generator, buffers: list[Buffer], t: int) -> None:
+    """Makes the same few calls of each of the buffers, and asserts that they answer the same."""
+    for _ in range(int(rng.integers(4))):
+        number = int(rng.integers(12))
+        outcomes = []
+        for buffer in buffers:
+            step = ([t, number], number, float(t), [t, number + 1], number == 0)
+            steps = (np.full((buffer.streams, 2), t), np.zeros(buffer.streams, int), np.ones(buffer.streams))
+            length = max(number - 3, 1)
+            call: Callable[[], Any]
+            episode = (np.full((length + 1, 2), t), np.zeros(length, int), np.ones(length), True)
+            if number < 5:
+                call = functools.partial(buffer.add, *step, stream=t % buffer.streams)
+            elif number < 7:
+                call = functools.partial(buffer.add_episode, *episode)
+            elif number < 8:
+                call = functools.partial(buffer.extend, *steps)
+            elif number < 10:
+                call = functools.partial(buffer.update_priorities, np.arange(t), np.arange(t) % 5 + 0.5)
+            elif number < 11:
+                call = functools.partial(buffer.set_eligible, [t, t + 1], False)
+            else:
+                call = functools.partial(buffer.clear)
+            outcomes.append(outcome(call))
+        assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_are_what_sample_answers_at_the_draw_whatever_is_written_since(kind: str, ahead: int) -> None:
+    """With room for six steps, most of what was drawn is overwritten before it is handed out."""
+    rng = np.random.default_rng(ahead)
+    buffer, twin = KINDS[kind](6), KINDS[kind](6)
+    iterator = buffer.batches(3, prefetch=ahead)
+    expected = Twin(lambda: twin.sample(3), ahead)
+    drawn = 0
+    for t in range(30):
+        random_calls(rng, [buffer, twin], t)
+        answer = outcome(lambda: next(iterator))
+        assert answer == outcome(lambda: next(expected))
+        assert buffer.get_stats() == twin.get_stats()
+        drawn += isinstance(answer, dict)
+    buffer.check()
+    assert drawn > 10
+    assert buffer.rng.bit_generator.state == twin.rng.bit_generator.state
+
+
+def test_several_iterators_of_one_buffer_draw_in_the_order_of_the_calls() -> None:
+    buffer, twin = KINDS["priorities"](6), KINDS["priorities"](6)
+    iterators = [buffer.batches(2, prefetch=1), buffer.batches(3, prefetch=2), buffer.batches(1, prefetch=0)]
+    expected = [
+        Twin(lambda: twin.sample(2), 1),
+        Twin(lambda: twin.sample(3), 2),
+        Twin(lambda: twin.sample(1), 0),
+    ]
+    for t in range(30):
+        fill(buffer, 2, 2 * t)
+        fill(twin, 2, 2 * t)
+        assert plain(next(iterators[t % 3])) == plain(next(expected[t % 3]))
+        assert plain(buffer.sample(2)) == plain(twin.sample(2))
+
+
+def test_options_are_those_of_sample() -> None:
+    ring, ring_twin = KINDS["priorities"](50), KINDS["priorities"](50)
+    runs, runs_twin = KINDS["padded sequences"](50), KINDS["padded sequences"](50)
+    for buffer in (ring, ring_twin, runs, runs_twin):
+        fill(buffer, 30)
+        buffer.update_priorities(np.arange(30), np.arange(30) + 1.0)
+    options: dict[str, Any] = {"n_step": 3, "gamma": 0.5, "beta": 0.9}
+    iterator = ring.batches(8, prefetch=1, **options)
+    assert plain(next(iterator)) == plain(ring_twin.sample(8, **options))
+    assert plain(next(iterator)) == plain(ring_twin.sample(8, **options))
+    assert plain(next(runs.batches(8, beta=0.9))) == plain(runs_twin.sample(8, beta=0.9))
+
+
+# When it draws.
+
+
+def test_nothing_is_drawn_before_the_first_batch_is_asked_for() -> None:
+    buffer = KINDS["ring"](10)
+    fill(buffer, 5)
+    state = buffer.rng.bit_generator.state
+    iterator = buffer.batches(4)
+    assert iter(iterator) is iterator
+    assert buffer.rng.bit_generator.state == state
+    assert buffer.get_stats().sampled == 0
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_so_many_batches_are_drawn_ahead(ahead: int) -> None:
+    buffer = KINDS["ring"](10)
+    fill(buffer, 5)
+    iterator = buffer.batches(4, prefetch=ahead)
+    for number in range(1, 5):
+        next(iterator)
+        assert buffer.get_stats().sampled == 4 * (number + ahead)
+
+
+@pytest.mark.parametrize("kind", ["ring", "padded sequences"])
+def test_two_batches_are_drawn_ahead_unless_said_otherwise(kind: str) -> None:
+    buffer = KINDS[kind](10)
+    fill(buffer, 5)
+    next(buffer.batches(4))
+    assert buffer.get_stats().sampled == 12
+
+
+def test_what_was_drawn_ahead_is_handed_out_before_the_next_batch_is_missed() -> None:
+    """The limiter allows three batches, then none until a step comes."""
+    buffer = ring_buffer.RingReplayBuffer(10, limiter=limiters.SampleToInsertRatio(4.0, 1, 12.0), seed=0)
+    iterator = buffer.batches(4, prefetch=5)
+    with pytest.raises(errors.NotReadyError, match="sample has nothing to draw: no step is stored"):
+        next(iterator)
+    buffer.add(0, 0, 0.0, 1)
+    for _ in range(3):
+        assert next(iterator).observation.tolist() == [0] * 4
+    with pytest.raises(errors.NotReadyError, match="sample held back by SampleToInsertRatio"):
+        next(iterator)
+    buffer.add(1, 0, 0.0, 2)
+    assert len(next(iterator)) == 4
+    assert buffer.get_stats().sampled == 16
+
+
+def test_what_was_drawn_ahead_outlives_clear() -> None:
+    buffer = KINDS["ring"](10)
+    fill(buffer, 5)
+    iterator = buffer.batches(4, prefetch=1)
+    next(iterator)
+    buffer.clear()
+    assert set(next(iterator).keys.tolist()) <= set(range(5))
+    with pytest.raises(errors.NotReadyError, match="no step is stored"):
+        next(iterator)
+
+
+# Who waits for whom.
+
+
+class Held:
+    """Holds the gathers back until they are let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun = threading.Semaphore(0)
+        self.may_go_on = threading.Event()
+        read = windows.TransitionWindow.read
+
+        def held_read(*arguments: Any) -> Any:
+            if threading.current_thread() is not threading.main_thread():
+                self.begun.release()
+                assert self.may_go_on.wait(PATIENCE)
+            return read(*arguments)
+
+        monkeypatch.setattr(windows.TransitionWindow, "read", held_read)
+
+
+@pytest.mark.parametrize("kind", ["ring", "streams", "padded sequences", "whole episodes"])
+def test_a_gather_changes_nothing_that_another_thread_may_read(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = KINDS[kind](12)
+    window = type(buffer.window)
+    read = window.read
+
+    def pure_read(self: Any, history: history_lib.History, *arguments: Any) -> Any:
+        before = pickle.dumps(history.timeline)
+        batch = read(self, history, *arguments)
+        assert pickle.dumps(history.timeline) == before
+        return batch
+
+    monkeypatch.setattr(window, "read", pure_read)
+    iterator = buffer.batches(3, prefetch=1)
+    for t in range(40):
+        row = [[t, t]] * buffer.streams
+        following = [[t + 1, t + 1]] * buffer.streams
+        buffer.extend(row, [t] * buffer.streams, [0.0] * buffer.streams, following, [t % 5 == 4] * buffer.streams)
+        if t >= 10:
+            next(iterator)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda buffer: buffer.add([9, 9], 0, 0.0, [10, 10]),
+        lambda buffer: buffer.extend([[9, 9]], [0], [0.0], [[10, 10]]),
+        lambda buffer: buffer.add_episode([[9, 9], [10, 10]], [0], [0.0], True),
+        lambda buffer: buffer.clear(),
+    ],
+    ids=["add", "extend", "add_episode", "clear"],
+)
+def test_a_call_that_writes_waits_for_the_gathers_under_way(
+    write: Callable[[Buffer], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = KINDS["ring"](10)
+    fill(buffer, 5)
+    held = Held(monkeypatch)
+    iterator = buffer.batches(4, prefetch=2)
+    # The main thread would wait for ever: two others play the learner and the writer.
+    learner = threading.Thread(target=next, args=(iterator,))
+    learner.start()
+    assert held.begun.acquire(timeout=PATIENCE)
+    while len(buffer._gathers.ends) < 3:
+        time.sleep(0.001)
+    before = buffer.get_stats()
+    writer = threading.Thread(target=write, args=(buffer,))
+    writer.start()
+    writer.join(0.01)
+    assert writer.is_alive()
+    assert buffer.get_stats() == dataclasses.replace(before, sampled=12)
+    held.may_go_on.set()
+    for thread in (writer, learner):
+        thread.join(PATIENCE)
+    assert buffer.get_stats() != before
+
+
+def test_reading_rating_and_drawing_wait_for_no_gather(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = KINDS["priorities"](10)
+    fill(buffer, 5)
+    held = Held(monkeypatch)
+    iterator = buffer.batches(4, prefetch=1)
+    learner = threading.Thread(target=next, args=(iterator,))
+    learner.start()
+    assert held.begun.acquire(timeout=PATIENCE)
+    assert buffer.update_priorities([0, 1], [1.0, 2.0]) == 2
+    assert buffer.set_eligible([3], False) == 1
+    assert len(buffer.sample(4)) == 4
+    assert len(buffer.read([0, 1])) == 2
+    buffer.check()
+    assert learner.is_alive()
+    held.may_go_on.set()
+    learner.join(PATIENCE)
+
+
+def test_without_prefetching_there_are_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(threading.Thread, "start")
+    buffer = KINDS["ring"](10)
+    fill(buffer, 5)
+    assert len(next(buffer.batches(4, prefetch=0))) == 4
+
+
+# Errors.
+
+
+class FailingStorage(storage_lib.ColumnStorage):
+    """A disk that fails at one of its reads."""
+
+    def __init__(self, schema: schema_lib.Schema, capacity: int, failing: int) -> None:
+        super().__init__(schema, capacity)
+        self.reads = 0
+        self.failing = failing
+
+    def read(self, *arguments: Any) -> Any:
+        self.reads += 1
+        if self.reads == self.failing:
+            raise OSError("the disk is gone")
+        return super().read(*arguments)
+
+
+def test_an_error_of_a_gather_comes_in_the_place_of_its_batch() -> None:
+    schema = schema_lib.Schema(schema_lib.Field(2, "int64"), schema_lib.Field((), "int64"))
+    storage = FailingStorage(schema, 10, -1)
+    buffer = ring_buffer.RingReplayBuffer(10, storage=storage, seed=0)
+    fill(buffer, 5)
+    iterator = buffer.batches(4, prefetch=1)
+    next(iterator)
+    buffer.clear()  # Both gathers are through.
+    fill(buffer, 5)
+    storage.failing = storage.reads + 1
+    next(iterator)
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(iterator)
+    assert len(next(iterator)) == 4
+
+
+class FailingSampler(samplers.UniformSampler):
+    """Draws nonsense at its third draw."""
+
+    draws = 0
+
+    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+        self.draws += 1
+        draw = super()._draw(size, rng)
+        return samplers.Draw(draw.slots - 100, draw.probabilities) if self.draws == 3 else draw
+
+
+def test_an_error_of_a_draw_loses_no_batch_that_was_drawn_before() -> None:
+    buffer = ring_buffer.RingReplayBuffer(10, sampler=FailingSampler(), seed=0)
+    twin = ring_buffer.RingReplayBuffer(10, seed=0)
+    for each in (buffer, twin):
+        fill(each, 5)
+    iterator = buffer.batches(4, prefetch=1)
+    drawn = [twin.sample(4) for _ in range(4)]
+    assert plain(next(iterator)) == plain(drawn[0])
+    with pytest.raises(errors.SamplerError, match="_draw must answer slots below 10"):
+        next(iterator)
+    assert plain(next(iterator)) == plain(drawn[1])
+    assert plain(next(iterator)) == plain(drawn[3])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"batch_size": 2.5}, "batch_size must be an integer of at least 1, got 2.5"),
+        ({"batch_size": 4, "prefetch": -1}, "prefetch must be at least 0, got -1"),
+        ({"batch_size": 4, "prefetch": 1.5}, "prefetch must be an integer of at least 0, got 1.5"),
+        ({"batch_size": 4, "prefetch": None}, "prefetch must be an integer of at least 0, got None"),
+        ({"batch_size": 4, "beta": 0.5}, "beta must be left out without priorities, got 0.5"),
+        ({"batch_size": 4, "n_step": 0}, "n_step must be at least 1, got 0"),
+        ({"batch_size": 4, "gamma": 1.5}, r"gamma must be in \(0, 1], got 1.5"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(arguments: dict[str, Any], message: str) -> None:
+    buffer = KINDS["ring"](10)
+    with pytest.raises(errors.ArgumentError, match=f"^{message}$"):
+        buffer.batches(**arguments)
+
+
+def test_a_batch_larger_than_the_limiter_ever_allows_is_refused_at_once() -> None:
+    buffer = KINDS["limiter"](10)
+    with pytest.raises(errors.ArgumentError, match="batch_size must be at most 12 with SampleToInsertRatio"):
+        buffer.batches(13)
+
+
+# The end.
+
+
+def num_gathers() -> int:
+    return sum(thread.name.startswith("relive gather") for thread in threading.enumerate())
+
+
+def test_closing_leaves_no_thread_and_no_batch() -> None:
+    buffer = KINDS["ring"](10)
+    fill(buffer, 5)
+    iterator = buffer.batches(4, prefetch=3)
+    next(iterator)
+    assert num_gathers() > 0
+    iterator.close()
+    assert num_gathers() == 0
+    assert next(iterator, None) is None
+    iterator.close()
+    fill(buffer, 20, 5)
+    assert buffer.get_stats().sampled == 16
+
+
+def test_closing_ends_the_loop_over_an_iterator() -> None:
+    buffer = KINDS["ring"](10)
+    fill(buffer, 5)
+    iterator = buffer.batches(4)
+    sizes = []
+    for batch in iterator:
+        sizes.append(len(batch))
+        if len(sizes) == 3:
+            iterator.close()
+    assert sizes == [4, 4, 4]
+
+
+def test_an_iterator_that_nobody_has_any_more_leaves_no_thread() -> None:
+    buffer = KINDS["ring"](10)
+    fill(buffer, 5)
+    iterator = buffer.batches(4, prefetch=3)
+    next(iterator)
+    (thread,) = (thread for thread in threading.enumerate() if thread.name.startswith("relive gather"))
+    gone = weakref.ref(iterator)
+    del iterator
+    assert gone() is None
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+    fill(buffer, 20, 5)
+
+
+def test_batches_that_were_handed_out_or_dropped_are_kept_by_nobody() -> None:
+    buffer = KINDS["ring"](10)
+    fill(buffer, 5)
+    iterator = buffer.batches(4, prefetch=1)
+    seen = [weakref.ref(next(iterator).keys) for _ in range(3)]
+    assert [reference() for reference in seen] == [None, None, None]
+    ahead = weakref.ref(iterator._pending[0].result().keys)
+    iterator.close()
+    assert ahead() is None
+    assert len(buffer._gathers.ends) <= 2
+    fill(buffer, 1, 5)
+    assert not buffer._gathers.ends
+
+
+@pytest.mark.parametrize("ending", ["", "raise SystemExit(3)", "iterator.close()", "del iterator"])
+def test_python_ends_while_batches_are_drawn_ahead(ending: str) -> None:
+    program = f"""
+import numpy as np
+import relive
+buffer = relive.RingReplayBuffer(1_000, seed=0)
+buffer.add_episode(np.zeros((101, 64, 64)), np.zeros(100), np.zeros(100), terminated=True)
+iterator = buffer.batches(256, prefetch=3)
+next(iterator)
+{ending}
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=PATIENCE, check=False)
+    assert (result.returncode, result.stderr) == (3 if "raise" in ending else 0, b"")
+
+
+def test_the_types_of_batches_are_those_of_sample() -> None:
+    ring = ring_buffer.RingReplayBuffer(10)
+    runs = sequence_buffer.SequenceReplayBuffer(10, length=2)
+    assert_type(ring.batches(1), prefetch.Batches[batches_lib.TransitionBatch])
+    assert_type(runs.batches(1), prefetch.Batches[batches_lib.SequenceBatch])
+    fill(ring, 5)
+    assert_type(next(ring.batches(1)), batches_lib.TransitionBatch)
