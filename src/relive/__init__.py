@@ -1,59 +1,78 @@
-"""relive: the replay memory of reinforcement learning, in pure Python on numpy alone."""
+"""relive: the replay memory of reinforcement learning, in pure Python on numpy alone.
 
-from relive.aio import AsyncReplayBuffer as AsyncReplayBuffer
-from relive.batches import SequenceBatch as SequenceBatch
-from relive.batches import TransitionBatch as TransitionBatch
-from relive.column_buffer import ColumnReplayBuffer as ColumnReplayBuffer
-from relive.column_stats import ColumnBufferStats as ColumnBufferStats
-from relive.episode import Episode as Episode
-from relive.episode import EpisodeStatus as EpisodeStatus
-from relive.episode import FinalStatus as FinalStatus
-from relive.episode_buffer import EpisodeReplayBuffer as EpisodeReplayBuffer
-from relive.episode_buffer import EpisodeWriter as EpisodeWriter
-from relive.episode_stats import EpisodeBufferStats as EpisodeBufferStats
-from relive.errors import ArgumentError as ArgumentError
-from relive.errors import ArgumentTypeError as ArgumentTypeError
-from relive.errors import CheckpointError as CheckpointError
-from relive.errors import ClosedError as ClosedError
-from relive.errors import CorruptionError as CorruptionError
-from relive.errors import EventLoopError as EventLoopError
-from relive.errors import MissingExtraError as MissingExtraError
-from relive.errors import NotReadyError as NotReadyError
-from relive.errors import OutOfRangeError as OutOfRangeError
-from relive.errors import ReplayError as ReplayError
-from relive.errors import SamplerError as SamplerError
-from relive.errors import SchemaError as SchemaError
-from relive.errors import UnknownEpisodeError as UnknownEpisodeError
-from relive.errors import UnknownKeyError as UnknownKeyError
-from relive.hindsight import relabel as relabel
-from relive.item_buffer import ItemBufferStats as ItemBufferStats
-from relive.item_buffer import ItemReplayBuffer as ItemReplayBuffer
-from relive.limiters import MinSize as MinSize
-from relive.limiters import RateLimiter as RateLimiter
-from relive.limiters import SampleToInsertRatio as SampleToInsertRatio
-from relive.mixture import MixtureSampler as MixtureSampler
-from relive.n_step import ReplaySample as ReplaySample
-from relive.n_step import WindowEnd as WindowEnd
-from relive.prioritized_buffer import PrioritizedReplayBuffer as PrioritizedReplayBuffer
-from relive.prioritized_sampler import PrioritizedSampler as PrioritizedSampler
-from relive.returns import compute_discounted_return as compute_discounted_return
-from relive.ring_buffer import RingReplayBuffer as RingReplayBuffer
-from relive.rollout_buffer import RolloutBuffer as RolloutBuffer
-from relive.samplers import Draw as Draw
-from relive.samplers import Sampler as Sampler
-from relive.samplers import UniformSampler as UniformSampler
-from relive.schedules import LinearSchedule as LinearSchedule
-from relive.schedules import Schedule as Schedule
-from relive.schema import Field as Field
-from relive.schema import Schema as Schema
-from relive.sequence_buffer import SequenceReplayBuffer as SequenceReplayBuffer
-from relive.storage import ColumnStorage as ColumnStorage
-from relive.storage import Storage as Storage
-from relive.sum_tree import SumTree as SumTree
-from relive.threads import ThreadSafeReplayBuffer as ThreadSafeReplayBuffer
-from relive.windows import EpisodeWindow as EpisodeWindow
-from relive.windows import SequenceWindow as SequenceWindow
-from relive.windows import TransitionWindow as TransitionWindow
+A name is imported when it is first used: who only trains does not wait for asyncio, nor who only acts for the columns.
+"""
+
+import importlib
+import typing
+
+if typing.TYPE_CHECKING:
+    from relive.aio import AsyncReplayBuffer as AsyncReplayBuffer
+    from relive.batches import SequenceBatch as SequenceBatch
+    from relive.batches import TransitionBatch as TransitionBatch
+    from relive.column_buffer import ColumnReplayBuffer as ColumnReplayBuffer
+    from relive.column_stats import ColumnBufferStats as ColumnBufferStats
+    from relive.episode import Episode as Episode
+    from relive.episode import EpisodeStatus as EpisodeStatus
+    from relive.episode import FinalStatus as FinalStatus
+    from relive.episode_buffer import EpisodeReplayBuffer as EpisodeReplayBuffer
+    from relive.episode_buffer import EpisodeWriter as EpisodeWriter
+    from relive.episode_stats import EpisodeBufferStats as EpisodeBufferStats
+    from relive.errors import ArgumentError as ArgumentError
+    from relive.errors import ArgumentTypeError as ArgumentTypeError
+    from relive.errors import CheckpointError as CheckpointError
+    from relive.errors import ClosedError as ClosedError
+    from relive.errors import CorruptionError as CorruptionError
+    from relive.errors import EventLoopError as EventLoopError
+    from relive.errors import MissingExtraError as MissingExtraError
+    from relive.errors import NotReadyError as NotReadyError
+    from relive.errors import OutOfRangeError as OutOfRangeError
+    from relive.errors import ReplayError as ReplayError
+    from relive.errors import SamplerError as SamplerError
+    from relive.errors import SchemaError as SchemaError
+    from relive.errors import UnknownEpisodeError as UnknownEpisodeError
+    from relive.errors import UnknownKeyError as UnknownKeyError
+    from relive.hindsight import relabel as relabel
+    from relive.item_buffer import ItemBufferStats as ItemBufferStats
+    from relive.item_buffer import ItemReplayBuffer as ItemReplayBuffer
+    from relive.limiters import MinSize as MinSize
+    from relive.limiters import RateLimiter as RateLimiter
+    from relive.limiters import SampleToInsertRatio as SampleToInsertRatio
+    from relive.mixture import MixtureSampler as MixtureSampler
+    from relive.n_step import ReplaySample as ReplaySample
+    from relive.n_step import WindowEnd as WindowEnd
+    from relive.prioritized_buffer import PrioritizedReplayBuffer as PrioritizedReplayBuffer
+    from relive.prioritized_sampler import PrioritizedSampler as PrioritizedSampler
+    from relive.returns import compute_discounted_return as compute_discounted_return
+    from relive.ring_buffer import RingReplayBuffer as RingReplayBuffer
+    from relive.rollout_buffer import RolloutBuffer as RolloutBuffer
+    from relive.samplers import Draw as Draw
+    from relive.samplers import Sampler as Sampler
+    from relive.samplers import UniformSampler as UniformSampler
+    from relive.schedules import LinearSchedule as LinearSchedule
+    from relive.schedules import Schedule as Schedule
+    from relive.schema import Field as Field
+    from relive.schema import Schema as Schema
+    from relive.sequence_buffer import SequenceReplayBuffer as SequenceReplayBuffer
+    from relive.storage import ColumnStorage as ColumnStorage
+    from relive.storage import Storage as Storage
+    from relive.sum_tree import SumTree as SumTree
+    from relive.threads import ThreadSafeReplayBuffer as ThreadSafeReplayBuffer
+    from relive.windows import EpisodeWindow as EpisodeWindow
+    from relive.windows import SequenceWindow as SequenceWindow
+    from relive.windows import TransitionWindow as TransitionWindow
+else:  # A type checker that saw this would take any name for one of ours.
+
+    def __getattr__(name: str) -> object:
+        """Answers a public name, or a module that has some (PEP 562)."""
+        if name in _MODULES:
+            value = getattr(importlib.import_module(f"relive.{_MODULES[name]}"), name)
+            globals()[name] = value
+            return value
+        if name in _MODULES.values():
+            return importlib.import_module(f"relive.{name}")
+        raise AttributeError(f"module 'relive' has no attribute {name!r}")
+
 
 __version__ = "0.1.0"
 
@@ -113,3 +132,65 @@ __all__ = [
     "compute_discounted_return",
     "relabel",
 ]
+
+_MODULES = {
+    "ArgumentError": "errors",
+    "ArgumentTypeError": "errors",
+    "AsyncReplayBuffer": "aio",
+    "CheckpointError": "errors",
+    "ClosedError": "errors",
+    "ColumnBufferStats": "column_stats",
+    "ColumnReplayBuffer": "column_buffer",
+    "ColumnStorage": "storage",
+    "CorruptionError": "errors",
+    "Draw": "samplers",
+    "Episode": "episode",
+    "EpisodeBufferStats": "episode_stats",
+    "EpisodeReplayBuffer": "episode_buffer",
+    "EpisodeStatus": "episode",
+    "EpisodeWindow": "windows",
+    "EpisodeWriter": "episode_buffer",
+    "EventLoopError": "errors",
+    "Field": "schema",
+    "FinalStatus": "episode",
+    "ItemBufferStats": "item_buffer",
+    "ItemReplayBuffer": "item_buffer",
+    "LinearSchedule": "schedules",
+    "MinSize": "limiters",
+    "MissingExtraError": "errors",
+    "MixtureSampler": "mixture",
+    "NotReadyError": "errors",
+    "OutOfRangeError": "errors",
+    "PrioritizedReplayBuffer": "prioritized_buffer",
+    "PrioritizedSampler": "prioritized_sampler",
+    "RateLimiter": "limiters",
+    "ReplayError": "errors",
+    "ReplaySample": "n_step",
+    "RingReplayBuffer": "ring_buffer",
+    "RolloutBuffer": "rollout_buffer",
+    "SampleToInsertRatio": "limiters",
+    "Sampler": "samplers",
+    "SamplerError": "errors",
+    "Schedule": "schedules",
+    "Schema": "schema",
+    "SchemaError": "errors",
+    "SequenceBatch": "batches",
+    "SequenceReplayBuffer": "sequence_buffer",
+    "SequenceWindow": "windows",
+    "Storage": "storage",
+    "SumTree": "sum_tree",
+    "ThreadSafeReplayBuffer": "threads",
+    "TransitionBatch": "batches",
+    "TransitionWindow": "windows",
+    "UniformSampler": "samplers",
+    "UnknownEpisodeError": "errors",
+    "UnknownKeyError": "errors",
+    "WindowEnd": "n_step",
+    "compute_discounted_return": "returns",
+    "relabel": "hindsight",
+}
+
+
+def __dir__() -> list[str]:
+    """Answers what is there, imported or not."""
+    return sorted({*globals(), *__all__})

@@ -645,11 +645,3 @@ def test_a_buffer_says_what_it_is() -> None:
     buffer = Buffer(max_transitions=7)
     add_episode(buffer, 2)
     assert repr(buffer) == "<EpisodeReplayBuffer of 2 transitions, max_transitions=7, max_episodes=None>"
-
-
-def test_all_is_what_is_there() -> None:
-    assert sorted(relive.__all__) == relive.__all__
-    public = {
-        name for name, value in vars(relive).items() if not name.startswith("_") and type(value).__name__ != "module"
-    }
-    assert public == set(relive.__all__)

@@ -1,0 +1,73 @@
+"""`import relive` gives every public name, and imports it when it is first used."""
+
+import ast
+import importlib
+import pathlib
+import subprocess
+import sys
+import types
+
+import pytest
+
+import relive
+
+
+def listed_for_type_checkers() -> dict[str, str]:
+    """Answers the module of each name that the type checkers are told of."""
+    tree = ast.parse(pathlib.Path(relive.__file__).read_text(encoding="utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return {str(alias.asname): str(node.module) for node in imports for alias in node.names}
+
+
+def printed(program: str) -> str:
+    """Answers what a fresh Python prints."""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return result.stdout.strip()
+
+
+def test_all_public_names_are_listed_everywhere() -> None:
+    modules = {name: module.removeprefix("relive.") for name, module in listed_for_type_checkers().items()}
+    assert modules == relive._MODULES
+    assert sorted(modules) == relive.__all__
+
+
+@pytest.mark.parametrize("name", relive.__all__)
+def test_a_public_name_is_that_of_its_module(name: str) -> None:
+    module = importlib.import_module(listed_for_type_checkers()[name])
+    assert getattr(relive, name) is getattr(module, name)
+    assert vars(relive)[name] is getattr(module, name)
+
+
+def test_import_relive_imports_nothing_else_of_it() -> None:
+    program = "import sys, relive; print([name for name in sys.modules if name.startswith(('relive.', 'numpy'))])"
+    assert printed(program) == "[]"
+
+
+@pytest.mark.parametrize(
+    ("name", "not_needed"),
+    [("RingReplayBuffer", "asyncio"), ("ThreadSafeReplayBuffer", "asyncio"), ("Episode", "relive.storage")],
+)
+def test_a_name_imports_what_it_needs_alone(name: str, not_needed: str) -> None:
+    assert printed(f"import sys, relive; relive.{name}; print('{not_needed}' in sys.modules)") == "False"
+
+
+def test_what_is_there_is_public() -> None:
+    names = [name for name in dir(relive) if not name.startswith("_")]
+    assert [name for name in names if not isinstance(getattr(relive, name), types.ModuleType)] == relive.__all__
+
+
+def test_names_are_there_before_they_are_used() -> None:
+    assert printed("import relive; print({*relive.__all__, '__version__'} <= {*dir(relive)})") == "True"
+    assert printed("from relive import *; print(RingReplayBuffer.__name__, relabel.__name__)") == (
+        "RingReplayBuffer relabel"
+    )
+
+
+def test_modules_of_public_names_are_there_too() -> None:
+    assert printed("import relive; print(relive.errors.NotReadyError is relive.NotReadyError)") == "True"
+
+
+def test_other_names_are_not_there() -> None:
+    with pytest.raises(AttributeError, match="^module 'relive' has no attribute 'ReplayBuffer'$"):
+        _ = relive.ReplayBuffer  # type: ignore[attr-defined]
+    assert not hasattr(relive, "asyncio")
