@@ -1,0 +1,155 @@
+"""Memory: what is made touches no page before it is used, a step takes little beside its fields, a draw its answer."""
+
+from collections.abc import Callable
+import dataclasses
+import gc
+import os
+import pathlib
+import tracemalloc
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relive
+
+Buffer = relive.ColumnReplayBuffer[Any]
+STATM = pathlib.Path("/proc/self/statm")
+MIB = 2**20
+
+SCHEMA = relive.Schema(relive.Field(4, "float32"), relive.Field((), "int64"), reward=relive.Field((), "float32"))
+IMAGES = relive.Schema(relive.Field((84, 84), "uint8"), relive.Field((), "int64"), reward=relive.Field((), "float32"))
+
+KINDS: dict[str, Callable[..., Buffer]] = {
+    "ring": relive.RingReplayBuffer,
+    "streams": lambda *arguments: relive.RingReplayBuffer(*arguments, streams=50),
+    "limited draws": lambda *arguments: relive.RingReplayBuffer(*arguments, max_times_sampled=2),
+    "priorities": relive.PrioritizedReplayBuffer,
+    "live priorities": lambda *arguments: relive.PrioritizedReplayBuffer(*arguments, new_priority="live"),
+    "sequences": lambda *arguments: relive.SequenceReplayBuffer(*arguments, length=8),
+}
+
+
+def fill(buffer: Buffer, episodes: int, length: int) -> None:
+    """Adds episodes of zeros."""
+    assert buffer.schema is not None
+    field = buffer.schema.fields["observation"]
+    observations = np.zeros((length + 1, *field.shape), field.dtype)
+    if buffer.streams == 1:
+        for _ in range(episodes):
+            buffer.add_episode(observations, np.zeros(length, int), np.zeros(length), terminated=True)
+    else:
+        zeros = np.zeros((buffer.streams, *field.shape), field.dtype)
+        for t in range(episodes * length // buffer.streams):
+            is_last = np.full(buffer.streams, t % length == length - 1)
+            buffer.extend(zeros, np.zeros(buffer.streams, int), np.zeros(buffer.streams), None, is_last)
+
+
+def resident() -> int:
+    """Answers how many bytes of this process are in memory."""
+    return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+# Bytes a slot that are written when a buffer is made; less is better.
+TOUCHED = {"priorities": 8, "live priorities": 8}
+
+
+@pytest.mark.skipif(not STATM.exists(), reason="needs the counts of Linux")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_buffer_touches_no_memory_before_it_is_written_to(kind: str) -> None:
+    capacity = 40_000_000  # A byte a slot is more than the 32 MiB up to which malloc may clear what was used before.
+    gc.collect()
+    before = resident()
+    buffer = KINDS[kind](capacity, SCHEMA)
+    assert resident() - before < 8 * MIB + TOUCHED.get(kind, 0) * capacity
+    assert len(buffer) == 0
+
+
+def arrays_of(root: object) -> list[np.ndarray[Any, Any]]:
+    """Answers the arrays that an object holds, each once, and none that is a view of another."""
+    found: dict[int, np.ndarray[Any, Any]] = {}
+    seen: dict[int, object] = {}
+    queue = [root]
+    while queue:
+        thing = queue.pop()
+        if id(thing) in seen or isinstance(thing, type | types.ModuleType | types.FunctionType):
+            continue
+        seen[id(thing)] = thing
+        if isinstance(thing, np.ndarray):
+            while isinstance(thing.base, np.ndarray):
+                thing = thing.base
+            found[id(thing)] = thing
+        else:
+            queue += gc.get_referents(thing)
+    return list(found.values())
+
+
+# Bytes a step beside the schema's, at most; less is better.
+BESIDE = {
+    "ring": 8,
+    "streams": 8,
+    "limited draws": 16,
+    "priorities": 28,
+    "live priorities": 42,
+    "sequences": 16,
+}
+
+
+@pytest.mark.parametrize("kind", BESIDE)
+def test_a_step_takes_little_more_memory_than_its_fields(kind: str) -> None:
+    capacity = 50_000
+    buffer = KINDS[kind](capacity, SCHEMA)
+    fill(buffer, episodes=110, length=500)
+    assert buffer.is_full
+    taken = sum(array.nbytes for array in arrays_of(buffer))
+    assert taken <= (SCHEMA.nbytes + BESIDE[kind]) * capacity
+
+
+@pytest.mark.parametrize("kind", BESIDE)
+def test_what_stats_say_of_the_memory_is_true_of_the_steps(kind: str) -> None:
+    """Rows, tails and timeline are counted; samplers are not."""
+    buffer = KINDS[kind](50_000, SCHEMA)
+    fill(buffer, episodes=110, length=500)
+    taken = sum(array.nbytes for array in arrays_of(buffer.history))
+    assert taken - MIB / 16 <= buffer.get_stats().nbytes <= taken
+
+
+def num_bytes(batch: Any) -> int:
+    """Answers the bytes of the arrays of a batch."""
+    return sum(array.nbytes for array in arrays_of([getattr(batch, f.name) for f in dataclasses.fields(batch)]))
+
+
+# How many bytes a row that is read may be needed for a moment, beside the answer; less is better. A row of numbers such
+# as slots and keys is 8, so this is how many of them there are at once.
+SCRATCH: dict[str, tuple[Callable[[], Buffer], int, int, int]] = {
+    "transitions": (lambda: relive.RingReplayBuffer(2_000, SCHEMA, seed=0), 256, 256, 10),
+    "5 steps": (lambda: relive.RingReplayBuffer(2_000, SCHEMA, n_step=5, seed=0), 256, 256, 24),
+    "priorities": (lambda: relive.PrioritizedReplayBuffer(2_000, SCHEMA, seed=0), 256, 256, 10),
+    "images": (lambda: relive.RingReplayBuffer(2_000, IMAGES, seed=0), 32, 32, 8),
+    "frame stacks": (lambda: relive.RingReplayBuffer(2_000, IMAGES, frame_stack=4, seed=0), 32, 128, 4),
+    "sequences": (lambda: relive.SequenceReplayBuffer(2_000, IMAGES, length=64, seed=0), 16, 1_024, 4),
+    "padded sequences": (lambda: relive.SequenceReplayBuffer(2_000, IMAGES, length=64, pad=True, seed=0), 16, 1_024, 4),
+}
+
+
+@pytest.mark.parametrize("kind", SCRATCH)
+def test_a_draw_allocates_its_answer_and_a_few_numbers_a_row(kind: str) -> None:
+    make, batch_size, num_rows, numbers = SCRATCH[kind]
+    buffer = make()
+    fill(buffer, episodes=8, length=500)
+    for _ in range(3):
+        buffer.sample(batch_size)
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        batch = buffer.sample(batch_size)
+        after, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    answer = num_bytes(batch)
+    assert peak - before - answer < 8 * numbers * num_rows + 8_192
+    assert after - before - answer < 8_192
