@@ -128,21 +128,29 @@ class History:
 
     def _are_spliced(self, row: row_bytes.Row) -> bool:
         """Answers whether the open episode of a stream cannot go on with the rows of all streams."""
+        if not self.timeline.num_open:
+            return False
         assert self._rows is not None
         streams = np.flatnonzero(self.timeline.are_announced(np.arange(self.timeline.streams)))
         columns = self._rows.columns(row, self.timeline.streams)
         return bool(self._tails.differ(streams, {path: columns[path][streams] for path in self._tails.open}).any())
 
-    def turn(
-        self, slot: int, row: row_bytes.Row, next_row: row_bytes.Row, has_ended: Bools | None, terminated: Bools
-    ) -> None:
+    def turn(self, slot: int, row: row_bytes.Row, next_row: row_bytes.Row) -> None:
         """Adds one row to every stream from that slot on, given as the bytes of each block, and what comes after."""
         self._write_row(slot, row)
         self._tails.announce_one(0, next_row)
         self._announced[self._all] = next_row
-        handles = self.timeline.turn(slot, has_ended, terminated)
-        if has_ended is not None:
-            self._tails.put(handles, {path: column[has_ended] for path, column in self._tails.open.items()})
+        self.timeline.turn(slot)
+
+    def end(self, has_ended: Bools, terminated: Bools) -> None:
+        """Ends episodes of which the final observation was announced: where `has_ended` [S], of all streams."""
+        (streams,) = has_ended.nonzero()
+        handles = self.timeline.end(streams, terminated[streams])
+        self._tails.put(handles, {path: column[streams] for path, column in self._tails.open.items()})
+
+    def end_one(self, stream: int, terminated: bool) -> None:
+        """Does what `end` does for one stream."""
+        self._tails.put_open(stream, self.timeline.end_one(stream, terminated))
 
     def announced(self, next_row: row_bytes.Row) -> None:
         """Hears the bytes of what `append` has announced for all streams."""

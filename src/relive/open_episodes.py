@@ -112,8 +112,12 @@ class OpenEpisodes(derived.Derived):
         self.count += len(streams)
 
     def begin_one(self, stream: int, key: int) -> int:
-        """Begins an episode in one stream, and answers its handle."""
+        """Does what `begin` does for one stream, which has none open, and answers the handle."""
+        if self._num_turns:
+            self._catch_up()
         handle = self.one_handle[stream] = self._table.claim_one(key, stream)
+        self._one_length[stream] = 0
+        self._one_last_key[stream] = key - self._streams
         self.count += 1
         return handle
 
@@ -153,6 +157,19 @@ class OpenEpisodes(derived.Derived):
         self.count -= len(streams)
         return handles, last_keys
 
+    def end_one(self, stream: int, is_terminated: bool) -> tuple[int, int]:
+        """Does what `end` does for one stream."""
+        handle, length, last_key, knows_next = self.newest_of_one(stream)
+        table = self._table
+        table.end[handle] = episode_table.TERMINATED if is_terminated else episode_table.TRUNCATED
+        table.length[handle] = length
+        table.complete[handle] = length if knows_next or is_terminated else length - 1
+        table.has_tail[handle] = knows_next
+        self.one_handle[stream] = -1
+        self._one_knows_next[stream] = True
+        self.count -= 1
+        return handle, last_key
+
     def clear(self) -> None:
         """Closes no episode: they are gone, and so are those in the table."""
         self.count = self._num_turns = 0
@@ -169,6 +186,14 @@ class OpenEpisodes(derived.Derived):
 
     def _settle(self) -> None:
         """Brings the numbers of the open episodes in the table up to date."""
+        if self._streams == 1:
+            handle, length, _, knows_next = self.newest_of_one(0)
+            if handle >= 0:
+                self._table.length[handle] = length
+                self._table.complete[handle] = length if knows_next else length - 1
+                self._table.has_tail[handle] = knows_next
+            self._is_table_behind = False
+            return
         (streams,) = (self.handle >= 0).nonzero()
         handles, lengths, knows_next = self.handle[streams], self.length[streams], self.knows_next[streams]
         self._table.length[handles] = lengths

@@ -80,16 +80,22 @@ class Tails(derived.Derived):
 
     def put(self, handles: Ints, rows: Mapping[str, Array]) -> None:
         """Says what came after the last step of those ended episodes [k]."""
-        room = self._timeline.num_handles
-        for path, column in self._ended.items():
-            if len(column) < room:
-                more = np.zeros((room - len(column), *column.shape[1:]), column.dtype)
-                column = self._ended[path] = np.concatenate([column, more])
+        for path, column in self._with_room().items():
             column[handles] = rows[path]
 
     def put_open(self, stream: int, handle: int) -> None:
         """Says that what was announced in the stream came after the last step of an episode that has ended."""
-        self.put(np.array([handle]), {path: column[stream : stream + 1] for path, column in self.open.items()})
+        for path, column in self._with_room().items():
+            column[handle] = self.open[path][stream]
+
+    def _with_room(self) -> Columns:
+        """Answers the columns of the ended episodes, as long as there are handles."""
+        room = self._timeline.num_handles
+        for path, column in self._ended.items():
+            if len(column) < room:
+                more = np.zeros((room - len(column), *column.shape[1:]), column.dtype)
+                self._ended[path] = np.concatenate([column, more])
+        return self._ended
 
     # Reading.
 

@@ -79,6 +79,11 @@ class Timeline(chains.Chains):
         """Answers which of those episodes are going on."""
         return np.equal(self._table.end[handles], episode_table.OPEN)
 
+    @property
+    def num_open(self) -> int:
+        """How many episodes are open."""
+        return self._open.count
+
     def are_announced(self, streams: Ints) -> Bools:
         """Answers where an episode is open in `streams` [k], and the observation after its newest step is known."""
         return (self._open.handle[streams] >= 0) & self._open.knows_next[streams]
@@ -142,7 +147,7 @@ class Timeline(chains.Chains):
         completed = keys if knows_next else keys[terminated]
         if flags.any_set(terminated) or flags.any_set(truncated):
             has_ended = terminated | truncated
-            ended = np.concatenate([ended, self._end(streams[has_ended], terminated[has_ended])])
+            ended = np.concatenate([ended, self.end(streams[has_ended], terminated[has_ended])])
         return Change(slots, handles, self.slots(np.concatenate([waiting, completed])), ended)
 
     def turning_slot(self) -> int:
@@ -159,24 +164,19 @@ class Timeline(chains.Chains):
                 return -1
         return slot if self._open.all_know_next() else -1
 
-    def turn(self, slot: int, has_ended: Bools | None, terminated: Bools) -> Ints:
+    def turn(self, slot: int) -> None:
         """Adds one row to every stream from that slot on, whose next observation is known, and evicts for them.
 
-        It costs much the same for any number of streams: `relive bench --workload extend`.
-
-        Args:
-            slot: What `turning_slot` has answered.
-            has_ended: Whether the episode ends with the row [streams]; None for nowhere.
-            terminated: Whether it terminates with it [streams].
-
-        Returns:
-            The handles of the episodes that ended, in the order of their streams.
+        `slot` is what `turning_slot` has answered. It costs much the same for any number of streams: `relive bench
+        --workload extend`.
         """
         streams, opened = self.streams, self._open
         is_full = self._num_rows == self.capacity
         if is_full and flags.any_set(self._one_is_last[slot : slot + streams]):
             self._release_last(slice(slot, slot + streams))
-        if opened.count < streams:
+        if not opened.count and streams == 1:
+            opened.begin_one(0, self.next_key)
+        elif opened.count < streams:
             opened.begin(np.arange(streams), np.arange(self.next_key, self.next_key + streams))
         if self._links:
             self._keep_turns(np.arange(streams), True)
@@ -192,9 +192,6 @@ class Timeline(chains.Chains):
             self.num_evicted += streams
         else:
             self._num_rows += streams
-        if has_ended is None:
-            return _NONE
-        return self._end(np.flatnonzero(has_ended), terminated[has_ended])
 
     def append_one(
         self, stream: int, cuts: bool, knows_next: bool, terminated: bool, truncated: bool
@@ -208,8 +205,8 @@ class Timeline(chains.Chains):
         if self.streams > 1:
             self._keep_turns(np.array([stream]), False)
         ended: tuple[int, ...] = ()
-        if cuts:
-            ended = tuple(self._cut(np.array([stream])).tolist())
+        if cuts and opened.one_handle[stream] >= 0:
+            ended = (self.end_one(stream, False),)
         key = self.next_key
         slot = key % self.capacity
         completed: tuple[int, ...] = (slot,) if knows_next or terminated else ()
@@ -226,27 +223,24 @@ class Timeline(chains.Chains):
         self.next_key = key + 1
         self._num_rows += 1
         if terminated or truncated:
-            self._end(np.array([stream]), np.array([terminated]))
-            ended = (*ended, handle)
+            ended = (*ended, self.end_one(stream, terminated))
         return slot, completed, ended
 
     def append_episode(self, stream: int, length: int, *, is_terminated: bool) -> Change:
         """Adds an ended episode of `length` rows to the stream; one that is open there is truncated first."""
-        streams = np.array([stream])
         if self.streams > 1:
             self._link()
             self._begin_turns(self.next_key + length)
-        cut = self._cut(streams)
-        keys = np.arange(self.next_key, self.next_key + length)
-        slots = self.slots(keys)
+        cut = (self.end_one(stream, False),) if self._open.one_handle[stream] >= 0 else ()
+        slots = self.slots(np.arange(self.next_key, self.next_key + length))
         self._handle[self.run(self.next_key, length)] = handle = self._open.begin_one(stream, self.next_key)
         if self._links:
             self._links.link(slots, np.arange(length), np.concatenate([slots[:1], slots[:-1]]))
         self.next_key += length
         self._num_rows += length
         self._open.append_one(stream, length, self.next_key - 1, True)
-        ended = self._end(streams, np.array([is_terminated]))
-        return Change(slots, np.full(length, handle), slots, np.concatenate([cut, ended]))
+        ended = np.array([*cut, self.end_one(stream, is_terminated)])
+        return Change(slots, np.full(length, handle), slots, ended)
 
     def clear(self) -> None:
         """Takes every row away, and closes no episode: they are gone. Keys go on."""
@@ -255,12 +249,14 @@ class Timeline(chains.Chains):
         self._links = None
         self._open.clear()
 
+    # Ends of episodes.
+
     def _cut(self, streams: Ints) -> Ints:
         """Truncates the episodes that are open in those streams, and answers their handles."""
         streams = streams[self._open.handle[streams] >= 0]
-        return self._end(streams, np.zeros(len(streams), np.bool_))
+        return self.end(streams, np.zeros(len(streams), np.bool_))
 
-    def _end(self, streams: Ints, is_terminated: Bools) -> Ints:
+    def end(self, streams: Ints, is_terminated: Bools) -> Ints:
         """Ends the episodes that are open in `streams` [k], and answers their handles [k].
 
         One whose last row is gone already goes with it.
@@ -270,6 +266,15 @@ class Timeline(chains.Chains):
         self._is_last[self.slots(last_keys[is_there])] = True
         self._table.release(handles[~is_there])
         return handles
+
+    def end_one(self, stream: int, is_terminated: bool) -> int:
+        """Does what `end` does for one stream."""
+        handle, last_key = self._open.end_one(stream, is_terminated)
+        if last_key >= self.oldest_key:
+            self._one_is_last[last_key % self.capacity] = True
+        else:
+            self._table.release_one(handle)
+        return handle
 
     def _release_last(self, run: Run) -> None:
         """Takes the episodes out of the table whose last rows are in the run, which goes."""

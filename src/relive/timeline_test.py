@@ -144,7 +144,8 @@ def turned(timeline: timeline_lib.Timeline, twin: Twin, rng: np.random.Generator
     handles = timeline.open_handles(np.arange(streams))
     if timeline.is_full:
         twin.evict(streams)
-    ended = timeline.turn(slot, has_ended if has_ended.any() else None, terminated)
+    timeline.turn(slot)
+    ended = timeline.end(np.flatnonzero(has_ended), terminated[has_ended])
     ends = np.where(terminated, episode_table.TERMINATED, has_ended * episode_table.TRUNCATED)
     twin.append(list(range(streams)), [False] * streams, [True] * streams, ends.tolist())
     assert len(ended) == has_ended.sum()

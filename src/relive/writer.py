@@ -87,9 +87,15 @@ class Writer:
                 return False
         elif not self._anchors.turns:
             return False
-        terminates, has_ended = step_checks.ends(timeline.streams, terminated, truncated)
-        self._history.turn(slot, row, next_row, has_ended, terminates)
+        self._history.turn(slot, row, next_row)
         self._anchors.turned(slot, lost)
+        if timeline.streams == 1:
+            if terminated or truncated:
+                self._history.end_one(0, bool(terminated))
+        else:
+            terminates, has_ended = step_checks.ends(timeline.streams, terminated, truncated)
+            if has_ended is not None:
+                self._history.end(has_ended, terminates)
         self._counters.inserted += timeline.streams
         return True
 
