@@ -1,3 +1,5 @@
+import copy
+
 import hypothesis
 from hypothesis import strategies
 import numpy as np
@@ -53,3 +55,78 @@ def test_check_finds_a_wrong_count() -> None:
     eligible._facts[0] = 0
     with pytest.raises(errors.CorruptionError, match="^2 anchors are counted as eligible, which is wrong$"):
         eligible.check()
+
+
+@hypothesis.given(
+    strategies.lists(strategies.integers(0, 7), min_size=6, max_size=6),
+    strategies.sampled_from(["set_readable", "unset_readable", "forget_one"]),
+    strategies.integers(0, 5),
+)
+def test_what_is_said_of_one_anchor_is_what_is_said_of_an_array_of_it(facts: list[int], call: str, slot: int) -> None:
+    one, by_array = with_facts(facts), with_facts(facts)
+    slots = np.array([slot])
+    if call == "set_readable":
+        entered, left = by_array.set(eligibility.READABLE, slots)
+        assert one.set_readable(slot) is (len(entered) == 1)
+        assert not len(left)
+    elif call == "unset_readable":
+        entered, left = by_array.unset(eligibility.READABLE, slots)
+        assert one.unset_readable(slot) is (len(left) == 1)
+        assert not len(entered)
+    else:
+        assert one.forget_one(slot) is (len(by_array.forget(slots)) == 1)
+    assert_same(one, by_array)
+
+
+def with_facts(facts: list[int]) -> eligibility.Eligibility:
+    """Answers the facts of each slot, as they were said one after another."""
+    eligible = eligibility.Eligibility(len(facts))
+    for slot, of_slot in enumerate(facts):
+        for fact in FACTS:
+            if of_slot & fact:
+                eligible.set(fact, np.array([slot]))
+    return eligible
+
+
+def assert_same(one: eligibility.Eligibility, other: eligibility.Eligibility) -> None:
+    assert len(one) == len(other)
+    assert one._facts.tolist() == other._facts.tolist()
+    one.check()
+    other.check()
+
+
+@hypothesis.given(strategies.data(), strategies.integers(1, 9))
+def test_all_side_by_side_are_asked_as_each_is(data: strategies.DataObject, capacity: int) -> None:
+    facts = data.draw(strategies.lists(strategies.sampled_from([0, 1, 1, 5]), min_size=capacity, max_size=capacity))
+    eligible = with_facts(facts)
+    count = data.draw(strategies.integers(1, capacity))
+    first = data.draw(strategies.integers(0, capacity - count))
+    for asked in (0, 1, 4, 5):
+        assert eligible.all_are(asked, first, count) is all(f == asked for f in facts[first : first + count])
+
+
+@hypothesis.given(strategies.data(), strategies.integers(2, 9))
+def test_a_turn_says_what_unset_and_set_would(data: strategies.DataObject, capacity: int) -> None:
+    count = data.draw(strategies.integers(1, capacity // 2))
+    first = data.draw(strategies.integers(0, capacity - count))
+    places = [p for p in range(capacity - count + 1) if abs(p - first) >= count]
+    lost = data.draw(strategies.sampled_from([None, *places]))
+    facts = data.draw(strategies.lists(strategies.integers(0, 7), min_size=capacity, max_size=capacity))
+    facts[first : first + count] = [0] * count
+    if lost is not None:
+        facts[lost : lost + count] = [eligibility.READABLE] * count
+    turned, by_array = with_facts(facts), with_facts(facts)
+    turned.turn(first, count, lost)
+    if lost is not None:
+        by_array.unset(eligibility.READABLE, np.arange(lost, lost + count))
+    by_array.set(eligibility.READABLE, np.arange(first, first + count))
+    assert_same(turned, by_array)
+
+
+def test_a_copy_hears_by_itself() -> None:
+    eligible = with_facts([1, 0, 0])
+    other = copy.deepcopy(eligible)
+    other.set_readable(1)
+    assert eligible.slots().tolist() == [0]
+    assert other.slots().tolist() == [0, 1]
+    other.check()

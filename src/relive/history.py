@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from relive import flags
 from relive import row_bytes
 from relive import schema as schema_lib
 from relive import storage as storage_lib
@@ -123,17 +124,27 @@ class History:
         if not self._turns:
             return -1
         announced = self._announced.get(self._all)
-        is_known = announced is not None and announced == row[: len(announced)]
-        return self.timeline.turning_slot() if is_known or not self._are_spliced(row) else -1
+        if announced is None or announced != row[: len(announced)]:
+            if self.timeline.num_open and self._are_spliced(row, announced):
+                return -1
+        return self.timeline.turning_slot()
 
-    def _are_spliced(self, row: row_bytes.Row) -> bool:
-        """Answers whether the open episode of a stream cannot go on with the rows of all streams."""
-        if not self.timeline.num_open:
-            return False
+    def _are_spliced(self, row: row_bytes.Row, announced: row_bytes.Row | None) -> bool:
+        """Answers whether an open episode cannot go on with its part of the rows of all streams."""
+        streams = self.timeline.streams
+        known = self.timeline.are_announced(np.arange(streams))
+        if announced is not None:
+            # What is equal to the byte need not be looked at.
+            differs = np.zeros(streams, np.bool_)
+            for these, those in zip(announced, row, strict=False):
+                size = f"V{len(these) // streams}"
+                differs |= np.frombuffer(these, size) != np.frombuffer(those, size)
+            known &= differs
+            if not flags.any_set(known):
+                return False
         assert self._rows is not None
-        streams = np.flatnonzero(self.timeline.are_announced(np.arange(self.timeline.streams)))
-        columns = self._rows.columns(row, self.timeline.streams)
-        return bool(self._tails.differ(streams, {path: columns[path][streams] for path in self._tails.open}).any())
+        columns = self._rows.columns(row, streams)
+        return bool(self._tails.differ(known.nonzero()[0], {p: columns[p][known] for p in self._tails.open}).any())
 
     def turn(self, slot: int, row: row_bytes.Row, next_row: row_bytes.Row) -> None:
         """Adds one row to every stream from that slot on, given as the bytes of each block, and what comes after."""

@@ -74,6 +74,28 @@ class IndexSetMachine(stateful.RuleBasedStateMachine):
         self.naive.remove(self.oldest)
         self.oldest = (self.oldest + 1) % self.slots.capacity
 
+    @stateful.precondition(lambda self: self.is_ring and self.naive)
+    @stateful.rule(chosen=st.data())
+    def turn_the_ring(self, chosen: st.DataObject) -> None:
+        count = chosen.draw(st.integers(1, len(self.naive)))
+        lost, come = self.follow(self.oldest, count), self.follow(self.newest, count)
+        assert self.slots.turn(lost[0], come[0], count)
+        self.naive.difference_update(lost)
+        self.naive.update(come)
+        self.oldest = (self.oldest + count) % self.slots.capacity
+        self.newest = (self.newest + count) % self.slots.capacity
+
+    @stateful.precondition(lambda self: self.naive and not (self.is_ring and len(self.out()) == 0))
+    @stateful.rule(chosen=st.data())
+    def turn_what_is_no_ring(self, chosen: st.DataObject) -> None:
+        """Nothing has changed: the contents are compared after it as after any other call."""
+        lost, come = chosen.draw(st.sampled_from(sorted(self.naive))), chosen.draw(st.sampled_from(self.out() or [0]))
+        is_interval = self.slots._arrays is None and (lost, come) == (self.slots._first, self.behind())
+        assert is_interval or not self.slots.turn(lost, come, 1)
+
+    def behind(self) -> int:
+        return (self.slots._first + len(self.naive)) % self.slots.capacity
+
     @stateful.precondition(lambda self: self.out())
     @stateful.rule(chosen=st.data())
     def add_any_one(self, chosen: st.DataObject) -> None:
@@ -208,6 +230,19 @@ def test_one_number_that_cannot_come_or_leave_is_refused_as_many_are() -> None:
         slots.add_one(0)
     assert len(slots) == 3
     slots.check()
+
+
+def test_a_turn_of_a_ring_is_none_unless_the_oldest_leave_and_the_next_come() -> None:
+    for lost, first in [(3, 6), (2, 5), (2, 7), (1, 6)]:
+        slots = index_set.IndexSet(8)
+        slots.add(ints(2, 3, 4, 5))
+        assert not slots.turn(lost, first, 1)
+        assert slots.numbers().tolist() == [2, 3, 4, 5]
+    assert slots.turn(2, 6, 3)
+    assert slots.numbers().tolist() == [5, 6, 7, 0]
+    arrays = in_arrays(8, 2, 3, 4)
+    assert not arrays.turn(2, 5, 1)
+    assert sorted(arrays.numbers().tolist()) == [2, 3, 4]
 
 
 @pytest.mark.parametrize("call", ["add behind a gap", "add in front", "add backwards", "remove the newest"])

@@ -19,7 +19,23 @@ _EXAMPLES = """examples:
   relive demo --env Acrobot-v1 --plot acrobot.png
   relive demo --buffer prioritized     the same task from a PrioritizedReplayBuffer, in a plain loop
   relive demo --buffer sequence        a task that needs memory, from a SequenceReplayBuffer
+  relive bench --quick                 measure relive beside the libraries that are installed, in small
+  relive bench --list                  what there is to measure
 """
+
+_BENCH_EXAMPLES = """examples:
+  relive bench --list                                     the names of all workloads and peers
+  relive bench --quick                                    small rings, few rounds: are the answers right?
+  relive bench --workload uniform prioritized-1m          two of the workloads, full size
+  relive bench --workload images --peers relive cpprb take
+  relive bench --markdown benchmarks.md --plot benchmarks.png --json benchmarks.json
+
+A peer that is not installed is named and left out: pip install 'relive[bench-cpprb]', and so on for each.
+Every answer is checked: a fast wrong one is reported as wrong.
+"""
+
+_MODULES = {"demo": "relive.tools.demo_command", "bench": "relive.bench.command"}
+"""Where the work of each command is."""
 
 _BUFFERS = {"episode": ("env", "actors"), "prioritized": ("env",), "sequence": ()}
 """The buffers of the demo, and the options of which each makes use beside those that all of them know."""
@@ -97,7 +113,32 @@ def parser() -> argparse.ArgumentParser:
         "--plot", default="relive-demo.png", metavar="PATH", help="where the learning curve goes, a PNG (%(default)s)"
     )
     demo.add_argument("--quiet", action="store_true", help="print the last line alone")
+    _add_bench(commands)
     return top
+
+
+def _add_bench(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    """Adds the command that measures."""
+    bench = commands.add_parser(
+        "bench",
+        help="measure relive beside other libraries, and check what all of them answer",
+        description="Measures draws, updates, adds and memory of relive and of the libraries that are installed, by "
+        "turns, one thread each, and checks every answer on data that describes itself.",
+        epilog=_BENCH_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    bench.set_defaults(parser=bench)
+    bench.add_argument("--list", action="store_true", help="print the names of workloads and peers, and what they are")
+    bench.add_argument("--workload", nargs="+", metavar="NAME", help="workloads, or families of them (all)")
+    bench.add_argument("--peers", nargs="+", metavar="NAME", help="whom to measure (all that are installed)")
+    bench.add_argument(
+        "--repeats", type=_integer_from(1), metavar="N", help="rounds, of which the median is taken (7; 3 with --quick)"
+    )
+    bench.add_argument("--quick", action="store_true", help="small rings and few short rounds")
+    bench.add_argument("--json", metavar="FILE", help="where all figures go")
+    bench.add_argument("--markdown", metavar="FILE", help="where a page with all tables goes")
+    bench.add_argument("--plot", metavar="FILE", help="where a picture goes, a PNG; needs the extra: relive[bench]")
 
 
 def _settle(options: argparse.Namespace) -> None:
@@ -117,9 +158,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         top.print_help()
         return 0
-    _settle(options)
+    if options.command == "demo":
+        _settle(options)
     try:
-        code: int = importlib.import_module(f"relive.tools.{options.command}_command").run(options)
+        code: int = importlib.import_module(_MODULES[options.command]).run(options)
     except relive.ReplayError as error:
         sys.stderr.write(f"relive {options.command}: {error}\n")
         return 1
