@@ -1,0 +1,147 @@
+"""Whether an answer is right: of each row, whether there is a step, and a horizon, that it is the transition of."""
+
+from collections.abc import Mapping
+import dataclasses
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import described_steps
+from relive.bench import described
+from relive.bench import tasks
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Array: TypeAlias = npt.NDArray[Any]
+
+_RELATIVE, _ABSOLUTE = 1e-4, 1e-3
+
+
+@dataclasses.dataclass
+class Findings:
+    """How many rows were looked at, and in how many of them which part was wrong."""
+
+    rows: int = 0
+    wrong: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    def add(self, rows: int, wrong: Mapping[str, Bools]) -> None:
+        """Counts a batch of that many rows, given what is wrong in which of them [B]."""
+        self.rows += rows
+        for part, marks in wrong.items():
+            if marks.any():
+                self.wrong[part] = self.wrong.get(part, 0) + int(np.count_nonzero(marks))
+
+    def shares(self) -> dict[str, float]:
+        """Answers the share of rows that each wrong part is wrong in."""
+        return {part: count / self.rows for part, count in sorted(self.wrong.items())}
+
+
+def check(task: tasks.Task, story: described.Story, answer: tasks.Answer, findings: Findings) -> None:
+    """Adds to the findings what is wrong with a batch."""
+    asked = task.batch_size
+    rows = len(answer["observation"])
+    wrong = _sequences(task, story, answer) if task.sequence_length else _transitions(task, story, answer)
+    if rows != asked:
+        wrong["batch size"] = np.ones(rows or 1, bool)
+    findings.add(max(rows, 1), wrong)
+
+
+def _transitions(task: tasks.Task, story: described.Story, answer: tasks.Answer) -> dict[str, Bools]:
+    """Answers what is wrong in which transition [B].
+
+    A row is right if some horizon m of 1 to n steps explains all of it. Otherwise the parts are blamed that do not fit
+    the horizon that explains most of it. What is said of a next observation after termination does not matter: its
+    value is multiplied by zero.
+    """
+    frames, following = answer["observation"], answer["next_observation"]
+    stack = task.frame_stack
+    newest = frames[:, -1] if stack > 1 else frames
+    later = following[:, -1] if stack > 1 else following
+    episodes, steps, is_known = story.place(newest)
+    next_episodes, next_steps, is_next_known = story.place(later)
+    terminal = answer["terminal"].astype(bool)
+    left = story.lengths[episodes] - steps
+    horizons = np.arange(1, task.n_step + 1)[:, np.newaxis]  # [n, 1]
+    ends_here = story.is_terminated[episodes] & (left == horizons)  # [n, B]
+    discounts = np.where(terminal, 0.0, task.gamma**task.n_step)
+    if "discount" in answer:
+        discounts = np.where(terminal, 0.0, answer["discount"])
+    fits = {
+        "reward": np.isclose(answer["reward"], _returns(task, episodes, steps), _RELATIVE, _ABSOLUTE),
+        "terminal flag": terminal == ends_here,
+        "discount": np.isclose(discounts, np.where(ends_here, 0.0, task.gamma**horizons), _RELATIVE, _ABSOLUTE)
+        | (terminal != ends_here),
+        "next observation": ends_here
+        | (is_next_known & (next_episodes == episodes) & (next_steps == steps + horizons))[...],
+    }
+    is_possible = horizons <= left
+    explained = sum(fit.astype(int) for fit in fits.values()) * is_possible
+    best = np.argmax(explained[::-1], axis=0)
+    best = task.n_step - 1 - best  # The longest one of those that explain most.
+    wrong = {part: is_known & ~np.take_along_axis(fit, best[np.newaxis], axis=0)[0] for part, fit in fits.items()}
+    wrong["action"] = is_known & ~_all(answer["action"] == story.actions(episodes, steps), len(steps))
+    wrong["observation"] = ~is_known
+    if stack > 1:
+        wrong["observation"] |= ~_is_stack(story, frames, episodes, steps)
+        matters = is_next_known & ~terminal & ~wrong["next observation"]
+        wrong["next observation"] |= matters & ~_is_stack(story, following, next_episodes, next_steps)
+    return wrong
+
+
+def _returns(task: tasks.Task, episodes: Ints, steps: Ints) -> Array:
+    """Answers the discounted sums of m rewards, for m of 1 to n [n, B]."""
+    offsets = np.arange(task.n_step)[:, np.newaxis]
+    rewards = described_steps.rewards_of(episodes, steps + offsets)
+    return np.cumsum(rewards * task.gamma**offsets, axis=0)
+
+
+def _is_stack(story: described.Story, stacks: Array, episodes: Ints, steps: Ints) -> Bools:
+    """Answers whether the frames [B, S, ...] are those up to the steps [B].
+
+    Before the first frame there may be zeros, or that frame again.
+    """
+    times = steps[:, np.newaxis] - np.arange(stacks.shape[1])[::-1]
+    zeros = story.frames(episodes[:, np.newaxis], times)
+    repeated = story.frames(episodes[:, np.newaxis], np.maximum(times, 0))
+    size = len(stacks)
+    return _all(stacks == zeros, size) | _all(stacks == repeated, size)
+
+
+def _sequences(task: tasks.Task, story: described.Story, answer: tasks.Answer) -> dict[str, Bools]:
+    """Answers what is wrong in which sequence [B]: whether its steps are right, and follow each other."""
+    length = task.sequence_length
+    observation = answer["observation"]
+    size = len(observation)
+    mask = answer.get("mask", np.ones(answer["reward"].shape, bool)).astype(bool)
+    if answer["reward"].shape != (size, length):
+        return {"sequence length": np.ones(size, bool)}
+    episodes, steps, is_known = story.place(observation[:, :length])
+    both = mask[:, 1:] & mask[:, :-1] & is_known[:, 1:] & is_known[:, :-1]
+    is_same = episodes[:, 1:] == episodes[:, :-1]
+    is_following = is_same & (steps[:, 1:] == steps[:, :-1] + 1)
+    rewards = described_steps.rewards_of(episodes, steps)
+    is_end = story.is_terminated[episodes] & (steps == story.lengths[episodes] - 1)
+    actions = (answer["action"] == story.actions(episodes, steps)).reshape((size, length, -1)).all(axis=-1)
+    real = mask & is_known
+    wrong = {
+        "observation": mask & ~is_known,
+        "reward": real & ~np.isclose(answer["reward"], rewards, _RELATIVE, _ABSOLUTE),
+        "action": real & ~actions,
+        "terminal flag": real & (answer["terminal"].astype(bool) != is_end),
+        "episode crossing": _spread(episodes, real)[:, np.newaxis] > 0,
+        "order of steps": both & is_same & ~is_following,
+    }
+    return {part: np.asarray(marks.any(axis=1)) for part, marks in wrong.items()}
+
+
+def _spread(numbers: Ints, is_real: Bools) -> Ints:
+    """Answers how far apart the largest and the smallest of the real numbers of each row are [B]."""
+    least = np.where(is_real, numbers, np.iinfo(np.int64).max).min(axis=1)
+    most = np.where(is_real, numbers, 0).max(axis=1)
+    return np.where(is_real.any(axis=1), most - least, 0)
+
+
+def _all(equal: Bools, size: int) -> Bools:
+    """Answers whether all of each row is True [B]."""
+    return np.asarray(equal.reshape((size, -1)).all(axis=1))

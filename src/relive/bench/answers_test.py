@@ -1,0 +1,230 @@
+"""Every kind of fault is found and named, and what is right is not blamed."""
+
+from collections.abc import Callable, Iterable
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from relive.bench import answers
+from relive.bench import described
+from relive.bench import selection
+from relive.bench import small_ring
+from relive.bench import tasks
+from relive.bench.peers import own
+
+SMALL = described.Kind((4,), "float32")
+ONE = tasks.Task(capacity=500, observation=SMALL, episode_lengths=(5, 20))
+FIVE = dataclasses.replace(ONE, n_step=5)
+STACKED = tasks.Task(capacity=500, observation=described.Kind((4, 4), "uint8"), frame_stack=4, episode_lengths=(5, 20))
+RUNS = tasks.Task(capacity=500, observation=SMALL, sequence_length=4, episode_lengths=(5, 20))
+
+Spoil = Callable[[tasks.Answer, described.Story], None]
+
+
+def found(task: tasks.Task, spoil: Spoil = lambda answer, story: None) -> dict[str, float]:
+    """Answers what is found in a right batch that was spoiled."""
+    story = task.story(1_000)
+    buffer = own.make(task)
+    buffer.fill(story.until(700)[0])
+    answer = buffer.answer(buffer.sample())
+    spoil(answer, story)
+    findings = answers.Findings()
+    answers.check(task, story, answer, findings)
+    return findings.shares()
+
+
+@pytest.mark.parametrize("task", [ONE, FIVE, STACKED, RUNS])
+def test_nothing_is_found_in_right_answers(task: tasks.Task) -> None:
+    assert found(task) == {}
+
+
+def setting(name: str, change: Callable[[tasks.Array], object]) -> Spoil:
+    """Answers what changes a column in the first 64 of 256 rows."""
+
+    def spoil(answer: tasks.Answer, story: described.Story) -> None:
+        column = answer[name] = answer[name].copy()
+        column[:64] = change(column[:64])
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("task", "spoil", "part"),
+    [
+        (ONE, setting("observation", lambda column: column + 0.5), "observation"),
+        (ONE, setting("action", lambda column: column + 1), "action"),
+        (ONE, setting("reward", lambda column: column + 1), "reward"),
+        (FIVE, setting("reward", lambda column: column * 0.99), "reward"),
+        (ONE, setting("terminal", lambda column: ~column), "terminal flag"),
+        (STACKED, setting("observation", lambda column: np.roll(column, 1, axis=-1)), "observation"),
+        (RUNS, setting("reward", lambda column: column + 1), "reward"),
+        (RUNS, setting("action", lambda column: column + 1), "action"),
+        (RUNS, setting("terminal", lambda column: ~column), "terminal flag"),
+        (RUNS, setting("observation", lambda column: column + 0.5), "observation"),
+    ],
+)
+def test_a_fault_is_found_and_named(task: tasks.Task, spoil: Spoil, part: str) -> None:
+    shares = found(task, spoil)
+    assert 0.2 < shares.pop(part) <= 0.25
+    assert not shares
+
+
+def test_a_next_observation_of_another_episode_is_found() -> None:
+    def spoil(answer: tasks.Answer, story: described.Story) -> None:
+        episodes, steps, _ = story.place(answer["observation"])
+        answer["next_observation"] = story.frames(episodes + 1, steps + 1)
+
+    shares = found(ONE, spoil)
+    assert set(shares) == {"next observation"}
+    assert shares["next observation"] > 0.9  # All but those that are terminal.
+
+
+def test_a_stale_next_observation_is_blamed_and_not_the_reward_that_is_right() -> None:
+    def spoil(answer: tasks.Answer, story: described.Story) -> None:
+        episodes, steps, _ = story.place(answer["observation"])
+        answer["next_observation"] = story.frames(episodes, steps)
+
+    assert set(found(FIVE, spoil)) == {"next observation"}
+
+
+def test_a_stack_with_a_wrong_older_frame_is_found() -> None:
+    def spoil(answer: tasks.Answer, story: described.Story) -> None:
+        answer["observation"] = answer["observation"].copy()
+        answer["observation"][:, 0] = 77
+
+    assert found(STACKED, spoil) == {"observation": 1.0}
+
+
+def test_a_next_stack_that_is_not_one_is_found() -> None:
+    def spoil(answer: tasks.Answer, story: described.Story) -> None:
+        answer["next_observation"] = answer["next_observation"].copy()
+        answer["next_observation"][:, 0] = 77
+
+    assert set(found(STACKED, spoil)) == {"next observation"}
+
+
+def test_a_stack_may_repeat_its_first_frame() -> None:
+    def spoil(answer: tasks.Answer, story: described.Story) -> None:
+        for name in ("observation", "next_observation"):
+            episodes, steps, _ = story.place(answer[name][:, -1])
+            times = np.maximum(steps[:, np.newaxis] + np.arange(-3, 1), 0)
+            stacks = story.frames(episodes[:, np.newaxis], times)
+            is_real = np.asarray(answer[name][:, -1:].any(axis=(2, 3)))[..., np.newaxis, np.newaxis]
+            answer[name] = np.where(is_real, stacks, answer[name])
+
+    assert found(STACKED, spoil) == {}
+
+
+def test_a_shorter_horizon_is_right_if_all_of_the_row_agrees_on_it() -> None:
+    def spoil(answer: tasks.Answer, story: described.Story) -> None:
+        one = ONE.story(1_000)
+        episodes, steps, _ = one.place(answer["observation"])
+        answer["next_observation"] = one.frames(episodes, steps + 1)
+        answer["reward"] = np.asarray((7 * episodes + 3 * steps) % 11 - 5.0)
+        answer["terminal"] = one.is_terminated[episodes] & (steps + 1 == one.lengths[episodes])
+        answer["discount"] = np.full(len(steps), FIVE.gamma)
+
+    assert found(FIVE, spoil) == {}
+
+
+def test_without_a_discount_of_its_own_a_shorter_horizon_is_wrong() -> None:
+    shares = found(FIVE, lambda answer, story: dict.__delitem__(answer, "discount"))
+    assert set(shares) == {"discount"}
+    assert 0.05 < shares["discount"] < 0.4  # Where an episode was truncated within five steps.
+
+
+def test_a_batch_of_another_size_is_found() -> None:
+    def spoil(answer: tasks.Answer, story: described.Story) -> None:
+        for name in answer:
+            answer[name] = answer[name][:-1]
+
+    assert found(ONE, spoil) == {"batch size": 1.0}
+
+
+def test_a_sequence_over_the_end_of_an_episode_is_found() -> None:
+    def spoil(answer: tasks.Answer, story: described.Story) -> None:
+        episodes, steps, _ = story.place(answer["observation"][:, :4])
+        episodes, steps = episodes.copy(), steps.copy()
+        episodes[:, 2:] += 1
+        steps[:, 2:] -= steps[:, 2:3]
+        answer["observation"] = story.frames(episodes, steps)
+
+    shares = found(RUNS, spoil)
+    assert shares["episode crossing"] == 1.0
+    assert "order of steps" not in shares
+
+
+def test_steps_out_of_order_are_found() -> None:
+    def spoil(answer: tasks.Answer, story: described.Story) -> None:
+        answer["observation"] = answer["observation"][:, 3::-1]
+
+    assert found(RUNS, spoil)["order of steps"] == 1.0
+
+
+def test_sequences_of_another_length_are_found() -> None:
+    def spoil(answer: tasks.Answer, story: described.Story) -> None:
+        answer["reward"] = answer["reward"][:, 1:]
+
+    assert found(RUNS, spoil) == {"sequence length": 1.0}
+
+
+def test_what_is_masked_does_not_matter() -> None:
+    def spoil(answer: tasks.Answer, story: described.Story) -> None:
+        answer["observation"] = answer["observation"].copy()
+        answer["observation"][:, 3:] = 0
+        answer["mask"] = np.tile([True, True, True, False], (256, 1))
+
+    assert found(RUNS, spoil) == {}
+
+
+class Skewed(tasks.Buffer):
+    """relive's own prioritized buffer, whose every second draw is uniform, or whose weights are all alike."""
+
+    def __init__(self, task: tasks.Task, fault: str) -> None:
+        self._inner, self._uniform = own.make(task), own.make(dataclasses.replace(task, prioritized=False))
+        self._fault, self._draws = fault, 0
+
+    def fill(self, episodes: Iterable[described.Episode]) -> None:
+        kept = list(episodes)
+        self._inner.fill(kept)
+        self._uniform.fill(kept)
+
+    def prepared(self, step: described.Step) -> object:
+        return self._inner.prepared(step)
+
+    def add(self, prepared: object) -> None:
+        self._inner.add(prepared)
+        self._uniform.add(prepared)
+
+    def sample(self) -> object:
+        self._draws += 1
+        is_uniform = self._fault == "share of draws" and self._draws % 2
+        return (self._uniform if is_uniform else self._inner).sample()
+
+    def update(self, sample: Any, priorities: npt.NDArray[np.float64]) -> None:
+        self._inner.update(sample, priorities)
+
+    def answer(self, sample: object) -> tasks.Answer:
+        answer = self._inner.answer(sample)
+        if self._fault == "importance weight":
+            answer["weights"] = np.ones(len(answer["weights"]))
+        else:
+            del answer["weights"]
+        return answer
+
+
+@pytest.mark.parametrize("fault", ["share of draws", "importance weight"])
+def test_a_wrong_priority_is_found(fault: str) -> None:
+    task = selection.WORKLOADS["prioritized-10k"].task
+    assert set(small_ring.check(lambda task: Skewed(task, fault), task).shares()) == {fault}
+
+
+@pytest.mark.parametrize("name", ["prioritized-10k", "loop", "sequences", "extend", "images-32", "n-step"])
+def test_nothing_is_found_in_a_small_ring_of_relive(name: str) -> None:
+    findings = small_ring.check(own.make, selection.WORKLOADS[name].task)
+    batches = 80 if name == "prioritized-10k" else 40
+    assert name == "loop" or findings.rows == batches * selection.WORKLOADS[name].task.batch_size
+    assert findings.shares() == {}

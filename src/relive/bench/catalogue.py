@@ -1,0 +1,87 @@
+"""Who can be measured: name, module, distribution and extra of every peer, and the limits beside them."""
+
+from collections.abc import Callable
+import dataclasses
+import importlib
+from importlib import metadata
+from typing import TypeAlias
+
+from relive.bench import machine
+from relive.bench import tasks
+
+Make: TypeAlias = Callable[[tasks.Task], tasks.Buffer]
+
+
+@dataclasses.dataclass(frozen=True)
+class Peer:
+    """Somebody to measure.
+
+    Attributes:
+        name: What the tables call it.
+        module: The adapter, in relive.bench.peers.
+        distribution: What pip calls the library; None where there is none to install.
+        what: One line about it.
+        make: The name of the function of the adapter that answers a buffer.
+        is_limit: Whether it only says what numpy takes for the same bytes, and answers nothing that could be right.
+    """
+
+    name: str
+    module: str
+    distribution: str | None
+    what: str
+    make: str = "make"
+    is_limit: bool = False
+
+    @property
+    def extra(self) -> str:
+        """The extra of relive that installs it."""
+        return f"bench-{self.name}"
+
+    def load(self) -> Make:
+        """Imports the adapter, and its library with it.
+
+        Raises:
+            CannotError: The library is not installed, or does not load.
+        """
+        try:
+            with machine.silence():
+                adapter = importlib.import_module(f"relive.bench.peers.{self.module}")
+        except ModuleNotFoundError as error:
+            raise tasks.CannotError(f"{error.name} is not installed: run pip install 'relive[{self.extra}]'") from error
+        except Exception as error:  # A library that is broken, in whatever way, must not end the others' run.
+            raise tasks.CannotError(f"does not load: {in_one_line(error)}") from error
+        make: Make = getattr(adapter, self.make)
+        return make
+
+    def version(self) -> str:
+        """Answers the installed version of the library; nothing where there is none."""
+        return metadata.version(self.distribution) if self.distribution else ""
+
+
+PEERS = {
+    peer.name: peer
+    for peer in (
+        Peer("relive", "own", None, "the ring, prioritized and sequence buffers of columns"),
+        Peer("relive-episodes", "own_episodes", None, "EpisodeReplayBuffer"),
+        Peer("cpprb", "with_cpprb", "cpprb", "C++"),
+        Peer("tianshou", "with_tianshou", "tianshou", "numpy, and a sum tree in numba"),
+        Peer("sb3", "with_sb3", "stable-baselines3", "numpy, and tensors of torch"),
+        Peer("torchrl", "with_torchrl", "torchrl", "tensors of torch, and sum trees in C++"),
+        Peer("rllib", "with_rllib", "ray", "episodes in Python"),
+        Peer("flashbax", "with_flashbax", "flashbax", "jax, jitted on the CPU"),
+        Peer("reverb", "with_reverb", "dm-reverb", "a server in C++"),
+        Peer("dopamine", "with_dopamine", "dopamine-rl", "numpy, an object a step"),
+        Peer("agilerl", "with_agilerl", "agilerl", "tensors of torch"),
+        Peer("pfrl", "with_pfrl", "pfrl", "keeps references to what it is given; tensors of torch"),
+        Peer("d3rlpy", "with_d3rlpy", "d3rlpy", "keeps references until an episode ends; a Python loop a draw"),
+        Peer("naive", "own_episodes", None, "a deque of episodes and numpy's choice with weights", "make_naive"),
+        Peer("take", "limits", None, "a limit: one ndarray.take a column of the same bytes", "make_take", True),
+        Peer("copy", "limits", None, "a limit: a plain copy of the same bytes", "make_copy", True),
+    )
+}
+
+
+def in_one_line(error: BaseException) -> str:
+    """Answers the type and the first line of what an error says."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__

@@ -1,0 +1,60 @@
+"""The picture of a run: a panel a workload, a bar a peer, in times of relive."""
+
+from relive import errors
+from relive import extras
+from relive.bench import results
+
+with extras.needed("bench"):
+    from matplotlib import axes as matplotlib_axes
+    from matplotlib import figure
+
+_COLUMNS = 3
+_OWN, _RIGHT, _WRONG, _LIMIT = "tab:blue", "tab:gray", "tab:red", "lightgray"
+_MOST = 6.0
+"""Times relive at which a bar is cut, so that the slowest do not make the others invisible."""
+
+
+def save(run: results.Run, path: str) -> None:
+    """Writes the picture as a PNG.
+
+    Raises:
+        ArgumentError: The file cannot be written.
+    """
+    rows = [row for row in run.rows if row.measured]
+    lines = -(-len(rows) // _COLUMNS)
+    longest = max((len(row.measured) for row in rows), default=1)
+    picture = figure.Figure(figsize=(15, 1.2 + lines * (0.9 + 0.21 * longest)), layout="constrained")
+    panels = picture.subplots(max(lines, 1), _COLUMNS, squeeze=False).flatten()
+    for panel, row in zip(panels, rows, strict=False):
+        _draw(panel, row, longest)
+    for panel in panels[len(rows) :]:
+        panel.axis("off")
+    picture.suptitle(
+        "relive (blue) beside right answers (gray), wrong answers (red, hatched) and limits of numpy (light); "
+        f"shorter is better, cut at {_MOST:g} times relive",
+        fontsize=11,
+    )
+    try:
+        picture.savefig(path, format="png", dpi=100)
+    except OSError as error:
+        raise errors.ArgumentError(f"--plot could not be written to {path}: {error.strerror}") from error
+
+
+def _draw(panel: "matplotlib_axes.Axes", row: results.Row, longest: int) -> None:
+    """Draws the bars of one workload, the shortest on top, as thick as those of the workload with most of them."""
+    base = row.own or row.measured[0]
+    ordered = sorted(row.measured, key=lambda one: one.value or 0.0, reverse=True)
+    for place, one in enumerate(ordered):
+        times = row.ratio(one, base) or 0.0
+        is_wrong = not one.is_right and not one.is_limit
+        color = _OWN if one.peer in results.OWN else _LIMIT if one.is_limit else _WRONG if is_wrong else _RIGHT
+        panel.barh(place, min(times, _MOST), color=color, hatch="///" if is_wrong else None, edgecolor="white")
+        words = f" {one.value:.3g}" if (one.value or 0.0) < 1000 else f" {one.value:.0f}"
+        panel.text(min(times, _MOST), place, words + (" wrong" if is_wrong else ""), va="center", fontsize=7)
+    panel.set_ylim(len(ordered) - longest - 0.7, len(ordered) - 0.3)
+    panel.set_yticks(range(len(ordered)), [one.peer for one in ordered], fontsize=7)
+    panel.axvline(1.0, color=_OWN, linewidth=0.8, linestyle=":")
+    panel.set_xlim(0.0, _MOST * 1.2)
+    panel.tick_params(axis="x", labelsize=7)
+    panel.set_title(f"{row.title}\n{row.unit}", fontsize=8)
+    panel.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,182 @@
+"""`relive bench` as a user meets it."""
+
+from collections.abc import Mapping, Sequence
+import importlib
+import json
+import os
+import pathlib
+import re
+import sys
+from typing import NoReturn
+
+import pytest
+
+from relive.bench import command
+from relive.bench import machine
+
+cli = importlib.import_module("relive.tools.cli")  # The layer of the benchmarks does not know that of the tools.
+
+
+@pytest.fixture(autouse=True)
+def _pinned(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in machine.ONE_THREAD.items():
+        monkeypatch.setenv(name, value)
+
+
+def exit_code(*arguments: str) -> int:
+    """Answers the exit code, also where argparse leaves by SystemExit."""
+    try:
+        return int(cli.main(["bench", *arguments]))
+    except SystemExit as leaving:
+        return int(str(leaving.code))
+
+
+def test_a_quick_run_prints_and_writes_all_there_is(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "docs").mkdir()
+    files = ("--json", "b.json", "--markdown", "docs/b.md", "--plot", "b.png")
+    assert exit_code("--quick", "--workload", "uniform", "add", "--peers", "relive", "take", *files) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^uniform: a draw of 256, .*microseconds a batch$", out, re.MULTILINE)
+    assert re.search(r"^  relive +\d+\.\d\d +\d+\.\d\d +\d+\.\d\d +1\.00$", out, re.MULTILINE)
+    written = json.loads((tmp_path / "b.json").read_text())
+    assert [one["workload"] for one in written["workloads"]] == ["uniform", "uniform-17", "add", "add-images"]
+    given = "relive bench --workload uniform add --peers relive take --quick " + " ".join(files)
+    assert written["command"] == given
+    page = (tmp_path / "docs" / "b.md").read_text()
+    assert given in page
+    assert "](../b.png)" in page
+    assert (tmp_path / "b.png").stat().st_size > 1_000
+
+
+def test_a_run_prints_its_table_alone_if_nothing_else_was_asked_for(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--quick", "--repeats", "1", "--workload", "add-images", "--peers", "relive", "--markdown", "b.md"]
+    assert exit_code(*arguments) == 0
+    assert capsys.readouterr().out.count("\n") == 4
+    assert "![" not in (tmp_path / "b.md").read_text()
+
+
+def test_every_name_can_be_looked_up(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("--list") == 0
+    out = capsys.readouterr().out
+    for name in ("prioritized:", "prioritized-10m", "relive-episodes", "cpprb", "a limit: a plain copy"):
+        assert name in out
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("--help") == 0
+    out = capsys.readouterr().out
+    assert "relive bench --workload images --peers relive cpprb take" in out
+    assert "relive[bench-cpprb]" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--workload", "unifrom"], "relive bench: --workload must be one of add, .*, uniform-17, got unifrom"),
+        (["--peers", "sb4"], "relive bench: --peers must be some of relive, .*, copy, got sb4"),
+        (["--repeats", "0"], "relive bench: argument --repeats: must be at least 1, got 0"),
+    ],
+)
+def test_a_mistyped_name_is_one_line_with_the_choices_and_exit_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code(*arguments) == 2
+    assert re.fullmatch(message + r" \(see relive bench --help\)\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("option", ["--json", "--markdown", "--plot"])
+@pytest.mark.parametrize("path", ["nowhere/file", "."])
+def test_a_file_that_cannot_be_is_refused_before_anything_is_measured(
+    option: str, path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code(option, path) == 1
+    message = f"relive bench: {option} must be a file in a directory that exists, got {path}\n"
+    assert capsys.readouterr().err == message
+
+
+def test_a_file_that_cannot_be_written_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    long = "n" * 300
+    arguments = ["--quick", "--repeats", "1", "--workload", "add-images", "--peers", "relive", "--json", long]
+    assert exit_code(*arguments) == 1
+    assert capsys.readouterr().err == f"relive bench: --json could not be written to {long}: File name too long\n"
+
+
+def test_without_its_extra_a_picture_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "relive.bench.chart", raising=False)
+    assert exit_code("--plot", "b.png") == 1
+    message = "relive bench: matplotlib is not installed: run pip install 'relive[bench]'\n"
+    assert capsys.readouterr().err == message
+
+
+def test_threads_are_held_to_one_by_starting_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[Sequence[str], Mapping[str, str]]] = []
+
+    class StartedError(Exception):
+        pass
+
+    def execve(path: str, arguments: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+        started.append((arguments, environment))
+        raise StartedError
+
+    monkeypatch.setattr(os, "execve", execve)
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    with pytest.raises(StartedError):
+        cli.main(["bench", "--repeats", "9", "--workload", "add", "--quick", "--json", "b.json"])
+    [(arguments, environment)] = started
+    assert arguments[1:] == [
+        "-m",
+        "relive",
+        "bench",
+        "--workload",
+        "add",
+        "--repeats",
+        "9",
+        "--quick",
+        "--json",
+        "b.json",
+    ]
+    assert machine.is_held_to_one_thread(environment)
+
+
+def test_who_waits_at_a_terminal_sees_what_is_going_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    command._say("uniform: filling relive")
+    assert capsys.readouterr().err == "\r\x1b[Kuniform: filling relive"
+
+
+def test_a_machine_without_a_name_has_what_python_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.facts()["processor"]
+    monkeypatch.setattr(machine, "_CPU", pathlib.Path("nowhere"))
+    assert machine.facts()["processor"]
+
+
+def test_torch_is_held_to_one_thread_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Torch:
+        threads = 2
+
+        def set_num_threads(self, number: int) -> None:
+            self.threads = number
+
+    torch = Torch()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    machine.hold_torch()
+    assert torch.threads == 1
+    monkeypatch.setitem(sys.modules, "torch", None)
+    machine.hold_torch()
+
+
+def test_what_a_library_prints_is_not_seen(capfd: pytest.CaptureFixture[str]) -> None:
+    with machine.silence():
+        os.write(1, b"from C")
+        sys.stderr.write("from Python")
+    sys.stdout.write("from us")
+    sys.stdout.flush()
+    assert capfd.readouterr() == ("from us", "")

@@ -1,0 +1,81 @@
+"""relive's own buffers of columns."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import relive
+from relive.bench import described
+from relive.bench import tasks
+
+
+class _Columns(tasks.Buffer):
+    """The ring, prioritized or sequence buffer that the task asks for."""
+
+    def __init__(self, task: tasks.Task) -> None:
+        self._batch_size, self._streams = task.batch_size, task.streams
+        schema = relive.Schema(
+            relive.Field(task.observation.shape, task.observation.dtype),
+            relive.Field(task.action.shape, task.action.dtype),
+            reward=relive.Field((), "float32"),
+        )
+        self._is_stacked = task.frame_stack > 1
+        common: dict[str, Any] = {"streams": task.streams, "seed": 0}
+        priorities: dict[str, Any] = {"alpha": task.alpha, "beta": task.beta}
+        windows: dict[str, Any] = {"n_step": task.n_step, "gamma": task.gamma, "frame_stack": task.frame_stack}
+        self.buffer: Any
+        if task.sequence_length:
+            task.refuse("frame_stack")
+            self.buffer = relive.SequenceReplayBuffer(
+                task.capacity, schema, length=task.sequence_length, prioritized=task.prioritized, **priorities, **common
+            )
+        elif task.prioritized:
+            self.buffer = relive.PrioritizedReplayBuffer(task.capacity, schema, **windows, **priorities, **common)
+        else:
+            self.buffer = relive.RingReplayBuffer(task.capacity, schema, **windows, **common)
+
+    def fill(self, episodes: Iterable[described.Episode]) -> None:
+        for episode in episodes:
+            if episode.terminated or episode.truncated:
+                self.buffer.add_episode(episode.frames, episode.actions, episode.rewards, episode.terminated)
+            else:
+                super().fill([episode])
+
+    def prepared(self, step: described.Step) -> Any:
+        # The buffer stacks frames itself: it is given the newest one.
+        frames = (step.observation, step.next_observation)
+        observation, following = (frame[-1] for frame in frames) if self._is_stacked else frames
+        return observation, step.action, step.reward, following, step.terminated, step.truncated
+
+    def prepared_streams(self, steps: list[described.Step]) -> Any:
+        return tuple(np.stack(column) for column in zip(*map(self.prepared, steps), strict=True))
+
+    def add(self, prepared: Any) -> None:
+        self.buffer.add(*prepared)
+
+    def extend(self, prepared: Any) -> None:
+        self.buffer.extend(*prepared)
+
+    def sample(self) -> Any:
+        return self.buffer.sample(self._batch_size)
+
+    def update(self, sample: Any, priorities: npt.NDArray[np.float64]) -> None:
+        self.buffer.update_priorities(sample.keys, priorities)
+
+    def answer(self, sample: Any) -> tasks.Answer:
+        common = {"observation": sample.observation, "action": sample.action, "reward": sample.reward}
+        if isinstance(sample, relive.SequenceBatch):
+            return common | {"terminal": sample.terminated, "mask": sample.mask, "weights": sample.weights}
+        return common | {
+            "next_observation": sample.next_observation,
+            "terminal": sample.is_terminal,
+            "discount": sample.next_discount,
+            "weights": sample.weights,
+        }
+
+
+def make(task: tasks.Task) -> tasks.Buffer:
+    """Answers relive's buffer for the task."""
+    return _Columns(task)

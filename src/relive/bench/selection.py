@@ -1,0 +1,52 @@
+"""What the names on the command line stand for."""
+
+from collections.abc import Sequence
+
+from relive import errors
+from relive.bench import catalogue
+from relive.bench import workload
+from relive.bench.workloads import adding
+from relive.bench.workloads import episodes
+from relive.bench.workloads import memory
+from relive.bench.workloads import prioritized
+from relive.bench.workloads import sequences
+from relive.bench.workloads import transitions
+
+WORKLOADS = {
+    one.name: one
+    for module in (transitions, prioritized, sequences, episodes, adding, memory)
+    for one in module.WORKLOADS
+}
+
+
+def workloads(names: Sequence[str] | None) -> list[workload.Workload]:
+    """Answers the workloads of those names or families, all of them if None, in the order of the tables."""
+    if not names:
+        return list(WORKLOADS.values())
+    known = set(WORKLOADS) | {one.family for one in WORKLOADS.values()}
+    for name in names:
+        if name not in known:
+            raise errors.ArgumentError(f"--workload must be one of {', '.join(sorted(known))}, got {name}")
+    return [one for one in WORKLOADS.values() if one.name in names or one.family in names]
+
+
+def peers(names: Sequence[str] | None) -> dict[str, catalogue.Peer]:
+    """Answers the peers of those names, all of them if None, in the order of the tables."""
+    for name in names or ():
+        if name not in catalogue.PEERS:
+            raise errors.ArgumentError(f"--peers must be some of {', '.join(catalogue.PEERS)}, got {name}")
+    return {name: peer for name, peer in catalogue.PEERS.items() if not names or name in names}
+
+
+def listing() -> str:
+    """Answers every name there is and what it stands for."""
+    width = max(map(len, [*WORKLOADS, *catalogue.PEERS]))
+    lines = ["workloads (a family stands for all of its own):"]
+    family = ""
+    for one in WORKLOADS.values():
+        label = f"{one.family}:" if one.family != family else ""
+        family = one.family
+        lines.append(f"  {label:13}{one.name:{width}}  {one.title}")
+    lines.append("peers:")
+    lines += [f"  {'':13}{peer.name:{width}}  {peer.what}" for peer in catalogue.PEERS.values()]
+    return "\n".join(lines) + "\n"

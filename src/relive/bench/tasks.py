@@ -1,0 +1,153 @@
+"""What is asked of every peer alike, and what an adapter of a peer has to do for it."""
+
+from collections.abc import Iterable
+import dataclasses
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive.bench import described
+
+Array: TypeAlias = npt.NDArray[Any]
+Answer: TypeAlias = dict[str, Array]
+"""A batch in the shape that all are compared in.
+
+Transitions have observation [B, ...] or [B, stack, ...], action [B, ...], reward [B], next_observation as observation,
+terminal [B] and, where the peer answers one, discount [B], for the bootstrap value. Sequences have observation, action,
+reward and terminal [B, T, ...], and a mask [B, T] where the peer pads. Importance weights are weights [B].
+"""
+
+
+DISCRETE = described.Kind((), "int64")
+"""The action of most tasks."""
+
+Feature: TypeAlias = Literal["n_step", "frame_stack", "sequences", "prioritized", "streams", "by_episode"]
+"""What a task may ask for, and not every peer has."""
+
+_WORDS: dict[Feature, str] = {
+    "n_step": "several steps at once",
+    "frame_stack": "stacks of frames",
+    "sequences": "sequences",
+    "prioritized": "priorities",
+    "streams": "many streams at once",
+    "by_episode": "whole episodes",
+}
+
+
+class CannotError(Exception):
+    """A peer has nothing for a task; the message says what."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task:
+    """What a buffer has to hold and to answer.
+
+    Attributes:
+        capacity: Steps stored.
+        batch_size: Elements of a batch.
+        observation: What one observation, or one frame of a stack, is.
+        action: What one action is.
+        n_step: Steps in a transition at most.
+        gamma: The discount factor.
+        frame_stack: Frames in an observation, one new a step.
+        sequence_length: Steps in a sequence; 0 for transitions.
+        prioritized: Whether draws follow priorities, with the exponents alpha and beta.
+        by_episode: Whether the task is for buffers that keep whole episodes.
+        streams: Environments that write side by side.
+        episode_lengths: The shortest and the longest episode.
+    """
+
+    capacity: int
+    observation: described.Kind
+    action: described.Kind = DISCRETE
+    batch_size: int = 256
+    n_step: int = 1
+    gamma: float = 0.99
+    frame_stack: int = 1
+    sequence_length: int = 0
+    prioritized: bool = False
+    alpha: float = 0.6
+    beta: float = 0.4
+    by_episode: bool = False
+    streams: int = 1
+    episode_lengths: tuple[int, int] = (50, 350)
+
+    def story(self, steps: int) -> described.Story:
+        """Answers episodes of this task's kind, of that many steps at least."""
+        steps = max(steps, self.streams * self.episode_lengths[1])  # An episode for every stream.
+        return described.Story(self.observation, self.action, self.episode_lengths, steps, self.frame_stack)
+
+    def refuse(self, *features: Feature) -> None:
+        """Raises CannotError if the task asks for one of those features."""
+        asked = self._asked()
+        for feature in features:
+            if asked[feature]:
+                raise CannotError(f"has nothing for {_WORDS[feature]}")
+
+    def refuse_unless(self, feature: Feature) -> None:
+        """Raises CannotError unless the task asks for that feature."""
+        if not self._asked()[feature]:
+            raise CannotError(f"is for {_WORDS[feature]} alone")
+
+    def refuse_above(self, most: int) -> None:
+        """Raises CannotError if more steps are to be stored: for peers that keep Python objects for each."""
+        if self.capacity > most:
+            raise CannotError(f"keeps Python objects for each step: more than {most:,} of them do not fit")
+
+    def _asked(self) -> dict[Feature, bool]:
+        return {
+            "n_step": self.n_step > 1,
+            "frame_stack": self.frame_stack > 1,
+            "sequences": self.sequence_length > 0,
+            "prioritized": self.prioritized,
+            "streams": self.streams > 1,
+            "by_episode": self.by_episode,
+        }
+
+
+def with_capacity(task: Task, capacity: int) -> Task:
+    """Answers the task for another number of stored steps."""
+    return dataclasses.replace(task, capacity=capacity)
+
+
+class Buffer:
+    """A peer's buffer, made for one task. Its name for each verb; a verb that it lacks raises CannotError.
+
+    `prepared` and `answer` are not timed: they turn what all peers share into what a user of this peer has in hand,
+    and back.
+    """
+
+    def fill(self, episodes: Iterable[described.Episode]) -> None:
+        """Stores whole episodes in the fastest way the peer has; the last one may still be open."""
+        for episode in episodes:
+            for step in episode.steps():
+                self.add(self.prepared(step))
+
+    def prepared(self, step: described.Step) -> Any:
+        """Answers a step as the peer's `add` takes it."""
+        return step
+
+    def prepared_streams(self, steps: list[described.Step]) -> Any:
+        """Answers one step of every stream as the peer's `extend` takes it."""
+        raise CannotError("has no way to add a step of every stream at once")
+
+    def add(self, prepared: Any) -> None:
+        """Adds one step."""
+        raise CannotError("has no way to add one step")
+
+    def extend(self, prepared: Any) -> None:
+        """Adds one step of every stream."""
+        raise CannotError("has no way to add a step of every stream at once")
+
+    def sample(self) -> Any:
+        """Draws a batch."""
+        raise CannotError("has no such draw")
+
+    def update(self, sample: Any, priorities: npt.NDArray[np.float64]) -> None:
+        """Gives the elements of a batch new priorities."""
+        raise CannotError("has no priorities")
+
+    def answer(self, sample: Any) -> Answer:
+        """Answers a batch in the shape that all are compared in."""
+        raise CannotError("has no such draw")

@@ -1,0 +1,93 @@
+"""What each workload times: the verbs of a buffer, in their order, with what was prepared beforehand."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from relive.bench import described
+from relive.bench import tasks
+from relive.bench import workload
+
+
+class Recorder(tasks.Buffer):
+    """A buffer that only notes what it is asked to do."""
+
+    def __init__(self) -> None:
+        self.verbs: list[str] = []
+        self.added: list[Any] = []
+        self.drawn: list[object] = []
+        self.updated: list[object] = []
+
+    def prepared_streams(self, steps: list[described.Step]) -> Any:
+        return steps
+
+    def add(self, prepared: Any) -> None:
+        self.verbs.append("add")
+        self.added.append(prepared)
+
+    def extend(self, prepared: Any) -> None:
+        self.verbs.append("extend")
+        self.added.append(prepared)
+
+    def sample(self) -> Any:
+        self.verbs.append("sample")
+        self.drawn.append(object())
+        return self.drawn[-1]
+
+    def update(self, sample: Any, priorities: npt.NDArray[np.float64]) -> None:
+        assert priorities.shape == (256,)
+        self.verbs.append("update")
+        self.updated.append(sample)
+
+
+def recorded(
+    timed: workload.Timed, calls: int, streams: int = 1, lengths: tuple[int, int] = (3, 6)
+) -> tuple[Recorder, list[object]]:
+    """Answers the buffer after that many timed calls, and what they answered."""
+    kind = described.Kind((4,), "float32")
+    task = tasks.Task(capacity=100, observation=kind, streams=streams, episode_lengths=lengths)
+    story, buffer = task.story(60), Recorder()
+    call = timed(buffer, workload.Feed(buffer, task, story, story.until(20)[1]))
+    return buffer, [call() for _ in range(calls)]
+
+
+@pytest.mark.parametrize(
+    ("timed", "verbs"),
+    [
+        (workload.sampling, "sample"),
+        (workload.updating, "sample update"),
+        (workload.adding, "add"),
+        (workload.adding_and_sampling, "add sample"),
+        (workload.extending, "extend"),
+        (workload.looping, "add add add add sample update"),
+    ],
+)
+def test_a_call_does_what_is_timed_and_answers_what_was_drawn(timed: workload.Timed, verbs: str) -> None:
+    buffer, answered = recorded(timed, 2)
+    assert " ".join(buffer.verbs) == f"{verbs} {verbs}"
+    assert answered == (buffer.drawn or [None, None])
+    assert buffer.updated == (buffer.drawn if "update" in verbs else [])
+
+
+def test_steps_go_on_from_where_the_ring_was_filled_and_then_begin_again() -> None:
+    buffer, _ = recorded(workload.adding, 200)
+    story = tasks.Task(capacity=100, observation=described.Kind((4,), "float32"), episode_lengths=(3, 6)).story(60)
+    steps = [step for episode in story.until(20)[1] for step in episode.steps()]
+    for step, other in zip(buffer.added, steps, strict=False):
+        np.testing.assert_equal(vars(step), vars(other))
+    ends = [step.terminated or step.truncated for step in buffer.added]
+    for step, following, is_end in zip(buffer.added, buffer.added[1:], ends, strict=False):
+        if is_end:
+            assert following.observation[1] == 0  # A whole episode begins.
+        else:
+            np.testing.assert_equal(following.observation, step.next_observation)
+
+
+def test_streams_live_through_episodes_out_of_step() -> None:
+    buffer, _ = recorded(workload.extending, 12, streams=2, lengths=(5, 5))
+    first, second = zip(*buffer.added, strict=True)
+    assert [step.observation[1] for step in first] == [0, 1, 2, 3, 4] * 2 + [0, 1]
+    assert [step.observation[1] for step in second] == [2, 3, 4, 0, 1] * 2 + [2, 3]
+    assert {step.observation[0] for step in second} == {2}

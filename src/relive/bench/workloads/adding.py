@@ -1,0 +1,39 @@
+"""Steps into a full ring: one, one of images, and one of each of 64 streams."""
+
+from relive.bench import described
+from relive.bench import tasks
+from relive.bench import workload
+from relive.bench.workloads import transitions
+
+WORKLOADS = (
+    workload.Workload(
+        name="add",
+        family="add",
+        title="adding a step of f32[4]",
+        task=tasks.Task(capacity=1_000_000, observation=transitions.SMALL),
+        timed=workload.adding,
+        part="step",
+    ),
+    workload.Workload(
+        name="add-images",
+        family="add",
+        title="adding a step of four stacked 84x84 images, one of them new",
+        task=tasks.Task(capacity=transitions.IMAGES, observation=transitions.IMAGE, frame_stack=4),
+        timed=workload.adding,
+        part="step",
+    ),
+    workload.Workload(
+        name="extend",
+        family="extend",
+        title="adding a step of f32[4] of each of 64 streams",
+        task=tasks.Task(
+            capacity=64 * 15_625,
+            observation=described.Kind((4,), "float32"),
+            streams=64,
+            episode_lengths=(100, 100),
+        ),
+        timed=workload.extending,
+        steps=64,
+        part="step",
+    ),
+)

@@ -1,0 +1,51 @@
+"""Uniform draws of transitions: small vectors, stacks of images, and several steps at once."""
+
+from relive.bench import described
+from relive.bench import tasks
+from relive.bench import workload
+
+SMALL = described.Kind((4,), "float32")
+IMAGE = described.Kind((84, 84), "uint8")
+IMAGES = 20_000
+"""Steps of images that are stored: more than any cache holds, and room for those who store a stack twice a step."""
+
+
+def _images(batch_size: int) -> workload.Workload:
+    return workload.Workload(
+        name=f"images-{batch_size}",
+        family="images",
+        title=f"a draw of {batch_size} stacks of four 84x84 images",
+        task=tasks.Task(capacity=IMAGES, observation=IMAGE, frame_stack=4, batch_size=batch_size),
+        timed=workload.sampling,
+    )
+
+
+WORKLOADS = (
+    workload.Workload(
+        name="uniform",
+        family="uniform",
+        title="a draw of 256, observation f32[4]",
+        task=tasks.Task(capacity=1_000_000, observation=SMALL),
+        timed=workload.sampling,
+    ),
+    workload.Workload(
+        name="uniform-17",
+        family="uniform",
+        title="a draw of 256, observation f32[17], action f32[6]",
+        task=tasks.Task(
+            capacity=1_000_000,
+            observation=described.Kind((17,), "float32"),
+            action=described.Kind((6,), "float32"),
+        ),
+        timed=workload.sampling,
+    ),
+    _images(32),
+    _images(256),
+    workload.Workload(
+        name="n-step",
+        family="n-step",
+        title="a 5-step draw of 256, observation f32[4]",
+        task=tasks.Task(capacity=1_000_000, observation=SMALL, n_step=5),
+        timed=workload.sampling,
+    ),
+)
