@@ -451,3 +451,13 @@ def test_a_copy_goes_on_by_itself(streams: int, copied: Any) -> None:
     assert first.observation["x"].tolist() == second.observation["x"].tolist()
     assert first.next_observation["y"].tolist() == second.next_observation["y"].tolist()
     assert first.reward.tolist() == second.reward.tolist()
+
+
+def test_what_a_stream_announced_before_a_round_is_void_after_it() -> None:
+    buffer = ring(streams=2)
+    round_of = {"action": np.zeros(2, int), "reward": np.zeros(2), "terminated": np.zeros(2, bool)}
+    for stream in range(2):
+        buffer.add(float(stream), 0, 0.0, 10.0 + stream, stream=stream)
+    buffer.extend(np.array([10.0, 11.0]), next_observation=np.array([20.0, 21.0]), **round_of)
+    buffer.add(10.0, 0, 0.0, 30.0, stream=0)
+    assert buffer.get_stats().spliced_episodes == 1

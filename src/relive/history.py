@@ -137,8 +137,9 @@ class History:
             # What is equal to the byte need not be looked at.
             differs = np.zeros(streams, np.bool_)
             for these, those in zip(announced, row, strict=False):
-                size = f"V{len(these) // streams}"
-                differs |= np.frombuffer(these, size) != np.frombuffer(those, size)
+                if these != those:
+                    size = f"V{len(these) // streams}"
+                    differs |= np.frombuffer(these, size) != np.frombuffer(those, size)
             known &= differs
             if not flags.any_set(known):
                 return False
@@ -150,7 +151,8 @@ class History:
         """Adds one row to every stream from that slot on, given as the bytes of each block, and what comes after."""
         self._write_row(slot, row)
         self._tails.announce_one(0, next_row)
-        self._announced[self._all] = next_row
+        # What single streams had announced before is void.
+        self._announced = {self._all: next_row}
         self.timeline.turn(slot)
 
     def end(self, has_ended: Bools, terminated: Bools) -> None:
