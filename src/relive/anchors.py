@@ -119,15 +119,20 @@ class Anchors:
 
     def turned(self, slot: int, lost: int | None) -> None:
         """Hears that a turn has come to the rows from that slot on, and which anchors went with it."""
-        count = self._timeline.streams
-        if lost != slot:
-            self.eligibility.turn(slot, count, lost)
-        if lost is not None:
-            self.sampler.turned(lost, slot, count)
-        elif count == 1:
-            self.sampler.added_one(slot)
+        count, sampler = self._timeline.streams, self.sampler
+        if lost is None:
+            self.eligibility.enter(slot, count)
+            sampler.entered(slot, count)
+        elif sampler.hears_turns:
+            if lost != slot:
+                self.eligibility.leave(lost, count)
+                self.eligibility.enter(slot, count)
+            sampler.turned(lost, slot, count)
         else:
-            self.sampler.added(np.arange(slot, slot + count))
+            self.eligibility.leave(lost, count)
+            sampler.left(lost, slot, count)
+            self.eligibility.enter(slot, count)
+            sampler.entered(slot, count)
 
     def evicting_one(self, slot: int) -> None:
         """Hears that the row in `slot`, the oldest, is about to go."""

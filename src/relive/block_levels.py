@@ -16,6 +16,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from relive import derived
 from relive import errors
 
 Ints = npt.NDArray[np.int64]
@@ -29,7 +30,7 @@ WIDEST_TOP = 4096
 _CHUNK = 1 << 16
 
 
-class Levels:
+class Levels(derived.Derived):
     """Levels of blocks above the leaves: each entry is the reduction of a block of 8 entries of the level below.
 
     Args:
@@ -37,15 +38,19 @@ class Levels:
         lowest: The leaves; they are shared, not copied.
     """
 
+    _DERIVED = ("blocks",)
+
     def __init__(self, reduce: Callable[[Floats], Floats], lowest: Floats) -> None:
         self._reduce = reduce
         self.levels = [lowest]
         """The leaves, and above them level after level up to the top."""
-        self.blocks: list[Floats] = []
-        """Each level below the top again, as blocks [n, 8]."""
         while len(self.levels[-1]) > _widest_top():
-            self.blocks.append(self.levels[-1].reshape(-1, WIDTH))
-            self.levels.append(np.zeros(len(self.blocks[-1])))
+            self.levels.append(np.zeros(len(self.levels[-1]) // WIDTH))
+        self._derive()
+
+    def _derive(self) -> None:
+        self.blocks: list[Floats] = [level.reshape(-1, WIDTH) for level in self.levels[:-1]]
+        """Each level below the top again, as blocks [n, 8]."""
 
     def recompute(self, slots: Ints) -> None:
         """Brings what stands above the leaves `slots` [k] up to date."""

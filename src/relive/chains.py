@@ -208,7 +208,7 @@ class Chains(ring.Ring, derived.Derived):
 
     def _keep_turns(self, streams: Ints, is_round: bool) -> None:
         """Links the rows if the next ones, one of each of `streams`, come out of turn."""
-        if self.streams == 1:
+        if self.streams == 1 or not len(streams):
             return
         if not self._num_rows and not self._open.count:
             self._phase = (self.next_key - int(streams[0])) % self.streams

@@ -31,7 +31,7 @@ from relive import schema as schema_lib
 from relive import step_checks
 from relive import storage as storage_lib
 from relive import windows
-from relive import writer
+from relive import writer as writer_lib
 
 Array: TypeAlias = npt.NDArray[Any]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -99,7 +99,7 @@ class ColumnReplayBuffer(Generic[Batch]):
         self._counters = column_stats.Counters(eligible=self._anchors.eligibility)
         self._limited = limiters.LimitedBuffer(limiter, self._counters, "capacity", capacity)
         self._gathers = prefetch_lib.Gathers()
-        self._writer = writer.Writer(self._history, self._anchors, self._limited, self._counters, self._gathers)
+        self._writer = writer_lib.Writer(self._history, self._anchors, self._limited, self._counters, self._gathers)
         if storage is None and schema is not None:
             storage = storage_lib.ColumnStorage(schema, capacity)
         if storage is not None:
@@ -216,9 +216,11 @@ class ColumnReplayBuffer(Generic[Batch]):
             truncated,
             extras,
         )
-        if streams == 1 and next_row is not None and self._writer.turn("add", row, next_row, terminated, truncated):
+        writer = self._writer
+        writer.require_insert("add")
+        if streams == 1 and next_row is not None and writer.turn(row, next_row, terminated, truncated):
             return history.timeline.next_key - 1
-        self._writer.make_room("add", schema, 1)
+        writer.make_room(schema, 1)
         cuts = history.is_spliced_one(stream, row)
         slot, completed, ended = history.append_one(stream, row, next_row, cuts, terminated, truncated)
         counters = self._counters
@@ -263,13 +265,14 @@ class ColumnReplayBuffer(Generic[Batch]):
             going_on = step_checks.round_of_steps(
                 history.rows, count, observation, action, reward, next_observation, terminated, truncated, extras
             )
-        if going_on is not None and self._writer.turn("extend", *going_on, terminated, truncated):
-            return np.arange(history.timeline.next_key - count, history.timeline.next_key)
         fields = (observation, action, reward, extras)
-        steps = step_checks.step_of_each(
-            self.schema, self.streams, streams, fields, next_observation, terminated, truncated
-        )
-        self._writer.make_room("extend", steps.schema, len(steps.streams))
+        arguments = (self.schema, count, streams, fields, next_observation, terminated, truncated)
+        steps = None if going_on else step_checks.step_of_each(*arguments)
+        self._writer.require_insert("extend")
+        if going_on and self._writer.turn(*going_on, terminated, truncated):
+            return np.arange(history.timeline.next_key - count, history.timeline.next_key)
+        steps = steps or step_checks.step_of_each(*arguments)
+        self._writer.make_room(steps.schema, len(steps.streams))
         cuts = history.is_spliced(steps.streams, steps.rows)
         change = history.append(
             steps.streams,
@@ -279,7 +282,7 @@ class ColumnReplayBuffer(Generic[Batch]):
             terminated=steps.terminated,
             truncated=steps.truncated,
         )
-        if going_on is not None:
+        if going_on:
             history.announced(going_on[1])
         if cuts is not None:
             self._counters.spliced_episodes += int(np.count_nonzero(cuts))
@@ -305,7 +308,8 @@ class ColumnReplayBuffer(Generic[Batch]):
         """
         fields = (observations, actions, rewards, extras)
         episode = step_checks.whole_episode(self.schema, self.streams, self.capacity, stream, fields, terminated)
-        self._writer.make_room("add_episode", episode.schema, len(rewards))
+        self._writer.require_insert("add_episode")
+        self._writer.make_room(episode.schema, len(rewards))
         change = self._history.append_episode(
             episode.stream, episode.rows, episode.last_rows, is_terminated=episode.is_terminated
         )

@@ -97,13 +97,15 @@ class Eligibility(derived.Derived):
             return self._fact[first] == facts
         return self._fact[first : first + count].tobytes() == bytes((facts,)) * count
 
-    def turn(self, first: int, count: int, lost: int | None) -> None:
-        """Makes anchors of which no fact holds eligible, and if any are lost those from `lost` on the other way."""
-        if lost is None:
-            self._num_eligible += count
-        else:
-            self._facts[lost : lost + count] = 0
+    def enter(self, first: int, count: int) -> None:
+        """Makes anchors eligible of which no fact holds."""
         self._facts[first : first + count] = READABLE
+        self._num_eligible += count
+
+    def leave(self, first: int, count: int) -> None:
+        """Forgets all about anchors that are eligible."""
+        self._facts[first : first + count] = 0
+        self._num_eligible -= count
 
     def _change(self, slots: Ints, after: npt.NDArray[np.uint8]) -> tuple[Ints, Ints]:
         was = self._facts[slots] == READABLE

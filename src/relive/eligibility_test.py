@@ -105,22 +105,23 @@ def test_all_side_by_side_are_asked_as_each_is(data: strategies.DataObject, capa
         assert eligible.all_are(asked, first, count) is all(f == asked for f in facts[first : first + count])
 
 
-@hypothesis.given(strategies.data(), strategies.integers(2, 9))
-def test_a_turn_says_what_unset_and_set_would(data: strategies.DataObject, capacity: int) -> None:
-    count = data.draw(strategies.integers(1, capacity // 2))
+@pytest.mark.parametrize("call", ["enter", "leave"])
+@hypothesis.given(strategies.data(), strategies.integers(1, 9))
+def test_those_side_by_side_enter_and_leave_as_arrays_of_them_do(
+    call: str, data: strategies.DataObject, capacity: int
+) -> None:
+    count = data.draw(strategies.integers(1, capacity))
     first = data.draw(strategies.integers(0, capacity - count))
-    places = [p for p in range(capacity - count + 1) if abs(p - first) >= count]
-    lost = data.draw(strategies.sampled_from([None, *places]))
     facts = data.draw(strategies.lists(strategies.integers(0, 7), min_size=capacity, max_size=capacity))
-    facts[first : first + count] = [0] * count
-    if lost is not None:
-        facts[lost : lost + count] = [eligibility.READABLE] * count
-    turned, by_array = with_facts(facts), with_facts(facts)
-    turned.turn(first, count, lost)
-    if lost is not None:
-        by_array.unset(eligibility.READABLE, np.arange(lost, lost + count))
-    by_array.set(eligibility.READABLE, np.arange(first, first + count))
-    assert_same(turned, by_array)
+    facts[first : first + count] = [0 if call == "enter" else eligibility.READABLE] * count
+    quick, by_array = with_facts(facts), with_facts(facts)
+    if call == "enter":
+        quick.enter(first, count)
+        by_array.set(eligibility.READABLE, np.arange(first, first + count))
+    else:
+        quick.leave(first, count)
+        by_array.forget(np.arange(first, first + count))
+    assert_same(quick, by_array)
 
 
 def test_a_copy_hears_by_itself() -> None:

@@ -10,7 +10,8 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 def any_set(flags: Bools | memoryview) -> bool:
     """Answers whether one is True."""
-    return b"\x01" in flags.tobytes()
+    # Of a bool made from other numbers every byte but 0 is True.
+    return bool(flags.tobytes().strip(b"\x00"))
 
 
 def all_set(flags: Bools) -> bool:

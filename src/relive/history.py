@@ -66,7 +66,8 @@ class History:
         blocks = [{path: fields[path] for path in paths} for paths in rows.observation_blocks]
         self._tails = tails_lib.Tails(blocks, self.timeline)
         self._write_row = self._write_columns
-        if isinstance(storage, storage_lib.ColumnStorage) and type(storage).write is storage_lib.ColumnStorage.write:
+        writes_itself = getattr(storage.write, "__func__", None) is storage_lib.ColumnStorage.write
+        if isinstance(storage, storage_lib.ColumnStorage) and writes_itself:
             self._write_row = storage.write_row
             # Elsewhere a write may fail, and a turn writes before it evicts.
             self._turns = True
@@ -124,10 +125,10 @@ class History:
         if not self._turns:
             return -1
         announced = self._announced.get(self._all)
-        if announced is None or announced != row[: len(announced)]:
-            if self.timeline.num_open and self._are_spliced(row, announced):
-                return -1
-        return self.timeline.turning_slot()
+        is_known = announced is not None and announced == row[: len(announced)]
+        if is_known or not self.timeline.num_open or not self._are_spliced(row, announced):
+            return self.timeline.turning_slot()
+        return -1
 
     def _are_spliced(self, row: row_bytes.Row, announced: row_bytes.Row | None) -> bool:
         """Answers whether an open episode cannot go on with its part of the rows of all streams."""
@@ -235,7 +236,7 @@ class History:
         """Writes the bytes of each block of one row to a storage that takes columns."""
         assert self._rows is not None
         columns = self._rows.columns(row, 1)
-        self.storage.write(slot, {path: column[0] for path, column in columns.items()})
+        self.storage.write(slot, {path: column[0, ...] for path, column in columns.items()})
 
     def append_episode(
         self, stream: int, rows: Mapping[str, Array], last_rows: Mapping[str, Array], *, is_terminated: bool

@@ -59,3 +59,16 @@ def test_bytes_are_those_of_the_columns_the_tails_and_the_timeline() -> None:
         0, rows, made.schema.observation_rows("", {"x": [[0.0, 1.0]], "y": [1]}, (1,)), is_terminated=True
     )
     assert made.nbytes == 4 * row + (3 + made.timeline.episodes.room) * tail + made.timeline.nbytes
+
+
+def test_an_observation_that_differs_in_one_of_its_blocks_alone_splices() -> None:
+    image = relive.Field(100, "uint8")
+    schema = relive.Schema({"a": image, "b": image}, relive.Field((), "int64"))
+    buffer = relive.RingReplayBuffer(10, schema)
+    zeros, ones = np.zeros(100, np.uint8), np.ones(100, np.uint8)
+    buffer.add({"a": zeros, "b": zeros}, 0, 0.0, {"a": zeros, "b": zeros})
+    buffer.add({"a": zeros, "b": zeros}, 0, 0.0, {"a": zeros, "b": zeros})
+    assert buffer.get_stats().spliced_episodes == 0
+    for count, (a, b) in enumerate([(zeros, ones), (ones, zeros), (ones, ones)], 1):
+        buffer.add({"a": a, "b": b}, 0, 0.0, {"a": zeros, "b": zeros})
+        assert buffer.get_stats().spliced_episodes == count

@@ -113,8 +113,7 @@ class OpenEpisodes(derived.Derived):
 
     def begin_one(self, stream: int, key: int) -> int:
         """Does what `begin` does for one stream, which has none open, and answers the handle."""
-        if self._num_turns:
-            self._catch_up()
+        assert not self._num_turns  # A turn leaves every stream open, and whoever ends an episode has caught up.
         handle = self.one_handle[stream] = self._table.claim_one(key, stream)
         self._one_length[stream] = 0
         self._one_last_key[stream] = key - self._streams
@@ -187,11 +186,11 @@ class OpenEpisodes(derived.Derived):
     def _settle(self) -> None:
         """Brings the numbers of the open episodes in the table up to date."""
         if self._streams == 1:
-            handle, length, _, knows_next = self.newest_of_one(0)
+            handle, length, _, is_known = self.newest_of_one(0)
             if handle >= 0:
                 self._table.length[handle] = length
-                self._table.complete[handle] = length if knows_next else length - 1
-                self._table.has_tail[handle] = knows_next
+                self._table.complete[handle] = length if is_known else length - 1
+                self._table.has_tail[handle] = is_known
             self._is_table_behind = False
             return
         (streams,) = (self.handle >= 0).nonzero()

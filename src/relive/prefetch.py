@@ -29,6 +29,10 @@ class Gathers:
     def __init__(self) -> None:
         self.ends: list[threading.Event] = []
 
+    def __getstate__(self) -> dict[str, object]:
+        # A copy of the buffer is gathered from by nobody yet.
+        return {"ends": []}
+
     def begin(self, executor: futures.Executor, gather: Callable[[], Batch]) -> futures.Future[Batch]:
         """Has the executor call `gather`, and answers its future."""
         end = threading.Event()

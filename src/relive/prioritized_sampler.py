@@ -61,7 +61,8 @@ class PrioritizedSampler(samplers.Sampler):
 
     def _attached(self, capacity: int) -> None:
         self._tree = sum_tree.SumTree(capacity)
-        self._priorities = np.full(capacity, np.nan)
+        # The raw priorities, with a minus: -0.0 is a priority of 0, and 0.0, as fresh memory has it, is none.
+        self._negated = np.zeros(capacity)
         # For its largest leaf: the raw priorities, 0 where there is none.
         self._stored = sum_tree.SumTree(capacity) if self._new_priority == "live" else None
         try:
@@ -83,7 +84,7 @@ class PrioritizedSampler(samplers.Sampler):
             # Also of what is not eligible now, and of what new rows will get: they must not be refused later.
             self._weights_of(self.priorities(np.arange(self.anchors.capacity)), alpha)
             weight_of_new = self._weight_of(self._first_priority(), alpha)
-            self._tree.write(slots, self._weights_of(self._priorities[slots], alpha))
+            self._tree.write(slots, self._weights_of(-self._negated[slots], alpha))
             self._weight_of_new = weight_of_new
         self._alpha = alpha
 
@@ -96,8 +97,8 @@ class PrioritizedSampler(samplers.Sampler):
 
     def priorities(self, slots: Slots) -> Floats:
         """Answers the raw priorities of the rows in `slots` [k]: what a row not rated yet would get, if it has none."""
-        priorities = self._priorities[slots]
-        priorities[np.isnan(priorities)] = self._first_priority()
+        priorities = -self._negated[slots]
+        priorities[np.signbit(priorities)] = self._first_priority()
         return priorities
 
     def set_priorities(self, slots: Slots, priorities: Floats) -> None:
@@ -201,22 +202,22 @@ class PrioritizedSampler(samplers.Sampler):
         self._tree.write(slots, 0.0)
 
     def _overwritten(self, slots: Slots) -> None:
-        self._priorities[slots] = np.nan
+        self._negated[slots] = 0.0
         if self._stored is not None:
             self._stored.write(slots, 0.0)
 
     def _added_one(self, slot: int) -> None:
-        if self._stored is not None or not math.isnan(self._priorities.item(slot)):
+        if self._stored is not None or math.copysign(1.0, self._negated.item(slot)) < 0.0:
             self._added(np.array([slot]))
             return
-        self._priorities[slot] = self._running_maximum
+        self._negated[slot] = -self._running_maximum
         self._tree.set_one(slot, self._weight_of_new)
 
     def _removed_one(self, slot: int) -> None:
         self._tree.set_one(slot, 0.0)
 
     def _overwritten_one(self, slot: int) -> None:
-        self._priorities[slot] = np.nan
+        self._negated[slot] = 0.0
         if self._stored is not None:
             self._stored.set_one(slot, 0.0)
 
@@ -224,10 +225,10 @@ class PrioritizedSampler(samplers.Sampler):
         """Keeps the raw priorities [k] of the rows in `slots` [k]."""
         if self._stored is not None:
             self._stored.write(slots, priorities)
-        self._priorities[slots] = priorities
+        self._negated[slots] = -np.abs(priorities)
         if priorities.item(priorities.argmax()) > self._running_maximum:
             # Of a row that is there twice, what it has now counts.
-            self._running_maximum = max(self._running_maximum, float(self._priorities[slots].max()))
+            self._running_maximum = max(self._running_maximum, -float(self._negated[slots].min()))
             self._weight_of_new = self._weight_of(self._running_maximum, self._alpha)
 
     def _first_priority(self) -> float:
@@ -262,10 +263,10 @@ class PrioritizedSampler(samplers.Sampler):
         self._tree.check()
         weights = np.zeros(self.anchors.capacity)
         slots = self.anchors.slots()
-        weights[slots] = self._weights_of(self._priorities[slots], self._alpha)
+        weights[slots] = self._weights_of(-self._negated[slots], self._alpha)
         if not np.array_equal(self._tree.get(np.arange(len(weights))), weights):
             raise errors.CorruptionError("the sum tree does not hold the weights of the eligible anchors")
         if self._stored is not None:
             self._stored.check()
-            if not np.array_equal(self._stored.get(np.arange(len(weights))), np.nan_to_num(self._priorities)):
+            if not np.array_equal(self._stored.get(np.arange(len(weights))), np.abs(self._negated)):
                 raise errors.CorruptionError("the tree of raw priorities does not hold them")

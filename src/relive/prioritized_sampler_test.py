@@ -125,7 +125,7 @@ def test_the_live_maximum_forgets_what_was_overwritten() -> None:
     sampler.check()
     sampler.set_priorities(np.array([4]), np.array([0.0]))
     assert sampler.priorities(np.array([4, 0])).tolist() == [0.0, 1.0]
-    sampler._priorities[4] = 2.0
+    sampler._negated[4] = -2.0
     with pytest.raises(errors.CorruptionError, match="^the tree of raw priorities does not hold them$"):
         sampler.check()
 
@@ -294,7 +294,7 @@ def state_of(sampler: prioritized_sampler.PrioritizedSampler) -> Any:
     slots = np.arange(sampler.anchors.capacity)
     sampler.check()
     stored = None if sampler._stored is None else sampler._stored.get(slots).tolist()
-    return [repr(sampler._priorities.tolist()), sampler._tree.get(slots).tolist(), sampler._tree.total, stored]
+    return [repr(sampler._negated.tolist()), sampler._tree.get(slots).tolist(), sampler._tree.total, stored]
 
 
 @pytest.mark.parametrize("settings", [{}, {"new_priority": "live"}, {"alpha": 0.0}, {"epsilon": 0.25, "alpha": 2.0}])
@@ -406,3 +406,11 @@ def test_an_alpha_that_a_new_row_could_not_have_is_refused() -> None:
     sampler.added_one(0)
     sampler.check()
     assert sampler.priorities(FOUR).tolist() == [1e100, 2.0, 3.0, 4.0]
+
+
+def test_a_priority_of_minus_zero_is_one_of_zero() -> None:
+    sampler = attached()
+    sampler.set_priorities(np.array([1]), np.array([-0.0]))
+    assert sampler.priorities(np.array([1, 2])).tolist() == [0.0, 1.0]
+    sampler.added(np.array([1, 2]))
+    assert sampler.priorities(np.array([1, 2])).tolist() == [0.0, 1.0]

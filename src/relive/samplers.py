@@ -111,12 +111,30 @@ class Sampler(abc.ABC):
         """Hears that another row comes to `slot`."""
         self._overwritten_one(slot)
 
-    def turned(self, lost: int, slot: int, count: int) -> None:
-        """Hears that `count` anchors from `lost` on ceased to be eligible, and as many from `slot` on became it.
+    @property
+    def hears_turns(self) -> bool:
+        """Whether `turned` is to be called, and not `left` and `entered` one after the other."""
+        return type(self)._turned is not Sampler._turned
 
-        Those from `slot` on are other rows than were there. They lie side by side.
-        """
+    def turned(self, lost: int, slot: int, count: int) -> None:
+        """Hears what `left` and `entered` say, at once."""
         self._turned(lost, slot, count)
+
+    def left(self, lost: int, slot: int, count: int) -> None:
+        """Hears that `count` anchors from `lost` on ceased to be eligible, and other rows came from `slot` on."""
+        if count == 1:
+            self._removed_one(lost)
+            self._overwritten_one(slot)
+        else:
+            self._removed(np.arange(lost, lost + count))
+            self._overwritten(np.arange(slot, slot + count))
+
+    def entered(self, slot: int, count: int) -> None:
+        """Hears that `count` anchors from `slot` on became eligible."""
+        if count == 1:
+            self._added_one(slot)
+        else:
+            self._added(np.arange(slot, slot + count))
 
     def draw(self, size: int, rng: np.random.Generator) -> Draw:
         """Answers `size` anchors, drawn with replacement; there is at least one.
@@ -126,7 +144,7 @@ class Sampler(abc.ABC):
         """
         draw = self._draw(size, rng)
         try:
-            slots, probabilities = np.asarray(draw[0]), np.asarray(draw[1], np.float64)
+            slots, probabilities = np.asarray(draw[0]), np.array(draw[1], np.float64)
         except (TypeError, ValueError, IndexError) as error:
             raise errors.SamplerError(f"_draw must answer a Draw, got {checks.shown(draw)}") from error
         for name, array in (("slots", slots), ("probabilities", probabilities)):
@@ -207,16 +225,9 @@ class Sampler(abc.ABC):
         """Hears that another row comes to one slot: what `_overwritten` would do of an array of it."""
 
     def _turned(self, lost: int, slot: int, count: int) -> None:
-        """Hears of a turn: what the other hooks do of it, one after another."""
-        if count == 1:
-            self._removed_one(lost)
-            self._overwritten_one(slot)
-            self._added_one(slot)
-        else:
-            slots = np.arange(slot, slot + count)
-            self._removed(slots - slot + lost)
-            self._overwritten(slots)
-            self._added(slots)
+        """Hears at once what the other hooks would hear of: only where a class has its own way."""
+        self.left(lost, slot, count)
+        self.entered(slot, count)
 
     def _drawn(self) -> None:
         """Hears that a batch was drawn."""

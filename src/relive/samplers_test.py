@@ -266,3 +266,85 @@ def test_draws_of_a_sampler_made_from_one_of_ours_are_checked() -> None:
     sampler.removed_one(int(sampler.anchors.unset(eligibility.READABLE, np.array([1]))[1][0]))
     with pytest.raises(errors.SamplerError, match="^_draw must answer eligible anchors, got slot 1$"):
         sampler.draw(1, RNG)
+
+
+# Turns.
+
+
+@pytest.mark.parametrize(
+    ("kind", "heard"),
+    [
+        (Fixed, [("removed", [1]), ("overwritten", [4]), ("added", [4])]),
+        (Numbers, [("removed one", 1), ("overwritten", [4]), ("added one", 4)]),
+        (Heir, [("removed one", 1), ("overwritten", [4]), ("added here", [4])]),
+        (WithMixed, [("removed here", [1]), ("overwritten", [4]), ("added here", [4])]),
+    ],
+)
+def test_a_turn_of_one_anchor_is_what_the_hooks_hear_of_one(kind: type[Fixed], heard: list[Any]) -> None:
+    sampler = kind(None)
+    sampler.turned(1, 4, 1)
+    assert sampler.heard == heard
+
+
+def test_who_has_no_way_of_its_own_hears_first_who_left_and_then_who_came() -> None:
+    for kind in (Fixed, Numbers, Heir, Counting, Forgetful):
+        assert not kind.__new__(kind).hears_turns
+    for sampler in (samplers.UniformSampler(), OfTurns()):
+        assert sampler.hears_turns
+    fixed = Fixed(None)
+    fixed.left(1, 4, 2)
+    fixed.entered(4, 2)
+    fixed.left(3, 6, 1)
+    fixed.entered(6, 1)
+    several, one = fixed.heard[:3], fixed.heard[3:]
+    assert several == [("removed", [1, 2]), ("overwritten", [4, 5]), ("added", [4, 5])]
+    assert one == [("removed", [3]), ("overwritten", [6]), ("added", [6])]
+
+
+@pytest.mark.parametrize("kind", [Fixed, Numbers])
+def test_a_turn_of_several_anchors_is_what_the_hooks_for_arrays_hear(kind: type[Fixed]) -> None:
+    sampler = kind(None)
+    sampler.turned(1, 4, 3)
+    assert sampler.heard == [("removed", [1, 2, 3]), ("overwritten", [4, 5, 6]), ("added", [4, 5, 6])]
+
+
+class Counting(samplers.UniformSampler):
+    """Overrides one hook of a sampler that hears of turns in its own way."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def _overwritten(self, slots: samplers.Slots) -> None:
+        self.heard.append(slots.tolist())
+
+
+class OfTurns(Counting):
+    """Hears of turns in a way of its own again."""
+
+    def _turned(self, lost: int, slot: int, count: int) -> None:
+        self.heard.append((lost, slot, count))
+
+
+def test_who_overrides_a_hook_hears_of_turns_by_it_unless_it_says_otherwise() -> None:
+    for kind, heard in [(Counting, [[2, 3]]), (OfTurns, [(0, 2, 2)])]:
+        sampler = attached(kind(), [0, 1], 4)
+        assert isinstance(sampler, Counting)
+        sampler.anchors.leave(0, 2)
+        sampler.anchors.enter(2, 2)
+        sampler.turned(0, 2, 2)
+        assert sampler.heard == heard
+
+
+@pytest.mark.parametrize(
+    "turns", [[(0, 4, 2), (2, 6, 2), (4, 0, 2)], [(2, 4, 2), (0, 6, 2)], [(0, 4, 1), (2, 5, 1)], [(0, 6, 1)]]
+)
+def test_uniform_draws_are_of_what_is_there_after_any_turn(turns: list[tuple[int, int, int]]) -> None:
+    sampler = attached(samplers.UniformSampler(), [0, 1, 2, 3])
+    there = {0, 1, 2, 3}
+    for lost, slot, count in turns:
+        sampler.anchors.leave(lost, count)
+        sampler.anchors.enter(slot, count)
+        sampler.turned(lost, slot, count)
+        there = there - set(range(lost, lost + count)) | set(range(slot, slot + count))
+        sampler.check()
+        assert set(sampler.draw(60, RNG).slots.tolist()) == there

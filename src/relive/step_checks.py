@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from relive import checks
 from relive import errors
+from relive import flags as flags_lib
 from relive import row_bytes
 from relive import schema as schema_lib
 from relive import trees
@@ -153,7 +154,7 @@ def ends(num_streams: int, terminated: Flags, truncated: Flags) -> tuple[Bools, 
 
 def _are_nowhere(flags: Flags) -> bool:
     """Answers whether none of them is set."""
-    return flags is None or flags is False or (flags is not True and b"\x01" not in flags.tobytes())
+    return flags is None or flags is False or (flags is not True and not flags_lib.any_set(flags))
 
 
 def step_of_each(

@@ -151,6 +151,11 @@ class ColumnStorage(derived.Derived):
         self._derive()
 
     def _derive(self) -> None:
+        # Of a dtype whose bytes are in another order than the machine's, pickle makes one in the machine's.
+        self._arrays = [
+            array.astype(self._layout(paths)[1], copy=False)
+            for paths, array in zip(self._blocks, self._arrays, strict=True)
+        ]
         self._columns: dict[str, Array] = {}
         # Where each field is read: its column, or the whole block of several.
         self._sources: dict[str, tuple[Array, bool]] = {}
@@ -164,13 +169,17 @@ class ColumnStorage(derived.Derived):
             (array.reshape(-1).view(np.uint8).data, array.nbytes // self._capacity) for array in self._arrays
         ]
 
+    def _layout(self, paths: tuple[str, ...]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Answers the shape and the dtype of the array of a block."""
+        fields = [self._schema.fields[path] for path in paths]
+        if len(paths) == 1:
+            return (self._capacity, *fields[0].shape), fields[0].dtype
+        parts = [(path, field.dtype, field.shape) for path, field in zip(paths, fields, strict=True)]
+        return (self._capacity,), np.dtype(parts)
+
     def _allocated(self, paths: tuple[str, ...], allocate: Callable[[tuple[int, ...], np.dtype[Any]], Array]) -> Array:
         """Answers the array of a block."""
-        fields = [self._schema.fields[path] for path in paths]
-        shape, dtype = (self._capacity, *fields[0].shape), fields[0].dtype
-        if len(paths) > 1:
-            parts = [(path, field.dtype, field.shape) for path, field in zip(paths, fields, strict=True)]
-            shape, dtype = (self._capacity,), np.dtype(parts)
+        shape, dtype = self._layout(paths)
         array = np.asarray(allocate(shape, dtype))
         if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
             raise errors.ArgumentError(

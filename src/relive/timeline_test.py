@@ -1,6 +1,7 @@
 """The timeline against a naive twin: a list of all rows that ever were, each with its episode as an object."""
 
 import dataclasses
+import itertools
 
 import hypothesis
 from hypothesis import strategies
@@ -105,7 +106,11 @@ def assert_same(timeline: timeline_lib.Timeline, twin: Twin) -> None:
             assert timeline.num_behind(here, count).tolist() == [min(len(before), count)]
             earlier = [before[-count] % twin.capacity] if len(before) >= count else []
             assert timeline.earlier(here, count).tolist() == earlier
+            assert timeline.earlier_of_one(slot, count) == (earlier or [-1])[0]
+            assert timeline.ahead_of_one(slot, count) == [k % twin.capacity for k in after[:count]]
         assert timeline.earlier(here, 0).tolist() == [slot]
+        assert timeline.earlier_of_one(slot, 0) == slot
+        assert timeline.step_of_one(slot) == step
         for offset in range(len(after)):
             assert timeline.later(here, np.array([offset])).tolist() == [after[offset] % twin.capacity]
         left.append(len(after) - 1)
@@ -154,6 +159,7 @@ def turned(timeline: timeline_lib.Timeline, twin: Twin, rng: np.random.Generator
     return True
 
 
+@hypothesis.settings(max_examples=70)
 @hypothesis.given(strategies.integers(1, 9), strategies.integers(1, 3), strategies.integers(0, 2**32))
 def test_every_answer_equals_the_naive_one(capacity: int, streams: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -225,6 +231,18 @@ def test_every_answer_equals_the_naive_one(capacity: int, streams: int, seed: in
     assert timeline.num_evicted >= evicted
 
 
+def test_rows_side_by_side_are_of_one_episode_where_each_of_them_is_of_that_of_its_fellow() -> None:
+    timeline = timeline_lib.Timeline(12, 3)
+    for ends in ([1], [], [2], []):
+        terminated = np.isin(np.arange(3), ends)
+        timeline.append(np.arange(3), cuts=None, knows_next=True, terminated=terminated, truncated=terminated)
+    handles = timeline.handles(np.arange(12)).tolist()
+    assert len(set(handles)) == 5
+    for count, these, those in itertools.product(range(1, 4), range(10), range(10)):
+        is_same = handles[these : these + count] == handles[those : those + count]
+        assert timeline.are_of_one_episode(these, those, count) is is_same
+
+
 def test_keys_count_beyond_32_bits() -> None:
     timeline = timeline_lib.Timeline(4, 1)
     timeline.next_key = 2**31 - 2
@@ -248,6 +266,42 @@ def test_a_slot_takes_5_bytes_and_29_once_the_streams_are_out_of_turn() -> None:
     assert timeline.nbytes == 29_000
     timeline.clear()
     assert timeline.nbytes == 5_000
+
+
+def test_streams_are_in_turn_whichever_of_them_begins() -> None:
+    timeline = timeline_lib.Timeline(1_000, 3)
+    for _ in range(2):
+        for stream in (2, 0, 1, 2, 0, 1, 2):
+            timeline.append_one(stream, False, True, False, False)
+            assert timeline.are_streams_in_turn
+        assert timeline.nbytes == 5_000
+        timeline.clear()
+
+
+def rounds_linked(timeline: timeline_lib.Timeline, *, most: int) -> int:
+    """Adds a row to every stream until there are no links, and answers how often."""
+    never = np.zeros(timeline.streams, np.bool_)
+    for count in range(most):
+        if timeline.are_streams_in_turn:
+            return count
+        timeline.evict(max(len(timeline) + timeline.streams - timeline.capacity, 0))
+        timeline.append(np.arange(timeline.streams), cuts=None, knows_next=True, terminated=never, truncated=never)
+        timeline.check()
+    return most
+
+
+def test_links_go_once_all_rows_that_came_out_of_turn_have_gone() -> None:
+    timeline = timeline_lib.Timeline(12, 3)
+    timeline.append_episode(1, 2, is_terminated=True)
+    assert rounds_linked(timeline, most=50) == 4, "that is 14 rows"
+    timeline.evict(1)
+    timeline.append_one(1, False, True, False, False)
+    assert not timeline.are_streams_in_turn
+    assert rounds_linked(timeline, most=50) == 50, "there are episodes that began before"
+    terminated = np.ones(3, np.bool_)
+    timeline.evict(3)
+    timeline.append(np.arange(3), cuts=None, knows_next=True, terminated=terminated, truncated=~terminated)
+    assert rounds_linked(timeline, most=50) <= 8, "two rings"
 
 
 def filled(streams: int = 2) -> timeline_lib.Timeline:

@@ -36,16 +36,27 @@ StackPadding: TypeAlias = Literal["zeros", "first"]
 Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
 
 
+_RULES = {
+    "readable_since": ("is_readable", "candidates"),
+    "readable_since_one": ("is_readable", "candidates", "readable_since"),
+    "num_older": ("is_readable", "candidates", "readable_since", "lost"),
+    "loses_more": ("lost",),
+    "lost_one": ("lost",),
+}
+"""What follows from which rules: a faster answer holds until one of its rules is overridden."""
+
+
 class Window(abc.ABC, Generic[Batch]):
     """What a buffer asks of a window."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Lets a class that has a rule of its own answer by that rule in every case."""
         super().__init_subclass__(**keywords)
-        if not vars(cls).keys().isdisjoint(("is_readable", "candidates", "lost")):
-            for name in ("readable_since", "num_older", "loses_more", "lost_one", "readable_since_one"):
-                if name not in vars(cls):
-                    setattr(cls, name, vars(Window)[name])
+        ranks = {name: rank for rank, kind in reversed([*enumerate(cls.__mro__)]) for name in vars(kind)}
+        for name, rules in _RULES.items():
+            if any(ranks[rule] < ranks[name] for rule in rules):
+                setattr(cls, name, vars(Window)[name])
+                ranks[name] = 0
 
     @abc.abstractmethod
     def is_readable(self, timeline: timeline_lib.Timeline, slots: Ints) -> Bools:

@@ -1,5 +1,6 @@
 """What the windows answer beyond the grid: nested and odd dtypes, whole episodes, rules of their settings."""
 
+from collections.abc import Sequence
 import tracemalloc
 from typing import Any
 
@@ -11,8 +12,11 @@ import pytest
 import relive
 from relive import column_grid_test
 from relive import column_oracle_test as oracle_lib
+from relive import episode_table
 from relive import errors
 from relive import returns
+from relive import timeline as timeline_lib
+from relive import windows
 
 WRONG: dict[str, Any] = {"last": "last", "two": 2}
 
@@ -315,3 +319,162 @@ def test_an_episode_that_was_cut_before_its_first_step_was_complete_is_none() ->
     keys = buffer.add_episode([1, 2], [0], [0.0], terminated=True)
     assert buffer.eligible_keys().tolist() == keys.tolist()
     buffer.check()
+
+
+ALL_WINDOWS: list[windows.Window[Any]] = [
+    relive.TransitionWindow(),
+    *(relive.TransitionWindow(frame_stack=frames) for frames in (2, 4)),
+    *(relive.SequenceWindow(length, 0, stride, pad) for length in (1, 3) for stride in (1, 2) for pad in (False, True)),
+    relive.SequenceWindow(2, 0, 5, pad=True),
+    relive.EpisodeWindow(),
+]
+
+
+def assert_alike(timeline: timeline_lib.Timeline, slot: int, completed: Any, ended: Any) -> None:
+    """Compares what each window says of one new row with what its rule for arrays says of it."""
+    slots = np.array([slot])
+    completed_slots, ended_handles = np.array(completed, np.int64), np.array(ended, np.int64)
+    change = timeline_lib.Change(slots, timeline.handles(slots), completed_slots, ended_handles)
+    for window in ALL_WINDOWS:
+        candidates = window.candidates(timeline, change)
+        expected = candidates[window.is_readable(timeline, candidates)].tolist()
+        assert len(set(expected)) == len(expected)
+        for of_one in (type(window).readable_since_one, windows.Window.readable_since_one):
+            assert sorted(of_one(window, timeline, slot, completed, ended)) == sorted(expected), window
+        for of_arrays in (type(window).readable_since, windows.Window.readable_since):
+            assert sorted(of_arrays(window, timeline, change).tolist()) == sorted(expected), window
+
+
+def assert_complete(timeline: timeline_lib.Timeline, before: list[set[int]]) -> list[set[int]]:
+    """Answers the keys that each window may start from; an old one is none but by being lost."""
+    slots = timeline.alive_slots()
+    now = [set(timeline.keys(slots[window.is_readable(timeline, slots)]).tolist()) for window in ALL_WINDOWS]
+    for window, earlier, later in zip(ALL_WINDOWS, before, now, strict=True):
+        assert earlier <= later, window
+    return now
+
+
+@pytest.mark.parametrize("streams", [1, 2, 3])
+@hypothesis.settings(max_examples=50)
+@hypothesis.given(strategies.integers(3, 9), strategies.integers(0, 2**32))
+def test_what_is_said_of_one_row_is_what_is_said_of_an_array_of_it(streams: int, capacity: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    timeline = timeline_lib.Timeline(capacity, streams)
+    readable: list[set[int]] = [set() for _ in ALL_WINDOWS]
+    for step in range(24):
+        if timeline.is_full:
+            oldest = timeline.oldest_key % capacity
+            keys_lost = []
+            for window in ALL_WINDOWS:
+                lost = window.lost(timeline, np.array([oldest])).tolist()
+                assert sorted(window.lost_one(timeline, oldest)) == sorted(lost), window
+                assert windows.Window.lost_one(window, timeline, oldest) == lost
+                assert windows.Window.lost(window, timeline, np.array([oldest])).tolist() == [oldest]
+                assert window.loses_more == (isinstance(window, relive.TransitionWindow) and window.frame_stack > 1)
+                keys_lost.append({int(timeline.keys(np.array([slot]))[0]) for slot in lost})
+            timeline.evict(1)
+            readable = [keys - gone for keys, gone in zip(readable, keys_lost, strict=True)]
+        readable = assert_complete(timeline, readable)
+        stream = step % streams if seed % 2 else int(rng.integers(streams))
+        terminated, truncated = (rng.random(2) < 0.15).tolist()
+        slot, completed, ended = timeline.append_one(
+            stream, bool(rng.random() < 0.1), bool(rng.random() < 0.7), terminated, truncated
+        )
+        assert_alike(timeline, slot, completed, ended)
+        readable = assert_complete(timeline, readable)
+
+
+class OwnRule(relive.TransitionWindow):
+    """May start at even steps alone."""
+
+    def is_readable(self, timeline: timeline_lib.Timeline, slots: Any) -> Any:
+        return super().is_readable(timeline, slots) & (timeline.steps(slots, timeline.handles(slots)) % 2 == 0)
+
+
+class OwnLoss(relive.TransitionWindow):
+    """Needs the step before, of the same episode: it goes with it."""
+
+    def is_readable(self, timeline: timeline_lib.Timeline, slots: Any) -> Any:
+        return super().is_readable(timeline, slots) & (timeline.num_behind(slots, 1) == 1)
+
+    def lost(self, timeline: timeline_lib.Timeline, evicted: Any) -> Any:
+        return np.unique(timeline.ahead(evicted, 2))
+
+
+class OwnSequences(relive.SequenceWindow):
+    """May start at the last steps of an episode alone, once it has terminated."""
+
+    def is_readable(self, timeline: timeline_lib.Timeline, slots: Any) -> Any:
+        handles = timeline.handles(slots)
+        ends = timeline.episodes.end[handles] == episode_table.TERMINATED
+        left = timeline.episodes.length[handles] - timeline.steps(slots, handles)
+        return super().is_readable(timeline, slots) & ends & (left == self.length)
+
+
+class Heir(OwnRule):
+    """Has no rule of its own, but that of its parent."""
+
+
+@pytest.mark.parametrize("window", [OwnRule(), OwnRule(frame_stack=2), OwnLoss(), OwnSequences(2), Heir()])
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize("call", ["add", "extend"])
+def test_a_window_with_a_rule_of_its_own_is_heard(window: Any, streams: int, call: str) -> None:
+    rng = np.random.default_rng(0)
+    schema = relive.Schema(relive.Field((), int), relive.Field((), int))
+    buffer: Any = relive.ColumnReplayBuffer(9, schema, window=window, streams=streams)
+    seen = left_out = 0
+    for t in range(40):
+        ends = rng.random(streams) < 0.15
+        now = np.full(streams, t)
+        if call == "extend":
+            buffer.extend(now, now, np.zeros(streams), now + 1, ends, np.zeros(streams, np.bool_))
+        else:
+            for stream in range(streams):
+                buffer.add(t, t, 0.0, t + 1, bool(ends[stream]), stream=stream)
+        buffer.check()
+        timeline = buffer.history.timeline
+        alive = timeline.alive_slots()
+        assert buffer.eligible_keys().tolist() == timeline.keys(alive[window.is_readable(timeline, alive)]).tolist()
+        seen += buffer.num_eligible
+        left_out += len(buffer) - buffer.num_eligible
+    assert min(seen, left_out) > 20
+
+
+@pytest.mark.parametrize("name", ["is_readable", "candidates", "lost"])
+@pytest.mark.parametrize("kind", [relive.TransitionWindow, relive.SequenceWindow, relive.EpisodeWindow])
+def test_each_rule_of_a_window_is_asked_if_it_is_its_own(kind: Any, name: str) -> None:
+    asked = []
+
+    def rule(self: Any, *arguments: Any) -> Any:
+        asked.append(name)
+        return getattr(kind, name)(self, *arguments)
+
+    own = type("Own", (kind,), {name: rule})
+    window = own(2) if kind is relive.SequenceWindow else own()
+    assert window.num_older is None
+    assert window.loses_more == (name == "lost")
+    buffer: Any = relive.ColumnReplayBuffer(3, window=window)
+    for t in range(8):
+        buffer.add(t, 0, 0.0, t + 1, terminated=t % 2 == 1)
+        if t == 3:
+            asked.clear()
+    assert len(asked) >= 2
+    buffer.check()
+
+
+def test_a_quicker_rule_of_its_own_stays() -> None:
+    class Quick(relive.TransitionWindow):
+        def candidates(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> Any:
+            return change.completed[:0]
+
+        def readable_since_one(
+            self, timeline: timeline_lib.Timeline, slot: int, completed: Sequence[int], ended: Sequence[int]
+        ) -> Sequence[int]:
+            return completed
+
+        @property
+        def num_older(self) -> int:
+            return 0
+
+    assert Quick().readable_since_one(timeline_lib.Timeline(2, 1), 0, (1,), ()) == (1,)
+    assert Quick().num_older == 0

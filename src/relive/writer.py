@@ -1,7 +1,8 @@
 """How steps come into a buffer of columns: room is made, they are written, and what can be drawn now is said.
 
-    turn       a step of every stream at once, where nothing is in the way: all that most calls need
-    the rest   make_room, then History.append, append_one or append_episode, then written
+    require_insert    may a step be added now?
+    turn              a step of every stream at once, where nothing is in the way: all that most calls need
+    the rest          make_room, then History.append, append_one or append_episode, then written
 
 What a turn does the rest does too, several times slower.
 """
@@ -54,7 +55,6 @@ class Writer:
 
     def turn(
         self,
-        call: str,
         row: row_bytes.Row,
         next_row: row_bytes.Row,
         terminated: step_checks.Flags,
@@ -66,16 +66,11 @@ class Writer:
         observation, where the rows wrap around the ring, and where anchors come and go by another rule than one by one.
 
         Args:
-            call: Who adds them.
             row: The bytes of each block of the rows of all streams.
             next_row: Those of the observations after them.
             terminated: Whether the episodes terminate with them.
             truncated: Whether they are truncated with them.
-
-        Raises:
-            NotReadyError: The limiter holds inserts back.
         """
-        self._require_insert(call)
         timeline = self._timeline
         slot = self._history.turning_slot(row)
         if slot < 0:
@@ -99,9 +94,8 @@ class Writer:
         self._counters.inserted += timeline.streams
         return True
 
-    def make_room(self, call: str, schema: schema_lib.Schema, count: int) -> None:
-        """Evicts the oldest rows until `count` more have room; raises NotReadyError if none may be added now."""
-        self._require_insert(call)
+    def make_room(self, schema: schema_lib.Schema, count: int) -> None:
+        """Evicts the oldest rows until `count` more have room."""
         timeline = self._timeline
         if not self._history.has_begun:
             self._history.begin(storage.ColumnStorage(schema, timeline.capacity))
@@ -119,7 +113,7 @@ class Writer:
         self._anchors.written(change)
         return self._timeline.keys(change.slots)
 
-    def _require_insert(self, call: str) -> None:
+    def require_insert(self, call: str) -> None:
         """Raises NotReadyError if no step may be added now; waits for the gathers under way."""
         if self._limited.holds_inserts and not self._limited.can_insert():
             raise errors.NotReadyError(f"{call} held back by {self._limited.limiter!r}: draw samples first")
