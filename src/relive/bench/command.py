@@ -14,6 +14,7 @@ import warnings
 
 from relive import errors
 from relive.bench import catalogue
+from relive.bench import curve
 from relive.bench import machine
 from relive.bench import markdown
 from relive.bench import measuring
@@ -31,7 +32,8 @@ def run(options: argparse.Namespace) -> int:
         sys.stdout.write(selection.listing())
         return 0
     try:
-        chosen, peers = selection.workloads(options.workload), selection.peers(options.peers)
+        selection.check(options.workload)
+        peers = selection.peers(options.peers)
     except errors.ArgumentError as error:
         parser: argparse.ArgumentParser = options.parser
         parser.error(str(error))
@@ -43,13 +45,16 @@ def run(options: argparse.Namespace) -> int:
         machine.start_anew(arguments)
     machine.hold_torch()
     settings = measuring.Settings.chosen(options.repeats, options.quick)
-    rows = _measured(chosen, peers, settings)
+    with warnings.catch_warnings(action="ignore"):
+        rows = _measured(selection.workloads(options.workload), peers, settings)
+        curves = _measured_curves(selection.curves(options.workload), peers, settings)
     measured = results.Run(
         command=shlex.join(["relive", *arguments]),
         facts=machine.facts(),
         versions={name: peer.version() for name, peer in peers.items() if any(row.has(name) for row in rows)},
         settings=settings.in_words(),
         rows=rows,
+        curves=curves,
     )
     if options.json:
         _write("json", options.json, json.dumps(measured.as_json(), indent=1) + "\n")
@@ -65,13 +70,21 @@ def _measured(
 ) -> list[results.Row]:
     """Measures one workload after the other, and prints each when it is there."""
     rows = []
-    with warnings.catch_warnings(action="ignore"):
-        for workload in chosen:
-            rows.append(measuring.measure(workload, peers, settings, _say))
-            _say("")
-            sys.stdout.write(text.table(rows[-1]))
-            sys.stdout.flush()
+    for workload in chosen:
+        rows.append(measuring.measure(workload, peers, settings, _say))
+        _print(text.table(rows[-1]))
     return rows
+
+
+def _measured_curves(
+    chosen: Sequence[curve.Curve], peers: dict[str, catalogue.Peer], settings: measuring.Settings
+) -> list[results.Curve]:
+    """Measures one curve after the other, and prints each when it is there."""
+    curves = []
+    for one in chosen:
+        curves.append(measuring.measure_curve(one, peers, settings, _say))
+        _print(text.curve_table(curves[-1]))
+    return curves
 
 
 def _arguments(options: argparse.Namespace) -> list[str]:
@@ -113,6 +126,13 @@ def _write(name: str, path: str, content: str) -> None:
         pathlib.Path(path).write_text(content, encoding="utf-8")
     except OSError as error:
         raise errors.ArgumentError(f"--{name} could not be written to {path}: {error.strerror}") from error
+
+
+def _print(table: str) -> None:
+    """Prints a table in the place of what was going on."""
+    _say("")
+    sys.stdout.write(table)
+    sys.stdout.flush()
 
 
 def _say(line: str) -> None:

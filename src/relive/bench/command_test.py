@@ -61,7 +61,15 @@ def test_a_run_prints_its_table_alone_if_nothing_else_was_asked_for(
 def test_every_name_can_be_looked_up(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("--list") == 0
     out = capsys.readouterr().out
-    for name in ("prioritized:", "prioritized-10m", "relive-episodes", "cpprb", "a limit: a plain copy"):
+    for name in (
+        "prioritized:",
+        "prioritized-10m",
+        "growth:",
+        "growth-tree",
+        "relive-episodes",
+        "cpprb",
+        "a limit: a plain copy",
+    ):
         assert name in out
 
 
@@ -180,3 +188,17 @@ def test_what_a_library_prints_is_not_seen(capfd: pytest.CaptureFixture[str]) ->
     sys.stdout.write("from us")
     sys.stdout.flush()
     assert capfd.readouterr() == ("from us", "")
+
+
+def test_curves_are_printed_and_written_like_workloads(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ("--json", "b.json", "--markdown", "b.md", "--plot", "b.png")
+    assert exit_code("--quick", "--workload", "growth-tree", "add-images", "--peers", "relive", *files) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^growth-tree: .*microseconds a batch$", out, re.MULTILINE)
+    assert re.search(r"^  relive +1,000 +\d+\.\d\d +\d+\.\d\d +\d+\.\d\d +1\.00$", out, re.MULTILINE)
+    written = json.loads((tmp_path / "b.json").read_text())
+    assert [one["workload"] for one in written["workloads"]] == ["add-images"]
+    assert [one["curve"] for one in written["curves"]] == ["growth-tree"]
+    assert "## As more is stored" in (tmp_path / "b.md").read_text()

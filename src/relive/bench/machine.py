@@ -13,6 +13,7 @@ from typing import NoReturn
 import numpy as np
 
 import relive
+from relive.bench import room
 
 _CPU = pathlib.Path("/proc/cpuinfo")
 
@@ -75,6 +76,7 @@ def facts() -> dict[str, str]:
     return {
         "processor": _processor(),
         "cores": str(os.cpu_count()),
+        "memory": room.whole_memory(),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "numpy": np.__version__,

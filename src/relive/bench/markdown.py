@@ -1,6 +1,7 @@
 """The page about a run, in Markdown."""
 
 from collections.abc import Iterator
+import functools
 
 from relive.bench import catalogue
 from relive.bench import results
@@ -31,6 +32,14 @@ What a draw and an awaited append of the episode buffer cost as its episodes bec
 `python -m relive.bench.episode_costs`.
 """
 
+_GROWTH = """\
+The sizes of a curve take turns with each other, so that their ratios are those of one moment; beside each median stand
+the fastest and the slowest round. Steps lie in files mapped into memory, written by `add_episode`; what a buffer keeps
+beside its columns, and the sum tree, is in memory, and a size that does not fit is left out. The system keeps of the
+files in memory what it has room for: while they are smaller than the memory of the machine, nothing here waits for a
+disk. Leaves of the tree are checked against strata and totals that are known beforehand.
+"""
+
 
 def page(run: results.Run, picture: str | None) -> str:
     """Answers the page.
@@ -49,14 +58,21 @@ def _lines(run: results.Run, picture: str | None) -> Iterator[str]:
     yield f"{run.settings}.\n"
     yield from _table(["", ""], [[name, fact] for name, fact in run.facts.items()])
     versions = ", ".join(f"{name} {version}".strip() for name, version in run.versions.items() if version)
-    yield f"Measured: {versions}.\n"
+    yield f"Measured: {versions or 'no peer'}.\n"
     if picture:
         yield f"![Every peer in every workload, as times of relive]({picture})\n"
-    yield from _summary(run)
-    yield from _behind(run)
+    if run.rows:
+        yield from _summary(run)
+        yield from _behind(run)
+    curves = [curve for curve in run.curves if curve.lines]
+    if curves:
+        yield f"## As more is stored\n\n{_GROWTH}"
+    for curve in curves:
+        yield from _curve(curve)
     yield from _wrong(run)
-    yield from _unmeasured(run)
-    yield "## Every workload\n"
+    if run.rows:
+        yield from _unmeasured(run)
+        yield "## Every workload\n"
     for row in run.rows:
         yield from _workload(row)
 
@@ -84,21 +100,27 @@ def _summary(run: results.Run) -> Iterator[str]:
 
 def _behind(run: results.Run) -> Iterator[str]:
     yield "## Where relive is behind\n"
-    lines = []
+    is_ahead = True
     for row in run.rows:
-        for one in row.measured:
-            ratio = row.ratio(row.own, one) if row.own else None
-            if ratio is None or ratio <= 1.0 or one.is_limit or one.peer in results.OWN:
-                continue
-            right = "" if one.is_right else ", which is wrong there"
-            what = catalogue.PEERS[one.peer].what
-            lines.append(f"- {row.title}: {ratio:.2f} times {one.peer}{right} ({what})")
-    yield "\n".join(lines) + "\n" if lines else "Nowhere in this run.\n"
+        ahead = [name for name in map(functools.partial(_ahead, row), row.measured) if name]
+        if ahead:
+            is_ahead = False
+            yield f"- **{row.title}**: {'; '.join(ahead)}. {row.why}".rstrip()
+    yield "Nowhere in this run.\n" if is_ahead else ""
+
+
+def _ahead(row: results.Row, one: results.Outcome) -> str:
+    """Answers how much faster than relive somebody is, in words; nothing if nobody is, or it is a limit."""
+    ratio = row.ratio(row.own, one) if row.own else None
+    if ratio is None or ratio <= 1.0 or one.is_limit or one.peer in results.OWN:
+        return ""
+    right = "" if one.is_right else ", which is wrong there"
+    return f"{ratio:.2f} times {one.peer}{right} ({catalogue.PEERS[one.peer].what})"
 
 
 def _wrong(run: results.Run) -> Iterator[str]:
     yield "## What is wrong in whose answers\n"
-    rows = [[name, row.name, outcome.faults()] for name, row, outcome in run.wrong()]
+    rows = [[name, where, outcome.faults()] for name, where, outcome in run.wrong()]
     if not rows:
         yield "Nothing was found in this run.\n"
         return
@@ -132,6 +154,27 @@ def _workload(row: results.Row) -> Iterator[str]:
         name = f"**{one.peer}**" if one.peer in results.OWN else one.peer
         rows.append([name, _value(one), spread, _times(row.ratio(one, row.own)), verdict])
     yield from _table(["", "median", "rounds", "x relive", "answers"], rows)
+
+
+def _curve(curve: results.Curve) -> Iterator[str]:
+    yield f"### {curve.title[0].upper()}{curve.title[1:]}\n"
+    yield f"`relive bench --workload {curve.name}`, {curve.unit}\n"
+    rows = []
+    for size in next(iter(curve.lines.values())):
+        cells = [f"{size:,}"]
+        for peer, line in curve.lines.items():
+            cells += [_point(line[size]), _times(curve.growth(peer, size))]
+        rows.append(cells)
+    heads = [cell for peer in curve.lines for cell in (f"**{peer}**" if peer in results.OWN else peer, "x smallest")]
+    yield from _table([curve.part, *heads], rows)
+
+
+def _point(one: results.Outcome) -> str:
+    """Answers the cell about one size: the median and the rounds, or why there is none."""
+    if not one.timing:
+        return one.reason
+    wrong = "" if one.is_right else f", wrong: {one.faults()}"
+    return f"{_value(one)} ({one.timing.low * 1e6:.3g} to {one.timing.high * 1e6:.3g}){wrong}"
 
 
 def _table(heads: list[str], rows: list[list[str]]) -> Iterator[str]:

@@ -1,21 +1,22 @@
-"""Measures one workload: builds and fills every peer's buffer, checks a small one, times all by turns, checks again."""
+"""Measures a workload or a curve: has all who take part made and filled, times them by turns, checks their answers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 import dataclasses
+import functools
 import gc
-from typing import Any
+from typing import TypeAlias
 
-from relive.bench import answers
 from relive.bench import catalogue
+from relive.bench import contestants
+from relive.bench import curve as curves
 from relive.bench import memory
 from relive.bench import results
 from relive.bench import rounds
-from relive.bench import small_ring
 from relive.bench import tasks
 from relive.bench import workload as workloads
 
-OVERFILL = 1.05
-"""How often over a ring is filled before it is measured."""
+_Entrant: TypeAlias = contestants.Contestant | results.Outcome
+"""Somebody who takes part, or what is to be said of one who does not."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,53 +45,6 @@ class Settings:
         return f"Medians of {self.repeats} rounds, turns of {self.seconds * 1e3:g} milliseconds at least{size}"
 
 
-class _Contestant:
-    """A peer in one workload: its full buffer, and what it answered last."""
-
-    def __init__(self, peer: catalogue.Peer, make: catalogue.Make, task: tasks.Task, timed: workloads.Timed) -> None:
-        self.peer, self.failure = peer, ""
-        self.small_findings = answers.Findings() if peer.is_limit else small_ring.check(make, task)
-        self._findings = answers.Findings()
-        self._task = task
-        filled = int(task.capacity * OVERFILL)
-        self._story = task.story(filled + 10_000)
-        buffer = make(task)
-        head, rest = self._story.until(filled)
-        feed = workloads.Feed(buffer, task, self._story, rest)
-        if task.streams > 1:
-            rows = feed.rows()
-            for _ in range(filled // task.streams):
-                buffer.extend(next(rows))
-        else:
-            buffer.fill(head)
-        self._buffer, self._call = buffer, timed(buffer, feed)
-        self._last: Any = None
-        self._call()
-
-    def __call__(self) -> None:
-        try:
-            self._last = self._call()
-        except Exception as error:  # As below.
-            self.failure = catalogue.in_one_line(error)
-            self._call = lambda: None
-
-    def check(self) -> None:
-        """Checks what was answered last."""
-        if self._last is not None and not self.peer.is_limit and not self.failure:
-            answers.check(self._task, self._story, self._buffer.answer(self._last), self._findings)
-
-    def outcome(self, timing: rounds.Timing) -> results.Outcome:
-        """Answers what came of it."""
-        if self.failure:
-            return results.Outcome(peer=self.peer.name, reason=self.failure)
-        return results.Outcome(
-            peer=self.peer.name,
-            timing=timing,
-            wrong=self._findings.shares(),
-            small_wrong=self.small_findings.shares(),
-        )
-
-
 def measure(
     workload: workloads.Workload,
     peers: Mapping[str, catalogue.Peer],
@@ -115,6 +69,7 @@ def measure(
         title=workload.title,
         family=workload.family,
         unit=workload.unit,
+        why=workload.why,
         outcomes=[outcomes[name] for name in peers],
     )
 
@@ -132,6 +87,38 @@ def _weighed(
         return results.Outcome(peer=name, reason=str(error))
 
 
+def measure_curve(
+    curve: curves.Curve, peers: Collection[str], settings: Settings, say: Callable[[str], None]
+) -> results.Curve:
+    """Answers what came of each size: all sizes of all peers take turns with each other.
+
+    Args:
+        curve: What to measure.
+        peers: The names of those whose lines are wanted; there need not be one.
+        settings: How.
+        say: Told what is being prepared, for somebody who waits.
+    """
+    if settings.is_quick:
+        curve = curve.quick()
+    lines = {name: line for name, line in curve.lines.items() if name in peers}
+    entrants: dict[str, _Entrant] = {}
+    for size in curve.sizes:
+        for name, line in lines.items():
+            label = _label(name, size)
+            say(f"{curve.name}: filling {label}")
+            entrants[label] = _entrant(name, functools.partial(line, size))
+    outcomes = _raced(curve.name, entrants, settings, say)
+    entrants.clear()
+    gc.collect()
+    return results.Curve(
+        name=curve.name,
+        title=curve.title,
+        unit=curve.unit,
+        part=curve.part,
+        lines={name: {size: outcomes[_label(name, size)] for size in curve.sizes} for name in lines},
+    )
+
+
 def _timed(
     workload: workloads.Workload,
     timed: workloads.Timed,
@@ -142,23 +129,49 @@ def _timed(
     """Answers how fast each is, and what is wrong with its answers."""
     if settings.is_quick:
         workload = workload.quick()
-    contestants: dict[str, _Contestant] = {}
-    outcomes: dict[str, results.Outcome] = {}
+    entrants: dict[str, _Entrant] = {}
     for name, peer in peers.items():
         say(f"{workload.name}: filling {name}")
-        try:
-            contestants[name] = _Contestant(peer, peer.load(), workload.task, timed)
-        except tasks.CannotError as error:
-            outcomes[name] = results.Outcome(peer=name, reason=str(error))
-        except Exception as error:  # Whatever ails one peer must not end the run of the others.
-            outcomes[name] = results.Outcome(peer=name, reason=f"failed: {catalogue.in_one_line(error)}")
-    say(f"{workload.name}: timing {', '.join(contestants)}")
+        entrants[name] = _entrant(name, functools.partial(_filled, peer, workload.task, timed))
+    return _raced(workload.name, entrants, settings, say, workload.steps)
+
+
+def _filled(peer: catalogue.Peer, task: tasks.Task, timed: workloads.Timed) -> contestants.Contestant:
+    """Answers a peer, loaded and with a full buffer."""
+    return contestants.of_buffer(peer, peer.load(), task, timed)
+
+
+def _entrant(peer: str, make: Callable[[], contestants.Contestant]) -> _Entrant:
+    """Answers who was made; or, where that failed, why."""
+    try:
+        return make()
+    except tasks.CannotError as error:
+        return results.Outcome(peer=peer, reason=str(error))
+    except Exception as error:  # Whatever ails one peer must not end the run of the others.
+        return results.Outcome(peer=peer, reason=f"failed: {catalogue.in_one_line(error)}")
+
+
+def _raced(
+    name: str,
+    entrants: Mapping[str, _Entrant],
+    settings: Settings,
+    say: Callable[[str], None],
+    steps: int = 1,
+) -> dict[str, results.Outcome]:
+    """Answers what came of each, a part of a call of that many steps, in rounds that let every one have its turn."""
+    racing = {label: one for label, one in entrants.items() if isinstance(one, contestants.Contestant)}
+    say(f"{name}: timing {', '.join(racing)}")
     timings = rounds.interleaved(
-        contestants,
+        racing,
         rounds=settings.repeats,
         seconds=settings.seconds,
-        after=lambda name: contestants[name].check(),
+        after=lambda label: racing[label].check(),
     )
-    for name, contestant in contestants.items():
-        outcomes[name] = contestant.outcome(timings[name].per(workload.steps))
-    return outcomes
+    return {
+        label: one.outcome(timings[label].per(steps)) if isinstance(one, contestants.Contestant) else one
+        for label, one in entrants.items()
+    }
+
+
+def _label(peer: str, size: int) -> str:
+    return f"{peer} at {size:,}"

@@ -64,6 +64,7 @@ class Row:
     Attributes:
         name, title, family: The workload's own.
         unit: What the values are: microseconds a batch or step, or bytes a step.
+        why: Why others are faster, where one is.
         outcomes: In the order of the tables.
     """
 
@@ -72,6 +73,7 @@ class Row:
     family: str
     unit: str
     outcomes: Sequence[Outcome]
+    why: str = ""
 
     @functools.cached_property
     def measured(self) -> list[Outcome]:
@@ -101,6 +103,31 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Curve:
+    """One curve and the outcomes at all of its sizes.
+
+    Attributes:
+        name, title, unit, part: The curve's own.
+        lines: The outcomes of each peer by size, from the smallest on.
+    """
+
+    name: str
+    title: str
+    unit: str
+    part: str
+    lines: Mapping[str, Mapping[int, Outcome]]
+
+    def measured(self, peer: str) -> dict[int, Outcome]:
+        """Answers the outcomes of the sizes at which that peer was measured."""
+        return {size: one for size, one in self.lines[peer].items() if one.value is not None}
+
+    def growth(self, peer: str, size: int) -> float | None:
+        """Answers how many times the value at its smallest size a peer's value is; None where it was not measured."""
+        values = {size: one.value or 0.0 for size, one in self.measured(peer).items()}
+        return values[size] / next(iter(values.values())) if size in values else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
     """A run of the command.
 
@@ -110,6 +137,7 @@ class Run:
         versions: Of the peers that were measured, by name.
         settings: Of the measuring, in words.
         rows: One for each workload.
+        curves: What grows.
     """
 
     command: str
@@ -117,14 +145,17 @@ class Run:
     versions: Mapping[str, str]
     settings: str
     rows: Sequence[Row]
+    curves: Sequence[Curve] = ()
 
-    def wrong(self) -> Iterator[tuple[str, Row, Outcome]]:
+    def wrong(self) -> Iterator[tuple[str, str, Outcome]]:
         """Gives who was wrong, and where, peer by peer."""
+        outcomes = [(row.name, one) for row in self.rows for one in row.outcomes]
+        for curve in self.curves:
+            outcomes += [(curve.name, one) for line in curve.lines.values() for one in line.values()]
         for name in catalogue.PEERS:
-            for row in self.rows:
-                for outcome in row.outcomes:
-                    if outcome.peer == name and not outcome.is_right:
-                        yield name, row, outcome
+            for where, one in outcomes:
+                if one.peer == name and not one.is_right:
+                    yield name, where, one
 
     def as_json(self) -> dict[str, Any]:
         """Answers all of it in what JSON has."""
@@ -133,9 +164,29 @@ class Run:
                 "workload": row.name,
                 "title": row.title,
                 "unit": row.unit,
-                "outcomes": [_outcome_as_json(row, one) for one in row.outcomes],
+                "outcomes": [
+                    {
+                        "times_relive": row.ratio(one, row.own),
+                        "times_fastest_right_peer": row.ratio(one, row.fastest),
+                        **_outcome_as_json(one),
+                    }
+                    for one in row.outcomes
+                ],
             }
             for row in self.rows
+        ]
+        curves = [
+            {
+                "curve": curve.name,
+                "title": curve.title,
+                "unit": curve.unit,
+                "points": [
+                    {"size": size, "times_smallest": curve.growth(peer, size), **_outcome_as_json(one)}
+                    for peer, line in curve.lines.items()
+                    for size, one in line.items()
+                ],
+            }
+            for curve in self.curves
         ]
         return {
             "command": self.command,
@@ -143,18 +194,17 @@ class Run:
             "versions": dict(self.versions),
             "settings": self.settings,
             "workloads": rows,
+            "curves": curves,
         }
 
 
-def _outcome_as_json(row: Row, outcome: Outcome) -> dict[str, Any]:
+def _outcome_as_json(outcome: Outcome) -> dict[str, Any]:
     timing = outcome.timing and dataclasses.asdict(outcome.timing)
     return {
         "peer": outcome.peer,
         "is_limit": outcome.is_limit,
         "value": outcome.value,
         "seconds": timing,
-        "times_relive": row.ratio(outcome, row.own),
-        "times_fastest_right_peer": row.ratio(outcome, row.fastest),
         "is_right": outcome.is_right if outcome.value is not None and not outcome.is_limit else None,
         "wrong": dict(outcome.wrong),
         "wrong_in_a_small_ring": dict(outcome.small_wrong),

@@ -34,6 +34,7 @@ DRAW = results.Row(
         results.Outcome(peer="dopamine", reason="does not load"),
         timed("take", 10.0),
     ],
+    why="They check nothing.",
 )
 MEMORY = results.Row(
     name="memory",
@@ -95,8 +96,8 @@ def test_the_page_says_who_is_ahead_and_who_is_wrong() -> None:
         "![Every peer in every workload, as times of relive](picture.png)",
         "| a draw | 100 | sb3 80 | 1.25 | 10.00 |  |",
         "| memory of a step | 40 | sb3 52 | 0.77 |  |  |",
-        "- a draw: 2.00 times cpprb, which is wrong there (C++)",
-        "- a draw: 1.25 times sb3 (numpy, and tensors of torch)",
+        "- **a draw**: 2.00 times cpprb, which is wrong there (C++); 1.25 times sb3 (numpy, and tensors of torch). "
+        "They check nothing.",
         "| cpprb | uniform | reward in 50.0% |",
         "| torchrl | everywhere | does not load |",
         "| dopamine | uniform | does not load |",

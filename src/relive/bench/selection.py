@@ -4,9 +4,11 @@ from collections.abc import Sequence
 
 from relive import errors
 from relive.bench import catalogue
+from relive.bench import curve
 from relive.bench import workload
 from relive.bench.workloads import adding
 from relive.bench.workloads import episodes
+from relive.bench.workloads import growth
 from relive.bench.workloads import memory
 from relive.bench.workloads import prioritized
 from relive.bench.workloads import sequences
@@ -17,17 +19,25 @@ WORKLOADS = {
     for module in (transitions, prioritized, sequences, episodes, adding, memory)
     for one in module.WORKLOADS
 }
+CURVES = {one.name: one for one in growth.CURVES}
+
+
+def check(names: Sequence[str] | None) -> None:
+    """Raises ArgumentError if one of the names is neither of a workload or a curve, nor of a family of them."""
+    known = {name for one in (*WORKLOADS.values(), *CURVES.values()) for name in (one.name, one.family)}
+    for name in names or ():
+        if name not in known:
+            raise errors.ArgumentError(f"--workload must be one of {', '.join(sorted(known))}, got {name}")
 
 
 def workloads(names: Sequence[str] | None) -> list[workload.Workload]:
     """Answers the workloads of those names or families, all of them if None, in the order of the tables."""
-    if not names:
-        return list(WORKLOADS.values())
-    known = set(WORKLOADS) | {one.family for one in WORKLOADS.values()}
-    for name in names:
-        if name not in known:
-            raise errors.ArgumentError(f"--workload must be one of {', '.join(sorted(known))}, got {name}")
-    return [one for one in WORKLOADS.values() if one.name in names or one.family in names]
+    return [one for one in WORKLOADS.values() if not names or one.name in names or one.family in names]
+
+
+def curves(names: Sequence[str] | None) -> list[curve.Curve]:
+    """Answers the curves of those names or families, all of them if None, in the order of the tables."""
+    return [one for one in CURVES.values() if not names or one.name in names or one.family in names]
 
 
 def peers(names: Sequence[str] | None) -> dict[str, catalogue.Peer]:
@@ -40,10 +50,10 @@ def peers(names: Sequence[str] | None) -> dict[str, catalogue.Peer]:
 
 def listing() -> str:
     """Answers every name there is and what it stands for."""
-    width = max(map(len, [*WORKLOADS, *catalogue.PEERS]))
+    width = max(map(len, [*WORKLOADS, *CURVES, *catalogue.PEERS]))
     lines = ["workloads (a family stands for all of its own):"]
     family = ""
-    for one in WORKLOADS.values():
+    for one in (*WORKLOADS.values(), *CURVES.values()):
         label = f"{one.family}:" if one.family != family else ""
         family = one.family
         lines.append(f"  {label:13}{one.name:{width}}  {one.title}")

@@ -14,6 +14,8 @@ from relive.bench import workload as workloads
 _CAPACITY = 500
 _SIDE = 8
 """Of an image: what is wrong with an answer does not depend on its size."""
+_SHORT = (50, 350)
+"""The lengths of episodes where the task's own do not fit."""
 _BATCHES = 40
 _CLASSES = 4
 _SIGMAS = 6.0
@@ -53,6 +55,7 @@ def check(make: catalogue.Make, task: tasks.Task) -> answers.Findings:
 
 def _small(task: tasks.Task) -> tasks.Task:
     """Answers the task with small images and a small capacity; it holds more episodes than a batch has sequences."""
+    lengths = task.episode_lengths if task.episode_lengths[1] < _CAPACITY else _SHORT
     capacity = _CAPACITY
     if task.streams > 1:
         capacity = 16 * task.streams
@@ -61,7 +64,9 @@ def _small(task: tasks.Task) -> tasks.Task:
     shape, dtype = task.observation.shape, task.observation.dtype
     if len(shape) > 1:
         shape = tuple(min(side, _SIDE) for side in shape)
-    return dataclasses.replace(task, capacity=capacity, observation=described.Kind(shape, dtype))
+    return dataclasses.replace(
+        task, capacity=capacity, observation=described.Kind(shape, dtype), episode_lengths=lengths
+    )
 
 
 def _check_priorities(

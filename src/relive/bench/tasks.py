@@ -1,6 +1,6 @@
 """What is asked of every peer alike, and what an adapter of a peer has to do for it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 import dataclasses
 from typing import Any, Literal, TypeAlias
 
@@ -10,6 +10,8 @@ import numpy.typing as npt
 from relive.bench import described
 
 Array: TypeAlias = npt.NDArray[Any]
+Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], Array]
+"""Answers an array of that shape and dtype."""
 Answer: TypeAlias = dict[str, Array]
 """A batch in the shape that all are compared in.
 

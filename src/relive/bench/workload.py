@@ -31,6 +31,7 @@ class Workload:
         timed: What is timed; None where the memory of a stored step is measured instead.
         steps: Equal parts of a call, by which the time is divided.
         part: What such a part is called.
+        why: Why others are faster, said where one is.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Workload:
     timed: Timed | None
     steps: int = 1
     part: str = "batch"
+    why: str = ""
 
     @property
     def unit(self) -> str:

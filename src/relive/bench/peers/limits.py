@@ -14,25 +14,29 @@ _BATCHES = 4096
 """Batches drawn beforehand: so many that their rows are not in a cache because they were read a moment ago."""
 
 
-def _columns(task: tasks.Task) -> dict[str, npt.NDArray[Any]]:
-    """Answers an array a field: a step's observation, action, reward, and two flags."""
-    capacity = task.capacity
-    return {
-        "observation": np.ones((capacity, *task.observation.shape), task.observation.dtype),
-        "action": np.ones((capacity, *task.action.shape), task.action.dtype),
-        "reward": np.ones(capacity, np.float32),
-        "terminated": np.zeros(capacity, bool),
-        "truncated": np.zeros(capacity, bool),
+def _columns(task: tasks.Task, allocate: tasks.Allocate) -> dict[str, npt.NDArray[Any]]:
+    """Answers an array a field, every byte of it written to: a step's observation, action, reward, and two flags."""
+    flag = described.Kind((), "bool")
+    kinds = {
+        "observation": task.observation,
+        "action": task.action,
+        "reward": described.Kind((), "float32"),
+        "terminated": flag,
+        "truncated": flag,
     }
+    columns = {name: allocate((task.capacity, *kind.shape), np.dtype(kind.dtype)) for name, kind in kinds.items()}
+    for name, column in columns.items():
+        column.fill(kinds[name] is not flag)
+    return columns
 
 
 class _Limit(tasks.Buffer):
     """Columns, and rows that were drawn beforehand."""
 
-    def __init__(self, task: tasks.Task) -> None:
+    def __init__(self, task: tasks.Task, allocate: tasks.Allocate = np.empty) -> None:
         task.refuse("by_episode", "prioritized")
         self._task = task
-        self._columns = _columns(task)
+        self._columns = _columns(task, allocate)
         self._cursor = 0
         rng = np.random.default_rng(0)
         spans = np.arange(max(task.sequence_length, 1)) if task.sequence_length else np.arange(1 - task.frame_stack, 1)
@@ -101,9 +105,9 @@ class _Copy(_Limit):
         raise tasks.CannotError("is of no use here")
 
 
-def make_take(task: tasks.Task) -> tasks.Buffer:
-    """Answers a limit for the task: gathering, and assigning where steps are added."""
-    return _Take(task)
+def make_take(task: tasks.Task, allocate: tasks.Allocate = np.empty) -> tasks.Buffer:
+    """Answers a limit for the task: gathering, and assigning where steps are added; the columns are that function's."""
+    return _Take(task, allocate)
 
 
 def make_copy(task: tasks.Task) -> tasks.Buffer:

@@ -14,7 +14,7 @@ from relive.bench import tasks
 class _Columns(tasks.Buffer):
     """The ring, prioritized or sequence buffer that the task asks for."""
 
-    def __init__(self, task: tasks.Task) -> None:
+    def __init__(self, task: tasks.Task, allocate: tasks.Allocate | None) -> None:
         self._batch_size, self._streams = task.batch_size, task.streams
         schema = relive.Schema(
             relive.Field(task.observation.shape, task.observation.dtype),
@@ -23,6 +23,8 @@ class _Columns(tasks.Buffer):
         )
         self._is_stacked = task.frame_stack > 1
         common: dict[str, Any] = {"streams": task.streams, "seed": 0}
+        if allocate:
+            common["storage"] = relive.ColumnStorage(schema, task.capacity, allocate=allocate)
         priorities: dict[str, Any] = {"alpha": task.alpha, "beta": task.beta}
         windows: dict[str, Any] = {"n_step": task.n_step, "gamma": task.gamma, "frame_stack": task.frame_stack}
         self.buffer: Any
@@ -76,6 +78,6 @@ class _Columns(tasks.Buffer):
         }
 
 
-def make(task: tasks.Task) -> tasks.Buffer:
-    """Answers relive's buffer for the task."""
-    return _Columns(task)
+def make(task: tasks.Task, allocate: tasks.Allocate | None = None) -> tasks.Buffer:
+    """Answers relive's buffer for the task, with columns of its own making or of that function's."""
+    return _Columns(task, allocate)

@@ -5,6 +5,12 @@ from relive.bench import tasks
 from relive.bench import workload
 from relive.bench.workloads import transitions
 
+_WHY = (
+    "relive checks every field for its shape and dtype, and that each episode goes on where it was; it keeps where "
+    "episodes begin and end and what may be drawn. sb3 assigns to arrays unchecked. pfrl and d3rlpy copy nothing: they "
+    "keep references to arrays that are the caller's, and pay when they draw."
+)
+
 WORKLOADS = (
     workload.Workload(
         name="add",
@@ -13,6 +19,7 @@ WORKLOADS = (
         task=tasks.Task(capacity=1_000_000, observation=transitions.SMALL),
         timed=workload.adding,
         part="step",
+        why=_WHY,
     ),
     workload.Workload(
         name="add-images",
@@ -21,6 +28,7 @@ WORKLOADS = (
         task=tasks.Task(capacity=transitions.IMAGES, observation=transitions.IMAGE, frame_stack=4),
         timed=workload.adding,
         part="step",
+        why=_WHY,
     ),
     workload.Workload(
         name="extend",
@@ -35,5 +43,7 @@ WORKLOADS = (
         timed=workload.extending,
         steps=64,
         part="step",
+        why="In most calls some of the 64 episodes end, and relive keeps books of where each begins and ends, and how. "
+        "sb3 keeps a flag a step and knows no episodes; its draws have to do without.",
     ),
 )
