@@ -222,6 +222,14 @@ def test_a_wrong_priority_is_found(fault: str) -> None:
     assert set(small_ring.check(lambda task: Skewed(task, fault), task).shares()) == {fault}
 
 
+def test_a_share_that_is_wrong_once_was_chance() -> None:
+    task = selection.WORKLOADS["prioritized-10k"].task
+    faults = ["share of draws", ""]
+    findings = small_ring.check(lambda task: Skewed(task, faults.pop(0)), task)
+    assert not findings.shares()
+    assert not faults
+
+
 @pytest.mark.parametrize("name", ["prioritized-10k", "loop", "sequences", "extend", "images-32", "n-step"])
 def test_nothing_is_found_in_a_small_ring_of_relive(name: str) -> None:
     findings = small_ring.check(own.make, selection.WORKLOADS[name].task)
