@@ -122,7 +122,7 @@ def running_sums(entries: Floats, out: Floats) -> None:
     It rises nowhere but at an entry above zero.
     """
     # Those at even places and those at odd ones are added up side by side, in half the time of one after another.
-    pairs = entries.view(np.complex128).cumsum()
+    pairs: npt.NDArray[np.complex128] = entries.view(np.complex128).cumsum()
     np.add(pairs.real, pairs.imag, out=out[1::2])
     np.add(pairs.real[1:], pairs.imag[:-1], out=out[2::2])
     out[0] = entries[0]

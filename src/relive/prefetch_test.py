@@ -1,7 +1,7 @@
 """Batches drawn ahead are those that `sample` would have answered, whatever is written before they are handed out."""
 
 import collections
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 import dataclasses
 import functools
 import gc
@@ -366,11 +366,11 @@ class FailingStorage(storage_lib.ColumnStorage):
         self.reads = 0
         self.failing = failing
 
-    def read(self, *arguments: Any) -> Any:
+    def read(self, slots: Any, fields: Collection[str] | None = None) -> Any:
         self.reads += 1
         if self.reads == self.failing:
             raise OSError("the disk is gone")
-        return super().read(*arguments)
+        return super().read(slots, fields)
 
 
 def test_an_error_of_a_gather_comes_in_the_place_of_its_batch() -> None:

@@ -91,9 +91,9 @@ class PrioritizedSampler(samplers.Sampler):
     @property
     def beta(self) -> float:
         """The exponent of the importance weights at the next draw; raises ArgumentError if a schedule gives none."""
-        if isinstance(self._beta, float):
-            return self._beta
-        return checks.number_of_at_least_zero("beta", self._beta.value(self._ticks))
+        if isinstance(self._beta, schedules.Schedule):
+            return checks.number_of_at_least_zero("beta", self._beta.value(self._ticks))
+        return self._beta
 
     def priorities(self, slots: Slots) -> Floats:
         """Answers the raw priorities of the rows in `slots` [k]: what a row not rated yet would get, if it has none."""
