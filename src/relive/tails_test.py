@@ -135,7 +135,7 @@ PAIR = np.dtype([("a", "f4"), ("b", "i2")])
         ("U2", "a", "a", False),
         ("U2", "a", "ab", True),
         ("M8[s]", np.datetime64("NaT", "s"), np.datetime64("NaT", "s"), False),
-        ("M8[s]", np.datetime64("NaT"), np.datetime64(0, "s"), True),
+        ("M8[s]", np.datetime64("NaT", "s"), np.datetime64(0, "s"), True),
         (PAIR, (NAN, 1), (NAN, 1), False),
         (PAIR, (0.0, 1), (-0.0, 1), False),
         (PAIR, (0.0, 1), (0.0, 2), True),
