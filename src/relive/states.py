@@ -1,0 +1,190 @@
+"""The state of a buffer: JSON values and arrays, taken as they are, and read with suspicion.
+
+    {"class": "RingReplayBuffer", "settings": {...}, "counters": {...}, ..., "arrays": {"rows/reward": [...], ...}}
+
+Everything is a None, bool, int, finite float, str, list or dict with strings as keys; but under "arrays" there is an
+array by name, of any dtype without objects. An array that is long may be a Column instead, read a part at a time.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+import dataclasses
+import math
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import checks
+from relive import errors
+
+Array: TypeAlias = npt.NDArray[Any]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+State: TypeAlias = dict[str, Any]
+
+CHUNK = 1 << 24
+"""Bytes of a column in memory at once."""
+MOST = checks.LARGEST // 2
+"""No count is larger: what goes on from it can be saved again."""
+
+
+class Column(Protocol):
+    """An array that may not be in memory; its first axis is the long one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of all of it."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of its values."""
+        ...
+
+    def read(self, start: int, stop: int, /) -> Array:
+        """Answers a part of it, as an array that nobody else writes to."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Gathered:
+    """A column whose parts a function answers."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    read: Callable[[int, int], Array]
+
+
+def in_memory(column: Array | Column) -> Array:
+    """Answers a copy of all of an array or column."""
+    if isinstance(column, np.ndarray):
+        return np.array(column, order="C")
+    whole: Array = np.zeros(column.shape, column.dtype)
+    for start, stop in chunks(len(whole), whole.nbytes):
+        whole[start:stop] = column.read(start, stop)
+    return whole
+
+
+def chunks(rows: int, nbytes: int) -> Iterator[tuple[int, int]]:
+    """Gives the first row and the one after the last of the parts of `rows` rows that take so many bytes together."""
+    step = max(1, CHUNK * rows // max(nbytes, 1))
+    for start in range(0, rows, step):
+        yield start, min(start + step, rows)
+
+
+class Given:
+    """A state, or a part of one, that somebody gave: every answer was checked.
+
+    Args:
+        values: The JSON values, by name.
+        arrays: All arrays of the state.
+        path: Where in the state it is, with a slash behind each name.
+    """
+
+    def __init__(self, values: Any, arrays: Any, path: str = "") -> None:
+        name = path.rstrip("/") or "state"
+        if not isinstance(values, Mapping):
+            raise errors.CheckpointError(f"{name} must be a mapping, got {checks.shown(values)}")
+        if not isinstance(arrays, Mapping):
+            raise errors.CheckpointError(f"arrays must be a mapping, got {checks.shown(arrays)}")
+        self._values, self._arrays, self._path = values, arrays, path
+
+    def refused(self, name: str, rule: str, value: object) -> errors.CheckpointError:
+        """Answers the error for a value that breaks a rule."""
+        return errors.CheckpointError(f"{self._path}{name} must be {rule}, got {checks.shown(value)}")
+
+    # JSON values.
+
+    def has(self, name: str) -> bool:
+        """Answers whether there is a value of that name."""
+        return name in self._values
+
+    def value(self, name: str) -> Any:
+        """Answers a value of any kind."""
+        if name not in self._values:
+            raise errors.CheckpointError(f"{self._path}{name} is missing")
+        return self._values[name]
+
+    def part(self, name: str) -> "Given":
+        """Answers the part of that name, with the arrays whose names begin with it."""
+        return Given(self.value(name), self._arrays, f"{self._path}{name}/")
+
+    def integer(self, name: str, least: int = 0, most: int = MOST) -> int:
+        """Answers an integer in [least, most]."""
+        value = self.value(name)
+        if type(value) is not int or not least <= value <= most:
+            raise self.refused(name, f"an integer in [{least}, {most}]", value)
+        return value
+
+    def number(self, name: str, least: float = -math.inf) -> float:
+        """Answers a finite float of at least that."""
+        value = self.value(name)
+        if type(value) is not float or not math.isfinite(value) or value < least:
+            raise self.refused(name, f"a finite float of at least {least}", value)
+        return value
+
+    def boolean(self, name: str) -> bool:
+        """Answers a bool."""
+        value = self.value(name)
+        if type(value) is not bool:
+            raise self.refused(name, "true or false", value)
+        return value
+
+    def text(self, name: str) -> str:
+        """Answers a string."""
+        value = self.value(name)
+        if type(value) is not str:
+            raise self.refused(name, "a string", value)
+        return value
+
+    def one_of(self, name: str, *choices: str) -> str:
+        """Answers a string that is one of the choices."""
+        value = self.text(name)
+        if value not in choices:
+            raise self.refused(name, " or ".join(choices), value)
+        return value
+
+    # Arrays.
+
+    def has_array(self, name: str) -> bool:
+        """Answers whether there is an array of that name."""
+        return self._path + name in self._arrays
+
+    def column(self, name: str, dtype: npt.DTypeLike, shape: tuple[int | None, ...]) -> Column:
+        """Answers an array of that dtype and shape as a column; None stands for any length."""
+        path = self._path + name
+        if path not in self._arrays:
+            raise errors.CheckpointError(f"array {path} is missing")
+        column = self._arrays[path]
+        is_column = isinstance(column, np.ndarray) or callable(getattr(column, "read", None))
+        found = (column.dtype, column.shape) if is_column else (None, ())
+        is_right = is_column and found[0] == np.dtype(dtype) and len(found[1]) == len(shape)
+        if not is_right or any(most not in (None, length) for most, length in zip(shape, found[1], strict=True)):
+            lengths = ", ".join("any" if length is None else str(length) for length in shape)
+            rule = f"of dtype {np.dtype(dtype)} and shape ({lengths})"
+            raise errors.CheckpointError(f"array {path} must be {rule}, got {found[0]} and {found[1]}")
+        if isinstance(column, np.ndarray):
+            return Gathered(column.shape, column.dtype, lambda start, stop: column[start:stop].copy())
+        answer: Column = column
+        return answer
+
+    def array(self, name: str, dtype: npt.DTypeLike, shape: tuple[int | None, ...]) -> Array:
+        """Answers an array of that dtype and shape, as a copy."""
+        return in_memory(self.column(name, dtype, shape))
+
+    def integers(self, name: str, length: int | None, least: int, most: int) -> Ints:
+        """Answers an array of int64 in [least, most]."""
+        values: Ints = self.array(name, np.int64, (length,))
+        outside = (values < least) | (values > most)
+        if outside.any():
+            raise errors.CheckpointError(
+                f"array {self._path}{name} must hold integers in [{least}, {most}], got {values[outside][0]}"
+            )
+        return values
+
+    def booleans(self, name: str, length: int | None) -> Bools:
+        """Answers an array of bools."""
+        values = self.array(name, np.bool_, (length,))
+        if (values.view(np.uint8) > 1).any():
+            raise errors.CheckpointError(f"array {self._path}{name} must hold the bytes 0 and 1 alone")
+        return values
