@@ -9,7 +9,7 @@ Gathering rows from memory costs by the array and by the byte. So small fields t
 Observations are wanted alone too, and rewards: the next ones.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import operator
 from typing import Any, Protocol, TypeAlias
 
@@ -156,16 +156,19 @@ class ColumnStorage(derived.Derived):
             array.astype(self._layout(paths)[1], copy=False)
             for paths, array in zip(self._blocks, self._arrays, strict=True)
         ]
-        self._columns: dict[str, Array] = {}
-        # Where each field is read: its column, or the whole block of several.
-        self._sources: dict[str, tuple[Array, bool]] = {}
+        sources: dict[str, tuple[Array, bool]] = {}
+        columns: list[tuple[str, Array]] = []
         for paths, array in zip(self._blocks, self._arrays, strict=True):
             is_shared = len(paths) > 1
             for path in paths:
-                self._columns[path] = array[path] if is_shared else array
-                self._sources[path] = array, is_shared
+                columns.append((path, array[path] if is_shared else array))
+                sources[path] = array, is_shared
+        # Where each field is written: a memory map hears of the first write by an iterable of its own.
+        self._columns: Iterable[tuple[str, Array]] = columns
+        # Where each field is read: its column, or the whole block of several.
+        self._sources: Mapping[str, tuple[Array, bool]] = sources
         # The bytes of each block and of a row in it, for writing single rows.
-        self._bytes = [
+        self._bytes: Iterable[tuple[memoryview, int]] = [
             (array.reshape(-1).view(np.uint8).data, array.nbytes // self._capacity) for array in self._arrays
         ]
 
@@ -216,7 +219,7 @@ class ColumnStorage(derived.Derived):
             ArgumentTypeError: `slots` is neither an integer nor an array of int64.
         """
         slots = self._checked(slots)
-        for path, column in self._columns.items():
+        for path, column in self._columns:
             column[slots] = rows[path]
 
     def write_row(self, slot: int, row: Sequence[bytes | memoryview]) -> None:

@@ -16,14 +16,14 @@ class Views(Honest):
     def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
         read = super().read(slots, fields)
         if np.shape(slots) == (self.capacity,) and np.array_equal(slots, np.arange(self.capacity)):
-            return {path: self._columns[path][:] for path in read}
+            return {path: dict(self._columns)[path][:] for path in read}
         return read
 
 
 class ViewsOfOne(Honest):
     def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
         read = super().read(slots, fields)
-        return {path: self._columns[path][slots, ...] if np.shape(slots) == () else read[path] for path in read}
+        return {path: dict(self._columns)[path][slots, ...] if np.shape(slots) == () else read[path] for path in read}
 
 
 class Keeps(Honest):
@@ -49,7 +49,7 @@ class CountsFromTheEnd(Honest):
 class ChecksWhenItIsLate(Honest):
     def write(self, slots: storages.Slots, rows: storages.Rows) -> None:
         inside = np.ravel(np.greater_equal(slots, 0) & np.less(slots, self.capacity))
-        flat = {path: rows[path].reshape(-1, *column.shape[1:]) for path, column in self._columns.items()}
+        flat = {path: rows[path].reshape(-1, *column.shape[1:]) for path, column in self._columns}
         super().write(np.ravel(slots)[inside], {path: column[inside] for path, column in flat.items()})
         self._checked(slots)
 
@@ -117,7 +117,7 @@ class Inverts(Honest):
 
 class ForgetsWhatIsNew(Honest):
     def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
-        if not any(column.any() for column in self._columns.values() if column.dtype.kind in "iuf"):
+        if not any(column.any() for _, column in self._columns if column.dtype.kind in "iuf"):
             raise KeyError("nothing was written")
         return super().read(slots, fields)
 

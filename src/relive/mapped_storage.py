@@ -1,0 +1,237 @@
+"""MemmapStorage: the columns of a buffer in files, larger than memory, and there again when they are opened.
+
+    write, write_row ──> arrays over mapped files ── the kernel, when it likes; flush, now ──> disk
+
+    clean, generation g ── first write ──> dirty ── flush ──> clean, generation g + 1
+                                             └── killed ──> dirty when it is opened again
+
+A clean map of generation g holds the rows that it held when that generation was flushed, all of them and no others.
+What is not in the columns, such as which row follows which, is the buffer's: a checkpoint keeps it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+import itertools
+import os
+import pathlib
+from typing import Any, Generic, Literal, NoReturn, Self, TypeVar
+import weakref
+
+import numpy as np
+
+from relive import checks
+from relive import directories
+from relive import errors
+from relive import map_folder
+from relive import map_manifest
+from relive import schema as schema_lib
+from relive import storage
+
+T = TypeVar("T")
+
+
+class MemmapStorage(storage.ColumnStorage):
+    """A storage whose rows are in files under a directory, otherwise a ColumnStorage, and as fast.
+
+    The files are sparse: a row takes room on the disk once it is written. If there is none left then, the kernel kills
+    the process (SIGBUS), since there is no call that could fail: `reserve=True` takes all room when the files are made.
+
+    One at a time may write. Who has written calls `close`, or says that nothing is missing so far with `flush`; after
+    neither, `was_dirty` is True when the files are opened again. It can be neither copied nor pickled.
+
+    Args:
+        path: The directory. If it is new or empty, and `schema` and `capacity` are given, the files are made there.
+        schema: What a row holds; None for what the files hold, else it must be that.
+        capacity: How many slots there are; None as above.
+        mode: "r+" to read and write; "r" to look at what is there, also while somebody writes: then rows may be torn.
+        reserve: Whether to take all room on the disk at once.
+
+    Raises:
+        CheckpointError: The files are missing, damaged, foreign or of a newer version, there is no room, or somebody
+            else has opened them to write.
+        ArgumentError: The files hold another schema or capacity, or an argument breaks its rule.
+
+    >>> import tempfile
+    >>> import relive
+    >>> from relive import mapped_storage
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = folder.name + "/rows"
+    >>> schema = relive.Schema(relive.Field((84, 84), "uint8"), relive.Field((), int))
+    >>> with mapped_storage.MemmapStorage(path, schema, 1_000_000) as rows:
+    ...     buffer = relive.RingReplayBuffer(1_000_000, storage=rows)
+    ...     key = buffer.add([[7] * 84] * 84, 0, reward=1.0)
+    >>> with mapped_storage.MemmapStorage(path) as rows:
+    ...     rows.read(0)["reward"].item(), rows.nbytes, rows.generation, rows.was_dirty
+    (1.0, 7072000000, 1, False)
+    >>> folder.cleanup()
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        schema: schema_lib.Schema | None = None,
+        capacity: int | None = None,
+        *,
+        mode: Literal["r+", "r"] = "r+",
+        reserve: bool = False,
+    ) -> None:
+        """Makes the files, or opens those there are, of which no row is read then. O(1)."""
+        self._path = pathlib.Path(directories.absolute("path", path))
+        if schema is not None:
+            checks.instance("schema", schema, schema_lib.Schema)
+        if capacity is not None:
+            capacity = checks.integer_of_at_least_one("capacity", capacity)
+        checks.one_of("mode", mode, ("r+", "r"))
+        reserve = checks.boolean("reserve", reserve)
+        is_writable = mode == "r+"
+        if reserve and not is_writable:
+            raise errors.ArgumentError("reserve must be False with mode='r', got True")
+        if reserve and not hasattr(os, "posix_fallocate"):
+            raise errors.ArgumentError("reserve must be False on this system, which cannot reserve, got True")
+        new = None
+        if is_writable and schema is not None and capacity is not None:
+            new = map_manifest.new(schema, capacity)
+        self._folder = folder = map_folder.MapFolder(
+            str(self._path), is_writable=is_writable, may_create=new is not None
+        )
+        # No method of the storage: that would keep it alive.
+        self._closer = weakref.finalize(self, folder.close)
+        try:
+            if new is not None and not folder.holds(map_folder.MANIFEST):
+                folder.make(new, reserve=reserve)
+            self._open(schema, capacity, reserve)
+        except BaseException:
+            self._closer()
+            raise
+        if not is_writable:
+            rule = f"rows must not be written to {self._path} with mode='r': open it with mode='r+'"
+            self._columns = self._bytes = _Refusal(errors.ArgumentError, rule)
+        elif not self._is_dirty:
+            self._await_write()
+
+    def _open(self, schema: schema_lib.Schema | None, capacity: int | None, reserve: bool) -> None:
+        """Maps the files there are."""
+        folder = self._folder
+        there = folder.description()
+        if schema is not None and schema != there.schema:
+            raise errors.ArgumentError(f"schema must be that of {self._path}, {there.schema}, got {schema}")
+        if capacity is not None and capacity != there.capacity:
+            raise errors.ArgumentError(f"capacity must be that of {self._path}, {there.capacity}, got {capacity}")
+        self._id = there.id
+        self._generation, self._was_dirty = folder.generation(there.id)
+        self._is_dirty = self._was_dirty
+        numbers = itertools.count()
+
+        def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> storage.Array:
+            return folder.mapped(next(numbers), shape, dtype, reserve=reserve)
+
+        try:
+            super().__init__(there.schema, there.capacity, allocate=allocate)
+        except ValueError as error:
+            raise errors.CheckpointError(f"{folder.file('')} cannot be mapped: {error}") from error
+
+    # What it is.
+
+    @property
+    def path(self) -> pathlib.Path:
+        """The directory, from the root on."""
+        return self._path
+
+    @property
+    def id(self) -> str:
+        """What no other memory map is called: 32 random digits."""
+        return self._id
+
+    @property
+    def generation(self) -> int:
+        """How many times rows were written and then flushed."""
+        return self._generation
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether rows may have been written since that generation was flushed."""
+        return self._is_dirty
+
+    @property
+    def was_dirty(self) -> bool:
+        """What `is_dirty` was when the files were opened: True if who wrote to them was killed."""
+        return self._was_dirty
+
+    # Writing: `write` and `write_row` are those of ColumnStorage, which go to whatever stands for the arrays.
+
+    def _await_write(self) -> None:
+        """Lets the next write, and no other, go through `_begin_write`."""
+        begin = weakref.WeakMethod(self._begin_write)
+        self._arrays_to_write = self._columns, self._bytes
+        self._columns, self._bytes = _First(self._columns, begin), _First(self._bytes, begin)
+
+    def _begin_write(self) -> None:
+        """Says on the disk that rows are written, before one is."""
+        self._folder.mark_dirty()
+        self._is_dirty = True
+        self._columns, self._bytes = self._arrays_to_write
+
+    def flush(self) -> None:
+        """Returns when every row is on the disk, as a new generation; at once if none was written.
+
+        Raises:
+            CheckpointError: The disk is full or broken; the map stays dirty.
+        """
+        if self._is_dirty and self._folder.is_writable:
+            self._folder.mark_clean(self._id, self._generation + 1)
+            self._generation += 1
+            self._is_dirty = False
+            self._await_write()
+
+    def close(self) -> None:
+        """Flushes, and lets others write to the files; rows are neither read nor written any more.
+
+        A second time it does nothing.
+
+        Raises:
+            CheckpointError: As in `flush`; the storage stays open.
+        """
+        self.flush()
+        if self._closer.alive:
+            refusal = _Refusal(errors.ClosedError, f"{self._path} was closed: open it again")
+            self._arrays = []
+            self._columns = self._bytes = self._sources = refusal
+            self._arrays_to_write = refusal, refusal
+            self._closer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> NoReturn:
+        raise errors.ArgumentTypeError(
+            f"a memory map cannot be copied or pickled: open {self._path} where it is needed"
+        )
+
+
+class _First(Generic[T]):
+    """What is to be written to, for one that wants to hear of it first."""
+
+    def __init__(self, parts: Iterable[T], begin: "weakref.WeakMethod[Callable[[], None]]") -> None:
+        self._parts = parts
+        self._begin = begin
+
+    def __iter__(self) -> Iterator[T]:
+        begin = self._begin()
+        assert begin is not None
+        begin()
+        return iter(self._parts)
+
+
+class _Refusal(Mapping[Any, Any]):
+    """What is to be written to or read, where that is an error."""
+
+    def __init__(self, kind: type[errors.ReplayError], message: str) -> None:
+        self._kind = kind
+        self._message = message
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise self._kind(self._message)
+
+    __getitem__ = __iter__ = __len__ = _refuse

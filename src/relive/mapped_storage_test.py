@@ -1,0 +1,918 @@
+from collections.abc import Callable
+import copy
+import dataclasses
+import gc
+import itertools
+import json
+import mmap
+import os
+import pathlib
+import pickle
+import signal
+import subprocess
+import sys
+from typing import Any
+import zlib
+
+import hypothesis
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+
+import relive
+from relive import directories
+from relive import errors
+from relive import map_folder
+from relive import map_manifest
+from relive import mapped_storage
+from relive import schema as schemas
+from relive import storage as storages
+from relive import testing
+
+PLAIN = schemas.Schema(schemas.Field(2, np.float32), schemas.Field((), np.int64))
+FRAMES = schemas.Schema(schemas.Field((84, 84, 4), np.uint8), schemas.Field((), np.int64))
+OTHER = schemas.Schema(schemas.Field(3, np.float32), schemas.Field((), np.int64))
+
+
+def row(value: float) -> dict[str, storages.Array]:
+    return {"observation": np.full(2, value, np.float32), "action": np.array(int(value)), "reward": np.array(value)}
+
+
+def row_bytes(value: float) -> list[bytes]:
+    return [column.tobytes() for column in row(value).values()]
+
+
+@pytest.fixture
+def path(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "map"
+
+
+def made(path: pathlib.Path, values: tuple[float, ...] = (1.0, 2.0, 3.0)) -> None:
+    """Makes a map of four rows, closed and of generation 1."""
+    with mapped_storage.MemmapStorage(path, PLAIN, 4) as rows:
+        for slot, value in enumerate(values):
+            rows.write(slot, row(value))
+
+
+def names(path: pathlib.Path) -> list[str]:
+    return sorted(entry.name for entry in path.iterdir())
+
+
+class TestMemmapStorage(testing.StorageTests):
+    @pytest.fixture(autouse=True)
+    def start(self, tmp_path: pathlib.Path) -> None:
+        self.numbers = itertools.count()
+        self.folder = tmp_path
+
+    def make(self, schema: schemas.Schema, capacity: int) -> storages.Storage:
+        return mapped_storage.MemmapStorage(self.folder / str(next(self.numbers)), schema, capacity)
+
+
+# The same buffer on a file.
+
+
+def equal(these: Any, those: Any) -> bool:
+    if isinstance(these, dict):
+        return these.keys() == those.keys() and all(equal(these[name], those[name]) for name in these)
+    if isinstance(these, np.ndarray):
+        like = these.dtype == those.dtype and these.shape == those.shape
+        return bool(like and these.tobytes() == those.tobytes())
+    return these is None and those is None
+
+
+def assert_same(mapped: Any, plain: Any) -> None:
+    mapped.check()
+    assert mapped.get_stats() == plain.get_stats()
+    assert mapped.eligible_keys().tolist() == plain.eligible_keys().tolist()
+    if plain.num_eligible:
+        keys = plain.eligible_keys()
+        for batches in [(mapped.sample(5), plain.sample(5)), (mapped.read(keys), plain.read(keys))]:
+            for field in dataclasses.fields(batches[0]):
+                assert equal(*(getattr(batch, field.name) for batch in batches)), field.name
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["add", "add", "add", "extend", "episode", "flush", "clear"]), st.integers(0, 2**16)),
+    min_size=1,
+    max_size=25,
+)
+SETTINGS: list[tuple[Any, dict[str, Any]]] = [
+    (relive.RingReplayBuffer, {"n_step": 3, "gamma": 0.9}),
+    (relive.RingReplayBuffer, {"n_step": 2, "frame_stack": 3}),
+    (relive.SequenceReplayBuffer, {"length": 3, "burn_in": 1, "pad": True}),
+    (relive.PrioritizedReplayBuffer, {"n_step": 2}),
+]
+
+
+@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.given(steps=STEPS, which=st.sampled_from(SETTINGS), streams=st.integers(1, 3), capacity=st.integers(3, 11))
+def test_a_buffer_on_files_is_one_in_memory(
+    tmp_path_factory: pytest.TempPathFactory,
+    steps: list[tuple[str, int]],
+    which: tuple[Any, dict[str, Any]],
+    streams: int,
+    capacity: int,
+) -> None:
+    schema = schemas.Schema(
+        {"frame": schemas.Field((5, 5, 3), np.uint8), "arm": schemas.Field(2, np.float32)},
+        schemas.Field((), np.int16),
+        extras={"logp": schemas.Field((), np.float32)},
+    )
+    rows = mapped_storage.MemmapStorage(tmp_path_factory.mktemp("buffer") / "map", schema, capacity)
+    make, settings = which
+    buffers = [make(capacity, schema, streams=streams, seed=1, storage=storage, **settings) for storage in (rows, None)]
+    for call, seed in steps:
+        rng = np.random.default_rng(seed)
+
+        def observation(lead: int, rng: np.random.Generator = rng) -> dict[str, Any]:
+            frames = rng.integers(0, 255, (lead, 5, 5, 3), np.uint8)
+            return {"frame": frames, "arm": rng.normal(size=(lead, 2)).astype(np.float32)}
+
+        if call == "flush":
+            rows.flush()
+            assert not rows.is_dirty
+        elif call == "clear":
+            for buffer in buffers:
+                buffer.clear()
+        elif call == "episode":
+            length = int(rng.integers(1, capacity + 1))
+            observations, ends = observation(length + 1), bool(rng.integers(2))
+            logp, stream = rng.normal(size=length).astype(np.float32), int(rng.integers(streams))
+            for buffer in buffers:
+                actions = np.arange(length, dtype=np.int16)
+                buffer.add_episode(observations, actions, logp, ends, stream=stream, logp=logp)
+        elif call == "extend":
+            steps_of_all = observation(streams), np.arange(streams, dtype=np.int16), np.arange(streams) * 0.5
+            terminated, logp = rng.random(streams) < 0.3, rng.normal(size=streams).astype(np.float32)
+            next_observation = observation(streams)
+            for buffer in buffers:
+                buffer.extend(*steps_of_all, next_observation, terminated, logp=logp)
+        else:
+            these, those = ({name: column[0] for name, column in observation(1).items()} for _ in range(2))
+            ends, stream = bool(rng.random() < 0.3), int(rng.integers(streams))
+            for buffer in buffers:
+                buffer.add(these, 3, 0.5, those, ends, stream=stream, logp=np.float32(0.25))
+        assert_same(*buffers)
+    rows.close()
+    with mapped_storage.MemmapStorage(rows.path) as again:
+        everything = np.arange(capacity)
+        assert equal(again.read(everything), buffers[1].history.storage.read(everything))
+
+
+def test_a_buffer_writes_single_rows_straight_into_the_files(path: pathlib.Path) -> None:
+    with mapped_storage.MemmapStorage(path, PLAIN, 4) as rows:
+        buffer = relive.RingReplayBuffer(4, storage=rows)
+        for value in range(6):
+            buffer.add(np.full(2, value, np.float32), value, float(value), np.full(2, value + 1, np.float32))
+        assert buffer.history._write_row == rows.write_row
+        found = np.fromfile(path / "rows-2.bin")
+        assert found.tolist() == [4.0, 5.0, 2.0, 3.0]
+
+
+# Files.
+
+
+def test_rows_are_there_when_the_files_are_opened_again(path: pathlib.Path) -> None:
+    made(path)
+    for schema, capacity in [(None, None), (PLAIN, None), (None, 4), (PLAIN, 4)]:
+        with mapped_storage.MemmapStorage(path, schema, capacity) as rows:
+            assert rows.schema == PLAIN
+            assert rows.capacity == 4
+            assert rows.read(np.arange(4))["observation"].tolist() == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0], [0.0, 0.0]]
+            assert (rows.generation, rows.was_dirty, rows.is_dirty) == (1, False, False)
+            assert rows.path == path
+
+
+def test_each_map_has_an_id_of_its_own(path: pathlib.Path) -> None:
+    with mapped_storage.MemmapStorage(path, PLAIN, 4) as rows:
+        first = rows.id
+        assert (rows.generation, rows.was_dirty, rows.is_dirty) == (0, False, False)
+    with mapped_storage.MemmapStorage(str(path)) as rows:
+        assert rows.id == first
+    with mapped_storage.MemmapStorage(path.with_name("other"), PLAIN, 4) as rows:
+        assert rows.id != first
+
+
+def test_parents_are_made_and_an_empty_directory_is_taken(tmp_path: pathlib.Path) -> None:
+    mapped_storage.MemmapStorage(tmp_path / "some" / "where" / "map", PLAIN, 4).close()
+    (tmp_path / "empty").mkdir()
+    mapped_storage.MemmapStorage(tmp_path / "empty", PLAIN, 4).close()
+    assert names(tmp_path / "empty") == names(tmp_path / "some" / "where" / "map")
+
+
+def test_a_path_is_absolute_whatever_the_working_directory_becomes(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = mapped_storage.MemmapStorage("map", PLAIN, 4)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    rows.write(0, row(1.0))
+    rows.close()
+    assert rows.path == tmp_path / "map"
+    assert names(tmp_path / "map") == ["clean.json", "rows-0.bin", "rows-1.bin", "rows-2.bin", "storage.json"]
+
+
+def taken(path: pathlib.Path) -> int:
+    """Answers the bytes that the files take on the disk."""
+    return sum(entry.stat().st_blocks * 512 for entry in path.iterdir())
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/smaps"), reason="says which pages of a file are in memory")
+def test_twenty_gigabytes_take_the_room_of_the_rows_that_were_written(path: pathlib.Path) -> None:
+    capacity = 720_000
+    slots = np.array([0, 1, capacity // 2, capacity - 2, capacity - 1])
+    frames = np.random.default_rng(0).integers(0, 255, (5, 84, 84, 4), np.uint8)
+    with mapped_storage.MemmapStorage(path, FRAMES, capacity) as rows:
+        assert rows.nbytes > 20e9
+        rows.write(slots, {"observation": frames, "action": np.arange(5), "reward": np.arange(5.0)})
+        buffer = relive.RingReplayBuffer(capacity, storage=rows)
+        assert buffer.add(frames[4], 7, 7.0, frames[3]) == 0
+    before = taken(path)
+    assert before < 2e6
+    with mapped_storage.MemmapStorage(path) as rows:
+        maps = pathlib.Path("/proc/self/smaps").read_text().split("VmFlags")
+        resident = [part.split("\nRss:")[1].split("\n")[0].split() for part in maps if f"{path}/rows-0.bin" in part]
+        assert resident == [["0", "kB"]]
+        assert rows.read(slots[1:])["observation"].tobytes() == frames[1:].tobytes()
+        assert rows.read(slots)["action"].tolist() == [7, 1, 2, 3, 4]
+        assert not rows.is_dirty
+    assert taken(path) == before
+
+
+def test_a_field_of_no_bytes_has_an_empty_file(path: pathlib.Path) -> None:
+    schema = schemas.Schema(schemas.Field((0, 3), np.float32), schemas.Field((), np.int64))
+    mapped_storage.MemmapStorage(path, schema, 4).close()
+    with mapped_storage.MemmapStorage(path) as rows:
+        assert rows.read(np.arange(2))["observation"].shape == (2, 0, 3)
+    assert (path / "rows-0.bin").stat().st_size == 0
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_room_can_be_reserved(path: pathlib.Path, is_new: bool) -> None:
+    schema = schemas.Schema(schemas.Field(1000, np.uint8), schemas.Field(0, np.int64))
+    if not is_new:
+        with mapped_storage.MemmapStorage(path, schema, 100) as rows:
+            rows.write(3, {"observation": np.ones(1000, np.uint8), "action": np.zeros(0, int), "reward": np.array(2.0)})
+        assert taken(path) < 50_000
+    with mapped_storage.MemmapStorage(path, schema, 100, reserve=True) as rows:
+        assert taken(path) > 100_000
+        assert rows.read(3)["reward"] == (0.0 if is_new else 2.0)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_disk_too_small_to_reserve_is_an_error(
+    path: pathlib.Path, is_new: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    if not is_new:
+        made(path)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(
+        errors.CheckpointError,
+        match=r"^/.*/map/rows-0.bin cannot be given 32 bytes on the disk: No space left on device$",
+    ):
+        mapped_storage.MemmapStorage(path, PLAIN, 4, reserve=True)
+    if is_new:
+        assert names(path) == []
+    else:
+        with mapped_storage.MemmapStorage(path) as rows:
+            assert rows.read(2)["reward"] == 3.0
+
+
+def test_files_that_cannot_be_made_leave_nothing(path: pathlib.Path) -> None:
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        with pytest.raises(
+            errors.CheckpointError, match=r"/map/rows-0.bin cannot be made of 8000000 bytes: File too large$"
+        ):
+            mapped_storage.MemmapStorage(path, PLAIN, 1_000_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert names(path) == []
+    mapped_storage.MemmapStorage(path, PLAIN, 10).close()
+
+
+def test_what_was_killed_while_it_made_the_files_is_made_anew(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(path)
+    os.rename(path / "storage.json", path / "storage.json.new")
+    os.remove(path / "rows-2.bin")
+    removed = []
+    unlink = directories.Directory.unlink
+
+    def hear(self: directories.Directory, name: str) -> None:
+        unlink(self, name)
+        removed.append(name)
+
+    monkeypatch.setattr(directories.Directory, "unlink", hear)
+    with mapped_storage.MemmapStorage(path, PLAIN, 4) as rows:
+        assert rows.read(0)["reward"] == 0.0
+        assert rows.generation == 0
+    # Killed again before that, it is still known for what it is.
+    assert removed[:4] == ["clean.json", "rows-0.bin", "rows-1.bin", "storage.json.new"]
+    assert names(path) == ["clean.json", "rows-0.bin", "rows-1.bin", "rows-2.bin", "storage.json"]
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "notes.txt", "rows-0.bin", "storage.json.new", "a\nb"])
+def test_a_directory_of_something_else_is_left_alone(path: pathlib.Path, name: str) -> None:
+    path.mkdir()
+    (path / name).write_text("mine")
+    if name == "storage.json.new":
+        (path / "zebra").write_text("mine")
+    before = names(path)
+    rule = "and no storage.json: a memory map needs a directory that is new or empty$"
+    with pytest.raises(errors.CheckpointError, match=rule) as caught:
+        mapped_storage.MemmapStorage(path, PLAIN, 4)
+    assert "\n" not in str(caught.value)
+    assert names(path) == before
+    assert (path / name).read_text() == "mine"
+
+
+def test_no_checkpoint_takes_the_directory_for_one(path: pathlib.Path) -> None:
+    made(path)
+    assert "manifest.json" not in names(path)
+    assert not list(path.glob("*.npy"))
+    buffer = relive.RingReplayBuffer(4, PLAIN)
+    before = names(path)
+    with pytest.raises(errors.CheckpointError, match=f"^{path} is no checkpoint, it holds "):
+        buffer.save(path)
+    assert names(path) == before
+
+
+# Arguments.
+
+
+def test_other_settings_than_those_of_the_files_are_refused(path: pathlib.Path) -> None:
+    made(path)
+    for schema in (OTHER, schemas.Schema(schemas.Field(2, ">f4"), schemas.Field((), np.int64))):
+        with pytest.raises(errors.ArgumentError, match=rf"^schema must be that of {path}, Schema\(.*, got Schema\("):
+            mapped_storage.MemmapStorage(path, schema)
+    with pytest.raises(errors.ArgumentError, match=rf"^capacity must be that of {path}, 4, got 5$"):
+        mapped_storage.MemmapStorage(path, PLAIN, 5)
+    made_again = mapped_storage.MemmapStorage(path, PLAIN, 4)
+    assert made_again.read(0)["reward"] == 1.0
+    made_again.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        ((3,), r"^path must be a path, got 3$"),
+        (("",), r"^path must be the path of a directory in another, got ''$"),
+        (("map", "no schema", 4), r"^schema must be an instance of Schema, got 'no schema'$"),
+        (("map", PLAIN, 0), r"^capacity must be at least 1, got 0$"),
+        (
+            ("map", PLAIN, 2**61),
+            r"^capacity must be of at most 9223372036854775807 bytes in all, got 2305843009213693952",
+        ),
+        (
+            ("map", schemas.Schema(schemas.Field((1,) * 70, "u1"), schemas.Field((), int)), 4),
+            "^schema must be one that",
+        ),
+    ],
+)
+def test_arguments_are_checked_before_anything_is_made(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, arguments: Any, rule: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(errors.ArgumentError, match=rule):
+        mapped_storage.MemmapStorage(*arguments)
+    assert names(tmp_path) == []
+
+
+def test_modes_and_reserving_are_checked(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(errors.ArgumentError, match=r"^mode must be 'r\+' or 'r', got 'w'$"):
+        mapped_storage.MemmapStorage(path, PLAIN, 4, mode="w")  # type: ignore[arg-type]
+    with pytest.raises(errors.ArgumentError, match=r"^reserve must be True or False, got 1$"):
+        mapped_storage.MemmapStorage(path, PLAIN, 4, reserve=1)  # type: ignore[arg-type]
+    with pytest.raises(errors.ArgumentError, match=r"^reserve must be False with mode='r', got True$"):
+        mapped_storage.MemmapStorage(path, PLAIN, 4, mode="r", reserve=True)
+    monkeypatch.delattr(os, "posix_fallocate")
+    with pytest.raises(errors.ArgumentError, match=r"^reserve must be False on this system, which cannot reserve"):
+        mapped_storage.MemmapStorage(path, PLAIN, 4, reserve=True)
+    assert not path.exists()
+
+
+def test_a_dtype_that_no_file_can_name_is_refused(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    described = map_manifest.decoded
+    other = map_manifest.Description("0" * 32, OTHER, 4)
+    monkeypatch.setattr(map_manifest, "decoded", lambda file, content: other)
+    with pytest.raises(errors.ArgumentError, match=r"^schema must be one that files can hold, got Schema\("):
+        mapped_storage.MemmapStorage(path, PLAIN, 4)
+    monkeypatch.setattr(map_manifest, "decoded", described)
+    assert not path.exists()
+
+
+# Clean and dirty.
+
+
+def test_the_first_write_makes_it_dirty_and_a_flush_clean(path: pathlib.Path) -> None:
+    rows = mapped_storage.MemmapStorage(path, PLAIN, 4)
+    write_row = rows.write_row
+    many = {path: column[None] for path, column in row(3.0).items()}
+    writes: list[Callable[[], None]] = [
+        lambda: rows.write(0, row(1.0)),
+        lambda: write_row(1, row_bytes(2.0)),
+        lambda: rows.write(np.array([2]), many),
+    ]
+    for generation, write in enumerate(writes):
+        assert (rows.is_dirty, rows.generation) == (False, generation)
+        assert "clean.json" in names(path)
+        assert "dirty.json" not in names(path)
+        for _ in range(2):
+            write()
+            assert (rows.is_dirty, rows.generation) == (True, generation)
+            assert "clean.json" not in names(path)
+            assert "dirty.json" in names(path)
+        for _ in range(2):
+            rows.flush()
+            assert (rows.is_dirty, rows.generation) == (False, generation + 1)
+    assert rows.read(np.arange(4))["reward"].tolist() == [1.0, 2.0, 3.0, 0.0]
+    rows.close()
+
+
+def test_after_the_first_a_write_goes_straight_to_the_arrays(path: pathlib.Path) -> None:
+    with mapped_storage.MemmapStorage(path, PLAIN, 4) as rows:
+        rows.write(0, row(1.0))
+        plain = storages.ColumnStorage(PLAIN, 4)
+        assert type(rows._columns) is type(plain._columns)
+        assert type(rows._bytes) is type(plain._bytes)
+        assert "write" not in vars(mapped_storage.MemmapStorage)
+        assert "write_row" not in vars(mapped_storage.MemmapStorage)
+
+
+def test_it_is_dirty_on_the_disk_before_a_row_changes(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(path)
+    rows = mapped_storage.MemmapStorage(path)
+    found = []
+
+    def fail(*_: Any) -> None:
+        found.append(names(path))
+        raise OSError(5, "Input/output error")
+
+    writes: list[Callable[[], None]] = [
+        lambda: rows.write(0, row(9.0)),
+        lambda: rows.write_row(0, row_bytes(9.0)),
+    ]
+    for write in writes:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", fail)
+            with pytest.raises(
+                errors.CheckpointError, match=r"clean.json cannot be renamed to dirty.json: Input/output error$"
+            ):
+                write()
+        assert rows.read(0)["reward"] == 1.0
+        assert not rows.is_dirty
+    rows.write_row(0, row_bytes(8.0))
+    assert rows.read(0)["reward"] == 8.0
+    rows.close()
+
+
+def test_a_refused_write_leaves_it_clean(path: pathlib.Path) -> None:
+    with mapped_storage.MemmapStorage(path, PLAIN, 4) as rows:
+        with pytest.raises(errors.OutOfRangeError):
+            rows.write(4, row(1.0))
+        with pytest.raises(errors.OutOfRangeError):
+            rows.write_row(4, row_bytes(1.0))
+        rows.read(np.arange(4))
+        assert not rows.is_dirty
+        assert "clean.json" in names(path)
+
+
+def test_a_flush_that_fails_leaves_it_dirty(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = mapped_storage.MemmapStorage(path, PLAIN, 4)
+    rows.write(0, row(1.0))
+
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    for call in (rows.flush, rows.close):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", fail)
+            with pytest.raises(
+                errors.CheckpointError, match=r"/map/clean.json.new cannot be written: No space left on device$"
+            ):
+                call()
+        assert (rows.is_dirty, rows.generation) == (True, 0)
+        assert "dirty.json" in names(path)
+        assert "clean.json" not in names(path)
+    rows.write(1, row(2.0))
+    rows.close()
+    with mapped_storage.MemmapStorage(path) as rows:
+        assert (rows.generation, rows.was_dirty) == (1, False)
+
+
+def test_a_flush_that_fails_in_its_last_steps_leaves_it_dirty(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for call in (1, 2):
+        rows = mapped_storage.MemmapStorage(path, PLAIN, 4)
+        rows.write(0, row(1.0))
+        calls = itertools.count(1)
+
+        def fail(_: str, calls: Any = calls, call: int = call) -> None:
+            if next(calls) == call:
+                raise OSError(5, "Input/output error")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(directories, "fsync_directory", fail)
+            with pytest.raises(errors.CheckpointError, match=r": Input/output error$"):
+                rows.flush()
+        assert rows.is_dirty
+        assert "dirty.json" in names(path)
+        assert "clean.json" not in names(path)
+        rows.write(0, row(2.0))
+        del rows
+        with mapped_storage.MemmapStorage(path) as again:
+            assert again.was_dirty
+
+
+def test_it_is_clean_when_every_row_and_file_is_on_the_disk(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(path)
+    synced: list[Any] = []
+
+    class Map(mmap.mmap):
+        def flush(self, *arguments: Any) -> None:
+            synced.append(names(path))
+            super().flush(*arguments)
+
+    def fsync_file(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_size)
+
+    monkeypatch.setattr(mmap, "mmap", Map)
+    monkeypatch.setattr(directories, "fsync_file", fsync_file)
+    monkeypatch.setattr(directories, "fsync_directory", lambda where: synced.append(names(path)))
+    with mapped_storage.MemmapStorage(path) as rows:
+        rows.write(0, row(1.0))
+        others = ["rows-0.bin", "rows-1.bin", "rows-2.bin", "storage.json"]
+        dirty = ["dirty.json", *others]
+        assert synced == [dirty]
+        rows.flush()
+        size = (path / "clean.json").stat().st_size
+        assert synced[1:] == [dirty] * 3 + [size, ["clean.json", *dirty], ["clean.json", *others]]
+
+
+def test_one_that_was_not_closed_was_dirty(path: pathlib.Path) -> None:
+    made(path)
+    rows = mapped_storage.MemmapStorage(path)
+    rows.write(3, row(4.0))
+    del rows
+    gc.collect()
+    rows = mapped_storage.MemmapStorage(path)
+    assert (rows.was_dirty, rows.is_dirty, rows.generation) == (True, True, 1)
+    assert rows.read(3)["reward"] == 4.0
+    rows.write(3, row(5.0))
+    rows.flush()
+    # Whoever remembers generation 1 must not take this for it.
+    assert (rows.was_dirty, rows.is_dirty, rows.generation) == (True, False, 2)
+    rows.close()
+    with mapped_storage.MemmapStorage(path) as again:
+        assert (again.was_dirty, again.is_dirty, again.generation) == (False, False, 2)
+
+
+def test_one_that_was_only_opened_and_let_go_is_clean(path: pathlib.Path) -> None:
+    made(path)
+    rows = mapped_storage.MemmapStorage(path)
+    rows.read(0)
+    del rows
+    with mapped_storage.MemmapStorage(path) as rows:
+        assert (rows.was_dirty, rows.generation) == (False, 1)
+
+
+def test_one_killed_in_the_last_step_of_a_flush_is_clean(path: pathlib.Path) -> None:
+    made(path)
+    (path / "dirty.json").write_bytes(b"of an older generation")
+    with mapped_storage.MemmapStorage(path) as rows:
+        assert (rows.was_dirty, rows.generation) == (False, 1)
+        rows.write(0, row(7.0))
+        assert "clean.json" not in names(path)
+    with mapped_storage.MemmapStorage(path) as rows:
+        assert (rows.was_dirty, rows.generation) == (False, 2)
+    assert "dirty.json" not in names(path)
+
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+from relive import mapped_storage
+rows = mapped_storage.MemmapStorage(sys.argv[1])
+rows.write(2, {"observation": np.ones(2, np.float32), "action": np.array(7), "reward": np.array(7.0)})
+if sys.argv[2] == "flush":
+    rows.flush()
+print(open(sys.argv[1] + "/storage.json").read() != "", flush=True)
+sys.stdin.readline()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("last", ["write", "flush"])
+def test_a_killed_process_keeps_others_out_no_longer_and_is_found_out(path: pathlib.Path, last: str) -> None:
+    made(path)
+    command = [sys.executable, "-c", KILLED, str(path), last]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "True\n"
+        with pytest.raises(
+            errors.CheckpointError, match=rf"^{path} is in use by another process \(pid {process.pid}\)"
+        ):
+            mapped_storage.MemmapStorage(path)
+        with mapped_storage.MemmapStorage(path, mode="r") as looking:
+            assert looking.read(2)["reward"] == 7.0
+            assert (looking.was_dirty, looking.generation) == ((True, 1) if last == "write" else (False, 2))
+        process.communicate("\n")
+        assert process.returncode == -signal.SIGKILL
+    with mapped_storage.MemmapStorage(path) as rows:
+        assert (rows.was_dirty, rows.generation) == ((True, 1) if last == "write" else (False, 2))
+        assert rows.read(2)["reward"] == 7.0
+
+
+# Who may do what.
+
+
+def test_one_at_a_time_may_write(path: pathlib.Path) -> None:
+    rows = mapped_storage.MemmapStorage(path, PLAIN, 4)
+    link = path.with_name("link")
+    link.symlink_to(path)
+    for where in (path, link):
+        with pytest.raises(errors.CheckpointError, match=f"^{path} is in use by this process"):
+            mapped_storage.MemmapStorage(where)
+    rows.write(0, row(1.0))
+    rows.close()
+    with mapped_storage.MemmapStorage(link) as rows:
+        assert rows.read(0)["reward"] == 1.0
+
+
+def test_one_that_only_reads_changes_nothing(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(path)
+    opened = os.open
+
+    def open_to_read(name: str, flags: int, *arguments: Any, **options: Any) -> int:
+        assert flags & os.O_ACCMODE == os.O_RDONLY
+        return opened(name, flags, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", open_to_read)
+    before = {name: (path / name).read_bytes() for name in names(path)}
+    rows = mapped_storage.MemmapStorage(path, mode="r")
+    both = mapped_storage.MemmapStorage(path, PLAIN, 4, mode="r")
+    assert both.read(1)["reward"] == rows.read(1)["reward"] == 2.0
+    writes: list[Callable[[], None]] = [
+        lambda: rows.write(0, row(9.0)),
+        lambda: rows.write_row(0, row_bytes(9.0)),
+    ]
+    for write in writes:
+        with pytest.raises(
+            errors.ArgumentError, match=rf"^rows must not be written to {path} with mode='r': open it with mode='r\+'$"
+        ):
+            write()
+    rows.flush()
+    rows.close()
+    both.close()
+    assert {name: (path / name).read_bytes() for name in names(path)} == before
+    with pytest.raises(errors.CheckpointError, match="map2 cannot be opened: No such file or directory$"):
+        mapped_storage.MemmapStorage(path.with_name("map2"), PLAIN, 4, mode="r")
+
+
+def test_one_that_reads_a_dirty_map_leaves_it_dirty(path: pathlib.Path) -> None:
+    rows = mapped_storage.MemmapStorage(path, PLAIN, 4)
+    rows.write(0, row(1.0))
+    with mapped_storage.MemmapStorage(path, mode="r") as reader:
+        assert reader.is_dirty
+        reader.flush()
+        assert reader.is_dirty
+    assert "dirty.json" in names(path)
+    rows.close()
+
+
+def test_one_that_was_closed_says_so(path: pathlib.Path) -> None:
+    rows = mapped_storage.MemmapStorage(path, PLAIN, 4)
+    buffer = relive.RingReplayBuffer(4, storage=rows)
+    for value in range(3):
+        buffer.add(np.full(2, value, np.float32), value, float(value))
+    rows.close()
+    rows.close()
+    rows.flush()
+    for call in (
+        lambda: rows.write(0, row(1.0)),
+        lambda: rows.write_row(0, row_bytes(1.0)),
+        lambda: rows.read(0),
+        lambda: rows.read(np.array([0]), ["reward"]),
+        lambda: buffer.add(np.zeros(2, np.float32), 0, 0.0),
+        lambda: buffer.sample(3),
+    ):
+        with pytest.raises(errors.ClosedError, match=f"^{path} was closed: open it again$"):
+            call()
+    assert (rows.generation, rows.is_dirty, rows.capacity) == (1, False, 4)
+    assert "clean.json" in names(path)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_it_cannot_be_copied(path: pathlib.Path, copied: Any) -> None:
+    with mapped_storage.MemmapStorage(path, PLAIN, 4) as rows:
+        rule = f"^a memory map cannot be copied or pickled: open {path} where it is needed$"
+        for thing in (rows, relive.RingReplayBuffer(4, storage=rows)):
+            if thing is rows or copied is not copy.copy:
+                with pytest.raises(TypeError, match=rule):
+                    copied(thing)
+
+
+# Hostile files.
+
+
+def refused(path: pathlib.Path, rule: str) -> None:
+    """Checks that the map can be opened in no way, and that the reason is one line that names a file of it."""
+    before = names(path)
+    modes: list[Any] = ["r", "r+"]
+    for mode in modes:
+        with pytest.raises(errors.CheckpointError, match=rule) as caught:
+            mapped_storage.MemmapStorage(path, mode=mode)
+        assert str(caught.value).startswith(str(path))
+        assert "\n" not in str(caught.value)
+    assert names(path) == before
+
+
+FILES = ["storage.json", "clean.json", "rows-1.bin"]
+
+
+@pytest.mark.parametrize("name", ["clean.json", "rows-1.bin"])
+def test_a_missing_file_is_named(path: pathlib.Path, name: str) -> None:
+    made(path)
+    os.remove(path / name)
+    refused(path, f"/{name} is missing$")
+
+
+def test_a_directory_without_a_manifest_is_no_map(path: pathlib.Path) -> None:
+    made(path)
+    os.remove(path / "storage.json")
+    with pytest.raises(errors.CheckpointError, match="/storage.json is missing$"):
+        mapped_storage.MemmapStorage(path)
+    with pytest.raises(errors.CheckpointError, match="/map2 cannot be opened: No such file or directory$"):
+        mapped_storage.MemmapStorage(path.with_name("map2"), PLAIN)
+    with pytest.raises(errors.CheckpointError, match="/rows-0.bin cannot be opened: Not a directory$"):
+        mapped_storage.MemmapStorage(path / "rows-0.bin", PLAIN, 4)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_links_pipes_and_directories_are_refused(path: pathlib.Path, name: str) -> None:
+    made(path)
+    file = path / name
+    kept = file.rename(path.with_name("kept"))
+    file.symlink_to(kept)
+    refused(path, f"/{name} is a link$")
+    file.unlink()
+    os.mkfifo(file)
+    refused(path, f"/{name} is not a regular file$")
+    file.unlink()
+    file.mkdir()
+    refused(path, f"/{name} is not a regular file$")
+
+
+@pytest.mark.parametrize("size", [0, 31, 33, 1 << 40])
+def test_a_file_of_rows_of_another_size_is_refused(path: pathlib.Path, size: int) -> None:
+    made(path)
+    os.truncate(path / "rows-1.bin", size)
+    refused(path, f"/rows-1.bin must be of 32 bytes, got {size}$")
+
+
+@pytest.mark.parametrize("name", ["storage.json", "clean.json"])
+def test_every_byte_of_a_json_file_counts(path: pathlib.Path, name: str) -> None:
+    made(path)
+    whole = (path / name).read_bytes()
+    rng = np.random.default_rng(0)
+    for place in range(len(whole)):
+        changed = bytearray(whole)
+        changed[place] ^= 1 << int(rng.integers(8))
+        for content in (bytes(changed), whole[:place]):
+            (path / name).write_bytes(content)
+            with pytest.raises(errors.CheckpointError, match=f"^{path}/{name} "):
+                mapped_storage.MemmapStorage(path, mode="r")
+    for content in (whole + b"\n", whole + whole, b"\xff" * 100, b"\0" * 100):
+        (path / name).write_bytes(content)
+        refused(path, f"^{path}/{name} (is|was) ")
+    os.truncate(path / name, 1 << 40)
+    refused(path, f"/{name} must be of at most 2097152 bytes$")
+
+
+def forge(path: pathlib.Path, name: str, **members: Any) -> None:
+    """Rewrites some members of a JSON file, with the checksum that belongs to them; a None goes."""
+    whole = json.loads((path / name).read_bytes()) | members
+    del whole["crc32"]
+    whole = {member: value for member, value in whole.items() if value is not None}
+    (path / name).write_bytes(map_manifest.sealed(whole))
+
+
+DEEP: list[Any] = []
+for _ in range(300):
+    DEEP = [DEEP]
+
+FORGED: list[tuple[str, dict[str, Any], str]] = [
+    ("storage.json", {"format": "relive checkpoint"}, "is no manifest of a relive memory map$"),
+    ("storage.json", {"format": None}, "is no manifest of a relive memory map$"),
+    ("storage.json", {"version": None}, "is no manifest of a relive memory map$"),
+    ("storage.json", {"version": "1"}, "is no manifest of a relive memory map$"),
+    ("storage.json", {"version": 2}, "is of format version 2, and this relive reads 1: update relive$"),
+    ("storage.json", {"id": None}, "cannot be read: id is missing$"),
+    ("storage.json", {"id": 3}, "cannot be read: id must be a string, got 3$"),
+    ("storage.json", {"id": "../x"}, "cannot be read: id must be 32 digits of hexadecimal, got '../x'$"),
+    ("storage.json", {"id": "0" * 33}, "storage.json cannot be read: id must be 32 digits of hexadecimal, got "),
+    ("storage.json", {"id": "0" * 32}, f"clean.json cannot be read: id must be '{'0' * 32}', got '"),
+    ("storage.json", {"capacity": None}, "cannot be read: capacity is missing$"),
+    ("storage.json", {"capacity": 0}, "cannot be read: capacity must be an integer in "),
+    ("storage.json", {"capacity": True}, "cannot be read: capacity must be an integer in "),
+    ("storage.json", {"capacity": 4.0}, "cannot be read: capacity must be an integer in "),
+    ("storage.json", {"capacity": 10**15}, "cannot be read: blocks must be those of its schema and capacity, got "),
+    ("storage.json", {"capacity": 10**300}, "cannot be read: capacity must be an integer in "),
+    ("storage.json", {"schema": None}, "cannot be read: schema is missing$"),
+    ("storage.json", {"schema": []}, "cannot be read: schema "),
+    ("storage.json", {"schema": 3}, "cannot be read: schema must be "),
+    ("storage.json", {"schema": DEEP}, "cannot be read: schema must be "),
+    ("storage.json", {"schema": [["observation", "|O", []]]}, "cannot be read: schema "),
+    ("storage.json", {"schema": [["observation" + "/a" * 5000, "|u1", []]]}, "cannot be read: "),
+    ("storage.json", {"blocks": None}, "cannot be read: blocks is missing$"),
+    ("storage.json", {"blocks": []}, "cannot be read: blocks must be those of its schema and capacity, got "),
+    ("clean.json", {"id": None}, "cannot be read: id is missing$"),
+    ("clean.json", {"id": "0" * 32}, "cannot be read: id must be '[0-9a-f]{32}', got '0000000"),
+    ("clean.json", {"generation": None}, "cannot be read: generation is missing$"),
+    ("clean.json", {"generation": -1}, "cannot be read: generation must be an integer in "),
+    ("clean.json", {"generation": 1.0}, "cannot be read: generation must be an integer in "),
+]
+
+
+@pytest.mark.parametrize(("name", "members", "rule"), FORGED)
+def test_forged_files_are_refused(path: pathlib.Path, name: str, members: dict[str, Any], rule: str) -> None:
+    made(path)
+    forge(path, name, **members)
+    refused(path, rule)
+
+
+def test_a_schema_that_is_null_is_refused(path: pathlib.Path) -> None:
+    made(path)
+    content = (path / "storage.json").read_bytes()
+    members = json.loads(content)
+    del members["crc32"]
+    (path / "storage.json").write_bytes(map_manifest.sealed(members | {"schema": None}))
+    refused(path, "/storage.json cannot be read: schema must be one, got None$")
+
+
+@pytest.mark.parametrize(
+    "inside", [b'"x": ' + b"[" * 100_000, b'"x": 1' + b"0" * 5000, b'"x": \xff', b"", b'"x": NaN.']
+)
+def test_what_is_no_json_is_refused_though_its_checksum_fits(path: pathlib.Path, inside: bytes) -> None:
+    made(path)
+    for name in ("clean.json", "storage.json"):
+        begin = b'{\n "format": "relive memory map",\n "version": 1,\n' + inside
+        (path / name).write_bytes(sealed_bytes(begin))
+        refused(path, f"/{name} is no JSON$")
+
+
+def sealed_bytes(content: bytes) -> bytes:
+    seal = zlib.crc32(content)
+    return content + b',\n "crc32": %d\n}\n' % seal
+
+
+def test_a_claim_of_many_rows_takes_no_memory(path: pathlib.Path) -> None:
+    mapped_storage.MemmapStorage(path, PLAIN, 4).close()
+    claim = map_manifest.Description("0" * 32, PLAIN, 10**15)
+    (path / "storage.json").write_bytes(claim.encoded())
+    (path / "clean.json").write_bytes(map_manifest.encoded_state("0" * 32, 0))
+    refused(path, "/rows-0.bin must be of 8000000000000000 bytes, got 32$")
+
+
+@pytest.mark.parametrize("shape", [(1,) * 70, (0, 2**70), (0, 2**40, 2**40)])
+def test_rows_that_numpy_cannot_hold_are_refused(path: pathlib.Path, shape: tuple[int, ...]) -> None:
+    schema = schemas.Schema(schemas.Field(shape, "u1"), schemas.Field((), np.int64))
+    with pytest.raises(errors.ArgumentError, match=r"^schema must be one that files can hold: "):
+        mapped_storage.MemmapStorage(path, schema, 4)
+    assert not path.exists()
+    size = 0 if 0 in shape else 1
+    mapped_storage.MemmapStorage(
+        path, schemas.Schema(schemas.Field(size, "u1"), schemas.Field((), np.int64)), 4
+    ).close()
+    identity = json.loads((path / "storage.json").read_bytes())["id"]
+    (path / "storage.json").write_bytes(map_manifest.Description(identity, schema, 4).encoded())
+    refused(path, " cannot be mapped: ")
+
+
+def test_a_directory_that_cannot_be_read_is_an_error(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.mkdir()
+
+    def fail(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "listdir", fail)
+    with pytest.raises(errors.CheckpointError, match=f"^{path} cannot be read: Permission denied$"):
+        mapped_storage.MemmapStorage(path, PLAIN, 4)
+
+
+def test_names_of_files_are_constants() -> None:
+    assert (map_folder.MANIFEST, map_folder.CLEAN, map_folder.DIRTY) == ("storage.json", "clean.json", "dirty.json")
