@@ -21,6 +21,10 @@ _EXAMPLES = """examples:
   relive demo --buffer sequence        a task that needs memory, from a SequenceReplayBuffer
   relive bench --quick                 measure relive beside the libraries that are installed, in small
   relive bench --list                  what there is to measure
+  relive inspect buffer                what is in the checkpoint or the journal `buffer`
+  relive inspect buffer --report buffer.html
+  relive verify buffer && echo whole   is all of it as it was written?
+  relive repair buffer                 put in order what a crash has left
 """
 
 _BENCH_EXAMPLES = """examples:
@@ -34,7 +38,21 @@ A peer that is not installed is named and left out: pip install 'relive[bench-cp
 Every answer is checked: a fast wrong one is reported as wrong.
 """
 
-_MODULES = {"demo": "relive.tools.demo_command", "bench": "relive.bench.command"}
+_INSPECT_EXAMPLES = """examples:
+  relive inspect buffer                        tables: sizes, episodes, rewards, priorities, settings, files
+  relive inspect buffer --json | jq .episodes  the same as one JSON object
+  relive inspect buffer --report buffer.html   a page with charts, in one file
+
+The exit code is 1 if something is broken; needs the extra: relive[inspect].
+"""
+
+_MODULES = {
+    "demo": "relive.tools.demo_command",
+    "bench": "relive.bench.command",
+    "inspect": "relive.tools.inspect_command",
+    "verify": "relive.tools.verify_command",
+    "repair": "relive.tools.repair_command",
+}
 """Where the work of each command is."""
 
 _BUFFERS = {"episode": ("env", "actors"), "prioritized": ("env",), "sequence": ()}
@@ -114,6 +132,7 @@ def parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--quiet", action="store_true", help="print the last line alone")
     _add_bench(commands)
+    _add_saved(commands)
     return top
 
 
@@ -139,6 +158,43 @@ def _add_bench(commands: "argparse._SubParsersAction[_Parser]") -> None:
     bench.add_argument("--json", metavar="FILE", help="where all figures go")
     bench.add_argument("--markdown", metavar="FILE", help="where a page with all tables goes")
     bench.add_argument("--plot", metavar="FILE", help="where a picture goes, a PNG; needs the extra: relive[bench]")
+
+
+def _add_saved(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    """Adds the commands about what was saved."""
+    inspect = commands.add_parser(
+        "inspect",
+        help="show what is in a checkpoint or a journal",
+        description="Shows what is in a checkpoint or a journal, and whether all of it is as it was written. It reads "
+        "a part at a time, and changes nothing.",
+        epilog=_INSPECT_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    inspect.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    inspect.add_argument("--report", metavar="FILE", help="where a page with charts goes, HTML in one file")
+    verify = commands.add_parser(
+        "verify",
+        help="say whether a checkpoint or a journal is whole; exit code 0 or 1",
+        description="Reads all of a checkpoint or a journal, loads the buffer of a checkpoint, and says that it is "
+        "whole, or names every file that is broken. It changes nothing.",
+        allow_abbrev=False,
+    )
+    repair = commands.add_parser(
+        "repair",
+        help="put in order what a crash has left of a checkpoint or a journal",
+        description="Gives a checkpoint its name back and deletes what was never completed beside it; cuts a torn "
+        "record off a journal. Of what is damaged nothing is deleted. A second repair finds nothing to do.",
+        allow_abbrev=False,
+    )
+    repair.add_argument(
+        "--drop-damaged",
+        action="store_true",
+        help="let a damaged journal end before the damage; the files with the rest stay in it, as FILE.damaged",
+    )
+    for command in (inspect, verify, repair):
+        command.set_defaults(parser=command)
+        command.add_argument("path", metavar="PATH", help="the directory of a checkpoint or a journal")
 
 
 def _settle(options: argparse.Namespace) -> None:

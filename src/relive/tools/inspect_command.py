@@ -1,0 +1,100 @@
+"""`relive inspect`: prints what is in a checkpoint or a journal, as tables or as JSON, and writes a page about it."""
+
+import argparse
+from collections.abc import Callable
+import importlib
+import json
+import pathlib
+import sys
+
+from relive import errors
+from relive import extras
+from relive.tools import inspection
+from relive.tools import reading
+from relive.tools import tables
+
+with extras.needed("inspect"):
+    from rich import box
+    from rich import console as rich_console
+    from rich import table as rich_table
+    from rich import text as rich_text
+
+_WIDTH_ELSEWHERE = 100
+_LEAST_WIDTH = 8
+_FRAMES = 6
+_STYLES = {"broken": "bold red", "note": "yellow", "health": "green"}
+
+
+def run(options: argparse.Namespace) -> int:
+    """Inspects a path; answers 0, or 1 if something in it is broken."""
+    page = _page_maker(options.report) if options.report else None
+    with reading.shown("reading") as progress:
+        found = inspection.of(options.path, num_frames=_FRAMES if options.report else 0, progress=progress)
+    if page is not None:
+        _write(options.report, page(found))
+    if options.json:
+        sys.stdout.write(json.dumps(found.as_json(), indent=1, allow_nan=False) + "\n")
+    else:
+        _print(found)
+        if options.report:
+            sys.stdout.write(f"report in {options.report}\n")
+    sys.stdout.flush()
+    return 1 if found.faults else 0
+
+
+def _print(found: inspection.Inspection) -> None:
+    """Prints the tables; where nobody looks, without colours and of a fixed width."""
+    console = rich_console.Console(
+        highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else _WIDTH_ELSEWHERE
+    )
+    console.print(rich_text.Text(found.path, style="bold"))
+    for table in tables.of(found):
+        console.print(_drawn(table))
+
+
+def _drawn(table: tables.Table) -> rich_table.Table:
+    """Answers a table as rich draws it; its words are words, and no markup."""
+    drawn = rich_table.Table(
+        title=table.title or None,
+        title_justify="left",
+        title_style="bold",
+        show_header=bool(table.header),
+        box=box.SIMPLE_HEAD,
+        min_width=len(table.title),
+        pad_edge=False,
+    )
+    for number, word in enumerate(table.header or table.rows[0]):
+        drawn.add_column(
+            rich_text.Text(word if table.header else ""),
+            justify="left" if number < table.num_words else "right",
+            overflow="fold" if number < table.num_words else "ellipsis",
+            no_wrap=number >= table.num_words,  # Half a number is another one.
+            style="cyan" if number == 0 else "",
+            min_width=_LEAST_WIDTH if number == 0 else None,
+        )
+    for row in table.rows:
+        drawn.add_row(
+            *(rich_text.Text(word, style=_STYLES.get(row[0], "") if not table.header else "") for word in row)
+        )
+    return drawn
+
+
+def _page_maker(path: str) -> Callable[[inspection.Inspection], str]:
+    """Answers what makes a page; it is imported for a report alone, since what draws takes its time.
+
+    Raises:
+        ArgumentError: No file can be written there. That is said before anything is read, not after it.
+        MissingExtraError: Nothing can draw.
+    """
+    place = pathlib.Path(path)
+    if place.is_dir() or not place.parent.is_dir():
+        raise errors.ArgumentError(f"--report must be a file in a directory that exists, got {path}")
+    maker: Callable[[inspection.Inspection], str] = importlib.import_module("relive.tools.report").page
+    return maker
+
+
+def _write(path: str, page: str) -> None:
+    try:
+        pathlib.Path(path).write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise errors.ArgumentError(f"--report could not be written to {path}: {error.strerror}") from error

@@ -1,0 +1,194 @@
+"""`relive inspect` as a user meets it: what is printed, what is written, and the exit code."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import relive
+from relive import checkpoint
+from relive.tools import cli
+from relive.tools import inspect_command
+from relive.tools import saved_examples_test as examples
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    examples.prioritized().save("buffer")
+
+
+def test_tables_say_what_is_in_a_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect", "buffer"]) == 0
+    shown = capsys.readouterr()
+    lines = [" ".join(line.split()) for line in shown.out.splitlines()]
+    for line in (
+        os.path.abspath("buffer"),
+        "class PrioritizedReplayBuffer",
+        "rows 60 of 100 (60%)",
+        "episodes 6: 5 terminated, 1 truncated, 0 open, 0 spliced",
+        "health all checksums are right",
+        "episode length 6 10 10 10 10 10 10",
+        "age in steps 60 0 14 29 44 59 29.5",
+        "sampled 32",
+        "limiter MinSize(n=1)",
+        "rows.observation.npy uint8 [60, 12, 12] 8.6 KiB",
+    ):
+        assert line in lines
+    assert shown.err == ""
+    assert "\x1b" not in shown.out
+
+
+def test_json_is_all_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect", "buffer", "--json", "--report", "page.html"]) == 0
+    shown = capsys.readouterr()
+    said = json.loads(shown.out)
+    assert (said["class"], said["faults"], shown.err) == ("PrioritizedReplayBuffer", [], "")
+    assert pathlib.Path("page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+def test_the_report_is_written_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["inspect", "buffer", "--report", "page.html"]) == 0
+    assert capsys.readouterr().out.endswith("report in page.html\n")
+    assert "Sample frames" in pathlib.Path("page.html").read_text(encoding="utf-8")
+
+
+def test_what_is_broken_is_said_with_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    os.unlink("buffer/barred.npy")
+    assert cli.main(["inspect", "buffer"]) == 1
+    out = capsys.readouterr().out
+    assert "barred.npy is missing" in " ".join(out.split())
+    assert "health" not in out
+    assert cli.main(["inspect", "buffer", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["faults"] == [f"{os.path.abspath('buffer')}/barred.npy is missing"]
+
+
+def test_a_journal_has_tables_too(capsys: pytest.CaptureFixture[str]) -> None:
+    examples.journal(pathlib.Path("journal"))
+    assert cli.main(["inspect", "journal"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "kind journal" in lines
+    assert "rows 30 of 100 (30%)" in lines
+    assert "health all checksums are right" in lines
+
+
+def test_a_buffer_of_episodes_has_its_own_words(capsys: pytest.CaptureFixture[str]) -> None:
+    examples.episodes().save("episodes")
+    assert cli.main(["inspect", "episodes"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "transitions 7" in lines
+    assert "episodes 2: 1 in progress, 1 completed, 0 truncated, 0 aborted" in lines
+
+
+def test_a_state_of_no_buffer_of_ours_is_described_as_far_as_it_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint.save({"class": "Mine", "counters": {"turns": 3}, "arrays": {"notes": np.arange(4)}}, "mine")
+    assert cli.main(["inspect", "mine", "--report", "page.html"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "class Mine" in lines
+    assert "turns 3" in lines
+    assert not any(line.startswith(("rows", "episodes")) for line in lines)
+
+
+def test_a_buffer_of_items_says_how_long_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    buffer = relive.ItemReplayBuffer(100, "sequences", seed=0)
+    buffer.add({"x": np.arange(10), "seq_lens": [3, 7]})
+    buffer.save("items")
+    assert cli.main(["inspect", "items", "--report", "page.html"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "rows 10 of 100 (10%)" in lines
+    assert "items 2" in lines
+    assert "item length 2 3 3 3 7 7 5" in lines
+    assert "Since it was made" in lines
+    assert "Item lengths" in pathlib.Path("page.html").read_text(encoding="utf-8")
+
+
+def test_rows_without_a_priority_or_a_finite_reward_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    buffer = relive.SequenceReplayBuffer(100, length=5, prioritized=True, seed=0)
+    for t in range(20):
+        buffer.add(t, 0, np.inf if t == 3 else 0.0, t + 1)
+    buffer.save("sequences")
+    assert cli.main(["inspect", "sequences"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "priority 16 (+ 4 unrated) 1 1" in out
+    assert "reward 19 (+ 1 not finite) 0 0" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bufer"], "{}/bufer does not exist"),
+        (["buffer/manifest.json"], "{}/buffer/manifest.json is not a directory: name the directory that it is in"),
+        (["."], "{} is neither a checkpoint nor a journal: it holds '.buffer.lock', 'buffer'"),
+        ([""], "PATH must be the path of a directory in another, got ''"),
+        (
+            ["buffer", "--report", "no/page.html"],
+            "--report must be a file in a directory that exists, got no/page.html",
+        ),
+        (["buffer", "--report", "."], "--report must be a file in a directory that exists, got ."),
+        (["buffer", "--report", "/dev/full"], "--report could not be written to /dev/full: No space left on device"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_exit_code_1(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["inspect", *arguments]) == 1
+    shown = capsys.readouterr()
+    assert shown.err == f"relive inspect: {message.format(os.getcwd())}\n"
+    assert shown.out == ""
+
+
+def test_a_newer_version_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    place = pathlib.Path("buffer/manifest.json")
+    place.write_bytes(place.read_bytes().replace(b'"version": 1,', b'"version": 2,'))
+    for command in ("inspect", "verify", "repair"):
+        assert cli.main([command, "buffer"]) == 1
+        assert "manifest.json is of format version 2, and this relive reads 1: update relive" in capsys.readouterr().err
+
+
+def test_words_of_a_file_move_no_cursor_and_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"[red]x[/red]": "\x1b[2J\x07", "long": "x" * 10_000, "\x1b]0;owned\x07": [1, "\r"]}
+    examples.forge(pathlib.Path("buffer"), settings=settings | {"capacity": 100}, **{"class": "\x1b[31m[bold]Mine"})
+    assert cli.main(["inspect", "buffer"]) == 0
+    out = capsys.readouterr().out
+    assert "[red]x[/red]" in out
+    assert "'\\x1b[31m[bold]Mine'" in out
+    assert out.replace("\n", "").isprintable()
+    assert len(out) < 20_000
+
+
+@pytest.mark.parametrize("name", ["matplotlib", "rich"])
+def test_a_missing_library_is_one_line_that_names_the_extra(name: str) -> None:
+    script = f"import sys; sys.modules[{name!r}] = None; from relive.tools import cli; sys.exit(cli.main(sys.argv[1:]))"
+    arguments = ["inspect", "buffer", "--report", "page.html"]
+    ended = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr == f"relive inspect: {name} is not installed: run pip install 'relive[inspect]'\n"
+    assert ended.stdout == ""
+
+
+@pytest.mark.parametrize("command", ["verify", "repair"])
+def test_verify_and_repair_need_no_extra(command: str) -> None:
+    script = (
+        "import sys; sys.modules['rich'] = sys.modules['matplotlib'] = None; "
+        "from relive.tools import cli; sys.exit(cli.main(sys.argv[1:]))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script, command, "buffer"], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_on_a_terminal_tables_have_its_width(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert inspect_command.run(cli.parser().parse_args(["inspect", "buffer"])) == 0
+    assert "\x1b[1m" in capsys.readouterr().out

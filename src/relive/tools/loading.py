@@ -1,0 +1,86 @@
+"""Buffers made of what was saved, to look at them: which can be made here, and why others cannot."""
+
+from typing import Any, TypeAlias
+
+import relive
+from relive import checks
+from relive import codecs
+from relive import durable
+from relive import errors
+from relive import journal_reader
+from relive import persistence
+from relive import recovery
+from relive import states
+from relive.tools import wording
+
+Buffer: TypeAlias = persistence.Persistent
+
+_CLASSES = (
+    "EpisodeReplayBuffer",
+    "ItemReplayBuffer",
+    "PrioritizedReplayBuffer",
+    "RingReplayBuffer",
+    "SequenceReplayBuffer",
+)
+
+
+def why_not(values: dict[str, Any]) -> str:
+    """Answers why no buffer can be made of a state here, given its JSON values; nothing if one can."""
+    name, settings = values.get("class"), values.get("settings")
+    if name not in _CLASSES or not hasattr(getattr(relive, name), "load"):
+        return f"its class, {wording.plain(str(name))}, is none of those that relive brings"
+    own = [
+        wording.plain(f"{each} is an object of {value.get('class')}")
+        for each, value in (settings.items() if isinstance(settings, dict) else ())
+        if isinstance(value, dict) and value.get("kind") == "own"
+    ]
+    if own:
+        return f"{', '.join(own)}, of which the code is not in it"
+    codec = values.get("codec")
+    if name == "EpisodeReplayBuffer" and codec != codecs.PlainCodec().name:
+        return f"its codec is {wording.plain(str(codec))}, of which the code is not in it"
+    return ""
+
+
+def loaded(path: str, name: str) -> Buffer:
+    """Answers the buffer of a checkpoint, of a class of that name, after it has checked all of itself.
+
+    Raises:
+        ReplayError: It cannot be made, or does not agree with itself.
+    """
+    buffer: Any = getattr(relive, name).load(path)
+    buffer.check()
+    answer: Buffer = buffer
+    return answer
+
+
+def rebuilt(path: str) -> tuple[Buffer | None, str]:
+    """Answers the buffer that a journal without a torn tail rebuilds, or None and why it is not rebuilt here.
+
+    This is where a journal's buffer comes from, whoever looks at it. A torn tail `recover` would cut off.
+
+    Raises:
+        ReplayError: It cannot be made, or does not agree with itself.
+    """
+    first = next(journal_reader.records(path), None)
+    if first is None:
+        return None, "it holds no record"
+    state = codecs.PlainCodec().decode(first.payload)
+    if not isinstance(state, dict):
+        raise errors.CheckpointError(f"a base must hold a state, got {checks.shown(state)}")
+    reason = why_not(state)
+    if reason:
+        return None, reason
+    try:
+        with durable.locked(path):
+            pass
+    except errors.CheckpointError as error:
+        return None, str(error)
+    buffer: Any = recovery.recover(path)
+    buffer.check()
+    return buffer, ""
+
+
+def state_of(buffer: Buffer) -> states.State:
+    """Answers the state of a buffer that was rebuilt."""
+    return buffer.state_dict()

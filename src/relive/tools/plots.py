@@ -1,0 +1,170 @@
+"""The pictures of a report, as PNG."""
+
+from collections.abc import Callable, Iterator
+import dataclasses
+import io
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import extras
+from relive.tools import inspection
+from relive.tools import state_facts
+from relive.tools import wording
+
+with extras.needed("inspect"):
+    from matplotlib import figure
+    from matplotlib import image
+    from matplotlib import ticker
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Axes: TypeAlias = Any
+
+_BLUE, _ORANGE, _GREY = "#2f6fb0", "#d9792b", "#5c6670"
+_MOST_BINS = 40
+_MOST_DOTS = 20_000
+_LEAST_WIDTH = 6
+"""A histogram of whole numbers is at least as wide, so that one bar looks like one."""
+
+_LARGEST_WHOLE = 2.0**50
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """A picture of a page.
+
+    Attributes:
+        title: What it shows.
+        caption: What to know about it, in a sentence.
+        png: The file.
+        alt: What it shows, for whoever cannot see it.
+    """
+
+    title: str
+    caption: str
+    png: bytes
+    alt: str
+
+
+def of(found: inspection.Inspection) -> Iterator[Picture]:
+    """Gives a picture of each distribution there is something of, and of what depends on the age of a row."""
+    if found.facts is None:
+        return
+    yield from _histogram(found.facts, "episode_lengths", "Episode lengths", "steps", "episodes")
+    yield from _histogram(found.facts, "item_lengths", "Item lengths", "time steps", "items")
+    yield from _returns(found.facts)
+    yield from _histogram(found.facts, "rewards", "Rewards", "reward", "steps")
+    yield from _histogram(found.facts, "priorities", "Priorities", "raw priority", "rows")
+    yield from _histogram(found.facts, "times_sampled", "Draw counts", "times sampled", "rows")
+    yield from _by_age(found.facts, "times_sampled", "Draw counts by age", "mean times sampled")
+    yield from _by_age(found.facts, "priorities", "Priorities by age", "mean raw priority")
+
+
+def frames(found: inspection.Inspection) -> Iterator[Picture]:
+    """Gives the frames that were taken."""
+    for frame in found.frames:
+        file = io.BytesIO()
+        image.imsave(file, frame.image, format="png", cmap="gray", vmin=0, vmax=255)
+        yield Picture(frame.title, "", file.getvalue(), f"The observation of {frame.title}")
+
+
+def _drawn(title: str, caption: str, alt: str, x: str, y: str, draw: Callable[[Axes], None]) -> Picture:
+    """Answers a picture with the axes that all of them have."""
+    picture = figure.Figure(figsize=(5.6, 3.1), layout="constrained", facecolor="white")
+    axes = picture.add_subplot()
+    draw(axes)
+    axes.set_xlabel(x, color=_GREY)
+    axes.set_ylabel(y, color=_GREY)
+    axes.tick_params(colors=_GREY, labelsize=9)
+    axes.grid(axis="y", color="#e6e9ec", linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color("#c5ccd3")
+    file = io.BytesIO()
+    picture.savefig(file, format="png", dpi=160)
+    return Picture(title, caption, file.getvalue(), alt)
+
+
+def _histogram(facts: state_facts.Facts, name: str, title: str, x: str, y: str) -> Iterator[Picture]:
+    """Gives the histogram of a distribution, if it has numbers."""
+    spread = facts.distributions.get(name)
+    if spread is None or spread.quartiles is None or spread.least is None or spread.most is None:
+        return
+    values, median = spread.kept, spread.quartiles[1]
+    edges = _edges(values)
+    counts = np.histogram(values, edges)[0]
+
+    def draw(axes: Axes) -> None:
+        axes.bar(edges[:-1], counts, np.diff(edges), align="edge", color=_BLUE, edgecolor="white", linewidth=0.4)
+        axes.axvline(median, color=_ORANGE, linewidth=1.5)
+        axes.yaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+        if edges[-1] - edges[0] < _LEAST_WIDTH and _are_whole(values):
+            middle = (edges[0] + edges[-1]) / 2
+            axes.set_xlim(middle - _LEAST_WIDTH / 2, middle + _LEAST_WIDTH / 2)
+            axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+
+    least, most = wording.number(spread.least), wording.number(spread.most)
+    shown = "" if len(values) == spread.count else f", a share of {len(values) / spread.count:.1%} drawn here"
+    text = f"{spread.count:,} {y} from {least} to {most}{shown}; the line is the median, {wording.number(median)}"
+    yield _drawn(title, text, f"Histogram: {text}", x, y, draw)
+
+
+def _are_whole(values: Floats) -> bool:
+    return bool(np.array_equal(values, np.round(values)))
+
+
+def _edges(values: Floats) -> Floats:
+    """Answers the edges of at most about `_MOST_BINS` bins; of whole numbers each bin has as many."""
+    least, most = float(values.min()), float(values.max())
+    if most - least < _LARGEST_WHOLE and max(abs(least), abs(most)) < _LARGEST_WHOLE and _are_whole(values):
+        step = (most - least + 1) // _MOST_BINS + 1
+        whole: Floats = np.arange(least - 0.5, most + step, step)
+        return whole
+    edges: Floats = least * np.linspace(1, 0, _MOST_BINS + 1) + most * np.linspace(0, 1, _MOST_BINS + 1)
+    if np.unique(edges).size == edges.size:
+        return edges
+    width = max(abs(least), abs(most), 1e-300) * 1e-6  # All are about the same.
+    one: Floats = np.array([least - width, most + width])
+    return one
+
+
+def _returns(facts: state_facts.Facts) -> Iterator[Picture]:
+    """Gives the returns in the order of the episodes, with their running mean."""
+    spread = facts.distributions.get("episode_returns")
+    if spread is None or not spread.count:
+        return
+    returns = spread.kept
+    window = max(1, len(returns) // 20)
+
+    def draw(axes: Axes) -> None:
+        dots = np.unique(np.linspace(0, len(returns) - 1, _MOST_DOTS).astype(np.int64))
+        axes.plot(dots, returns[dots], ".", color=_BLUE, alpha=0.45, markersize=9 if len(dots) < 200 else 4)
+        if window > 1:
+            sums = np.cumsum(np.insert(returns, 0, 0.0))
+            means = (sums[window:] - sums[:-window]) / window
+            axes.plot(np.arange(window - 1, len(returns)), means, color=_ORANGE)
+        axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+
+    text = f"{wording.counted(spread.count, 'episode')} of which all steps are here, in the order in which they began"
+    if window > 1:
+        text = f"{text}; the line is the mean of {window:,}"
+    yield _drawn("Returns over time", text, f"Plot: the returns of {text}", "episode", "return", draw)
+
+
+def _by_age(facts: state_facts.Facts, name: str, title: str, y: str) -> Iterator[Picture]:
+    """Gives the means of groups of rows of about one age."""
+    means, spread = facts.by_age.get(name), facts.distributions.get("ages")
+    if means is None or spread is None or not len(means) or np.isnan(means).all():
+        return
+    width = spread.count / len(means)
+
+    def draw(axes: Axes) -> None:
+        axes.bar(
+            np.arange(len(means)) * width, means, width, align="edge", color=_BLUE, edgecolor="white", linewidth=0.4
+        )
+
+    text = f"means of about {wording.counted(round(width), 'row')} each, the newest on the left"
+    yield _drawn(title, text, f"Bars: {text}", "age in steps", y, draw)

@@ -1,0 +1,90 @@
+"""The pictures of a report."""
+
+import hypothesis
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+
+from relive.tools import distribution
+from relive.tools import inspection
+from relive.tools import plots
+from relive.tools import saved_path
+from relive.tools import state_facts
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def found(name: str, values: list[float], by_age: list[float] | None = None) -> inspection.Inspection:
+    """Answers an inspection with one distribution."""
+    facts = state_facts.Facts(
+        sizes={},
+        episodes={},
+        distributions={
+            name: distribution.of([np.array(values)], len(values)),
+            "ages": distribution.of([np.arange(len(values))], len(values)),
+        },
+        by_age={} if by_age is None else {name: np.array(by_age)},
+        counters={},
+    )
+    return inspection.Inspection(path="path", kind=saved_path.Kind.CHECKPOINT, facts=facts)
+
+
+@hypothesis.settings(max_examples=300, deadline=None)
+@hypothesis.given(
+    values=st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=30)
+    | st.lists(st.integers(-100, 100).map(float), min_size=1, max_size=30)
+)
+def test_each_value_is_in_one_bin(values: list[float]) -> None:
+    edges = plots._edges(np.array(values))
+    assert (np.diff(edges) > 0).all()
+    assert len(edges) <= 42
+    assert np.histogram(values, edges)[0].sum() == len(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "edges"),
+    [
+        ([7.0], [6.5, 7.5]),
+        ([0.0, 2.0], [-0.5, 0.5, 1.5, 2.5]),
+        ([0.0, 40.0], [-0.5 + 2 * number for number in range(22)]),
+    ],
+)
+def test_bins_of_whole_numbers_have_whole_widths(values: list[float], edges: list[float]) -> None:
+    assert plots._edges(np.array(values)).tolist() == edges
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "by_age", "titles"),
+    [
+        ("rewards", [0.0, 0.5], None, ["Rewards"]),
+        ("rewards", [1.0], None, ["Rewards"]),
+        ("rewards", [], None, []),
+        ("rewards", [float("nan")], None, []),
+        ("episode_lengths", [3.0, 90.0], None, ["Episode lengths"]),
+        ("episode_returns", [1.0], None, ["Returns over time"]),
+        ("episode_returns", [1.0] * 100, None, ["Returns over time"]),
+        ("episode_returns", [], None, []),
+        ("priorities", [1.0, 2.0], [1.5], ["Priorities", "Priorities by age"]),
+        ("priorities", [1.0, 2.0], [float("nan"), 1.0], ["Priorities", "Priorities by age"]),
+        ("priorities", [float("nan")], [float("nan")], []),
+        ("times_sampled", [0.0, 3.0], [1.0, 2.0], ["Draw counts", "Draw counts by age"]),
+        ("times_sampled", [], [], []),
+    ],
+)
+def test_there_is_a_picture_of_all_there_is_something_of(
+    name: str, values: list[float], by_age: list[float] | None, titles: list[str]
+) -> None:
+    pictures = list(plots.of(found(name, values, by_age)))
+    assert [picture.title for picture in pictures] == titles
+    assert all(picture.png.startswith(PNG) and picture.alt for picture in pictures)
+
+
+def test_of_what_is_broken_there_is_no_picture() -> None:
+    broken = inspection.Inspection(path="path", kind=saved_path.Kind.CHECKPOINT)
+    assert list(plots.of(broken)) == list(plots.frames(broken)) == []
+
+
+def test_a_share_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distribution, "MOST_KEPT", 500)
+    (picture,) = plots.of(found("rewards", [float(number) for number in range(1000)]))
+    assert "1,000 steps from 0 to 999, a share of" in picture.caption

@@ -1,0 +1,158 @@
+"""What is at a path that somebody typed: a checkpoint, a journal, or something else; and what is broken in it."""
+
+import contextlib
+import dataclasses
+import enum
+import math
+import os
+from typing import Any
+
+from relive import checkpoint
+from relive import directories
+from relive import durable
+from relive import errors
+from relive import journal_reader
+from relive import manifest
+from relive import npy_file
+from relive import records
+
+_MAP_MANIFEST = "storage.json"
+_MOST_NAMED = 3
+
+
+class Kind(enum.Enum):
+    """What a path can be that was saved."""
+
+    CHECKPOINT = "checkpoint"
+    JOURNAL = "journal"
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What the manifest of a checkpoint says.
+
+    Attributes:
+        place: Where it was read: at the path itself, or at the one that a crash left.
+        values: The state, without its arrays.
+        entries: What it says of the file of each array.
+    """
+
+    place: str
+    values: dict[str, Any]
+    entries: dict[str, manifest.Entry]
+
+
+def kind_of(path: str) -> Kind:
+    """Answers what is at an absolute path, or at the one that a crash between two renames left of it.
+
+    Raises:
+        CheckpointError: Neither a checkpoint nor a journal is there; the message says what is, and what to do.
+    """
+    label = directories.named(path)
+    place = durable.newest(path)
+    if not os.path.lexists(place):
+        raise errors.CheckpointError(f"{label} does not exist")
+    if not os.path.isdir(place):
+        name = os.path.basename(path)
+        is_part = name == durable.MANIFEST or name.endswith(".npy") or records.first_of(name) is not None
+        remedy = "name the directory that it is in" if is_part else "a checkpoint or a journal is a directory"
+        raise errors.CheckpointError(f"{label} is not a directory: {remedy}")
+    try:
+        with directories.Directory(place, follow=True) as directory:
+            names = sorted(directory.names())
+    except OSError as error:
+        raise errors.CheckpointError(f"{label} cannot be opened: {directories.reason(error)}") from error
+    if durable.MANIFEST in names:
+        return Kind.CHECKPOINT
+    if any(is_of_journal(name) for name in names):
+        return Kind.JOURNAL
+    if _MAP_MANIFEST in names:
+        raise errors.CheckpointError(f"{label} is the memory map of a MemmapStorage: open it with that")
+    if not names:
+        raise errors.CheckpointError(f"{label} is empty: neither a checkpoint nor a journal")
+    held = ", ".join(f"{name!a}" for name in names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
+    raise errors.CheckpointError(f"{label} is neither a checkpoint nor a journal: it holds {held}")
+
+
+def is_of_journal(name: str) -> bool:
+    """Answers whether a file of that name is a segment of a journal, or was one."""
+    segment = name.removesuffix(journal_reader.NEW)
+    if name.endswith(journal_reader.DAMAGED):
+        segment = name[: len(records.segment_name(0))]
+    return records.first_of(segment) is not None
+
+
+def read_manifest(path: str) -> Manifest:
+    """Answers what the manifest of the checkpoint at `path` says; looks at no other file.
+
+    Raises:
+        CheckpointError: It is missing, of another version, or damaged.
+    """
+    place = durable.newest(path)
+    label = f"{directories.named(place)}/{durable.MANIFEST}"
+    try:
+        with (
+            directories.Directory(place, follow=True) as directory,
+            open(directory.open(durable.MANIFEST), "rb") as file,
+        ):
+            raw = file.read(manifest.MOST_BYTES + 1)
+    except OSError as error:
+        raise errors.CheckpointError(f"{label} cannot be read: {directories.reason(error)}") from error
+    if len(raw) > manifest.MOST_BYTES:
+        raise errors.CheckpointError(f"{label} must have at most {manifest.MOST_BYTES} bytes")
+    return Manifest(place, *manifest.decoded(raw, label))
+
+
+def faults(path: str, progress: checkpoint.Progress | None = None) -> list[str]:
+    """Reads all files of the checkpoint at `path`, and answers a line for each that is broken.
+
+    A checkpoint that is whole is opened as a reader opens it; the files of a broken one are read one by one.
+    """
+    try:
+        with checkpoint.opened(path, verify=True, progress=progress):
+            return []
+    except errors.CheckpointError as error:
+        return _faults_of_each(path, progress) or [str(error)]
+
+
+def _faults_of_each(path: str, progress: checkpoint.Progress | None) -> list[str]:
+    """Answers what is wrong with the manifest, or else with each file."""
+    try:
+        found = read_manifest(path)
+    except errors.CheckpointError as error:
+        return [str(error)]
+    lines = []
+    label, done = directories.named(found.place), 0
+    total = sum(entry.dtype.itemsize * math.prod(entry.shape) for entry in found.entries.values())
+    with directories.Directory(found.place, follow=True) as directory:
+        for entry in found.entries.values():
+            place = f"{label}/{entry.file}"
+            try:
+                with contextlib.closing(
+                    npy_file.Reader(
+                        directory.open(entry.file),
+                        place,
+                        entry.dtype,
+                        entry.shape,
+                        entry.crc32,
+                        report=lambda count: None,
+                    )
+                ) as reader:
+                    reader.verify()
+            except errors.CheckpointError as error:
+                lines.append(str(error))
+            done += entry.dtype.itemsize * math.prod(entry.shape)
+            if progress is not None:
+                progress(done, total)
+    return lines
+
+
+def older(path: str) -> list[str]:
+    """Answers the checkpoints that `save` kept as older ones of that name, the newest first."""
+    found: list[str] = []
+    while True:
+        each = f"{path}.{len(found) + 1}"
+        is_own = os.path.lexists(durable.beside(each, "lock"))  # It was saved by that name.
+        if is_own or not os.path.isfile(os.path.join(each, durable.MANIFEST)):
+            return found
+        found.append(each)

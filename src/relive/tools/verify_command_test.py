@@ -1,0 +1,209 @@
+"""`relive verify`: what is whole, what is broken, and the exit code."""
+
+import os
+import pathlib
+import shutil
+from typing import Any
+
+import pytest
+
+import relive
+from relive import journal as journal_lib
+from relive.tools import cli
+from relive.tools import saved_examples_test as examples
+from relive.tools import verify_command
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def verified(capsys: pytest.CaptureFixture[str], path: str = "buffer") -> tuple[int, str, list[str]]:
+    """Answers the exit code, what was printed, and the errors without their beginning."""
+    code = cli.main(["verify", path])
+    shown = capsys.readouterr()
+    place = f"{os.getcwd()}/"
+    errors = [line.removeprefix("relive verify: ").replace(place, "") for line in shown.err.splitlines()]
+    return code, shown.out.replace(place, ""), errors
+
+
+def buffers() -> list[tuple[Any, str]]:
+    """Answers a buffer of each class that is loaded, and what is said of it."""
+    sequences = relive.SequenceReplayBuffer(100, length=4, seed=0)
+    ring = relive.RingReplayBuffer(100, seed=0)
+    for buffer in (sequences, ring):
+        buffer.add(1.0, 0, 1.0, 2.0, terminated=True)
+    items = relive.ItemReplayBuffer(100, "fragments", seed=0)
+    items.add({"a": [1], "b": [2, 3, 4]})
+    return [
+        (items, "3 arrays, and ItemReplayBuffer loads 3 steps"),
+        (examples.prioritized(), "13 arrays, and PrioritizedReplayBuffer loads 60 steps"),
+        (sequences, "12 arrays, and SequenceReplayBuffer loads 1 step"),
+        (ring, "12 arrays, and RingReplayBuffer loads 1 step"),
+        (examples.episodes(), "15 arrays, and EpisodeReplayBuffer loads 7 transitions"),
+    ]
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_what_is_whole_is_one_line(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    buffer, words = buffers()[number]
+    buffer.save("buffer")
+    assert verified(capsys) == (0, f"buffer is whole: {words}\n", [])
+
+
+def test_each_broken_file_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    examples.prioritized().save("buffer")
+    examples.change_byte(pathlib.Path("buffer/rows.reward.npy"), 300)
+    os.unlink("buffer/barred.npy")
+    code, out, errors = verified(capsys)
+    assert (code, out, len(errors)) == (1, "", 2)
+    assert "buffer/barred.npy is missing" in errors
+    assert any(line.startswith("buffer/rows.reward.npy was changed: its CRC-32 must be") for line in errors)
+
+
+def test_right_checksums_do_not_make_a_forgery_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    examples.prioritized().save("buffer")
+    examples.forge(pathlib.Path("buffer"), next_key=7)
+    code, _, (error,) = verified(capsys)
+    assert code == 1
+    assert error.startswith("buffer cannot be loaded: ")
+
+
+def test_a_buffer_that_does_not_agree_with_itself_is_broken(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(buffer: object) -> None:
+        raise relive.CorruptionError("the sum tree is no tree")
+
+    examples.prioritized().save("buffer")
+    examples.journal(pathlib.Path("journal"))
+    monkeypatch.setattr(relive.PrioritizedReplayBuffer, "check", refuse)
+    monkeypatch.setattr(relive.RingReplayBuffer, "check", refuse)
+    assert verified(capsys)[2] == ["buffer cannot be loaded: the sum tree is no tree"]
+    assert verified(capsys, "journal")[2] == ["journal rebuilds no buffer: the sum tree is no tree"]
+
+
+class Curriculum(relive.RateLimiter):
+    """A limiter of one's own."""
+
+    def can_insert(self, *, size: int, inserted: int, sampled: int) -> bool:
+        return True
+
+    def can_sample(self, batch_size: int, *, size: int, inserted: int, sampled: int) -> bool:
+        return True
+
+
+class Mine(relive.RingReplayBuffer):
+    """A buffer of one's own."""
+
+
+class Words:
+    """A codec of one's own."""
+
+    name = "words"
+
+    def encode(self, value: Any) -> bytes:
+        return str(value).encode()
+
+    def decode(self, content: bytes) -> Any:
+        return content.decode()
+
+
+def test_what_is_of_ones_own_is_said_and_not_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    relive.RingReplayBuffer(10, limiter=Curriculum(), seed=0).save("limited")
+    Mine(10, seed=0).save("mine")
+    relive.EpisodeReplayBuffer[Any, Any](seed=0).save("words", codec=Words())
+    for path, reason in (
+        (
+            "limited",
+            r"limiter is an object of relive.tools.verify_command_test.Curriculum, of which the code is not in it",
+        ),
+        ("mine", "its class, Mine, is none of those that relive brings"),
+        ("words", "its codec is words, of which the code is not in it"),
+    ):
+        code, out, errors = verified(capsys, path)
+        assert (code, errors) == (0, [])
+        assert out.endswith(f" arrays, with the right checksums; not loaded: {reason}\n")
+
+
+def test_a_buffer_that_does_not_fit_is_not_loaded(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examples.prioritized().save("buffer")
+    monkeypatch.setattr(verify_command, "_memory_bytes", lambda: 50_000)
+    code, out, _ = verified(capsys)
+    assert code == 0
+    assert "not loaded: it takes " in out
+    assert "of memory, and this machine has 48.8 KiB" in out
+    monkeypatch.setattr(verify_command, "_memory_bytes", lambda: None)
+    assert "loads 60 steps" in verified(capsys)[1]
+
+
+def test_a_machine_that_does_not_say_its_memory_has_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (verify_command._memory_bytes() or 0) > 1 << 20
+
+    def refuse(name: str) -> int:
+        raise ValueError(name)
+
+    monkeypatch.setattr(os, "sysconf", refuse)
+    assert verify_command._memory_bytes() is None
+
+
+def test_a_capacity_that_nothing_can_hold_is_not_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    buffer = relive.RingReplayBuffer(10, seed=0)
+    buffer.add(1.0, 0, 1.0, 2.0)
+    buffer.save("buffer")
+    settings = dict.fromkeys(relive.RingReplayBuffer._SETTINGS)
+    examples.forge(pathlib.Path("buffer"), settings=settings | {"capacity": 10**15})
+    code, out, _ = verified(capsys)
+    assert (code, "not loaded: it takes" in out) == (0, True)
+    examples.forge(pathlib.Path("buffer"), settings={})
+    code, _, (error,) = verified(capsys)
+    assert (code, error) == (1, "buffer cannot be loaded: settings/capacity is missing")
+
+
+def test_what_a_crash_left_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    examples.prioritized().save("buffer")
+    shutil.move("buffer", "buffer.1")
+    code, out, _ = verified(capsys)
+    assert code == 0
+    assert "read from buffer.1, as a crash left it (relive repair renames it)" in out
+
+
+def test_a_journal_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    examples.journal(pathlib.Path("journal"))
+    code, out, errors = verified(capsys, "journal")
+    assert (code, errors) == (0, [])
+    assert out.startswith("journal is whole: ")
+    assert out.endswith(" segments, and they rebuild RingReplayBuffer with 30 steps\n")
+
+
+def test_a_torn_tail_is_no_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    examples.journal(pathlib.Path("journal"))
+    last = examples.segments(pathlib.Path("journal"))[-1]
+    last.write_bytes(last.read_bytes() + b"x")
+    code, out, _ = verified(capsys, "journal")
+    assert code == 0
+    assert out.endswith(", and a torn record of 1 byte, as a crash leaves it: relive repair cuts it off\n")
+
+
+def test_a_damaged_journal_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    examples.journal(pathlib.Path("journal"))
+    examples.change_byte(examples.segments(pathlib.Path("journal"))[0], 200)
+    code, out, (error,) = verified(capsys, "journal")
+    assert (code, out) == (1, "")
+    assert "is damaged at byte" in error
+
+
+def test_a_journal_that_rebuilds_nothing_is_broken_and_one_in_use_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    with journal_lib.Journal("journal", fsync="never") as journal:
+        journal.begin(lambda: b"N")
+    assert verified(capsys, "journal")[2] == ["journal rebuilds no buffer: a base must hold a state, got None"]
+    buffer = relive.RingReplayBuffer(10, seed=0)
+    with journal_lib.Journal("used", fsync="never") as journal:
+        buffer.attach(journal)
+        code, out, _ = verified(capsys, "used")
+        buffer.detach()
+    assert code == 0
+    assert "with the right checksums; not rebuilt: used is in use by this process" in out
