@@ -77,6 +77,7 @@ PEERS = {
         Peer("naive", "own_episodes", None, "a deque of episodes and numpy's choice with weights", "make_naive"),
         Peer("take", "limits", None, "a limit: one ndarray.take a column of the same bytes", "make_take", True),
         Peer("copy", "limits", None, "a limit: a plain copy of the same bytes", "make_copy", True),
+        Peer("files", "limits", None, "a limit: np.save and np.load of the same bytes", "make_files", True),
     )
 }
 

@@ -84,7 +84,7 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         (["--workload", "unifrom"], "relive bench: --workload must be one of add, .*, uniform-17, got unifrom"),
-        (["--peers", "sb4"], "relive bench: --peers must be some of relive, .*, copy, got sb4"),
+        (["--peers", "sb4"], "relive bench: --peers must be some of relive, .*, files, got sb4"),
         (["--repeats", "0"], "relive bench: argument --repeats: must be at least 1, got 0"),
     ],
 )

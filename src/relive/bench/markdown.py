@@ -20,7 +20,8 @@ that is installed, and checks what each of them answers:
   ring's seam are never far. **A fast wrong answer is reported as wrong**, with what is wrong in which share of the
   rows; a share in brackets is of the small ring, where the large one showed nothing.
 - **Limits.** *take* gathers the same bytes with one `ndarray.take` a column (and assigns them, where steps are added);
-  *copy* copies a batch that lies ready. Nothing that answers fresh arrays can be faster than these.
+  *copy* copies a batch that lies ready. Nothing that answers fresh arrays can be faster than these. *files* is
+  `np.save` and `np.load` of the same bytes; what is saved is synced to the disk, by all.
 - **As a user would write it.** Peers are used as their documentation has it, with the settings it recommends. What
   turns an answer into something that can be compared is not part of the time.
 

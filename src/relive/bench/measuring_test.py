@@ -113,14 +113,17 @@ def test_each_peer_gets_its_own_verdict(peers: dict[str, catalogue.Peer]) -> Non
 
 @pytest.mark.parametrize("name", [one.name for one in selection.WORKLOADS.values() if one.timed])
 def test_relive_is_right_in_every_workload(name: str) -> None:
-    wanted = {name: catalogue.PEERS[name] for name in ("relive", "relive-episodes", "naive", "take", "copy")}
+    wanted = {name: catalogue.PEERS[name] for name in ("relive", "relive-episodes", "naive", "take", "copy", "files")}
     row = measuring.measure(selection.WORKLOADS[name], wanted, QUICK, lambda line: None)
     assert row.own is not None
     assert row.has("relive")
     assert row.has("take") or selection.WORKLOADS[name].task.prioritized or name.startswith("episodes")
     for outcome in row.outcomes:
         assert outcome.is_right, outcome
-        assert outcome.value or re.match("has nothing for |is for whole episodes alone|is of no use", outcome.reason)
+        assert outcome.value or re.match(
+            "has nothing for |is for |has no |is of no use|is a limit of saving", outcome.reason
+        )
+    assert row.has("files") == (name in ("save", "load"))
 
 
 def test_a_call_of_many_steps_counts_as_many(monkeypatch: pytest.MonkeyPatch) -> None:

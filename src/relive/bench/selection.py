@@ -11,12 +11,13 @@ from relive.bench.workloads import episodes
 from relive.bench.workloads import growth
 from relive.bench.workloads import memory
 from relive.bench.workloads import prioritized
+from relive.bench.workloads import saving
 from relive.bench.workloads import sequences
 from relive.bench.workloads import transitions
 
 WORKLOADS = {
     one.name: one
-    for module in (transitions, prioritized, sequences, episodes, adding, memory)
+    for module in (transitions, prioritized, sequences, episodes, adding, saving, memory)
     for one in module.WORKLOADS
 }
 CURVES = {one.name: one for one in growth.CURVES}

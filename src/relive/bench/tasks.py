@@ -150,6 +150,14 @@ class Buffer:
         """Gives the elements of a batch new priorities."""
         raise CannotError("has no priorities")
 
+    def save(self, path: str) -> None:
+        """Saves itself to a file or directory that may not be there yet, or in the place of what it saved before."""
+        raise CannotError("has no way to save itself")
+
+    def load(self, path: str) -> None:
+        """Becomes what was saved at that path."""
+        raise CannotError("has no way to load itself")
+
     def answer(self, sample: Any) -> Answer:
         """Answers a batch in the shape that all are compared in."""
         raise CannotError("has no such draw")

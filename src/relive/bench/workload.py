@@ -2,8 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator
 import dataclasses
+import glob
 import itertools
+import os
+import shutil
+import tempfile
 from typing import Any, TypeAlias
+import weakref
 
 import numpy as np
 import numpy.typing as npt
@@ -148,6 +153,45 @@ def extending(buffer: tasks.Buffer, feed: Feed) -> rounds.Call:
         extend(row())
 
     return call
+
+
+def saving(buffer: tasks.Buffer, feed: Feed) -> rounds.Call:
+    """Times saving, until all of it is on the disk."""
+    path = _temporary_path(buffer)
+
+    def call() -> None:
+        buffer.save(path)
+        _sync(path)
+
+    return call
+
+
+def loading(buffer: tasks.Buffer, feed: Feed) -> rounds.Call:
+    """Times loading, and one draw."""
+    path = _temporary_path(buffer)
+    buffer.save(path)
+
+    def call() -> object:
+        buffer.load(path)
+        return buffer.sample()
+
+    return call
+
+
+def _temporary_path(buffer: tasks.Buffer) -> str:
+    """Answers a path for what is saved; it goes with the buffer."""
+    directory = tempfile.mkdtemp()
+    weakref.finalize(buffer, shutil.rmtree, directory, ignore_errors=True)
+    return os.path.join(directory, "saved")
+
+
+def _sync(path: str) -> None:
+    """Waits until a file, or the files of a directory, are on the disk."""
+    for place in glob.glob(f"{path}*") + glob.glob(f"{path}/*"):
+        if os.path.isfile(place):
+            descriptor = os.open(place, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.close(descriptor)
 
 
 def looping(buffer: tasks.Buffer, feed: Feed) -> rounds.Call:

@@ -1,7 +1,8 @@
-"""What numpy takes for the same bytes: one `take` a column, a plain copy, and plain assignments into the columns."""
+"""What numpy takes for the same bytes: one `take` a column, a plain copy, plain assignments, and files of columns."""
 
 from collections.abc import Iterable
 import itertools
+import os
 from typing import Any
 
 import numpy as np
@@ -113,3 +114,34 @@ def make_take(task: tasks.Task, allocate: tasks.Allocate = np.empty) -> tasks.Bu
 def make_copy(task: tasks.Task) -> tasks.Buffer:
     """Answers a limit for the task: a plain copy."""
     return _Copy(task)
+
+
+class _Files(tasks.Buffer):
+    """Columns like those of a prioritized buffer, a file each."""
+
+    def __init__(self, task: tasks.Task) -> None:
+        task.refuse_unless("prioritized")
+        self._columns = _columns(task, np.empty) | {"priority": np.ones(task.capacity)}
+        self._is_loaded = False
+
+    def fill(self, episodes: Iterable[described.Episode]) -> None:
+        """Does nothing: every array was written to, and what it holds does not matter."""
+
+    def save(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+        for name, column in self._columns.items():
+            with open(os.path.join(path, f"{name}.npy"), "wb") as file:
+                np.save(file, column)
+
+    def load(self, path: str) -> None:
+        self._columns = {name: np.load(os.path.join(path, f"{name}.npy")) for name in self._columns}
+        self._is_loaded = True
+
+    def sample(self) -> Any:
+        if not self._is_loaded:
+            raise tasks.CannotError("is a limit of saving")
+
+
+def make_files(task: tasks.Task) -> tasks.Buffer:
+    """Answers a limit for the task: `np.save` and `np.load` of the same bytes."""
+    return _Files(task)

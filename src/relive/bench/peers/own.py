@@ -66,6 +66,12 @@ class _Columns(tasks.Buffer):
     def update(self, sample: Any, priorities: npt.NDArray[np.float64]) -> None:
         self.buffer.update_priorities(sample.keys, priorities)
 
+    def save(self, path: str) -> None:
+        self.buffer.save(path)
+
+    def load(self, path: str) -> None:
+        self.buffer = type(self.buffer).load(path)
+
     def answer(self, sample: Any) -> tasks.Answer:
         common = {"observation": sample.observation, "action": sample.action, "reward": sample.reward}
         if isinstance(sample, relive.SequenceBatch):

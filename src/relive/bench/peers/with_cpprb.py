@@ -72,6 +72,13 @@ class _Buffer(tasks.Buffer):
     def update(self, sample: Any, priorities: npt.NDArray[np.float64]) -> None:
         self._buffer.update_priorities(sample["indexes"], priorities)
 
+    def save(self, path: str) -> None:
+        self._buffer.save_transitions(path)
+
+    def load(self, path: str) -> None:
+        self._buffer.clear()
+        self._buffer.load_transitions(f"{path}.npz")
+
     def answer(self, sample: Any) -> tasks.Answer:
         answer = {
             "observation": self._first(sample["obs"]),

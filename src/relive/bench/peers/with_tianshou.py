@@ -1,6 +1,7 @@
 """tianshou: ReplayBuffer and PrioritizedReplayBuffer; n-step returns as its policies compute them."""
 
 from collections.abc import Iterable
+import pickle
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,15 @@ class _Buffer(tasks.Buffer):
 
     def update(self, sample: Any, priorities: npt.NDArray[np.float64]) -> None:
         self._buffer.update_weight(sample[1], priorities)
+
+    def save(self, path: str) -> None:
+        # As its documentation has it.
+        with open(path, "wb") as file:
+            pickle.dump(self._buffer, file)
+
+    def load(self, path: str) -> None:
+        with open(path, "rb") as file:
+            self._buffer = pickle.load(file)
 
     def answer(self, sample: Any) -> tasks.Answer:
         batch, other = sample
