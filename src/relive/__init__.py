@@ -10,6 +10,8 @@ if typing.TYPE_CHECKING:
     from relive.aio import AsyncReplayBuffer as AsyncReplayBuffer
     from relive.batches import SequenceBatch as SequenceBatch
     from relive.batches import TransitionBatch as TransitionBatch
+    from relive.codecs import Codec as Codec
+    from relive.codecs import PlainCodec as PlainCodec
     from relive.column_buffer import ColumnReplayBuffer as ColumnReplayBuffer
     from relive.column_stats import ColumnBufferStats as ColumnBufferStats
     from relive.episode import Episode as Episode
@@ -32,17 +34,24 @@ if typing.TYPE_CHECKING:
     from relive.errors import SchemaError as SchemaError
     from relive.errors import UnknownEpisodeError as UnknownEpisodeError
     from relive.errors import UnknownKeyError as UnknownKeyError
+    from relive.explain import RowOrigin as RowOrigin
+    from relive.explain import SampleOrigin as SampleOrigin
+    from relive.fsync_policy import EveryRecords as EveryRecords
+    from relive.fsync_policy import EverySeconds as EverySeconds
     from relive.hindsight import relabel as relabel
     from relive.item_buffer import ItemBufferStats as ItemBufferStats
     from relive.item_buffer import ItemReplayBuffer as ItemReplayBuffer
+    from relive.journal import Journal as Journal
     from relive.limiters import MinSize as MinSize
     from relive.limiters import RateLimiter as RateLimiter
     from relive.limiters import SampleToInsertRatio as SampleToInsertRatio
+    from relive.mapped_storage import MemmapStorage as MemmapStorage
     from relive.mixture import MixtureSampler as MixtureSampler
     from relive.n_step import ReplaySample as ReplaySample
     from relive.n_step import WindowEnd as WindowEnd
     from relive.prioritized_buffer import PrioritizedReplayBuffer as PrioritizedReplayBuffer
     from relive.prioritized_sampler import PrioritizedSampler as PrioritizedSampler
+    from relive.recovery import recover as recover
     from relive.returns import compute_discounted_return as compute_discounted_return
     from relive.ring_buffer import RingReplayBuffer as RingReplayBuffer
     from relive.rollout_buffer import RolloutBuffer as RolloutBuffer
@@ -82,6 +91,7 @@ __all__ = [
     "AsyncReplayBuffer",
     "CheckpointError",
     "ClosedError",
+    "Codec",
     "ColumnBufferStats",
     "ColumnReplayBuffer",
     "ColumnStorage",
@@ -94,16 +104,21 @@ __all__ = [
     "EpisodeWindow",
     "EpisodeWriter",
     "EventLoopError",
+    "EveryRecords",
+    "EverySeconds",
     "Field",
     "FinalStatus",
     "ItemBufferStats",
     "ItemReplayBuffer",
+    "Journal",
     "LinearSchedule",
+    "MemmapStorage",
     "MinSize",
     "MissingExtraError",
     "MixtureSampler",
     "NotReadyError",
     "OutOfRangeError",
+    "PlainCodec",
     "PrioritizedReplayBuffer",
     "PrioritizedSampler",
     "RateLimiter",
@@ -111,6 +126,8 @@ __all__ = [
     "ReplaySample",
     "RingReplayBuffer",
     "RolloutBuffer",
+    "RowOrigin",
+    "SampleOrigin",
     "SampleToInsertRatio",
     "Sampler",
     "SamplerError",
@@ -130,6 +147,7 @@ __all__ = [
     "UnknownKeyError",
     "WindowEnd",
     "compute_discounted_return",
+    "recover",
     "relabel",
 ]
 
@@ -139,6 +157,7 @@ _MODULES = {
     "AsyncReplayBuffer": "aio",
     "CheckpointError": "errors",
     "ClosedError": "errors",
+    "Codec": "codecs",
     "ColumnBufferStats": "column_stats",
     "ColumnReplayBuffer": "column_buffer",
     "ColumnStorage": "storage",
@@ -151,16 +170,21 @@ _MODULES = {
     "EpisodeWindow": "windows",
     "EpisodeWriter": "episode_buffer",
     "EventLoopError": "errors",
+    "EveryRecords": "fsync_policy",
+    "EverySeconds": "fsync_policy",
     "Field": "schema",
     "FinalStatus": "episode",
     "ItemBufferStats": "item_buffer",
     "ItemReplayBuffer": "item_buffer",
+    "Journal": "journal",
     "LinearSchedule": "schedules",
+    "MemmapStorage": "mapped_storage",
     "MinSize": "limiters",
     "MissingExtraError": "errors",
     "MixtureSampler": "mixture",
     "NotReadyError": "errors",
     "OutOfRangeError": "errors",
+    "PlainCodec": "codecs",
     "PrioritizedReplayBuffer": "prioritized_buffer",
     "PrioritizedSampler": "prioritized_sampler",
     "RateLimiter": "limiters",
@@ -168,6 +192,8 @@ _MODULES = {
     "ReplaySample": "n_step",
     "RingReplayBuffer": "ring_buffer",
     "RolloutBuffer": "rollout_buffer",
+    "RowOrigin": "explain",
+    "SampleOrigin": "explain",
     "SampleToInsertRatio": "limiters",
     "Sampler": "samplers",
     "SamplerError": "errors",
@@ -187,6 +213,7 @@ _MODULES = {
     "UnknownKeyError": "errors",
     "WindowEnd": "n_step",
     "compute_discounted_return": "returns",
+    "recover": "recovery",
     "relabel": "hindsight",
 }
 

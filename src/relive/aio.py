@@ -8,9 +8,11 @@ The law of this file: deciding and waiting are apart. An awaited call waits for 
 the buffer inside, and awaits nothing in between. So a call that was cancelled has either happened or left no trace.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 import contextlib
-from typing import Any, Generic, TypeAlias, TypeVar
+import os
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +25,14 @@ from relive import copies
 from relive import errors
 from relive import fitting
 from relive import gate
+from relive import later
+from relive import persistence
+from relive import states
+
+if TYPE_CHECKING:
+    from relive import checkpoint
+else:
+    checkpoint = later.module("relive.checkpoint")
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Keys: TypeAlias = npt.NDArray[np.int64]
@@ -36,7 +46,8 @@ class AsyncReplayBuffer(Generic[Batch]):
     The verbs are those of the buffer inside, with the same arguments and the same answers. `add`, `extend` and
     `add_episode` are awaited, and wait while the limiter holds inserts back. `sample` and `sample_keys` are awaited,
     and wait until there is such a batch: something is eligible, the limiter allows it, a priority is not 0, and
-    max_times_sampled leaves enough draws. All other calls are plain and never wait.
+    max_times_sampled leaves enough draws. `save` is awaited, and writes in a thread. All other calls are plain and
+    never wait.
 
     Inserts wait in one queue and samples in another, first come, first served. A cancelled call has either happened or
     left no trace. Every draw, and one in 32 inserts, lets the other tasks run first.
@@ -158,6 +169,31 @@ class AsyncReplayBuffer(Generic[Batch]):
         self._gate.wake()
         return answer
 
+    async def save(
+        self, path: str | os.PathLike[str], *, keep: int = 1, progress: persistence.Progress | None = None
+    ) -> None:
+        """Saves the buffer inside as it is when the call begins to run; the other tasks go on while it is written.
+
+        It takes memory for a copy of all that is stored, and the event loop waits while that is made; then a thread
+        writes it. Where there is no room for a copy, `buffer.save(path)` of the buffer inside needs one chunk, and the
+        event loop waits for the disk. If the call is cancelled the thread still writes all, or fails and leaves what
+        was there. A closed buffer can be saved.
+
+        To load it: `AsyncReplayBuffer(RingReplayBuffer.load(path))`, or whichever class is inside.
+
+        Args:
+            path: The directory; see ColumnReplayBuffer.save.
+            keep: How many checkpoints stay.
+            progress: Called in the thread with the bytes written so far and the bytes there are.
+
+        Raises:
+            ArgumentError: `path` is something else than a checkpoint, or `keep` is not an integer of at least 1.
+            CheckpointError: It could not be written, or an earlier call is still writing to the same path.
+        """
+        self._gate.bind_to_loop()
+        state = self._buffer.state_dict()
+        await asyncio.to_thread(checkpoint.save, state, path, keep=keep, progress=progress)
+
     # Plain.
 
     def read(self, keys: Any, **options: Any) -> Batch:
@@ -199,6 +235,15 @@ class AsyncReplayBuffer(Generic[Batch]):
         self._buffer.clear()
         self._gate.wake()
 
+    def state_dict(self) -> states.State:
+        """Answers what `save` would save, in memory; see ColumnReplayBuffer.state_dict."""
+        return self._buffer.state_dict()
+
+    def load_state_dict(self, state: states.State) -> None:
+        """Makes the buffer inside what it was when it answered that state; see ColumnReplayBuffer.load_state_dict."""
+        self._buffer.load_state_dict(state)
+        self._gate.wake()
+
     def check(self) -> None:
         """Recounts everything that is stored, the long way.
 
@@ -210,7 +255,7 @@ class AsyncReplayBuffer(Generic[Batch]):
     def close(self) -> None:
         """Ends the awaited calls: whoever waits in one, and whoever makes one later, gets ClosedError.
 
-        The plain calls go on, and so does the buffer inside. Closing twice is closing once.
+        `save` and the plain calls go on, and so does the buffer inside. Closing twice is closing once.
         """
         self._gate.close()
 

@@ -4,7 +4,9 @@ import asyncio
 import collections
 from collections.abc import Awaitable, Callable
 import dataclasses
+import pathlib
 import random
+import threading
 from typing import Any, assert_type
 
 import hypothesis
@@ -16,6 +18,7 @@ from relive import aio
 from relive import batches
 from relive import errors
 from relive import limiters
+from relive import persistence_test
 from relive import prioritized_buffer
 from relive import ring_buffer
 from relive import samplers
@@ -830,6 +833,82 @@ def test_one_buffer_belongs_to_one_event_loop() -> None:
             asyncio.run(call)
     assert buffer.read([0]).observation.tolist() == [0]
     assert len(buffer.buffer.sample(3)) == 3
+
+
+# Saving.
+
+
+async def test_the_other_tasks_go_on_while_the_buffer_is_written_as_it_was(tmp_path: pathlib.Path) -> None:
+    buffer = ring(6)
+    await live(buffer, 5)
+    before = persistence_test.plain(buffer.state_dict())
+    may_go_on, writers = threading.Event(), set[int]()
+
+    def progress(count: int, total: int) -> None:
+        writers.add(threading.get_ident())
+        assert may_go_on.wait(20)
+
+    saving = asyncio.create_task(buffer.save(tmp_path / "saved", progress=progress))
+    await settle()
+    await live(buffer, 5, first=5)
+    await buffer.sample(3)
+    assert not saving.done()
+    may_go_on.set()
+    await in_time(saving)
+    assert writers == writers - {threading.get_ident()} != set()
+    loaded = ring_buffer.RingReplayBuffer.load(tmp_path / "saved")
+    assert persistence_test.plain(loaded.state_dict()) == before
+    assert persistence_test.plain(buffer.state_dict()) != before
+
+
+def test_a_cancelled_save_is_written_all_the_same(tmp_path: pathlib.Path) -> None:
+    buffer = ring()
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def progress(count: int, total: int) -> None:
+        begun.set()
+        assert may_go_on.wait(20)
+
+    async def save_and_cancel() -> None:
+        await live(buffer, 5)
+        saving = asyncio.create_task(buffer.save(tmp_path / "saved", progress=progress))
+        assert await asyncio.to_thread(begun.wait, 20)
+        with pytest.raises(errors.CheckpointError, match="saved"):
+            await in_time(buffer.save(tmp_path / "saved"))
+        await cancelled(saving)
+        assert saving.cancelled()
+        may_go_on.set()
+
+    asyncio.run(save_and_cancel())  # It ends when the threads have.
+    loaded = ring_buffer.RingReplayBuffer.load(tmp_path / "saved")
+    assert persistence_test.plain(loaded.state_dict()) == persistence_test.plain(buffer.state_dict())
+
+
+async def test_a_closed_buffer_can_be_saved_and_the_next_one_goes_on(tmp_path: pathlib.Path) -> None:
+    buffer = ring()
+    await live(buffer, 5)
+    buffer.close()
+    await buffer.save(tmp_path / "saved")
+    await buffer.save(tmp_path / "saved", keep=2)
+    other = aio.AsyncReplayBuffer(ring_buffer.RingReplayBuffer.load(tmp_path / "saved.1"))
+    assert persistence_test.plain(await other.sample(3)) == persistence_test.plain(buffer.buffer.sample(3))
+
+
+async def test_a_state_that_is_loaded_wakes_who_waits() -> None:
+    full, buffer = ring(), ring()
+    await live(full, 5)
+    waiting = asyncio.create_task(buffer.sample(3))
+    await settle()
+    buffer.load_state_dict(full.state_dict())
+    assert persistence_test.plain(await in_time(waiting)) == persistence_test.plain(await full.sample(3))
+
+
+def test_saving_belongs_to_the_event_loop_too(tmp_path: pathlib.Path) -> None:
+    buffer = ring()
+    asyncio.run(live(buffer, 2))
+    with pytest.raises(errors.EventLoopError, match="^buffer belongs to another event loop"):
+        asyncio.run(buffer.save(tmp_path / "saved"))
+    assert not list(tmp_path.iterdir())
 
 
 # The plain calls.

@@ -10,7 +10,7 @@ Eligibility is decided when something changes, so a draw never finds a row in va
 """
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,17 @@ import numpy.typing as npt
 from relive import draw_limit
 from relive import eligibility
 from relive import errors
+from relive import later
 from relive import samplers
+from relive import states
 from relive import timeline as timeline_lib
+from relive import timeline_state
 from relive import windows
+
+if TYPE_CHECKING:
+    from relive import settings
+else:
+    settings = later.module("relive.settings")
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
@@ -72,6 +80,10 @@ class Anchors:
     def is_readable(self, slots: Ints) -> Bools:
         """Answers from which of `slots` a window can be read, whether or not it may be drawn."""
         return self.eligibility.has(eligibility.READABLE, slots)
+
+    def times_sampled(self, slots: Ints) -> Ints | None:
+        """Answers how often the anchors in `slots` were drawn; None where draws are not counted."""
+        return self._draw_limit.times(slots) if self._has_draw_limit else None
 
     # What happens to the rows.
 
@@ -189,6 +201,55 @@ class Anchors:
         if self.is_readable(self._timeline.alive_slots()).any():
             return "every anchor was made ineligible, or drawn max_times_sampled times"
         return self._window.shortfall(self._timeline)
+
+    # As a whole.
+
+    def state(self, slots: Ints) -> states.State:
+        """Answers what a checkpoint keeps of the rows in `slots`, oldest first [N].
+
+        That a window can be read is not kept: it follows from the rows.
+        """
+        arrays: dict[str, npt.NDArray[Any]] = {"barred": self.eligibility.has(eligibility.BARRED, slots)}
+        times = self.times_sampled(slots)
+        if times is not None:
+            arrays["times_sampled"] = times
+        sampler = self.sampler.state(slots)
+        arrays |= {f"sampler/{name}": array for name, array in sampler.pop("arrays").items()}
+        return {"num_spent": self.num_spent, "sampler": sampler, "arrays": arrays}
+
+    def check_state(self, given: states.Given, rows: int) -> None:
+        """Raises CheckpointError if that is no state of the anchors among so many rows."""
+        given.integer("num_spent")
+        given.booleans("barred", rows)
+        if self._draw_limit.most is not None:
+            given.integers("times_sampled", rows, 0, self._draw_limit.most)
+        self.sampler.check_state(given.part("sampler"), rows)
+
+    @property
+    def max_times_sampled(self) -> int | None:
+        """How often an anchor may be drawn before it retires; None for any number of times."""
+        return self._draw_limit.most
+
+    def rehearse(self, rows: timeline_state.TimelineState, given: states.Given) -> None:
+        """Raises CheckpointError if `restore` would, with those rows. A sampler of a class of its own is not asked."""
+        timeline = timeline_lib.Timeline(self._timeline.capacity, self._timeline.streams)
+        timeline.restore(rows)
+        twin = settings.twin(self.sampler)
+        if twin is not None:
+            Anchors(timeline, self._window, twin, self.max_times_sampled).restore(given)
+
+    def restore(self, given: states.Given) -> None:
+        """Takes the place of what it was, with the rows that the timeline has now; nothing was known of them."""
+        slots = self._timeline.alive_slots()
+        facts = np.where(self._window.is_readable(self._timeline, slots), eligibility.READABLE, 0).astype(np.uint8)
+        facts[given.booleans("barred", len(slots))] |= eligibility.BARRED
+        times = np.zeros(len(slots), np.int64)
+        if self._draw_limit.most is not None:
+            times = given.integers("times_sampled", len(slots), 0, self._draw_limit.most)
+            facts[times == self._draw_limit.most] |= eligibility.SPENT
+        self._draw_limit.restore(slots, times, given.integer("num_spent"))
+        self.eligibility.restore(slots, facts)
+        self.sampler.restore(given.part("sampler"), slots)
 
     def check(self) -> None:
         """Raises CorruptionError if what may be drawn is not what the rows, the users and the draws make of it."""

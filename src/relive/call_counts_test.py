@@ -28,12 +28,12 @@ LIMITS = {
     "sample, priorities": 209,
     "sample, sequences": 176,
     "update_priorities": 65,
-    "add": 108,
-    "add, priorities": 139,
+    "add": 109,
+    "add, priorities": 140,
     "extend, 64 streams": 155,
-    "add_episode": 341,
+    "add_episode": 342,
     "sample_n_step_nowait": 828,
-    "append_observation_action_reward_nowait": 41,
+    "append_observation_action_reward_nowait": 42,
 }
 
 

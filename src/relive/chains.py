@@ -21,6 +21,7 @@ from relive import flags
 from relive import links
 from relive import open_episodes
 from relive import ring
+from relive import timeline_state
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
@@ -152,9 +153,18 @@ class Chains(ring.Ring, derived.Derived):
 
     def num_behind(self, slots: Ints, most: int) -> Ints:
         """Answers how many earlier rows of its episode are alive for each of `slots` [B], counted up to `most`."""
-        if self._links:
-            return self._links.num_behind(slots, min(most, self.capacity))
-        return np.minimum(self._alive_before(slots), most)
+        if not self._links:
+            return np.minimum(self._alive_before(slots), most)
+        if len(slots) * most <= self._num_rows:
+            return self._links.num_behind(slots, most)
+        # To count the rows of all episodes takes less than to go back from so many.
+        rows = self.alive_slots()
+        handles = self._handle[rows]
+        order = np.argsort(handles, kind="stable")
+        counts = np.bincount(handles)
+        before = np.empty(self.capacity, np.int64)
+        before[rows[order]] = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.minimum(before[slots], most)
 
     def earlier(self, slots: Ints, count: int) -> Ints:
         """Answers the row `count` steps before each of `slots`, for those of them that have one alive."""
@@ -245,6 +255,18 @@ class Chains(ring.Ring, derived.Derived):
             self._unlink_at = self.next_key
         else:
             self._links = None
+
+    def _restore_turns(self, state: timeline_state.TimelineState) -> None:
+        """Links the rows of a state, if they were linked."""
+        self._phase, self._in_turn_since, self._unlink_at = state.phase, state.in_turn_since, state.unlink_at
+        self._links = None
+        if state.is_linked:
+            self._links = links.Links(self.capacity)
+            order = np.argsort(state.episode, kind="stable")
+            slots, episodes = self.slots(state.keys[order]), state.episode[order]
+            follows = np.zeros(len(order), np.bool_)
+            follows[1:] = episodes[1:] == episodes[:-1]
+            self._links.link(slots, state.steps[order], np.where(follows, np.roll(slots, 1), slots))
 
     def _link_turn(self, linked: links.Links, slot: int) -> None:
         """Links the rows of a turn from that slot on, for which the oldest ones go if the ring is full."""

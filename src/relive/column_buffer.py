@@ -11,7 +11,9 @@ Ring, prioritized and sequence buffers are this one with another window and anot
 
 from collections.abc import Callable
 import functools
-from typing import Any, Generic, TypeAlias, TypeVar
+import operator
+import os
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, SupportsIndex, TypeAlias, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -23,25 +25,47 @@ from relive import column_stats
 from relive import episode_table
 from relive import errors
 from relive import history as history_lib
+from relive import later
 from relive import limiters
+from relive import persistence
 from relive import prefetch as prefetch_lib
 from relive import prioritized_sampler
 from relive import samplers
 from relive import schema as schema_lib
+from relive import states
 from relive import step_checks
 from relive import storage as storage_lib
+from relive import timeline_state
 from relive import windows
 from relive import writer as writer_lib
+
+if TYPE_CHECKING:
+    from relive import checkpoint
+    from relive import column_journal
+    from relive import explain as explain_lib
+    from relive import history_state
+    from relive import journal as journal_lib
+    from relive import mapped_storage
+    from relive import settings as settings_lib
+else:
+    checkpoint = later.module("relive.checkpoint")
+    column_journal = later.module("relive.column_journal")
+    explain_lib = later.module("relive.explain")
+    history_state = later.module("relive.history_state")
+    journal_lib = later.module("relive.journal")
+    mapped_storage = later.module("relive.mapped_storage")
+    settings_lib = later.module("relive.settings")
 
 Array: TypeAlias = npt.NDArray[Any]
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Keys: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
-Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
+AnyBatch: TypeAlias = batches.TransitionBatch | batches.SequenceBatch
+Batch = TypeVar("Batch", bound=AnyBatch)
 
 
-class ColumnReplayBuffer(Generic[Batch]):
+class ColumnReplayBuffer(persistence.Journaled, Generic[Batch]):
     """Stores steps of fixed shapes and dtypes in preallocated columns, and answers windows of them.
 
     Most people want RingReplayBuffer, PrioritizedReplayBuffer or SequenceReplayBuffer; this one takes any window.
@@ -62,6 +86,16 @@ class ColumnReplayBuffer(Generic[Batch]):
     Raises:
         ArgumentError: A setting breaks its rule.
     """
+
+    _SETTINGS: ClassVar[tuple[str, ...]] = (
+        "capacity",
+        "schema",
+        "window",
+        "sampler",
+        "streams",
+        "limiter",
+        "max_times_sampled",
+    )
 
     def __init__(
         self,
@@ -202,11 +236,10 @@ class ColumnReplayBuffer(Generic[Batch]):
             ArgumentError: Another argument breaks its rule.
             NotReadyError: The limiter holds inserts back.
         """
-        history = self._history
-        streams = history.timeline.streams
-        schema, stream, row, next_row, terminated, truncated = step_checks.one_step(
+        history, writer = self._history, self._writer
+        step = step_checks.one_step(
             history.rows,
-            streams,
+            history.timeline.streams,
             stream,
             observation,
             action,
@@ -216,18 +249,10 @@ class ColumnReplayBuffer(Generic[Batch]):
             truncated,
             extras,
         )
-        writer = self._writer
         writer.require_insert("add")
-        if streams == 1 and next_row is not None and writer.turn(row, next_row, terminated, truncated):
-            return history.timeline.next_key - 1
-        writer.make_room(schema, 1)
-        cuts = history.is_spliced_one(stream, row)
-        slot, completed, ended = history.append_one(stream, row, next_row, cuts, terminated, truncated)
-        counters = self._counters
-        counters.inserted += 1
-        counters.spliced_episodes += cuts
-        self._anchors.written_one(slot, completed, ended)
-        return history.timeline.next_key - 1
+        if self._journal is not None:
+            self._journal.add(step)
+        return writer.add(step)
 
     def extend(
         self,
@@ -269,24 +294,15 @@ class ColumnReplayBuffer(Generic[Batch]):
         arguments = (self.schema, count, streams, fields, next_observation, terminated, truncated)
         steps = None if going_on else step_checks.step_of_each(*arguments)
         self._writer.require_insert("extend")
+        if self._journal is not None:
+            steps = steps or step_checks.step_of_each(*arguments)
+            self._journal.extend(steps)
         if going_on and self._writer.turn(*going_on, terminated, truncated):
             return np.arange(history.timeline.next_key - count, history.timeline.next_key)
-        steps = steps or step_checks.step_of_each(*arguments)
-        self._writer.make_room(steps.schema, len(steps.streams))
-        cuts = history.is_spliced(steps.streams, steps.rows)
-        change = history.append(
-            steps.streams,
-            steps.rows,
-            steps.next_rows,
-            cuts=cuts,
-            terminated=steps.terminated,
-            truncated=steps.truncated,
-        )
+        keys = self._writer.extend(steps or step_checks.step_of_each(*arguments))
         if going_on:
             history.announced(going_on[1])
-        if cuts is not None:
-            self._counters.spliced_episodes += int(np.count_nonzero(cuts))
-        return self._writer.written(change)
+        return keys
 
     def add_episode(
         self, observations: Any, actions: Any, rewards: Any, terminated: bool, *, stream: int = 0, **extras: Any
@@ -309,11 +325,9 @@ class ColumnReplayBuffer(Generic[Batch]):
         fields = (observations, actions, rewards, extras)
         episode = step_checks.whole_episode(self.schema, self.streams, self.capacity, stream, fields, terminated)
         self._writer.require_insert("add_episode")
-        self._writer.make_room(episode.schema, len(rewards))
-        change = self._history.append_episode(
-            episode.stream, episode.rows, episode.last_rows, is_terminated=episode.is_terminated
-        )
-        return self._writer.written(change)
+        if self._journal is not None:
+            self._journal.add_episode(episode)
+        return self._writer.add_episode(episode)
 
     def can_insert(self) -> bool:
         """Answers whether the limiter lets `add`, `extend` and `add_episode` pass now. O(1)."""
@@ -499,6 +513,9 @@ class ColumnReplayBuffer(Generic[Batch]):
         """
         keys = checks.integers("keys", keys)
         eligible = checks.boolean("eligible", eligible)
+        if self._journal is not None:
+            self._journal.set_eligible(keys, eligible)
+        self._position = None
         alive = self._history.timeline.is_alive(keys)
         slots = np.unique(self._history.timeline.slots(keys[alive]))
         self._anchors.set_barred(slots, not eligible)
@@ -514,6 +531,109 @@ class ColumnReplayBuffer(Generic[Batch]):
         num_alive = int(np.count_nonzero(alive))
         self._counters.stale_keys += len(alive) - num_alive
         return num_alive
+
+    # As a whole: see Persistent and Journaled.
+
+    def _setting(self, name: str) -> Any:
+        return self._anchors.max_times_sampled if name == "max_times_sampled" else getattr(self, name)
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        copy_rows: bool = True,
+        keep: int = 1,
+        progress: persistence.Progress | None = None,
+    ) -> None:
+        """Saves the buffer as a directory, or as a new one in the place of an older.
+
+        It is built beside, synced to the disk, and renamed: whoever reads `path` finds the old one or the new one,
+        whole, whatever happens meanwhile. It takes memory for one chunk of a column, 16 MiB.
+
+        Args:
+            path: The directory: one that is not there, is empty, or is a checkpoint.
+            copy_rows: Whether to copy the rows out of the storage. If not, which a MemmapStorage alone can do without,
+                they stay in its files and are flushed: the checkpoint is good until the next step is written, and is
+                loaded with `storage=MemmapStorage(...)`.
+            keep: How many checkpoints stay: this one at `path`, those before it at `path.1`, `path.2` and so on.
+            progress: Called now and then with the bytes written so far and the bytes there are.
+
+        Raises:
+            ArgumentError: `path` is something else than a checkpoint, `keep` is not an integer of at least 1, or the
+                storage is no memory map and its rows are not to be copied.
+            CheckpointError: It could not be written, somebody else is writing it, or something cannot be saved.
+        """
+        copy_rows = checks.boolean("copy_rows", copy_rows)
+        checkpoint.save(self._whole_state(copy_rows=copy_rows), path, keep=keep, progress=progress)
+
+    def _state(self, *, copy_rows: bool = True, **options: Any) -> states.State:
+        state = self._state_with(self._history.timeline.state())
+        if copy_rows:
+            return state
+        storage = self._history.storage if self._history.has_begun else None
+        if not isinstance(storage, mapped_storage.MemmapStorage):
+            raise errors.ArgumentError("copy_rows must be True where the storage is no MemmapStorage, got False")
+        storage.flush()
+        arrays = {name: array for name, array in state["arrays"].items() if not name.startswith("rows/")}
+        return {**state, "rows_in": {"id": storage.id, "generation": storage.generation}, "arrays": arrays}
+
+    def _base_state(self, **options: Any) -> states.State:
+        return self._state_with(self._history.timeline.state().without_rows(self.streams))
+
+    def _state_with(self, rows: timeline_state.TimelineState) -> states.State:
+        history = self._history.state(rows)
+        anchors = self._anchors.state(self._history.timeline.slots(rows.keys))
+        arrays = history.pop("arrays") | anchors.pop("arrays")
+        return {"counters": self._counters.values(), **history, **anchors, "arrays": arrays}
+
+    def _restore(self, given: states.Given, *, is_new: bool, **options: Any) -> None:
+        schema, storage = settings_lib.made(given.part("settings"), {"schema": None})["schema"], None
+        if self._history.has_begun:
+            schema = schema and self.schema
+        elif schema is not None:
+            try:
+                storage = storage_lib.ColumnStorage(schema, self.capacity)
+            except (MemoryError, ValueError) as error:
+                raise errors.CheckpointError(f"schema cannot be that of {self.capacity} rows: {error}") from error
+        has_rows = not given.has("rows_in")
+        if not has_rows:
+            self._check_map(given.part("rows_in"), is_new)
+        kept = history_state.HistoryState.of(given, schema, self.capacity, self.streams, has_rows=has_rows)
+        counters = given.part("counters")
+        self._counters.check_values(counters)
+        self._anchors.check_state(given, len(kept.timeline))
+        if not is_new:
+            self._anchors.rehearse(kept.timeline, given)
+        self._gathers.finish()
+        self._forget()
+        if storage is not None:
+            self._history.begin(storage)
+        self._history.restore(kept)
+        self._anchors.restore(given)
+        self._counters.restore(counters)
+
+    def _check_map(self, given: states.Given, is_new: bool) -> None:
+        """Raises CheckpointError unless the storage is the memory map whose rows those of a checkpoint are."""
+        storage = self._history.storage if self._history.has_begun else None
+        if not is_new or not isinstance(storage, mapped_storage.MemmapStorage):
+            raise errors.CheckpointError("the rows are in a memory map: load with storage=MemmapStorage(...)")
+        if given.text("id") != storage.id:
+            raise errors.CheckpointError(f"storage must be the memory map {given.text('id')}, got {storage.id}")
+        if storage.is_dirty or given.integer("generation") != storage.generation:
+            raise errors.CheckpointError(
+                "the memory map was written to after the checkpoint was saved: recover the buffer from a journal, or "
+                "load a checkpoint with copied rows"
+            )
+
+    def _written(self) -> tuple[int, ...]:
+        timeline = self._history.timeline
+        return timeline.next_key, len(timeline), timeline.num_evicted
+
+    def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> persistence.Bound:
+        return column_journal.ColumnJournal(journal, self._history, [] if replay is None else replay.begun)
+
+    def _replay(self, **options: Any) -> persistence.Replay:
+        return column_journal.Replay(self._history, self._writer, self._forget, self._anchors.set_barred)
 
     # Everything else.
 
@@ -537,12 +657,59 @@ class ColumnReplayBuffer(Generic[Batch]):
             nbytes=self._history.nbytes,
         )
 
+    @overload
+    def explain(self, key: SupportsIndex, /) -> "explain_lib.RowOrigin": ...
+
+    @overload
+    def explain(self, batch: AnyBatch, /) -> "tuple[explain_lib.RowOrigin | None, ...]": ...
+
+    def explain(self, asked: Any, /) -> Any:
+        """Answers where a row came from, given its key, or where the rows of a batch came from [B].
+
+        It changes nothing, and costs much the same for any number of steps stored.
+
+        Args:
+            asked: The key of a step; or a batch that this buffer has drawn, for the steps that its windows start from.
+
+        Returns:
+            Of a key, a RowOrigin: stream, episode, step, age, draws, priority. Of a batch a tuple of them, with None
+            for what is not stored any more.
+
+        Raises:
+            UnknownKeyError: No step of that key is stored.
+            ArgumentTypeError: It is neither an integer nor a batch.
+
+        >>> import relive
+        >>> buffer = relive.RingReplayBuffer(10, seed=0)
+        >>> keys = buffer.add_episode(range(4), [0, 1, 0], [0.0, 0.0, 1.0], terminated=True)
+        >>> print(buffer.explain(2))
+        key 2: step 2 of 3, episode from key 0, stream 0, TERMINATED, slot 2, age 0, eligible, probability 0.333333
+        >>> [origin.step for origin in buffer.explain(buffer.sample(4)) if origin]
+        [1, 0, 0, 0]
+        """
+        if isinstance(asked, AnyBatch):
+            return explain_lib.rows(self._history.timeline, self._anchors, asked.keys)
+        try:
+            key = operator.index(asked)
+        except TypeError:
+            raise errors.ArgumentTypeError(
+                f"explain must be given a key or a batch, got {checks.shown(asked)}"
+            ) from None
+        self._stored_slots(key)
+        return explain_lib.rows(self._history.timeline, self._anchors, np.array([key]))[0]
+
     def clear(self) -> None:
         """Forgets every step and every open episode.
 
         Keys and the counters of `get_stats` go on, as does the largest priority so far; the generator is not reset.
         """
         self._gathers.finish()
+        if self._journal is not None:
+            self._journal.clear()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Takes every row away."""
         self._anchors.forgetting(self._history.timeline.alive_slots())
         self._history.clear()
 

@@ -3,6 +3,9 @@
 import dataclasses
 
 from relive import eligibility
+from relive import states
+
+_COUNTS = ("inserted", "sampled", "spliced_episodes", "stale_keys")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -26,6 +29,20 @@ class Counters:
     def __len__(self) -> int:
         """Answers how many anchors may be drawn now."""
         return len(self.eligible)
+
+    def values(self) -> dict[str, int]:
+        """Answers the counts by name."""
+        return {name: getattr(self, name) for name in _COUNTS}
+
+    def check_values(self, given: states.Given) -> None:
+        """Raises CheckpointError if those are no counts."""
+        for name in _COUNTS:
+            given.integer(name)
+
+    def restore(self, given: states.Given) -> None:
+        """Goes on from those counts."""
+        for name in _COUNTS:
+            setattr(self, name, given.integer(name))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -76,6 +76,21 @@ class DrawLimit:
         if self._most is not None:
             self._times[slots] = 0
 
+    @property
+    def most(self) -> int | None:
+        """How often an anchor may be drawn; None for any number of times."""
+        return self._most
+
+    def times(self, slots: Ints) -> Ints:
+        """Answers how often the anchors in `slots` [k] were drawn; there must be a limit."""
+        return self._times[slots]
+
+    def restore(self, slots: Ints, times: Ints, num_spent: int) -> None:
+        """Says how often the anchors in `slots` [k] were drawn, and how many have retired so far."""
+        if self._most is not None:
+            self._times[slots] = times
+        self.num_spent = num_spent
+
     def check(self, eligible: eligibility.Eligibility) -> None:
         """Raises CorruptionError if an anchor was drawn too often, or has retired too early or not at all."""
         if self._most is None:

@@ -64,6 +64,10 @@ class Eligibility(derived.Derived):
         """Forgets all about `slots`, which are distinct: other rows come there. Answers what ceased to be eligible."""
         return self._change(slots, np.zeros(len(slots), np.uint8))[1]
 
+    def restore(self, slots: Ints, facts: npt.NDArray[np.uint8]) -> None:
+        """Says which facts hold of `slots` [k], of which nothing is known yet."""
+        self._change(slots, facts)
+
     # Of one anchor, in plain numbers: `relive bench --workload add`.
 
     def set_readable(self, slot: int) -> bool:

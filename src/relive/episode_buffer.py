@@ -14,7 +14,8 @@ import asyncio
 from collections.abc import AsyncIterator
 import contextlib
 import math
-from typing import Generic, TypeVar
+import os
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 
@@ -25,14 +26,32 @@ from relive import episode_stats
 from relive import episode_store
 from relive import errors
 from relive import gate
+from relive import later
 from relive import limiters
 from relive import n_step
+from relive import persistence
+from relive import states
+
+if TYPE_CHECKING:
+    from relive import checkpoint
+    from relive import codecs
+    from relive import episode_journal
+    from relive import episode_state
+    from relive import explain as explain_lib
+    from relive import journal as journal_lib
+else:
+    checkpoint = later.module("relive.checkpoint")
+    codecs = later.module("relive.codecs")
+    episode_journal = later.module("relive.episode_journal")
+    episode_state = later.module("relive.episode_state")
+    explain_lib = later.module("relive.explain")
+    journal_lib = later.module("relive.journal")
 
 Obs = TypeVar("Obs")
 Act = TypeVar("Act")
 
 
-class EpisodeReplayBuffer(Generic[Obs, Act]):
+class EpisodeReplayBuffer(persistence.Journaled, Generic[Obs, Act]):
     """Stores the episodes of many agents and answers n-step samples, uniform over all complete transitions.
 
     Observations and actions may be any objects. Arrays, built-in containers and dataclasses are copied in and out;
@@ -65,6 +84,8 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
     >>> asyncio.run(main())
     1.0
     """
+
+    _SETTINGS = ("max_transitions", "max_episodes", "limiter")
 
     def __init__(
         self,
@@ -102,9 +123,15 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
         self._gate.refuse_if_closed()
         if not isinstance(agent_id, str):
             raise errors.ArgumentTypeError(f"agent_id must be a string, got {checks.shown(agent_id)}")
-        episode_id = self._store.start(agent_id)
+        if type(agent_id) is not str:
+            agent_id = "".join(agent_id)  # Of a subclass, such as numpy's, files know nothing.
+        episode = self._store.new_episode(agent_id)
+        if self._journal is not None:
+            self._journal.start(episode)
+        self._store.start(episode)
+        self._settle()
         self._gate.wake()
-        return episode_id
+        return episode.episode_id
 
     async def append_observation_action_reward(
         self, episode_id: str, observation: Obs, action: Act, reward: float
@@ -173,7 +200,12 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
     ) -> None:
         """Does what `end_episode` does, and raises what it raises, as a plain call."""
         self._gate.refuse_if_closed()
-        self._store.end(episode_id, copies.copied(final_observation), status)
+        final_observation = copies.copied(final_observation)
+        if self._journal is not None:
+            self._store[episode_id].check_can_end(status)
+            self._journal.end(episode_id, final_observation, status)
+        self._store.end(episode_id, final_observation, status)
+        self._settle()
         self._gate.wake()
 
     def episode(self, agent_id: str) -> contextlib.AbstractAsyncContextManager["EpisodeWriter[Obs, Act]"]:
@@ -191,8 +223,7 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
             yield EpisodeWriter(self, episode_id)
         finally:
             if episode_id in self._store.open:
-                self._store.abort(episode_id)
-                self._gate.wake()
+                self._abort(episode_id)
 
     # Drawing.
 
@@ -245,6 +276,130 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
         """
         return self._store.draw(batch_size, self._rng)
 
+    # To outlive the process.
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The generator of the draws."""
+        return self._rng
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        codec: "codecs.Codec | None" = None,
+        keep: int = 1,
+        progress: persistence.Progress | None = None,
+    ) -> None:
+        """Saves the buffer as a directory, or as a new one in the place of an older.
+
+        It is built beside, synced to the disk, and renamed: whoever reads `path` finds the old one or the new one,
+        whole, whatever happens meanwhile. Everything is encoded twice, and takes memory for one chunk of 16 MiB.
+
+        Args:
+            path: The directory: one that is not there, is empty, or is a checkpoint.
+            codec: What makes bytes of observations and actions; a PlainCodec if None.
+            keep: How many checkpoints stay: this one at `path`, those before it at `path.1`, `path.2` and so on.
+            progress: Called now and then with the bytes written so far and the bytes there are.
+
+        Raises:
+            ArgumentError: `path` is something else than a checkpoint, or `keep` is not an integer of at least 1.
+            CheckpointError: It could not be written, somebody else is writing it, or something cannot be saved: an
+                object that the codec does not know.
+        """
+        checkpoint.save(self._whole_state(codec=codecs.checked(codec)), path, keep=keep, progress=progress)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        codec: "codecs.Codec | None" = None,
+        progress: persistence.Progress | None = None,
+        **instead: Any,
+    ) -> Self:
+        """Answers the buffer that was saved at `path`.
+
+        Args:
+            path: The directory.
+            codec: The one that it was saved with; a PlainCodec if None.
+            progress: Called now and then with the bytes read so far and the bytes there are.
+            instead: Arguments of the constructor in the place of the saved ones: a limiter of a class of your own is
+                not in the checkpoint.
+
+        Raises:
+            CheckpointError: There is no checkpoint, it is damaged, or of another class, codec or a newer version.
+        """
+        codec = codecs.checked(codec)
+        with checkpoint.opened(path, progress=progress) as state:
+            return cls._made(state, instead, codec=codec)
+
+    def state_dict(self, *, codec: "codecs.Codec | None" = None) -> states.State:
+        """Answers what `save` would save, as one dict of JSON values, and of arrays by name under "arrays".
+
+        Nothing in it is shared with the buffer.
+
+        Raises:
+            CheckpointError: Something cannot be saved.
+        """
+        return self._state_in_memory(codec=codecs.checked(codec))
+
+    def load_state_dict(self, state: states.State, *, codec: "codecs.Codec | None" = None) -> None:
+        """Makes the buffer what it was when it answered that state, which is left as it is and not shared.
+
+        The settings must be those of the state. Who wrote to an episode that is not in it gets UnknownEpisodeError.
+
+        Raises:
+            CheckpointError: That is no state of such a buffer. Nothing has changed.
+        """
+        self._put(state, codec=codecs.checked(codec))
+
+    def _setting(self, name: str) -> Any:
+        return self._limited.limiter if name == "limiter" else getattr(self._store, name)
+
+    def _state(self, **options: Any) -> states.State:
+        return episode_state.taken(self._store, **options)
+
+    def _base_state(self, **options: Any) -> states.State:
+        return episode_state.taken(self._store.without_episodes(), **options)
+
+    def _restore(self, given: states.Given, *, is_new: bool, **options: Any) -> None:
+        self._store.become(episode_state.made(given, store=self._store, **options))
+        self._gate.wake()
+
+    def attach(self, journal: "journal_lib.Journal", *, codec: "codecs.Codec | None" = None) -> None:
+        """Writes to a journal from now on: each step, start, end and `clear` just before it happens.
+
+        A new journal begins with all that is stored now. One that holds something goes on after it: the buffer must be
+        what `recover` has answered. Draws are not written.
+
+        Args:
+            journal: An open one that no buffer writes to. While it is attached, a call that it cannot write raises
+                CheckpointError, and nothing has changed.
+            codec: What makes bytes of observations and actions; a PlainCodec if None.
+
+        Raises:
+            ArgumentError: A journal is attached already, or this one holds something else than the buffer.
+            CheckpointError: It could not be written, or the codec does not know an object.
+        """
+        self._attach(journal, codec=codecs.checked(codec))
+
+    def detach(self) -> None:
+        """Stops writing to the journal, which stays open; does nothing if there is none."""
+        super().detach()
+        self._store.evicted = None
+
+    def _written(self) -> tuple[int, ...]:
+        stats = self._store.stats()
+        counts = (stats.appended, stats.evicted_episodes, stats.evicted_transitions, stats.total_episodes)
+        return (*counts, stats.in_progress, stats.completed, stats.truncated, stats.aborted)
+
+    def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> persistence.Bound:
+        return episode_journal.EpisodeJournal(journal, self._store, replay, **options)
+
+    def _replay(self, **options: Any) -> persistence.Replay:
+        return episode_journal.Replay(self._store, **options)
+
     # Everything else.
 
     def close(self) -> None:
@@ -259,11 +414,22 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
         """Answers what is stored and what has happened so far. O(open episodes)."""
         return self._store.stats()
 
+    def explain(self, sample: n_step.ReplaySample[Obs, Act]) -> "explain_lib.SampleOrigin":
+        """Answers where a sample of this buffer came from, and what has become of its episode. O(episodes).
+
+        Raises:
+            ArgumentTypeError: `sample` is no ReplaySample.
+        """
+        checks.instance("sample", sample, n_step.ReplaySample)
+        return explain_lib.sample(self._store, sample)
+
     def clear(self) -> None:
         """Forgets every episode, open ones too: their writers get UnknownEpisodeError.
 
         The counters of `get_stats` that count since the beginning go on, and the generator is not reset.
         """
+        if self._journal is not None:
+            self._journal.clear()
         self._store.clear()
         self._gate.wake()
 
@@ -298,8 +464,25 @@ class EpisodeReplayBuffer(Generic[Obs, Act]):
         return copies.copied(observation), copies.copied(action), reward
 
     def _append(self, episode_id: str, step: tuple[Obs, Act, float]) -> None:
+        if self._journal is not None:
+            self._store[episode_id].check_is_open()
+            self._journal.append(episode_id, *step)
         self._store.append(episode_id, *step)
+        self._settle()
         self._gate.wake()
+
+    def _abort(self, episode_id: str) -> None:
+        """Ends an open episode of which nobody knows what followed its last step."""
+        if self._journal is not None:
+            self._journal.abort(episode_id)
+        self._store.abort(episode_id)
+        self._settle()
+        self._gate.wake()
+
+    def _settle(self) -> None:
+        """Lets the journal hear of what was evicted."""
+        if self._journal is not None:
+            self._journal.settle()
 
     def _sample(self, batch_size: int, n: int, gamma: float) -> list[n_step.ReplaySample[Obs, Act]]:
         draws = self._draw(batch_size)

@@ -9,7 +9,7 @@ one is never evicted under its writer, and one that has just ended stays until t
 """
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 import itertools
 import math
 import operator
@@ -37,15 +37,13 @@ class EpisodeStore(Generic[Obs, Act]):
     """Episodes by id, within limits."""
 
     def __init__(self, max_transitions: int | None, max_episodes: int | None) -> None:
-        self.max_transitions = max_transitions
-        self.max_episodes = max_episodes
-        self._most_transitions = math.inf if max_transitions is None else max_transitions
-        self._most_episodes = math.inf if max_episodes is None else max_episodes
-        self._most_finished = max(self._most_transitions, _FINISHED_AT_LEAST)
+        self.set_limits(max_transitions, max_episodes)
         self.inserted = 0
         self.sampled = 0
         self._evicted_episodes = 0
         self._evicted_transitions = 0
+        self.evicted: Callable[[episode_lib.Episode[Obs, Act]], None] | None = None
+        """Hears of each episode that goes to make room, if somebody is there."""
         self.clear()
 
     def clear(self) -> None:
@@ -66,6 +64,10 @@ class EpisodeStore(Generic[Obs, Act]):
         """Answers whether this very episode is stored."""
         return self._episodes.get(episode.episode_id) is episode
 
+    def has(self, episode_id: str) -> bool:
+        """Answers whether an episode of that id is stored."""
+        return episode_id in self._episodes
+
     def __getitem__(self, episode_id: str) -> episode_lib.Episode[Obs, Act]:
         """Answers the episode of that id.
 
@@ -77,17 +79,19 @@ class EpisodeStore(Generic[Obs, Act]):
         except (KeyError, TypeError):
             raise errors.UnknownEpisodeError(f"episode {episode_id} not found") from None
 
-    def start(self, agent_id: str) -> str:
-        """Opens an episode and answers its id."""
+    def new_episode(self, agent_id: str) -> episode_lib.Episode[Obs, Act]:
+        """Answers an episode of that agent, which is not in the store yet."""
+        return episode_lib.Episode(episode_id=str(uuid.uuid4()), agent_id=agent_id)
+
+    def start(self, episode: episode_lib.Episode[Obs, Act]) -> None:
+        """Takes in an episode that is open and has no step."""
         while len(self._episodes) >= self._most_episodes and len(self.finished):
             self._evict()
-        episode: episode_lib.Episode[Obs, Act] = episode_lib.Episode(episode_id=str(uuid.uuid4()), agent_id=agent_id)
         self._episodes[episode.episode_id] = episode
         self.open[episode.episode_id] = episode
         self._started[episode.episode_id] = time.monotonic()
         self._statuses[episode.status] += 1
-        self._agents[agent_id] += 1
-        return episode.episode_id
+        self._agents[episode.agent_id] += 1
 
     def append(self, episode_id: str, observation: Obs, action: Act, reward: float) -> None:
         """Appends a step to an open episode; see Episode.append_observation_action_reward for what it raises."""
@@ -149,6 +153,83 @@ class EpisodeStore(Generic[Obs, Act]):
                     f"_draw must answer start steps in [0, {len(episode)}) of episode {episode.episode_id}, got {start}"
                 )
         return pairs
+
+    # As a whole.
+
+    def __iter__(self) -> Iterator[episode_lib.Episode[Obs, Act]]:
+        """Gives the episodes in the order in which they started."""
+        return iter(self._episodes.values())
+
+    def growing(self) -> Iterator[episode_lib.Episode[Obs, Act]]:
+        """Gives the open episodes that have a transition, in the order that decides which of them is drawn."""
+        return iter(self._open_counts)
+
+    def counts(self) -> dict[str, int]:
+        """Answers what is counted since the beginning, by name."""
+        return {
+            "inserted": self.inserted,
+            "sampled": self.sampled,
+            "evicted_episodes": self._evicted_episodes,
+            "evicted_transitions": self._evicted_transitions,
+        }
+
+    def fill(
+        self,
+        episodes: Iterable[episode_lib.Episode[Obs, Act]],
+        finished: Iterable[episode_lib.Episode[Obs, Act]],
+        growing: Iterable[episode_lib.Episode[Obs, Act]],
+        started: Iterable[float],
+        counts: Mapping[str, int],
+    ) -> None:
+        """Puts episodes into a store that has none.
+
+        Args:
+            episodes: In the order in which they started.
+            finished: Those that are not open, in the order in which they finished.
+            growing: The open ones that have a transition, in the order that `growing` gives.
+            started: When the open ones started, by the monotonic clock.
+            counts: As `counts` answers them.
+        """
+        for episode in episodes:
+            self._episodes[episode.episode_id] = episode
+            self._statuses[episode.status] += 1
+            self._agents[episode.agent_id] += 1
+            if episode.status == "IN_PROGRESS":
+                self.open[episode.episode_id] = episode
+        self._started = dict(zip(self.open, started, strict=True))
+        for episode in finished:
+            self.finished.append(episode, len(episode))
+        for episode in growing:
+            self._open_counts.put(episode, len(episode))
+        self.inserted, self.sampled = counts["inserted"], counts["sampled"]
+        self._evicted_episodes = counts["evicted_episodes"]
+        self._evicted_transitions = counts["evicted_transitions"]
+
+    def without_episodes(self) -> "EpisodeStore[Obs, Act]":
+        """Answers a store of the same limits that has none, and has counted what this one has."""
+        answer: EpisodeStore[Obs, Act] = EpisodeStore(self.max_transitions, self.max_episodes)
+        answer.fill((), (), (), (), self.counts())
+        return answer
+
+    def become(self, other: "EpisodeStore[Obs, Act]") -> None:
+        """Takes over all that the other has, which nobody may use any more."""
+        vars(self).update(vars(other))
+
+    def forget_oldest(self, episode_id: str) -> None:
+        """Evicts the episode that finished first, if it has that id."""
+        if len(self.finished) and self.finished[0].episode_id == episode_id:
+            self._evict()
+
+    def set_evicted(self, episodes: int, transitions: int) -> None:
+        """Says how much was evicted so far, also before what is here came."""
+        self._evicted_episodes, self._evicted_transitions = episodes, transitions
+
+    def set_limits(self, max_transitions: int | None, max_episodes: int | None) -> None:
+        """Sets the limits; what is beyond them goes when something else needs its place."""
+        self.max_transitions, self.max_episodes = max_transitions, max_episodes
+        self._most_transitions = math.inf if max_transitions is None else max_transitions
+        self._most_episodes = math.inf if max_episodes is None else max_episodes
+        self._most_finished = max(self._most_transitions, _FINISHED_AT_LEAST)
 
     def stats(self) -> episode_stats.EpisodeBufferStats:
         """Answers what is stored and what has happened. O(open episodes)."""
@@ -231,6 +312,8 @@ class EpisodeStore(Generic[Obs, Act]):
     def _evict(self) -> None:
         """Forgets the episode that finished first. O(1) amortised."""
         episode = self.finished.popleft()
+        if self.evicted is not None:
+            self.evicted(episode)
         del self._episodes[episode.episode_id]
         self._statuses[episode.status] -= 1
         self._agents[episode.agent_id] -= 1

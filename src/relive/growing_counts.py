@@ -13,7 +13,7 @@ so it is also a uniform unit of its item. Growing costs O(1), a draw O(1) expect
 """
 
 import bisect
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 import itertools
 from typing import Generic, TypeVar
 
@@ -66,6 +66,15 @@ class GrowingCounts(Generic[T]):
         else:
             self._place(item, 1)
         self.total += 1
+
+    def put(self, item: T, count: int) -> None:
+        """Takes in an item that is new with `count` >= 1 units: in the order of `iter`, all stand as they stood."""
+        self._place(item, count)
+        self.total += count
+
+    def __iter__(self) -> Iterator[T]:
+        """Gives the items as they stand, shelf by shelf."""
+        return itertools.chain.from_iterable(shelf.items for shelf in self._shelves)
 
     def pop(self, item: T) -> int:
         """Takes `item` out and answers how many units it had. O(1)."""

@@ -1,6 +1,7 @@
 import gc
 import weakref
 
+import hypothesis
 from hypothesis import stateful
 from hypothesis import strategies as st
 import numpy as np
@@ -115,3 +116,21 @@ def test_what_has_left_is_forgotten() -> None:
     del thing
     gc.collect()
     assert left() is None
+
+
+@hypothesis.given(steps=st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans()), max_size=60))
+def test_items_put_in_their_order_stand_as_they_stood(steps: list[tuple[str, bool]]) -> None:
+    """So that the same draws follow."""
+    counts: growing_counts.GrowingCounts[str] = growing_counts.GrowingCounts()
+    for item, grows in steps:
+        if grows:
+            counts.grow(item)
+        else:
+            counts.pop(item)
+    copy: growing_counts.GrowingCounts[str] = growing_counts.GrowingCounts()
+    for item in counts:
+        copy.put(item, counts[item])
+    copy.check()
+    assert (list(copy), copy.total) == (list(counts), counts.total)
+    if counts.total:
+        assert copy.draw(50, np.random.default_rng(0)) == counts.draw(50, np.random.default_rng(0))

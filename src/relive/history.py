@@ -8,17 +8,21 @@ the tail of the episode.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+import functools
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from relive import flags
+from relive import history_state
 from relive import row_bytes
 from relive import schema as schema_lib
+from relive import states
 from relive import storage as storage_lib
 from relive import tails as tails_lib
 from relive import timeline as timeline_lib
+from relive import timeline_state
 
 Array: TypeAlias = npt.NDArray[Any]
 Columns: TypeAlias = dict[str, Array]
@@ -262,6 +266,36 @@ class History:
         Zeros where an episode terminated and nobody gave it: nothing is to be bootstrapped from it.
         """
         return self._tails.read(handles)
+
+    def state(self, kept: timeline_state.TimelineState) -> states.State:
+        """Answers what a checkpoint keeps of those rows: what lies in the storage when it is asked for."""
+        arrays: dict[str, Array | states.Column] = dict(kept.arrays())
+        if self._storage is not None:
+            arrays |= {f"final/{path}": column for path, column in self.tails(kept.handles[kept.has_tail]).items()}
+            for path, field in self.schema.fields.items():
+                shape = (len(kept), *field.shape)
+                arrays[f"rows/{path}"] = states.Gathered(shape, field.dtype, functools.partial(self._part, path))
+        return {**kept.values(), "arrays": arrays}
+
+    def _part(self, path: str, start: int, stop: int) -> Array:
+        """Answers a field of the rows from the `start`-th oldest one on."""
+        slots = self.timeline.slots(np.arange(start, stop) + self.timeline.oldest_key)
+        return self.storage.read(slots, (path,))[path]
+
+    def restore(self, state: history_state.HistoryState) -> None:
+        """Takes the place of what it was; the storage is that of the state's schema, if it has one.
+
+        Raises:
+            CheckpointError: A column turns out to be damaged. There is no row any more.
+        """
+        self.clear()
+        kept = state.timeline
+        for start, stop in states.chunks(len(kept), len(kept) * self.schema.nbytes) if state.rows else ():
+            slots = self.timeline.slots(kept.keys[start:stop])
+            self.storage.write(slots, {path: column.read(start, stop) for path, column in state.rows.items()})
+        handles = self.timeline.restore(kept)
+        if state.final:
+            self._tails.restore(handles[kept.has_tail], state.final)
 
     @property
     def nbytes(self) -> int:

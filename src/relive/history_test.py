@@ -58,7 +58,7 @@ def test_bytes_are_those_of_the_columns_the_tails_and_the_timeline() -> None:
     made.append_episode(
         0, rows, made.schema.observation_rows("", {"x": [[0.0, 1.0]], "y": [1]}, (1,)), is_terminated=True
     )
-    assert made.nbytes == 4 * row + (3 + made.timeline.episodes.room) * tail + made.timeline.nbytes
+    assert made.nbytes == 4 * row + (3 + 1) * tail + made.timeline.nbytes, "and an ended one"
 
 
 def test_an_observation_that_differs_in_one_of_its_blocks_alone_splices() -> None:

@@ -1,7 +1,7 @@
 """A set of numbers 0 .. capacity - 1 from which uniform draws cost O(1).
 
     numbers      7 2 9 4 | - - - -      what is in, densely, in no order
-    positions    . . 1 . 3 . . 0 . 2    where each number stands among them, negative if it is out
+    positions    . . 2 . 4 . . 1 . 3    where each number stands among them, counted from 1; at most 0 if it is out
 
 Taking out fills the holes with the numbers that stood last, so that what is in stays dense.
 
@@ -132,7 +132,7 @@ class IndexSet:
         self._require_range(numbers)
         if self._arrays is None:
             return (numbers - self._first) % self._capacity < self._count
-        return self._arrays.positions[numbers] >= 0
+        return self._arrays.positions[numbers] > 0
 
     def numbers(self) -> Ints:
         """Answers what is in [count], in no order that means anything, as a copy."""
@@ -158,6 +158,27 @@ class IndexSet:
         """Takes everything out, and makes do with an interval again."""
         self._count = 0
         self._arrays = None
+
+    @property
+    def is_interval(self) -> bool:
+        """Whether a first number and a count say it all."""
+        return self._arrays is None
+
+    def restore(self, numbers: Ints, is_interval: bool) -> None:
+        """Holds just those numbers [k], in the order in which `numbers` answered them.
+
+        Args:
+            numbers: What is in.
+            is_interval: What `is_interval` answered then.
+
+        Raises:
+            OutOfRangeError: A number is not in [0, capacity). Nothing is in.
+            ArgumentError: A number is given twice. Nothing is in.
+        """
+        self.clear()
+        self.add(numbers)
+        if not is_interval and self._arrays is None:
+            self._arrays = _Arrays(self._capacity, numbers)
 
     def check(self) -> None:
         """Recounts. O(capacity).
@@ -190,33 +211,36 @@ class IndexSet:
 
 
 class _Arrays:
-    """The two arrays of a set of any numbers; how many are in, the set knows."""
+    """The two arrays of a set of any numbers; how many are in, the set knows.
+
+    They are zeros where nothing was ever in, so that a large capacity alone takes no memory.
+    """
 
     def __init__(self, capacity: int, members: Ints) -> None:
         dtype = _dtype_for(capacity)
         self.numbers: npt.NDArray[np.int32 | np.int64] = np.zeros(capacity, dtype)
-        self.positions: npt.NDArray[np.int32 | np.int64] = np.full(capacity, -1, dtype)
+        self.positions: npt.NDArray[np.int32 | np.int64] = np.zeros(capacity, dtype)
         self.add(0, members)
 
     def add(self, count: int, numbers: Ints) -> None:
         """Puts `numbers` [k] behind the `count` that are in."""
-        is_in = self.positions[numbers] >= 0
+        is_in = self.positions[numbers] > 0
         if is_in.any():
             row = int(is_in.argmax())
             raise errors.ArgumentError(f"numbers must not be in the set, got {numbers[row]} in row {row}")
         end = count + len(numbers)
-        ranks = np.arange(count, end)
+        ranks = np.arange(count + 1, end + 1)
         self.positions[numbers] = ranks
         # A number given twice now has the later of its two positions.
         if (self.positions[numbers] != ranks).any():
-            self.positions[numbers] = -1
+            self.positions[numbers] = 0
             raise errors.ArgumentError(f"numbers must be distinct, got {checks.shown(numbers)}")
         self.numbers[count:end] = numbers
 
     def remove(self, count: int, numbers: Ints) -> None:
         """Takes `numbers` [k] out of the `count` that are in."""
         holes = self.positions[numbers]
-        is_out = holes < 0
+        is_out = holes <= 0
         if is_out.any():
             row = int(is_out.argmax())
             raise errors.ArgumentError(f"numbers must be in the set, got {numbers[row]} in row {row}")
@@ -229,19 +253,21 @@ class _Arrays:
         left = count - len(numbers)
         # Of those that stood last some are out themselves; the others are exactly as many as the holes before them.
         last = self.numbers[left:count]
-        movers = last[self.positions[last] >= 0]
-        holes = holes[holes < left]
-        self.numbers[holes] = movers
+        movers = last[self.positions[last] > 0]
+        holes = holes[holes <= left]
+        self.numbers[holes - 1] = movers
         self.positions[movers] = holes
 
     def check(self, count: int) -> None:
         """Raises CorruptionError if the arrays are not those of `count` numbers."""
-        is_wrong = self.positions[self.numbers[:count]] != np.arange(count)
+        is_wrong = self.positions[self.numbers[:count]] != np.arange(1, count + 1)
         if is_wrong.any():
             rank = int(is_wrong.argmax())
             number = self.numbers[rank]
-            raise errors.CorruptionError(f"number {number} must stand at {rank}, found it at {self.positions[number]}")
-        found = np.count_nonzero(self.positions >= 0)
+            raise errors.CorruptionError(
+                f"number {number} must stand at {rank}, found it at {self.positions[number] - 1}"
+            )
+        found = np.count_nonzero(self.positions > 0)
         if found != count:
             raise errors.CorruptionError(f"a set must have as many positions as numbers, {count}, found {found}")
 

@@ -387,12 +387,40 @@ def test_the_audit_says_what_is_wrong() -> None:
 
     slots = in_arrays(4, 0, 1, 2)
     assert slots._arrays is not None
-    slots._arrays.positions[slots._arrays.numbers[1]] = 3
+    slots._arrays.positions[slots._arrays.numbers[1]] = 4
     with pytest.raises(errors.CorruptionError, match=r"^number \d must stand at 1, found it at 3$"):
         slots.check()
 
     slots = in_arrays(4, 0, 1, 2)
     assert slots._arrays is not None
-    slots._arrays.positions[3] = 0
+    slots._arrays.positions[3] = 1
     with pytest.raises(errors.CorruptionError, match="^a set must have as many positions as numbers, 3, found 4$"):
+        slots.check()
+
+
+@hypothesis.given(numbers=st.permutations(range(5)), count=st.integers(0, 5), is_interval=st.booleans())
+def test_what_is_restored_stands_as_it_stood(numbers: list[int], count: int, is_interval: bool) -> None:
+    if is_interval:
+        numbers = [(numbers[0] + rank) % 5 for rank in range(count)]
+    slots = index_set.IndexSet(5)
+    slots.add(np.array([4, 1]))
+    slots.restore(np.array(numbers[:count], np.int64), is_interval)
+    slots.check()
+    assert slots.is_interval is is_interval
+    assert slots.numbers().tolist() == numbers[:count]
+    again = index_set.IndexSet(5)
+    again.restore(slots.numbers(), slots.is_interval)
+    for number in numbers[:count][::2]:
+        slots.remove(np.array([number]))
+        again.remove(np.array([number]))
+        assert slots.numbers().tolist() == again.numbers().tolist()
+
+
+def test_what_cannot_be_restored_leaves_nothing() -> None:
+    for numbers, error in (([1, 5], errors.OutOfRangeError), ([2, 2], errors.ArgumentError)):
+        slots = index_set.IndexSet(5)
+        slots.add(np.array([0]))
+        with pytest.raises(error):
+            slots.restore(np.array(numbers), False)
+        assert len(slots) == 0
         slots.check()

@@ -12,7 +12,7 @@ finds only items that fit each other.
 
 from collections.abc import Mapping
 import dataclasses
-from typing import Any, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,14 @@ from relive import errors
 from relive import fitting
 from relive import item_cuts
 from relive import item_store
+from relive import later
+from relive import persistence
+from relive import states
+
+if TYPE_CHECKING:
+    from relive import item_state
+else:
+    item_state = later.module("relive.item_state")
 
 StorageUnit = item_cuts.StorageUnit
 Array: TypeAlias = npt.NDArray[Any]
@@ -50,7 +58,7 @@ class ItemBufferStats:
     dropped: int
 
 
-class ItemReplayBuffer:
+class ItemReplayBuffer(persistence.Persistent):
     """Stores the items of added batches, first in, first out, and answers batches of items drawn uniformly.
 
     A batch is a mapping of columns: arrays with a row for each time step. Every batch brings columns of the same names,
@@ -78,6 +86,8 @@ class ItemReplayBuffer:
     {'c': array([2, 3, 2, 3, 2, 3, 1]), 'seq_lens': array([2, 2, 2, 1])}
     """
 
+    _SETTINGS: ClassVar[tuple[str, ...]] = ("capacity", "storage_unit")
+
     def __init__(
         self,
         capacity: int,
@@ -91,11 +101,7 @@ class ItemReplayBuffer:
             raise errors.ArgumentError(f"storage_unit must be one of {units}, got {checks.shown(storage_unit)}")
         self._unit: StorageUnit = storage_unit
         self._rng = checks.generator("seed", seed)
-        self._store: item_store.Rows | item_store.Fragments
-        if storage_unit == "fragments":
-            self._store = item_store.Fragments(self._capacity)
-        else:
-            self._store = item_store.Rows(self._capacity)
+        self._store = self._new_store()
         self._rows: dict[str, Array] = {}
         """A column of no rows for each name: its dtype and the shape of a row; of the first add."""
         self._added = self._sampled = self._evicted = self._dropped = 0
@@ -109,6 +115,11 @@ class ItemReplayBuffer:
     def storage_unit(self) -> StorageUnit:
         """What an item is."""
         return self._unit
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The generator of the draws."""
+        return self._rng
 
     def add(self, columns: Mapping[str, npt.ArrayLike]) -> None:
         """Cuts the batch into items and stores a copy of each; the oldest items leave until there is room.
@@ -164,6 +175,27 @@ class ItemReplayBuffer:
             for name, row in self._rows.items()
         }
 
+    def _setting(self, name: str) -> Any:
+        return getattr(self, name)
+
+    def _state(self, **options: Any) -> states.State:
+        return {
+            "counters": {name: getattr(self, f"_{name}") for name in item_state.COUNTERS},
+            "columns": item_state.described(self._rows),
+            "arrays": self._store.state(),
+        }
+
+    def _restore(self, given: states.Given, *, is_new: bool, **options: Any) -> None:
+        kept = item_state.ItemState.of(given, self._unit, self._capacity)
+        store = self._new_store()
+        try:
+            store.fill(kept)
+        except (MemoryError, ValueError) as error:
+            raise errors.CheckpointError(f"there is no memory for the items: {error}") from error
+        self._store, self._rows = store, dict(kept.columns)
+        for name, count in kept.counters.items():
+            setattr(self, f"_{name}", count)
+
     def get_stats(self) -> ItemBufferStats:
         """Answers what is held and what has happened so far. O(columns)."""
         return ItemBufferStats(
@@ -204,6 +236,10 @@ class ItemReplayBuffer:
         return (
             f"<{type(self).__name__} of {self._store.items} {self._unit}, {len(self)} of {self._capacity} time steps>"
         )
+
+    def _new_store(self) -> item_store.Rows | item_store.Fragments:
+        is_ragged = self._unit == "fragments"
+        return item_store.Fragments(self._capacity) if is_ragged else item_store.Rows(self._capacity)
 
     def _is_lengths(self, name: str) -> bool:
         """Answers whether a column says how long items are; it then has a number an item, and is not stored."""

@@ -4,14 +4,21 @@ Both count capacity in time steps, evict the oldest items until a new one fits, 
 was checked: the columns are those of every add, and the items fit the capacity together.
 """
 
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from relive import counted_deque
 from relive import errors
+from relive import later
+from relive import states
+
+if TYPE_CHECKING:
+    from relive import item_state
+else:
+    item_state = later.module("relive.item_state")
 
 Array: TypeAlias = npt.NDArray[Any]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -50,9 +57,7 @@ class Rows:
     def add(self, columns: Mapping[str, Array], lengths: Ints) -> int:
         """Stores the items of the given lengths [items], at least 1 each, and answers how many left for them."""
         if not self._columns:
-            self._columns = {
-                name: np.zeros((self._capacity, *values.shape[1:]), values.dtype) for name, values in columns.items()
-            }
+            self._allocate(columns)
         rows = int(lengths.sum())
         evicted = self._evict(self.timesteps + rows - self._capacity)
         room = self._capacity - self._cursor
@@ -67,6 +72,12 @@ class Rows:
         self._cursor = (self._cursor + rows) % self._capacity
         self.timesteps += rows
         return evicted
+
+    def _allocate(self, columns: Mapping[str, Array]) -> None:
+        """Makes a ring for each column, for rows as those have."""
+        self._columns = {
+            name: np.zeros((self._capacity, *values.shape[1:]), values.dtype) for name, values in columns.items()
+        }
 
     def _evict(self, excess: int) -> int:
         """Takes the oldest items out until they had at least `excess` rows, and answers how many. O(excess)."""
@@ -87,6 +98,27 @@ class Rows:
         rows = np.repeat(self._starts[entries] - (ends - lengths), lengths) + np.arange(ends[-1])
         slots = rows % self._capacity
         return {name: column.take(slots, axis=0) for name, column in self._columns.items()}, lengths
+
+    def state(self) -> dict[str, Array | states.Gathered]:
+        """Answers the lengths of the items [items] and their rows, oldest first: what is there when they are read."""
+        first_slot = (self._cursor - self.timesteps) % self._capacity
+        arrays: dict[str, Array | states.Gathered] = {"lengths": _of_ring(self._lengths, self._oldest, self.items)}
+        for name, column in self._columns.items():
+            arrays[f"rows/{name}"] = _of_ring(column, first_slot, self.timesteps)
+        return arrays
+
+    def fill(self, kept: "item_state.ItemState") -> None:
+        """Takes in the items of a state; there is none yet."""
+        self._allocate({name: kept.columns[name] for name in kept.rows})
+        items, self.timesteps = len(kept.lengths), int(kept.lengths.sum())
+        for name, rows in kept.rows.items():
+            column = self._columns[name]
+            for start, stop in states.chunks(self.timesteps, column[: self.timesteps].nbytes):
+                column[start:stop] = rows.read(start, stop)
+        self._starts[:items] = np.cumsum(kept.lengths) - kept.lengths
+        self._lengths[:items] = kept.lengths
+        self._next = items
+        self._cursor = self.timesteps % self._capacity
 
     def clear(self) -> None:
         """Forgets every item."""
@@ -112,6 +144,8 @@ class Fragments:
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._deque: counted_deque.CountedDeque[dict[str, Array]] = counted_deque.CountedDeque()
+        # Of no rows.
+        self._columns: Mapping[str, Array] = {}
         self.bytes = 0
 
     @property
@@ -126,6 +160,7 @@ class Fragments:
 
     def add(self, columns: Mapping[str, Array], lengths: Ints) -> int:
         """Stores the columns as one item of that length [1], and answers how many left for it."""
+        self._columns = self._columns or {name: values[:0].copy() for name, values in columns.items()}
         fragment = {name: values.copy() for name, values in columns.items()}
         before, steps = self.items, int(lengths[0])
         while self.timesteps + steps > self._capacity:
@@ -145,6 +180,29 @@ class Fragments:
         }
         return columns, lengths
 
+    def state(self) -> dict[str, Array | states.Gathered]:
+        """Answers how many rows each column of each item has [items, columns], and the rows, oldest first."""
+        fragments = list(self._deque)
+        lengths = np.zeros((len(fragments), len(self._columns)), np.int64)
+        arrays: dict[str, Array | states.Gathered] = {"lengths": lengths}
+        for place, (name, column) in enumerate(self._columns.items()):
+            parts = [fragment[name] for fragment in fragments]
+            lengths[:, place] = list(map(len, parts))
+            arrays[f"rows/{name}"] = _joined(column, parts, lengths[:, place])
+        return arrays
+
+    def fill(self, kept: "item_state.ItemState") -> None:
+        """Takes in the items of a state; there is none yet."""
+        self._columns = kept.columns
+        columns = {
+            name: list(item_state.pieces(rows, kept.lengths[:, place]))
+            for place, (name, rows) in enumerate(kept.rows.items())
+        }
+        for item, steps in enumerate(item_state.item_lengths(kept.lengths).tolist()):
+            fragment = {name: arrays[item] for name, arrays in columns.items()}
+            self._deque.append(fragment, steps)
+            self.bytes += _bytes(fragment)
+
     def clear(self) -> None:
         """Forgets every item."""
         self._deque = counted_deque.CountedDeque()
@@ -158,6 +216,31 @@ class Fragments:
         total = sum(map(_bytes, fragments))
         if total != self.bytes:
             raise errors.CorruptionError(f"the items have {total} bytes, counted as {self.bytes}")
+
+
+def _of_ring(ring: Array, first: int, count: int) -> states.Gathered:
+    """Answers `count` entries of a ring from one on, as a column."""
+
+    def read(start: int, stop: int) -> Array:
+        return ring.take(np.arange(first + start, first + stop) % len(ring), axis=0)
+
+    return states.Gathered((count, *ring.shape[1:]), ring.dtype, read)
+
+
+def _joined(column: Array, arrays: Sequence[Array], lengths: Ints) -> states.Gathered:
+    """Answers arrays of those lengths, with rows as `column` has them, one after the other, as a column."""
+    ends = np.cumsum(lengths)
+    begins = ends - lengths
+
+    def read(start: int, stop: int) -> Array:
+        first, last = np.searchsorted(ends, (start, stop - 1), side="right").tolist()
+        parts = [
+            array[max(start - begin, 0) : stop - begin]
+            for array, begin in zip(arrays[first : last + 1], begins[first : last + 1].tolist(), strict=True)
+        ]
+        return np.concatenate(parts, dtype=column.dtype)
+
+    return states.Gathered((int(lengths.sum()), *column.shape[1:]), column.dtype, read)
 
 
 def _bytes(fragment: Mapping[str, Array]) -> int:

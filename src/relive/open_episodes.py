@@ -177,6 +177,18 @@ class OpenEpisodes(derived.Derived):
         self._is_table_behind = False
         self._table.clear()
 
+    def restore(self, streams: Ints, handles: Ints, last_keys: Ints) -> None:
+        """Takes the episodes of the table with those handles [k] for those that are open, in `streams` [k]."""
+        self._num_turns = 0
+        self.handle[:] = -1
+        self.knows_next[:] = True
+        self.handle[streams] = handles
+        self.knows_next[streams] = self._table.has_tail[handles]
+        self._length[streams] = self._table.length[handles]
+        self._last_key[streams] = last_keys
+        self.count = len(streams)
+        self._is_table_behind = False
+
     def _catch_up(self) -> None:
         """Counts the rows of the turns."""
         self._length += self._num_turns

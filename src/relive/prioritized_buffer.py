@@ -1,5 +1,7 @@
 """PrioritizedReplayBuffer: n-step transitions drawn in proportion to their priorities."""
 
+from typing import Any, ClassVar
+
 import numpy as np
 
 from relive import limiters
@@ -51,6 +53,19 @@ class PrioritizedReplayBuffer(ring_buffer.RingReplayBuffer):
     ([0.25, 0.75], [1.0, 0.3333])
     """
 
+    _SETTINGS: ClassVar[tuple[str, ...]] = (
+        "capacity",
+        "schema",
+        "n_step",
+        "gamma",
+        "frame_stack",
+        "stack_padding",
+        "streams",
+        "limiter",
+        *prioritized_sampler.SETTINGS,
+        "max_times_sampled",
+    )
+
     def __init__(
         self,
         capacity: int,
@@ -93,3 +108,8 @@ class PrioritizedReplayBuffer(ring_buffer.RingReplayBuffer):
             max_times_sampled=max_times_sampled,
             seed=seed,
         )
+
+    def _setting(self, name: str) -> Any:
+        if name in prioritized_sampler.SETTINGS:
+            return self._prioritized_sampler("save").settings()[name]
+        return super()._setting(name)

@@ -1,7 +1,7 @@
 """PrioritizedSampler: draws in proportion to priorities, and weighs what it drew."""
 
 import math
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -10,12 +10,17 @@ from relive import checks
 from relive import errors
 from relive import samplers
 from relive import schedules
+from relive import states
 from relive import sum_tree
 
 Slots: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
 WeightNormalization: TypeAlias = Literal["batch", "buffer", "none"]
 NewPriority: TypeAlias = Literal["running", "live"]
+
+
+SETTINGS = ("alpha", "beta", "epsilon", "weight_normalization", "stratified", "new_priority")
+"""The arguments of PrioritizedSampler."""
 
 
 class PrioritizedSampler(samplers.Sampler):
@@ -94,6 +99,10 @@ class PrioritizedSampler(samplers.Sampler):
         if isinstance(self._beta, schedules.Schedule):
             return checks.number_of_at_least_zero("beta", self._beta.value(self._ticks))
         return self._beta
+
+    def settings(self) -> dict[str, Any]:
+        """Answers the arguments that make such a sampler, by name."""
+        return {name: getattr(self, f"_{name}") for name in SETTINGS}
 
     def priorities(self, slots: Slots) -> Floats:
         """Answers the raw priorities of the rows in `slots` [k]: what a row not rated yet would get, if it has none."""
@@ -257,6 +266,41 @@ class PrioritizedSampler(samplers.Sampler):
     def _weight_of(self, priority: float, alpha: float) -> float:
         """Answers what `_weights_of` does of one priority."""
         return float(self._weights_of(np.array([priority]), alpha)[0])
+
+    def _state(self, slots: Slots) -> states.State:
+        priorities = -self._negated[slots]
+        priorities[np.signbit(priorities)] = np.nan
+        values = {"ticks": self._ticks, "running_maximum": self._running_maximum}
+        return {**values, "arrays": {"priorities": priorities}}
+
+    def _check_state(self, given: states.Given, rows: int) -> None:
+        given.integer("ticks")
+        most = given.number("running_maximum", 1.0)
+        priorities = given.array("priorities", np.float64, (rows,))
+        rated = priorities[~np.isnan(priorities)]
+        if not (np.isfinite(rated) & (rated >= 0)).all() or np.signbit(rated).any():
+            raise errors.CheckpointError("array sampler/priorities must hold finite numbers of at least 0, and NaN")
+        if rated.max(initial=0.0) > most:
+            raise errors.CheckpointError(f"array sampler/priorities must hold at most running_maximum = {most}")
+        try:
+            # Without it new rows are weighed by what is stored, and what went may be too heavy for another alpha.
+            self._checked_weights(rated if self._stored else np.append(rated, most))
+        except errors.ArgumentError as error:
+            raise errors.CheckpointError(f"sampler cannot be as it was: {error}") from error
+
+    def _restore(self, given: states.Given, slots: Slots) -> None:
+        priorities = given.array("priorities", np.float64, (len(slots),))
+        is_rated = ~np.isnan(priorities)
+        self._ticks, self._running_maximum = given.integer("ticks"), given.number("running_maximum", 1.0)
+        self._negated[slots[is_rated]] = -priorities[is_rated]
+        if self._stored is not None:
+            self._stored.write(slots[is_rated], priorities[is_rated])
+        else:
+            self._weight_of_new = self._weight_of(self._running_maximum, self._alpha)
+        is_eligible = self.anchors.is_eligible(slots)
+        if not is_rated[is_eligible].all():
+            raise errors.CheckpointError("array sampler/priorities must hold a number for each eligible anchor")
+        self._tree.write(slots[is_eligible], self._weights_of(priorities[is_eligible], self._alpha))
 
     def check(self) -> None:
         """Raises CorruptionError if the tree does not hold the weights of the eligible anchors."""

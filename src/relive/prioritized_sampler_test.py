@@ -3,6 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import relive
 from relive import eligibility
 from relive import errors
 from relive import prioritized_sampler
@@ -414,3 +415,69 @@ def test_a_priority_of_minus_zero_is_one_of_zero() -> None:
     assert sampler.priorities(np.array([1, 2])).tolist() == [0.0, 1.0]
     sampler.added(np.array([1, 2]))
     assert sampler.priorities(np.array([1, 2])).tolist() == [0.0, 1.0]
+
+
+def state_of_three(**settings: Any) -> dict[str, Any]:
+    """The state of a buffer of three rows: priorities 2 and 1, and one that waits for its next observation."""
+    buffer = relive.PrioritizedReplayBuffer(4, seed=0, **settings)
+    keys = [buffer.add([0.0], 0, 0.0, [0.0] if t < 2 else None) for t in range(3)]
+    buffer.update_priorities(keys[:1], [2.0])
+    state: dict[str, Any] = buffer.state_dict()
+    return state
+
+
+def test_what_nobody_rated_is_kept_as_such() -> None:
+    state = state_of_three()
+    priorities = state["arrays"]["sampler/priorities"]
+    assert priorities[:2].tolist() == [2.0, 1.0]
+    assert np.isnan(priorities[2])
+    assert state["sampler"] == {"ticks": 0, "running_maximum": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("values", "priorities", "message"),
+    [
+        ({}, [2.0, -1.0, np.nan], "^array sampler/priorities must hold finite numbers of at least 0, and NaN$"),
+        ({}, [2.0, np.inf, np.nan], "^array sampler/priorities must hold finite numbers of at least 0, and NaN$"),
+        ({}, [2.0, -0.0, np.nan], "^array sampler/priorities must hold finite numbers of at least 0, and NaN$"),
+        ({}, [2.5, 1.0, np.nan], "^array sampler/priorities must hold at most running_maximum = 2.0$"),
+        ({}, [2.0, np.nan, 1.0], "^array sampler/priorities must hold a number for each eligible anchor$"),
+        (
+            {},
+            [2.0, 1.0],
+            "^array sampler/priorities must be of dtype float64 and shape",
+        ),
+        ({"running_maximum": 0.5}, [0.0, 0.0, 0.0], "^sampler/running_maximum must be a finite float of at least 1.0"),
+        (
+            {"running_maximum": 1e200},
+            [2.0, 1.0, 1.0],
+            "^sampler cannot be as it was: priority of row 3 ",
+        ),
+        (
+            {"running_maximum": 1e200},
+            [2.0, 1e190, 1.0],
+            "^sampler cannot be as it was: priority of row 1 ",
+        ),
+        ({"ticks": -1}, [2.0, 1.0, 1.0], "^sampler/ticks must be an integer in"),
+    ],
+)
+def test_what_no_sampler_can_be_is_refused(values: dict[str, Any], priorities: list[float], message: str) -> None:
+    state = state_of_three(alpha=2.0)
+    state["sampler"].update(values)
+    state["arrays"]["sampler/priorities"] = np.array(priorities)
+    with pytest.raises(errors.CheckpointError, match=message):
+        relive.PrioritizedReplayBuffer._made(state, {})
+
+
+@pytest.mark.parametrize("new_priority", ["running", "live"])
+def test_a_restored_sampler_gives_new_rows_what_the_other_gives(new_priority: Any) -> None:
+    state = state_of_three(new_priority=new_priority)
+    buffer = relive.PrioritizedReplayBuffer._made(state, {})
+    key = buffer.add([0.0], 0, 0.0, [0.0])
+    assert buffer.get_priorities([key]).tolist() == [2.0]
+    buffer.check()
+    state["arrays"]["sampler/priorities"][:] = 0.0
+    zeros = relive.PrioritizedReplayBuffer._made(state, {})
+    key = zeros.add([0.0], 0, 0.0, [0.0])
+    assert zeros.get_priorities([key]).tolist() == [2.0 if new_priority == "running" else 1.0]
+    zeros.check()

@@ -1,7 +1,7 @@
 """RingReplayBuffer: n-step transitions of the newest `capacity` steps, drawn uniformly."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -45,6 +45,19 @@ class RingReplayBuffer(column_buffer.ColumnReplayBuffer[batches_lib.TransitionBa
     >>> buffer.read([0, 3]).reward.round(6).tolist(), buffer.read([0, 3]).steps.tolist()
     ([5.23, 8.5], [3, 2])
     """
+
+    _SETTINGS: ClassVar[tuple[str, ...]] = (
+        "capacity",
+        "schema",
+        "n_step",
+        "gamma",
+        "frame_stack",
+        "stack_padding",
+        "streams",
+        "limiter",
+        "sampler",
+        "max_times_sampled",
+    )
 
     def __init__(
         self,
@@ -127,6 +140,10 @@ class RingReplayBuffer(column_buffer.ColumnReplayBuffer[batches_lib.TransitionBa
             ArgumentError: No transition can start at one of them, or another argument breaks its rule.
         """
         return self._read(self.window_for(n_step, gamma), keys, beta)
+
+    def _setting(self, name: str) -> Any:
+        of_window = name in ("n_step", "gamma", "frame_stack", "stack_padding")
+        return getattr(self._transitions, name) if of_window else super()._setting(name)
 
     def window_for(self, n_step: int | None, gamma: float | None) -> windows.TransitionWindow:
         """Answers what a sample is read with: the buffer's own window, with another n_step or gamma if given."""

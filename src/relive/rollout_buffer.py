@@ -8,7 +8,7 @@
 With S environments at once a reward is [S], every other shape has S in front too, and answers are [T, S, ...].
 """
 
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,15 +16,25 @@ import numpy.typing as npt
 from relive import checks
 from relive import errors
 from relive import fitting
+from relive import later
+from relive import persistence
 from relive import schema
+from relive import states
 from relive import trees
+
+if TYPE_CHECKING:
+    from relive import npy_header
+    from relive import settings
+else:
+    npy_header = later.module("relive.npy_header")
+    settings = later.module("relive.settings")
 
 Array: TypeAlias = npt.NDArray[Any]
 
 _BOOL = np.dtype(np.bool_)
 
 
-class RolloutBuffer:
+class RolloutBuffer(persistence.Persistent):
     """Stores the steps of one rollout, of one environment or of several side by side.
 
     The first `add` fixes shapes and dtypes, and whether rewards are numbers or arrays [S] of S environments. Then the
@@ -48,6 +58,9 @@ class RolloutBuffer:
     >>> rollout.arrays()["terminated"]
     array([False,  True, False])
     """
+
+    _SETTINGS: ClassVar[tuple[str, ...]] = ("max_steps",)
+    _DRAWS: ClassVar[bool] = False
 
     def __init__(self, max_steps: int) -> None:
         self._max_steps = checks.integer_of_at_least_one("max_steps", max_steps)
@@ -181,6 +194,42 @@ class RolloutBuffer:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._size} steps, max_steps={self._max_steps}>"
+
+    def _setting(self, name: str) -> Any:
+        return self._max_steps
+
+    def _state(self, **options: Any) -> states.State:
+        return {
+            "schema": settings.encoded(self._schema),
+            "environments": self._lead[0] if self._lead else None,
+            "value_dtype": npy_header.described(self._value_dtype),
+            "size": self._size,
+            "arrays": {f"rows/{path}": column[: self._size] for path, column in self._columns.items()},
+        }
+
+    def _restore(self, given: states.Given, *, is_new: bool, **options: Any) -> None:
+        value = given.value("schema")
+        known = None if value is None else settings.schema_of(value)
+        lead = () if given.value("environments") is None else (given.integer("environments"),)
+        dtype = npy_header.dtype_of(given.value("value_dtype"))
+        if dtype.kind != "f":
+            raise given.refused("value_dtype", "one of floats", given.value("value_dtype"))
+        size = given.integer("size", 0, 0 if known is None else self._max_steps)
+        columns: dict[str, Array] = {}
+        if known is not None:
+            shapes = {path: ((*lead, *field.shape), field.dtype) for path, field in known.fields.items()}
+            shapes |= {"value": (lead, dtype), "terminated": (lead, _BOOL), "truncated": (lead, _BOOL)}
+            shapes["next_value"] = lead, dtype
+            try:
+                for path, (shape, kind) in shapes.items():
+                    rows = given.column(f"rows/{path}", kind, (size, *shape))
+                    columns[path] = column = np.zeros((self._max_steps, *shape), kind)
+                    for start, stop in states.chunks(size, column[:size].nbytes):
+                        column[start:stop] = rows.read(start, stop)
+            except (MemoryError, ValueError) as error:
+                raise errors.CheckpointError(f"there is no memory for the steps: {error}") from error
+        self._schema, self._lead, self._value_dtype = known, lead, dtype
+        self._columns, self._size = columns, size
 
     def _steps(self, call: str) -> dict[str, Array]:
         """Answers the columns by path, each [T, ...], not copied."""

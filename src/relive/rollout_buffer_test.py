@@ -1,8 +1,13 @@
 """Tests of the rollout, with equation 16 of Schulman et al. 2016 written out in plain Python as a twin."""
 
 from collections.abc import Sequence
+import copy
 import fractions
+import json
 import math
+import os
+import pathlib
+import random
 from typing import Any, TypeAlias
 
 import hypothesis
@@ -11,6 +16,8 @@ import numpy as np
 import pytest
 
 from relive import errors
+from relive import forged_states_test
+from relive import persistence_test
 from relive import rollout_buffer
 
 # reward, value, terminated, truncated, next_value
@@ -409,3 +416,152 @@ def test_a_rollout_says_how_far_it_is() -> None:
     rollout.add(0.0, 0, 1.0)
     assert repr(rollout) == "<RolloutBuffer of 1 steps, max_steps=5>"
     assert (len(rollout), rollout.capacity) == (1, 5)
+
+
+# To outlive the process.
+
+plain = persistence_test.plain
+
+
+def add(rollout: rollout_buffer.RolloutBuffer, rng: random.Random, environments: int | None) -> None:
+    """Adds a step of many dtypes."""
+    lead = () if environments is None else (environments,)
+    number = rng.randrange(50)
+    rollout.add(
+        {"image": np.full((*lead, 2, 2), number, np.uint8), "speed": {"x": np.full(lead, number / 7, ">f2")}},
+        np.full((*lead, 3), number, np.int16),
+        np.full(lead, number / 3, np.float32),
+        np.full(lead, number / 9, np.float32),
+        np.full(lead, number % 3 == 0),
+        np.full(lead, number % 2 == 0),
+        np.full(lead, 2.0, np.float32),
+        name=np.full(lead, f"row {number}", "<U6"),
+    )
+
+
+def worked(environments: int | None, seed: int = 0, steps: int = 7) -> rollout_buffer.RolloutBuffer:
+    rollout = rollout_buffer.RolloutBuffer(9)
+    for _ in range(steps):
+        add(rollout, random.Random(seed + len(rollout)), environments)
+    return rollout
+
+
+def assert_goes_on(
+    rollout: rollout_buffer.RolloutBuffer, other: rollout_buffer.RolloutBuffer, lead: int | None
+) -> None:
+    """Both hold the same, and do for as long as the same happens to them."""
+    for _ in range(2):
+        assert plain(other.state_dict()) == plain(rollout.state_dict())
+        while not rollout.is_full:
+            add(rollout, random.Random(len(rollout)), lead)
+            add(other, random.Random(len(other)), lead)
+        assert plain(other.arrays()) == plain(rollout.arrays())
+        assert str(other.arrays()) == str(rollout.arrays())
+        assert plain(other.advantages(0.9, 0.9)) == plain(rollout.advantages(0.9, 0.9))
+        rollout.clear()
+        other.clear()
+
+
+@pytest.mark.parametrize("environments", [None, 1, 3])
+@pytest.mark.parametrize("steps", [0, 1, 7, 9])
+def test_a_loaded_rollout_goes_on_as_the_saved_one(
+    environments: int | None, steps: int, tmp_path: pathlib.Path
+) -> None:
+    rollout = worked(environments, steps=steps)
+    rollout.save(tmp_path / "saved")
+    loaded = rollout_buffer.RolloutBuffer.load(tmp_path / "saved")
+    assert (len(loaded), loaded.capacity) == (steps, 9)
+    assert_goes_on(rollout, loaded, environments)
+
+
+def test_a_cleared_rollout_keeps_its_shapes_when_it_is_saved(tmp_path: pathlib.Path) -> None:
+    rollout = worked(3)
+    rollout.clear()
+    rollout.save(tmp_path / "saved")
+    loaded = rollout_buffer.RolloutBuffer.load(tmp_path / "saved")
+    with pytest.raises(errors.SchemaError, match="^observation"):
+        loaded.add(0, 0, np.zeros(3))
+    assert_goes_on(rollout, loaded, 3)
+
+
+def test_a_state_is_json_and_arrays_and_shares_nothing() -> None:
+    rollout, other = worked(3), worked(None, seed=5, steps=9)
+    state = rollout.state_dict()
+    values = {name: value for name, value in state.items() if name != "arrays"}
+    assert json.loads(json.dumps(values, allow_nan=False)) == values
+    assert (values["generator"], values["environments"], values["size"]) == (None, 3, 7)
+    other.load_state_dict(state)
+    before = plain(rollout.state_dict())
+    for array in state["arrays"].values():
+        array[...] = np.zeros((), array.dtype)
+    assert plain(rollout.state_dict()) == plain(other.state_dict()) == before
+    assert_goes_on(rollout, other, 3)
+
+
+@pytest.mark.parametrize("environments", [None, 2])
+def test_a_forged_state_is_refused_or_makes_a_rollout_that_works(environments: int | None) -> None:
+    taken = refused = 0
+    for seed in range(4 * forged_states_test.MUTANTS):
+        rng = random.Random(seed)
+        state = forged_states_test.forged(worked(environments, seed, 1 + seed % 9).state_dict(), rng)
+        rollout = worked(environments)
+        before = plain(rollout.state_dict())
+        try:
+            rollout_buffer.RolloutBuffer._made(copy.deepcopy(state), {})
+            rollout.load_state_dict(state)
+        except errors.CheckpointError:
+            refused += 1
+            assert plain(rollout.state_dict()) == before
+            continue
+        taken += 1
+        if len(rollout):
+            rollout.arrays()
+            with np.errstate(all="ignore"):
+                rollout.advantages(0.9, 0.9)
+        again = rollout_buffer.RolloutBuffer._made(rollout.state_dict(), {})
+        assert plain(again.state_dict()) == plain(rollout.state_dict())
+    assert taken
+    assert refused
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"size": 10}, r"size must be an integer in \[0, 9\], got 10"),
+        ({"schema": None}, r"size must be an integer in \[0, 0\], got 7"),
+        ({"schema": []}, "schema .*"),
+        ({"environments": -1}, "environments must be an integer in .*, got -1"),
+        ({"environments": 4}, r"array rows/observation/image must be .* shape \(7, 4, 2, 2\), got .*"),
+        ({"value_dtype": "<i8"}, "value_dtype must be one of floats, got '<i8'"),
+        ({"value_dtype": "|O"}, "dtype must be a description of .*"),
+        ({"generator": {"bit_generator": "PCG64"}}, "generator must be null, got .*"),
+        ({"class": "Other"}, "the state is of a Other, and not of a RolloutBuffer: use Other"),
+        ({"settings": {"max_steps": 8}}, "settings/max_steps must be 9, as it is here, got 8"),
+    ],
+)
+def test_an_impossible_state_is_refused_with_the_reason(changes: dict[str, Any], text: str) -> None:
+    rollout = worked(3, seed=1)
+    before = plain(rollout.state_dict())
+    with pytest.raises(errors.CheckpointError, match=f"^{text}$"):
+        rollout.load_state_dict(worked(3).state_dict() | changes)
+    assert plain(rollout.state_dict()) == before
+
+
+def test_more_than_there_is_memory_for_is_refused() -> None:
+    state = worked(None, steps=0).state_dict() | {
+        "schema": [["observation", "<f8", [2**58]], ["action", "<f8", []], ["reward", "<f8", []]],
+        "arrays": {"rows/observation": np.zeros((0, 2**58))},
+    }
+    with pytest.raises(errors.CheckpointError, match="^there is no memory for the steps: "):
+        rollout_buffer.RolloutBuffer._made(state, {})
+
+
+def test_a_damaged_file_is_refused(tmp_path: pathlib.Path) -> None:
+    worked(3).save(tmp_path / "saved")
+    for name in sorted(os.listdir(tmp_path / "saved")):
+        path = tmp_path / "saved" / name
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(errors.CheckpointError):
+            rollout_buffer.RolloutBuffer.load(tmp_path / "saved")
+        path.write_bytes(content)

@@ -23,6 +23,7 @@ from relive import checks
 from relive import eligibility
 from relive import errors
 from relive import index_set
+from relive import states
 
 Slots: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -197,6 +198,25 @@ class Sampler(abc.ABC):
             raise errors.ArgumentError(f"beta must be left out without priorities, got {checks.shown(beta)}")
         return np.ones(len(importance))
 
+    # As a whole: see `relive.states`.
+
+    def state(self, slots: Slots) -> states.State:
+        """Answers what a checkpoint keeps, given where all rows are, oldest first [N]."""
+        return self._state(slots)
+
+    def check_state(self, given: states.Given, rows: int) -> None:
+        """Raises CheckpointError if that is no state of a sampler like this one, of so many rows."""
+        self._check_state(given, rows)
+
+    def restore(self, given: states.Given, slots: Slots) -> None:
+        """Takes the place of what it was; no anchor was known, and which are eligible now is in `anchors`.
+
+        Args:
+            given: What `check_state` has found nothing wrong with.
+            slots: Where all rows are, oldest first [N].
+        """
+        self._restore(given, slots)
+
     # What a subclass writes.
 
     @abc.abstractmethod
@@ -231,6 +251,21 @@ class Sampler(abc.ABC):
 
     def _drawn(self) -> None:
         """Hears that a batch was drawn."""
+
+    def _state(self, slots: Slots) -> states.State:
+        """Answers what a checkpoint has to keep: JSON values by name, and under "arrays" arrays by name.
+
+        Args:
+            slots: Where all rows are, oldest first [N]; in a loaded buffer they are in the same slots.
+        """
+        return {"arrays": {}}
+
+    def _check_state(self, given: states.Given, rows: int) -> None:
+        """Raises CheckpointError if `_restore` could not take that."""
+
+    def _restore(self, given: states.Given, slots: Slots) -> None:
+        """Takes the place of what it was. Here: hears of every eligible anchor, the oldest first."""
+        self.added(slots[self.anchors.is_eligible(slots)])
 
     def check(self) -> None:
         """Raises CorruptionError if what is kept here does not agree with the eligible anchors."""
@@ -289,6 +324,25 @@ class UniformSampler(Sampler):
     def probabilities(self, slots: Slots) -> Floats:
         """Answers 1 / N for each of `slots` [B]; 0 if it is not eligible."""
         return self._drawable.contains(slots) / max(len(self._drawable), 1)
+
+    def _state(self, slots: Slots) -> states.State:
+        is_interval = self._drawable.is_interval
+        order = self._drawable.numbers() if len(slots) else slots
+        # Its first number says an interval, which need not begin with the oldest row.
+        return {"is_interval": is_interval, "arrays": {"order": order[:1] if is_interval else order}}
+
+    def _check_state(self, given: states.Given, rows: int) -> None:
+        given.boolean("is_interval")
+        given.integers("order", None, 0, self.anchors.capacity - 1)
+
+    def _restore(self, given: states.Given, slots: Slots) -> None:
+        is_interval, eligible = given.boolean("is_interval"), slots[self.anchors.is_eligible(slots)]
+        order = given.integers("order", None, 0, self.anchors.capacity - 1)
+        if is_interval and len(order) == min(len(eligible), 1):
+            order = (order + np.arange(len(eligible))) % self.anchors.capacity
+        if not np.array_equal(np.sort(order), np.sort(eligible)):
+            raise errors.CheckpointError("array sampler/order must hold the eligible anchors")
+        self._drawable.restore(order, is_interval)
 
     def check(self) -> None:
         """Raises CorruptionError if the set is not that of the eligible anchors."""

@@ -3,6 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import relive
 from relive import eligibility
 from relive import errors
 from relive import samplers
@@ -348,3 +349,31 @@ def test_uniform_draws_are_of_what_is_there_after_any_turn(turns: list[tuple[int
         there = there - set(range(lost, lost + count)) | set(range(slot, slot + count))
         sampler.check()
         assert set(sampler.draw(60, RNG).slots.tolist()) == there
+
+
+def test_the_order_of_a_uniform_sampler_is_that_of_eligible_anchors() -> None:
+    """As it is, whatever the order of the rows."""
+    buffer = relive.RingReplayBuffer(5, seed=0)
+    for t in range(7):
+        buffer.add([0.0], t, 0.0, [0.0])
+    state = buffer.state_dict()
+    assert state["sampler"] == {"is_interval": True}
+    assert state["arrays"]["sampler/order"].tolist() == [2]
+    buffer.set_eligible([4], False)
+    state = buffer.state_dict()
+    assert state["sampler"] == {"is_interval": False}
+    assert sorted(state["arrays"]["sampler/order"].tolist()) == [0, 1, 2, 3]
+    for is_interval, order in (
+        (False, [0, 1, 2]),
+        (False, [0, 1, 2, 4]),
+        (False, [0, 1, 2, 2]),
+        (True, [0, 1]),
+        (True, [1]),
+    ):
+        state["sampler"]["is_interval"] = is_interval
+        state["arrays"]["sampler/order"] = np.array(order)
+        with pytest.raises(errors.CheckpointError, match="^array sampler/order must hold the eligible anchors$"):
+            relive.RingReplayBuffer._made(state, {})
+    state["arrays"]["sampler/order"] = np.array([5])
+    with pytest.raises(errors.CheckpointError, match=r"^array sampler/order must hold integers in \[0, 4\], got 5$"):
+        relive.RingReplayBuffer._made(state, {})

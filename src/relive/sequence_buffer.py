@@ -1,5 +1,7 @@
 """SequenceReplayBuffer: runs of consecutive steps, for recurrent agents and world models."""
 
+from typing import Any, ClassVar
+
 import numpy as np
 
 from relive import batches
@@ -48,6 +50,21 @@ class SequenceReplayBuffer(column_buffer.ColumnReplayBuffer[batches.SequenceBatc
     ([[2.0, 3.0, 4.0, 5.0]], [[2, 3, 4]], [[False, False, True]])
     """
 
+    _SETTINGS: ClassVar[tuple[str, ...]] = (
+        "capacity",
+        "schema",
+        "length",
+        "burn_in",
+        "stride",
+        "pad",
+        "prioritized",
+        "streams",
+        "limiter",
+        "sampler",
+        *prioritized_sampler.SETTINGS,
+        "max_times_sampled",
+    )
+
     def __init__(
         self,
         capacity: int,
@@ -74,7 +91,8 @@ class SequenceReplayBuffer(column_buffer.ColumnReplayBuffer[batches.SequenceBatc
         window = windows.SequenceWindow(length, burn_in, stride, pad)
         if checks.integer_of_at_least_one("capacity", capacity) < length:
             raise errors.ArgumentError(f"length must be at most capacity = {capacity}, got {length}")
-        by_priority = prioritized_sampler.PrioritizedSampler(
+        self._prioritized = checks.boolean("prioritized", prioritized)
+        self._by_priority = by_priority = prioritized_sampler.PrioritizedSampler(
             alpha=alpha,
             beta=beta,
             epsilon=epsilon,
@@ -82,7 +100,7 @@ class SequenceReplayBuffer(column_buffer.ColumnReplayBuffer[batches.SequenceBatc
             stratified=stratified,
             new_priority=new_priority,
         )
-        if checks.boolean("prioritized", prioritized):
+        if self._prioritized:
             if sampler is not None:
                 raise errors.ArgumentError(f"sampler must be left out with prioritized=True, got {sampler!r}")
             sampler = by_priority
@@ -97,3 +115,13 @@ class SequenceReplayBuffer(column_buffer.ColumnReplayBuffer[batches.SequenceBatc
             max_times_sampled=max_times_sampled,
             seed=seed,
         )
+
+    def _setting(self, name: str) -> Any:
+        if name in ("length", "burn_in", "stride", "pad"):
+            return getattr(self.window, name)
+        if name in prioritized_sampler.SETTINGS:
+            return self._by_priority.settings()[name]
+        if name == "prioritized":
+            return self._prioritized
+        # The one of `prioritized` is made of the other settings.
+        return None if name == "sampler" and self._prioritized else super()._setting(name)

@@ -41,7 +41,9 @@ class Tails(derived.Derived):
         self._dtypes = [
             np.dtype([(path, field.dtype, field.shape) for path, field in fields.items()]) for fields in blocks
         ]
-        self._blocks = [bytearray(timeline.streams * dtype.itemsize) for dtype in self._dtypes]
+        self._blocks: list[npt.NDArray[np.uint8]] = [
+            np.zeros(timeline.streams * dtype.itemsize, np.uint8) for dtype in self._dtypes
+        ]
         self._derive()
         self._ended: Columns = {}
         for path, column in self.open.items():
@@ -51,14 +53,15 @@ class Tails(derived.Derived):
         self.open: Columns = {}
         self._memories: list[tuple[memoryview, int]] = []
         for dtype, block in zip(self._dtypes, self._blocks, strict=True):
-            self._memories.append((memoryview(block), dtype.itemsize))
+            self._memories.append((block.data, dtype.itemsize))
             array: Array = np.ndarray(self._timeline.streams, dtype, block)
             self.open |= {path: array[path] for path in dtype.names or ()}
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the columns."""
-        return sum(column.nbytes for columns in (self.open, self._ended) for column in columns.values())
+        """Bytes of a row for each stream, and for each ended episode that has rows; there may be room for more."""
+        num_ended = len(self._timeline.episodes) - self._timeline.num_open
+        return (self._timeline.streams + num_ended) * sum(dtype.itemsize for dtype in self._dtypes)
 
     # Writing.
 
@@ -93,8 +96,8 @@ class Tails(derived.Derived):
         room = self._timeline.num_handles
         for path, column in self._ended.items():
             if len(column) < room:
-                more = np.zeros((room - len(column), *column.shape[1:]), column.dtype)
-                self._ended[path] = np.concatenate([column, more])
+                longer = self._ended[path] = np.zeros((room, *column.shape[1:]), column.dtype)
+                longer[: len(column)] = column
         return self._ended
 
     # Reading.
@@ -123,6 +126,14 @@ class Tails(derived.Derived):
             tails[is_open] = column[streams]
             tails[ended] = self._ended[path][handles[ended]]
         return columns
+
+    def restore(self, handles: Ints, rows: Mapping[str, Array]) -> None:
+        """Says what came after the newest step of those episodes [k], open ones among them."""
+        is_open = self._timeline.is_open(handles)
+        streams = self._timeline.episodes.stream[handles[is_open]]
+        for path, column in self._with_room().items():
+            column[handles[~is_open]] = rows[path][~is_open]
+            self.open[path][streams] = rows[path][is_open]
 
     def check(self) -> None:
         """Raises CorruptionError if the tail of an ended episode has no place."""

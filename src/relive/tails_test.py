@@ -188,4 +188,4 @@ def test_bytes_are_those_of_the_streams_and_of_the_episodes() -> None:
     assert tails.nbytes == 2 * size
     timeline.append_episode(0, 2, is_terminated=True)
     tails.put(np.array([0]), rows([1]))
-    assert tails.nbytes == (2 + timeline.num_handles) * size
+    assert tails.nbytes == (2 + 1) * size

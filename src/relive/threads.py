@@ -11,6 +11,7 @@ last row that is copied. So no thread sees a row half written, and a call that w
 
 from collections.abc import Callable, Iterator
 import contextlib
+import os
 import threading
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -22,6 +23,8 @@ from relive import checks
 from relive import column_buffer
 from relive import column_stats
 from relive import errors
+from relive import persistence
+from relive import states
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Keys: TypeAlias = npt.NDArray[np.int64]
@@ -165,8 +168,8 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
     def locked(self) -> Iterator[column_buffer.ColumnReplayBuffer[Batch]]:
         """Gives the buffer inside for the length of a `with` block, while all other threads wait.
 
-        For what the shell does not have, such as `save`, and for calls between which nothing may change. The calls of
-        the buffer inside do not wait: they raise NotReadyError.
+        For what the shell does not have, such as `explain`, and for calls between which nothing may change. The calls
+        of the buffer inside do not wait: they raise NotReadyError.
         """
         with self._changed:
             try:
@@ -211,6 +214,26 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
     def clear(self) -> None:
         """Forgets every step and every open episode; see ColumnReplayBuffer.clear."""
         self._now(self._buffer.clear)
+
+    def save(
+        self, path: str | os.PathLike[str], *, keep: int = 1, progress: persistence.Progress | None = None
+    ) -> None:
+        """Saves the buffer inside, while all other threads wait; see ColumnReplayBuffer.save.
+
+        To load it: `ThreadSafeReplayBuffer(RingReplayBuffer.load(path))`, or whichever class is inside. Where the
+        others should not wait for the disk, and there is memory for a copy, take `state_dict` instead.
+        """
+        with self._changed:
+            self._buffer.save(path, keep=keep, progress=progress)
+
+    def state_dict(self) -> states.State:
+        """Answers what `save` would save, in memory; see ColumnReplayBuffer.state_dict."""
+        with self._changed:
+            return self._buffer.state_dict()
+
+    def load_state_dict(self, state: states.State) -> None:
+        """Makes the buffer inside what it was when it answered that state; see ColumnReplayBuffer.load_state_dict."""
+        self._now(lambda: self._buffer.load_state_dict(state))
 
     def check(self) -> None:
         """Recounts everything that is stored, the long way.

@@ -4,6 +4,7 @@ import collections
 from collections.abc import Callable, Collection, Iterator
 from concurrent import futures
 import contextlib
+import pathlib
 import signal
 import sys
 import threading
@@ -15,6 +16,7 @@ import pytest
 from relive import batches
 from relive import errors
 from relive import limiters
+from relive import persistence_test
 from relive import prioritized_buffer
 from relive import ring_buffer
 from relive import samplers
@@ -798,6 +800,26 @@ def test_plain_calls_answer_what_the_buffer_inside_answers() -> None:
     assert repr(shell) == f"<ThreadSafeReplayBuffer around {inside!r}>"
     shell.clear()
     assert (len(shell), shell.is_full) == (0, False)
+
+
+def test_saving_holds_the_lock_and_a_state_wakes_who_waits(tmp_path: pathlib.Path) -> None:
+    inside = ring(8)
+    shell, watched = shell_of(inside)
+    live(shell, 5)
+    held: list[bool] = []
+    shell.save(tmp_path / "saved", keep=2, progress=lambda count, total: held.append(is_held(shell)))
+    assert held
+    assert all(held)
+    loaded = ring_buffer.RingReplayBuffer.load(tmp_path / "saved")
+    state = shell.state_dict()
+    assert persistence_test.plain(state) == persistence_test.plain(loaded.state_dict())
+    shell.clear()
+    waiting = start(lambda: shell.sample(2))
+    watched.until_waiting()
+    shell.load_state_dict(state)
+    assert persistence_test.plain(waiting.result(PATIENCE)) == persistence_test.plain(loaded.sample(2))
+    shell.save(tmp_path / "saved", keep=2)
+    assert {"saved", "saved.1"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_check_says_what_is_wrong_inside(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from relive import episode_table
 from relive import errors
 from relive import flags
 from relive import ring
+from relive import timeline_state
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
@@ -244,10 +245,51 @@ class Timeline(chains.Chains):
 
     def clear(self) -> None:
         """Takes every row away, and closes no episode: they are gone. Keys go on."""
+        self._is_last[self.run(self.oldest_key, self._num_rows)] = False
         self._num_rows = 0
-        self._is_last[:] = False
         self._links = None
         self._open.clear()
+
+    # As a whole.
+
+    def state(self) -> timeline_state.TimelineState:
+        """Answers what a checkpoint keeps. O(rows + episodes)."""
+        table, slots = self.episodes, self.alive_slots()
+        used = table.handles()
+        used = used[np.argsort(table.first_key[used])]
+        places = np.zeros(table.room, np.int64)
+        places[used] = np.arange(len(used))
+        return timeline_state.TimelineState(
+            next_key=self.next_key,
+            num_evicted=self.num_evicted,
+            is_linked=self._links is not None,
+            phase=self._phase,
+            in_turn_since=self._in_turn_since,
+            unlink_at=self._unlink_at,
+            episode=places[self._handle[slots]],
+            stream=table.stream[used],
+            length=table.length[used],
+            first_key=table.first_key[used],
+            end=table.end[used],
+            has_tail=table.has_tail[used],
+            handles=used,
+        )
+
+    def restore(self, state: timeline_state.TimelineState) -> Ints:
+        """Takes the place of what it was; answers the handles of the state's episodes [E]."""
+        self.clear()
+        self.next_key, self.num_evicted, self._num_rows = state.next_key, state.num_evicted, len(state)
+        handles = self._table.claim(state.first_key, state.stream)
+        is_open, last_keys = state.is_open, state.last_keys(self.streams)
+        complete = state.length - ~(state.has_tail | (state.end == episode_table.TERMINATED))
+        for name, values in (("length", state.length), ("complete", complete), ("end", state.end)):
+            getattr(self._table, name)[handles] = values
+        self._table.has_tail[handles] = state.has_tail
+        self._handle[self.alive_slots()] = handles[state.episode]
+        self._is_last[self.slots(last_keys[~is_open])] = True
+        self._open.restore(state.stream[is_open], handles[is_open], last_keys[is_open])
+        self._restore_turns(state)
+        return handles
 
     # Ends of episodes.
 

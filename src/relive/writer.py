@@ -1,8 +1,8 @@
 """How steps come into a buffer of columns: room is made, they are written, and what can be drawn now is said.
 
-    require_insert    may a step be added now?
-    turn              a step of every stream at once, where nothing is in the way: all that most calls need
-    the rest          make_room, then History.append, append_one or append_episode, then written
+    require_insert              may a step be added now?
+    add, extend, add_episode    what was checked is written: room is made, rows come, anchors come and go
+    turn                        a step of every stream at once, where nothing is in the way: all that most calls need
 
 What a turn does the rest does too, several times slower.
 """
@@ -94,7 +94,47 @@ class Writer:
         self._counters.inserted += timeline.streams
         return True
 
-    def make_room(self, schema: schema_lib.Schema, count: int) -> None:
+    def add(self, step: step_checks.OneStep) -> int:
+        """Adds one step, and answers its key."""
+        schema, stream, row, next_row, terminated, truncated = step
+        history = self._history
+        timeline = history.timeline
+        if timeline.streams == 1 and next_row is not None and self.turn(row, next_row, terminated, truncated):
+            return timeline.next_key - 1
+        self._make_room(schema, 1)
+        cuts = history.is_spliced_one(stream, row)
+        slot, completed, ended = history.append_one(stream, row, next_row, cuts, terminated, truncated)
+        counters = self._counters
+        counters.inserted += 1
+        counters.spliced_episodes += cuts
+        self._anchors.written_one(slot, completed, ended)
+        return timeline.next_key - 1
+
+    def extend(self, steps: step_checks.Steps) -> Keys:
+        """Adds one step of some streams, and answers their keys [k]."""
+        self._make_room(steps.schema, len(steps.streams))
+        cuts = self._history.is_spliced(steps.streams, steps.rows)
+        change = self._history.append(
+            steps.streams,
+            steps.rows,
+            steps.next_rows,
+            cuts=cuts,
+            terminated=steps.terminated,
+            truncated=steps.truncated,
+        )
+        if cuts is not None:
+            self._counters.spliced_episodes += int(np.count_nonzero(cuts))
+        return self._written(change)
+
+    def add_episode(self, episode: step_checks.WholeEpisode) -> Keys:
+        """Adds an episode, and answers the keys of its steps [T]."""
+        self._make_room(episode.schema, len(episode.rows["reward"]))
+        change = self._history.append_episode(
+            episode.stream, episode.rows, episode.last_rows, is_terminated=episode.is_terminated
+        )
+        return self._written(change)
+
+    def _make_room(self, schema: schema_lib.Schema, count: int) -> None:
         """Evicts the oldest rows until `count` more have room."""
         timeline = self._timeline
         if not self._history.has_begun:
@@ -107,7 +147,7 @@ class Writer:
             self._anchors.evicting(timeline.oldest_slots(surplus))
             timeline.evict(surplus)
 
-    def written(self, change: timeline_lib.Change) -> Keys:
+    def _written(self, change: timeline_lib.Change) -> Keys:
         """Counts the new rows, lets them be drawn, and answers their keys [k]."""
         self._counters.inserted += len(change.slots)
         self._anchors.written(change)

@@ -1,0 +1,241 @@
+"""What an episode buffer writes to a journal, and how that is played back.
+
+    START     the episode's id, its start_time f64, and the agent's id as a PlainCodec writes it
+    APPEND    the episode's id, the reward f64, the length of the observation u32, observation and action
+    END       the episode's id, the status u8 (1 COMPLETED, 2 TRUNCATED, 3 ABORTED), and the final observation
+    ABORT     the episode's id
+    CLEAR     nothing
+    EVICT     how many episodes and how many transitions were evicted so far, u64 each; the ids of those that went now
+
+All numbers are little endian, an id is 36 ASCII characters, and values are as the codec writes them. Each is written
+before what it tells of happens; but EVICT after it. If it never comes, the episode is back, and is evicted again by the
+next one who needs its place.
+"""
+
+from collections.abc import Callable
+import contextlib
+import itertools
+import math
+import re
+import struct
+from typing import Any, TypeAlias
+
+from relive import checks
+from relive import codecs
+from relive import episode as episode_lib
+from relive import episode_store
+from relive import errors
+from relive import journal as journal_lib
+
+Episode: TypeAlias = episode_lib.Episode[Any, Any]
+Store: TypeAlias = episode_store.EpisodeStore[Any, Any]
+
+START, APPEND, END, ABORT, CLEAR, EVICT = range(1, 7)
+_ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_ID_SIZE = 36
+_APPEND = struct.Struct("<36sdI")
+_START = struct.Struct("<36sd")
+_END = struct.Struct("<36sB")
+_EVICT = struct.Struct("<QQ")
+
+
+class EpisodeJournal:
+    """Writes to a journal what happens to a buffer, just before it does."""
+
+    def __init__(
+        self, journal: journal_lib.Journal, store: Store, replay: "Replay | None", codec: codecs.Codec
+    ) -> None:
+        self._journal, self._store, self._codec = journal, store, codec
+        self._evicted: list[Episode] = []
+        # The first record of each segment, and how many episodes that are stored have begun in it.
+        self._segments: list[list[int]] = []
+        self._segment_of: dict[str, list[int]] = {}
+        if replay is not None:
+            if replay.codec_name != codec.name:
+                raise errors.ArgumentError(
+                    f"codec must be the one of the journal, {replay.codec_name}, got {codec.name}"
+                )
+            self._segments = [[first, 0] for first in replay.firsts]
+            for episode in store:
+                segment = self._segments[replay.segment_of.get(episode.episode_id, 0)]
+                segment[1] += 1
+                self._segment_of[episode.episode_id] = segment
+
+    def begin(self, base: Callable[[], bytes]) -> None:
+        """Makes the journal ready; `base` answers what its next segment begins with."""
+
+        def based() -> bytes:
+            payload = base()
+            self._segments.append([self._journal.num_records, 0])
+            return payload
+
+        self._journal.begin(based)
+        self._store.evicted = self._hear
+        for episode in self._store:
+            if episode.episode_id not in self._segment_of:
+                self._count(episode.episode_id)
+
+    def start(self, episode: Episode) -> None:
+        """Writes that an episode starts."""
+        head = _START.pack(episode.episode_id.encode(), episode.start_time)
+        self._journal.append(START, head + codecs.PlainCodec().encode(episode.agent_id))
+        self._count(episode.episode_id)
+
+    def append(self, episode_id: str, observation: Any, action: Any, reward: float) -> None:
+        """Writes that an episode gets a step."""
+        encode = self._codec.encode
+        encoded = encode(observation)
+        head = _APPEND.pack(episode_id.encode(), reward, len(encoded))
+        self._journal.append(APPEND, b"".join([head, encoded, encode(action)]))
+
+    def end(self, episode_id: str, final_observation: Any, status: episode_lib.FinalStatus) -> None:
+        """Writes that an episode ends."""
+        head = _END.pack(episode_id.encode(), 1 + episode_lib.FINAL_STATUSES.index(status))
+        self._journal.append(END, head + self._codec.encode(final_observation))
+
+    def abort(self, episode_id: str) -> None:
+        """Writes that an episode ends without a final observation."""
+        self._journal.append(ABORT, episode_id.encode())
+
+    def clear(self) -> None:
+        """Writes that every episode goes."""
+        self._journal.append(CLEAR, b"")
+        self._segment_of.clear()
+        for segment in self._segments:
+            segment[1] = 0
+        with contextlib.suppress(errors.ReplayError):  # Written it is: what could not be deleted is, the next time.
+            self._prune()
+
+    def _hear(self, episode: Episode) -> None:
+        """Hears that an episode has gone to make room."""
+        self._evicted.append(episode)
+        self._segment_of.pop(episode.episode_id, [0, 0])[1] -= 1
+
+    def _count(self, episode_id: str) -> None:
+        segment = self._segment_of[episode_id] = self._segments[-1]
+        segment[1] += 1
+
+    def settle(self) -> None:
+        """Writes which episodes have gone to make room, just after they did.
+
+        If that fails, as on a full disk, it is written the next time: the call that made them go has happened.
+        """
+        if not self._evicted:
+            return
+        counts = self._store.counts()
+        parts = [_EVICT.pack(counts["evicted_episodes"], counts["evicted_transitions"])]
+        parts += [episode.episode_id.encode() for episode in self._evicted]
+        with contextlib.suppress(errors.ReplayError):
+            self._journal.append(EVICT, b"".join(parts))
+            self._evicted.clear()
+            self._prune()
+
+    def _prune(self) -> None:
+        """Lets go of segments that no episode is left of; what made the last one go is on the disk first."""
+        gone = len(list(itertools.takewhile(lambda segment: not segment[1], self._segments[:-1])))
+        if gone:
+            self._journal.sync()
+            self._journal.prune(self._segments[gone][0])
+            del self._segments[:gone]
+
+
+class Replay:
+    """Plays back what a journal holds."""
+
+    def __init__(self, store: Store, codec: codecs.Codec) -> None:
+        self._store, self._codec = store, codec
+        self.codec_name = codec.name
+        """The name of the codec that the journal was written with."""
+        self._limits = store.max_transitions, store.max_episodes
+        # What goes to make room is in the journal, and limits would only repeat it.
+        store.set_limits(None, None)
+        self.firsts: list[int] = []
+        """The first record of each segment."""
+        self.segment_of: dict[str, int] = {}
+        """Which of them each episode that has started since has begun in."""
+
+    def base(self, number: int) -> None:
+        """Hears that a segment begins with the record of that number."""
+        self.firsts.append(number)
+
+    def apply(self, kind: int, payload: bytes) -> None:
+        """Does what a record tells of. What it tells of an episode that began before the first segment is past.
+
+        Raises:
+            CheckpointError: There is no such record.
+        """
+        if kind == CLEAR and not payload:
+            self._store.clear()
+        elif kind == EVICT and len(payload) % _ID_SIZE == _EVICT.size:
+            counts = _EVICT.unpack_from(payload)
+            if max(counts) > checks.LARGEST:
+                raise errors.CheckpointError(f"says that {max(counts)} were evicted, more than there can be")
+            for start in range(_EVICT.size, len(payload), _ID_SIZE):
+                self._store.forget_oldest(_id(payload[start : start + _ID_SIZE]))
+            self._store.set_evicted(*counts)
+        elif kind in (START, APPEND, END, ABORT) and len(payload) >= _ID_SIZE:
+            {START: self._start, APPEND: self._append, END: self._end, ABORT: self._abort}[kind](payload)
+        else:
+            raise errors.CheckpointError(f"is of kind {kind} with {len(payload)} bytes, which cannot be here")
+
+    def end(self) -> None:
+        """Hears that there is no more."""
+        self._store.set_limits(*self._limits)
+
+    def _start(self, payload: bytes) -> None:
+        encoded, start_time = _head(_START, payload)
+        agent_id = codecs.PlainCodec().decode(payload[_START.size :])
+        episode_id = _id(encoded)
+        if type(agent_id) is not str or not math.isfinite(start_time) or self._store.has(episode_id):
+            raise errors.CheckpointError("starts an episode that cannot be")
+        self._store.start(episode_lib.Episode(episode_id=episode_id, agent_id=agent_id, start_time=start_time))
+        self.segment_of[episode_id] = len(self.firsts) - 1
+
+    def _append(self, payload: bytes) -> None:
+        encoded, reward, length = _head(_APPEND, payload)
+        place = _APPEND.size + length
+        if place > len(payload) or not math.isfinite(reward):
+            raise errors.CheckpointError("appends a step that cannot be")
+        episode_id = _id(encoded)
+        if episode_id in self._store.open:
+            step = _decoded(self._codec, payload[_APPEND.size : place]), _decoded(self._codec, payload[place:])
+            self._store.append(episode_id, *step, reward)
+        else:
+            self._store.inserted += 1
+
+    def _end(self, payload: bytes) -> None:
+        encoded, status = _head(_END, payload)
+        if not 1 <= status <= len(episode_lib.FINAL_STATUSES):
+            raise errors.CheckpointError(f"ends an episode with status {status}")
+        episode_id = _id(encoded)
+        if episode_id in self._store.open:
+            final_observation = _decoded(self._codec, payload[_END.size :])
+            self._store.end(episode_id, final_observation, episode_lib.FINAL_STATUSES[status - 1])
+
+    def _abort(self, payload: bytes) -> None:
+        episode_id = _id(payload)  # Nothing follows it.
+        if episode_id in self._store.open:
+            self._store.abort(episode_id)
+
+
+def _head(form: struct.Struct, payload: bytes) -> tuple[Any, ...]:
+    """Answers the numbers that a payload begins with."""
+    if len(payload) < form.size:
+        raise errors.CheckpointError("ends in the middle of a value")
+    return form.unpack_from(payload)
+
+
+def _id(encoded: bytes) -> str:
+    if not _ID.fullmatch(encoded):
+        raise errors.CheckpointError("names an episode by what is no UUID")
+    return encoded.decode("ascii")
+
+
+def _decoded(codec: codecs.Codec, content: bytes) -> Any:
+    """Answers the value of the bytes."""
+    try:
+        return codec.decode(content)
+    except errors.ReplayError:
+        raise
+    except Exception as error:  # Of a codec that is the user's own.
+        raise errors.CheckpointError(f"cannot be decoded: {type(error).__name__}: {error}") from error

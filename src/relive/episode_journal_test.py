@@ -1,0 +1,429 @@
+"""What the buffer of episodes writes to a journal; that it comes back is in recovery_test."""
+
+from collections.abc import Callable
+import json
+import os
+import pathlib
+import random
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relive
+from relive import checks
+from relive import codecs
+from relive import episode_journal
+from relive import errors
+from relive import journal_reader
+from relive import persistence_test
+from relive import recovery
+from relive import recovery_test
+from relive import segment_file
+
+UUID = "01234567-89ab-cdef-0123-456789abcdef"
+OTHER = "11234567-89ab-cdef-0123-456789abcdef"
+
+
+def plain(buffer: Any) -> Any:
+    return persistence_test.plain(buffer.state_dict())
+
+
+def first_open(buffer: Any) -> str:
+    episode_id: str = next(iter(buffer.get_stats().open_ages))
+    return episode_id
+
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "start": lambda buffer: buffer.start_episode_nowait("agent"),
+    "append": lambda buffer: buffer.append_observation_action_reward_nowait(first_open(buffer), [1], 2, 3.0),
+    "end": lambda buffer: buffer.end_episode_nowait(first_open(buffer), None),
+    "abort": lambda buffer: buffer._abort(first_open(buffer)),
+    "clear": lambda buffer: buffer.clear(),
+}
+
+
+def no_space(*_: object) -> Any:
+    raise OSError(28, "No space left on device")
+
+
+def filled(count: int = 3, **limits: Any) -> Any:
+    buffer = relive.EpisodeReplayBuffer[Any, Any](seed=0, **limits)
+    for number in range(count):
+        episode_id = buffer.start_episode_nowait(f"agent {number}")
+        for t in range(number):
+            buffer.append_observation_action_reward_nowait(episode_id, t, "a", 1.0)
+        if number % 2:
+            buffer.end_episode_nowait(episode_id, -1)
+    return buffer
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+class TestEveryCall:
+    def test_a_full_disk_refuses_it_and_nothing_has_changed(
+        self, call: Callable[[Any], Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        buffer = filled()
+        with recovery_test.opened(tmp_path / "log") as log:
+            buffer.attach(log)
+            before = plain(buffer)
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "write", no_space)
+                with pytest.raises(errors.CheckpointError, match="log could not be written: No space left on device$"):
+                    call(buffer)
+            assert plain(buffer) == before
+            buffer.check()
+            call(buffer)
+        assert recovery_test.content(recovery.recover(tmp_path / "log")) == recovery_test.content(buffer)
+
+    def test_a_closed_journal_refuses_it_and_nothing_has_changed(
+        self, call: Callable[[Any], Any], tmp_path: pathlib.Path
+    ) -> None:
+        buffer = filled()
+        with recovery_test.opened(tmp_path / "log") as log:
+            buffer.attach(log)
+        before = plain(buffer)
+        with pytest.raises(errors.ClosedError, match="log cannot be written: it was closed$"):
+            call(buffer)
+        assert plain(buffer) == before
+        buffer.detach()
+        call(buffer)
+
+    def test_a_segment_that_cannot_be_made_refuses_it_and_nothing_has_changed(
+        self, call: Callable[[Any], Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        buffer = filled()
+        with recovery_test.opened(tmp_path / "log", 1) as log:
+            buffer.attach(log)
+            while log._segment is not None and log._segment.size < log._limit:
+                buffer.append_observation_action_reward_nowait(first_open(buffer), b"x" * 100, 2, 3.0)
+            before = plain(buffer)
+            with monkeypatch.context() as patch:
+                patch.setattr(segment_file, "create", no_space)
+                for _ in range(2):
+                    with pytest.raises(errors.CheckpointError, match="log could not be written: No space left on devi"):
+                        call(buffer)
+            assert plain(buffer) == before
+            call(buffer)
+            buffer.check()
+        assert recovery_test.content(recovery.recover(tmp_path / "log")) == recovery_test.content(buffer)
+
+
+def test_what_is_refused_for_itself_is_not_written(tmp_path: pathlib.Path) -> None:
+    buffer = filled()
+    (ended,) = [each.episode_id for each in buffer._store if each.status == "COMPLETED"]
+    wrong: Any = "BOGUS"
+    calls: list[Callable[[], Any]] = [
+        lambda: buffer.start_episode_nowait(3),
+        lambda: buffer.append_observation_action_reward_nowait(ended, 1, 2, 3.0),
+        lambda: buffer.append_observation_action_reward_nowait(UUID, 1, 2, 3.0),
+        lambda: buffer.append_observation_action_reward_nowait(first_open(buffer), 1, 2, float("nan")),
+        lambda: buffer.end_episode_nowait(ended, 1),
+        lambda: buffer.end_episode_nowait(UUID, 1),
+        lambda: buffer.end_episode_nowait(first_open(buffer), 1, wrong),
+    ]
+    with recovery_test.opened(tmp_path / "log") as log:
+        buffer.attach(log)
+        for call in calls:
+            with pytest.raises(errors.ArgumentError):
+                call()
+        buffer.close()
+        with pytest.raises(errors.ClosedError, match="closed"):
+            buffer.start_episode_nowait("agent")
+        assert log.num_records == 1
+
+
+async def test_a_block_that_is_left_early_ends_as_aborted_in_the_journal_too(tmp_path: pathlib.Path) -> None:
+    buffer = relive.EpisodeReplayBuffer[int, int]()
+    with recovery_test.opened(tmp_path / "log") as log:
+        buffer.attach(log)
+        with pytest.raises(ZeroDivisionError):
+            async with buffer.episode("agent") as writer:
+                await writer.append(0, 0, 0.0)
+                await writer.append(1, 1, 1.0)
+                raise ZeroDivisionError
+    recovered: Any = recovery.recover(tmp_path / "log")
+    assert recovered.get_stats().aborted == 1
+    assert recovery_test.content(recovered) == recovery_test.content(buffer)
+
+
+def test_a_string_of_a_class_of_its_own_names_an_agent(tmp_path: pathlib.Path) -> None:
+    """Such as numpy's, of which a file knows nothing."""
+    buffer = relive.EpisodeReplayBuffer[int, int]()
+    with recovery_test.opened(tmp_path / "log") as log:
+        buffer.attach(log)
+        buffer.start_episode_nowait(np.array(["agent"])[0])
+    buffer.save(tmp_path / "saved")
+    for each in (recovery.recover(tmp_path / "log"), relive.EpisodeReplayBuffer.load(tmp_path / "saved")):
+        assert recovery_test.content(each) == recovery_test.content(buffer)
+
+
+# Codecs.
+
+
+class Unknown:
+    """What no codec knows."""
+
+
+def test_what_the_codec_does_not_know_is_named_and_nothing_has_changed(tmp_path: pathlib.Path) -> None:
+    buffer = filled()
+    with recovery_test.opened(tmp_path / "log") as log:
+        buffer.attach(log)
+        before = plain(buffer)
+        calls: list[Callable[[], Any]] = [
+            lambda: buffer.append_observation_action_reward_nowait(first_open(buffer), Unknown(), 0, 0.0),
+            lambda: buffer.append_observation_action_reward_nowait(first_open(buffer), 0, Unknown(), 0.0),
+            lambda: buffer.end_episode_nowait(first_open(buffer), [Unknown()]),
+        ]
+        for call in calls:
+            with pytest.raises(errors.ArgumentTypeError, match="Unknown"):
+                call()
+        assert plain(buffer) == before
+        assert log.num_records == 1
+    buffer.detach()
+    buffer.append_observation_action_reward_nowait(first_open(buffer), Unknown(), 0, 0.0)
+    with recovery_test.opened(tmp_path / "other") as log:
+        with pytest.raises(errors.CheckpointError, match="observation 0 of episode .* cannot be saved: .*Unknown"):
+            buffer.attach(log)
+        assert log.num_records == 0
+    assert buffer._store.evicted is None
+
+
+class JsonCodec:
+    """A codec of one's own."""
+
+    name = "json"
+
+    def encode(self, value: Any) -> bytes:
+        return json.dumps(value).encode()
+
+    def decode(self, content: bytes) -> Any:
+        return json.loads(content)
+
+
+def test_a_codec_of_your_own_writes_and_reads(tmp_path: pathlib.Path) -> None:
+    buffer = filled()
+    with recovery_test.opened(tmp_path / "log", 200) as log:
+        buffer.attach(log, codec=JsonCodec())
+        for t in range(30):
+            buffer.append_observation_action_reward_nowait(first_open(buffer), {"t": t}, [t], 1.0)
+    with pytest.raises(errors.CheckpointError, match="codec must be the one that saved, json, got plain-1$"):
+        recovery.recover(tmp_path / "log")
+    recovered: Any = recovery.recover(tmp_path / "log", codec=JsonCodec())
+    assert recovery_test.content(recovered) == recovery_test.content(buffer)
+    with recovery_test.opened(tmp_path / "log") as log:
+        with pytest.raises(errors.ArgumentError, match="^codec must be the one of the journal, json, got plain-1$"):
+            recovered.attach(log)
+        recovered.attach(log, codec=JsonCodec())
+    wrong: Any = 3
+    with pytest.raises(errors.ArgumentTypeError, match="^codec must have a name"):
+        recovery.recover(tmp_path / "log", codec=wrong)
+
+
+class FailingCodec(JsonCodec):
+    """It cannot read what it wrote."""
+
+    def decode(self, content: bytes) -> Any:
+        raise ZeroDivisionError("no")
+
+
+def test_a_codec_that_fails_is_an_error_that_says_how(tmp_path: pathlib.Path) -> None:
+    buffer = relive.EpisodeReplayBuffer[Any, Any]()
+    with recovery_test.opened(tmp_path / "log") as log:
+        buffer.attach(log, codec=JsonCodec())
+        buffer.append_observation_action_reward_nowait(buffer.start_episode_nowait("a"), 1, 2, 3.0)
+    with pytest.raises(errors.CheckpointError, match="log: record 2 cannot be decoded: ZeroDivisionError: no$"):
+        recovery.recover(tmp_path / "log", codec=FailingCodec())
+
+
+# Segments and evictions.
+
+
+def test_segments_go_with_the_episodes_that_began_in_them(tmp_path: pathlib.Path) -> None:
+    buffer = filled(2, max_episodes=6, max_transitions=50)
+    most = 0
+    with recovery_test.opened(tmp_path / "log", 500) as log:
+        buffer.attach(log)
+        for number in range(150):
+            episode_id = buffer.start_episode_nowait("agent")
+            for t in range(5):
+                buffer.append_observation_action_reward_nowait(episode_id, t, number, 0.0)
+            buffer.end_episode_nowait(episode_id, None)
+            # The one that stays open keeps its segment, and all behind it.
+            if number == 100:
+                for each in buffer.get_stats().open_ages:
+                    buffer.end_episode_nowait(each, None)
+            if number > 110:
+                most = max(most, len(recovery_test.segments(tmp_path / "log")))
+            if number == 100:
+                assert len(recovery_test.segments(tmp_path / "log")) > 10
+        assert most <= 5
+        buffer.clear()
+        assert len(recovery_test.segments(tmp_path / "log")) == 1
+        buffer.start_episode_nowait("agent")
+    assert recovery_test.content(recovery.recover(tmp_path / "log")) == recovery_test.content(buffer)
+
+
+def test_what_has_gone_is_on_the_disk_before_its_segment_is_deleted(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = filled(2, max_episodes=3)
+    unsynced = []
+    with recovery_test.opened(tmp_path / "log", 1000) as log:
+        prune = log.prune
+
+        def pruning(before: int) -> int:
+            unsynced.append(log.num_records - log.num_synced)
+            return prune(before)
+
+        monkeypatch.setattr(log, "prune", pruning)
+        buffer.attach(log)
+        for _ in range(300):
+            CALLS["end"](buffer)
+            CALLS["start"](buffer)
+    assert set(unsynced) == {0}
+    assert len(unsynced) > 5
+
+
+def test_an_eviction_that_cannot_be_written_is_written_the_next_time(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = filled(1, max_episodes=1)
+    with recovery_test.opened(tmp_path / "log") as log:
+        buffer.attach(log)
+        buffer.end_episode_nowait(first_open(buffer), None)
+        append = log.append
+        with monkeypatch.context() as patch:
+
+            def appending(kind: int, payload: bytes) -> int:
+                if kind == episode_journal.EVICT:
+                    raise errors.CheckpointError("no space")
+                return append(kind, payload)
+
+            patch.setattr(log, "append", appending)
+            buffer.start_episode_nowait("agent")
+        assert buffer.get_stats().evicted_episodes == 1
+        unsettled: Any = len(list(journal_reader.records(tmp_path / "log")))
+        CALLS["append"](buffer)
+        assert len(list(journal_reader.records(tmp_path / "log"))) == unsettled + 2
+    assert recovery_test.content(recovery.recover(tmp_path / "log")) == recovery_test.content(buffer)
+
+
+def test_an_eviction_that_was_never_written_happens_again(tmp_path: pathlib.Path) -> None:
+    buffer = filled(1, max_episodes=1)
+    with recovery_test.opened(tmp_path / "log") as log:
+        buffer.attach(log)
+        buffer.end_episode_nowait(first_open(buffer), None)
+        buffer.start_episode_nowait("agent")
+        place = tmp_path / "log" / recovery_test.segments(tmp_path / "log")[0]
+    os.truncate(place, place.stat().st_size - 1)
+    recovered: Any = recovery.recover(tmp_path / "log")
+    assert recovered.get_stats().total_episodes == 2
+    recovered.start_episode_nowait("agent")
+    assert recovered.get_stats().total_episodes == 2
+    assert recovered.get_stats().evicted_episodes == 1
+    recovered.check()
+
+
+def test_segments_that_cannot_be_deleted_by_a_clear_go_later(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = filled(3)
+    with recovery_test.opened(tmp_path / "log", 300) as log:
+        buffer.attach(log)
+        persistence_test.work(buffer, random.Random(0), 100)
+        count = len(recovery_test.segments(tmp_path / "log"))
+        assert count > 3
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "unlink", no_space)
+            buffer.clear()
+        assert len(recovery_test.segments(tmp_path / "log")) >= count
+        assert len(buffer) == 0
+        buffer.clear()
+        assert len(recovery_test.segments(tmp_path / "log")) == 1
+    assert recovery_test.content(recovery.recover(tmp_path / "log")) == recovery_test.content(buffer)
+
+
+def test_what_is_detached_hears_of_nothing(tmp_path: pathlib.Path) -> None:
+    buffer = filled(2, max_episodes=2)
+    buffer.detach()
+    with recovery_test.opened(tmp_path / "log") as log:
+        buffer.attach(log)
+        buffer.detach()
+        for _ in range(3):
+            CALLS["start"](buffer)
+        assert log.num_records == 1
+
+
+# Records that cannot be.
+
+
+def forged(path: pathlib.Path, *records: tuple[int, bytes]) -> Any:
+    with recovery_test.opened(path) as log:
+        relive.EpisodeReplayBuffer[Any, Any]().attach(log)
+        for kind, payload in records:
+            log.append(kind, payload)
+    return recovery.recover(path)
+
+
+def started(episode_id: str = UUID, start_time: float = 0.0, agent: Any = "agent") -> tuple[int, bytes]:
+    head = struct.pack("<36sd", episode_id.encode(), start_time)
+    return episode_journal.START, head + codecs.PlainCodec().encode(agent)
+
+
+def appended(reward: float = 0.0, length: int = 1, values: bytes = b"NN", episode_id: str = UUID) -> tuple[int, bytes]:
+    return episode_journal.APPEND, struct.pack("<36sdI", episode_id.encode(), reward, length) + values
+
+
+def ended(status: int = 1, value: bytes = b"N", episode_id: str = UUID) -> tuple[int, bytes]:
+    return episode_journal.END, struct.pack("<36sB", episode_id.encode(), status) + value
+
+
+ABORTED = episode_journal.ABORT, UUID.encode()
+FORGED: dict[str, list[tuple[int, bytes]]] = {
+    "is of kind 7 with 36 bytes, which cannot be here": [(7, UUID.encode())],
+    "is of kind 5 with 1 bytes, which cannot be here": [(episode_journal.CLEAR, b"x")],
+    "is of kind 6 with 17 bytes, which cannot be here": [(episode_journal.EVICT, bytes(17))],
+    "is of kind 1 with 35 bytes, which cannot be here": [(episode_journal.START, bytes(35))],
+    "starts an episode that cannot be": [started(start_time=float("nan"))],
+    "starts an episode that cannot be ": [started(agent=3)],
+    "starts an episode that cannot be  ": [started(), started()],
+    "starts an episode that cannot be   ": [started(), ended(), started()],
+    "names an episode by what is no UUID": [started("x" * 36)],
+    "names an episode by what is no UUID ": [(episode_journal.ABORT, UUID.encode() + b"x")],
+    "names an episode by what is no UUID  ": [(episode_journal.EVICT, bytes(16 + 36))],
+    "ends in the middle of a value": [(episode_journal.START, UUID.encode())],
+    "ends an episode with status 0": [started(), ended(0)],
+    "ends an episode with status 4": [started(), ended(4)],
+    "appends a step that cannot be": [started(), appended(reward=float("inf"))],
+    "appends a step that cannot be ": [started(), appended(length=3)],
+    "plain-1 content ends in the middle of a value": [started(), appended(values=b"iN")],
+    "plain-1 content has no value of tag 255, at byte 0": [started(), ended(value=b"\xff")],
+    f"says that {2**64 - 1} were evicted, more than there can be": [(episode_journal.EVICT, b"\xff" * 16)],
+}
+
+
+@pytest.mark.parametrize("rule", FORGED)
+def test_a_forged_record_is_refused(rule: str, tmp_path: pathlib.Path) -> None:
+    records = FORGED[rule]
+    with pytest.raises(errors.CheckpointError, match=f"log: record {len(records)} {rule.rstrip()}$"):
+        forged(tmp_path / "log", *records)
+
+
+def test_records_like_those_that_are_forged_can_be_right(tmp_path: pathlib.Path) -> None:
+    buffer = forged(tmp_path / "log", started(), appended(), appended(), ended(2), started(OTHER))
+    stats = buffer.get_stats()
+    assert (len(buffer), stats.truncated, stats.in_progress, stats.appended) == (2, 1, 1, 2)
+    counts = struct.pack("<QQ", checks.LARGEST, checks.LARGEST)
+    buffer = forged(tmp_path / "evicted", started(), ended(), (episode_journal.EVICT, counts + UUID.encode()))
+    assert (buffer.get_stats().total_episodes, buffer.get_stats().evicted_episodes) == (0, checks.LARGEST)
+
+
+def test_what_is_told_of_an_episode_of_a_segment_that_has_gone_is_past(tmp_path: pathlib.Path) -> None:
+    counts = struct.pack("<QQ", 1, 2) + UUID.encode()
+    records = appended(), ended(), ABORTED, (episode_journal.EVICT, counts)
+    buffer = forged(tmp_path / "log", *records)
+    stats = buffer.get_stats()
+    assert (stats.total_episodes, stats.appended, stats.evicted_episodes, stats.evicted_transitions) == (0, 1, 1, 2)
+    buffer.check()

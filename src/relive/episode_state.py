@@ -1,0 +1,214 @@
+"""What a checkpoint keeps of an episode store: every episode, which are open, and in which order they finished.
+
+    episodes    e0           e1               e2        in the order in which they started [E]
+    steps       0 1 2        0 1              0 1 2     those of one episode after those of another [S]
+    bytes       0 1 2 3      0 1              0 1 2 3   observations, one more where an episode has its final one [O]
+
+Observations and actions are as a codec encodes them, one after the other, with the place where each ends.
+"""
+
+from collections.abc import Iterator, Sequence
+import itertools
+import re
+import time
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import checks
+from relive import codecs
+from relive import episode as episode_lib
+from relive import episode_store
+from relive import errors
+from relive import states
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Episode: TypeAlias = episode_lib.Episode[Any, Any]
+Store: TypeAlias = episode_store.EpisodeStore[Any, Any]
+
+_STATUSES: tuple[episode_lib.EpisodeStatus, ...] = ("IN_PROGRESS", *episode_lib.FINAL_STATUSES)
+_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_COUNTS = ("inserted", "sampled", "evicted_episodes", "evicted_transitions")
+
+
+class _Encoded:
+    """Values as bytes, one after the other: a column that encodes them when it is read.
+
+    So it takes the time of encoding twice, and no memory for all of them at once.
+    """
+
+    def __init__(self, values: Sequence[tuple[str, Any]], codec: codecs.Codec) -> None:
+        self._values, self._codec = values, codec
+        lengths = [len(self._encode(place)) for place in range(len(values))]
+        self.ends = np.cumsum(np.array(lengths, np.int64))
+        self.shape = (int(self.ends[-1]) if lengths else 0,)
+        self.dtype = np.dtype(np.uint8)
+
+    def read(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
+        """Answers the bytes from the `start`-th on."""
+        first, last = np.searchsorted(self.ends, (start, stop - 1), side="right").tolist()
+        begin = int(self.ends[first - 1]) if first else 0
+        content = b"".join([self._encode(place) for place in range(first, last + 1)])
+        if len(content) != self.ends[last] - begin:
+            raise errors.CheckpointError(f"{self._values[first][0]} changed while it was saved")
+        return np.frombuffer(content, np.uint8)[start - begin : stop - begin].copy()
+
+    def _encode(self, place: int) -> bytes:
+        name, value = self._values[place]
+        try:
+            return self._codec.encode(value)
+        except errors.ReplayError as error:
+            raise errors.CheckpointError(f"{name} cannot be saved: {error}") from error
+
+
+def taken(store: Store, codec: codecs.Codec) -> states.State:
+    """Answers the state of a store.
+
+    Raises:
+        CheckpointError: The codec cannot encode something.
+    """
+    episodes = list(store)
+    places = {episode.episode_id: place for place, episode in enumerate(episodes)}
+    agents = _Encoded([("an agent_id", episode.agent_id) for episode in episodes], codecs.PlainCodec())
+    observations = _Encoded([*_named(episodes, "observation")], codec)
+    actions = _Encoded([*_named(episodes, "action")], codec)
+    ages = store.stats().open_ages
+    rewards = itertools.chain.from_iterable(episode.rewards for episode in episodes)
+    return {
+        "codec": codec.name,
+        "counters": store.counts(),
+        "arrays": {
+            "episode_id": np.array([episode.episode_id for episode in episodes], "S36"),
+            "episode_agent": agents,
+            "episode_agent_end": agents.ends,
+            "episode_status": np.array([_STATUSES.index(episode.status) for episode in episodes], np.uint8),
+            "episode_steps": np.array([len(episode.actions) for episode in episodes], np.int64),
+            "episode_has_final": np.array([len(e.observations) > len(e.actions) for e in episodes], np.bool_),
+            "episode_start_time": np.array([episode.start_time for episode in episodes], np.float64),
+            "open_age": np.array([ages[episode_id] for episode_id in store.open], np.float64),
+            "finished": np.array([places[episode.episode_id] for episode in store.finished], np.int64),
+            "growing": np.array([places[episode.episode_id] for episode in store.growing()], np.int64),
+            "rewards": np.fromiter(rewards, np.float64),
+            "observations": observations,
+            "observation_end": observations.ends,
+            "actions": actions,
+            "action_end": actions.ends,
+        },
+    }
+
+
+def _named(episodes: Sequence[Episode], what: str) -> Iterator[tuple[str, Any]]:
+    """Gives the observations or the actions, and what each is called."""
+    for episode in episodes:
+        for t, value in enumerate(getattr(episode, f"{what}s")):
+            yield f"{what} {t} of episode {episode.episode_id}", value
+
+
+def made(given: states.Given, codec: codecs.Codec, store: Store) -> Store:
+    """Answers a store of the given state, with the limits of another.
+
+    Raises:
+        CheckpointError: No store can be in such a state.
+    """
+    if given.text("codec") != codec.name:
+        raise errors.CheckpointError(f"codec must be the one that saved, {given.text('codec')}, got {codec.name}")
+    counters = given.part("counters")
+    episodes = _episodes(given, codec)
+    is_open = np.array([episode.status == "IN_PROGRESS" for episode in episodes], np.bool_)
+    finished = _places(given, "finished", np.flatnonzero(~is_open))
+    is_growing = is_open & np.array([len(episode) > 0 for episode in episodes], np.bool_)
+    growing = _places(given, "growing", np.flatnonzero(is_growing))
+    ages = given.array("open_age", np.float64, (int(is_open.sum()),))
+    if not (np.isfinite(ages) & (ages >= 0)).all():
+        raise errors.CheckpointError("array open_age must hold finite numbers of at least 0")
+    now = time.monotonic()
+    answer: Store = episode_store.EpisodeStore(store.max_transitions, store.max_episodes)
+    answer.fill(
+        episodes,
+        [episodes[place] for place in finished.tolist()],
+        [episodes[place] for place in growing.tolist()],
+        [now - age for age in ages.tolist()],
+        {name: counters.integer(name) for name in _COUNTS},
+    )
+    return answer
+
+
+def _places(given: states.Given, name: str, expected: Ints) -> Ints:
+    """Answers the places of just the expected episodes, in any order."""
+    places = given.integers(name, len(expected), 0, max(len(expected), int(expected.max(initial=0))))
+    if not np.array_equal(np.sort(places), expected):
+        raise errors.CheckpointError(f"array {name} must hold the places of those episodes, once each")
+    return places
+
+
+def _episodes(given: states.Given, codec: codecs.Codec) -> list[Episode]:
+    """Answers the episodes with all that is in them."""
+    ids = given.array("episode_id", "S36", (None,))
+    count = len(ids)
+    names = [name.decode("latin-1") for name in ids.tolist()]
+    if len(set(names)) != count or not all(map(_ID.fullmatch, names)):
+        raise errors.CheckpointError("array episode_id must hold UUIDs, each once")
+    statuses = given.array("episode_status", np.uint8, (count,))
+    steps = given.integers("episode_steps", count, 0, checks.LARGEST)
+    has_final = given.booleans("episode_has_final", count)
+    if (statuses >= len(_STATUSES)).any():
+        raise errors.CheckpointError(f"array episode_status must hold numbers below {len(_STATUSES)}")
+    is_possible = np.array([[True, False, False, True], [False, True, True, True]])[has_final.astype(int), statuses]
+    if not is_possible.all():
+        raise errors.CheckpointError("array episode_has_final must be true where an episode ended, and nowhere else")
+    start_times = given.array("episode_start_time", np.float64, (count,))
+    total = sum(steps.tolist())
+    rewards = given.array("rewards", np.float64, (total,))
+    if not (np.isfinite(start_times).all() and np.isfinite(rewards).all()):
+        raise errors.CheckpointError("arrays rewards and episode_start_time must hold finite numbers")
+    agents = _decoded(given, "episode_agent", "episode_agent_end", count, codecs.PlainCodec())
+    observations = _decoded(given, "observations", "observation_end", total + int(has_final.sum()), codec)
+    actions = _decoded(given, "actions", "action_end", total, codec)
+    reward_list = iter(rewards.tolist())
+    episodes = []
+    for place in range(count):
+        length = int(steps[place])
+        agent = next(agents)
+        if type(agent) is not str:
+            raise errors.CheckpointError("array episode_agent must hold strings")
+        episodes.append(
+            episode_lib.Episode(
+                episode_id=names[place],
+                agent_id=agent,
+                observations=list(itertools.islice(observations, length + int(has_final[place]))),
+                actions=list(itertools.islice(actions, length)),
+                rewards=list(itertools.islice(reward_list, length)),
+                status=_STATUSES[int(statuses[place])],
+                start_time=float(start_times[place]),
+            )
+        )
+    return episodes
+
+
+def _decoded(given: states.Given, name: str, ends_name: str, count: int, codec: codecs.Codec) -> Iterator[Any]:
+    """Gives so many values; their bytes are read some at a time, in order."""
+    ends = given.integers(ends_name, count, 0, checks.LARGEST)
+    if (np.diff(ends, prepend=0) < 0).any():
+        raise errors.CheckpointError(f"array {ends_name} must not fall")
+    column = given.column(name, np.uint8, (int(ends[-1]) if count else 0,))
+    return _read(name, column, ends, codec)
+
+
+def _read(name: str, column: states.Column, ends: Ints, codec: codecs.Codec) -> Iterator[Any]:
+    first = begin = 0
+    while first < len(ends):
+        last = max(first + 1, int(np.searchsorted(ends, begin + states.CHUNK, side="right")))
+        content = column.read(begin, int(ends[last - 1])).tobytes()
+        start = 0
+        for end in (ends[first:last] - begin).tolist():
+            try:
+                yield codec.decode(content[start:end])
+            except errors.CheckpointError as error:
+                raise errors.CheckpointError(f"array {name} cannot be decoded: {error}") from error
+            except Exception as error:  # Of a codec that is the user's own.
+                raise errors.CheckpointError(
+                    f"array {name} cannot be decoded: {type(error).__name__}: {error}"
+                ) from error
+            start = end
+        first, begin = last, int(ends[last - 1])

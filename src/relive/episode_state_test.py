@@ -1,0 +1,288 @@
+from typing import Any
+import uuid
+
+import numpy as np
+import pytest
+
+import relive
+from relive import codecs
+from relive import episode_state
+from relive import episode_store
+from relive import errors
+from relive import states
+
+PLAIN = codecs.PlainCodec()
+Buffer = relive.EpisodeReplayBuffer[Any, Any]
+
+
+def ended(buffer: Buffer, length: int, status: Any = "COMPLETED", agent_id: str = "a") -> str:
+    episode_id = buffer.start_episode_nowait(agent_id)
+    for t in range(length):
+        buffer.append_observation_action_reward_nowait(episode_id, [t], t, float(t))
+    if status is not None:
+        buffer.end_episode_nowait(episode_id, [length], status)
+    return episode_id
+
+
+def example() -> Buffer:
+    """Two ended episodes, an aborted one without its final observation, and three open ones."""
+    buffer: Buffer = relive.EpisodeReplayBuffer(seed=0)
+    ended(buffer, 3, "COMPLETED")
+    ended(buffer, 2, None, "b")
+    ended(buffer, 1, "TRUNCATED", "ä\0")
+    buffer._store.abort(ended(buffer, 2, None))
+    ended(buffer, 4, None)
+    ended(buffer, 0, None)
+    return buffer
+
+
+def made(state: Any, codec: codecs.Codec = PLAIN) -> episode_store.EpisodeStore[Any, Any]:
+    return episode_state.made(states.Given(state, state["arrays"]), codec, episode_store.EpisodeStore(None, None))
+
+
+def episodes_of(store: episode_store.EpisodeStore[Any, Any]) -> list[Any]:
+    names = ("episode_id", "agent_id", "observations", "actions", "rewards", "status", "start_time")
+    return [[getattr(episode, name) for name in names] for episode in store]
+
+
+def test_every_episode_comes_back() -> None:
+    buffer = example()
+    store = made(buffer.state_dict())
+    store.check()
+    assert episodes_of(store) == episodes_of(buffer._store)
+    assert list(store.open) == list(buffer._store.open)
+    assert [e.episode_id for e in store.finished] == [e.episode_id for e in buffer._store.finished]
+    assert [e.episode_id for e in store.growing()] == [e.episode_id for e in buffer._store.growing()]
+
+
+def test_the_open_ones_stand_as_they_stood() -> None:
+    """Which of them a draw takes depends on their order, and that on who ended."""
+    buffer: Buffer = relive.EpisodeReplayBuffer(seed=0)
+    ids = [ended(buffer, 5, None) for _ in range(4)]
+    buffer.end_episode_nowait(ids[0], None)
+    store = made(buffer.state_dict())
+    assert [e.episode_id for e in store.growing()] == [ids[3], ids[1], ids[2]]
+
+
+def test_open_episodes_keep_their_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    buffer: Buffer = relive.EpisodeReplayBuffer()
+    first = buffer.start_episode_nowait("a")
+    clock[0] = 107.0
+    second = buffer.start_episode_nowait("a")
+    state = buffer.state_dict()
+    clock[0] = 3.0  # Another machine.
+    assert made(state).stats().open_ages == {first: 7.0, second: 0.0}
+
+
+def test_who_wrote_to_an_open_episode_goes_on() -> None:
+    buffer = example()
+    open_id = list(buffer._store.open)[-1]
+    other = relive.EpisodeReplayBuffer[Any, Any](seed=0)
+    other.load_state_dict(buffer.state_dict())
+    for each in (buffer, other):
+        each.append_observation_action_reward_nowait(open_id, 1, 2, 3.0)
+        each.append_observation_action_reward_nowait(open_id, 1, 2, 3.0)
+        each.end_episode_nowait(open_id, 4)
+        each.check()
+    assert episodes_of(other._store) == episodes_of(buffer._store)
+    stranger = example().start_episode_nowait("z")
+    with pytest.raises(errors.UnknownEpisodeError, match=f"^episode {stranger} not found$"):
+        other.append_observation_action_reward_nowait(stranger, 1, 2, 3.0)
+
+
+def test_values_come_back_as_they_were_and_shared_by_nobody() -> None:
+    values = [None, 2**80, float("nan"), {"a": np.arange(3, dtype=">u2")}, (b"x", ["y"]), {1, 2}, np.float16(0.1)]
+    buffer: Buffer = relive.EpisodeReplayBuffer()
+    episode_id = buffer.start_episode_nowait("a")
+    for value in values:
+        buffer.append_observation_action_reward_nowait(episode_id, value, value, 0.0)
+    state = buffer.state_dict()
+    first, second = made(state)[episode_id], made(state)[episode_id]
+    assert [PLAIN.encode(value) for value in first.observations] == [PLAIN.encode(value) for value in values]
+    assert [type(value) for value in first.actions] == [type(value) for value in values]
+    first.observations[3]["a"][0] = 9
+    assert second.observations[3]["a"][0] == 0
+
+
+class Point:
+    """Something that no codec of ours knows."""
+
+    def __init__(self, x: int) -> None:
+        self.x = x
+
+
+class PointCodec:
+    name = "point-1"
+
+    def encode(self, value: Any) -> bytes:
+        return str(value.x).encode()
+
+    def decode(self, content: bytes) -> Any:
+        return Point(int(content))
+
+
+def with_points() -> Buffer:
+    buffer: Buffer = relive.EpisodeReplayBuffer(seed=0)
+    episode_id = buffer.start_episode_nowait("a")
+    for t in range(3):
+        buffer.append_observation_action_reward_nowait(episode_id, Point(t), Point(-t), 0.0)
+    return buffer
+
+
+def test_an_unknown_object_is_named_with_its_place_and_the_way_out(tmp_path: Any) -> None:
+    buffer = with_points()
+    (episode_id,) = buffer._store.open
+    for call in (buffer.state_dict, lambda: buffer.save(tmp_path / "saved")):
+        message = f"^observation 0 of episode {episode_id} cannot be saved: .*Point.*codec=.*$"
+        with pytest.raises(errors.CheckpointError, match=message):
+            call()
+    assert not list(tmp_path.glob("saved*"))
+
+
+def test_a_codec_of_ones_own_is_asked(tmp_path: Any) -> None:
+    buffer = with_points()
+    buffer.save(tmp_path / "saved", codec=PointCodec())
+    loaded = Buffer.load(tmp_path / "saved", codec=PointCodec())
+    (episode,) = loaded._store
+    assert [point.x for point in episode.observations] == [0, 1, 2]
+    assert [point.x for point in episode.actions] == [0, -1, -2]
+    with pytest.raises(errors.CheckpointError, match="^codec must be the one that saved, point-1, got plain-1$"):
+        Buffer.load(tmp_path / "saved")
+    before = loaded.state_dict(codec=PointCodec())
+    loaded.load_state_dict(before, codec=PointCodec())
+    with pytest.raises(errors.CheckpointError, match="^codec must be the one that saved, point-1, got plain-1$"):
+        loaded.load_state_dict(before)
+
+
+@pytest.mark.parametrize("codec", [3, PointCodec, "plain-1"])
+def test_what_is_no_codec_is_refused(codec: Any, tmp_path: Any) -> None:
+    buffer = example()
+    calls: list[Any] = [
+        lambda: buffer.save(tmp_path / "saved", codec=codec),
+        lambda: Buffer.load(tmp_path / "saved", codec=codec),
+        lambda: buffer.state_dict(codec=codec),
+        lambda: buffer.load_state_dict({}, codec=codec),
+    ]
+    if codec is not PointCodec:
+        for call in calls:
+            with pytest.raises(errors.ArgumentTypeError, match="^codec must have a name, of type str, and the methods"):
+                call()
+
+
+def test_a_codec_that_fails_is_blamed_for_it() -> None:
+    class Failing(PointCodec):
+        def decode(self, content: bytes) -> Any:
+            raise ZeroDivisionError("no such point")
+
+    state = with_points().state_dict(codec=PointCodec())
+    message = "^array observations cannot be decoded: ZeroDivisionError: no such point$"
+    with pytest.raises(errors.CheckpointError, match=message):
+        made(state, Failing())
+
+
+def test_values_are_read_a_chunk_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a value is longer than a chunk, or takes no bytes."""
+
+    class Raw:
+        name = "raw"
+
+        def encode(self, value: Any) -> bytes:
+            return bytes(value)
+
+        def decode(self, content: bytes) -> Any:
+            return content
+
+    buffer: Buffer = relive.EpisodeReplayBuffer()
+    episode_id = buffer.start_episode_nowait("a")
+    values = [b"", b"abc", b"", b"", b"d" * 20, b"efghij", b"", b"k"]
+    for value in values:
+        buffer.append_observation_action_reward_nowait(episode_id, value, b"", 0.0)
+    for chunk in (1, 3, 8, 100):
+        monkeypatch.setattr(states, "CHUNK", chunk)
+        (episode,) = made(buffer.state_dict(codec=Raw()), Raw())
+        assert episode.observations == values
+        assert episode.actions == [b""] * len(values)
+
+
+def test_a_value_that_changes_meanwhile_is_noticed() -> None:
+    buffer: Buffer = relive.EpisodeReplayBuffer()
+    episode_id = buffer.start_episode_nowait("a")
+    buffer.append_observation_action_reward_nowait(episode_id, [1], 0, 0.0)
+    (episode,) = buffer._store
+    column = episode_state.taken(buffer._store, PLAIN)["arrays"]["observations"]
+    episode.observations[0].append(2)
+    with pytest.raises(
+        errors.CheckpointError, match=f"^observation 0 of episode {episode_id} changed while it was saved$"
+    ):
+        column.read(0, *column.shape)
+
+
+def replaced(name: str, *values: Any) -> Any:
+    def change(state: Any) -> None:
+        array = state["arrays"][name]
+        state["arrays"][name] = np.array([*values, *array[len(values) :].tolist()], array.dtype)
+
+    return change
+
+
+def set_to(name: str, value: Any) -> Any:
+    return lambda state: state.update({name: value})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (set_to("codec", 3), "^codec must be a string, got 3$"),
+        (set_to("counters", {}), "^counters/inserted is missing$"),
+        (set_to("counters", None), "^counters must be a mapping, got None$"),
+        (replaced("episode_id", b"x"), "^array episode_id must hold UUIDs, each once$"),
+        (lambda state: replaced("episode_id", state["arrays"]["episode_id"][1])(state), "must hold UUIDs, each once$"),
+        (replaced("episode_status", 4), "^array episode_status must hold numbers below 4$"),
+        (replaced("episode_status", 0), "^array episode_has_final must be true where an episode ended, and nowhere"),
+        (replaced("episode_has_final", False), "^array episode_has_final must be true where an episode ended"),
+        (replaced("episode_steps", -1), "^array episode_steps must hold integers in"),
+        (replaced("episode_steps", 2**62, 2**62), "^array rewards must be of dtype float64 and shape"),
+        (replaced("episode_steps", 4), "^array rewards must be of dtype float64 and shape"),
+        (replaced("rewards", np.nan), "^arrays rewards and episode_start_time must hold finite numbers$"),
+        (replaced("episode_start_time", np.inf), "^arrays rewards and episode_start_time must hold finite numbers$"),
+        (replaced("open_age", np.inf), "^array open_age must hold finite numbers of at least 0$"),
+        (replaced("open_age", -1.0), "^array open_age must hold finite numbers of at least 0$"),
+        (replaced("open_age", np.nan), "^array open_age must hold finite numbers of at least 0$"),
+        (replaced("finished", 1), "^array finished must hold the places of those episodes, once each$"),
+        (replaced("finished", 2), "^array finished must hold the places of those episodes, once each$"),
+        (replaced("growing", 3), "^array growing must hold the places of those episodes, once each$"),
+        (replaced("observation_end", 99), "^array observation_end must not fall$"),
+        (replaced("observation_end", 3), "^array observations cannot be decoded: plain-1 content "),
+        (replaced("actions", 0), "^array actions cannot be decoded: "),
+    ],
+)
+def test_what_no_store_can_be_is_refused(change: Any, message: str) -> None:
+    state = example().state_dict()
+    change(state)
+    with pytest.raises(errors.CheckpointError, match=message):
+        made(state)
+
+
+def test_an_agent_is_a_string() -> None:
+    buffer: Buffer = relive.EpisodeReplayBuffer()
+    buffer.start_episode_nowait("a")
+    state = buffer.state_dict()
+    content = PLAIN.encode(b"a")
+    state["arrays"]["episode_agent"] = np.frombuffer(content, np.uint8)
+    state["arrays"]["episode_agent_end"] = np.array([len(content)])
+    with pytest.raises(errors.CheckpointError, match="^array episode_agent must hold strings$"):
+        made(state)
+
+
+def test_ids_are_kept() -> None:
+    buffer = example()
+    names = made(buffer.state_dict())
+    assert all(str(uuid.UUID(episode.episode_id)) == episode.episode_id for episode in names)
+
+
+def test_no_value_is_left_over() -> None:
+    ends = np.array([2, 4, 6])
+    column = states.Given({}, {"x": np.frombuffer(PLAIN.encode("") * 3, np.uint8)}).column("x", np.uint8, (6,))
+    assert list(episode_state._read("x", column, ends, PLAIN)) == ["", "", ""]
