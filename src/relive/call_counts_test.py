@@ -33,7 +33,7 @@ LIMITS = {
     "extend, 64 streams": 155,
     "add_episode": 342,
     "sample_n_step_nowait": 828,
-    "append_observation_action_reward_nowait": 42,
+    "append_observation_action_reward_nowait": 41,
 }
 
 

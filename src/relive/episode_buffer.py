@@ -464,11 +464,15 @@ class EpisodeReplayBuffer(persistence.Journaled, Generic[Obs, Act]):
         return copies.copied(observation), copies.copied(action), reward
 
     def _append(self, episode_id: str, step: tuple[Obs, Act, float]) -> None:
-        if self._journal is not None:
+        journal = self._journal
+        if journal is None:
+            self._store.append(episode_id, *step)
+        else:
             self._store[episode_id].check_is_open()
-            self._journal.append(episode_id, *step)
-        self._store.append(episode_id, *step)
-        self._settle()
+            journal.append(episode_id, *step)
+            self._store.append(episode_id, *step)
+            if journal.evicted:
+                journal.settle()
         self._gate.wake()
 
     def _abort(self, episode_id: str) -> None:

@@ -46,7 +46,8 @@ class EpisodeJournal:
         self, journal: journal_lib.Journal, store: Store, replay: "Replay | None", codec: codecs.Codec
     ) -> None:
         self._journal, self._store, self._codec = journal, store, codec
-        self._evicted: list[Episode] = []
+        self.evicted: list[Episode] = []
+        """The episodes that have gone to make room since `settle`."""
         # The first record of each segment, and how many episodes that are stored have begun in it.
         self._segments: list[list[int]] = []
         self._segment_of: dict[str, list[int]] = {}
@@ -108,7 +109,7 @@ class EpisodeJournal:
 
     def _hear(self, episode: Episode) -> None:
         """Hears that an episode has gone to make room."""
-        self._evicted.append(episode)
+        self.evicted.append(episode)
         self._segment_of.pop(episode.episode_id, [0, 0])[1] -= 1
 
     def _count(self, episode_id: str) -> None:
@@ -120,14 +121,14 @@ class EpisodeJournal:
 
         If that fails, as on a full disk, it is written the next time: the call that made them go has happened.
         """
-        if not self._evicted:
+        if not self.evicted:
             return
         counts = self._store.counts()
         parts = [_EVICT.pack(counts["evicted_episodes"], counts["evicted_transitions"])]
-        parts += [episode.episode_id.encode() for episode in self._evicted]
+        parts += [episode.episode_id.encode() for episode in self.evicted]
         with contextlib.suppress(errors.ReplayError):
             self._journal.append(EVICT, b"".join(parts))
-            self._evicted.clear()
+            self.evicted.clear()
             self._prune()
 
     def _prune(self) -> None:

@@ -92,6 +92,7 @@ class Journal:
             except OSError as error:
                 raise self._failure("opened", error) from error
             self._held = stack.pop_all()
+        _OPEN.add(self)
 
     @property
     def num_records(self) -> int:
@@ -142,7 +143,7 @@ class Journal:
         segment = self._segment
         if kind == records.BASE:
             raise errors.ArgumentError("kind must be in [1, 256), got 0")
-        if segment is None or segment.size >= self._limit or os.getpid() != self._pid:
+        if segment is None or segment.size >= self._limit:
             segment = self._ready_segment()
         number, size = self._num_records, segment.size
         record = records.framed(number, kind, payload, segment.seed)
@@ -347,6 +348,19 @@ class Journal:
     def _place(self, first: int) -> str:
         """Answers the path of the segment whose first record has that number."""
         return os.path.join(self.path, records.segment_name(first))
+
+
+_OPEN: "weakref.WeakSet[Journal]" = weakref.WeakSet()
+
+
+def _stop_in_a_fork() -> None:
+    """Sends every append of a forked process to ask first, where it is refused."""
+    for journal in _OPEN:
+        journal._limit = 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_stop_in_a_fork)
 
 
 def _sync_now_and_then(reference: "weakref.ref[Journal]", closing: threading.Event, seconds: float) -> None:
