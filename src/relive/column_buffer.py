@@ -64,6 +64,9 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 AnyBatch: TypeAlias = batches.TransitionBatch | batches.SequenceBatch
 Batch = TypeVar("Batch", bound=AnyBatch)
 
+MOST_STREAMS = 2**19
+"""So many streams a buffer has at most: each takes memory, which a saved one must not be able to only claim."""
+
 
 class ColumnReplayBuffer(persistence.Journaled, Generic[Batch]):
     """Stores steps of fixed shapes and dtypes in preallocated columns, and answers windows of them.
@@ -77,7 +80,7 @@ class ColumnReplayBuffer(persistence.Journaled, Generic[Batch]):
         schema: What a step holds; None to take it from the first one. It is enforced either way.
         window: Which rows make one element of a batch.
         sampler: Draws the anchors; UniformSampler if None.
-        streams: How many environments or actors write side by side.
+        streams: How many environments or actors write side by side; at most 2^19.
         storage: Where the columns are, of the same capacity; by default arrays in memory.
         limiter: Says when a step may be added and a batch drawn; by default a batch needs one anchor.
         max_times_sampled: How often an anchor may be drawn before it retires; None for any number of times.
@@ -114,6 +117,8 @@ class ColumnReplayBuffer(persistence.Journaled, Generic[Batch]):
         streams = checks.integer_of_at_least_one("streams", streams)
         if streams > capacity:
             raise errors.ArgumentError(f"streams must be at most capacity = {capacity}, got {streams}")
+        if streams > MOST_STREAMS:
+            raise errors.ArgumentError(f"streams must be at most {MOST_STREAMS}, got {streams}")
         if schema is not None:
             checks.instance("schema", schema, schema_lib.Schema)
         checks.instance("window", window, windows.Window)

@@ -38,6 +38,7 @@ def contents(buffer: relive.RingReplayBuffer) -> Any:
         ({"capacity": 1.5}, "^capacity must be an integer of at least 1, got 1.5$"),
         ({"streams": 0}, "^streams must be at least 1, got 0$"),
         ({"streams": 9}, "^streams must be at most capacity = 8, got 9$"),
+        ({"capacity": 2**20, "streams": 2**20}, "^streams must be at most 524288, got 1048576$"),
         ({"schema": {"observation": 3}}, "^schema must be an instance of Schema, got "),
         ({"sampler": "uniform"}, "^sampler must be an instance of Sampler, got 'uniform'$"),
         ({"limiter": 3}, "^limiter must be a RateLimiter, got 3$"),

@@ -30,9 +30,6 @@ else:
 Progress: TypeAlias = Callable[[int, int], None]
 """Hears how many bytes were read or written so far, and how many there are."""
 
-MOST_STREAMS = 2**20
-"""So many streams a saved buffer has at most: what is kept for each of them is not backed by a file."""
-
 
 class Replay(Protocol):
     """What plays back the records of a journal."""
@@ -226,8 +223,6 @@ class Persistent(abc.ABC):
         """Answers a buffer of that state."""
         given = cls._given(state)
         saved = given.part("settings")
-        if "streams" in cls._SETTINGS:
-            saved.integer("streams", 1, MOST_STREAMS)
         arguments = settings_lib.made(saved, {name: instead.get(name) for name in cls._SETTINGS})
         rng = cls._generator(given)
         arguments = {**({} if rng is None else {"seed": rng}), **instead, **arguments}

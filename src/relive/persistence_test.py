@@ -652,7 +652,7 @@ class TestSettings:
     def test_more_streams_than_any_file_is_for_are_refused(self) -> None:
         state = ring().state_dict()
         state["settings"].update(streams=2**21, capacity=2**22)
-        with pytest.raises(errors.CheckpointError, match=r"^settings/streams must be an integer in \[1, 1048576\]"):
+        with pytest.raises(errors.CheckpointError, match=r"streams must be at most 524288, got 2097152$"):
             relive.RingReplayBuffer._made(state, {})
 
 
@@ -736,7 +736,7 @@ class TestMemory:
     @pytest.mark.parametrize("name", ["ring", "prioritized of 3 streams, live", "sequences of 3 streams"])
     @pytest.mark.parametrize(
         "settings",
-        [{"capacity": 10**8}, {"capacity": 10**15}, {"capacity": 2**62}, {"streams": 2**20, "capacity": 10**8}],
+        [{"capacity": 10**8}, {"capacity": 10**15}, {"capacity": 2**62}, {"streams": 2**19, "capacity": 10**8}],
     )
     def test_a_capacity_is_only_a_number(self, name: str, settings: dict[str, int]) -> None:
         state = worked(COLUMNS[name], 1).state_dict()
