@@ -359,15 +359,15 @@ FORGED: dict[str, tuple[int, bytes]] = {
         column_journal.STEPS,
         HEAD.pack(2, 0) + STREAMS + columns(2) + bytes(2) + b"\0\2",
     ),
-    "an array of bools has one that is neither 0 nor 1": (
+    "an array must hold bools that are 0 or 1, and characters of Unicode": (
         column_journal.STEPS,
         HEAD.pack(2, 0) + STREAMS + columns(2, b"\2") + bytes(4),
     ),
-    "an array of text has a character beyond 0x10FFFF": (
+    "an array must hold bools that are 0 or 1, and characters of Unicode ": (
         column_journal.STEP,
         HEAD.pack(0, 0) + b"\1\2\1" + bytes(8) + b"\xff" * 4 + bytes(8),
     ),
-    "an array of bools has one that is neither 0 nor 1 ": (
+    "an array must hold bools that are 0 or 1, and characters of Unicode  ": (
         column_journal.STEP,
         HEAD.pack(0, 4) + b"\1\2\2" + bytes(20) + b"\1\2",
     ),

@@ -39,12 +39,40 @@ DEEPEST = 16
 """Levels of fields within fields."""
 MOST_AXES = 32
 """Axes of an array in a field."""
+VALUES = "must hold bools that are 0 or 1, and characters of Unicode"
+"""The rule that `are_values` asks for."""
+
+_LAST_CHARACTER = 0x10FFFF
 
 _NUMBER = r"0|[1-9][0-9]{0,9}"
 _SIMPLE = re.compile(
     rf"\|b1|\|[iu]1|[<>][iu][248]|[<>]f(?:2|4|8|12|16)|[<>]c(?:8|16|24|32)|\|[SV](?P<bytes>{_NUMBER})"
     rf"|[<>]U(?P<characters>{_NUMBER})|[<>][mM]8(?:\[(?:[1-9][0-9]{{0,8}})?(?:[YMWDhms]|[munpfa]s)\])?"
 )
+
+
+def described(dtype: DType) -> Any:
+    """Answers the description of a dtype: a str, or a list of fields. Where it has none, that of another one.
+
+    >>> import numpy as np
+    >>> from relive import dtypes
+    >>> dtypes.described(np.dtype([("x", "<f4"), ("image", "u1", (8, 8))]))
+    [['x', '<f4'], ['image', '|u1', [8, 8]]]
+    """
+    if dtype.names is None:
+        return dtype.str
+    fields: list[Any] = []
+    end = 0
+    parts: Any = dtype.fields
+    for name in dtype.names:
+        field, offset = parts[name][:2]
+        if offset > end:
+            fields.append(["", f"|V{offset - end}"])
+        fields.append([name, described(field.base), *([list(field.shape)] if field.shape else [])])
+        end = offset + field.itemsize
+    if dtype.itemsize > end:
+        fields.append(["", f"|V{dtype.itemsize - end}"])
+    return fields
 
 
 def text(dtype: DType) -> str:
@@ -60,8 +88,7 @@ def text(dtype: DType) -> str:
     '[["x","<f4"],["image","|u1",[8,8]]]'
     """
     try:
-        descr = dtype.str if dtype.names is None else dtype.descr
-        written = json.dumps(descr, separators=(",", ":"))
+        written = json.dumps(described(dtype), separators=(",", ":"))
         is_the_same = parsed(written) == dtype
     except (ValueError, RecursionError, errors.CheckpointError):
         written, is_the_same = "", False
@@ -168,22 +195,24 @@ def takes_any_bytes(dtype: DType) -> bool:
     return dtype.kind not in "bU"
 
 
+def are_values(array: npt.NDArray[Any]) -> bool:
+    """Answers whether bytes are values: numpy takes any for a bool or a character, and breaks when it uses them."""
+    dtype = array.dtype
+    if takes_any_bytes(dtype) or not array.size:
+        return True
+    if dtype.names is not None:
+        return all(are_values(array.reshape(-1)[name]) for name in dtype.names)
+    if dtype.kind == "b":
+        return bool(array.view(np.uint8).max() <= 1)
+    characters = array.view((dtype.str[0] + "u4", (dtype.itemsize // 4,)))
+    return not dtype.itemsize or bool(characters.max() <= _LAST_CHARACTER)
+
+
 def check_values(array: npt.NDArray[Any]) -> None:
-    """Checks values that came as bytes: numpy takes any for a bool or a character, and breaks when it uses them.
+    """Checks values that came as bytes.
 
     Raises:
         CheckpointError: A bool is neither 0 nor 1, or a character lies beyond 0x10FFFF.
     """
-    dtype = array.dtype
-    if takes_any_bytes(dtype) or not array.size:
-        return
-    if dtype.names is not None:
-        for name in dtype.names:
-            check_values(array.reshape(-1)[name])
-    elif dtype.kind == "b":
-        if array.view(np.uint8).max() > 1:
-            raise errors.CheckpointError("an array of bools has one that is neither 0 nor 1")
-    elif dtype.itemsize:
-        characters = array.view((dtype.str[0] + "u4", (dtype.itemsize // 4,)))
-        if characters.max() > 0x10FFFF:
-            raise errors.CheckpointError("an array of text has a character beyond 0x10FFFF")
+    if not are_values(array):
+        raise errors.CheckpointError(f"an array {VALUES}")

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import checks
+from relive import dtypes
 from relive import errors
 from relive import item_cuts
 from relive import npy_header
@@ -36,7 +37,7 @@ def described(columns: Mapping[str, Array]) -> list[Any]:
             npy_header.check_dtype(f"column {name}", column.dtype)
         except errors.ArgumentError as error:
             raise errors.CheckpointError(f"column {name} cannot be saved: {error}") from error
-    return [[name, npy_header.described(column.dtype), list(column.shape[1:])] for name, column in columns.items()]
+    return [[name, dtypes.described(column.dtype), list(column.shape[1:])] for name, column in columns.items()]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

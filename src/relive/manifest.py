@@ -27,6 +27,7 @@ import zlib
 import numpy as np
 
 from relive import checks
+from relive import dtypes
 from relive import durable
 from relive import errors
 from relive import npy_header
@@ -112,7 +113,7 @@ def encoded(values: Mapping[str, Any], entries: Mapping[str, Entry]) -> bytes:
         "arrays": {
             name: {
                 "file": entry.file,
-                "dtype": npy_header.described(entry.dtype),
+                "dtype": dtypes.described(entry.dtype),
                 "shape": list(entry.shape),
                 "crc32": entry.crc32,
                 "nbytes": entry.nbytes,

@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import directories
+from relive import dtypes
 from relive import errors
 from relive import npy_header
 from relive import states
 
 Array: TypeAlias = npt.NDArray[Any]
 
-_LAST_CHARACTER = 0x10FFFF
 _WORTH_A_THREAD = 1 << 20
 """So many bytes take longer to sum up than a thread to start."""
 
@@ -31,21 +31,6 @@ _WORTH_A_THREAD = 1 << 20
 def _bytes_of(array: Array) -> memoryview:
     """Answers the memory of an array in the order of C."""
     return array.reshape(-1).view(np.uint8).data
-
-
-def _is_sound(array: Array) -> bool:
-    """Answers whether numpy can read all bytes: a bool is 0 or 1, a character is one of Unicode.
-
-    Of other bools numpy counts more or fewer than it then takes, which a forger could use.
-    """
-    if array.dtype.names is not None:
-        return all(_is_sound(array[name]) for name in array.dtype.names)
-    if array.dtype.kind == "b":
-        return not array.size or bool(array.view(np.uint8).max() <= 1)
-    if array.dtype.kind == "U":
-        characters = np.ascontiguousarray(array).reshape(-1).view(f"{array.dtype.str[0]}u4")
-        return not characters.size or bool(characters.max() <= _LAST_CHARACTER)
-    return True
 
 
 # Writing.
@@ -76,8 +61,8 @@ def write(descriptor: int, name: str, column: Array | states.Column, wrote: Call
             rule = f"must answer rows of dtype {dtype} and shape {(stop - start, *shape[1:])}"
             raise errors.ArgumentError(f"{name} {rule}, got {rows.dtype} and {rows.shape}")
         rows = np.ascontiguousarray(rows)
-        if not _is_sound(rows):
-            raise errors.ArgumentError(f"{name} must hold bools that are 0 or 1, and characters of Unicode")
+        if not dtypes.are_values(rows):
+            raise errors.ArgumentError(f"{name} {dtypes.VALUES}")
         crc32 = _append(descriptor, _bytes_of(rows), crc32, wrote)
     directories.fsync_file(descriptor)
     return crc32
@@ -196,8 +181,8 @@ class Reader:
                 self._check_crc32()
             self._report(max(0, stop * row_bytes - self._reported))
             self._reported = max(self._reported, stop * row_bytes)
-        if not _is_sound(rows):
-            raise errors.CheckpointError(f"{self._label} must hold bools that are 0 or 1, and characters of Unicode")
+        if not dtypes.are_values(rows):
+            raise errors.CheckpointError(f"{self._label} {dtypes.VALUES}")
         return rows
 
     def chunks(self) -> Iterator[Array]:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+from relive import dtypes
 from relive import errors
 from relive import npy_header
 
@@ -48,7 +49,7 @@ def as_json(description: Any) -> Any:
 
 @hypothesis.given(DTYPES)
 def test_a_dtype_is_described_as_numpy_does_and_comes_back(dtype: np.dtype[Any]) -> None:
-    description = npy_header.described(dtype)
+    description = dtypes.described(dtype)
     assert description == as_json(np.lib.format.dtype_to_descr(dtype))
     assert npy_header.dtype_of(description) == dtype
     npy_header.check_dtype("array", dtype)
@@ -87,7 +88,7 @@ def test_a_name_of_any_characters_is_one_that_numpy_reads(name: str) -> None:
 def test_what_a_dtype_has_beside_its_values_is_left_out() -> None:
     dtype = np.dtype([("a", np.dtype("f4", metadata={"unit": "m"}))], metadata={"a": 1})
     npy_header.check_dtype("array", dtype)
-    assert npy_header.described(dtype) == [["a", "<f4"]]
+    assert dtypes.described(dtype) == [["a", "<f4"]]
     npy_header.check_dtype("array", np.dtype((np.record, [("a", "<f4")])))
 
 

@@ -167,7 +167,7 @@ def refusal(value: Any) -> errors.ArgumentError:
             except (KeyError, NotPlainError):
                 return _not_plain(path, item)
             except errors.CheckpointError:
-                return errors.ArgumentError(f"{path} must hold bools that are 0 or 1, and characters of Unicode")
+                return errors.ArgumentError(f"{path} {dtypes.VALUES}")
             continue
         if any(item is other for other in around):
             return errors.ArgumentError(f"{path} must not be what it is a part of, got {checks.shown(item)}")

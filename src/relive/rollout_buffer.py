@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import checks
+from relive import dtypes
 from relive import errors
 from relive import fitting
 from relive import later
@@ -202,7 +203,7 @@ class RolloutBuffer(persistence.Persistent):
         return {
             "schema": settings.encoded(self._schema),
             "environments": self._lead[0] if self._lead else None,
-            "value_dtype": npy_header.described(self._value_dtype),
+            "value_dtype": dtypes.described(self._value_dtype),
             "size": self._size,
             "arrays": {f"rows/{path}": column[: self._size] for path, column in self._columns.items()},
         }

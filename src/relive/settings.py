@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from relive import checks
+from relive import dtypes
 from relive import errors
 from relive import limiters
 from relive import npy_header
@@ -47,7 +48,7 @@ _DEEPEST = 64
 def encoded(value: Any) -> Any:
     """Answers a setting as a JSON value."""
     if isinstance(value, schema_lib.Schema):
-        return [[path, npy_header.described(field.dtype), list(field.shape)] for path, field in value.fields.items()]
+        return [[path, dtypes.described(field.dtype), list(field.shape)] for path, field in value.fields.items()]
     if isinstance(value, np.generic | np.ndarray):
         value = value.item()
     if value is None or type(value) in (bool, int, float, str):
