@@ -35,26 +35,21 @@ from relive import schema as schema_lib
 from relive import states
 from relive import step_checks
 from relive import storage as storage_lib
-from relive import timeline_state
 from relive import windows
 from relive import writer as writer_lib
 
 if TYPE_CHECKING:
     from relive import checkpoint
     from relive import column_journal
+    from relive import column_state
     from relive import explain as explain_lib
-    from relive import history_state
     from relive import journal as journal_lib
-    from relive import mapped_storage
-    from relive import settings as settings_lib
 else:
     checkpoint = later.module("relive.checkpoint")
     column_journal = later.module("relive.column_journal")
+    column_state = later.module("relive.column_state")
     explain_lib = later.module("relive.explain")
-    history_state = later.module("relive.history_state")
     journal_lib = later.module("relive.journal")
-    mapped_storage = later.module("relive.mapped_storage")
-    settings_lib = later.module("relive.settings")
 
 Array: TypeAlias = npt.NDArray[Any]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -572,63 +567,20 @@ class ColumnReplayBuffer(persistence.Journaled, Generic[Batch]):
         checkpoint.save(self._whole_state(copy_rows=copy_rows), path, keep=keep, progress=progress)
 
     def _state(self, *, copy_rows: bool = True, **options: Any) -> states.State:
-        state = self._state_with(self._history.timeline.state())
-        if copy_rows:
-            return state
-        storage = self._history.storage if self._history.has_begun else None
-        if not isinstance(storage, mapped_storage.MemmapStorage):
-            raise errors.ArgumentError("copy_rows must be True where the storage is no MemmapStorage, got False")
-        storage.flush()
-        arrays = {name: array for name, array in state["arrays"].items() if not name.startswith("rows/")}
-        return {**state, "rows_in": {"id": storage.id, "generation": storage.generation}, "arrays": arrays}
+        return self._kept.taken() if copy_rows else self._kept.taken_without_copies()
 
     def _base_state(self, **options: Any) -> states.State:
-        return self._state_with(self._history.timeline.state().without_rows(self.streams))
-
-    def _state_with(self, rows: timeline_state.TimelineState) -> states.State:
-        history = self._history.state(rows)
-        anchors = self._anchors.state(self._history.timeline.slots(rows.keys))
-        arrays = history.pop("arrays") | anchors.pop("arrays")
-        return {"counters": self._counters.values(), **history, **anchors, "arrays": arrays}
+        return self._kept.taken_of_open_episodes()
 
     def _restore(self, given: states.Given, *, is_new: bool, **options: Any) -> None:
-        schema, storage = settings_lib.made(given.part("settings"), {"schema": None})["schema"], None
-        if self._history.has_begun:
-            schema = schema and self.schema
-        elif schema is not None:
-            try:
-                storage = storage_lib.ColumnStorage(schema, self.capacity)
-            except (MemoryError, ValueError) as error:
-                raise errors.CheckpointError(f"schema cannot be that of {self.capacity} rows: {error}") from error
-        has_rows = not given.has("rows_in")
-        if not has_rows:
-            self._check_map(given.part("rows_in"), is_new)
-        kept = history_state.HistoryState.of(given, schema, self.capacity, self.streams, has_rows=has_rows)
-        counters = given.part("counters")
-        self._counters.check_values(counters)
-        self._anchors.check_state(given, len(kept.timeline))
-        if not is_new:
-            self._anchors.rehearse(kept.timeline, given)
+        restore = self._kept.restoring(given, is_new=is_new)
         self._gathers.finish()
         self._forget()
-        if storage is not None:
-            self._history.begin(storage)
-        self._history.restore(kept)
-        self._anchors.restore(given)
-        self._counters.restore(counters)
+        restore()
 
-    def _check_map(self, given: states.Given, is_new: bool) -> None:
-        """Raises CheckpointError unless the storage is the memory map whose rows those of a checkpoint are."""
-        storage = self._history.storage if self._history.has_begun else None
-        if not is_new or not isinstance(storage, mapped_storage.MemmapStorage):
-            raise errors.CheckpointError("the rows are in a memory map: load with storage=MemmapStorage(...)")
-        if given.text("id") != storage.id:
-            raise errors.CheckpointError(f"storage must be the memory map {given.text('id')}, got {storage.id}")
-        if storage.is_dirty or given.integer("generation") != storage.generation:
-            raise errors.CheckpointError(
-                "the memory map was written to after the checkpoint was saved: recover the buffer from a journal, or "
-                "load a checkpoint with copied rows"
-            )
+    @property
+    def _kept(self) -> "column_state.ColumnState":
+        return column_state.ColumnState(self._history, self._anchors, self._counters)
 
     def _written(self) -> tuple[int, ...]:
         timeline = self._history.timeline
