@@ -359,7 +359,7 @@ def _stop_in_a_fork() -> None:
         journal._limit = 0
 
 
-if hasattr(os, "register_at_fork"):
+with contextlib.suppress(AttributeError):  # Windows has no forks.
     os.register_at_fork(after_in_child=_stop_in_a_fork)
 
 

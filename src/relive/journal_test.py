@@ -639,11 +639,12 @@ def test_a_fork_cannot_write(tmp_path: pathlib.Path) -> None:
 
 def test_another_process_only_lets_go(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the fork above, without one."""
-    log = begun(tmp_path / "log", fsync="always", segment_bytes=10)
+    log = begun(tmp_path / "log", fsync="always")
     log.append(1, b"one")
     pid = os.getpid()
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: pid + 1)
+        journal._stop_in_a_fork()
         for call in (lambda: log.append(1, b"two"), log.sync, lambda: log.prune(9), lambda: log.begin(lambda: b"")):
             with pytest.raises(errors.CheckpointError, match=f"it was opened by process {pid}, and this is its fork"):
                 call()

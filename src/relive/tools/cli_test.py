@@ -1,5 +1,6 @@
 """The command line as a user meets it: what is printed, and the exit code."""
 
+from collections.abc import Iterator
 import contextlib
 import os
 import pathlib
@@ -24,6 +25,14 @@ PNG = b"\x89PNG\r\n\x1a\n"
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _interruptible() -> Iterator[None]:
+    """A shell starts what runs in its background with interrupts ignored, these tests too."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def exit_code(*arguments: str) -> int:
@@ -236,12 +245,9 @@ def test_after_the_demo_an_interrupt_is_what_it_was() -> None:
 
 def test_where_interrupts_are_ignored_they_stay_so(monkeypatch: pytest.MonkeyPatch) -> None:
     interrupting(monkeypatch, [10])
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        assert exit_code("demo", "--steps", "20", "--quiet", "--buffer", "sequence") == 0
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert exit_code("demo", "--steps", "20", "--quiet", "--buffer", "sequence") == 0
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def test_a_curve_that_cannot_be_written_costs_the_curve_alone(
