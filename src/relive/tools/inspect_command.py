@@ -20,6 +20,7 @@ with extras.needed("inspect"):
     from rich import text as rich_text
 
 _WIDTH_ELSEWHERE = 100
+_WIDE = 10_000
 _LEAST_WIDTH = 8
 _FRAMES = 6
 _STYLES = {"broken": "bold red", "note": "yellow", "health": "green"}
@@ -43,13 +44,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _print(found: inspection.Inspection) -> None:
-    """Prints the tables; where nobody looks, without colours and of a fixed width."""
-    console = rich_console.Console(
-        highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else _WIDTH_ELSEWHERE
-    )
+    """Prints the tables; where nobody looks, without colours and of a fixed width, but what is broken is not cut."""
+    is_seen = sys.stdout.isatty()
+    console = rich_console.Console(highlight=False, markup=False, emoji=False, width=None if is_seen else _WIDE)
     console.print(rich_text.Text(found.path, style="bold"))
     for table in tables.of(found):
-        console.print(_drawn(table))
+        console.print(_drawn(table), width=None if is_seen or not table.title else _WIDTH_ELSEWHERE)
 
 
 def _drawn(table: tables.Table) -> rich_table.Table:

@@ -58,13 +58,19 @@ def test_the_report_is_written_and_named(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_what_is_broken_is_said_with_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    os.unlink("buffer/barred.npy")
-    assert cli.main(["inspect", "buffer"]) == 1
+    folder = pathlib.Path("a" * 80, "b" * 80)
+    folder.mkdir(parents=True)
+    path = folder / "buffer"
+    os.rename("buffer", path)
+    os.unlink(path / "barred.npy")
+    assert cli.main(["inspect", str(path)]) == 1
     out = capsys.readouterr().out
-    assert "barred.npy is missing" in " ".join(out.split())
+    fault = f"{path.absolute()}/barred.npy is missing"
+    assert out.splitlines()[0] == str(path.absolute())
+    assert fault in out
     assert "health" not in out
-    assert cli.main(["inspect", "buffer", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["faults"] == [f"{os.path.abspath('buffer')}/barred.npy is missing"]
+    assert cli.main(["inspect", str(path), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["faults"] == [fault]
 
 
 def test_a_journal_has_tables_too(capsys: pytest.CaptureFixture[str]) -> None:
