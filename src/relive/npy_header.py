@@ -29,14 +29,13 @@ def dtype_of(description: object) -> np.dtype[Any]:
     Raises:
         CheckpointError: It is no description that `dtypes.described` answers, or one of no bytes.
     """
+    refused = f"dtype must be a description of values without objects, got {checks.shown(description)}"
     try:
         dtype = dtypes.from_descr(description)
-        is_described = dtype.itemsize > 0 and dtypes.described(dtype) == description
-    except errors.CheckpointError:
-        is_described = False
-    if not is_described:
-        rule = "must be a description of values without objects"
-        raise errors.CheckpointError(f"dtype {rule}, got {checks.shown(description)}")
+    except errors.CheckpointError as error:
+        raise errors.CheckpointError(refused) from error
+    if not dtype.itemsize or dtypes.described(dtype) != description:
+        raise errors.CheckpointError(refused)
     return dtype
 
 
