@@ -531,6 +531,7 @@ def test_a_flush_that_fails_in_its_last_steps_leaves_it_dirty(
         assert "clean.json" not in names(path)
         rows.write(0, row(2.0))
         del rows
+        gc.collect()  # The error that was raised holds it.
         with mapped_storage.MemmapStorage(path) as again:
             assert again.was_dirty
 
