@@ -31,7 +31,7 @@ LIMITS = {
     "add": 109,
     "add, priorities": 140,
     "extend, 64 streams": 155,
-    "add_episode": 342,
+    "add_episode": 343,
     "sample_n_step_nowait": 828,
     "append_observation_action_reward_nowait": 41,
 }

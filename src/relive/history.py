@@ -279,7 +279,7 @@ class History:
 
     def _part(self, path: str, start: int, stop: int) -> Array:
         """Answers a field of the rows from the `start`-th oldest one on."""
-        slots = self.timeline.slots(np.arange(start, stop) + self.timeline.oldest_key)
+        slots = self.timeline.slots_from(self.timeline.oldest_key + start, stop - start)
         return self.storage.read(slots, (path,))[path]
 
     def restore(self, state: history_state.HistoryState) -> None:
@@ -291,7 +291,7 @@ class History:
         self.clear()
         kept = state.timeline
         for start, stop in states.chunks(len(kept), len(kept) * self.schema.nbytes) if state.rows else ():
-            slots = self.timeline.slots(kept.keys[start:stop])
+            slots = self.timeline.slots_from(kept.next_key - len(kept) + start, stop - start)
             self.storage.write(slots, {path: column.read(start, stop) for path, column in state.rows.items()})
         handles = self.timeline.restore(kept)
         if state.final:

@@ -64,11 +64,11 @@ class Ring:
 
     def oldest_slots(self, count: int) -> Ints:
         """Answers where the `count` oldest rows are, oldest first."""
-        return self.slots(np.arange(self.oldest_key, self.oldest_key + count))
+        return self.slots_from(self.oldest_key, count)
 
     def free_slots(self, count: int) -> Ints:
         """Answers where the next `count` rows go; they hold the oldest rows as long as those are not evicted."""
-        return self.slots(np.arange(self.next_key, self.next_key + count))
+        return self.slots_from(self.next_key, count)
 
     def key_of_one(self, slot: int) -> int:
         """Answers the key of the row in `slot`."""
@@ -79,7 +79,15 @@ class Ring:
         slot = key % self.capacity
         if slot + count <= self.capacity:
             return slice(slot, slot + count)
-        return self.slots(np.arange(key, key + count))
+        return self.slots_from(key, count)
+
+    def slots_from(self, key: int, count: int) -> Ints:
+        """Answers the slots of the rows of at most `capacity` keys, from that key on."""
+        slot = key % self.capacity
+        slots = np.arange(slot, slot + count)
+        if slot + count > self.capacity:
+            slots[self.capacity - slot :] -= self.capacity  # A division a row would take several times as long.
+        return slots
 
     def around(self, places: Ints) -> Ints:
         """Answers the slots of places counted on beyond the ends of the ring."""
