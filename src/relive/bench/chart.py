@@ -1,5 +1,7 @@
 """The picture of a run: a panel a workload, a bar a peer, in times of relive; and a panel a curve."""
 
+import textwrap
+
 import numpy as np
 
 from relive import errors
@@ -16,6 +18,8 @@ _CURVE = 10
 """Bars that a panel of a curve is as high as."""
 _OUTSIDE = 1.6
 """Times the largest median at which a panel of a curve ends."""
+_WIDTH = 64
+"""Characters that a panel is wide."""
 _MOST = 6.0
 """Times relive at which a bar is cut, so that the slowest do not make the others invisible."""
 
@@ -50,6 +54,11 @@ def save(run: results.Run, path: str) -> None:
         raise errors.ArgumentError(f"--plot could not be written to {path}: {error.strerror}") from error
 
 
+def _titled(title: str, unit: str) -> str:
+    """Answers the title of a panel, in lines that do not reach into the next panel."""
+    return f"{textwrap.fill(title, _WIDTH)}\n{unit}"
+
+
 def _draw(panel: "matplotlib_axes.Axes", row: results.Row, longest: int) -> None:
     """Draws the bars of one workload, the shortest on top, as thick as those of the workload with most of them."""
     base = row.own or row.measured[0]
@@ -66,7 +75,7 @@ def _draw(panel: "matplotlib_axes.Axes", row: results.Row, longest: int) -> None
     panel.axvline(1.0, color=_OWN, linewidth=0.8, linestyle=":")
     panel.set_xlim(0.0, _MOST * 1.2)
     panel.tick_params(axis="x", labelsize=7)
-    panel.set_title(f"{row.title}\n{row.unit}", fontsize=8)
+    panel.set_title(_titled(row.title, row.unit), fontsize=8)
     panel.spines[["top", "right"]].set_visible(False)
 
 
@@ -89,6 +98,6 @@ def _draw_curve(panel: "matplotlib_axes.Axes", curve: results.Curve) -> None:
     panel.set_ylim(0.0, _OUTSIDE * most)
     panel.set_xlabel(curve.part, fontsize=7)
     panel.tick_params(labelsize=7)
-    panel.set_title(f"{curve.title}\n{curve.unit}", fontsize=8)
+    panel.set_title(_titled(curve.title, curve.unit), fontsize=8)
     panel.legend(fontsize=7, loc="upper left")
     panel.spines[["top", "right"]].set_visible(False)

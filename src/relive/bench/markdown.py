@@ -37,8 +37,9 @@ _GROWTH = """\
 The sizes of a curve take turns with each other, so that their ratios are those of one moment; beside each median stand
 the fastest and the slowest round. Steps lie in files mapped into memory, written by `add_episode`; what a buffer keeps
 beside its columns, and the sum tree, is in memory, and a size that does not fit is left out. The system keeps of the
-files in memory what it has room for: while they are smaller than the memory of the machine, nothing here waits for a
-disk. Leaves of the tree are checked against strata and totals that are known beforehand.
+files in memory what it has room for: while they are smaller than what is free there, nothing here waits for a disk;
+where the spread of a size is wide, something did. Leaves of the tree are checked against strata and totals that are
+known beforehand.
 """
 
 
