@@ -121,6 +121,12 @@ class AsyncReplayBuffer(Generic[Batch]):
         """
         return await self._insert(self._buffer.add_episode, episode, fields)
 
+    def end_episode(self, *, stream: int = 0) -> bool:
+        """Ends the episode that is open in a stream as truncated; see ColumnReplayBuffer.end_episode."""
+        is_open = self._buffer.end_episode(stream=stream)
+        self._gate.wake()
+        return is_open
+
     async def sample(self, batch_size: int, **options: Any) -> Batch:
         """Answers exactly batch_size windows, drawn with replacement; waits until that is possible.
 

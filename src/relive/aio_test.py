@@ -168,6 +168,14 @@ async def test_a_batch_waits_while_every_anchor_is_barred() -> None:
     assert (await in_time(waiter)).keys.tolist() == [1, 1, 1]
 
 
+async def test_an_episode_is_ended_by_a_plain_call() -> None:
+    buffer = ring()
+    await live(buffer, 2)
+    assert buffer.end_episode()
+    assert not buffer.end_episode(stream=0)
+    assert buffer.get_stats().truncated_episodes == 1
+
+
 async def test_a_batch_waits_for_the_first_sequence() -> None:
     buffer = sequences(length=3)
     waiter = asyncio.create_task(buffer.sample(2))

@@ -329,6 +329,33 @@ class ColumnReplayBuffer(persistence.Journaled, Generic[Batch]):
             self._journal.add_episode(episode)
         return self._writer.add_episode(episode)
 
+    def end_episode(self, *, stream: int = 0) -> bool:
+        """Ends the episode that is open in a stream as truncated after its newest step, and answers whether one was.
+
+        That is what to call when an environment is reset before its episode has ended. Without it an episode goes on if
+        the next step happens to begin with the observation that was announced.
+
+        Args:
+            stream: Of which environment or actor.
+
+        Raises:
+            ArgumentError: There is no such stream, or its newest step was added without a next observation.
+        """
+        timeline = self._history.timeline
+        streams = np.array([step_checks.stream_number(self.streams, stream)])
+        if timeline.open_handles(streams)[0] < 0:
+            return False
+        if not timeline.are_announced(streams)[0]:
+            raise errors.ArgumentError(
+                f"end_episode needs the observation after the newest step of stream {stream}: "
+                "add that step with next_observation"
+            )
+        if self._journal is not None:
+            self._journal.end_episode(int(streams[0]))
+        self._position = None
+        self._writer.end_episode(int(streams[0]))
+        return True
+
     def can_insert(self) -> bool:
         """Answers whether the limiter lets `add`, `extend` and `add_episode` pass now. O(1)."""
         return self._limited.can_insert()

@@ -326,6 +326,57 @@ def test_an_anchor_that_was_barred_before_it_could_be_read_stays_out() -> None:
     assert buffer.eligible_keys().tolist() == [2, 3, 4, 5], "what comes to its slot is not barred"
 
 
+def test_an_episode_that_was_ended_does_not_go_on_with_an_observation_like_its_last() -> None:
+    """An environment that is reset in mid-episode, whose first observation happens to be the last one."""
+    for ends in (False, True):
+        buffer = relive.RingReplayBuffer(8, n_step=2, gamma=0.5)
+        buffer.add(0.0, 0, 1.0, 0.0)
+        assert not ends or buffer.end_episode()
+        buffer.add(0.0, 0, 10.0, 0.0)
+        batch = buffer.read([0])
+        assert (batch.reward.item(), batch.next_discount.item()) == ((1.0, 0.5) if ends else (6.0, 0.25))
+        stats = buffer.get_stats()
+        assert (stats.truncated_episodes, stats.open_episodes, stats.spliced_episodes) == (int(ends), 1, 0)
+        buffer.check()
+
+
+def test_ending_an_episode_that_is_not_open_changes_nothing() -> None:
+    buffer = relive.RingReplayBuffer(8, streams=2)
+    assert not buffer.end_episode()
+    buffer.extend([0, 1], [0, 0], [0.0, 0.0], [1, 2], [False, True])
+    before = contents(buffer)
+    assert not buffer.end_episode(stream=1)
+    for stream in (2, -1):
+        with pytest.raises(errors.ArgumentError, match="^stream must be "):
+            buffer.end_episode(stream=stream)
+    assert contents(buffer) == before
+    assert buffer.end_episode(stream=0)
+    assert not buffer.end_episode(stream=0)
+
+
+def test_an_end_after_a_step_whose_next_observation_nobody_has_given_is_refused() -> None:
+    buffer = relive.RingReplayBuffer(8)
+    buffer.add(0, 0, 0.0)
+    before = contents(buffer)
+    message = (
+        "^end_episode needs the observation after the newest step of stream 0: add that step with next_observation$"
+    )
+    with pytest.raises(errors.ArgumentError, match=message):
+        buffer.end_episode()
+    assert contents(buffer) == before
+
+
+def test_an_episode_ends_whose_steps_have_all_gone() -> None:
+    buffer = relive.RingReplayBuffer(3, streams=2)
+    buffer.add(0, 0, 0.0, 1, stream=0)
+    for t in range(5):
+        buffer.add(t, 0, 0.0, t + 1, stream=1)
+    assert buffer.get_stats().open_episodes == 2
+    assert buffer.end_episode(stream=0)
+    assert buffer.get_stats().open_episodes == 1
+    buffer.check()
+
+
 def test_clear_forgets_the_steps_and_not_the_counters() -> None:
     buffer = relive.PrioritizedReplayBuffer(4, streams=2, seed=0)
     buffer.extend([0, 10], [0, 0], [0.0, 0.0], [1, 11])

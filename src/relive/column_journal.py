@@ -9,6 +9,7 @@
                what follows u32, the fields as a PlainCodec writes them, and the payload of that record
     CLEAR      how many rows were evicted so far i64
     ELIGIBLE   a byte, 1 or 0, and the keys i64 [k]
+    END        the stream u32, whose open episode is truncated
 
 All numbers are little endian; columns are as the schema has them. Each is written before what it tells of happens.
 """
@@ -35,7 +36,7 @@ from relive import writer as writer_lib
 Array: TypeAlias = npt.NDArray[Any]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-STEP, STEPS, EPISODE, FIRST, CLEAR, ELIGIBLE = range(1, 7)
+STEP, STEPS, EPISODE, FIRST, CLEAR, ELIGIBLE, END = range(1, 8)
 _TERMINATED, _TRUNCATED, _HAS_NEXT = 1, 2, 4
 _STEP = struct.Struct("<IB")
 _EPISODE = struct.Struct("<IBI")
@@ -100,6 +101,10 @@ class ColumnJournal:
     def clear(self) -> None:
         """Writes that every row goes."""
         self._append(CLEAR, _little(np.array([self._history.timeline.num_evicted])))
+
+    def end_episode(self, stream: int) -> None:
+        """Writes what `Writer.end_episode` will do."""
+        self._append(END, stream.to_bytes(4, "little"))
 
     def set_eligible(self, keys: Ints, eligible: bool) -> None:
         """Writes that a user says whether the anchors with those keys may be drawn."""
@@ -166,6 +171,8 @@ class Replay:
         elif kind == ELIGIBLE and len(payload) % 8 == 1 and payload[0] <= 1:
             timeline, keys = self._history.timeline, np.frombuffer(payload, "<i8", offset=1).astype(np.int64)
             self._bar(np.unique(timeline.slots(keys[timeline.is_alive(keys)])), not payload[0])
+        elif kind == END and len(payload) == 4:
+            self._end(int.from_bytes(payload, "little"))
         elif kind in (STEP, STEPS, EPISODE) and self._history.rows is not None:
             play = {STEP: self._step, STEPS: self._steps, EPISODE: self._episode}[kind]
             play(self._history.rows, payload)
@@ -195,6 +202,14 @@ class Replay:
         self._forget()
         # What was there when the segment began counts as evicted, and was cleared in truth.
         timeline.num_evicted = num_evicted
+
+    def _end(self, stream: int) -> None:
+        timeline = self._history.timeline
+        if stream >= timeline.streams or timeline.open_handles(np.array([stream]))[0] < 0:
+            raise errors.CheckpointError(f"ends an episode of stream {stream}, where none is open")
+        if not timeline.are_announced(np.array([stream]))[0]:
+            raise errors.CheckpointError(f"ends an episode of stream {stream}, whose last observation is not known")
+        self._writer.end_episode(stream)
 
     def _step(self, rows: row_bytes.RowBytes, payload: bytes) -> None:
         part = _Parts(payload)

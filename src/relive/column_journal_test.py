@@ -51,12 +51,18 @@ def add_episode(buffer: Any, length: int = 3) -> None:
     buffer.add_episode(zeros, np.zeros(length, bool), np.zeros(length), True, **extras)
 
 
+def end_episode(buffer: Any) -> None:
+    if not buffer.end_episode():
+        add(buffer)
+
+
 CALLS: dict[str, Callable[[Any], Any]] = {
     "add": add,
     "extend": extend,
     "add_episode": add_episode,
     "clear": lambda buffer: buffer.clear(),
     "set_eligible": lambda buffer: buffer.set_eligible([0, 1], False),
+    "end_episode": end_episode,
 }
 
 
@@ -335,6 +341,9 @@ FORGED: dict[str, tuple[int, bytes]] = {
     "is of kind 5 with 7 bytes, which cannot be here": (column_journal.CLEAR, bytes(7)),
     "is of kind 6 with 9 bytes, which cannot be here": (column_journal.ELIGIBLE, b"\2" + bytes(8)),
     "is of kind 6 with 8 bytes, which cannot be here": (column_journal.ELIGIBLE, bytes(8)),
+    "is of kind 7 with 3 bytes, which cannot be here": (column_journal.END, bytes(3)),
+    "ends an episode of stream 1, where none is open": (column_journal.END, b"\1\0\0\0"),
+    "ends an episode of stream 2, where none is open": (column_journal.END, b"\2\0\0\0"),
     "says that 1 rows were evicted, which were not there": (column_journal.CLEAR, b"\1" + bytes(7)),
     "says what a step holds, and cannot be here": (column_journal.FIRST, struct.pack("<BI", 1, 0)),
     "ends in the middle of a value": (column_journal.STEP, HEAD.pack(0, 0) + ROW[:-1]),
@@ -386,6 +395,28 @@ def test_records_like_those_that_are_forged_can_be_right(tmp_path: pathlib.Path)
     assert len(forged(tmp_path / "step", column_journal.STEP, HEAD.pack(1, 3) + ROW)) == 1
     episode = struct.pack("<IBI", 1, 1, 12) + columns(12) + b"\1\2"
     assert len(forged(tmp_path / "episode", column_journal.EPISODE, episode)) == 12
+
+
+def test_a_forged_end_of_an_episode_whose_last_observation_is_not_known_is_refused(tmp_path: pathlib.Path) -> None:
+    with recovery_test.opened(tmp_path / "log") as log:
+        buffer = ring()
+        buffer.attach(log)
+        buffer.add(NEXT, True, 0.0, word="a", n=1)
+        log.append(column_journal.END, bytes(4))
+    with pytest.raises(errors.CheckpointError, match="record 2 ends an episode of stream 0, whose last observation is"):
+        recovery.recover(tmp_path / "log")
+
+
+def test_an_end_that_the_journal_did_not_hear_of_keeps_it_from_going_on(tmp_path: pathlib.Path) -> None:
+    with recovery_test.opened(tmp_path / "log") as log:
+        buffer = ring()
+        buffer.attach(log)
+        add(buffer)
+    recovered: Any = recovery.recover(tmp_path / "log")
+    assert recovered.end_episode()
+    message = "journal must hold what the buffer does"
+    with recovery_test.opened(tmp_path / "log") as log, pytest.raises(errors.ArgumentError, match=message):
+        recovered.attach(log)
 
 
 def first(fields: Any, kind: int = column_journal.STEP, payload: bytes = b"") -> bytes:

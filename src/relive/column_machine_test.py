@@ -164,6 +164,17 @@ class Machine(stateful.RuleBasedStateMachine):
         self.oracle.add_episode(observations, observations[1:], rewards, terminated, stream, observations[:-1])
         self.settle()
 
+    @stateful.rule(stream=SMALL)
+    def end_episode(self, stream: int) -> None:
+        stream %= self.streams
+        episode = self.oracle.open[stream]
+        if episode is not None and episode.tail is None:
+            with pytest.raises(relive.ArgumentError, match=f"after the newest step of stream {stream}: add that step"):
+                self.buffer.end_episode(stream=stream)
+            return
+        assert self.buffer.end_episode(stream=stream) == self.oracle.end_episode(stream)
+        self.settle()
+
     @stateful.rule(stream=SMALL, wrong=st.sampled_from(["truncated", "dtype", "extra", "long", "stream", "terminated"]))
     def refuse(self, stream: int, wrong: str) -> None:
         """A refused call changes nothing: the invariants are checked after it as after any other."""

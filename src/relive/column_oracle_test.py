@@ -104,6 +104,15 @@ class Oracle:
                 extras[t] if extras else 0,
             )
 
+    def end_episode(self, stream: int) -> bool:
+        episode = self.open[stream]
+        if episode is None:
+            return False
+        assert episode.tail is not None
+        episode.end = "truncated"
+        self.open[stream] = None
+        return True
+
     def clear(self) -> None:
         self.first_alive = len(self.rows)
         self.open = [None] * len(self.open)

@@ -243,6 +243,9 @@ class Columns:
         elif kind == 5:
             take("q")
             self.rows, self.episodes = [], []
+        elif kind == 7:
+            (stream,) = take("I")
+            self.end(stream, 2)
         else:
             assert kind == 6
             (is_eligible,) = take("?")

@@ -210,6 +210,13 @@ class History:
                 self._tails.put(change.handles[has_ended], ended_rows)
         return change
 
+    def cut(self, stream: int) -> timeline_lib.Change:
+        """Truncates the episode that is open in the stream; the observation after its newest step was announced."""
+        streams = np.array([stream])
+        self._tails.keep(streams)
+        self._announced.clear()
+        return self.timeline.cut(streams)
+
     def append_one(
         self,
         stream: int,

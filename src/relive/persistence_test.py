@@ -164,6 +164,9 @@ def _work_columns(buffer: Columns, rng: random.Random, t: int) -> None:
         buffer.set_eligible([max(0, newest - rng.randrange(1, 20)) for _ in range(3)], rng.random() < 0.6)
     elif action == 11 and rng.random() < 0.05:
         buffer.clear()
+    elif action == 11:
+        with contextlib.suppress(errors.ArgumentError):  # Of a step whose next observation nobody has given.
+            buffer.end_episode(stream=rng.randrange(streams))
 
 
 def _nested(tree: Any, path: str, columns: dict[str, Any]) -> Any:

@@ -100,7 +100,7 @@ def one_step(
         ArgumentError: Another argument breaks its rule.
     """
     if type(stream) is not int or not 0 <= stream < num_streams:
-        stream = _checked_stream(num_streams, stream)
+        stream = stream_number(num_streams, stream)
     if terminated is not False and terminated is not True:
         terminated = checks.boolean("terminated", terminated)
     if truncated is not False and truncated is not True:
@@ -198,7 +198,7 @@ def whole_episode(
     terminated: Any,
 ) -> WholeEpisode:
     """Answers the episode that the arguments of `add_episode` describe; the rest is as in `one_step`."""
-    stream = _checked_stream(num_streams, stream)
+    stream = stream_number(num_streams, stream)
     is_terminated = checks.boolean("terminated", terminated)
     observations, actions, rewards, extras = fields
     length = checks.leading_length("rewards", rewards)
@@ -212,7 +212,8 @@ def whole_episode(
     return WholeEpisode(schema, stream, rows, last_rows, is_terminated)
 
 
-def _checked_stream(num_streams: int, stream: Any) -> int:
+def stream_number(num_streams: int, stream: Any) -> int:
+    """Answers the number of a stream; raises ArgumentError if there is none."""
     number = checks.integer_of_at_least_zero("stream", stream)
     if number >= num_streams:
         raise errors.ArgumentError(f"stream must be below streams = {num_streams}, got {number}")

@@ -111,6 +111,10 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
         """
         return self._when(self._buffer.can_insert, lambda: self._buffer.add_episode(*episode, **fields))
 
+    def end_episode(self, *, stream: int = 0) -> bool:
+        """Ends the episode that is open in a stream as truncated; see ColumnReplayBuffer.end_episode."""
+        return self._now(lambda: self._buffer.end_episode(stream=stream))
+
     def sample(self, batch_size: int, **options: Any) -> Batch:
         """Answers exactly batch_size windows, drawn with replacement; waits until that is possible.
 

@@ -715,6 +715,7 @@ PLAIN: dict[str, Callable[[Shell], Any]] = {
     "update_priorities": lambda shell: shell.update_priorities([3], [2.0]),
     "get_priorities": lambda shell: shell.get_priorities([3]),
     "set_eligible": lambda shell: shell.set_eligible([3], False),
+    "end_episode": lambda shell: shell.end_episode(),
     "get_stats": lambda shell: shell.get_stats(),
     "clear": lambda shell: shell.clear(),
     "check": lambda shell: shell.check(),

@@ -298,6 +298,10 @@ class Timeline(chains.Chains):
         streams = streams[self._open.handle[streams] >= 0]
         return self.end(streams, np.zeros(len(streams), np.bool_))
 
+    def cut(self, streams: Ints) -> Change:
+        """Truncates the episodes that are open in `streams` [k], after their newest steps."""
+        return Change(_NONE, _NONE, _NONE, self._cut(streams))
+
     def end(self, streams: Ints, is_terminated: Bools) -> Ints:
         """Ends the episodes that are open in `streams` [k], and answers their handles [k].
 

@@ -2,6 +2,7 @@
 
     require_insert              may a step be added now?
     add, extend, add_episode    what was checked is written: room is made, rows come, anchors come and go
+    end_episode                 an episode ends without another row
     turn                        a step of every stream at once, where nothing is in the way: all that most calls need
 
 What a turn does the rest does too, several times slower.
@@ -133,6 +134,12 @@ class Writer:
             episode.stream, episode.rows, episode.last_rows, is_terminated=episode.is_terminated
         )
         return self._written(change)
+
+    def end_episode(self, stream: int) -> None:
+        """Truncates the episode that is open in the stream."""
+        if self._gathers.ends:
+            self._gathers.finish()
+        self._anchors.written(self._history.cut(stream))
 
     def _make_room(self, schema: schema_lib.Schema, count: int) -> None:
         """Evicts the oldest rows until `count` more have room."""

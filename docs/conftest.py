@@ -1,0 +1,46 @@
+"""Python blocks of the pages: those with prompts are doctests; those without run here, in order, in one namespace."""
+
+from collections.abc import Iterator
+import contextlib
+import pathlib
+import re
+import tempfile
+from typing import Any
+
+import pytest
+
+_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def blocks_of(text: str) -> list[str]:
+    """Answers the blocks without prompts, each behind as many empty lines as stand before it in the page."""
+    return [
+        "\n" * text.count("\n", 0, block.start(1)) + block[1]
+        for block in _BLOCK.finditer(text)
+        if ">>> " not in block[1]
+    ]
+
+
+class Blocks(pytest.Item):
+    """All blocks of a page."""
+
+    def runtest(self) -> None:
+        """Runs them in an empty directory."""
+        namespace: dict[str, Any] = {"__name__": "__main__"}
+        with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
+            for block in blocks_of(self.path.read_text(encoding="utf-8")):
+                exec(compile(block, str(self.path), "exec"), namespace)
+
+
+class Page(pytest.File):
+    """A page."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Gives its blocks as one test, if it has any."""
+        if blocks_of(self.path.read_text(encoding="utf-8")):
+            yield Blocks.from_parent(self, name="blocks")
+
+
+def pytest_collect_file(file_path: pathlib.Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Collects each page."""
+    return Page.from_parent(parent, path=file_path) if file_path.suffix == ".md" else None

@@ -1,0 +1,77 @@
+"""How environments side by side are reset when an episode ends: what they say, and whether they do it."""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import checks
+from relive import errors
+from relive import extras
+from relive.integrations import vector_infos
+
+with extras.needed("gymnasium"):
+    from gymnasium import vector
+
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Mode: TypeAlias = "vector.AutoresetMode"
+
+NEXT_STEP, SAME_STEP = vector.AutoresetMode.NEXT_STEP, vector.AutoresetMode.SAME_STEP
+DISABLED = vector.AutoresetMode.DISABLED
+
+
+def mode_of(env: "vector.VectorEnv[Any, Any, Any]") -> Mode:
+    """Answers the autoreset mode of a vector environment, as its metadata say it.
+
+    Raises:
+        ArgumentError: They do not.
+    """
+    said = env.metadata.get("autoreset_mode")
+    if not isinstance(said, vector.AutoresetMode):
+        raise errors.ArgumentError(
+            "env must say how it resets: set env.metadata['autoreset_mode'] to a gymnasium.vector.AutoresetMode, "
+            f"got {checks.shown(said)}"
+        )
+    return said
+
+
+def reset_mask(mode: Mode, count: int, options: Mapping[str, Any] | None) -> Bools:
+    """Answers which of so many environments the options of `reset` say are to be reset [S].
+
+    Raises:
+        ArgumentError: They have a mask, and environments reset themselves; or the mask is none.
+    """
+    if not options or "reset_mask" not in options:
+        return np.ones(count, np.bool_)
+    mask = options["reset_mask"]
+    if mode is not DISABLED:
+        raise errors.ArgumentError(f"reset_mask must not be given: env resets itself by {mode.name}")
+    if not (isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == (count,)):
+        raise errors.ArgumentError(f"reset_mask must be an array of {count} bools, got {checks.shown(mask)}")
+    return mask.copy()
+
+
+def check(mode: Mode, is_step: Bools, rewards: Any, has_ended: Bools, infos: Mapping[str, Any]) -> None:
+    """Checks that environments do what they say.
+
+    Args:
+        mode: What they say.
+        is_step: Where an episode was running [S]; elsewhere NEXT_STEP resets.
+        rewards: What the step answered [S].
+        has_ended: Where an episode has ended with it [S].
+        infos: What the step answered.
+
+    Raises:
+        ArgumentError: They do something else.
+    """
+    says = f"env says that it resets by {mode.name}, and"
+    went_on = ~is_step & (has_ended | (np.asarray(rewards) != 0))
+    if went_on.any():
+        raise errors.ArgumentError(f"{says} went on in the step after an end, in environment {int(went_on.argmax())}")
+    if has_ended.any():
+        row, has_final = int(has_ended.argmax()), vector_infos.has_final_observation(infos)
+        if mode is SAME_STEP and not has_final:
+            raise errors.ArgumentError(f"{says} gives no 'final_obs' with the end in environment {row}")
+        if mode is not SAME_STEP and has_final:
+            raise errors.ArgumentError(f"{says} gives a 'final_obs' with the end in environment {row}")

@@ -1,0 +1,382 @@
+"""Environments of Gymnasium: schemas from their spaces, and their steps in buffers as they are made.
+
+    o0, info = env.reset()                     nothing is stored
+    o1, r0, ... = env.step(a0)                 o0, a0, r0, o1
+    o2, r1, ... = env.step(a1)                 o1, a1, r1, o2
+
+Where an episode ends in one environment of a vector environment, what comes next is as its metadata say:
+
+    NEXT_STEP    step t ends; step t + 1 resets it, ignores the action, and is no step: it is not stored
+    SAME_STEP    step t ends and resets: it answers the first observation, and the last one as infos["final_obs"]
+    DISABLED     step t ends; reset(options={"reset_mask": mask}) must come before step t + 1
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import checks
+from relive import column_buffer
+from relive import copies
+from relive import errors
+from relive import extras as extras_lib
+from relive import schema as schema_lib
+from relive.integrations import array_trees
+from relive.integrations import autoreset
+from relive.integrations import recorded_episodes
+from relive.integrations import recording
+from relive.integrations import spaces
+from relive.integrations import vector_infos
+
+with extras_lib.needed("gymnasium"):
+    import gymnasium
+    from gymnasium import vector
+
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Environment: TypeAlias = "gymnasium.Env[Any, Any] | vector.VectorEnv[Any, Any, Any]"
+
+
+def schema_from_spaces(
+    observation_space: spaces.Space,
+    action_space: spaces.Space,
+    *,
+    frame_stack: int = 1,
+    reward_dtype: Any = "float64",
+    extras: Mapping[str, Any] | None = None,
+) -> schema_lib.Schema:
+    """Answers the schema that steps of these spaces fit: one field for each Box, Discrete, MultiDiscrete, MultiBinary.
+
+    Args:
+        observation_space: Of one environment.
+        action_space: The same.
+        frame_stack: How many frames an observation of the space stacks along its first axis; one of them is stored.
+        reward_dtype: A float dtype; Gymnasium's rewards are float64.
+        extras: A Field, a tree of Fields, or a space for each extra, by name.
+
+    Raises:
+        ArgumentError: A space is, or holds, one of another kind; or its frames are not as many as `frame_stack`.
+
+    >>> import gymnasium
+    >>> from relive.integrations import gymnasium as relive_gymnasium
+    >>> box, discrete = gymnasium.spaces.Box(-1, 1, (4,)), gymnasium.spaces.Discrete(2)
+    >>> relive_gymnasium.schema_from_spaces(box, discrete).fields["observation"]
+    Field((4,), 'float32')
+    """
+    frame_stack = checks.integer_of_at_least_one("frame_stack", frame_stack)
+    return schema_lib.Schema(
+        spaces.one_frame(spaces.fields_of("observation_space", observation_space), frame_stack),
+        spaces.fields_of("action_space", action_space),
+        reward=schema_lib.Field((), reward_dtype),
+        extras={name: spaces.fields_of_extra(name, extra) for name, extra in (extras or {}).items()},
+    )
+
+
+def from_env(
+    env: Environment,
+    *,
+    frame_stack: int = 1,
+    reward_dtype: Any = "float64",
+    extras: Mapping[str, Any] | None = None,
+) -> schema_lib.Schema:
+    """Answers the schema of the steps of an environment, or of each of the environments of a vector environment.
+
+    Args:
+        env: The environment.
+        frame_stack: As in `schema_from_spaces`.
+        reward_dtype: As in `schema_from_spaces`.
+        extras: As in `schema_from_spaces`.
+
+    Raises:
+        ArgumentError: As `schema_from_spaces` has it.
+
+    >>> import gymnasium
+    >>> from relive.integrations import gymnasium as relive_gymnasium
+    >>> relive_gymnasium.from_env(gymnasium.make("CartPole-v1")).action
+    Field((), 'int64')
+    """
+    if isinstance(env, vector.VectorEnv):
+        observation_space, action_space = env.single_observation_space, env.single_action_space
+    elif isinstance(env, gymnasium.Env):
+        observation_space, action_space = env.observation_space, env.action_space
+    else:
+        raise errors.ArgumentTypeError(f"env must be an environment of Gymnasium, got {checks.shown(env)}")
+    return schema_from_spaces(
+        observation_space, action_space, frame_stack=frame_stack, reward_dtype=reward_dtype, extras=extras
+    )
+
+
+class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Records what happens in one environment into one stream of a buffer; it is used as the environment is.
+
+    What the environment answers is handed on as it is, and neither kept nor changed. An episode that `reset` ends
+    before its time is TRUNCATED in the buffer, at the observation that was reached.
+
+    Args:
+        env: The environment.
+        buffer: Where its steps go. If its limiter holds them back, `step` raises before the environment is stepped; a
+            ThreadSafeReplayBuffer waits.
+        stream: Which of the buffer's streams is this environment's.
+        frame_stack: How many frames the environment stacks along the first axis of an observation; the newest alone is
+            stored, and the buffer's own `frame_stack` must be the same.
+        infos: Keys of the info that `step` answers, by the extra that each of them is stored as.
+        on_episode: Called with a RecordedEpisode when an episode has ended.
+
+    Raises:
+        ArgumentError: An argument breaks its rule.
+
+    >>> import gymnasium
+    >>> import relive
+    >>> from relive.integrations import gymnasium as relive_gymnasium
+    >>> env = gymnasium.make("CartPole-v1")
+    >>> buffer = relive.RingReplayBuffer(1_000, relive_gymnasium.from_env(env), seed=0)
+    >>> env = relive_gymnasium.Recorder(env, buffer)
+    >>> observation, info = env.reset(seed=0)
+    >>> ended = False
+    >>> while not ended:
+    ...     observation, reward, terminated, truncated, info = env.step(0)
+    ...     ended = terminated or truncated
+    >>> buffer.get_stats().terminated_episodes
+    1
+    """
+
+    def __init__(
+        self,
+        env: "gymnasium.Env[Any, Any]",
+        buffer: recording.Buffer,
+        *,
+        stream: int = 0,
+        frame_stack: int = 1,
+        infos: Mapping[str, str] | None = None,
+        on_episode: recorded_episodes.Listener | None = None,
+    ) -> None:
+        checks.instance("env", env, gymnasium.Env)
+        super().__init__(env)
+        self.buffer = recording.checked_buffer(buffer)
+        self._stream = checks.integer_of_at_least_zero("stream", stream)
+        self._frames = recording.Frames(buffer, frame_stack)
+        self._infos = recording.checked_infos(infos)
+        self._totals = recorded_episodes.Totals(np.array([self._stream]), on_episode)
+        self._observation: Any = None
+        self._is_running = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Does what the environment does; an episode that is open in the stream ends as truncated."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._is_running = False
+        tree = copies.copied(spaces.tree_of(self.env.observation_space, observation))
+        self._frames.check_first(tree)
+        if self.buffer.end_episode(stream=self._stream):
+            self._totals.ended(np.array([True]), None)
+        self._observation, self._is_running = tree, True
+        return observation, info
+
+    def step(self, action: Any, **extras: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Does what the environment does, and stores the step.
+
+        Args:
+            action: For the environment.
+            extras: The other fields of the schema, such as what the policy knows of the action.
+
+        Raises:
+            NotReadyError: No episode is running, or the limiter holds inserts back; the environment was not stepped.
+            ArgumentError: An extra is given that `infos` names; the same. Or the info lacks a key, or a frame is not
+                stacked on those before it; the step is not stored, and `reset` must follow.
+            SchemaError: A value does not fit its field; the same.
+        """
+        if not self._is_running:
+            raise errors.NotReadyError("step needs an episode that is running: call reset first")
+        recording.check_extras(extras, self._infos)
+        recording.require_insert(self.buffer)
+        taken = copies.copied(spaces.tree_of(self.env.action_space, action))
+        answer = self.env.step(action)
+        observation, reward, terminated, truncated, info = answer
+        self._is_running = False
+        tree = copies.copied(spaces.tree_of(self.env.observation_space, observation))
+        self._frames.check_next(self._observation, tree)
+        found = {extra: recording.found(info, extra, key) for extra, key in self._infos.items()}
+        self.buffer.add(
+            self._frames.newest(self._observation),
+            taken,
+            reward,
+            self._frames.newest(tree),
+            bool(terminated),
+            bool(truncated),
+            stream=self._stream,
+            **extras,
+            **found,
+        )
+        self._observation = tree
+        self._is_running = not (terminated or truncated)
+        self._totals.add(np.array([reward], np.float64), np.array([True]))
+        self._totals.ended(np.array([not self._is_running]), np.array([bool(terminated)]))
+        return answer
+
+
+class VectorRecorder(vector.VectorWrapper):
+    """Records what happens in the environments of a vector environment; it is used as the vector environment is.
+
+    What it answers is handed on as it is, and neither kept nor changed. An episode that `reset` ends before its time is
+    TRUNCATED in the buffer, at the observation that was reached.
+
+    Args:
+        env: The vector environment. Its metadata must say its autoreset mode, and it must do what they say.
+        buffer: Where its steps go, with as many streams as there are environments. If its limiter holds them back,
+            `step` raises before the environments are stepped; a ThreadSafeReplayBuffer waits.
+        frame_stack: How many frames each environment stacks along the first axis of its observation; the newest alone
+            is stored, and the buffer's own `frame_stack` must be the same.
+        infos: Keys of the infos that `step` answers, by the extra that each of them is stored as.
+        on_episode: Called with a RecordedEpisode when an episode has ended.
+
+    Raises:
+        ArgumentError: The metadata say no autoreset mode, or an argument breaks its rule.
+
+    >>> import gymnasium
+    >>> import relive
+    >>> from relive.integrations import gymnasium as relive_gymnasium
+    >>> envs = gymnasium.make_vec("CartPole-v1", 4)
+    >>> buffer = relive.RingReplayBuffer(1_000, relive_gymnasium.from_env(envs), streams=4, seed=0)
+    >>> envs = relive_gymnasium.VectorRecorder(envs, buffer)
+    >>> observations, infos = envs.reset(seed=0)
+    >>> for _ in range(50):
+    ...     observations, rewards, terminated, truncated, infos = envs.step(envs.action_space.sample())
+    >>> 150 < len(buffer) < 200, buffer.get_stats().spliced_episodes
+    (True, 0)
+    """
+
+    def __init__(
+        self,
+        env: "vector.VectorEnv[Any, Any, Any]",
+        buffer: recording.Buffer,
+        *,
+        frame_stack: int = 1,
+        infos: Mapping[str, str] | None = None,
+        on_episode: recorded_episodes.Listener | None = None,
+    ) -> None:
+        checks.instance("env", env, vector.VectorEnv)
+        super().__init__(env)
+        self.buffer = recording.checked_buffer(buffer)
+        if isinstance(buffer, column_buffer.ColumnReplayBuffer) and buffer.streams != env.num_envs:
+            raise errors.ArgumentError(
+                f"buffer must have a stream for each of {env.num_envs} environments, got streams={buffer.streams}"
+            )
+        self._mode = autoreset.mode_of(env)
+        self._frames = recording.Frames(buffer, frame_stack)
+        self._infos = recording.checked_infos(infos)
+        self._totals = recorded_episodes.Totals(np.arange(env.num_envs), on_episode)
+        self._observations: Any = None
+        # In which environments an episode is running, and whether all that was stepped is stored.
+        self._is_running: Bools = np.zeros(env.num_envs, np.bool_)
+        self._is_whole = False
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Does what the vector environment does; episodes that are open in what is reset end as truncated.
+
+        Raises:
+            ArgumentError: A mask of what to reset is given where environments reset themselves, or is none.
+        """
+        is_reset = autoreset.reset_mask(self._mode, self.env.num_envs, options)
+        if not self._is_whole and not is_reset.all():
+            raise errors.ArgumentError("reset_mask must be True for each environment, as none is running")
+        # Its annotation knows of one seed alone; environments side by side take a list too.
+        seeds: Any = seed
+        observations, infos = self.env.reset(seed=seeds, options=options)
+        self._is_whole = False
+        tree = copies.copied(spaces.tree_of(self.env.single_observation_space, observations))
+        if self._observations is None:
+            self._observations = tree
+        rows = is_reset.nonzero()[0]
+        first = array_trees.rows(tree, rows)
+        self._frames.check_first(first, num_leading=1)
+        is_open = np.zeros_like(is_reset)
+        for stream in rows.tolist():
+            is_open[stream] = self.buffer.end_episode(stream=stream)
+        self._totals.ended(is_open, None)
+        array_trees.put(self._observations, rows, first)
+        self._is_running |= is_reset
+        self._is_whole = True
+        return observations, infos
+
+    def step(self, actions: Any, **extras: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Does what the vector environment does, and stores the steps.
+
+        Args:
+            actions: For the environments [S, ...].
+            extras: The other fields of the schema [S, ...], such as what the policy knows of the actions.
+
+        Raises:
+            NotReadyError: An environment was not reset, or the limiter holds inserts back; none was stepped.
+            ArgumentError: An extra is given that `infos` names; the same. Or the environment does not do what its
+                metadata say, the infos lack a key, or a frame is not stacked on those before it; the steps are not
+                stored, and `reset` must follow.
+            SchemaError: A value does not fit its field; the same.
+        """
+        self._require_running()
+        recording.check_extras(extras, self._infos)
+        recording.require_insert(self.buffer)
+        taken = copies.copied(spaces.tree_of(self.env.single_action_space, actions))
+        answer = self.env.step(actions)
+        observations, rewards, terminated, truncated, infos = answer
+        self._is_whole = False
+        is_step = self._is_running
+        has_ended = np.logical_or(terminated, truncated)
+        autoreset.check(self._mode, is_step, rewards, has_ended, infos)
+        tree = copies.copied(spaces.tree_of(self.env.single_observation_space, observations))
+        following = tree
+        if self._mode is autoreset.SAME_STEP and has_ended.any():
+            following = copies.copied(tree)
+            for row in has_ended.nonzero()[0].tolist():
+                last = vector_infos.final_observation(infos, row)
+                array_trees.put(following, row, spaces.tree_of(self.env.single_observation_space, last))
+        self._check_frames(following, tree, is_step, has_ended)
+        is_final = has_ended if self._mode is autoreset.SAME_STEP else np.zeros_like(has_ended)
+        found = {extra: vector_infos.column(infos, extra, key, is_step, is_final) for extra, key in self._infos.items()}
+        self._store(is_step, taken, rewards, following, terminated, truncated, dict(extras), found)
+        self._observations = tree
+        self._totals.add(np.asarray(rewards, np.float64), is_step)
+        self._totals.ended(has_ended, np.asarray(terminated))
+        # Whoever has ended is reset now by NEXT_STEP, was reset by SAME_STEP, or waits for it.
+        self._is_running = np.ones_like(is_step) if self._mode is autoreset.SAME_STEP else ~has_ended
+        self._is_whole = True
+        return answer
+
+    def _store(
+        self,
+        is_step: Bools,
+        actions: Any,
+        rewards: Any,
+        following: Any,
+        terminated: Any,
+        truncated: Any,
+        extras: dict[str, Any],
+        found: dict[str, Any],
+    ) -> None:
+        """Adds the steps to the buffer, of some streams or of all."""
+        observations, following = self._frames.newest(self._observations, 1), self._frames.newest(following, 1)
+        if is_step.all():
+            self.buffer.extend(observations, actions, rewards, following, terminated, truncated, **extras, **found)
+        elif is_step.any():
+            rows = is_step.nonzero()[0]
+            parts = (observations, actions, rewards, following, terminated, truncated)
+            chosen = tuple(array_trees.rows(part, rows) for part in parts)
+            others: dict[str, Any] = {"streams": rows} | array_trees.rows(extras | found, rows)
+            self.buffer.extend(*chosen, **others)
+
+    def _require_running(self) -> None:
+        """Raises NotReadyError unless every environment may be stepped."""
+        if not self._is_whole:
+            raise errors.NotReadyError("step needs episodes that are running: call reset first")
+        waiting = (~self._is_running).nonzero()[0].tolist()
+        if waiting and self._mode is autoreset.DISABLED:
+            raise errors.NotReadyError(
+                f"step needs episodes that are running: call reset(options={{'reset_mask': ...}}) of {waiting} first"
+            )
+
+    def _check_frames(self, following: Any, tree: Any, is_step: Bools, has_ended: Bools) -> None:
+        """Raises ArgumentError where frames are not stacked on those before them, or on the padding."""
+        self._frames.check_next(self._observations, following, 1, where=is_step)
+        begins = has_ended if self._mode is autoreset.SAME_STEP else ~is_step
+        self._frames.check_first(array_trees.rows(tree, begins.nonzero()[0]), 1)

@@ -1,0 +1,774 @@
+"""Environments that say where they are: whatever a recorder mixes up shows."""
+
+from collections.abc import Callable
+import functools
+import sys
+from typing import Any
+
+import gymnasium
+from gymnasium import spaces
+from gymnasium import vector
+import numpy as np
+import pytest
+
+import relive
+from relive import errors
+from relive.integrations import gymnasium as relive_gymnasium
+from relive.integrations import recorded_episodes
+from relive.integrations import spaces as space_trees
+
+BOX = spaces.Box(-(2**31), 2**31 - 1, (3,), np.int64)
+
+
+def length_of(number: int, episode: int) -> int:
+    """How many steps an episode of an environment has."""
+    return 1 + (3 * number + 2 * episode) % 5
+
+
+def terminates(number: int, episode: int) -> bool:
+    """Whether it terminates; it is truncated otherwise."""
+    return (number + episode) % 3 != 0
+
+
+def reward_of(episode: int, step: int) -> float:
+    """Never 0."""
+    return float(10 * episode + step + 1)
+
+
+class Scripted(gymnasium.Env[Any, Any]):
+    """Observes its number, its episode and its step."""
+
+    observation_space: Any = BOX
+    action_space: Any = spaces.Discrete(7)
+
+    def __init__(self, number: int = 0, *, reuse: bool = False) -> None:
+        self.number, self.episode, self.time = number, -1, 0
+        self.shown = np.zeros(3, np.int64) if reuse else None
+
+    def observe(self) -> Any:
+        observation = np.array([self.number, self.episode, self.time])
+        if self.shown is None:
+            return observation
+        self.shown[...] = observation
+        return self.shown
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.episode, self.time = self.episode + 1, 0
+        return self.observe(), {"speed": -1.0}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        reward = reward_of(self.episode, self.time)
+        self.time += 1
+        has_ended = self.time == length_of(self.number, self.episode)
+        is_terminal = has_ended and terminates(self.number, self.episode)
+        info = {"speed": float(100 * self.episode + self.time), "nested": {"word": 1}}
+        return self.observe(), reward, is_terminal, has_ended and not is_terminal, info
+
+
+SCHEMA = relive_gymnasium.schema_from_spaces(
+    BOX, spaces.Discrete(7), extras={"speed": relive.Field((), float), "chosen": relive.Field((), int)}
+)
+
+
+def ring(streams: int = 1, **settings: Any) -> relive.RingReplayBuffer:
+    return relive.RingReplayBuffer(500, **{"schema": SCHEMA, "streams": streams, "seed": 0, **settings})
+
+
+def scripted_inside(env: Any) -> Scripted:
+    inside: Scripted = env.unwrapped
+    return inside
+
+
+def check_all(buffer: Any) -> list[tuple[int, int, int]]:
+    """Checks every transition against what its observation says of it; answers the observations in their order."""
+    buffer.check()
+    batch = buffer.read(buffer.eligible_keys())
+    steps = [tuple(row) for row in batch.observation.tolist()]
+    for place, (number, episode, step) in enumerate(steps):
+        is_last = step + 1 == length_of(number, episode)
+        assert batch.next_observation[place].tolist() == [number, episode, step + 1]
+        assert batch.reward[place] == reward_of(episode, step)
+        assert batch.is_terminal[place] == (is_last and terminates(number, episode))
+        assert batch.extras["speed"][place] == 100 * episode + step + 1
+        assert batch.extras["chosen"][place] == batch.action[place] + 1
+    assert len(set(steps)) == len(steps)
+    return steps
+
+
+# One environment.
+
+
+@pytest.mark.parametrize("reuse", [False, True], ids=["fresh arrays", "one array"])
+def test_steps_of_one_environment_are_what_they_say(reuse: bool) -> None:
+    buffer, heard = ring(), list[recorded_episodes.RecordedEpisode]()
+    env = relive_gymnasium.Recorder(Scripted(reuse=reuse), buffer, infos={"speed": "speed"}, on_episode=heard.append)
+    for _ in range(6):
+        observation, _ = env.reset()
+        ended = False
+        while not ended:
+            action = int(observation.sum() % 7)
+            observation, _, terminated, truncated, _ = env.step(action, chosen=action + 1)
+            ended = terminated or truncated
+    assert check_all(buffer) == [(0, episode, step) for episode in range(6) for step in range(length_of(0, episode))]
+    stats = buffer.get_stats()
+    ends = [terminates(0, episode) for episode in range(6)]
+    assert (stats.terminated_episodes, stats.truncated_episodes) == (sum(ends), 6 - sum(ends))
+    assert stats.spliced_episodes == stats.open_episodes == 0
+    assert heard == [
+        recorded_episodes.RecordedEpisode(
+            stream=0,
+            length=length_of(0, episode),
+            total_reward=sum(reward_of(episode, step) for step in range(length_of(0, episode))),
+            end="TERMINATED" if terminates(0, episode) else "TRUNCATED",
+        )
+        for episode in range(6)
+    ]
+
+
+def test_a_reset_in_mid_episode_truncates_it() -> None:
+    buffer, heard = ring(), list[recorded_episodes.RecordedEpisode]()
+    env = relive_gymnasium.Recorder(Scripted(), buffer, infos={"speed": "speed"}, on_episode=heard.append)
+    env.reset()
+    env.reset()
+    assert heard == []
+    env.step(0, chosen=1)
+    env.reset()
+    assert [(each.length, each.end) for each in heard] == [(1, "ABANDONED")]
+    stats = buffer.get_stats()
+    assert (stats.truncated_episodes, stats.open_episodes, stats.spliced_episodes) == (1, 0, 0)
+    check_all(buffer)
+
+
+class Constant(gymnasium.Env[Any, Any]):
+    """Every observation is like every other."""
+
+    observation_space: Any = spaces.Discrete(1)
+    action_space: Any = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return 0, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return 0, 1.0, False, False, {}
+
+
+def test_a_reset_is_seen_where_all_observations_are_alike() -> None:
+    buffer = relive.RingReplayBuffer(9, n_step=5, gamma=1.0)
+    env = relive_gymnasium.Recorder(Constant(), buffer)
+    for _ in range(2):
+        env.reset()
+        for _ in range(3):
+            env.step(0)
+    assert buffer.read(range(6)).reward.tolist() == [3, 2, 1, 3, 2, 1]
+
+
+def test_what_the_actor_was_given_is_its_own() -> None:
+    """P27."""
+    buffer = ring()
+    env = relive_gymnasium.Recorder(Scripted(), buffer, infos={"speed": "speed"})
+    observation, _ = env.reset()
+    observation[...] = -1
+    action = np.array(3)
+    observation, *_ = env.step(action, chosen=4)
+    action[...] = 0
+    observation[...] = -1
+    assert check_all(buffer) == [(0, 0, 0)]
+    assert buffer.read([0]).action.tolist() == [3]
+
+
+class Greedy(Constant):
+    """Keeps the action that it was given, and writes to it."""
+
+    action_space: Any = spaces.Box(-1, 1, (2,), np.float64)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        action[...] = 7
+        return super().step(action)
+
+
+def test_an_action_is_stored_as_the_policy_took_it() -> None:
+    buffer = relive.RingReplayBuffer(9, streams=2)
+    single = relive.RingReplayBuffer(9)
+    env = relive_gymnasium.Recorder(Greedy(), single)
+    env.reset()
+    env.step(np.array([0.5, 0.25]))
+    assert single.read([0]).action.tolist() == [[0.5, 0.25]]
+
+    class Overwritten(vector.SyncVectorEnv):
+        def step(self, actions: Any) -> Any:
+            answer = super().step(actions.copy())
+            actions[...] = 7
+            return answer
+
+    envs = relive_gymnasium.VectorRecorder(Overwritten([Greedy, Greedy]), buffer)
+    envs.reset()
+    envs.step(np.array([[0.5, 0.25], [0.0, 1.0]]))
+    assert buffer.read([0, 1]).action.tolist() == [[0.5, 0.25], [0.0, 1.0]]
+
+
+def test_a_step_before_a_reset_or_after_an_end_is_refused() -> None:
+    buffer = ring()
+    env = relive_gymnasium.Recorder(Scripted(), buffer, infos={"speed": "speed"})
+    message = "^step needs an episode that is running: call reset first$"
+    with pytest.raises(errors.NotReadyError, match=message):
+        env.step(0, chosen=1)
+    env.reset()
+    env.step(0, chosen=1)
+    assert length_of(0, 0) == 1
+    with pytest.raises(errors.NotReadyError, match=message):
+        env.step(0, chosen=1)
+    assert len(buffer) == 1
+
+
+def test_what_cannot_be_stored_needs_a_reset_and_splices_nothing() -> None:
+    buffer = ring()
+    env = relive_gymnasium.Recorder(Scripted(), buffer, infos={"speed": "speed"})
+    env.reset()
+    env.reset()
+    env.step(0, chosen=1)
+    with pytest.raises(errors.SchemaError, match="extra 'chosen' is missing"):
+        env.step(0)
+    with pytest.raises(errors.NotReadyError):
+        env.step(0, chosen=1)
+    env.reset()
+    env.step(0, chosen=1)
+    assert check_all(buffer) == [(0, 1, 0), (0, 2, 0)]
+    assert buffer.get_stats().truncated_episodes == 1
+
+
+def test_infos_are_looked_up_and_not_made_up() -> None:
+    env = relive_gymnasium.Recorder(Scripted(), ring(), infos={"speed": "velocity"})
+    env.reset()
+    with pytest.raises(
+        errors.ArgumentError, match=r"^info must hold 'velocity' for the extra 'speed', got \['speed', "
+    ):
+        env.step(0, chosen=1)
+    env = relive_gymnasium.Recorder(Scripted(), ring(), infos={"speed": "speed"})
+    env.reset()
+    with pytest.raises(errors.ArgumentError, match="^extra 'speed' must not be given: infos finds it under 'speed'$"):
+        env.step(0, chosen=1, speed=1.0)
+    assert scripted_inside(env).time == 0
+    wrong: Any
+    for wrong in (["speed"], {"speed": 3}, "speed"):
+        with pytest.raises(errors.ArgumentTypeError, match="^infos must be keys of the info by extra, got "):
+            relive_gymnasium.Recorder(Scripted(), ring(), infos=wrong)
+
+
+def test_a_limiter_is_asked_before_the_environment_is_stepped() -> None:
+    buffer = ring(limiter=relive.SampleToInsertRatio(1.0, 1, error_buffer=2.0))
+    env = relive_gymnasium.Recorder(Scripted(1), buffer, infos={"speed": "speed"})
+    env.reset()
+    steps = 0
+    with pytest.raises(errors.NotReadyError, match="^step held back by SampleToInsertRatio"):
+        while True:
+            env.step(0, chosen=1)
+            steps += 1
+    assert scripted_inside(env).time == steps == len(buffer)
+    buffer.sample(2)
+    env.step(0, chosen=1)
+    check_all(buffer)
+
+
+def test_what_is_no_buffer_or_no_environment_is_refused() -> None:
+    wrong: Any
+    for wrong in (relive.EpisodeReplayBuffer(), relive.AsyncReplayBuffer(ring()), 3):
+        with pytest.raises(errors.ArgumentTypeError, match="^buffer must be a ColumnReplayBuffer or a ThreadSafe"):
+            relive_gymnasium.Recorder(Scripted(), wrong)
+    wrong = "CartPole-v1"
+    with pytest.raises(errors.ArgumentTypeError, match="^env must be "):
+        relive_gymnasium.Recorder(wrong, ring())
+    with pytest.raises(errors.ArgumentTypeError, match="^env must be "):
+        relive_gymnasium.VectorRecorder(wrong, ring())
+    with pytest.raises(errors.ArgumentTypeError, match="^env must be an environment of Gymnasium, got 'CartPole-v1'$"):
+        relive_gymnasium.from_env(wrong)
+    with pytest.raises(errors.ArgumentError, match="^stream must be at least 0, got -1$"):
+        relive_gymnasium.Recorder(Scripted(), ring(), stream=-1)
+
+
+def test_a_buffer_of_threads_is_written_to() -> None:
+    shell = relive.ThreadSafeReplayBuffer(ring(2))
+    env = relive_gymnasium.Recorder(Scripted(), shell, stream=1, infos={"speed": "speed"})
+    env.reset()
+    env.step(0, chosen=1)
+    with shell.locked() as inside:
+        assert inside.history.timeline.streams == 2
+        assert check_all(inside) == [(0, 0, 0)]
+        assert str(inside.explain(0)).startswith("key 0: step 0 of 1, episode from key 0, stream 1")
+
+
+# Environments side by side.
+
+MODES = list(vector.AutoresetMode)
+MAKERS: dict[str, Callable[..., Any]] = {"sync": vector.SyncVectorEnv}
+if sys.platform == "linux":  # Elsewhere each process takes seconds to start.
+    MAKERS["async"] = functools.partial(vector.AsyncVectorEnv, context="fork")
+
+
+def scripted(count: int, make: Callable[..., Any] = vector.SyncVectorEnv, **settings: Any) -> Any:
+    return make([functools.partial(Scripted, number) for number in range(count)], **settings)
+
+
+def drive(envs: Any, count: int) -> None:
+    """Takes so many steps in all environments, and resets what has to be reset."""
+    observations, _ = envs.reset(seed=0)
+    for _ in range(count):
+        actions = observations.sum(axis=1) % 7
+        observations, _, terminated, truncated, _ = envs.step(actions, chosen=actions + 1)
+        ended = terminated | truncated
+        if envs.metadata["autoreset_mode"] is vector.AutoresetMode.DISABLED and ended.any():
+            observations, _ = envs.reset(options={"reset_mask": ended})
+
+
+def expected(mode: vector.AutoresetMode, number: int, count: int) -> list[tuple[int, int, int]]:
+    """The steps that so many calls make in one environment."""
+    steps: list[tuple[int, int, int]] = []
+    episode = step = 0
+    for _ in range(count):
+        if step == length_of(number, episode):  # The call that resets, and is no step.
+            episode, step = episode + 1, 0
+            continue
+        steps.append((number, episode, step))
+        step += 1
+        if step == length_of(number, episode) and mode is not vector.AutoresetMode.NEXT_STEP:
+            episode, step = episode + 1, 0
+    return steps
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS.keys())
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_steps_of_every_mode_are_what_they_say(make: Callable[..., Any], mode: Any, count: int) -> None:
+    """P26, P27."""
+    buffer, heard = ring(count), list[recorded_episodes.RecordedEpisode]()
+    envs = relive_gymnasium.VectorRecorder(
+        scripted(count, make, autoreset_mode=mode), buffer, infos={"speed": "speed"}, on_episode=heard.append
+    )
+    drive(envs, 20)
+    envs.close()
+    steps = check_all(buffer)
+    for number in range(count):
+        assert [step for step in steps if step[0] == number] == expected(mode, number, 20)
+    assert buffer.get_stats().spliced_episodes == 0
+    for each in heard:
+        assert each.end in ("TERMINATED", "TRUNCATED")
+    assert sorted((each.stream, each.length) for each in heard) == sorted(
+        (number, step + 1) for number, episode, step in steps if step + 1 == length_of(number, episode)
+    )
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_arrays_that_are_used_again_are_neither_changed_nor_relied_on(mode: Any) -> None:
+    buffer = ring(3)
+    inside = scripted(3, copy=False, autoreset_mode=mode)
+    plain = scripted(3, autoreset_mode=mode)
+    envs = relive_gymnasium.VectorRecorder(inside, buffer, infos={"speed": "speed"})
+    observations, _ = envs.reset(seed=0)
+    others, _ = plain.reset(seed=0)
+    for _ in range(20):
+        assert observations.tolist() == others.tolist()
+        actions = others.sum(axis=1) % 7
+        observations, rewards, terminated, truncated, infos = envs.step(actions, chosen=actions + 1)
+        others, other_rewards, *_, other_infos = plain.step(actions)
+        assert rewards.tolist() == other_rewards.tolist()
+        assert infos.keys() == other_infos.keys()
+        ended = terminated | truncated
+        if mode is vector.AutoresetMode.DISABLED and ended.any():
+            observations, _ = envs.reset(options={"reset_mask": ended.copy()})
+            others, _ = plain.reset(options={"reset_mask": ended.copy()})
+    check_all(buffer)
+
+
+def test_a_native_vector_environment_is_recorded_as_single_ones_are() -> None:
+    rows = []
+    for mode in ("vector_entry_point", "sync"):
+        envs = gymnasium.make_vec("CartPole-v1", 3, vectorization_mode=mode)
+        buffer = relive.RingReplayBuffer(1000, relive_gymnasium.from_env(envs), streams=3)
+        recorder = relive_gymnasium.VectorRecorder(envs, buffer)
+        recorder.reset(seed=0)
+        ended, resets = np.zeros(3, bool), 0
+        for t in range(60):
+            resets += int(ended.sum())
+            _, _, terminated, truncated, _ = recorder.step(np.array([t % 2, 0, 1]))
+            ended = terminated | truncated
+        buffer.check()
+        assert len(buffer) == 180 - resets
+        batch = buffer.read(buffer.eligible_keys())
+        assert (np.abs(batch.next_observation - batch.observation).max(axis=0) < [0.1, 1, 0.2, 1.5]).all()
+        rows.append(buffer.schema)
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("said", [None, "NextStep", 3])
+def test_a_mode_that_is_not_said_is_not_guessed(said: Any) -> None:
+    envs = scripted(2)
+    envs.metadata = {} if said is None else {"autoreset_mode": said}
+    with pytest.raises(
+        errors.ArgumentError, match=r"^env must say how it resets: set env.metadata\['autoreset_mode'\]"
+    ):
+        relive_gymnasium.VectorRecorder(envs, ring(2))
+
+
+@pytest.mark.parametrize("does", MODES, ids=lambda mode: f"does {mode.name}")
+@pytest.mark.parametrize("says", MODES, ids=lambda mode: f"says {mode.name}")
+def test_an_environment_that_does_not_do_what_it_says_is_found_out(says: Any, does: Any) -> None:
+    if says is does:
+        return
+    envs = scripted(2, autoreset_mode=does)
+    envs.metadata = {"autoreset_mode": says}
+    buffer = ring(2)
+    recorder = relive_gymnasium.VectorRecorder(envs, buffer, infos={"speed": "speed"})
+    if (says, does) == (vector.AutoresetMode.DISABLED, vector.AutoresetMode.NEXT_STEP):
+        drive(recorder, 20)  # It is reset before it could reset itself.
+    else:
+        with pytest.raises((errors.ReplayError, AssertionError)):
+            drive(recorder, 20)
+    check_all(buffer)
+
+
+class Batched(vector.VectorEnv[Any, Any, Any]):
+    """Two environments in one, which end in every second step; it does what `answer` says."""
+
+    num_envs = 2
+    single_observation_space: Any = spaces.Dict({"time": spaces.Box(0, 100, (), np.int64)})
+    single_action_space: Any = spaces.Discrete(2)
+
+    def __init__(self, mode: vector.AutoresetMode, answer: Callable[[int], tuple[Any, Any, Any]]) -> None:
+        self.metadata = {"autoreset_mode": mode}
+        self.answer, self.time = answer, 0
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if options:
+            options.pop("reset_mask")[...] = False
+        else:
+            self.time = 0
+        return {"time": np.zeros(2, np.int64)}, {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        self.time += 1
+        reward, terminated, infos = self.answer(self.time)
+        return {"time": np.full(2, self.time)}, np.full(2, reward), np.full(2, terminated), np.zeros(2, bool), infos
+
+
+def batched(mode: vector.AutoresetMode, answer: Callable[[int], tuple[Any, Any, Any]]) -> Any:
+    envs = relive_gymnasium.VectorRecorder(Batched(mode, answer), relive.RingReplayBuffer(20, streams=2))
+    envs.reset()
+    return envs
+
+
+ACTIONS = np.zeros(2, int)
+
+
+@pytest.mark.parametrize("answers", [[(1.0, True), (1.0, False)], [(1.0, True), (0.0, True)]], ids=["reward", "end"])
+def test_an_environment_that_goes_on_instead_of_resetting_is_found_out(answers: Any) -> None:
+    envs = batched(vector.AutoresetMode.NEXT_STEP, lambda time: (*answers[time - 1], {}))
+    envs.step(ACTIONS)
+    message = "^env says that it resets by NEXT_STEP, and went on in the step after an end, in environment 0$"
+    with pytest.raises(errors.ArgumentError, match=message):
+        envs.step(ACTIONS)
+    assert len(envs.buffer) == 2
+
+
+def test_only_what_was_reset_begins_with_what_a_reset_answers() -> None:
+    envs = batched(vector.AutoresetMode.DISABLED, lambda time: (1.0, np.array([time == 2, False]), {}))
+    envs.step(ACTIONS)
+    envs.step(ACTIONS)
+    envs.reset(options={"reset_mask": np.array([True, False])})
+    envs.step(ACTIONS)
+    batch = envs.buffer.read(range(6))
+    assert batch.observation["time"].tolist() == [0, 0, 1, 1, 0, 2]
+    assert batch.next_observation["time"].tolist() == [1, 1, 2, 2, 3, 3]
+    assert envs.buffer.get_stats().open_episodes == 2
+
+
+def test_last_observations_may_come_as_arrays_of_all_environments() -> None:
+    infos = {"final_obs": {"time": np.array([7, 8]), "_time": np.array([True, True])}}
+    envs = batched(vector.AutoresetMode.SAME_STEP, lambda time: (1.0, time == 2, infos if time == 2 else {}))
+    for _ in range(3):
+        envs.step(ACTIONS)
+    batch = envs.buffer.read(range(6))
+    assert batch.next_observation["time"].tolist() == [1, 1, 7, 8, 3, 3]
+    assert batch.observation["time"].tolist() == [0, 0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "infos",
+    [
+        {"final_obs": np.array([{"time": 1}, None]), "_final_obs": np.array([True, True])},
+        {"final_obs": np.array([{"time": 1}, {"time": 1}]), "_final_obs": np.array([True, False])},
+    ],
+)
+def test_a_last_observation_that_is_missing_is_not_made_up(infos: Any) -> None:
+    envs = batched(vector.AutoresetMode.SAME_STEP, lambda time: (1.0, True, infos))
+    message = "^infos must hold the 'final_obs' of environment 1, whose episode has ended$"
+    with pytest.raises(errors.ArgumentError, match=message):
+        envs.step(ACTIONS)
+
+
+def test_a_mask_of_what_to_reset_is_for_environments_that_do_not_reset_themselves() -> None:
+    recorder = relive_gymnasium.VectorRecorder(scripted(2), ring(2))
+    with pytest.raises(errors.ArgumentError, match="^reset_mask must not be given: env resets itself by NEXT_STEP$"):
+        recorder.reset(options={"reset_mask": np.array([True, False])})
+    manual = scripted(2, autoreset_mode=vector.AutoresetMode.DISABLED)
+    recorder = relive_gymnasium.VectorRecorder(manual, ring(2), infos={"speed": "speed"})
+    with pytest.raises(
+        errors.ArgumentError, match="^reset_mask must be True for each environment, as none is running$"
+    ):
+        recorder.reset(options={"reset_mask": np.array([True, False])})
+    recorder.reset()
+    wrong: Any
+    for wrong in ([True, False], np.array([1, 0]), np.array([True])):
+        with pytest.raises(errors.ArgumentError, match="^reset_mask must be an array of 2 bools, got "):
+            recorder.reset(options={"reset_mask": wrong})
+
+
+def test_who_waits_for_a_reset_is_not_stepped() -> None:
+    envs = scripted(2, autoreset_mode=vector.AutoresetMode.DISABLED)
+    recorder = relive_gymnasium.VectorRecorder(envs, ring(2), infos={"speed": "speed"})
+    with pytest.raises(errors.NotReadyError, match="^step needs episodes that are running: call reset first$"):
+        recorder.step(np.array([0, 0]), chosen=np.array([1, 1]))
+    recorder.reset()
+    recorder.step(np.array([0, 0]), chosen=np.array([1, 1]))
+    assert (length_of(0, 0), length_of(1, 0)) == (1, 4)
+    message = r"^step needs episodes that are running: call reset\(options=\{'reset_mask': ...\}\) of \[0\] first$"
+    with pytest.raises(errors.NotReadyError, match=message):
+        recorder.step(np.array([0, 0]), chosen=np.array([1, 1]))
+    assert [env.time for env in envs.envs] == [1, 1]
+
+
+def test_resetting_all_truncates_what_is_open() -> None:
+    buffer, heard = ring(3), list[recorded_episodes.RecordedEpisode]()
+    recorder = relive_gymnasium.VectorRecorder(scripted(3), buffer, infos={"speed": "speed"}, on_episode=heard.append)
+    drive(recorder, 1)
+    drive(recorder, 3)
+    stats = buffer.get_stats()
+    assert stats.spliced_episodes == 0
+    assert sorted((each.stream, each.end) for each in heard if each.end == "ABANDONED") == [
+        (1, "ABANDONED"), (2, "ABANDONED"),
+    ]  # fmt: skip
+    check_all(buffer)
+
+
+def test_streams_are_as_many_as_environments() -> None:
+    with pytest.raises(
+        errors.ArgumentError, match="^buffer must have a stream for each of 3 environments, got streams=2"
+    ):
+        relive_gymnasium.VectorRecorder(scripted(3), ring(2))
+
+
+def test_infos_of_side_by_side_are_looked_up_and_not_made_up() -> None:
+    for mode in MODES:
+        envs = scripted(2, autoreset_mode=mode)
+        recorder = relive_gymnasium.VectorRecorder(envs, ring(2), infos={"speed": "velocity"})
+        recorder.reset()
+        message = r"^infos must hold 'velocity' of environment 0 for the extra 'speed', got \["
+        with pytest.raises(errors.ArgumentError, match=message):
+            recorder.step(np.array([0, 0]), chosen=np.array([1, 1]))
+        with pytest.raises(errors.NotReadyError):
+            recorder.step(np.array([0, 0]), chosen=np.array([1, 1]))
+
+
+# Spaces.
+
+NESTED = spaces.Dict(
+    {
+        "image": spaces.Box(0, 255, (2, 2), np.uint8),
+        "hand": spaces.Tuple((spaces.Discrete(3, start=-1), spaces.MultiBinary((2, 2)))),
+        "keys": spaces.MultiDiscrete(np.array([[3, 4], [5, 6]])),
+    }
+)
+NESTED_FIELDS = {
+    "hand": {"0": relive.Field((), np.int64), "1": relive.Field((2, 2), np.int8)},
+    "image": relive.Field((2, 2), np.uint8),
+    "keys": relive.Field((2, 2), np.int64),
+}
+
+
+def test_every_kind_of_space_becomes_fields() -> None:
+    schema = relive_gymnasium.schema_from_spaces(
+        NESTED,
+        spaces.Tuple((spaces.Box(-1, 1, (), np.float32), spaces.Discrete(2))),
+        reward_dtype="float32",
+        extras={"goal": spaces.MultiBinary(3), "logp": relive.Field((), "float32")},
+    )
+    assert schema.observation == NESTED_FIELDS
+    assert schema.action == {"0": relive.Field((), "float32"), "1": relive.Field((), np.int64)}
+    assert schema.reward == relive.Field((), "float32")
+    assert schema.extras == {"goal": relive.Field(3, np.int8), "logp": relive.Field((), "float32")}
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.Text(3), spaces.Sequence(spaces.Discrete(2)), spaces.Graph(BOX, None), spaces.OneOf([BOX, BOX])]
+)
+def test_another_space_is_refused_by_name(space: Any) -> None:
+    rule = "must be made of Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple spaces"
+    name = type(space).__name__
+    with pytest.raises(errors.ArgumentError, match=f"^observation_space {rule}, got {name}$"):
+        relive_gymnasium.schema_from_spaces(space, BOX)
+    with pytest.raises(errors.ArgumentError, match=f"^action_space/a/1 {rule}, got {name}$"):
+        relive_gymnasium.schema_from_spaces(BOX, spaces.Dict({"a": spaces.Tuple((BOX, space))}))
+    with pytest.raises(errors.ArgumentError, match=f"^goal {rule}, got {name}$"):
+        relive_gymnasium.schema_from_spaces(BOX, BOX, extras={"goal": space})
+    wrong: Any = 3
+    with pytest.raises(errors.ArgumentError, match=f"^action_space {rule}, got 3$"):
+        relive_gymnasium.schema_from_spaces(BOX, wrong)
+
+
+class Sampling(gymnasium.Env[Any, Any]):
+    """Answers what its spaces have at random."""
+
+    observation_space: Any = NESTED
+    action_space: Any = spaces.Tuple((spaces.Discrete(2), BOX))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.time = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        return self.observation_space.sample(), 1.0, self.time == 3, False, {}
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_nested_observations_and_actions_are_stored(mode: Any) -> None:
+    envs = vector.SyncVectorEnv([Sampling, Sampling], autoreset_mode=mode)
+    buffer = relive.RingReplayBuffer(100, relive_gymnasium.from_env(envs), streams=2)
+    recorder = relive_gymnasium.VectorRecorder(envs, buffer)
+    observations, _ = recorder.reset()
+    for t in range(3):
+        before = space_trees.tree_of(NESTED, observations)
+        actions = recorder.action_space.sample()
+        observations, _, _, _, infos = recorder.step(actions)
+        batch = buffer.read([2 * t, 2 * t + 1])
+        assert batch.observation["hand"]["1"].tolist() == before["hand"]["1"].tolist()
+        assert batch.action["0"].tolist() == actions[0].tolist()
+        after = space_trees.tree_of(NESTED, observations)
+        if t == 2 and mode is vector.AutoresetMode.SAME_STEP:
+            final = [space_trees.tree_of(NESTED, each) for each in infos["final_obs"]]
+            assert batch.next_observation["image"].tolist() == [each["image"].tolist() for each in final]
+        else:
+            assert batch.next_observation["image"].tolist() == after["image"].tolist()
+    single = relive.RingReplayBuffer(100, relive_gymnasium.from_env(Sampling()))
+    env = relive_gymnasium.Recorder(Sampling(), single)
+    observation, _ = env.reset()
+    env.step((1, np.array([1, 2, 3])))
+    batch = single.read([0])
+    assert batch.observation["hand"]["0"].item() == observation["hand"][0]
+    assert (batch.action["0"].item(), batch.action["1"].tolist()) == (1, [[1, 2, 3]])
+
+
+def test_a_tree_is_what_a_schema_takes() -> None:
+    value = NESTED.sample()
+    tree = space_trees.tree_of(NESTED, value)
+    assert tree["hand"]["0"] is value["hand"][0]
+    assert space_trees.tree_of(NESTED, {"other": 1}) == {"other": 1}
+    assert space_trees.tree_of(NESTED, 3) == 3
+    assert space_trees.tree_of(NESTED["hand"], (1,)) == (1,)
+
+
+# Stacks of frames.
+
+
+class Frames(gymnasium.Env[Any, Any]):
+    """One frame says its step; each episode has four steps."""
+
+    observation_space: Any = spaces.Box(0, 255, (2, 2), np.uint8)
+    action_space: Any = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.time = 1
+        return np.full((2, 2), self.time, np.uint8), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        return np.full((2, 2), self.time, np.uint8), 0.0, self.time == 5, False, {}
+
+
+PADDINGS = {"zeros": "zero", "first": "reset"}
+
+
+def stacked(padding: str, count: int = 3) -> Any:
+    return gymnasium.wrappers.FrameStackObservation(Frames(), count, padding_type=PADDINGS[padding])
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("mode", [None, *MODES])
+def test_of_a_stack_the_newest_frame_is_stored_and_stacked_again(padding: Any, mode: Any) -> None:
+    schema = relive_gymnasium.from_env(stacked(padding), frame_stack=3)
+    assert schema.observation == relive.Field((2, 2), "uint8")
+    streams = 1 if mode is None else 2
+    buffer = relive.RingReplayBuffer(100, schema, frame_stack=3, stack_padding=padding, streams=streams)
+    env: Any
+    if mode is None:
+        env = relive_gymnasium.Recorder(stacked(padding), buffer, frame_stack=3)
+    else:
+        envs = vector.SyncVectorEnv([functools.partial(stacked, padding)] * 2, autoreset_mode=mode)
+        env = relive_gymnasium.VectorRecorder(envs, buffer, frame_stack=3)
+    observation, _ = env.reset()
+    for _ in range(12):
+        first = buffer.history.timeline.next_key
+        before = np.array(observation).reshape(-1, 3, 2, 2)
+        observation, _, terminated, *_ = env.step(0 if mode is None else np.zeros(2, int))
+        keys = range(first, buffer.history.timeline.next_key)
+        assert buffer.read(keys).observation.tolist() == before[: len(keys)].tolist()
+        if np.any(terminated) and mode in (None, vector.AutoresetMode.DISABLED):
+            observation, _ = env.reset()
+    buffer.check()
+
+
+class Pair(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """The same frame twice, by name."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.observation_space = spaces.Dict({"left": Frames.observation_space, "right": Frames.observation_space})
+
+    def observation(self, observation: Any) -> Any:
+        return {"left": observation, "right": observation + 100}
+
+
+def test_frames_by_name_are_stored_and_stacked_again() -> None:
+    env: Any = gymnasium.wrappers.FrameStackObservation(Pair(Frames()), 3, padding_type="zero")
+    schema = relive_gymnasium.from_env(env, frame_stack=3)
+    assert schema.observation == {name: relive.Field((2, 2), "uint8") for name in ("left", "right")}
+    buffer = relive.RingReplayBuffer(100, schema, frame_stack=3)
+    env = relive_gymnasium.Recorder(env, buffer, frame_stack=3)
+    before, _ = env.reset()
+    for key in range(4):
+        after, *_ = env.step(0)
+        batch = buffer.read([key])
+        for name in ("left", "right"):
+            assert batch.observation[name][0].tolist() == before[name].tolist()
+            assert batch.next_observation[name][0].tolist() == after[name].tolist()
+        before = after
+
+
+def test_frames_that_do_not_follow_are_refused() -> None:
+    class Shuffled(gymnasium.ObservationWrapper[Any, Any, Any]):
+        def observation(self, observation: Any) -> Any:
+            return observation[::-1]
+
+    def buffer(**settings: Any) -> relive.RingReplayBuffer:
+        return relive.RingReplayBuffer(100, **{"frame_stack": 3, "stack_padding": "first", **settings})
+
+    env = relive_gymnasium.Recorder(Shuffled(stacked("first")), buffer(), frame_stack=3)
+    env.reset()
+    with pytest.raises(
+        errors.ArgumentError, match="^observation must be the stack before it with another frame behind$"
+    ):
+        env.step(0)
+    env = relive_gymnasium.Recorder(stacked("first"), buffer(stack_padding="zeros"), frame_stack=3)
+    message = "^observation must begin with frames that are 'zeros', as the stack_padding of the buffer$"
+    with pytest.raises(errors.ArgumentError, match=message):
+        env.reset()
+    with pytest.raises(errors.ArgumentError, match="^frame_stack must be 4, as that of the buffer, got 3$"):
+        relive_gymnasium.Recorder(stacked("first"), buffer(frame_stack=4), frame_stack=3)
+    env = relive_gymnasium.Recorder(Frames(), buffer(), frame_stack=3)
+    with pytest.raises(errors.ArgumentError, match=r"^observation must be a stack of 3 frames, got shape \(2, 2\)$"):
+        env.reset()
+    with pytest.raises(
+        errors.ArgumentError, match=r"^observation_space must stack 3 frames along its first axis, got "
+    ):
+        relive_gymnasium.from_env(Frames(), frame_stack=3)

@@ -1,0 +1,63 @@
+"""What a recorder knows of episodes: totals of those under way, and what it says of one that has ended."""
+
+from collections.abc import Callable
+import dataclasses
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Floats: TypeAlias = npt.NDArray[np.float64]
+End: TypeAlias = Literal["TERMINATED", "TRUNCATED", "ABANDONED"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecordedEpisode:
+    """An episode that was recorded to its end.
+
+    Attributes:
+        stream: Of which stream it was.
+        length: Its steps.
+        total_reward: The sum of its rewards, without discount.
+        end: TERMINATED if the task ended, TRUNCATED if the environment stopped it, ABANDONED if it was reset before.
+    """
+
+    stream: int
+    length: int
+    total_reward: float
+    end: End
+
+
+Listener: TypeAlias = Callable[[RecordedEpisode], None]
+
+
+class Totals:
+    """The lengths and the rewards of the episodes under way, one in each stream.
+
+    Args:
+        streams: The streams' numbers [S].
+        listener: Hears of each episode that has ended with a step at least; None for nobody.
+    """
+
+    def __init__(self, streams: Ints, listener: Listener | None) -> None:
+        self._streams, self._listener = streams, listener
+        self._lengths: Ints = np.zeros(len(streams), np.int64)
+        self._rewards: Floats = np.zeros(len(streams))
+
+    def add(self, rewards: Floats, is_step: Bools) -> None:
+        """Counts a step with its reward in each stream, where `is_step` [S]; elsewhere the reward is 0."""
+        self._lengths += is_step
+        self._rewards += rewards
+
+    def ended(self, has_ended: Bools, terminated: Bools | None) -> None:
+        """Hears where episodes have ended [S], and where they terminated [S]; None where they were abandoned."""
+        for place in has_ended.nonzero()[0].tolist():
+            length, total_reward = int(self._lengths[place]), float(self._rewards[place])
+            self._lengths[place], self._rewards[place] = 0, 0.0
+            if self._listener is not None and length:
+                end: End = "ABANDONED" if terminated is None else "TERMINATED" if terminated[place] else "TRUNCATED"
+                self._listener(
+                    RecordedEpisode(stream=int(self._streams[place]), length=length, total_reward=total_reward, end=end)
+                )

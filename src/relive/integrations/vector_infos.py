@@ -1,0 +1,77 @@
+"""What the infos of a vector environment hold: arrays of all environments, and beside each of them where it holds.
+
+{"speed": [3.0, 0.0], "_speed": [True, False],       of environment 0 alone
+ "final_obs": [None, o_T], "_final_obs": [False, True], "final_info": {"speed": [0.0, 2.0], "_speed": ...}}
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import checks
+from relive import errors
+
+Array: TypeAlias = npt.NDArray[Any]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+_FINAL_OBSERVATION = "final_obs"
+_FINAL_INFO = "final_info"
+
+
+def has_final_observation(infos: Mapping[str, Any]) -> bool:
+    """Answers whether there are observations that came last, of any environment."""
+    return _FINAL_OBSERVATION in infos and bool(np.any(infos.get(f"_{_FINAL_OBSERVATION}", True)))
+
+
+def final_observation(infos: Mapping[str, Any], row: int) -> Any:
+    """Answers the observation that came last in one environment, whose episode has ended.
+
+    Raises:
+        ArgumentError: There is none.
+    """
+    last = _row(infos[_FINAL_OBSERVATION], row)
+    if last is None or not _holds(infos, _FINAL_OBSERVATION, row):
+        raise errors.ArgumentError(f"infos must hold the 'final_obs' of environment {row}, whose episode has ended")
+    return last
+
+
+def column(infos: Mapping[str, Any], extra: str, key: str, is_step: Bools, is_final: Bools) -> Array:
+    """Answers what infos hold under a key, of the step of each environment [S, ...]; anything where there was none.
+
+    Args:
+        infos: The infos of a step.
+        extra: What it is for.
+        key: Where to look.
+        is_step: Where there was a step [S].
+        is_final: Where the environment was reset after it, so that what is of the step is in "final_info" [S].
+
+    Raises:
+        ArgumentError: There is nothing for one of the steps.
+    """
+    finals = infos.get(_FINAL_INFO, {})
+    values: list[Any] = []
+    for row in range(len(is_step)):
+        source = finals if is_final[row] else infos
+        is_there = key in source and _holds(source, key, row)
+        if is_step[row] and not is_there:
+            there = checks.shown([name for name in source if not name.startswith("_")])
+            raise errors.ArgumentError(
+                f"infos must hold {key!r} of environment {row} for the extra {extra!r}, got {there}"
+            )
+        values.append(_row(source[key], row) if is_there else None)
+    known = next(value for value in values if value is not None)
+    return np.stack([np.asarray(known if value is None else value) for value in values])
+
+
+def _holds(infos: Mapping[str, Any], key: str, row: int) -> bool:
+    """Answers whether what is under a key holds for an environment."""
+    return f"_{key}" not in infos or bool(infos[f"_{key}"][row])
+
+
+def _row(value: Any, row: int) -> Any:
+    """Answers what is of one environment, of an array or of arrays by name."""
+    if isinstance(value, Mapping):
+        return {key: _row(part, row) for key, part in value.items() if not key.startswith("_")}
+    return value[row]
