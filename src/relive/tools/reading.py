@@ -21,12 +21,12 @@ def shown(label: str) -> Iterator[checkpoint.Progress | None]:
     following = time.monotonic() + _SECONDS_BEFORE
     is_shown = False
 
-    def show(done: int, total: int) -> None:
+    def show(num_read: int, total: int) -> None:
         nonlocal following, is_shown
         now = time.monotonic()
         if now >= following:
             following, is_shown = now + _SECONDS_A_LOOK, True
-            share = done / max(total, 1)
+            share = num_read / max(total, 1)
             bar = "━" * round(share * _WIDTH)
             sys.stderr.write(f"\r\x1b[K{label} {bar:─<{_WIDTH}} {share:.0%} of {total / 2**20:,.0f} MiB")
             sys.stderr.flush()

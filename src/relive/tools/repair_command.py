@@ -48,13 +48,13 @@ def _repair_journal(path: str, options: argparse.Namespace) -> int:
         kept = f"keeps the {wording.counted(num_records, 'record')} before it, and sets the rest aside"
         _refuse(f"{damage}: relive repair --drop-damaged {shlex.quote(directories.named(path))} {kept}")
         return 1
-    done = journal_repair.repair(path, drop_damaged=options.drop_damaged)
-    label, records = directories.named(path), wording.counted(done.num_records, "record")
-    if done.damage is not None:
-        _say(f"{done.damage}")
-        _say(f"{label} now ends before that, with {records}; set aside in it: {', '.join(done.set_aside)}")
-    elif done.num_bytes_cut:
-        _say(f"{label}: cut {wording.counted(done.num_bytes_cut, 'byte')} of a torn record; {records} are whole")
+    result = journal_repair.repair(path, drop_damaged=options.drop_damaged)
+    label, records = directories.named(path), wording.counted(result.num_records, "record")
+    if result.damage is not None:
+        _say(f"{result.damage}")
+        _say(f"{label} now ends before that, with {records}; set aside in it: {', '.join(result.set_aside)}")
+    elif result.num_bytes_cut:
+        _say(f"{label}: cut {wording.counted(result.num_bytes_cut, 'byte')} of a torn record; {records} are whole")
     else:
         _say(f"{label}: nothing to repair, {records} are whole")
     return 0
@@ -65,24 +65,24 @@ def _repair_journal(path: str, options: argparse.Namespace) -> int:
 
 def _repair_checkpoint(path: str) -> int:
     with durable.locked(path), reading.shown("verifying") as progress:
-        done = _renamed(path)
+        result = _renamed(path)
         faults = saved_path.faults(path, progress)
         if not faults:
-            done += _cleaned(path)
+            result += _cleaned(path)
     label = directories.named(path)
-    for line in done:
+    for line in result:
         _say(line)
     if faults:
         for fault in faults:
             _refuse(fault)
         _refuse(_remedy(path))
         return 1
-    _say(f"{label} is whole{'' if done else ': nothing to repair'}")
+    _say(f"{label} is whole{'' if result else ': nothing to repair'}")
     return 0
 
 
 def _renamed(path: str) -> list[str]:
-    """Gives a checkpoint its name that a crash left without it, and answers what was done, a line each."""
+    """Gives a checkpoint its name that a crash left without it, and answers what it did, a line each."""
     if os.path.lexists(path):
         return []
     older = saved_path.older(path)
@@ -103,7 +103,7 @@ def _renamed(path: str) -> list[str]:
 
 
 def _cleaned(path: str) -> list[str]:
-    """Deletes what a crash left beside a checkpoint that is whole, and answers what was done, a line each."""
+    """Deletes what a crash left beside a checkpoint that is whole, and answers what it did, a line each."""
     lines = []
     for kind, what in (("new", "was never completed"), ("old", "was being deleted")):
         place = durable.beside(path, kind)
