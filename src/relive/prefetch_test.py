@@ -123,7 +123,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 def random_calls(rng: np.random.Generator, buffers: list[Buffer], t: int) -> None:
     """Makes the same few calls of each of the buffers, and asserts that they answer the same."""
     for _ in range(int(rng.integers(4))):
-        number = int(rng.integers(12))
+        number = int(rng.integers(13))
         outcomes = []
         for buffer in buffers:
             step = ([t, number], number, float(t), [t, number + 1], number == 0)
@@ -141,6 +141,8 @@ def random_calls(rng: np.random.Generator, buffers: list[Buffer], t: int) -> Non
                 call = functools.partial(buffer.update_priorities, np.arange(t), np.arange(t) % 5 + 0.5)
             elif number < 11:
                 call = functools.partial(buffer.set_eligible, [t, t + 1], False)
+            elif number < 12:
+                call = functools.partial(buffer.end_episode, stream=t % buffer.streams)
             else:
                 call = functools.partial(buffer.clear)
             outcomes.append(outcome(call))
@@ -301,9 +303,10 @@ def test_a_gather_changes_nothing_that_another_thread_may_read(kind: str, monkey
         lambda buffer: buffer.add([9, 9], 0, 0.0, [10, 10]),
         lambda buffer: buffer.extend([[9, 9]], [0], [0.0], [[10, 10]]),
         lambda buffer: buffer.add_episode([[9, 9], [10, 10]], [0], [0.0], True),
+        lambda buffer: buffer.end_episode(),
         lambda buffer: buffer.clear(),
     ],
-    ids=["add", "extend", "add_episode", "clear"],
+    ids=["add", "extend", "add_episode", "end_episode", "clear"],
 )
 def test_a_call_that_writes_waits_for_the_gathers_under_way(
     write: Callable[[Buffer], object], monkeypatch: pytest.MonkeyPatch
