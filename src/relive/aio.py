@@ -26,7 +26,6 @@ from relive import errors
 from relive import fitting
 from relive import gate
 from relive import later
-from relive import persistence
 from relive import states
 
 if TYPE_CHECKING:
@@ -176,7 +175,7 @@ class AsyncReplayBuffer(Generic[Batch]):
         return answer
 
     async def save(
-        self, path: str | os.PathLike[str], *, keep: int = 1, progress: persistence.Progress | None = None
+        self, path: str | os.PathLike[str], *, keep: int = 1, progress: states.Progress | None = None
     ) -> None:
         """Saves the buffer inside as it is when the call begins to run; the other tasks go on while it is written.
 

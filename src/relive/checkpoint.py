@@ -25,16 +25,13 @@ from relive import npy_file
 from relive import npy_header
 from relive import states
 
-Progress: TypeAlias = Callable[[int, int], None]
-"""Is called with how many bytes were written or read so far, and how many will be."""
-
 Path: TypeAlias = str | os.PathLike[str]
 
 _ATTEMPTS = 100
 """So often in a row may a writer replace a directory while it is being opened."""
 
 
-def save(state: states.State, path: Path, *, keep: int = 1, progress: Progress | None = None) -> None:
+def save(state: states.State, path: Path, *, keep: int = 1, progress: states.Progress | None = None) -> None:
     """Saves a state as the directory `path`, and keeps the `keep` - 1 before it as `path`.1, `path`.2 and so on.
 
     Until the new directory is complete and on the disk, the old one stays; a crash leaves either. Beyond the state's
@@ -63,7 +60,7 @@ def save(state: states.State, path: Path, *, keep: int = 1, progress: Progress |
     """
     path = directories.absolute("path", path)
     keep = checks.integer_of_at_least_one("keep", keep)
-    _check_progress(progress)
+    states.check_progress(progress)
     arrays = _checked_arrays(state)
     values = {name: value for name, value in state.items() if name != "arrays"}
     manifest.check_values(values)
@@ -90,7 +87,7 @@ def save(state: states.State, path: Path, *, keep: int = 1, progress: Progress |
 
 
 @contextlib.contextmanager
-def opened(path: Path, *, verify: bool = False, progress: Progress | None = None) -> Iterator[states.State]:
+def opened(path: Path, *, verify: bool = False, progress: states.Progress | None = None) -> Iterator[states.State]:
     """Answers the state in the directory `path`, in a `with`; its arrays are columns, open until the end of the block.
 
     A save to the same path meanwhile changes nothing in it. Of a crash between two renames, which left `path`.1 alone,
@@ -109,7 +106,7 @@ def opened(path: Path, *, verify: bool = False, progress: Progress | None = None
     """
     path = directories.absolute("path", path)
     verify = checks.boolean("verify", verify)
-    _check_progress(progress)
+    states.check_progress(progress)
     with contextlib.ExitStack() as files:
         state = _opened(path, files, progress)
         if verify:
@@ -121,18 +118,13 @@ def opened(path: Path, *, verify: bool = False, progress: Progress | None = None
 class _Report:
     """Adds up bytes, and says so."""
 
-    def __init__(self, total: int, progress: Progress | None) -> None:
+    def __init__(self, total: int, progress: states.Progress | None) -> None:
         self._done, self._total, self._progress = 0, total, progress
 
     def __call__(self, count: int) -> None:
         self._done += count
         if self._progress is not None:
             self._progress(self._done, self._total)
-
-
-def _check_progress(progress: object) -> None:
-    if progress is not None and not callable(progress):
-        raise errors.ArgumentTypeError(f"progress must be callable or None, got {checks.shown(progress)}")
 
 
 def _checked_arrays(state: object) -> dict[str, Any]:
@@ -146,9 +138,8 @@ def _checked_arrays(state: object) -> dict[str, Any]:
         label = f"array {name!r}"
         if isinstance(column, np.ma.MaskedArray):
             raise errors.ArgumentTypeError(f"{label} must be an array or a column, got a masked array")
-        if not isinstance(getattr(column, "dtype", None), np.dtype) or not hasattr(column, "shape"):
-            raise errors.ArgumentTypeError(f"{label} must be an array or a column, got {checks.shown(column)}")
-        if not isinstance(column, np.ndarray) and not hasattr(column, "read"):
+        is_column = isinstance(getattr(column, "dtype", None), np.dtype) and hasattr(column, "shape")
+        if not is_column or not (isinstance(column, np.ndarray) or hasattr(column, "read")):
             raise errors.ArgumentTypeError(f"{label} must be an array or a column, got {checks.shown(column)}")
         npy_header.check_dtype(label, column.dtype)
         if not 1 <= len(column.shape) <= npy_header.MOST_AXES:
@@ -175,14 +166,11 @@ def _write(new: str, values: dict[str, Any], arrays: dict[str, Any], report: Cal
             with open(directory.create(manifest.file_name(name)), "wb", buffering=0) as file:
                 crc32 = npy_file.write(file.fileno(), f"array {name!r}", column, report)
             entries[name] = _entry(name, column, crc32)
-        with open(directory.create(durable.MANIFEST), "wb") as file:
-            file.write(manifest.encoded(values, entries))
-            file.flush()
-            directories.fsync_file(file.fileno())
+        directories.write_file(directory.create(durable.MANIFEST), manifest.encoded(values, entries))
     directories.fsync_directory(new)
 
 
-def _opened(path: str, files: contextlib.ExitStack, progress: Progress | None) -> states.State:
+def _opened(path: str, files: contextlib.ExitStack, progress: states.Progress | None) -> states.State:
     """Answers the state of a directory, and leaves its files open on `files`."""
     for _ in range(_ATTEMPTS):
         place = durable.newest(path)
@@ -208,7 +196,7 @@ def _identity(path: str) -> tuple[int, int, int] | None:
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
-def _state(path: str, files: contextlib.ExitStack, progress: Progress | None) -> states.State:
+def _state(path: str, files: contextlib.ExitStack, progress: states.Progress | None) -> states.State:
     """Answers the state of a directory that nobody replaces."""
     label = directories.named(path)
     try:

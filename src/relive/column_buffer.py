@@ -342,7 +342,8 @@ class ColumnReplayBuffer(persistence.Journaled, Generic[Batch]):
             ArgumentError: There is no such stream, or its newest step was added without a next observation.
         """
         timeline = self._history.timeline
-        streams = np.array([step_checks.stream_number(self.streams, stream)])
+        stream = step_checks.stream_number(self.streams, stream)
+        streams = np.array([stream])
         if timeline.open_handles(streams)[0] < 0:
             return False
         if not timeline.are_announced(streams)[0]:
@@ -351,9 +352,9 @@ class ColumnReplayBuffer(persistence.Journaled, Generic[Batch]):
                 "add that step with next_observation"
             )
         if self._journal is not None:
-            self._journal.end_episode(int(streams[0]))
+            self._journal.end_episode(stream)
         self._position = None
-        self._writer.end_episode(int(streams[0]))
+        self._writer.end_episode(stream)
         return True
 
     def can_insert(self) -> bool:
@@ -570,7 +571,7 @@ class ColumnReplayBuffer(persistence.Journaled, Generic[Batch]):
         *,
         copy_rows: bool = True,
         keep: int = 1,
-        progress: persistence.Progress | None = None,
+        progress: states.Progress | None = None,
     ) -> None:
         """Saves the buffer as a directory, or as a new one in the place of an older.
 

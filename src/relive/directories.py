@@ -61,6 +61,14 @@ def fsync_file(descriptor: int) -> None:
     os.fsync(descriptor)
 
 
+def write_file(descriptor: int, content: bytes) -> None:
+    """Writes all of a new file, and returns when it is on the disk and closed."""
+    with open(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        fsync_file(descriptor)
+
+
 def fsync_directory(path: str) -> None:
     """Returns when the names in a directory are on the disk; at once where a platform or a file system cannot tell."""
     if not _HAS_DIRECTORIES:

@@ -289,7 +289,7 @@ class EpisodeReplayBuffer(persistence.Journaled, Generic[Obs, Act]):
         *,
         codec: "codecs.Codec | None" = None,
         keep: int = 1,
-        progress: persistence.Progress | None = None,
+        progress: states.Progress | None = None,
     ) -> None:
         """Saves the buffer as a directory, or as a new one in the place of an older.
 
@@ -315,7 +315,7 @@ class EpisodeReplayBuffer(persistence.Journaled, Generic[Obs, Act]):
         path: str | os.PathLike[str],
         *,
         codec: "codecs.Codec | None" = None,
-        progress: persistence.Progress | None = None,
+        progress: states.Progress | None = None,
         **instead: Any,
     ) -> Self:
         """Answers the buffer that was saved at `path`.

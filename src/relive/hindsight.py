@@ -144,7 +144,7 @@ def relabel(
     _write_goals(window, relabelled.observation, rows.steps, desired_paths, goals)
     _write_goals(window, relabelled.next_observation, rows.steps + span, desired_paths, goals)
     for name in ("observation", "reward", "next_observation", "next_discount", "is_terminal", "steps"):
-        _write_rows(getattr(answer, name), getattr(relabelled, name), places)
+        trees.put(getattr(answer, name), places, getattr(relabelled, name))
     return answer
 
 
@@ -266,12 +266,3 @@ def _write_goals(
     for goal_path, path in paths.items():
         frames = leaves[path] if window.frame_stack > 1 else leaves[path][:, np.newaxis]
         frames[is_frame] = np.repeat(goals[goal_path], np.count_nonzero(is_frame, axis=1), axis=0)
-
-
-def _write_rows(tree: Tree, rows: Tree, places: Ints) -> None:
-    """Writes every leaf of `rows` [k, ...] into that of the tree [B, ...], at `places` [k]."""
-    if isinstance(tree, dict):
-        for key, child in tree.items():
-            _write_rows(child, rows[key], places)
-    else:
-        tree[places] = rows

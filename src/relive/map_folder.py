@@ -214,10 +214,7 @@ class MapFolder:
         with self._reported(name, "written"):
             with contextlib.suppress(FileNotFoundError):
                 self._directory.unlink(name)
-            with open(self._directory.create(name), "wb") as stream:
-                stream.write(content)
-                stream.flush()
-                directories.fsync_file(stream.fileno())
+            directories.write_file(self._directory.create(name), content)
 
     def _rename(self, name: str, new: str) -> None:
         with self._reported(name, f"renamed to {new}"):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import contextlib
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 
@@ -26,9 +26,6 @@ else:
     generators = later.module("relive.generators")
     journal_lib = later.module("relive.journal")
     settings_lib = later.module("relive.settings")
-
-Progress: TypeAlias = Callable[[int, int], None]
-"""Hears how many bytes were read or written so far, and how many there are."""
 
 
 class Replay(Protocol):
@@ -107,7 +104,7 @@ class Persistent(abc.ABC):
             options: As in `_state`.
         """
 
-    def save(self, path: str | os.PathLike[str], *, keep: int = 1, progress: Progress | None = None) -> None:
+    def save(self, path: str | os.PathLike[str], *, keep: int = 1, progress: states.Progress | None = None) -> None:
         """Saves the buffer as a directory, or as a new one in the place of an older.
 
         It is built beside, synced to the disk, and renamed: whoever reads `path` finds the old one or the new one,
@@ -125,7 +122,7 @@ class Persistent(abc.ABC):
         checkpoint.save(self._whole_state(), path, keep=keep, progress=progress)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, progress: Progress | None = None, **instead: Any) -> Self:
+    def load(cls, path: str | os.PathLike[str], *, progress: states.Progress | None = None, **instead: Any) -> Self:
         """Answers the buffer that was saved at `path`.
 
         Args:

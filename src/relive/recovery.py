@@ -45,7 +45,7 @@ def recover(
     checkpoint: str | os.PathLike[str] | None = None,
     buffer_class: type[Buffer] | None = None,
     codec: codecs.Codec | None = None,
-    progress: persistence.Progress | None = None,
+    progress: states.Progress | None = None,
     **instead: Any,
 ) -> Buffer:
     """Answers the buffer whose journal is at `path`, as it was after the last record that is whole.
@@ -83,8 +83,7 @@ def recover(
     path = directories.absolute("path", path)
     label = directories.named(path)
     _check_class(buffer_class)
-    if progress is not None and not callable(progress):
-        raise errors.ArgumentTypeError(f"progress must be callable or None, got {checks.shown(progress)}")
+    states.check_progress(progress)
     num_records = journal_repair.repair(path).num_records
     total = _num_bytes(path)
     journal, read = journal_reader.records(path), 0

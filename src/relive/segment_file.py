@@ -75,10 +75,8 @@ def create(path: str, first: int, base: bytes) -> journal_reader.Ending:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(new)
     try:
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | directories.STRICT, 0o666), "wb") as file:
-            file.write(content)
-            file.flush()
-            directories.fsync_file(file.fileno())
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | directories.STRICT
+        directories.write_file(os.open(new, flags, 0o666), content)
         os.rename(new, path)
     except OSError:
         for name in (new, path):  # A file system over the network can rename and say that it failed.

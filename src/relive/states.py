@@ -21,11 +21,19 @@ Array: TypeAlias = npt.NDArray[Any]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 State: TypeAlias = dict[str, Any]
+Progress: TypeAlias = Callable[[int, int], None]
+"""Hears how many bytes were read or written so far, and how many there are."""
 
 CHUNK = 1 << 24
 """Bytes of a column in memory at once."""
 MOST = checks.LARGEST // 2
 """No count is larger: what goes on from it can be saved again."""
+
+
+def check_progress(progress: object) -> None:
+    """Raises ArgumentTypeError unless it is a Progress or None."""
+    if progress is not None and not callable(progress):
+        raise errors.ArgumentTypeError(f"progress must be callable or None, got {checks.shown(progress)}")
 
 
 class Column(Protocol):

@@ -23,7 +23,6 @@ from relive import checks
 from relive import column_buffer
 from relive import column_stats
 from relive import errors
-from relive import persistence
 from relive import states
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -219,9 +218,7 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
         """Forgets every step and every open episode; see ColumnReplayBuffer.clear."""
         self._now(self._buffer.clear)
 
-    def save(
-        self, path: str | os.PathLike[str], *, keep: int = 1, progress: persistence.Progress | None = None
-    ) -> None:
+    def save(self, path: str | os.PathLike[str], *, keep: int = 1, progress: states.Progress | None = None) -> None:
         """Saves the buffer inside, while all other threads wait; see ColumnReplayBuffer.save.
 
         To load it: `ThreadSafeReplayBuffer(RingReplayBuffer.load(path))`, or whichever class is inside. Where the

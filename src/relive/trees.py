@@ -1,4 +1,4 @@
-"""Nested mappings of strings as flat ones, by path.
+"""Nested mappings of strings as flat ones, by path; and rows of all their arrays at once.
 
     {"image": I, "hand": {"angle": A}}     is for the name "observation"
     {"observation/image": I, "observation/hand/angle": A}
@@ -8,6 +8,8 @@ What is no mapping is a leaf: lists and tuples are arrays to be.
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
+
+import numpy as np
 
 from relive import checks
 from relive import errors
@@ -55,6 +57,22 @@ def nested(name: str, columns: Mapping[str, T]) -> T | dict[str, Any]:
                 branch = branch.setdefault(parent, {})
             branch[key] = column
     return tree
+
+
+def rows(tree: Any, places: Any) -> Any:
+    """Answers the rows of every leaf at those places, as a tree of arrays that are copies."""
+    if isinstance(tree, Mapping):
+        return {key: rows(child, places) for key, child in tree.items()}
+    return np.asarray(tree)[places]
+
+
+def put(tree: Any, places: Any, values: Any) -> None:
+    """Writes every leaf of `values` [k, ...] into that of the tree [B, ...], at `places` [k]."""
+    if isinstance(tree, Mapping):
+        for key, child in tree.items():
+            put(child, places, values[key])
+    else:
+        tree[places] = values
 
 
 def _gather(name: str, value: Any, leaves: dict[str, Any]) -> None:

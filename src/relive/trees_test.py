@@ -2,6 +2,7 @@ from typing import Any
 
 import hypothesis
 from hypothesis import strategies as st
+import numpy as np
 import pytest
 
 from relive import errors
@@ -63,3 +64,16 @@ def test_an_empty_mapping_is_refused() -> None:
         trees.flat("x", {})
     with pytest.raises(errors.ArgumentError, match=r"^x/a must have at least one key, got \{\}$"):
         trees.flat("x", {"b": 1, "a": {}})
+
+
+def test_rows_are_copies_and_can_be_put_back() -> None:
+    tree: Any = {"a": np.arange(4), "b": {"c": np.arange(8).reshape(4, 2)}}
+    rows: Any = trees.rows(tree, np.array([3, 1]))
+    assert rows["a"].tolist() == [3, 1]
+    assert rows["b"]["c"].tolist() == [[6, 7], [2, 3]]
+    rows["a"][...] = 0
+    assert tree["a"].tolist() == [0, 1, 2, 3]
+    trees.put(tree, np.array([0, 2]), rows)
+    assert tree["a"].tolist() == [0, 1, 0, 3]
+    assert tree["b"]["c"].tolist() == [[6, 7], [2, 3], [2, 3], [6, 7]]
+    assert trees.rows([5, 6], 1) == 6

@@ -137,8 +137,7 @@ class Writer:
 
     def end_episode(self, stream: int) -> None:
         """Truncates the episode that is open in the stream."""
-        if self._gathers.ends:
-            self._gathers.finish()
+        self._gathers.finish()
         self._anchors.written(self._history.cut(stream))
 
     def _make_room(self, schema: schema_lib.Schema, count: int) -> None:

@@ -23,7 +23,7 @@ from relive import copies
 from relive import errors
 from relive import extras as extras_lib
 from relive import schema as schema_lib
-from relive.integrations import array_trees
+from relive import trees
 from relive.integrations import autoreset
 from relive.integrations import recorded_episodes
 from relive.integrations import recording
@@ -289,13 +289,13 @@ class VectorRecorder(vector.VectorWrapper):
         if self._observations is None:
             self._observations = tree
         rows = is_reset.nonzero()[0]
-        first = array_trees.rows(tree, rows)
+        first = trees.rows(tree, rows)
         self._frames.check_first(first, num_leading=1)
         is_open = np.zeros_like(is_reset)
         for stream in rows.tolist():
             is_open[stream] = self.buffer.end_episode(stream=stream)
         self._totals.ended(is_open, None)
-        array_trees.put(self._observations, rows, first)
+        trees.put(self._observations, rows, first)
         self._is_running |= is_reset
         self._is_whole = True
         return observations, infos
@@ -330,11 +330,12 @@ class VectorRecorder(vector.VectorWrapper):
             following = copies.copied(tree)
             for row in has_ended.nonzero()[0].tolist():
                 last = vector_infos.final_observation(infos, row)
-                array_trees.put(following, row, spaces.tree_of(self.env.single_observation_space, last))
+                trees.put(following, row, spaces.tree_of(self.env.single_observation_space, last))
         self._check_frames(following, tree, is_step, has_ended)
         is_final = has_ended if self._mode is autoreset.SAME_STEP else np.zeros_like(has_ended)
-        found = {extra: vector_infos.column(infos, extra, key, is_step, is_final) for extra, key in self._infos.items()}
-        self._store(is_step, taken, rewards, following, terminated, truncated, dict(extras), found)
+        for extra, key in self._infos.items():
+            extras[extra] = vector_infos.column(infos, extra, key, is_step, is_final)
+        self._store(is_step, taken, rewards, following, terminated, truncated, extras)
         self._observations = tree
         self._totals.add(np.asarray(rewards, np.float64), is_step)
         self._totals.ended(has_ended, np.asarray(terminated))
@@ -352,17 +353,16 @@ class VectorRecorder(vector.VectorWrapper):
         terminated: Any,
         truncated: Any,
         extras: dict[str, Any],
-        found: dict[str, Any],
     ) -> None:
         """Adds the steps to the buffer, of some streams or of all."""
         observations, following = self._frames.newest(self._observations, 1), self._frames.newest(following, 1)
         if is_step.all():
-            self.buffer.extend(observations, actions, rewards, following, terminated, truncated, **extras, **found)
+            self.buffer.extend(observations, actions, rewards, following, terminated, truncated, **extras)
         elif is_step.any():
             rows = is_step.nonzero()[0]
             parts = (observations, actions, rewards, following, terminated, truncated)
-            chosen = tuple(array_trees.rows(part, rows) for part in parts)
-            others: dict[str, Any] = {"streams": rows} | array_trees.rows(extras | found, rows)
+            chosen = tuple(trees.rows(part, rows) for part in parts)
+            others: dict[str, Any] = {"streams": rows} | trees.rows(extras, rows)
             self.buffer.extend(*chosen, **others)
 
     def _require_running(self) -> None:
@@ -379,4 +379,4 @@ class VectorRecorder(vector.VectorWrapper):
         """Raises ArgumentError where frames are not stacked on those before them, or on the padding."""
         self._frames.check_next(self._observations, following, 1, where=is_step)
         begins = has_ended if self._mode is autoreset.SAME_STEP else ~is_step
-        self._frames.check_first(array_trees.rows(tree, begins.nonzero()[0]), 1)
+        self._frames.check_first(trees.rows(tree, begins.nonzero()[0]), 1)

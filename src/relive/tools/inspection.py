@@ -94,7 +94,7 @@ class Inspection:
         }
 
 
-def of(path: str, *, num_frames: int = 0, progress: checkpoint.Progress | None = None) -> Inspection:
+def of(path: str, *, num_frames: int = 0, progress: states.Progress | None = None) -> Inspection:
     """Answers what is at a path; reads every byte once or twice, a part at a time, and changes nothing.
 
     Args:
@@ -111,7 +111,7 @@ def of(path: str, *, num_frames: int = 0, progress: checkpoint.Progress | None =
     return _of_checkpoint(path, num_frames, progress)
 
 
-def _of_checkpoint(path: str, num_frames: int, progress: checkpoint.Progress | None) -> Inspection:
+def _of_checkpoint(path: str, num_frames: int, progress: states.Progress | None) -> Inspection:
     """Answers what is in a checkpoint: all of it if it is whole, else what its manifest says."""
     try:
         with checkpoint.opened(path, verify=True, progress=progress) as state:

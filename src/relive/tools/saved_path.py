@@ -15,6 +15,7 @@ from relive import journal_reader
 from relive import manifest
 from relive import npy_file
 from relive import records
+from relive import states
 
 _MAP_MANIFEST = "storage.json"
 _MOST_NAMED = 3
@@ -103,7 +104,7 @@ def read_manifest(path: str) -> Manifest:
     return Manifest(place, *manifest.decoded(raw, label))
 
 
-def faults(path: str, progress: checkpoint.Progress | None = None) -> list[str]:
+def faults(path: str, progress: states.Progress | None = None) -> list[str]:
     """Reads all files of the checkpoint at `path`, and answers a line for each that is broken.
 
     A checkpoint that is whole is opened as a reader opens it; the files of a broken one are read one by one.
@@ -115,7 +116,7 @@ def faults(path: str, progress: checkpoint.Progress | None = None) -> list[str]:
         return _faults_of_each(path, progress) or [str(error)]
 
 
-def _faults_of_each(path: str, progress: checkpoint.Progress | None) -> list[str]:
+def _faults_of_each(path: str, progress: states.Progress | None) -> list[str]:
     """Answers what is wrong with the manifest, or else with each file."""
     try:
         found = read_manifest(path)

@@ -8,7 +8,6 @@ import sys
 from typing import Any
 
 import relive
-from relive import checkpoint
 from relive import directories
 from relive import errors
 from relive import journal_reader
@@ -45,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     return 1
 
 
-def verdict(path: str, progress: checkpoint.Progress | None = None) -> Verdict:
+def verdict(path: str, progress: states.Progress | None = None) -> Verdict:
     """Reads all that is at an absolute path, loads the buffer where that can be, and answers what was found.
 
     Raises:
