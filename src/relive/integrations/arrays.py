@@ -1,0 +1,87 @@
+"""Batches whose arrays are those of another library: the fields of relive's own, with tensors in them.
+
+    TransitionBatch (numpy)  ── as_tensors, as_jax ──>  Transitions[Tensor], Transitions[jax.Array]
+    SequenceBatch            ──────────────────────>  Sequences[Tensor], ...
+
+The keys stay as they are: they are names for `update_priorities`, and nothing to calculate with.
+"""
+
+from collections.abc import Callable, Mapping, Sized
+import dataclasses
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import batches
+from relive import checks
+from relive import errors
+
+A = TypeVar("A", bound=Sized)
+Array: TypeAlias = npt.NDArray[Any]
+Keys: TypeAlias = npt.NDArray[np.int64]
+Tree: TypeAlias = Any
+"""An array of that library, or a dict of trees."""
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, eq=False)
+class Transitions(Generic[A]):
+    """What a TransitionBatch holds, field by field."""
+
+    observation: Tree
+    action: Tree
+    reward: A
+    next_observation: Tree
+    next_discount: A
+    is_terminal: A
+    steps: A
+    keys: Keys
+    probabilities: A
+    weights: A
+    extras: dict[str, Tree]
+
+    def __len__(self) -> int:
+        """Answers B."""
+        return len(self.weights)
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, eq=False)
+class Sequences(Generic[A]):
+    """What a SequenceBatch holds, field by field."""
+
+    observation: Tree
+    action: Tree
+    reward: A
+    terminated: A
+    truncated: A
+    mask: A
+    is_burn_in: A
+    start_step: A
+    keys: Keys
+    probabilities: A
+    weights: A
+    extras: dict[str, Tree]
+
+    def __len__(self) -> int:
+        """Answers B."""
+        return len(self.weights)
+
+
+def converted(batch: object, convert: Callable[[str, Any], Any]) -> dict[str, Any]:
+    """Answers the fields of a batch by name, with what `convert` makes of each array, given its path and the array.
+
+    Raises:
+        ArgumentTypeError: It is no batch.
+    """
+    if not isinstance(batch, batches.TransitionBatch | batches.SequenceBatch | Transitions | Sequences):
+        raise errors.ArgumentTypeError(f"batch must be what a buffer has drawn, got {checks.shown(batch)}")
+    names = [field.name for field in dataclasses.fields(batch)]
+    return {name: _converted(name, getattr(batch, name), convert) for name in names if name != "keys"} | {
+        "keys": batch.keys
+    }
+
+
+def _converted(path: str, tree: Any, convert: Callable[[str, Any], Any]) -> Any:
+    if isinstance(tree, Mapping):
+        return {key: _converted(f"{path}/{key}", part, convert) for key, part in tree.items()}
+    return convert(path, tree)

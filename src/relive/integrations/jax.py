@@ -1,0 +1,106 @@
+"""Batches as arrays of JAX, which jitted functions take as they are: both kinds are registered as pytrees.
+
+batch = as_jax(buffer.sample(256))
+priorities = jax.jit(update)(parameters, batch)
+buffer.update_priorities(batch.keys, priorities)
+"""
+
+from typing import Any, TypeAlias, overload
+
+import numpy as np
+
+from relive import batches
+from relive import errors
+from relive import extras
+from relive.integrations import arrays
+
+with extras.needed("jax"):
+    import jax
+    from jax import dtypes
+    from jax import tree_util
+
+Device: TypeAlias = "jax.Device"
+
+
+class TransitionArrays(arrays.Transitions["jax.Array"]):
+    """A TransitionBatch with arrays of JAX.
+
+    It is a pytree of all of them but the keys: names of 64 bits, which JAX would cut to 32. Where a function of JAX has
+    made it, as within `jax.jit`, the keys are none; take them from the batch that went in.
+    """
+
+    __slots__ = ()
+
+
+class SequenceArrays(arrays.Sequences["jax.Array"]):
+    """A SequenceBatch with arrays of JAX; see TransitionArrays."""
+
+    __slots__ = ()
+
+
+@overload
+def as_jax(batch: batches.TransitionBatch, *, device: "Device | None" = None) -> TransitionArrays: ...
+
+
+@overload
+def as_jax(batch: batches.SequenceBatch, *, device: "Device | None" = None) -> SequenceArrays: ...
+
+
+def as_jax(batch: Any, *, device: "Device | None" = None) -> Any:
+    """Answers a batch as arrays of JAX, by DLPack: on the CPU without a copy, where JAX can do without.
+
+    Unless `jax_enable_x64` is set, JAX has 32 bits: float64 is rounded to float32, and integers of 64 bits become those
+    of 32, where all of them fit.
+
+    Args:
+        batch: What a buffer has drawn. It must not be written to any more: arrays of JAX never change.
+        device: Where to; None for the default.
+
+    Raises:
+        ArgumentTypeError: It is no batch.
+        ArgumentError: A field is of a dtype that JAX does not have, such as text; or it has an integer that does not
+            fit in 32 bits.
+
+    >>> import relive
+    >>> from relive.integrations import jax as relive_jax
+    >>> buffer = relive.RingReplayBuffer(10, seed=0)
+    >>> keys = buffer.add_episode([0.0, 1.0, 2.0], [0, 1], [0.0, 1.0], terminated=True)
+    >>> relive_jax.as_jax(buffer.sample(4)).reward.shape
+    (4,)
+    """
+
+    def convert(path: str, array: arrays.Array) -> "jax.Array":
+        return jax.device_put(_array(path, array), device)
+
+    fields = arrays.converted(batch, convert)
+    return SequenceArrays(**fields) if isinstance(batch, batches.SequenceBatch) else TransitionArrays(**fields)
+
+
+def _array(path: str, array: arrays.Array) -> "jax.Array":
+    if array.dtype.kind not in "biufc" or array.dtype.itemsize > 16 or (array.dtype.kind == "f" and array.itemsize > 8):
+        raise errors.ArgumentError(f"{path} must be of a dtype that JAX has, got {array.dtype}")
+    dtype = np.dtype(dtypes.canonicalize_dtype(array.dtype.newbyteorder("=")))
+    if dtype.kind in "iu" and dtype.itemsize < array.itemsize and array.size:
+        limits = np.iinfo(dtype)
+        if array.min() < limits.min or array.max() > limits.max:
+            raise errors.ArgumentError(
+                f"{path} must hold integers of {8 * dtype.itemsize} bits: set jax_enable_x64 for more"
+            )
+    return jax.numpy.from_dlpack(np.ascontiguousarray(array, dtype))
+
+
+def _register(kind: Any) -> None:
+    """Makes a pytree of one kind of batch."""
+    names = [field for field in kind.__dataclass_fields__ if field != "keys"]
+
+    def flatten(batch: Any) -> tuple[list[tuple[Any, Any]], None]:
+        return [(tree_util.GetAttrKey(name), getattr(batch, name)) for name in names], None
+
+    def unflatten(_: None, parts: Any) -> Any:
+        return kind(keys=None, **dict(zip(names, parts, strict=True)))
+
+    tree_util.register_pytree_with_keys(kind, flatten, unflatten)
+
+
+_register(TransitionArrays)
+_register(SequenceArrays)

@@ -1,0 +1,123 @@
+from typing import Any
+
+import jax
+from jax import numpy as jnp
+from jax import tree_util
+import numpy as np
+import pytest
+
+import relive
+from relive import errors
+from relive.integrations import arrays
+from relive.integrations import jax as relive_jax
+
+SCHEMA = relive.Schema(
+    {"image": relive.Field((4, 4), "uint8"), "state": relive.Field(3, "float64")},
+    relive.Field((), "int64"),
+    reward=relive.Field((), "float32"),
+    extras={"flag": relive.Field((), bool), "half": relive.Field(2, ">f2")},
+)
+
+
+def fill(buffer: Any, count: int = 40) -> Any:
+    rng = np.random.default_rng(0)
+    for t in range(count):
+        observation = {"image": rng.integers(0, 256, (4, 4), np.uint8), "state": rng.random(3)}
+        buffer.add(observation, t, t / 4, terminated=t % 7 == 6, flag=t % 2 == 0, half=np.full(2, t, np.float16))
+    return buffer
+
+
+def transitions(**settings: Any) -> relive.PrioritizedReplayBuffer:
+    buffer: relive.PrioritizedReplayBuffer = fill(relive.PrioritizedReplayBuffer(50, SCHEMA, seed=0, **settings))
+    return buffer
+
+
+def sequences() -> relive.SequenceReplayBuffer:
+    buffer: relive.SequenceReplayBuffer = fill(relive.SequenceReplayBuffer(50, SCHEMA, length=3, pad=True, seed=0))
+    return buffer
+
+
+def leaves(batch: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    arrays.converted(batch, lambda path, array: found.setdefault(path, array))
+    return found
+
+
+NARROW = {np.dtype("f8"): np.dtype("f4"), np.dtype("i8"): np.dtype("i4"), np.dtype(">f2"): np.dtype("f2")}
+
+
+@pytest.mark.parametrize("make", [transitions, sequences])
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_every_field_is_the_array_of_its_array(make: Any, is_wide: bool) -> None:
+    batch = make().sample(16)
+    with jax.enable_x64(is_wide):
+        there = relive_jax.as_jax(batch)
+    found = leaves(there)
+    assert found.keys() == leaves(batch).keys()
+    for path, array in leaves(batch).items():
+        assert isinstance(found[path], jax.Array)
+        expected = array.dtype.newbyteorder("=") if is_wide else NARROW.get(array.dtype, array.dtype)
+        assert found[path].dtype == expected
+        assert np.asarray(found[path]).tolist() == array.astype(expected).tolist()
+    assert there.keys is batch.keys
+    assert len(there) == 16
+
+
+def test_an_integer_that_jax_would_cut_is_refused() -> None:
+    buffer = relive.RingReplayBuffer(9, seed=0)
+    buffer.add(0.0, 2**40, 1.0, 1.0)
+    message = "^action must hold integers of 32 bits: set jax_enable_x64 for more$"
+    with pytest.raises(errors.ArgumentError, match=message):
+        relive_jax.as_jax(buffer.sample(2))
+    with jax.enable_x64(True):
+        assert relive_jax.as_jax(buffer.sample(2)).action.tolist() == [2**40] * 2
+
+
+@pytest.mark.parametrize("dtype", ["U3", "M8[s]", "g"])
+def test_what_jax_cannot_hold_is_refused_by_name(dtype: str) -> None:
+    schema = relive.Schema(relive.Field((), float), relive.Field((), int), extras={"odd": relive.Field((), dtype)})
+    buffer = relive.RingReplayBuffer(9, schema, seed=0)
+    buffer.add(0.0, 1, 0.5, 1.0, odd=np.zeros((), dtype))
+    with pytest.raises(errors.ArgumentError, match="^extras/odd must be of a dtype that JAX has, got "):
+        relive_jax.as_jax(buffer.sample(2))
+    wrong: Any = 3
+    with pytest.raises(errors.ArgumentTypeError, match="^batch must be what a buffer has drawn, got 3$"):
+        relive_jax.as_jax(wrong)
+
+
+@pytest.mark.parametrize("make", [transitions, sequences])
+def test_a_batch_goes_through_functions_of_jax(make: Any) -> None:
+    batch = relive_jax.as_jax(make().sample(8), device=jax.devices()[0])
+    doubled = jax.jit(lambda each: tree_util.tree_map(lambda leaf: leaf + leaf, each))(batch)
+    assert type(doubled) is type(batch)
+    assert doubled.reward.tolist() == (2 * batch.reward).tolist()
+    assert doubled.observation["image"].dtype == jnp.uint8
+    assert doubled.keys is None
+    assert len(doubled) == 8
+    paths = [tree_util.keystr(path) for path, _ in tree_util.tree_flatten_with_path(batch)[0]]
+    assert ".observation['state']" in paths
+    assert ".keys" not in paths
+
+
+def test_one_compilation_serves_all_batches() -> None:
+    buffer, traced = transitions(), []
+
+    def errors_of(batch: Any) -> Any:
+        traced.append(batch)
+        return jnp.abs(batch.reward - 3.0)
+
+    compiled = jax.jit(errors_of)
+    for _ in range(3):
+        batch = relive_jax.as_jax(buffer.sample(8))
+        assert buffer.update_priorities(batch.keys, compiled(batch)) == 8
+    assert len(traced) == 1
+
+
+def test_gradients_are_those_of_the_batch() -> None:
+    batch = relive_jax.as_jax(transitions().sample(8))
+
+    def loss(weight: Any, each: Any) -> Any:
+        return ((weight * each.reward - 1.0) ** 2 * each.weights).sum()
+
+    expected = (2 * batch.reward * (0.5 * batch.reward - 1.0) * batch.weights).sum()
+    assert np.isclose(jax.grad(loss)(0.5, batch), expected)

@@ -1,0 +1,137 @@
+"""Batches as tensors of PyTorch, and buffers as data sets of its DataLoader.
+
+batch = as_tensors(buffer.sample(256))                          on the CPU, without a copy
+batch = as_tensors(buffer.sample(256)).pin_memory().to("cuda", non_blocking=True)
+loader = torch.utils.data.DataLoader(ReplayDataset(buffer, 256), batch_size=None, num_workers=2)
+"""
+
+from collections.abc import Iterator
+from typing import Any, Self, TypeAlias, overload
+
+import numpy as np
+
+from relive import batches
+from relive import checks
+from relive import column_buffer
+from relive import errors
+from relive import extras
+from relive.integrations import arrays
+
+with extras.needed("torch"):
+    import torch
+    from torch.utils import data
+
+Device: TypeAlias = "torch.device | str | int"
+
+
+class _OnDevices:
+    """What both kinds of batches can do."""
+
+    def pin_memory(self) -> Self:
+        """Answers the batch in memory that a device can copy from while the CPU goes on."""
+        return type(self)(**arrays.converted(self, lambda path, tensor: tensor.pin_memory()))
+
+    def to(self, device: Device, *, non_blocking: bool = False) -> Self:
+        """Answers the batch on a device.
+
+        Args:
+            device: Where to.
+            non_blocking: Whether to go on before the copy has ended; from pinned memory alone it makes a difference.
+        """
+        return type(self)(**arrays.converted(self, lambda path, tensor: tensor.to(device, non_blocking=non_blocking)))
+
+
+class TransitionTensors(arrays.Transitions["torch.Tensor"], _OnDevices):
+    """A TransitionBatch with tensors in the place of arrays; the keys stay an array."""
+
+    __slots__ = ()
+
+
+class SequenceTensors(arrays.Sequences["torch.Tensor"], _OnDevices):
+    """A SequenceBatch with tensors in the place of arrays; the keys stay an array."""
+
+    __slots__ = ()
+
+
+@overload
+def as_tensors(batch: batches.TransitionBatch) -> TransitionTensors: ...
+
+
+@overload
+def as_tensors(batch: batches.SequenceBatch) -> SequenceTensors: ...
+
+
+def as_tensors(batch: Any) -> Any:
+    """Answers a batch as tensors on the CPU, in the memory of its arrays: who changes one changes the other.
+
+    An array whose dtype is not in the byte order of the machine, or whose rows lie at odd places, is copied.
+
+    Raises:
+        ArgumentTypeError: It is no batch.
+        ArgumentError: A field is of a dtype that tensors do not have, such as text.
+
+    >>> import relive
+    >>> from relive.integrations import torch as relive_torch
+    >>> buffer = relive.RingReplayBuffer(10, seed=0)
+    >>> keys = buffer.add_episode([0.0, 1.0, 2.0], [0, 1], [0.0, 1.0], terminated=True)
+    >>> relive_torch.as_tensors(buffer.sample(4)).reward.shape
+    torch.Size([4])
+    """
+    kind = SequenceTensors if isinstance(batch, batches.SequenceBatch) else TransitionTensors
+    return kind(**arrays.converted(batch, _tensor))
+
+
+def _tensor(path: str, array: arrays.Array) -> "torch.Tensor":
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if any(stride % array.itemsize for stride in array.strides):
+        array = array.copy()
+    try:
+        return torch.from_numpy(array)
+    except TypeError as error:
+        raise errors.ArgumentError(f"{path} must be of a dtype that tensors have, got {array.dtype}") from error
+
+
+class ReplayDataset(data.IterableDataset[Any]):
+    """Batches of tensors for a DataLoader: pass it with `batch_size=None`, since each item is a whole batch.
+
+    Without workers it draws from the buffer itself, as `sample` does, and hears of all that is added. A worker has the
+    buffer as it was when the iterator was made, and draws with a generator of its own, seeded from that of torch
+    (`torch.manual_seed`, or the loader's `generator=`) and the worker's number: no two draw the same, and two runs do.
+
+    Args:
+        buffer: Where to draw.
+        batch_size: How many in a batch, B.
+        num_batches: After how many batches an iterator of the loader ends, all workers together; None for never.
+        options: What `sample` of the buffer takes besides, such as `n_step`.
+
+    Raises:
+        ArgumentError: An argument breaks its rule.
+    """
+
+    def __init__(
+        self,
+        buffer: "column_buffer.ColumnReplayBuffer[Any]",
+        batch_size: int,
+        *,
+        num_batches: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        checks.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
+        self._buffer = buffer
+        self._batch_size = checks.integer_of_at_least_one("batch_size", batch_size)
+        self._num_batches = None if num_batches is None else checks.integer_of_at_least_one("num_batches", num_batches)
+        self._options = options
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = data.get_worker_info()
+        number, count = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        if worker is not None:
+            # The seed is that of the loader's generator and the worker's number, which torch has added.
+            bits = self._buffer.rng.bit_generator
+            bits.state = type(bits)(np.random.SeedSequence(worker.seed)).state
+        drawn = number
+        while self._num_batches is None or drawn < self._num_batches:
+            yield as_tensors(self._buffer.sample(self._batch_size, **self._options))
+            drawn += count

@@ -1,0 +1,166 @@
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils import data
+
+import relive
+from relive import errors
+from relive.integrations import arrays
+from relive.integrations import torch as relive_torch
+
+SCHEMA = relive.Schema(
+    {"image": relive.Field((4, 4), "uint8"), "state": relive.Field(3, "float32")},
+    relive.Field((), "int64"),
+    reward=relive.Field((), "float32"),
+    extras={"flag": relive.Field((), bool), "half": relive.Field(2, "float16")},
+)
+
+
+def fill(buffer: Any, count: int = 40) -> Any:
+    rng = np.random.default_rng(0)
+    for t in range(count):
+        observation = {"image": rng.integers(0, 256, (4, 4), np.uint8), "state": rng.random(3, np.float32)}
+        buffer.add(observation, t, t / 4, terminated=t % 7 == 6, flag=t % 2 == 0, half=np.full(2, t, np.float16))
+    return buffer
+
+
+def transitions(**settings: Any) -> relive.PrioritizedReplayBuffer:
+    buffer: relive.PrioritizedReplayBuffer = fill(relive.PrioritizedReplayBuffer(50, SCHEMA, seed=0, **settings))
+    return buffer
+
+
+def sequences() -> relive.SequenceReplayBuffer:
+    buffer: relive.SequenceReplayBuffer = fill(relive.SequenceReplayBuffer(50, SCHEMA, length=3, pad=True, seed=0))
+    return buffer
+
+
+def leaves(batch: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    arrays.converted(batch, lambda path, array: found.setdefault(path, array))
+    return found
+
+
+@pytest.mark.parametrize("make", [transitions, sequences])
+def test_every_field_is_the_tensor_of_its_array_in_the_same_memory(make: Any) -> None:
+    batch = make().sample(16)
+    tensors = relive_torch.as_tensors(batch)
+    found = leaves(tensors)
+    assert found.keys() == leaves(batch).keys()
+    for path, array in leaves(batch).items():
+        tensor = found[path]
+        assert tensor.device.type == "cpu"
+        assert tensor.numpy().dtype == array.dtype
+        assert tensor.numpy().tobytes() == array.tobytes()
+    assert tensors.keys is batch.keys
+    assert len(tensors) == 16
+    batch.reward[...] = 77
+    assert (tensors.reward == 77).all()
+
+
+def test_a_batch_without_extras_has_none() -> None:
+    buffer = relive.RingReplayBuffer(9, seed=0)
+    buffer.add_episode([0.0, 1.0], [0], [1.0], terminated=True)
+    assert relive_torch.as_tensors(buffer.sample(2)).extras == {}
+
+
+def test_the_other_byte_order_and_odd_places_are_copied() -> None:
+    schema = relive.Schema(
+        relive.Field(3, ">f4"), relive.Field((), "int8"), extras={"wide": relive.Field((), "float64")}
+    )
+    buffer = relive.RingReplayBuffer(9, schema, seed=0)
+    buffer.add([1.0, 2.0, 3.0], 5, 0.5, [2.0, 3.0, 4.0], wide=0.25)
+    batch = relive_torch.as_tensors(buffer.sample(2))
+    assert batch.observation.tolist() == [[1, 2, 3]] * 2
+    assert batch.action.tolist() == [5, 5]
+    assert batch.extras["wide"].tolist() == [0.25] * 2
+    odd = np.zeros(4, [("a", "i1"), ("b", "f8")])["b"]
+    assert relive_torch._tensor("odd", odd).tolist() == [0, 0, 0, 0]
+
+
+def test_what_tensors_cannot_hold_is_refused_by_name() -> None:
+    schema = relive.Schema(relive.Field((), float), relive.Field((), int), extras={"word": relive.Field((), "U3")})
+    buffer = relive.RingReplayBuffer(9, schema, seed=0)
+    buffer.add(0.0, 1, 0.5, 1.0, word="abc")
+    with pytest.raises(errors.ArgumentError, match="^extras/word must be of a dtype that tensors have, got <U3$"):
+        relive_torch.as_tensors(buffer.sample(2))
+    wrong: Any = {"reward": np.zeros(3)}
+    with pytest.raises(errors.ArgumentTypeError, match="^batch must be what a buffer has drawn, got "):
+        relive_torch.as_tensors(wrong)
+
+
+@pytest.mark.parametrize("make", [transitions, sequences])
+def test_a_batch_goes_to_a_device(make: Any) -> None:
+    batch = relive_torch.as_tensors(make().sample(4))
+    there = batch.to("meta", non_blocking=True)
+    assert type(there) is type(batch)
+    assert {tensor.device.type for tensor in leaves(there).values()} == {"meta"}
+    assert there.keys is batch.keys
+
+
+def test_priorities_come_back_from_tensors() -> None:
+    buffer = transitions()
+    batch = relive_torch.as_tensors(buffer.sample(8))
+    errors_of = (batch.reward - 3).abs().double()
+    assert buffer.update_priorities(batch.keys, errors_of) == 8
+    assert buffer.get_priorities(batch.keys).tolist() == errors_of.tolist()
+
+
+# Data sets.
+
+# Python 3.12 and JAX, where another test has imported it, warn of a fork among threads.
+FORKS = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning", "ignore:.*fork.*:RuntimeWarning")
+
+
+def loader(dataset: Any, workers: int = 0, seed: int = 0) -> Any:
+    generator = torch.Generator()
+    generator.manual_seed(seed)
+    return data.DataLoader(dataset, batch_size=None, num_workers=workers, generator=generator)
+
+
+def test_without_workers_it_draws_what_the_buffer_would() -> None:
+    dataset = relive_torch.ReplayDataset(transitions(), 8, num_batches=5, n_step=2)
+    twin = transitions()
+    batches = list(loader(dataset))
+    assert len(batches) == 5
+    for batch in batches:
+        expected = twin.sample(8, n_step=2)
+        assert batch.keys.tolist() == expected.keys.tolist()
+        assert batch.reward.tolist() == expected.reward.tolist()
+
+
+def test_it_goes_on_for_ever_and_hears_of_what_is_added() -> None:
+    buffer = relive.RingReplayBuffer(9, seed=0)
+    buffer.add_episode([0.0, 1.0], [0], [1.0], terminated=True)
+    batches = iter(loader(relive_torch.ReplayDataset(buffer, 64)))
+    assert set(next(batches).keys.tolist()) == {0}
+    buffer.add_episode([0.0, 1.0], [0], [1.0], terminated=True)
+    assert set(next(batches).keys.tolist()) == {0, 1}
+
+
+@FORKS
+def test_no_two_workers_draw_the_same_and_two_runs_do() -> None:
+    runs = []
+    for seed in (0, 0, 1):
+        dataset = relive_torch.ReplayDataset(transitions(), 8, num_batches=7)
+        runs.append([batch.keys.tolist() for batch in loader(dataset, workers=2, seed=seed)])
+    assert runs[0] == runs[1] != runs[2]
+    assert len(runs[0]) == 7
+    assert len(set(map(tuple, runs[0]))) == 7
+
+
+@FORKS
+def test_two_passes_over_a_loader_differ() -> None:
+    passes = loader(relive_torch.ReplayDataset(transitions(), 8, num_batches=4), workers=2)
+    first = [batch.keys.tolist() for batch in passes]
+    assert first != [batch.keys.tolist() for batch in passes]
+
+
+def test_wrong_arguments_are_refused() -> None:
+    wrong: Any = relive.EpisodeReplayBuffer()
+    with pytest.raises(errors.ArgumentTypeError, match="^buffer must be an instance of ColumnReplayBuffer, got "):
+        relive_torch.ReplayDataset(wrong, 8)
+    for settings in ({"batch_size": 0}, {"batch_size": 8, "num_batches": 0}):
+        with pytest.raises(errors.ArgumentError, match="must be at least 1, got 0$"):
+            relive_torch.ReplayDataset(transitions(), **settings)
