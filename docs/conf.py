@@ -1,5 +1,7 @@
 """How Sphinx builds these pages: `sphinx-build -W -b html docs docs/_build`."""
 
+import os
+import sys
 from typing import Any
 
 import relive
@@ -9,7 +11,7 @@ author = "The relive authors"
 project_copyright = "The relive authors"
 version = release = relive.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinxcontrib.programoutput"]
 exclude_patterns = ["_build"]
 
 # Docstrings put names between single backticks.
@@ -21,6 +23,17 @@ napoleon_use_ivar = True
 python_maximum_signature_line_length = 100
 python_use_unqualified_type_names = True
 myst_heading_anchors = 3
+
+# The pages show what the `relive` beside this Python says of itself, 80 columns wide.
+os.environ["PATH"] = os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))
+os.environ |= {"COLUMNS": "80", "NO_COLOR": "1"}
+
+# What is copied from a block is what one types: without prompts, and without what Python answers.
+copybutton_prompt_text = r">>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+
+# Two dashes begin an option, and are no dash.
+smartquotes = False
 
 html_theme = "furo"
 html_title = f"relive {release}"
