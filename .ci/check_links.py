@@ -1,4 +1,4 @@
-"""Checks the built pages: every picture, style and link within them leads to a file, and each anchor to a place in it."""
+"""Checks the built pages: every picture, style and link within them leads to a file, each anchor to a place in it."""
 
 import functools
 import html.parser
