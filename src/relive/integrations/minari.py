@@ -1,0 +1,280 @@
+"""Datasets of Minari in and out of buffers of columns, to the last bit.
+
+schema = schema_of("pendulum/expert-v0")
+buffer = relive.RingReplayBuffer(1_000_000, schema)
+add_dataset(buffer, "pendulum/expert-v0")                  a dataset into a buffer
+to_dataset(buffer, "pendulum/mine-v0", env="Pendulum-v1")  and a buffer into a dataset
+"""
+
+from collections.abc import Iterator, Mapping
+import contextlib
+import inspect
+import shutil
+from typing import Any, TypeAlias
+import warnings
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import checks
+from relive import column_buffer
+from relive import errors
+from relive import extras as extras_lib
+from relive import schema as schema_lib
+from relive import states
+from relive.integrations import field_spaces
+from relive.integrations import minari_episodes
+from relive.integrations import recording
+from relive.integrations import spaces
+
+with extras_lib.needed("minari"):
+    import gymnasium
+    from gymnasium.envs import registration
+    import minari
+    from minari.dataset import minari_dataset
+    from minari.storage import datasets_root_dir
+
+Array: TypeAlias = npt.NDArray[Any]
+Buffer: TypeAlias = "column_buffer.ColumnReplayBuffer[Any]"
+Dataset: TypeAlias = "minari.MinariDataset | str"
+"""A dataset, or the id of one that is on this machine."""
+Environment: TypeAlias = "gymnasium.Env[Any, Any] | registration.EnvSpec | str"
+
+_FORMATS = ("hdf5", "arrow", "parquet")
+_OWN = ("dataset_id", "buffer", "env", "observation_space", "action_space", "data_format", "jpeg_encoding")
+_ADVICE = "`.*` is set to None|env_spec is None"
+"""What Minari warns of where a dataset is not described as one that is to be published should be."""
+
+
+# Reading.
+
+
+def infos_of(dataset: Dataset) -> dict[str, str]:
+    """Answers every info that the first episode of a dataset has, as `infos` want it: by its own name.
+
+    Raises:
+        ArgumentError: There is no such dataset.
+    """
+    return {name: name for name in minari_episodes.infos_of(_first(_opened(dataset)))}
+
+
+def schema_of(dataset: Dataset, *, infos: Mapping[str, str] | None = None) -> schema_lib.Schema:
+    """Answers the schema that the steps of a dataset fit, with the dtypes that its first episode has.
+
+    Args:
+        dataset: The dataset.
+        infos: Names of infos, by the extra that each of them is stored as; "a/b" is the info b within a.
+
+    Raises:
+        ArgumentError: There is no such dataset, its spaces are not those that a schema can be made of, or its first
+            episode lacks an info.
+        SchemaError: An info is no array.
+    """
+    opened, names = _opened(dataset), recording.checked_infos(infos)
+    observation = spaces.fields_of("observation_space", opened.observation_space)
+    action = spaces.fields_of("action_space", opened.action_space)
+    first = _first(opened)
+    if first is None and not names:
+        return schema_lib.Schema(observation, action)
+    columns = minari_episodes.arguments_of(opened, first, names)
+    return schema_lib.Schema.from_example(
+        columns["observations"], columns["actions"], columns["rewards"], extras=columns["extras"], num_leading=1
+    )
+
+
+def add_dataset(
+    buffer: Buffer,
+    dataset: Dataset,
+    *,
+    infos: Mapping[str, str] | None = None,
+    progress: states.Progress | None = None,
+) -> int:
+    """Adds every episode of a dataset to stream 0 of a buffer, and answers how many steps those were.
+
+    An episode that neither terminates nor is truncated ends as truncated: nobody knows what came after it. One that
+    does both terminates. What belongs to no step is not stored: seeds and options of resets, the infos they answered.
+
+    Args:
+        buffer: Where to.
+        dataset: The dataset.
+        infos: Names of infos, by the extra that each of them is stored as; "a/b" is the info b within a.
+        progress: Called after each episode with the bytes of the rows added so far, and of all of them.
+
+    Raises:
+        ArgumentError: There is no such dataset, or the buffer has no room for all of its steps. Or an episode ends
+            twice, or lacks an info: those before it stay in the buffer.
+        SchemaError: A field of an episode does not fit; the same.
+        NotReadyError: The limiter holds inserts back; the same.
+    """
+    checks.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
+    states.check_progress(progress)
+    opened, names = _opened(dataset), recording.checked_infos(infos)
+    lengths = [int(facts["total_steps"]) for facts in opened.storage.get_episode_metadata(opened.episode_indices)]
+    total, added = sum(lengths), 0
+    if total > buffer.capacity:
+        raise errors.ArgumentError(f"dataset must have at most capacity = {buffer.capacity} steps, got {total}")
+    for episode, length in zip(opened.iterate_episodes(), lengths, strict=True):
+        if len(episode) != length:
+            raise errors.ArgumentError(f"episode {episode.id} must have {length} steps, got {len(episode)}")
+        for name in ("terminations", "truncations"):
+            if np.any(getattr(episode, name)[:-1]):
+                raise errors.ArgumentError(f"episode {episode.id} must end at its last step alone, got earlier {name}")
+        columns = minari_episodes.arguments_of(opened, episode, names)
+        try:
+            buffer.add_episode(
+                columns["observations"],
+                columns["actions"],
+                columns["rewards"],
+                bool(episode.terminations[-1]),
+                **columns["extras"],
+            )
+        except errors.SchemaError as error:
+            raise errors.SchemaError(f"episode {episode.id}: {error}") from error
+        added += length
+        if progress is not None and buffer.schema is not None:
+            progress(added * buffer.schema.nbytes, total * buffer.schema.nbytes)
+    return added
+
+
+def _opened(dataset: Any) -> Any:
+    """Answers the dataset, which may be named."""
+    if isinstance(dataset, minari.MinariDataset):
+        return dataset
+    if not isinstance(dataset, str):
+        raise errors.ArgumentTypeError(f"dataset must be a MinariDataset or the id of one, got {checks.shown(dataset)}")
+    try:
+        return minari.load_dataset(dataset)
+    except FileNotFoundError as error:
+        raise errors.ArgumentError(
+            f"dataset {dataset!r} not found: `minari download {dataset}` fetches one that is published"
+        ) from error
+    except ValueError as error:
+        raise errors.ArgumentError(f"dataset {dataset!r} cannot be read: {' '.join(str(error).split())}") from error
+
+
+def _first(opened: Any) -> Any:
+    """Answers the first episode; None if there is none."""
+    return opened[0] if len(opened) else None
+
+
+# Writing.
+
+
+def to_dataset(
+    buffer: Buffer,
+    dataset_id: str,
+    *,
+    env: "Environment | None" = None,
+    observation_space: "spaces.Space | None" = None,
+    action_space: "spaces.Space | None" = None,
+    data_format: minari_episodes.DataFormat = "hdf5",
+    incomplete: minari_episodes.Incomplete = "refuse",
+    metadata: Mapping[str, Any] | None = None,
+    progress: states.Progress | None = None,
+) -> "minari.MinariDataset":
+    """Writes every stored episode to a new dataset on this machine, and answers it.
+
+    Extras become infos, with zeros in the place of the info of the reset. An open episode has neither a termination
+    nor a truncation. Of an episode whose oldest steps were evicted the others are written. `get_episode_metadata` of
+    the dataset's storage answers the `stream` of each episode, and as `start_step` how many steps are missing.
+
+    Args:
+        buffer: What to write; images are not compressed.
+        dataset_id: Such as "pendulum/mine-v0".
+        env: The environment, for whoever wants to recover it from the dataset: itself, its spec, or its id.
+        observation_space: Of one observation as it is stored; None for that of `env`, or for a Box of any values, or
+            a Dict of those.
+        action_space: The same of an action.
+        data_format: How Minari stores it.
+        incomplete: What to do where the observation after the newest step of an episode is not known: raise, or write
+            what batches have. They have zeros there if the step has terminated, and otherwise not the step.
+        metadata: More arguments for `minari.create_dataset_from_buffers`, such as author or description.
+        progress: Called after each episode with the bytes of the rows written so far, and of all of them.
+
+    Raises:
+        ArgumentError: There is such a dataset already, a space is not that of what is stored, Minari cannot keep a
+            field in that format, an observation is not known, or another argument breaks its rule.
+        NotReadyError: No step is stored.
+    """
+    checks.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
+    states.check_progress(progress)
+    checks.one_of("data_format", data_format, _FORMATS)
+    checks.one_of("incomplete", incomplete, ("refuse", "as_sampled"))
+    options = _checked_metadata(metadata)
+    _check_id(dataset_id)
+    schema = buffer.schema
+    if schema is None or not len(buffer):
+        raise errors.NotReadyError("to_dataset has nothing to write: add steps first")
+    minari_episodes.check_fields(schema, data_format)
+    minari_episodes.check_episodes(buffer, data_format, incomplete)
+    with _made(env) as environment, _whole(dataset_id):
+        given = {"observation": observation_space, "action": action_space}
+        chosen: dict[str, Any] = {}
+        for name, tree in (("observation", schema.observation), ("action", schema.action)):
+            space = given[name] if given[name] is not None else getattr(environment, f"{name}_space", None)
+            chosen[name] = space = field_spaces.space_of(name, tree) if space is None else space
+            field_spaces.check_space(f"{name}_space", space, tree)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", _ADVICE, UserWarning)
+            dataset = minari.create_dataset_from_buffers(
+                dataset_id,
+                [],
+                env=environment,
+                observation_space=chosen["observation"],
+                action_space=chosen["action"],
+                data_format=data_format,
+                jpeg_encoding=False,
+                **options,
+            )
+        facts: list[dict[str, int]] = []
+        dataset.storage.update_episodes(minari_episodes.episodes_of(buffer, chosen, data_format, facts, progress))
+        dataset.storage.update_episode_metadata(facts, range(len(facts)))
+        return minari.load_dataset(dataset_id)
+
+
+def _checked_metadata(metadata: Any) -> dict[str, Any]:
+    """Answers arguments for Minari that it knows, and that are not given otherwise."""
+    if metadata is None:
+        return {}
+    known = [name for name in inspect.signature(minari.create_dataset_from_buffers).parameters if name not in _OWN]
+    if not isinstance(metadata, Mapping) or not all(name in known for name in metadata):
+        raise errors.ArgumentError(f"metadata must be by the names {', '.join(known)}, got {checks.shown(metadata)}")
+    return dict(metadata)
+
+
+def _check_id(dataset_id: Any) -> None:
+    """Raises ArgumentError unless a dataset of that id can be made."""
+    try:
+        minari_dataset.parse_dataset_id(dataset_id)
+    except (TypeError, ValueError) as error:
+        raise errors.ArgumentError(
+            f"dataset_id must be like 'namespace/name-v0', got {checks.shown(dataset_id)}"
+        ) from error
+    if datasets_root_dir.get_dataset_path(dataset_id).exists():
+        raise errors.ArgumentError(f"dataset_id must be a new one, got {dataset_id!r}")
+
+
+@contextlib.contextmanager
+def _made(env: Any) -> Iterator[Any]:
+    """Gives the environment, which may be named; if it is, it is closed afterwards."""
+    if env is None or isinstance(env, gymnasium.Env):
+        yield env
+        return
+    if not isinstance(env, str | registration.EnvSpec):
+        raise errors.ArgumentTypeError(f"env must be an environment, its spec or its id, got {checks.shown(env)}")
+    try:
+        made = gymnasium.make(env)
+    except gymnasium.error.Error as error:
+        raise errors.ArgumentError(f"env cannot be made: {' '.join(str(error).split())}") from error
+    with contextlib.closing(made):
+        yield made
+
+
+@contextlib.contextmanager
+def _whole(dataset_id: str) -> Iterator[None]:
+    """Takes a dataset away again if what happens in its block fails."""
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(datasets_root_dir.get_dataset_path(dataset_id), ignore_errors=True)
+        raise

@@ -1,0 +1,661 @@
+"""Tests of Minari in and out, with the real Minari, its DataCollector and environments."""
+
+import pathlib
+from typing import Any
+import warnings
+
+import gymnasium
+from gymnasium import spaces
+import minari
+from minari.data_collector import episode_buffer
+import numpy as np
+import pytest
+
+import relive
+from relive import described_steps
+from relive import errors
+from relive import trees
+from relive.integrations import gymnasium as relive_gymnasium
+from relive.integrations import minari as relive_minari
+from relive.integrations import stored_episodes
+
+FORMATS = ["hdf5", "arrow", "parquet"]
+SCHEMA = relive.Schema(
+    {
+        "image": relive.Field((32, 32, 3), "uint8"),
+        "hand": {"angle": relive.Field((), "float32"), "touch": relive.Field(2, "bool")},
+        "half": relive.Field((2, 2), "float16"),
+    },
+    {"0": relive.Field((), "uint64"), "1": relive.Field(3, "float64")},
+    reward=relive.Field((), "float32"),
+    extras={
+        "logp": relive.Field((), "float64"),
+        "policy": {"version": relive.Field((), "int16"), "greedy": relive.Field((), "bool")},
+        "hidden": relive.Field((2, 3), "float32"),
+    },
+)
+NANS = {2: 0x7E55, 4: 0x7FC00123, 8: 0x7FF8_0000_DEAD_BEEF}
+"""Not the NaN that numpy makes, by bytes."""
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """Where Minari keeps its datasets while a test runs."""
+    path = tmp_path / "datasets"
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(path))
+    return path
+
+
+def column(rng: np.random.Generator, length: int, field: relive.Field) -> Any:
+    """Answers random values [length, ...], among them a NaN of unusual bytes, -0.0, infinity and a subnormal."""
+    shape = (length, *field.shape)
+    if field.dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(field.dtype)
+    if field.dtype.kind in "iu":
+        limits = np.iinfo(field.dtype)
+        return rng.integers(limits.min, limits.max, shape, field.dtype.newbyteorder("="), endpoint=True).astype(
+            field.dtype
+        )
+    values = rng.normal(size=shape).astype(field.dtype)
+    size = field.dtype.itemsize
+    odd = np.array([NANS[size], 1 << (8 * size - 1), 1], f"u{size}").view(f"f{size}")
+    flat = values.reshape(-1)
+    flat[: min(3, len(flat))] = odd[: len(flat)].astype(field.dtype)
+    return values
+
+
+def columns(rng: np.random.Generator, length: int, tree: Any) -> Any:
+    """Answers the same for a tree of fields."""
+    if isinstance(tree, relive.Field):
+        return column(rng, length, tree)
+    return {key: columns(rng, length, part) for key, part in tree.items()}
+
+
+def filled(schema: relive.Schema, *lengths: int, streams: int = 1) -> relive.RingReplayBuffer:
+    """Answers a buffer of random episodes, every other one of which terminates."""
+    rng, buffer = np.random.default_rng(0), relive.RingReplayBuffer(100, schema, streams=streams)
+    for number, length in enumerate(lengths):
+        extras = columns(rng, length, schema.extras)
+        buffer.add_episode(
+            columns(rng, length + 1, schema.observation),
+            columns(rng, length, schema.action),
+            columns(rng, length, schema.reward),
+            number % 2 == 0,
+            stream=number % streams,
+            **extras,
+        )
+    return buffer
+
+
+def exactly(value: Any) -> Any:
+    """Answers a tree of arrays by dtypes, shapes and bytes."""
+    if isinstance(value, dict):
+        return {key: exactly(value[key]) for key in sorted(value)}
+    if isinstance(value, tuple):
+        return tuple(exactly(part) for part in value)
+    return value.dtype.str, value.shape, value.tobytes()
+
+
+def of_buffer(buffer: relive.RingReplayBuffer) -> list[Any]:
+    """Answers the episodes of a buffer, without the numbers of their rows."""
+    return [
+        (episode.status, *map(exactly, (episode.observations, episode.actions, episode.rewards, episode.extras)))
+        for episode in stored_episodes.stored_episodes(buffer)
+    ]
+
+
+def of_dataset(dataset: Any) -> list[Any]:
+    """Answers the episodes of a dataset."""
+    found = []
+    for episode in dataset:
+        parts = (episode.observations, episode.actions, episode.rewards, episode.terminations, episode.truncations)
+        found.append((*map(exactly, parts), exactly(episode.infos)))
+    return found
+
+
+def through(dataset: Any, dataset_id: str, data_format: Any) -> Any:
+    """Answers a dataset that went through a buffer."""
+    infos = relive_minari.infos_of(dataset)
+    buffer = relive.RingReplayBuffer(dataset.total_steps, relive_minari.schema_of(dataset, infos=infos))
+    assert relive_minari.add_dataset(buffer, dataset, infos=infos) == dataset.total_steps == len(buffer)
+    buffer.check()
+    return relive_minari.to_dataset(
+        buffer,
+        dataset_id,
+        observation_space=dataset.observation_space,
+        action_space=dataset.action_space,
+        data_format=data_format,
+    )
+
+
+def collected(env: Any, dataset_id: str, data_format: str, episodes: int, record_infos: bool = False) -> Any:
+    """Answers a dataset that Minari has recorded of random actions; a reset cuts every third episode."""
+    env.action_space.seed(0)
+    collector = minari.DataCollector(env, data_format=data_format, record_infos=record_infos, jpeg_encoding=False)
+    for seed in range(episodes):
+        collector.reset(seed=seed)
+        for _ in range(7 if seed % 3 == 2 else 1000):
+            if any(collector.step(collector.action_space.sample())[2:4]):
+                break
+    with warnings.catch_warnings(action="ignore"):
+        dataset = collector.create_dataset(dataset_id)
+    collector.env.close()
+    collector._tmp_dir.cleanup()  # Its own close leaves that to the garbage collector, which warns.
+    return dataset
+
+
+class Counting(gymnasium.Env[Any, Any]):
+    """Counts steps, in every kind of space, and answers infos."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Dict(
+            {
+                "box": spaces.Box(-1, 1, (2,), np.float64),
+                "pair": spaces.Tuple((spaces.Discrete(100), spaces.MultiBinary(3))),
+            }
+        )
+        self.action_space = spaces.Tuple((spaces.MultiDiscrete([3, 4]), spaces.Dict({"go": spaces.Box(0, 1, ())})))
+        self._steps = 0
+
+    def _answer(self) -> tuple[Any, dict[str, Any]]:
+        steps = self._steps
+        observation = {
+            "box": np.array([steps / 100, -0.0]),
+            "pair": (np.int64(steps), np.array([steps % 2, 1, 0], np.int8)),
+        }
+        return observation, {"speed": float(steps), "place": np.array([steps, 1], np.float32), "won": steps == 5}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._steps = 0
+        return self._answer()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._steps += 1
+        observation, info = self._answer()
+        return observation, self._steps / 3, self._steps == 5, False, info
+
+
+# Round trips.
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_a_buffer_comes_back_to_the_last_bit(data_format: Any) -> None:
+    """Every dtype, with NaNs, negative zeros and images, rewards of float32, and nested extras."""
+    buffer = filled(SCHEMA, 4, 1, 9)
+    dataset = relive_minari.to_dataset(buffer, "test/mine-v0", data_format=data_format)
+    assert data_format == dataset.storage.FORMAT
+    infos = relive_minari.infos_of("test/mine-v0")
+    assert infos == {"logp": "logp", "policy": "policy", "hidden": "hidden"}
+    assert relive_minari.schema_of(dataset, infos=infos) == SCHEMA
+    back = relive.RingReplayBuffer(14, SCHEMA)
+    assert relive_minari.add_dataset(back, "test/mine-v0", infos=infos) == 14
+    assert of_buffer(back) == of_buffer(buffer)
+    assert of_dataset(through(dataset, "test/again-v0", data_format)) == of_dataset(dataset)
+
+
+def test_other_byte_orders_are_kept_in_hdf5() -> None:
+    """Where Minari keeps them, so does a round trip."""
+    field = relive.Field
+    schema = relive.Schema({"a": field(2, ">f4"), "b": field((), ">i2")}, field((), ">i8"))
+    buffer = filled(schema, 3)
+    relive_minari.to_dataset(buffer, "test/mine-v0")
+    back = relive.RingReplayBuffer(3, relive_minari.schema_of("test/mine-v0"))
+    relive_minari.add_dataset(back, "test/mine-v0")
+    assert back.schema == schema
+    assert of_buffer(back) == of_buffer(buffer)
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
+def test_what_minari_has_recorded_goes_through_a_buffer(name: str, data_format: str) -> None:
+    """Terminated, truncated and cut episodes, Discrete and Box actions."""
+    env = gymnasium.make(name, max_episode_steps=40)
+    dataset = collected(env, "test/theirs-v0", data_format, 8)
+    schema = relive_minari.schema_of(dataset)
+    assert schema == relive_gymnasium.from_env(env)
+    buffer = relive.RingReplayBuffer(500, schema)
+    relive_minari.add_dataset(buffer, dataset)
+    for stored, episode in zip(stored_episodes.stored_episodes(buffer), dataset, strict=True):
+        assert np.array_equal(stored.terminated, episode.terminations)
+        assert np.array_equal(stored.truncated, episode.truncations)
+        assert exactly(stored.observations) == exactly(episode.observations)
+    assert of_dataset(through(dataset, "test/mine-v0", data_format)) == of_dataset(dataset)
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_nested_spaces_and_infos_go_through_a_buffer(data_format: str) -> None:
+    """All of it, but the infos of the resets, which belong to no step."""
+    dataset = collected(Counting(), "test/theirs-v0", data_format, 3, record_infos=True)
+    schema = relive_minari.schema_of(dataset, infos={"velocity": "speed", "place": "place"})
+    assert schema.extras == {"velocity": relive.Field((), "float64"), "place": relive.Field(2, "float32")}
+    assert set(schema.fields) >= {"observation/pair/0", "observation/pair/1", "action/0", "action/1/go"}
+    buffer = relive.RingReplayBuffer(50, schema)
+    relive_minari.add_dataset(buffer, dataset, infos={"velocity": "speed", "place": "place"})
+    for stored in stored_episodes.stored_episodes(buffer):
+        assert stored.extras["velocity"].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
+        assert stored.observations["pair"]["0"].tolist() == [0, 1, 2, 3, 4, 5]
+    again = through(dataset, "test/mine-v0", data_format)
+    assert (again.observation_space, again.action_space) == (dataset.observation_space, dataset.action_space)
+    assert [episode[:-1] for episode in of_dataset(again)] == [episode[:-1] for episode in of_dataset(dataset)]
+    for mine, theirs in zip(again, dataset, strict=True):
+        assert mine.infos.keys() == theirs.infos.keys() == {"speed", "place", "won"}
+        for key in mine.infos:
+            assert exactly(mine.infos[key][1:]) == exactly(theirs.infos[key][1:])
+            assert not mine.infos[key][0].any()
+
+
+def test_nested_infos_of_hdf5_are_found_by_their_paths() -> None:
+    """As a whole, or one alone."""
+    infos = {"state": {"q": np.arange(4.0), "v": np.arange(8.0).reshape(4, 2)}, "short": np.arange(3)}
+    of_minari([episode(3, infos=infos)])
+    assert relive_minari.infos_of("test/theirs-v0") == {"state": "state", "short": "short"}
+    names = {"all": "state", "place": "state/q", "count": "short"}
+    schema = relive_minari.schema_of("test/theirs-v0", infos=names)
+    field = relive.Field
+    assert schema.extras == {
+        "all": {"q": field((), float), "v": field(2, float)},
+        "place": field((), float),
+        "count": field((), int),
+    }
+    buffer = relive.RingReplayBuffer(3, schema)
+    relive_minari.add_dataset(buffer, "test/theirs-v0", infos=names)
+    (stored,) = stored_episodes.stored_episodes(buffer)
+    assert stored.extras["place"].tolist() == stored.extras["all"]["q"].tolist() == [1.0, 2.0, 3.0]
+    assert stored.extras["count"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_streams_side_by_side_become_one_episode_after_another(seed: int) -> None:
+    """What a dataset has of a buffer of several streams is what the buffer has, with evicted heads and open ends."""
+    buffer = relive.RingReplayBuffer(30, described_steps.SCHEMA, streams=3)
+    writer = described_steps.Writer(buffer, seed)
+    for _ in range(60):
+        writer.write()
+    dataset = relive_minari.to_dataset(buffer, "test/mine-v0", incomplete="as_sampled")
+    known = []
+    for stored in stored_episodes.stored_episodes(buffer):
+        count = len(stored) - (not stored.has_final_observation and stored.status != "COMPLETED")
+        if count:
+            known.append((stored, count))
+    facts = list(dataset.storage.get_episode_metadata(dataset.episode_indices))
+    assert len(known) == len(dataset) == len(facts) > 1
+    for (stored, count), written, fact in zip(known, dataset, facts, strict=True):
+        assert (fact["stream"], fact["start_step"]) == (stored.stream, stored.start_step)
+        assert written.rewards.tolist() == stored.rewards[:count].tolist()
+        assert written.actions.tolist() == stored.actions[:count].tolist()
+        assert written.infos["checksum"].tolist() == [0, *stored.extras["checksum"][:count].tolist()]
+        observations = stored.observations.tolist()
+        assert written.observations.tolist() == [*observations, [0, 0, 0]][: count + 1]
+        assert written.terminations.tolist() == [False] * (count - 1) + [stored.status == "COMPLETED"]
+        assert written.truncations.tolist() == [False] * (count - 1) + [stored.status == "TRUNCATED"]
+
+
+# Out of a dataset.
+
+
+def episode(length: int, **fields: Any) -> Any:
+    """Answers an episode for Minari, of one Discrete observation and action, that terminates."""
+    flags = np.arange(length) == length - 1
+    given = {
+        "observations": np.arange(length + 1),
+        "actions": np.arange(length),
+        "rewards": np.arange(length) / 2,
+        "terminations": flags,
+        "truncations": np.zeros(length, np.bool_),
+    }
+    return episode_buffer.EpisodeBuffer(**(given | fields))
+
+
+def of_minari(episodes: list[Any], data_format: str = "hdf5", space: Any = None) -> Any:
+    """Answers a dataset of those episodes."""
+    discrete = spaces.Discrete(100_000)
+    with warnings.catch_warnings(action="ignore"):
+        return minari.create_dataset_from_buffers(
+            "test/theirs-v0",
+            episodes,
+            observation_space=space or discrete,
+            action_space=discrete,
+            data_format=data_format,
+        )
+
+
+@pytest.mark.parametrize(
+    ("terminated", "truncated", "status"),
+    [(True, True, "COMPLETED"), (True, False, "COMPLETED"), (False, True, "TRUNCATED"), (False, False, "TRUNCATED")],
+)
+def test_only_a_termination_terminates(terminated: bool, truncated: bool, status: str) -> None:
+    """An episode that nobody has ended was not seen to its end."""
+    last = np.array([False, True])
+    of_minari([episode(2, terminations=last & terminated, truncations=last & truncated)])
+    buffer = relive.RingReplayBuffer(2)
+    relive_minari.add_dataset(buffer, "test/theirs-v0")
+    (stored,) = stored_episodes.stored_episodes(buffer)
+    assert (stored.status, stored.observations.tolist()) == (status, [0, 1, 2])
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_a_part_of_a_dataset_is_added_alone(data_format: str) -> None:
+    """Its episodes are those that a filter has left."""
+    dataset = of_minari([episode(2), episode(3), episode(4)], data_format)
+    buffer = relive.RingReplayBuffer(7)
+    heard: list[tuple[int, int]] = []
+    part = dataset.filter_episodes(lambda found: len(found) != 3)
+    assert relive_minari.add_dataset(buffer, part, progress=lambda *sizes: heard.append(sizes)) == 6
+    assert [len(stored) for stored in stored_episodes.stored_episodes(buffer)] == [2, 4]
+    assert heard == [(48, 144), (144, 144)]
+    assert relive_minari.add_dataset(buffer, dataset.filter_episodes(lambda _: False)) == 0
+
+
+def test_a_dataset_without_episodes_has_the_schema_of_its_spaces() -> None:
+    """There is nothing else to ask."""
+    dataset = of_minari([])
+    assert relive_minari.schema_of(dataset) == relive.Schema(*[relive.Field((), int)] * 2)
+    assert relive_minari.infos_of(dataset) == {}
+    with pytest.raises(errors.ArgumentError, match=r"^info must hold 'x' for the extra 'x', got \[\]$"):
+        relive_minari.schema_of(dataset, infos={"x": "x"})
+
+
+def test_a_schema_has_the_dtypes_of_what_was_recorded() -> None:
+    """A space may say something else."""
+    of_minari([episode(2, observations=np.arange(3.0), rewards=np.zeros(2, np.float16))])
+    fields = relive_minari.schema_of("test/theirs-v0").fields
+    assert [fields[name].dtype for name in ("observation", "action", "reward")] == [np.float64, np.int64, np.float16]
+
+
+@pytest.mark.parametrize("data_format", ["arrow", "parquet"])
+def test_an_episode_that_minari_reads_in_pieces_is_refused(data_format: str) -> None:
+    """Its first piece would pass for an episode."""
+    of_minari([episode(32_768)], data_format)
+    with pytest.raises(errors.ArgumentError, match=r"^episode 0 must have 32768 steps, got 32767$"):
+        relive_minari.add_dataset(relive.RingReplayBuffer(40_000), "test/theirs-v0")
+
+
+@pytest.mark.parametrize("name", ["terminations", "truncations"])
+def test_an_episode_ends_once(name: str) -> None:
+    """What came after an end is of another episode."""
+    of_minari([episode(3), episode(3, **{name: np.array([False, True, False])})])
+    with pytest.raises(errors.ArgumentError, match=f"^episode 1 must end at its last step alone, got earlier {name}$"):
+        relive_minari.add_dataset(relive.RingReplayBuffer(9), "test/theirs-v0")
+
+
+def test_what_does_not_fit_is_named() -> None:
+    """The episode and the field."""
+    of_minari([episode(2, infos={"n": np.arange(3)}), episode(2, infos={"n": np.arange(3) + 0.5})])
+    buffer = relive.RingReplayBuffer(9, relive_minari.schema_of("test/theirs-v0", infos={"m": "n"}))
+    with pytest.raises(errors.SchemaError, match=r"^episode 0: extra 'm' is missing: the schema has extra 'm'$"):
+        relive_minari.add_dataset(buffer, "test/theirs-v0")
+    with pytest.raises(errors.SchemaError, match=r"^episode 1: extras/m must fit int64, got 1\.5: cast it yourself"):
+        relive_minari.add_dataset(buffer, "test/theirs-v0", infos={"m": "n"})
+    assert len(buffer) == 2
+    with pytest.raises(errors.ArgumentError, match=r"^info must hold 'x' for the extra 'm', got \['n'\]$"):
+        relive_minari.add_dataset(buffer, "test/theirs-v0", infos={"m": "x"})
+    with pytest.raises(errors.ArgumentError, match=r"^info must hold 'x' for the extra 'm', got \[\]$"):
+        relive_minari.schema_of("test/theirs-v0", infos={"m": "n/x"})
+    with pytest.raises(errors.ArgumentTypeError, match=r"^infos must be keys of the info by extra, got \['n'\]$"):
+        wrong: Any = ["n"]
+        relive_minari.add_dataset(buffer, "test/theirs-v0", infos=wrong)
+    short = relive.RingReplayBuffer(3)
+    with pytest.raises(errors.ArgumentError, match=r"^dataset must have at most capacity = 3 steps, got 4$"):
+        relive_minari.add_dataset(short, "test/theirs-v0")
+
+
+def test_other_spaces_are_refused_by_name() -> None:
+    """As everywhere."""
+    of_minari([episode(1, observations=["a", "b"])], space=spaces.Text(3))
+    with pytest.raises(errors.ArgumentError, match=r"^observation_space must be made of Box, .* got Text$"):
+        relive_minari.schema_of("test/theirs-v0")
+
+
+def test_a_dataset_must_be_there(root: pathlib.Path) -> None:
+    """And be one that this Minari reads."""
+    with pytest.raises(errors.ArgumentError, match=r"^dataset 'no/such-v0' not found: `minari download no/such-v0`"):
+        relive_minari.schema_of("no/such-v0")
+    (root / "test" / "empty-v0" / "data").mkdir(parents=True)
+    with pytest.raises(errors.ArgumentError, match=r"^dataset 'test/empty-v0' cannot be read: No data found in"):
+        relive_minari.schema_of("test/empty-v0")
+    wrong: Any = 3
+    with pytest.raises(errors.ArgumentTypeError, match=r"^dataset must be a MinariDataset or the id of one, got 3$"):
+        relive_minari.schema_of(wrong)
+    with pytest.raises(errors.ArgumentTypeError, match=r"^buffer must be an instance of ColumnReplayBuffer, got 3$"):
+        relive_minari.add_dataset(wrong, "no/such-v0")
+    with pytest.raises(errors.ArgumentTypeError, match=r"^progress must be callable or None, got 3$"):
+        relive_minari.add_dataset(relive.RingReplayBuffer(3), "no/such-v0", progress=wrong)
+
+
+# Into a dataset.
+
+
+def test_spaces_are_made_of_the_schema() -> None:
+    """Of every value that a dtype has; tuples and Discretes are known to the environment alone."""
+    dataset = relive_minari.to_dataset(filled(SCHEMA, 2), "test/mine-v0")
+    box = spaces.Box
+    assert dataset.observation_space == spaces.Dict(
+        {
+            "hand": spaces.Dict(
+                angle=box(-np.inf, np.inf, (), np.float32),
+                touch=box(np.zeros(2, np.bool_), np.ones(2, np.bool_), (2,), np.bool_),
+            ),
+            "half": box(-np.inf, np.inf, (2, 2), np.float16),
+            "image": box(0, 255, (32, 32, 3), np.uint8),
+        }
+    )
+    assert dataset.action_space == spaces.Dict(
+        {"0": box(0, 2**64 - 1, (), np.uint64), "1": box(-np.inf, np.inf, (3,), np.float64)}
+    )
+    with pytest.raises(ValueError, match="env_spec is None"):
+        dataset.recover_environment()
+
+
+@pytest.mark.parametrize("how", ["environment", "spec", "id"])
+def test_an_environment_is_recovered(how: str) -> None:
+    """Its spaces are those of the dataset."""
+    env = gymnasium.make("CartPole-v1")
+    buffer = relive.RingReplayBuffer(9, relive_gymnasium.from_env(env))
+    buffer.add_episode(np.zeros((3, 4), np.float32), [0, 1], [1.0, 1.0], terminated=True)
+    given: Any = {"environment": env, "spec": env.spec, "id": "CartPole-v1"}[how]
+    dataset = relive_minari.to_dataset(
+        buffer, "test/mine-v0", env=given, metadata={"author": "me", "eval_env": "Pendulum-v1"}
+    )
+    assert (dataset.observation_space, dataset.action_space) == (env.observation_space, env.action_space)
+    assert dataset.recover_environment().spec.id == "CartPole-v1"
+    assert dataset.recover_environment(eval_env=True).spec.id == "Pendulum-v1"
+    assert dataset.storage.metadata["author"] == {"me"}
+    one = spaces.Discrete(7)
+    dataset = relive_minari.to_dataset(buffer, "test/mine-v1", env=given, action_space=one)
+    assert (dataset.observation_space, dataset.action_space) == (env.observation_space, one)
+
+
+def test_an_environment_that_was_made_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was given is not."""
+    closed: list[Any] = []
+    monkeypatch.setattr(Counting, "close", lambda env: closed.append(env))
+    monkeypatch.setattr(gymnasium, "make", lambda _: Counting())
+    buffer, space = open_one(next_observation=5), spaces.Discrete(9)
+    environments: list[Any] = [Counting(), "Counting-v0"]
+    for number, given in enumerate(environments):
+        relive_minari.to_dataset(buffer, f"test/mine-v{number}", env=given, observation_space=space, action_space=space)
+        assert len(closed) == number
+
+
+def open_one(**step: Any) -> relive.RingReplayBuffer:
+    """Answers a buffer with an episode of two steps in stream 1, and the first step of another one in stream 0."""
+    buffer = relive.RingReplayBuffer(9, streams=2)
+    buffer.add_episode([1, 2, 3], [0, 1], [0.5, 1.0], terminated=True, stream=1)
+    buffer.add(4, 0, 2.0, stream=0, **step)
+    return buffer
+
+
+def test_an_open_episode_has_no_end() -> None:
+    """It is neither terminated nor truncated, and its observations are all that is known."""
+    dataset = relive_minari.to_dataset(open_one(next_observation=5), "test/mine-v0")
+    written = dataset[1]
+    assert (written.observations.tolist(), written.rewards.tolist()) == ([4, 5], [2.0])
+    assert (written.terminations.tolist(), written.truncations.tolist()) == ([False], [False])
+
+
+def test_an_unknown_observation_is_not_made_up(root: pathlib.Path) -> None:
+    """Unless the caller wants what batches have."""
+    message = (
+        r"^to_dataset needs the observation after the newest step of every episode, and 1 have none, such as one of "
+        r"stream 0: add steps with next_observation, or say incomplete='as_sampled'$"
+    )
+    for step in ({}, {"terminated": True}):
+        with pytest.raises(errors.ArgumentError, match=message):
+            relive_minari.to_dataset(open_one(**step), "test/mine-v0")
+    assert not list(root.glob("**/*-v*"))
+    dataset = relive_minari.to_dataset(open_one(), "test/mine-v0", incomplete="as_sampled")
+    assert [found.observations.tolist() for found in dataset] == [[1, 2, 3]]
+    dataset = relive_minari.to_dataset(open_one(terminated=True), "test/mine-v1", incomplete="as_sampled")
+    assert [found.observations.tolist() for found in dataset] == [[1, 2, 3], [4, 0]]
+    buffer = open_one()
+    buffer.add(5, 1, 3.0)
+    buffer.add_episode([7, 8], [1], [4.0], terminated=False)
+    dataset = relive_minari.to_dataset(buffer, "test/mine-v2", incomplete="as_sampled")
+    assert [found.observations.tolist() for found in dataset] == [[1, 2, 3], [4, 5], [7, 8]]
+    assert [found.truncations.tolist() for found in dataset] == [[False, False], [True], [True]]
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_zeros_stand_for_the_whole_observation_that_nobody_gave(data_format: Any) -> None:
+    """In every field of its dtype; and for every info of a reset."""
+    buffer = filled(SCHEMA, 3)
+    (stored,) = stored_episodes.stored_episodes(buffer)
+    lazy = relive.RingReplayBuffer(9, SCHEMA)
+    for step in range(3):
+        observation, action = trees.rows(stored.observations, step), trees.rows(stored.actions, step)
+        extras = trees.rows(stored.extras, step)
+        lazy.add(observation, action, stored.rewards[step], terminated=step == 2, **extras)
+    dataset = relive_minari.to_dataset(lazy, "test/mine-v0", data_format=data_format, incomplete="as_sampled")
+    written = dataset[0]
+    assert exactly(trees.rows(written.observations, slice(3))) == exactly(trees.rows(stored.observations, slice(3)))
+    batch = lazy.read([2])
+    assert exactly(trees.rows(written.observations, slice(3, 4))) == exactly(batch.next_observation)
+    assert exactly(written.actions) == exactly(stored.actions)
+    assert not written.infos["logp"][0].any()
+
+
+def test_an_evicted_head_is_written_down() -> None:
+    """How many steps are missing is in the metadata of the episode."""
+    buffer = relive.RingReplayBuffer(3)
+    buffer.add_episode([1, 2, 3], [0, 1], [0.5, 1.0], terminated=True)
+    buffer.add_episode([4, 5, 6], [0, 1], [0.5, 1.0], terminated=False)
+    dataset = relive_minari.to_dataset(buffer, "test/mine-v0")
+    assert [found.observations.tolist() for found in dataset] == [[2, 3], [4, 5, 6]]
+    facts = list(dataset.storage.get_episode_metadata([0, 1]))
+    assert [fact["start_step"] for fact in facts] == [1, 0]
+
+
+def test_progress_counts_bytes() -> None:
+    """Of the rows, an episode after another."""
+    heard: list[tuple[int, int]] = []
+    buffer = open_one(next_observation=5)
+    relive_minari.to_dataset(buffer, "test/mine-v0", progress=lambda *sizes: heard.append(sizes))
+    assert heard == [(48, 72), (72, 72)]
+
+
+def test_half_a_dataset_is_taken_away_again(root: pathlib.Path) -> None:
+    """Whatever stops it."""
+
+    def stop(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        relive_minari.to_dataset(open_one(next_observation=5), "test/mine-v0", progress=stop)
+    assert not (root / "test" / "mine-v0").exists()
+    relive_minari.to_dataset(open_one(next_observation=5), "test/mine-v0")
+
+
+def test_a_dataset_is_not_overwritten() -> None:
+    """There it is, and there it stays."""
+    buffer = open_one(next_observation=5)
+    relive_minari.to_dataset(buffer, "test/mine-v0")
+    with pytest.raises(errors.ArgumentError, match=r"^dataset_id must be a new one, got 'test/mine-v0'$"):
+        relive_minari.to_dataset(buffer, "test/mine-v0")
+    assert len(minari.load_dataset("test/mine-v0")) == 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"dataset_id": "mine"}, r"^dataset_id must be like 'namespace/name-v0', got 'mine'$"),
+        ({"dataset_id": "../mine-v0"}, r"^dataset_id must be like 'namespace/name-v0', got '../mine-v0'$"),
+        ({"dataset_id": 3}, r"^dataset_id must be like 'namespace/name-v0', got 3$"),
+        ({"data_format": "csv"}, r"^data_format must be 'hdf5' or 'arrow' or 'parquet', got 'csv'$"),
+        ({"incomplete": "zeros"}, r"^incomplete must be 'refuse' or 'as_sampled', got 'zeros'$"),
+        ({"metadata": {"env": "x"}}, r"^metadata must be by the names eval_env, .* got \{'env': 'x'\}$"),
+        ({"metadata": 3}, r"^metadata must be by the names eval_env, .* got 3$"),
+        ({"env": 3}, r"^env must be an environment, its spec or its id, got 3$"),
+        ({"env": "NoSuch-v0"}, r"^env cannot be made: Environment `NoSuch` doesn't exist\.?$"),
+        (
+            {"env": "CartPole-v1"},
+            r"^observation_space must be of Field\(\(\), 'int64'\), as what is stored, got Field\(\(4,\), 'float32'\)$",
+        ),
+        (
+            {"action_space": spaces.Tuple((spaces.Discrete(2),))},
+            r"^action_space must be of Field\(\(\), 'int64'\), as what is stored, got nothing$",
+        ),
+        ({"action_space": spaces.Text(3)}, r"^action_space must be made of Box, .* got Text$"),
+        ({"buffer": 3}, r"^buffer must be an instance of ColumnReplayBuffer, got 3$"),
+        ({"progress": 3}, r"^progress must be callable or None, got 3$"),
+    ],
+)
+def test_wrong_arguments_leave_nothing_behind(changed: dict[str, Any], message: str, root: pathlib.Path) -> None:
+    """Each is one line."""
+    arguments: Any = {"buffer": open_one(next_observation=5), "dataset_id": "test/mine-v0"} | changed
+    with pytest.raises(errors.ArgumentError, match=message):
+        relive_minari.to_dataset(arguments.pop("buffer"), arguments.pop("dataset_id"), **arguments)
+    assert not list(root.glob("**/*-v*"))
+
+
+@pytest.mark.parametrize("schema", [None, SCHEMA])
+def test_there_must_be_a_step(schema: relive.Schema | None) -> None:
+    """A dataset of nothing is of no use."""
+    with pytest.raises(errors.NotReadyError, match=r"^to_dataset has nothing to write: add steps first$"):
+        relive_minari.to_dataset(relive.RingReplayBuffer(3, schema), "test/mine-v0")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "data_format", "message"),
+    [
+        (
+            "complex64",
+            (),
+            "hdf5",
+            r"^action must be of at least one bool, integer or float of at most 64 bits for Minari",
+        ),
+        (np.longdouble, (), "hdf5", r"^action must be of at least .* got Field\(\(\), 'float128'\)$"),
+        ("f4", (0, 2), "hdf5", r"^action must be of at least .* got Field\(\(0, 2\), 'float32'\)$"),
+        (">f4", (), "arrow", r"^action must have the byte order of this machine for arrow, got Field\(\(\), '>f4'\)$"),
+    ],
+)
+def test_what_minari_cannot_keep_is_refused(dtype: Any, shape: Any, data_format: Any, message: str) -> None:
+    """Before anything is written."""
+    buffer = relive.RingReplayBuffer(3, relive.Schema(relive.Field((), int), relive.Field(shape, dtype)))
+    buffer.add_episode([1, 2], np.zeros((1, *shape), dtype), [0.0], terminated=True)
+    with pytest.raises(errors.ArgumentError, match=message):
+        relive_minari.to_dataset(buffer, "test/mine-v0", data_format=data_format)
+
+
+def test_an_episode_may_be_as_long_as_it_is_in_hdf5() -> None:
+    """There Minari reads it as a whole."""
+    buffer = relive.RingReplayBuffer(40_000)
+    buffer.add_episode(np.arange(40_001), np.arange(40_000), np.zeros(40_000), terminated=True)
+    assert of_dataset(relive_minari.to_dataset(buffer, "test/mine-v0"))[0][2][1] == (40_000,)
+
+
+@pytest.mark.parametrize("data_format", ["arrow", "parquet"])
+def test_an_episode_must_not_be_longer_than_minari_reads(data_format: Any) -> None:
+    """The longest that is written is read back."""
+    for length in (32_768, 32_767):
+        buffer = relive.RingReplayBuffer(40_000)
+        buffer.add_episode(np.arange(length + 1), np.arange(length), np.zeros(length), terminated=True)
+        if length == 32_768:
+            with pytest.raises(
+                errors.ArgumentError, match=r"^episodes must have at most 32767 steps for .* got 32768: "
+            ):
+                relive_minari.to_dataset(buffer, "test/mine-v0", data_format=data_format)
+    relive_minari.to_dataset(buffer, "test/mine-v0", data_format=data_format)
+    back = relive.RingReplayBuffer(40_000)
+    assert relive_minari.add_dataset(back, "test/mine-v0") == 32_767
+    assert of_buffer(back) == of_buffer(buffer)

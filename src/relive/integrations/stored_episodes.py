@@ -1,0 +1,158 @@
+"""The episodes of a buffer of columns, one after another, as arrays: what is written to files of other libraries.
+
+rows in the ring    a1 b0 a2 b1 c0 b2            of three episodes in two streams; a0 was evicted
+answers             a: a1 a2, start_step 1       in the order of their first stored rows
+                    b: b0 b1 b2
+                    c: c0
+"""
+
+from collections.abc import Iterator
+import dataclasses
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import checks
+from relive import column_buffer
+from relive import errors
+from relive import history as history_lib
+from relive import states
+from relive import trees
+
+Array: TypeAlias = npt.NDArray[Any]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Tree: TypeAlias = Any
+"""An array, or a dict of arrays and such dicts, as the schema has it."""
+StoredStatus: TypeAlias = Literal["IN_PROGRESS", "COMPLETED", "TRUNCATED"]
+
+_STATUSES: tuple[StoredStatus, ...] = ("IN_PROGRESS", "COMPLETED", "TRUNCATED")  # By the numbers of episode_table.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class StoredEpisode:
+    """What is stored of an episode: its last T steps, in copies.
+
+    Attributes:
+        keys: Of the steps, ascending [T]; where streams are written side by side they have gaps.
+        stream: Which environment or actor it is of.
+        start_step: How many steps came before the first one here: 0 unless older ones were evicted.
+        status: COMPLETED if the task ended with the last step; IN_PROGRESS if the episode is still open.
+        observations: o_t [T + 1, ...]; without the final one [T, ...] where it is not known.
+        actions: a_t [T, ...].
+        rewards: r_t [T].
+        extras: The other fields by name [T, ...].
+        has_final_observation: Whether the observation after the last step is the last of `observations`. It is not
+            where the step was added without it, and no other has followed.
+    """
+
+    keys: Ints
+    stream: int
+    start_step: int
+    status: StoredStatus
+    observations: Tree
+    actions: Tree
+    rewards: Array
+    extras: dict[str, Tree]
+    has_final_observation: bool
+
+    def __len__(self) -> int:
+        """Answers how many of its steps are stored, T; at least one is."""
+        return len(self.keys)
+
+    @property
+    def terminated(self) -> Bools:
+        """Whether the task ended with each step [T]."""
+        return self._flags("COMPLETED")
+
+    @property
+    def truncated(self) -> Bools:
+        """Whether somebody stopped looking after each step [T]."""
+        return self._flags("TRUNCATED")
+
+    def _flags(self, status: StoredStatus) -> Bools:
+        flags = np.zeros(len(self), np.bool_)
+        flags[-1] = self.status == status
+        return flags
+
+
+def stored_episodes(
+    buffer: "column_buffer.ColumnReplayBuffer[Any]", *, progress: states.Progress | None = None
+) -> Iterator[StoredEpisode]:
+    """Gives every episode that has a step stored, in the order of the first of those; every stored step is in one.
+
+    It takes memory for one episode, and a few numbers a step. Arrays are copies, with the dtypes of the schema.
+
+    Args:
+        buffer: Where they are.
+        progress: Called after each episode with the bytes of the rows read so far, and of all of them.
+
+    Raises:
+        ArgumentTypeError: `buffer` is no buffer of columns, or `progress` cannot be called.
+        ArgumentError: Steps were added or taken away since the first episode was given.
+
+    >>> import relive
+    >>> from relive.integrations import stored_episodes
+    >>> buffer = relive.RingReplayBuffer(4)
+    >>> keys = buffer.add_episode([0, 1, 2, 3], [0, 1, 0], [0.0, 0.0, 1.0], terminated=True)
+    >>> keys = buffer.add_episode([5, 6, 7], [1, 1], [0.0, 0.0], terminated=False)
+    >>> for episode in stored_episodes.stored_episodes(buffer):
+    ...     print(episode.keys, episode.start_step, episode.status, episode.observations)
+    [1 2] 1 COMPLETED [1 2 3]
+    [3 4] 0 TRUNCATED [5 6 7]
+    """
+    checks.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
+    states.check_progress(progress)
+    return _episodes(buffer.history, progress)
+
+
+def _episodes(history: history_lib.History, progress: states.Progress | None) -> Iterator[StoredEpisode]:
+    timeline = history.timeline
+    slots = timeline.alive_slots()
+    # Row by row, the oldest first: a stable sort leaves the rows of each episode in that order.
+    _, first_rows, episodes, counts = np.unique(
+        timeline.handles(slots), return_index=True, return_inverse=True, return_counts=True
+    )
+    slots = slots[np.argsort(episodes, kind="stable")]
+    ends = np.cumsum(counts)
+    written = (timeline.next_key, len(timeline))
+    num_read = 0
+    for number in np.argsort(first_rows).tolist():
+        if (timeline.next_key, len(timeline)) != written:
+            raise errors.ArgumentError("stored_episodes cannot go on after the buffer was written to: call it again")
+        rows = slots[ends[number] - counts[number] : ends[number]]
+        yield _episode(history, rows)
+        num_read += len(rows)
+        if progress is not None:
+            progress(num_read * history.schema.nbytes, len(slots) * history.schema.nbytes)
+
+
+def _episode(history: history_lib.History, slots: Ints) -> StoredEpisode:
+    """Answers the episode whose rows are in `slots` [T], in their order."""
+    episodes = history.timeline.episodes
+    handles = history.timeline.handles(slots[:1])
+    has_tail, length = bool(episodes.has_tail[handles[0]]), int(episodes.length[handles[0]])
+    columns = history.storage.read(slots)
+    if has_tail:
+        for path, tails in history.tails(handles).items():
+            columns[path] = _joined(columns[path], tails)
+    return StoredEpisode(
+        keys=history.timeline.keys(slots),
+        stream=int(episodes.stream[handles[0]]),
+        start_step=length - len(slots),
+        status=_STATUSES[episodes.end[handles[0]]],
+        observations=trees.nested("observation", columns),
+        actions=trees.nested("action", columns),
+        rewards=columns["reward"],
+        extras=dict(trees.nested("extras", columns)),
+        has_final_observation=has_tail,
+    )
+
+
+def _joined(rows: Array, tails: Array) -> Array:
+    """Answers rows and those behind them; np.concatenate would not keep every dtype, such as a big-endian one."""
+    joined = np.empty((len(rows) + len(tails), *rows.shape[1:]), rows.dtype)
+    joined[: len(rows)] = rows
+    joined[len(rows) :] = tails
+    return joined
