@@ -13,6 +13,7 @@ _OPTIONAL = frozenset(
     ("ale_py", "gymnasium", "jax", "minari", "mujoco", "pandas", "pyarrow", "stable_baselines3", "tensorboard", "torch")
 )
 _INTEGRATIONS = pathlib.Path(__file__).parent / "src/relive/integrations"
+_EXAMPLES = pathlib.Path(__file__).parent / "docs/examples"
 _IMPORT = re.compile(r"^[ >]*(?:import|from) (\w+)", re.MULTILINE)
 _INTEGRATION = re.compile(r"^[ >]*from relive\.integrations import (\w+)", re.MULTILINE)
 
@@ -22,6 +23,8 @@ def libraries_of(path: pathlib.Path) -> frozenset[str]:
     """Answers which of the optional libraries a file imports, by itself or through integrations."""
     text = path.read_text(encoding="utf-8")
     found = _OPTIONAL.intersection(_IMPORT.findall(text))
+    if path.parent == _EXAMPLES and path.name.endswith("_test.py"):
+        found |= frozenset().union(*map(libraries_of, set(_EXAMPLES.glob("*.py")) - set(_EXAMPLES.glob("*_test.py"))))
     for name in _INTEGRATION.findall(text):
         module = _INTEGRATIONS / f"{name}.py"
         if module != path:
