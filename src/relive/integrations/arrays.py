@@ -67,14 +67,14 @@ class Sequences(Generic[A]):
         return len(self.weights)
 
 
-def converted(batch: object, convert: Callable[[str, Any], Any]) -> dict[str, Any]:
-    """Answers the fields of a batch by name, with what `convert` makes of each array, given its path and the array.
-
-    Raises:
-        ArgumentTypeError: It is no batch.
-    """
-    if not isinstance(batch, batches.TransitionBatch | batches.SequenceBatch | Transitions | Sequences):
+def check_batch(batch: object) -> None:
+    """Raises ArgumentTypeError unless that is a batch of arrays of numpy."""
+    if not isinstance(batch, batches.TransitionBatch | batches.SequenceBatch):
         raise errors.ArgumentTypeError(f"batch must be what a buffer has drawn, got {checks.shown(batch)}")
+
+
+def converted(batch: Any, convert: Callable[[str, Any], Any]) -> dict[str, Any]:
+    """Answers the fields of a batch by name, with what `convert` makes of each array, given its path and the array."""
     names = [field.name for field in dataclasses.fields(batch)]
     return {name: _converted(name, getattr(batch, name), convert) for name in names if name != "keys"} | {
         "keys": batch.keys

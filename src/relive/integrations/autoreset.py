@@ -52,21 +52,37 @@ def reset_mask(mode: Mode, count: int, options: Mapping[str, Any] | None) -> Boo
     return mask.copy()
 
 
-def check(mode: Mode, is_step: Bools, rewards: Any, has_ended: Bools, infos: Mapping[str, Any]) -> None:
+def shows_rewards(env: "vector.VectorEnv[Any, Any, Any]") -> bool:
+    """Answers whether rewards are those of the environments, so that a reset has none: no wrapper may change them."""
+    while isinstance(env, vector.VectorWrapper):
+        is_foreign = (
+            not type(env).__module__.startswith("gymnasium.") and type(env).step is not vector.VectorWrapper.step
+        )
+        if is_foreign or isinstance(env, vector.VectorRewardWrapper):
+            return False
+        env = env.env
+    return True
+
+
+def check(mode: Mode, is_step: Bools, rewards: Any, has_ended: Bools, infos: Any) -> None:
     """Checks that environments do what they say.
 
     Args:
         mode: What they say.
         is_step: Where an episode was running [S]; elsewhere NEXT_STEP resets.
-        rewards: What the step answered [S].
+        rewards: What the step answered [S], where resets have none; None where they are not to be looked at.
         has_ended: Where an episode has ended with it [S].
         infos: What the step answered.
 
     Raises:
         ArgumentError: They do something else.
     """
+    if not isinstance(infos, Mapping):
+        raise errors.ArgumentError(
+            f"infos must be a mapping, got {checks.shown(infos)}: record below the wrapper that makes it another thing"
+        )
     says = f"env says that it resets by {mode.name}, and"
-    went_on = ~is_step & (has_ended | (np.asarray(rewards) != 0))
+    went_on = ~is_step & (has_ended if rewards is None else has_ended | (rewards != 0))
     if went_on.any():
         raise errors.ArgumentError(f"{says} went on in the step after an end, in environment {int(went_on.argmax())}")
     if has_ended.any():

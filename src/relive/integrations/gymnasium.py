@@ -12,13 +12,13 @@ Where an episode ends in one environment of a vector environment, what comes nex
 """
 
 from collections.abc import Mapping
+import operator
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from relive import checks
-from relive import column_buffer
 from relive import copies
 from relive import errors
 from relive import extras as extras_lib
@@ -27,6 +27,7 @@ from relive import trees
 from relive.integrations import autoreset
 from relive.integrations import recorded_episodes
 from relive.integrations import recording
+from relive.integrations import reused_arrays
 from relive.integrations import spaces
 from relive.integrations import vector_infos
 
@@ -141,6 +142,9 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
     1
     """
 
+    # Whoever makes the environment anew from its spec does not want the recorder.
+    spec: Any = property(operator.attrgetter("env.spec"))
+
     def __init__(
         self,
         env: "gymnasium.Env[Any, Any]",
@@ -153,19 +157,22 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
     ) -> None:
         checks.instance("env", env, gymnasium.Env)
         super().__init__(env)
-        self.buffer = recording.checked_buffer(buffer)
-        self._stream = checks.integer_of_at_least_zero("stream", stream)
-        self._frames = recording.Frames(buffer, frame_stack)
         self._infos = recording.checked_infos(infos)
+        self.buffer = recording.checked_buffer(buffer, self._infos)
+        self._stream = checks.integer_of_at_least_zero("stream", stream)
+        if self._stream >= (streams := recording.num_streams(buffer)):
+            raise errors.ArgumentError(f"stream must be below {streams}, the streams of the buffer, got {stream}")
+        self._frames = recording.Frames(buffer, frame_stack)
+        self._given = recording.Given(buffer, env.action_space, self._infos, ())
         self._totals = recorded_episodes.Totals(np.array([self._stream]), on_episode)
         self._observation: Any = None
         self._is_running = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Does what the environment does; an episode that is open in the stream ends as truncated."""
-        observation, info = self.env.reset(seed=seed, options=options)
         self._is_running = False
-        tree = copies.copied(spaces.tree_of(self.env.observation_space, observation))
+        observation, info = self.env.reset(seed=seed, options=options)
+        tree = recording.kept(self.env.observation_space, observation)
         self._frames.check_first(tree)
         if self.buffer.end_episode(stream=self._stream):
             self._totals.ended(np.array([True]), None)
@@ -183,17 +190,17 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
             NotReadyError: No episode is running, or the limiter holds inserts back; the environment was not stepped.
             ArgumentError: An extra is given that `infos` names; the same. Or the info lacks a key, or a frame is not
                 stacked on those before it; the step is not stored, and `reset` must follow.
-            SchemaError: A value does not fit its field; the same.
+            SchemaError: The action or an extra does not fit its field; the environment was not stepped. Or what it
+                answers does not; the step is not stored, and `reset` must follow.
         """
         if not self._is_running:
             raise errors.NotReadyError("step needs an episode that is running: call reset first")
-        recording.check_extras(extras, self._infos)
         recording.require_insert(self.buffer)
-        taken = copies.copied(spaces.tree_of(self.env.action_space, action))
+        taken, extras = self._given.taken(action, extras)
+        self._is_running = False
         answer = self.env.step(action)
         observation, reward, terminated, truncated, info = answer
-        self._is_running = False
-        tree = copies.copied(spaces.tree_of(self.env.observation_space, observation))
+        tree = recording.kept(self.env.observation_space, observation)
         self._frames.check_next(self._observation, tree)
         found = {extra: recording.found(info, extra, key) for extra, key in self._infos.items()}
         self.buffer.add(
@@ -256,14 +263,17 @@ class VectorRecorder(vector.VectorWrapper):
     ) -> None:
         checks.instance("env", env, vector.VectorEnv)
         super().__init__(env)
-        self.buffer = recording.checked_buffer(buffer)
-        if isinstance(buffer, column_buffer.ColumnReplayBuffer) and buffer.streams != env.num_envs:
+        self._infos = recording.checked_infos(infos)
+        self.buffer = recording.checked_buffer(buffer, self._infos)
+        if (streams := recording.num_streams(buffer)) != env.num_envs:
             raise errors.ArgumentError(
-                f"buffer must have a stream for each of {env.num_envs} environments, got streams={buffer.streams}"
+                f"buffer must have a stream for each of {env.num_envs} environments, got streams={streams}"
             )
         self._mode = autoreset.mode_of(env)
+        self._shows_rewards = autoreset.shows_rewards(env)
         self._frames = recording.Frames(buffer, frame_stack)
-        self._infos = recording.checked_infos(infos)
+        self._given = recording.Given(buffer, env.single_action_space, self._infos, (env.num_envs,))
+        self._reused_arrays = reused_arrays.ReusedArrays()
         self._totals = recorded_episodes.Totals(np.arange(env.num_envs), on_episode)
         self._observations: Any = None
         # In which environments an episode is running, and whether all that was stepped is stored.
@@ -283,9 +293,9 @@ class VectorRecorder(vector.VectorWrapper):
             raise errors.ArgumentError("reset_mask must be True for each environment, as none is running")
         # Its annotation knows of one seed alone; environments side by side take a list too.
         seeds: Any = seed
-        observations, infos = self.env.reset(seed=seeds, options=options)
         self._is_whole = False
-        tree = copies.copied(spaces.tree_of(self.env.single_observation_space, observations))
+        observations, infos = self.env.reset(seed=seeds, options=options)
+        tree = recording.kept(self.env.single_observation_space, observations)
         if self._observations is None:
             self._observations = tree
         rows = is_reset.nonzero()[0]
@@ -294,10 +304,10 @@ class VectorRecorder(vector.VectorWrapper):
         is_open = np.zeros_like(is_reset)
         for stream in rows.tolist():
             is_open[stream] = self.buffer.end_episode(stream=stream)
-        self._totals.ended(is_open, None)
         trees.put(self._observations, rows, first)
         self._is_running |= is_reset
         self._is_whole = True
+        self._totals.ended(is_open, None)
         return observations, infos
 
     def step(self, actions: Any, **extras: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -312,37 +322,45 @@ class VectorRecorder(vector.VectorWrapper):
             ArgumentError: An extra is given that `infos` names; the same. Or the environment does not do what its
                 metadata say, the infos lack a key, or a frame is not stacked on those before it; the steps are not
                 stored, and `reset` must follow.
-            SchemaError: A value does not fit its field; the same.
+            SchemaError: An action or an extra does not fit its field; none was stepped. Or what they answer does not;
+                the steps are not stored, and `reset` must follow.
         """
         self._require_running()
-        recording.check_extras(extras, self._infos)
         recording.require_insert(self.buffer)
-        taken = copies.copied(spaces.tree_of(self.env.single_action_space, actions))
-        answer = self.env.step(actions)
-        observations, rewards, terminated, truncated, infos = answer
+        taken, extras = self._given.taken(actions, extras)
         self._is_whole = False
+        answer = self.env.step(actions)
+        observations, *numbers, infos = answer
+        rewards, terminated, truncated = map(np.asarray, numbers)
         is_step = self._is_running
         has_ended = np.logical_or(terminated, truncated)
-        autoreset.check(self._mode, is_step, rewards, has_ended, infos)
-        tree = copies.copied(spaces.tree_of(self.env.single_observation_space, observations))
-        following = tree
+        autoreset.check(self._mode, is_step, rewards if self._shows_rewards else None, has_ended, infos)
+        tree = recording.kept(self.env.single_observation_space, observations)
+        self._reused_arrays.check(tree)
+        following, is_final = tree, np.zeros_like(has_ended)
         if self._mode is autoreset.SAME_STEP and has_ended.any():
-            following = copies.copied(tree)
-            for row in has_ended.nonzero()[0].tolist():
-                last = vector_infos.final_observation(infos, row)
-                trees.put(following, row, spaces.tree_of(self.env.single_observation_space, last))
+            following, is_final = self._with_last(tree, has_ended, infos), has_ended
         self._check_frames(following, tree, is_step, has_ended)
-        is_final = has_ended if self._mode is autoreset.SAME_STEP else np.zeros_like(has_ended)
-        for extra, key in self._infos.items():
-            extras[extra] = vector_infos.column(infos, extra, key, is_step, is_final)
-        self._store(is_step, taken, rewards, following, terminated, truncated, extras)
+        if is_step.any():
+            for extra, key in self._infos.items():
+                extras[extra] = vector_infos.column(infos, extra, key, is_step, is_final)
+            self._store(is_step, taken, rewards, following, terminated, truncated, extras)
         self._observations = tree
-        self._totals.add(np.asarray(rewards, np.float64), is_step)
-        self._totals.ended(has_ended, np.asarray(terminated))
         # Whoever has ended is reset now by NEXT_STEP, was reset by SAME_STEP, or waits for it.
         self._is_running = np.ones_like(is_step) if self._mode is autoreset.SAME_STEP else ~has_ended
         self._is_whole = True
+        self._totals.add(np.asarray(rewards, np.float64), is_step)
+        self._totals.ended(has_ended, terminated)
         return answer
+
+    def _with_last(self, tree: Any, has_ended: Bools, infos: Mapping[str, Any]) -> Any:
+        """Answers observations [S, ...] with those that came last where an episode has ended, and a reset followed."""
+        following = copies.copied(tree)
+        for row in has_ended.nonzero()[0].tolist():
+            last = spaces.tree_of(self.env.single_observation_space, vector_infos.final_observation(infos, row))
+            self._reused_arrays.watch(row, last, trees.rows(tree, row))
+            trees.put(following, row, recording.kept(self.env.single_observation_space, last))
+        return following
 
     def _store(
         self,
@@ -358,12 +376,11 @@ class VectorRecorder(vector.VectorWrapper):
         observations, following = self._frames.newest(self._observations, 1), self._frames.newest(following, 1)
         if is_step.all():
             self.buffer.extend(observations, actions, rewards, following, terminated, truncated, **extras)
-        elif is_step.any():
+        else:
             rows = is_step.nonzero()[0]
             parts = (observations, actions, rewards, following, terminated, truncated)
             chosen = tuple(trees.rows(part, rows) for part in parts)
-            others: dict[str, Any] = {"streams": rows} | trees.rows(extras, rows)
-            self.buffer.extend(*chosen, **others)
+            self.buffer.extend(*chosen, streams=rows, **trees.rows(extras, rows))
 
     def _require_running(self) -> None:
         """Raises NotReadyError unless every environment may be stepped."""

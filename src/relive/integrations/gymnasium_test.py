@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 from gymnasium import spaces
 from gymnasium import vector
+from gymnasium.wrappers import vector as vector_wrappers
 import numpy as np
 import pytest
 
@@ -221,20 +222,122 @@ def test_a_step_before_a_reset_or_after_an_end_is_refused() -> None:
     assert len(buffer) == 1
 
 
+class Spoiled(Scripted):
+    """Rewards a text in its second step."""
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, *rest = super().step(action)
+        return observation, "much" if (self.episode, self.time) == (1, 1) else reward, *rest
+
+
 def test_what_cannot_be_stored_needs_a_reset_and_splices_nothing() -> None:
     buffer = ring()
-    env = relive_gymnasium.Recorder(Scripted(), buffer, infos={"speed": "speed"})
+    env = relive_gymnasium.Recorder(Spoiled(), buffer, infos={"speed": "speed"})
     env.reset()
     env.reset()
-    env.step(0, chosen=1)
-    with pytest.raises(errors.SchemaError, match="extra 'chosen' is missing"):
-        env.step(0)
+    with pytest.raises(errors.SchemaError, match="^reward must be "):
+        env.step(0, chosen=1)
     with pytest.raises(errors.NotReadyError):
         env.step(0, chosen=1)
     env.reset()
     env.step(0, chosen=1)
-    assert check_all(buffer) == [(0, 1, 0), (0, 2, 0)]
-    assert buffer.get_stats().truncated_episodes == 1
+    assert check_all(buffer) == [(0, 2, 0)]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "^extra 'chosen' is missing: the schema has extra 'chosen'$"),
+        ({"chosen": 1, "other": 2}, "^unknown extra 'other': the schema has extra 'chosen'$"),
+        ({"chosen": 0.5}, "^extras/chosen must fit int64, got 0.5"),
+        ({"chosen": 1, "action": 2.5}, "^action must fit int64, got 2.5"),
+        ({"chosen": 1, "stream": 0}, "^stream must not be given: a recorder knows where its steps go$"),
+        ({"chosen": 1, "streams": [0]}, "^streams must not be given: a recorder knows where its steps go$"),
+    ],
+)
+def test_what_is_given_is_checked_before_the_environment_is_stepped(given: Any, said: str) -> None:
+    buffer = ring()
+    env = relive_gymnasium.Recorder(Scripted(2), buffer, infos={"speed": "speed"})
+    env.reset()
+    env.step(0, chosen=1)
+    with pytest.raises((errors.SchemaError, errors.ArgumentError), match=said):
+        env.step(**{"action": 0, **given})
+    assert scripted_inside(env).time == 1
+    env.step(0, chosen=1)
+    assert check_all(buffer) == [(2, 0, 0), (2, 0, 1)]
+
+
+def test_an_extra_is_stored_as_it_was_given() -> None:
+    class Writing(Constant):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            given[...] = 7
+            return super().step(action)
+
+    given, buffer = np.array(1), relive.RingReplayBuffer(9)
+    env = relive_gymnasium.Recorder(Writing(), buffer)
+    env.reset()
+    env.step(0, note=given)
+    assert buffer.read([0]).extras["note"].tolist() == [1]
+
+
+class Tensor:
+    """An array of another library: it can become one of numpy's."""
+
+    def __init__(self, values: Any, device: str = "cpu") -> None:
+        self.values, self.device = np.asarray(values), device
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        if self.device != "cpu":
+            raise TypeError("can't convert device type tensor to numpy.\nUse Tensor.cpu()")
+        return self.values
+
+
+class Tensors(Scripted):
+    """Observes in one tensor, which it writes to."""
+
+    kept = Tensor(np.zeros(3, np.int64))
+
+    def observe(self) -> Any:
+        self.kept.values[...] = super().observe()
+        return self.kept
+
+
+def test_arrays_of_other_libraries_are_copied() -> None:
+    buffer = ring()
+    env = relive_gymnasium.Recorder(Tensors(4), buffer, infos={"speed": "speed"})
+    observation: Any
+    env.reset()
+    action = Tensor(3)
+    for _ in range(2):
+        observation, *_ = env.step(action, chosen=Tensor(4))
+        observation.values[...] = -1
+    assert check_all(buffer) == [(4, 0, 0), (4, 0, 1)]
+    with pytest.raises(
+        errors.ArgumentError, match="^a Tensor must become an array of numpy: can't convert .* Use Tens"
+    ):
+        env.step(Tensor(3, "gpu"), chosen=4)
+    assert scripted_inside(env).time == 2
+
+
+def test_an_environment_is_made_anew_without_its_recorder() -> None:
+    env = relive_gymnasium.Recorder(gymnasium.make("CartPole-v1"), relive.RingReplayBuffer(9))
+    assert type(gymnasium.make(env.spec)) is type(gymnasium.make("CartPole-v1"))
+
+
+def test_settings_of_a_recorder_are_checked_when_it_is_made() -> None:
+    wrong: Any = "x"
+    with pytest.raises(errors.ArgumentError, match="^stream must be below 1, the streams of the buffer, got 3$"):
+        relive_gymnasium.Recorder(Scripted(), ring(), stream=3)
+    with pytest.raises(
+        errors.ArgumentError, match="^infos must be for extras of the schema, which are chosen, speed, g"
+    ):
+        relive_gymnasium.Recorder(Scripted(), ring(), infos={"nope": "speed"})
+    with pytest.raises(errors.ArgumentTypeError, match="^on_episode must be callable or None, got 'x'$"):
+        relive_gymnasium.Recorder(Scripted(), ring(), on_episode=wrong)
+    with pytest.raises(
+        errors.ArgumentError, match="^buffer must have a stream for each of 2 environments, got streams=1"
+    ):
+        relive_gymnasium.VectorRecorder(scripted(2), relive.ThreadSafeReplayBuffer(ring()))
 
 
 def test_infos_are_looked_up_and_not_made_up() -> None:
@@ -309,13 +412,13 @@ def scripted(count: int, make: Callable[..., Any] = vector.SyncVectorEnv, **sett
     return make([functools.partial(Scripted, number) for number in range(count)], **settings)
 
 
-def drive(envs: Any, count: int) -> None:
+def drive(envs: Any, count: int, given: Callable[[Any], Any] = np.asarray) -> None:
     """Takes so many steps in all environments, and resets what has to be reset."""
     observations, _ = envs.reset(seed=0)
     for _ in range(count):
-        actions = observations.sum(axis=1) % 7
-        observations, _, terminated, truncated, _ = envs.step(actions, chosen=actions + 1)
-        ended = terminated | truncated
+        actions = np.asarray(observations).sum(axis=1) % 7
+        observations, _, terminated, truncated, _ = envs.step(given(actions), chosen=given(actions + 1))
+        ended = np.asarray(terminated) | np.asarray(truncated)
         if envs.metadata["autoreset_mode"] is vector.AutoresetMode.DISABLED and ended.any():
             observations, _ = envs.reset(options={"reset_mask": ended})
 
@@ -772,3 +875,212 @@ def test_frames_that_do_not_follow_are_refused() -> None:
         errors.ArgumentError, match=r"^observation_space must stack 3 frames along its first axis, got "
     ):
         relive_gymnasium.from_env(Frames(), frame_stack=3)
+
+
+# What goes wrong, and what others do.
+
+
+@pytest.mark.parametrize("chosen", [[1, 2, 3], 1, [1]])
+def test_extras_are_one_for_each_environment_also_where_few_are_stepped(chosen: Any) -> None:
+    buffer = ring(2)
+    envs = relive_gymnasium.VectorRecorder(scripted(2), buffer, infos={"speed": "speed"})
+    envs.reset()
+    envs.step(ACTIONS, chosen=ACTIONS + 1)
+    assert length_of(0, 0) == 1
+    with pytest.raises(errors.SchemaError, match=r"^extras/chosen must be of shape \(2,\), got "):
+        envs.step(ACTIONS, chosen=chosen)
+    with pytest.raises(errors.ArgumentError, match="^streams must not be given"):
+        envs.step(ACTIONS, chosen=ACTIONS + 1, streams=[1, 0])
+    envs.step(ACTIONS, chosen=ACTIONS + 1)
+    assert sorted(check_all(buffer)) == [(0, 0, 0), (1, 0, 0), (1, 0, 1)]
+
+
+class Failing(Scripted):
+    """Raises in its second reset, or in its third step, after it has moved."""
+
+    def __init__(self, fails: str) -> None:
+        super().__init__(4)
+        self.fails = fails
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        answer = super().reset(**options)
+        if self.fails == "reset" and self.episode == 1:
+            self.fails = ""
+            raise RuntimeError("no room")
+        return answer
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        answer = super().step(action)
+        if self.fails == "step" and self.time == 2:
+            self.fails = ""
+            raise RuntimeError("no step")
+        return answer
+
+
+@pytest.mark.parametrize("fails", ["reset", "step"])
+@pytest.mark.parametrize("is_vector", [False, True])
+def test_after_an_environment_has_raised_nothing_is_spliced(is_vector: bool, fails: str) -> None:
+    buffer = ring()
+    env: Any
+    if is_vector:
+        env = vector.SyncVectorEnv([functools.partial(Failing, fails)])
+        env = relive_gymnasium.VectorRecorder(env, buffer, infos={"speed": "speed"})
+        action, chosen = np.array([0]), np.array([1])
+    else:
+        env = relive_gymnasium.Recorder(Failing(fails), buffer, infos={"speed": "speed"})
+        action, chosen = np.array(0), np.array(1)
+    env.reset()
+    env.step(action, chosen=chosen)
+    with pytest.raises(RuntimeError, match="no "):
+        env.reset() if fails == "reset" else env.step(action, chosen=chosen)
+    with pytest.raises(errors.NotReadyError, match="call reset first$"):
+        env.step(action, chosen=chosen)
+    env.reset()
+    env.step(action, chosen=chosen)
+    assert [row[2] for row in check_all(buffer)] == [0, 0]
+    assert buffer.get_stats().truncated_episodes == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_side_by_side_too(mode: Any) -> None:
+    class AsTensors(vector.VectorWrapper):
+        def reset(self, **options: Any) -> Any:
+            observations, infos = self.env.reset(**options)
+            return Tensor(observations), infos
+
+        def step(self, actions: Any) -> Any:
+            *answers, infos = self.env.step(np.asarray(actions))
+            return *map(Tensor, answers), infos
+
+    buffer = ring(3)
+    envs = AsTensors(scripted(3, autoreset_mode=mode))
+    drive(relive_gymnasium.VectorRecorder(envs, buffer, infos={"speed": "speed"}), 20, given=Tensor)
+    assert len(check_all(buffer)) > 20
+
+
+def test_all_environments_may_end_at_once() -> None:
+    """P26; no info is there in the step that resets them all."""
+
+    class Limited(Constant):
+        time = 0
+
+        def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+            self.time = 0
+            return super().reset(**options)
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            self.time += 1
+            return 0, 1.0, False, self.time == 2, {"time": self.time}
+
+    buffer = relive.RingReplayBuffer(50, streams=2)
+    envs = relive_gymnasium.VectorRecorder(vector.SyncVectorEnv([Limited, Limited]), buffer, infos={"time": "time"})
+    envs.reset()
+    for _ in range(8):
+        envs.step(ACTIONS)
+    assert buffer.read(range(12)).extras["time"].tolist() == [1, 1, 2, 2] * 3
+    assert len(buffer) == 12
+
+
+def test_a_wrapper_may_change_rewards() -> None:
+    class Costly(vector.VectorWrapper):
+        def step(self, actions: Any) -> Any:
+            observations, rewards, *rest = self.env.step(actions)
+            return observations, rewards - 1.0, *rest
+
+    transform: Any = functools.partial(vector_wrappers.TransformReward, func=lambda reward: reward - 1.0)
+    for wrap in (Costly, transform):
+        buffer = relive.RingReplayBuffer(50, streams=2)
+        envs = relive_gymnasium.VectorRecorder(wrap(vector_wrappers.RecordEpisodeStatistics(scripted(2))), buffer)
+        envs.reset()
+        for _ in range(9):
+            envs.step(ACTIONS)
+        assert buffer.read([0, 1]).reward.tolist() == [0.0, 0.0]
+        assert len(buffer) < 18
+
+
+def test_one_array_for_all_observations_is_noticed_where_the_last_one_is_lost() -> None:
+    """P4."""
+    envs: Any = vector.SyncVectorEnv(
+        [functools.partial(Scripted, 1, reuse=True)] * 2, autoreset_mode=vector.AutoresetMode.SAME_STEP
+    )
+    recorder = relive_gymnasium.VectorRecorder(envs, relive.RingReplayBuffer(50, streams=2))
+    message = (
+        "^env must not write each observation of environment 0 into one array: with SAME_STEP the last one of an ep"
+    )
+    with pytest.raises(errors.ArgumentError, match=message):
+        drive(recorder, 20)
+
+
+class Nested(Constant):
+    """Tells where it is, in two infos within one; or less of it."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        infos: dict[int, Any] = {2: {"where": {"x": 1.0}}, 3: {"where": None}, 4: {"where": 5.0}}
+        return 0, 1.0, False, False, infos.get(int(action), {"where": {"x": float(action), "y": -1.0}})
+
+
+@pytest.mark.parametrize(
+    ("actions", "said"),
+    [
+        ([0, 2], "^infos must hold the same keys in 'where' of every environment$"),
+        ([0, 3], "^infos must hold the same keys in 'where' of every environment$"),
+        ([3, 3], r"^infos must hold 'where' of environment 0 for the extra 'where', got \['where'\]$"),
+        ([4, 4], "^unknown extra 'where': the schema has extra 'where/x', extra 'where/y'$"),
+    ],
+)
+def test_infos_of_infos_are_columns_too(actions: Any, said: str) -> None:
+    fields = {"where": {"x": relive.Field((), float), "y": relive.Field((), float)}}
+    buffer = relive.RingReplayBuffer(9, relive_gymnasium.from_env(Nested(), extras=fields), streams=2)
+    envs = relive_gymnasium.VectorRecorder(vector.SyncVectorEnv([Nested, Nested]), buffer, infos={"where": "where"})
+    envs.reset()
+    envs.step(np.array([0, 1]))
+    assert buffer.read([0, 1]).extras["where"]["x"].tolist() == [0.0, 1.0]
+    with pytest.raises((errors.ArgumentError, errors.SchemaError), match=said):
+        envs.step(np.array(actions))
+    assert len(buffer) == 2
+
+
+def test_a_reset_that_answers_what_came_last_is_no_lost_observation() -> None:
+    class Still(Scripted):
+        """Observes one array that never changes, then another."""
+
+        observations = np.zeros(3, np.int64), np.ones(3, np.int64)
+
+        def observe(self) -> Any:
+            return self.observations[self.episode > 2]
+
+    envs = vector.SyncVectorEnv([Still], autoreset_mode=vector.AutoresetMode.SAME_STEP)
+    drive(relive_gymnasium.VectorRecorder(envs, ring(), infos={"speed": "speed"}), 20)
+
+
+def test_infos_that_are_no_mapping_are_refused() -> None:
+    buffer = relive.RingReplayBuffer(50, streams=2)
+    envs = relive_gymnasium.VectorRecorder(vector_wrappers.DictInfoToList(scripted(2)), buffer)
+    envs.reset()
+    with pytest.raises(
+        errors.ArgumentError, match=r"^infos must be a mapping, got \[.*: record below the wrapper that m"
+    ):
+        envs.step(ACTIONS)
+
+
+def test_who_hears_of_episodes_may_raise() -> None:
+    heard: list[Any] = []
+
+    def listener(episode: recorded_episodes.RecordedEpisode) -> None:
+        heard.append((episode.stream, episode.length))
+        if len(heard) == 1:
+            raise RuntimeError("full")
+
+    class Two(Constant):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            return 0, 1.0, True, False, {}
+
+    buffer = relive.RingReplayBuffer(9, streams=2)
+    envs = relive_gymnasium.VectorRecorder(vector.SyncVectorEnv([Two, Two]), buffer, on_episode=listener)
+    envs.reset()
+    with pytest.raises(RuntimeError, match="full"):
+        envs.step(ACTIONS)
+    envs.step(ACTIONS)
+    envs.step(ACTIONS)
+    assert heard == [(0, 1), (0, 1), (1, 1)]
+    assert len(buffer) == 4

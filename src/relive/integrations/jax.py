@@ -50,7 +50,7 @@ def as_jax(batch: Any, *, device: "Device | None" = None) -> Any:
     """Answers a batch as arrays of JAX, by DLPack: on the CPU without a copy, where JAX can do without.
 
     Unless `jax_enable_x64` is set, JAX has 32 bits: float64 is rounded to float32, and integers of 64 bits become those
-    of 32, where all of them fit.
+    of 32, where all of them fit. What is finite stays so.
 
     Args:
         batch: What a buffer has drawn. It must not be written to any more: arrays of JAX never change.
@@ -58,8 +58,8 @@ def as_jax(batch: Any, *, device: "Device | None" = None) -> Any:
 
     Raises:
         ArgumentTypeError: It is no batch.
-        ArgumentError: A field is of a dtype that JAX does not have, such as text; or it has an integer that does not
-            fit in 32 bits.
+        ArgumentError: A field is of a dtype that JAX does not have, such as text; or it has a number that does not fit
+            in 32 bits.
 
     >>> import relive
     >>> from relive.integrations import jax as relive_jax
@@ -68,6 +68,7 @@ def as_jax(batch: Any, *, device: "Device | None" = None) -> Any:
     >>> relive_jax.as_jax(buffer.sample(4)).reward.shape
     (4,)
     """
+    arrays.check_batch(batch)
 
     def convert(path: str, array: arrays.Array) -> "jax.Array":
         return jax.device_put(_array(path, array), device)
@@ -80,13 +81,21 @@ def _array(path: str, array: arrays.Array) -> "jax.Array":
     if array.dtype.kind not in "biufc" or array.dtype.itemsize > 16 or (array.dtype.kind == "f" and array.itemsize > 8):
         raise errors.ArgumentError(f"{path} must be of a dtype that JAX has, got {array.dtype}")
     dtype = np.dtype(dtypes.canonicalize_dtype(array.dtype.newbyteorder("=")))
-    if dtype.kind in "iu" and dtype.itemsize < array.itemsize and array.size:
-        limits = np.iinfo(dtype)
-        if array.min() < limits.min or array.max() > limits.max:
-            raise errors.ArgumentError(
-                f"{path} must hold integers of {8 * dtype.itemsize} bits: set jax_enable_x64 for more"
-            )
-    return jax.numpy.from_dlpack(np.ascontiguousarray(array, dtype))
+    if dtype.itemsize < array.itemsize:
+        _check_narrow(path, array, dtype)
+    with np.errstate(over="ignore"):
+        cast = np.ascontiguousarray(array, dtype)
+    return jax.numpy.from_dlpack(cast if cast.flags.writeable else cast.copy())
+
+
+def _check_narrow(path: str, array: arrays.Array, dtype: "np.dtype[Any]") -> None:
+    """Raises ArgumentError if an integer does not fit a dtype, or a number that is finite would not stay so."""
+    limits: Any = np.iinfo(dtype) if dtype.kind in "iu" else np.finfo(dtype)
+    parts = (array.real, array.imag) if dtype.kind == "c" else (array,)
+    for part in parts:
+        if not ((part >= limits.min) & (part <= limits.max) | ~np.isfinite(part)).all():
+            rule = f"must fit the {8 * dtype.itemsize} bits of {dtype}"
+            raise errors.ArgumentError(f"{path} {rule}: set jax_enable_x64 for more")
 
 
 def _register(kind: Any) -> None:

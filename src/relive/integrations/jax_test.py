@@ -63,14 +63,44 @@ def test_every_field_is_the_array_of_its_array(make: Any, is_wide: bool) -> None
     assert len(there) == 16
 
 
-def test_an_integer_that_jax_would_cut_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (2**31, "32 bits of int32"),
+        (-(2**31) - 1, "32 bits of int32"),
+        (np.uint64(2**32), "32 bits of uint32"),
+        (1e39, "32 bits of float32"),
+        (-1e39, "32 bits of float32"),
+        (1e39j, "64 bits of complex64"),
+    ],
+)
+def test_a_number_that_jax_would_change_into_another_is_refused(number: Any, said: str) -> None:
     buffer = relive.RingReplayBuffer(9, seed=0)
-    buffer.add(0.0, 2**40, 1.0, 1.0)
-    message = "^action must hold integers of 32 bits: set jax_enable_x64 for more$"
-    with pytest.raises(errors.ArgumentError, match=message):
+    buffer.add(0.0, number, 1.0, 1.0)
+    with pytest.raises(errors.ArgumentError, match=f"^action must fit the {said}: set jax_enable_x64 for more$"):
         relive_jax.as_jax(buffer.sample(2))
     with jax.enable_x64(True):
-        assert relive_jax.as_jax(buffer.sample(2)).action.tolist() == [2**40] * 2
+        assert relive_jax.as_jax(buffer.sample(2)).action.tolist() == [number] * 2
+
+
+@pytest.mark.parametrize("number", [2**31 - 1, -(2**31), np.uint64(2**32 - 1), 3e38, np.inf, -np.inf, -0.0, 1e-50])
+def test_a_number_that_fits_or_is_infinite_is_taken(number: Any) -> None:
+    buffer = relive.RingReplayBuffer(9, seed=0)
+    buffer.add(0.0, number, 1.0, 1.0)
+    narrow = np.float32(number) if isinstance(number, float) else number
+    assert relive_jax.as_jax(buffer.sample(2)).action.tolist() == [narrow] * 2
+
+
+def test_a_batch_that_cannot_be_written_to_is_copied() -> None:
+    batch = transitions().sample(8)
+    batch.reward.flags.writeable = False
+    assert relive_jax.as_jax(batch).reward.tolist() == batch.reward.tolist()
+
+
+def test_a_batch_of_jax_is_none_of_a_buffer() -> None:
+    there: Any = relive_jax.as_jax(transitions().sample(8))
+    with pytest.raises(errors.ArgumentTypeError, match="^batch must be what a buffer has drawn, got TransitionArr"):
+        relive_jax.as_jax(there)
 
 
 @pytest.mark.parametrize("dtype", ["U3", "M8[s]", "g"])

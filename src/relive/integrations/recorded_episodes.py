@@ -7,6 +7,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from relive import checks
+from relive import errors
+
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -42,6 +45,8 @@ class Totals:
     """
 
     def __init__(self, streams: Ints, listener: Listener | None) -> None:
+        if listener is not None and not callable(listener):
+            raise errors.ArgumentTypeError(f"on_episode must be callable or None, got {checks.shown(listener)}")
         self._streams, self._listener = streams, listener
         self._lengths: Ints = np.zeros(len(streams), np.int64)
         self._rewards: Floats = np.zeros(len(streams))
@@ -53,11 +58,15 @@ class Totals:
 
     def ended(self, has_ended: Bools, terminated: Bools | None) -> None:
         """Hears where episodes have ended [S], and where they terminated [S]; None where they were abandoned."""
+        ended: list[RecordedEpisode] = []
         for place in has_ended.nonzero()[0].tolist():
+            end: End = "ABANDONED" if terminated is None else "TERMINATED" if terminated[place] else "TRUNCATED"
             length, total_reward = int(self._lengths[place]), float(self._rewards[place])
+            ended.append(
+                RecordedEpisode(stream=int(self._streams[place]), length=length, total_reward=total_reward, end=end)
+            )
             self._lengths[place], self._rewards[place] = 0, 0.0
-            if self._listener is not None and length:
-                end: End = "ABANDONED" if terminated is None else "TERMINATED" if terminated[place] else "TRUNCATED"
-                self._listener(
-                    RecordedEpisode(stream=int(self._streams[place]), length=length, total_reward=total_reward, end=end)
-                )
+        # A listener may raise; what it heard of, and what it did not, has ended all the same.
+        for episode in ended:
+            if self._listener is not None and episode.length:
+                self._listener(episode)

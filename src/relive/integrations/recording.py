@@ -1,6 +1,7 @@
-"""What both recorders share: the buffer they write to, frames out of stacks, and fields out of infos."""
+"""What both recorders share: the buffer, what comes with a step, frames out of stacks, and fields of infos."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+import contextlib
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -8,25 +9,51 @@ import numpy.typing as npt
 
 from relive import checks
 from relive import column_buffer
+from relive import copies
 from relive import errors
+from relive import schema as schema_lib
 from relive import threads
+from relive.integrations import spaces
 
 Array: TypeAlias = npt.NDArray[Any]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 Buffer: TypeAlias = "column_buffer.ColumnReplayBuffer[Any] | threads.ThreadSafeReplayBuffer[Any]"
 
 
-def checked_buffer(buffer: Any) -> Buffer:
+def checked_buffer(buffer: Any, infos: Mapping[str, str]) -> Buffer:
     """Answers the buffer, if it is one of columns that is called and not awaited.
 
     Raises:
         ArgumentTypeError: It is not.
+        ArgumentError: It has no such extra as one of the infos is for.
     """
     if not isinstance(buffer, column_buffer.ColumnReplayBuffer | threads.ThreadSafeReplayBuffer):
         raise errors.ArgumentTypeError(
             f"buffer must be a ColumnReplayBuffer or a ThreadSafeReplayBuffer, got {checks.shown(buffer)}"
         )
+    with _inside(buffer) as columns:
+        schema = columns.schema
+    for extra in infos:
+        if schema is not None and extra not in schema.extras:
+            known = ", ".join(schema.extras) or "none"
+            raise errors.ArgumentError(f"infos must be for extras of the schema, which are {known}, got {extra!r}")
     return buffer
+
+
+def num_streams(buffer: Buffer) -> int:
+    """Answers how many streams a buffer has."""
+    with _inside(buffer) as columns:
+        return columns.streams
+
+
+@contextlib.contextmanager
+def _inside(buffer: Buffer) -> "Iterator[column_buffer.ColumnReplayBuffer[Any]]":
+    """Gives the buffer itself, or the one in a shell while no other thread is at it."""
+    if isinstance(buffer, column_buffer.ColumnReplayBuffer):
+        yield buffer
+    else:
+        with buffer.locked() as columns:
+            yield columns
 
 
 def require_insert(buffer: Buffer) -> None:
@@ -36,6 +63,77 @@ def require_insert(buffer: Buffer) -> None:
     """
     if isinstance(buffer, column_buffer.ColumnReplayBuffer) and not buffer.can_insert():
         raise errors.NotReadyError(f"step held back by {buffer.limiter!r}: draw samples first")
+
+
+# What an environment answers, and what it is given.
+
+
+def kept(space: spaces.Space, value: Any) -> Any:
+    """Answers a value of a space, or a batch of them, as a tree of copies; arrays of other libraries become numpy's.
+
+    Raises:
+        ArgumentError: One of those is on another device, or belongs to a graph of gradients.
+    """
+    return _kept(spaces.tree_of(space, value))
+
+
+def _kept(tree: Any) -> Any:
+    if isinstance(tree, Mapping):
+        return {key: _kept(part) for key, part in tree.items()}
+    if isinstance(tree, np.ndarray) or not hasattr(tree, "__array__"):
+        return copies.copied(tree)
+    try:
+        return np.asarray(tree).copy()
+    except (TypeError, RuntimeError) as error:
+        said = " ".join(str(error).split())
+        raise errors.ArgumentError(f"a {type(tree).__name__} must become an array of numpy: {said}") from error
+
+
+class Given:
+    """What whoever steps the environments gives: it is copied, and checked before the environments are stepped.
+
+    Args:
+        buffer: Where the steps go.
+        space: Of one action.
+        infos: Which extras are found in infos, by key.
+        lead: The axes that lead: none, or one of all environments.
+    """
+
+    def __init__(self, buffer: Buffer, space: spaces.Space, infos: Mapping[str, str], lead: tuple[int, ...]) -> None:
+        self._buffer, self._space, self._infos, self._lead = buffer, space, infos, lead
+        self._schema: schema_lib.Schema | None = None
+        self._zeros = np.zeros(lead)
+
+    def taken(self, action: Any, extras: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Answers copies of an action, as a tree, and of extras.
+
+        Raises:
+            ArgumentError: An extra is given that infos hold, or a stream.
+            SchemaError: A value does not fit its field, or an extra is missing or unknown; if there is a schema.
+        """
+        for extra in extras:
+            if extra in self._infos:
+                raise errors.ArgumentError(
+                    f"extra {extra!r} must not be given: infos finds it under {self._infos[extra]!r}"
+                )
+            if extra in ("stream", "streams"):
+                raise errors.ArgumentError(f"{extra} must not be given: a recorder knows where its steps go")
+        action, extras = kept(self._space, action), {name: _kept(value) for name, value in extras.items()}
+        schema = self._of_the_caller()
+        if schema is not None:
+            schema.rows(self._zeros, action, self._zeros, extras, self._lead)
+        return action, extras
+
+    def _of_the_caller(self) -> schema_lib.Schema | None:
+        """Answers the schema of what is given; None as long as the buffer has none."""
+        if self._schema is None:
+            with _inside(self._buffer) as columns:
+                whole = columns.schema
+            if whole is not None:
+                unused = schema_lib.Field((), np.float64)
+                extras = {name: fields for name, fields in whole.extras.items() if name not in self._infos}
+                self._schema = schema_lib.Schema(unused, whole.action, reward=unused, extras=extras)
+        return self._schema
 
 
 # Infos.
@@ -52,13 +150,6 @@ def checked_infos(infos: Any) -> dict[str, str]:
     if not isinstance(infos, Mapping) or not all(type(text) is str for pair in infos.items() for text in pair):
         raise errors.ArgumentTypeError(f"infos must be keys of the info by extra, got {checks.shown(infos)}")
     return dict(infos)
-
-
-def check_extras(extras: Mapping[str, Any], infos: Mapping[str, str]) -> None:
-    """Raises ArgumentError if an extra is given that is to be found in the info."""
-    for extra in extras:
-        if extra in infos:
-            raise errors.ArgumentError(f"extra {extra!r} must not be given: infos finds it under {infos[extra]!r}")
 
 
 def found(info: Mapping[str, Any], extra: str, key: str) -> Any:
@@ -88,11 +179,8 @@ class Frames:
 
     def __init__(self, buffer: Buffer, frame_stack: int) -> None:
         self._number = checks.integer_of_at_least_one("frame_stack", frame_stack)
-        if isinstance(buffer, threads.ThreadSafeReplayBuffer):
-            with buffer.locked() as inside:
-                window = inside.window
-        else:
-            window = buffer.window
+        with _inside(buffer) as columns:
+            window = columns.window
         of_buffer = getattr(window, "frame_stack", None)
         if self._number > 1 and of_buffer not in (None, self._number):
             raise errors.ArgumentError(f"frame_stack must be {of_buffer}, as that of the buffer, got {self._number}")

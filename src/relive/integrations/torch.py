@@ -6,6 +6,7 @@ loader = torch.utils.data.DataLoader(ReplayDataset(buffer, 256), batch_size=None
 """
 
 from collections.abc import Iterator
+import inspect
 from typing import Any, Self, TypeAlias, overload
 
 import numpy as np
@@ -64,7 +65,8 @@ def as_tensors(batch: batches.SequenceBatch) -> SequenceTensors: ...
 def as_tensors(batch: Any) -> Any:
     """Answers a batch as tensors on the CPU, in the memory of its arrays: who changes one changes the other.
 
-    An array whose dtype is not in the byte order of the machine, or whose rows lie at odd places, is copied.
+    An array whose dtype is not in the byte order of the machine, whose rows lie at odd places or backwards, or that is
+    read-only, is copied.
 
     Raises:
         ArgumentTypeError: It is no batch.
@@ -77,6 +79,7 @@ def as_tensors(batch: Any) -> Any:
     >>> relive_torch.as_tensors(buffer.sample(4)).reward.shape
     torch.Size([4])
     """
+    arrays.check_batch(batch)
     kind = SequenceTensors if isinstance(batch, batches.SequenceBatch) else TransitionTensors
     return kind(**arrays.converted(batch, _tensor))
 
@@ -84,7 +87,7 @@ def as_tensors(batch: Any) -> Any:
 def _tensor(path: str, array: arrays.Array) -> "torch.Tensor":
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    if any(stride % array.itemsize for stride in array.strides):
+    if not array.flags.writeable or any(stride < 0 or stride % array.itemsize for stride in array.strides):
         array = array.copy()
     try:
         return torch.from_numpy(array)
@@ -96,8 +99,10 @@ class ReplayDataset(data.IterableDataset[Any]):
     """Batches of tensors for a DataLoader: pass it with `batch_size=None`, since each item is a whole batch.
 
     Without workers it draws from the buffer itself, as `sample` does, and hears of all that is added. A worker has the
-    buffer as it was when the iterator was made, and draws with a generator of its own, seeded from that of torch
-    (`torch.manual_seed`, or the loader's `generator=`) and the worker's number: no two draw the same, and two runs do.
+    buffer as it was when the worker was made: at the beginning of a pass, or with `persistent_workers` of the first
+    one. It draws with a generator of its own, seeded from that of torch (`torch.manual_seed`, or the loader's
+    `generator=`), the worker's number and, where the worker stays, that of the pass: no two workers or passes draw the
+    same, and two runs do.
 
     Args:
         buffer: Where to draw.
@@ -107,6 +112,7 @@ class ReplayDataset(data.IterableDataset[Any]):
 
     Raises:
         ArgumentError: An argument breaks its rule.
+        TypeError: `sample` takes no such option.
     """
 
     def __init__(
@@ -122,15 +128,29 @@ class ReplayDataset(data.IterableDataset[Any]):
         self._buffer = buffer
         self._batch_size = checks.integer_of_at_least_one("batch_size", batch_size)
         self._num_batches = None if num_batches is None else checks.integer_of_at_least_one("num_batches", num_batches)
+        inspect.signature(buffer.sample).bind(batch_size, **options)
         self._options = options
+        self._num_passes = 0
+
+    def __len__(self) -> int:
+        """Answers how many batches a pass has, of all workers together.
+
+        Raises:
+            TypeError: It has no end.
+        """
+        if self._num_batches is None:
+            raise TypeError("a ReplayDataset without num_batches has no length")
+        return self._num_batches
 
     def __iter__(self) -> Iterator[Any]:
         worker = data.get_worker_info()
         number, count = (0, 1) if worker is None else (worker.id, worker.num_workers)
         if worker is not None:
-            # The seed is that of the loader's generator and the worker's number, which torch has added.
+            # The seed is that of the loader's generator and the worker's number, which torch has added; it stays where
+            # the worker does.
             bits = self._buffer.rng.bit_generator
-            bits.state = type(bits)(np.random.SeedSequence(worker.seed)).state
+            bits.state = type(bits)(np.random.SeedSequence((worker.seed, self._num_passes))).state
+            self._num_passes += 1
         drawn = number
         while self._num_batches is None or drawn < self._num_batches:
             yield as_tensors(self._buffer.sample(self._batch_size, **self._options))

@@ -1,3 +1,4 @@
+import types
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,22 @@ def test_the_other_byte_order_and_odd_places_are_copied() -> None:
     assert relive_torch._tensor("odd", odd).tolist() == [0, 0, 0, 0]
 
 
+def test_what_lies_backwards_or_cannot_be_written_to_is_copied() -> None:
+    batch = transitions().sample(8)
+    batch.reward = batch.reward[::-1]
+    batch.weights.flags.writeable = False
+    there = relive_torch.as_tensors(batch)
+    assert there.reward.tolist() == batch.reward.tolist()
+    there.weights[0] = 7.0
+    assert batch.weights[0] == 1.0
+
+
+def test_a_batch_of_tensors_is_none_of_a_buffer() -> None:
+    there: Any = relive_torch.as_tensors(transitions().sample(8))
+    with pytest.raises(errors.ArgumentTypeError, match="^batch must be what a buffer has drawn, got TransitionTen"):
+        relive_torch.as_tensors(there)
+
+
 def test_what_tensors_cannot_hold_is_refused_by_name() -> None:
     schema = relive.Schema(relive.Field((), float), relive.Field((), int), extras={"word": relive.Field((), "U3")})
     buffer = relive.RingReplayBuffer(9, schema, seed=0)
@@ -140,6 +157,30 @@ def test_it_goes_on_for_ever_and_hears_of_what_is_added() -> None:
 
 
 @FORKS
+@pytest.mark.parametrize("stays", [False, True])
+def test_no_two_passes_draw_the_same_and_two_runs_do(stays: bool) -> None:
+    runs = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        dataset = relive_torch.ReplayDataset(transitions(), 8, num_batches=6)
+        passes = data.DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=stays)
+        runs.append([[batch.keys.tolist() for batch in passes] for _ in range(3)])
+    assert runs[0] == runs[1]
+    assert len({tuple(keys) for each in runs[0] for keys in each}) == 18
+
+
+def test_a_length_is_said_where_there_is_one() -> None:
+    assert len(loader(relive_torch.ReplayDataset(transitions(), 8, num_batches=7))) == 7
+    with pytest.raises(TypeError, match="without num_batches has no length"):
+        len(relive_torch.ReplayDataset(transitions(), 8))
+
+
+def test_an_option_that_sample_does_not_take_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'n_setp'"):
+        relive_torch.ReplayDataset(transitions(), 8, n_setp=3)
+
+
+@FORKS
 def test_no_two_workers_draw_the_same_and_two_runs_do() -> None:
     runs = []
     for seed in (0, 0, 1):
@@ -164,3 +205,30 @@ def test_wrong_arguments_are_refused() -> None:
     for settings in ({"batch_size": 0}, {"batch_size": 8, "num_batches": 0}):
         with pytest.raises(errors.ArgumentError, match="must be at least 1, got 0$"):
             relive_torch.ReplayDataset(transitions(), **settings)
+
+
+def test_a_worker_seeds_its_generator_by_its_number_and_its_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, as in one of a worker that stays."""
+    monkeypatch.setattr(data, "get_worker_info", lambda: types.SimpleNamespace(id=1, num_workers=3, seed=11))
+    dataset = relive_torch.ReplayDataset(transitions(), 8, num_batches=6)
+    passes = [[batch.keys.tolist() for batch in dataset] for _ in range(2)]
+    for number, drawn in enumerate(passes):
+        twin = transitions()
+        twin.rng.bit_generator.state = np.random.PCG64(np.random.SeedSequence((11, number))).state
+        assert drawn == [twin.sample(8).keys.tolist() for _ in range(2)]
+
+
+@pytest.mark.parametrize("make", [transitions, sequences])
+def test_every_tensor_is_pinned(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU alone has nothing to pin for."""
+    pinned: list[int] = []
+
+    def pin_memory(tensor: Any) -> Any:
+        pinned.append(id(tensor))
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
+    batch = relive_torch.as_tensors(make().sample(4))
+    there = batch.pin_memory()
+    assert sorted(pinned) == sorted(id(tensor) for tensor in leaves(there).values())
+    assert there.keys is batch.keys

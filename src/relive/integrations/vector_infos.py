@@ -37,32 +37,47 @@ def final_observation(infos: Mapping[str, Any], row: int) -> Any:
     return last
 
 
-def column(infos: Mapping[str, Any], extra: str, key: str, is_step: Bools, is_final: Bools) -> Array:
+def column(infos: Mapping[str, Any], extra: str, key: str, is_step: Bools, is_final: Bools) -> Any:
     """Answers what infos hold under a key, of the step of each environment [S, ...]; anything where there was none.
 
     Args:
         infos: The infos of a step.
         extra: What it is for.
         key: Where to look.
-        is_step: Where there was a step [S].
+        is_step: Where there was a step [S], which is somewhere.
         is_final: Where the environment was reset after it, so that what is of the step is in "final_info" [S].
 
     Raises:
         ArgumentError: There is nothing for one of the steps.
     """
     finals = infos.get(_FINAL_INFO, {})
-    values: list[Any] = []
-    for row in range(len(is_step)):
+    values: dict[int, Any] = {}
+    for row in is_step.nonzero()[0].tolist():
         source = finals if is_final[row] else infos
-        is_there = key in source and _holds(source, key, row)
-        if is_step[row] and not is_there:
-            there = checks.shown([name for name in source if not name.startswith("_")])
+        value = _row(source[key], row) if key in source and _holds(source, key, row) else None
+        if value is None:
+            there = checks.shown(list(filter(_is_shown, source)))
             raise errors.ArgumentError(
                 f"infos must hold {key!r} of environment {row} for the extra {extra!r}, got {there}"
             )
-        values.append(_row(source[key], row) if is_there else None)
-    known = next(value for value in values if value is not None)
-    return np.stack([np.asarray(known if value is None else value) for value in values])
+        values[row] = value
+    known = next(iter(values.values()))
+    return _stacked(key, [values.get(row, known) for row in range(len(is_step))])
+
+
+def _stacked(name: str, values: list[Any]) -> Any:
+    """Answers a tree of columns of one of rows each."""
+    if not any(isinstance(value, Mapping) for value in values):
+        return np.stack([np.asarray(value) for value in values])
+    keys = [set(value) if isinstance(value, Mapping) else set() for value in values]
+    if any(each != keys[0] for each in keys):
+        raise errors.ArgumentError(f"infos must hold the same keys in {name!r} of every environment")
+    return {key: _stacked(f"{name}/{key}", [value[key] for value in values]) for key in sorted(keys[0])}
+
+
+def _is_shown(key: Any) -> bool:
+    """Answers whether a key is that of a value, and not of where one holds, or of what Gymnasium could not merge."""
+    return isinstance(key, str) and not key.startswith("_")
 
 
 def _holds(infos: Mapping[str, Any], key: str, row: int) -> bool:
@@ -73,5 +88,6 @@ def _holds(infos: Mapping[str, Any], key: str, row: int) -> bool:
 def _row(value: Any, row: int) -> Any:
     """Answers what is of one environment, of an array or of arrays by name."""
     if isinstance(value, Mapping):
-        return {key: _row(part, row) for key, part in value.items() if not key.startswith("_")}
+        there = (key for key in value if _is_shown(key) and _holds(value, key, row))
+        return {key: _row(value[key], row) for key in there}
     return value[row]
