@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import draw_limit
+from relive import drawn_rows
 from relive import eligibility
 from relive import errors
 from relive import later
@@ -61,6 +62,7 @@ class Anchors:
         self._older = window.num_older
         self._has_draw_limit = max_times_sampled is not None
         self.eligibility = eligibility.Eligibility(timeline.capacity)
+        self.drawn = drawn_rows.DrawnRows(timeline.capacity)
         self.sampler = sampler
         sampler.attach(self.eligibility)
 
@@ -180,6 +182,11 @@ class Anchors:
 
     # Drawing.
 
+    def num_never_drawn(self) -> int:
+        """Answers how many of the eligible anchors no draw has had. O(capacity)."""
+        self.drawn.settle(self._timeline.next_key)
+        return self.drawn.num_missing(self.eligibility.mask())
+
     def can_draw(self, size: int) -> bool:
         """Answers whether `draw` would answer that many. O(capacity) with max_times_sampled."""
         return len(self) > 0 and self._draw_limit.can_draw(self.sampler, size)
@@ -192,7 +199,9 @@ class Anchors:
         """
         if not len(self):
             raise errors.NotReadyError(f"sample has nothing to draw: {self._shortfall()}")
-        return self._draw_limit.draw(self.sampler, size, rng)
+        draw, importance = self._draw_limit.draw(self.sampler, size, rng)
+        self.drawn.note(draw.slots, self._timeline.next_key)
+        return draw, importance
 
     def _shortfall(self) -> str:
         """Answers why no anchor is eligible."""
@@ -209,10 +218,11 @@ class Anchors:
 
         That a window can be read is not kept: it follows from the rows.
         """
+        self.drawn.settle(self._timeline.next_key)
         arrays: dict[str, npt.NDArray[Any]] = {"barred": self.eligibility.has(eligibility.BARRED, slots)}
         times = self.times_sampled(slots)
-        if times is not None:
-            arrays["times_sampled"] = times
+        arrays |= {"drawn": self.drawn.has(slots)} if times is None else {"times_sampled": times}
+        arrays |= self.drawn.last()
         sampler = self.sampler.state(slots)
         arrays |= {f"sampler/{name}": array for name, array in sampler.pop("arrays").items()}
         return {"num_spent": self.num_spent, "sampler": sampler, "arrays": arrays}
@@ -223,6 +233,9 @@ class Anchors:
         given.booleans("barred", rows)
         if self._draw_limit.most is not None:
             given.integers("times_sampled", rows, 0, self._draw_limit.most)
+        elif _knows_draws(given):
+            given.booleans("drawn", rows)
+        _last_draws(given)
         self.sampler.check_state(given.part("sampler"), rows)
 
     @property
@@ -247,6 +260,9 @@ class Anchors:
         if self._draw_limit.most is not None:
             times = given.integers("times_sampled", len(slots), 0, self._draw_limit.most)
             facts[times == self._draw_limit.most] |= eligibility.SPENT
+        elif _knows_draws(given):
+            times = given.booleans("drawn", len(slots)).astype(np.int64)
+        self.drawn.restore(slots[times > 0], self._timeline.next_key, *_last_draws(given))
         self._draw_limit.restore(slots, times, given.integer("num_spent"))
         self.eligibility.restore(slots, facts)
         self.sampler.restore(given.part("sampler"), slots)
@@ -260,4 +276,20 @@ class Anchors:
             raise errors.CorruptionError("the anchors that count as readable are not those that can be read")
         self.eligibility.check()
         self._draw_limit.check(self.eligibility)
+        self.drawn.settle(self._timeline.next_key)
+        times = self.times_sampled(alive)
+        if times is not None and self.drawn.has(alive[times == 0]).any():
+            raise errors.CorruptionError("a row counts as drawn, and no draw of it is counted")
         self.sampler.check()
+
+
+def _knows_draws(given: states.Given) -> bool:
+    """Answers whether a state was taken since draws are kept: all arrays about them are there then, and else none."""
+    return any(given.has_array(name) for name in ("drawn", "draw_key", "draw_age"))
+
+
+def _last_draws(given: states.Given) -> tuple[Ints, Ints]:
+    """Answers keys and ages of the last draws."""
+    if not _knows_draws(given):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    return drawn_rows.checked_last(given, given.integer("next_key"))

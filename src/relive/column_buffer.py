@@ -22,7 +22,6 @@ from relive import anchors
 from relive import batches
 from relive import checks
 from relive import column_stats
-from relive import episode_table
 from relive import errors
 from relive import history as history_lib
 from relive import later
@@ -437,7 +436,7 @@ class ColumnReplayBuffer(persistence.Journaled, Generic[Batch]):
     ) -> prefetch_lib.Batches[Batch]:
         """Answers an iterator of what `_sample` answers."""
         batch_size = self._limited.checked_batch_size(batch_size)
-        self.sampler.weights(np.zeros(0), beta)  # Refuses a wrong beta at once.
+        self.sampler.check_beta(beta)
 
         def draw() -> Callable[[], Batch]:
             gather = self._drawn(window, batch_size, beta)
@@ -450,7 +449,7 @@ class ColumnReplayBuffer(persistence.Journaled, Generic[Batch]):
     def _drawn(self, window: windows.Window[Batch], batch_size: int, beta: float | None) -> Callable[[], Batch]:
         """Draws batch_size anchors, and answers what gathers their windows; no step may be written before it has."""
         batch_size = self._limited.checked_batch_size(batch_size)
-        self.sampler.weights(np.zeros(0), beta)  # Refuses a wrong beta before anything is drawn.
+        self.sampler.check_beta(beta)
         (slots, probabilities), importance = self._draw(batch_size)
         weights = self.sampler.weights(importance, beta)
         self.sampler.drawn()
@@ -623,24 +622,11 @@ class ColumnReplayBuffer(persistence.Journaled, Generic[Batch]):
     # Everything else.
 
     def get_stats(self) -> column_stats.ColumnBufferStats:
-        """Answers what is stored and what has happened so far. O(episodes)."""
-        episodes = self._history.timeline.episodes
-        ends = np.bincount(episodes.end[episodes.handles()], minlength=3).tolist()
-        return column_stats.ColumnBufferStats(
-            size=len(self),
-            capacity=self.capacity,
-            num_eligible=self.num_eligible,
-            open_episodes=ends[episode_table.OPEN],
-            terminated_episodes=ends[episode_table.TERMINATED],
-            truncated_episodes=ends[episode_table.TRUNCATED],
-            appended=self._counters.inserted,
-            sampled=self._counters.sampled,
-            evicted=self._history.timeline.num_evicted,
-            spliced_episodes=self._counters.spliced_episodes,
-            stale_keys=self._counters.stale_keys,
-            spent=self._anchors.num_spent,
-            nbytes=self._history.nbytes,
-        )
+        """Answers what is stored, what is drawn, and what has happened so far. O(capacity), and no row is read.
+
+        But for the extra `policy_version`, if there is one: of the oldest and the newest row, and those drawn lately.
+        """
+        return column_stats.of(self._history, self._anchors, self._counters)
 
     @overload
     def explain(self, key: SupportsIndex, /) -> "explain_lib.RowOrigin": ...

@@ -408,13 +408,19 @@ def test_stats_say_what_is_there_and_what_happened() -> None:
         open_episodes=1,
         terminated_episodes=1,
         truncated_episodes=1,
+        nbytes=stats.nbytes,
+        never_drawn=4,
+        effective_sample_size=4.0,
+        mean_drawn_age=None,
+        policy_lag=None,
+        max_policy_lag=None,
         appended=5,
         sampled=0,
         evicted=0,
+        cleared=0,
         spliced_episodes=0,
         stale_keys=0,
         spent=0,
-        nbytes=stats.nbytes,
     )
     assert stats.nbytes >= 8 * 3 * 8
     buffer.add_episode(np.zeros(8), np.zeros(7, int), np.zeros(7), terminated=False, stream=1)

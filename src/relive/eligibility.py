@@ -50,7 +50,11 @@ class Eligibility(derived.Derived):
 
     def slots(self) -> Ints:
         """Answers where the eligible anchors are, in ascending order."""
-        return np.flatnonzero(self._facts == READABLE)
+        return np.flatnonzero(self.mask())
+
+    def mask(self) -> Bools:
+        """Answers of each slot whether its anchor is eligible [capacity]."""
+        return np.equal(self._facts, READABLE)
 
     def set(self, fact: int, slots: Ints) -> tuple[Ints, Ints]:
         """Says that a fact holds of `slots`, which are distinct; answers what became eligible and what ceased to be."""

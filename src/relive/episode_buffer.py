@@ -411,7 +411,7 @@ class EpisodeReplayBuffer(persistence.Journaled, Generic[Obs, Act]):
         self._gate.close()
 
     def get_stats(self) -> episode_stats.EpisodeBufferStats:
-        """Answers what is stored and what has happened so far. O(open episodes)."""
+        """Answers what is stored, what is drawn, and what has happened so far. O(open episodes)."""
         return self._store.stats()
 
     def explain(self, sample: n_step.ReplaySample[Obs, Act]) -> "explain_lib.SampleOrigin":
@@ -493,7 +493,7 @@ class EpisodeReplayBuffer(persistence.Journaled, Generic[Obs, Act]):
         if getattr(self._draw, "__func__", None) is not EpisodeReplayBuffer._draw:
             draws = self._store.checked_draws(draws, batch_size)
         samples = n_step.read(draws, n, gamma)
-        self._store.sampled += batch_size
+        self._store.note(draws)
         self._gate.wake()
         return samples
 

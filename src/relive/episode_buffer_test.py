@@ -549,8 +549,12 @@ def test_statistics_count_what_is_stored_and_what_happened() -> None:
         evicted_transitions=0,
         overflow_transitions=0,
         open_ages={},
+        waiting_steps=1,
+        never_drawn=stats.never_drawn,
         appended=8,
         sampled=7,
+        aborted_steps=0,
+        cleared_steps=0,
     )
     assert set(stats.open_ages) == {opened}
     add_steps(buffer, opened, 2, first=2)
@@ -645,3 +649,26 @@ def test_a_buffer_says_what_it_is() -> None:
     buffer = Buffer(max_transitions=7)
     add_episode(buffer, 2)
     assert repr(buffer) == "<EpisodeReplayBuffer of 2 transitions, max_transitions=7, max_episodes=None>"
+
+
+def test_statistics_say_which_share_of_the_episodes_was_never_drawn_and_what_became_of_the_steps() -> None:
+    buffer = Buffer(max_transitions=10, seed=0)
+    empty = buffer.get_stats()
+    assert (empty.never_drawn_share, empty.mean_draws, empty.oldest_open_age) == (0.0, 0.0, 0.0)
+    for _ in range(4):
+        add_episode(buffer, 2)
+    drawn = {sample.episode_id for sample in buffer.sample_n_step_nowait(3, 1, 0.9)}
+    stats = buffer.get_stats()
+    assert (stats.never_drawn, stats.never_drawn_share) == (4 - len(drawn), 1 - len(drawn) / 4)
+    assert stats.mean_draws == 3 / 8
+    add_steps(buffer, buffer.start_episode_nowait("a"), 5)
+    aborted = buffer.start_episode_nowait("a")
+    add_steps(buffer, aborted, 1)
+    buffer._abort(aborted)
+    stats = buffer.get_stats()
+    assert stats.waiting_steps == 1
+    assert stats.dropped == {"evicted": 2, "aborted": 1, "cleared": 0}
+    assert stats.oldest_open_age == max(stats.open_ages.values()) > 0
+    buffer.clear()
+    assert buffer.get_stats().dropped == {"evicted": 2, "aborted": 1, "cleared": 11}
+    assert buffer.get_stats().never_drawn_share == 0.0

@@ -87,6 +87,7 @@ def taken(store: Store, codec: codecs.Codec) -> states.State:
             "episode_has_final": np.array([len(e.observations) > len(e.actions) for e in episodes], np.bool_),
             "episode_start_time": np.array([episode.start_time for episode in episodes], np.float64),
             "open_age": np.array([ages[episode_id] for episode_id in store.open], np.float64),
+            "episode_drawn": np.array([store.was_drawn(episode) for episode in episodes], np.bool_),
             "finished": np.array([places[episode.episode_id] for episode in store.finished], np.int64),
             "growing": np.array([places[episode.episode_id] for episode in store.growing()], np.int64),
             "rewards": np.fromiter(rewards, np.float64),
@@ -122,6 +123,15 @@ def made(given: states.Given, codec: codecs.Codec, store: Store) -> Store:
     ages = given.array("open_age", np.float64, (int(is_open.sum()),))
     if not (np.isfinite(ages) & (ages >= 0)).all():
         raise errors.CheckpointError("array open_age must hold finite numbers of at least 0")
+    drawn = np.zeros(len(episodes), np.bool_)
+    counts = {name: counters.integer(name) for name in _COUNTS}
+    if given.has_array("episode_drawn") or counters.has("aborted_steps"):
+        drawn = given.booleans("episode_drawn", len(episodes))
+        counts["aborted_steps"] = counters.integer("aborted_steps")
+    else:  # It was saved before these were kept; of the aborted steps, those are known that are still there.
+        counts["aborted_steps"] = sum(
+            each.status == "ABORTED" and 0 < len(each.actions) == len(each.observations) for each in episodes
+        )
     now = time.monotonic()
     answer: Store = episode_store.EpisodeStore(store.max_transitions, store.max_episodes)
     answer.fill(
@@ -129,7 +139,8 @@ def made(given: states.Given, codec: codecs.Codec, store: Store) -> Store:
         [episodes[place] for place in finished.tolist()],
         [episodes[place] for place in growing.tolist()],
         [now - age for age in ages.tolist()],
-        {name: counters.integer(name) for name in _COUNTS},
+        [episodes[place] for place in np.flatnonzero(drawn).tolist()],
+        counts,
     )
     return answer
 

@@ -9,7 +9,7 @@ one is never evicted under its writer, and one that has just ended stays until t
 """
 
 import collections
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import itertools
 import math
 import operator
@@ -42,6 +42,7 @@ class EpisodeStore(Generic[Obs, Act]):
         self.sampled = 0
         self._evicted_episodes = 0
         self._evicted_transitions = 0
+        self._aborted_steps = 0
         self.evicted: Callable[[episode_lib.Episode[Obs, Act]], None] | None = None
         """Hears of each episode that goes to make room, if somebody is there."""
         self.clear()
@@ -55,6 +56,7 @@ class EpisodeStore(Generic[Obs, Act]):
         self._started: dict[str, float] = {}
         self._statuses: collections.Counter[episode_lib.EpisodeStatus] = collections.Counter()
         self._agents: collections.Counter[str] = collections.Counter()
+        self._drawn: set[episode_lib.Episode[Obs, Act]] = set()
 
     def __len__(self) -> int:
         """Answers how many complete transitions are stored."""
@@ -113,6 +115,7 @@ class EpisodeStore(Generic[Obs, Act]):
         """Ends an open episode as ABORTED where nobody knows what followed its last step."""
         episode = self[episode_id]
         episode.abort()
+        self._aborted_steps += bool(episode.actions)
         self._finish(episode)
 
     def draw(self, size: int, rng: np.random.Generator) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
@@ -154,6 +157,15 @@ class EpisodeStore(Generic[Obs, Act]):
                 )
         return pairs
 
+    def note(self, draws: Sequence[tuple[episode_lib.Episode[Obs, Act], int]]) -> None:
+        """Hears that samples of those stored episodes were drawn just now."""
+        self.sampled += len(draws)
+        self._drawn.update([episode for episode, _ in draws])
+
+    def was_drawn(self, episode: episode_lib.Episode[Obs, Act]) -> bool:
+        """Answers whether a sample came from that stored episode."""
+        return episode in self._drawn
+
     # As a whole.
 
     def __iter__(self) -> Iterator[episode_lib.Episode[Obs, Act]]:
@@ -171,6 +183,7 @@ class EpisodeStore(Generic[Obs, Act]):
             "sampled": self.sampled,
             "evicted_episodes": self._evicted_episodes,
             "evicted_transitions": self._evicted_transitions,
+            "aborted_steps": self._aborted_steps,
         }
 
     def fill(
@@ -179,6 +192,7 @@ class EpisodeStore(Generic[Obs, Act]):
         finished: Iterable[episode_lib.Episode[Obs, Act]],
         growing: Iterable[episode_lib.Episode[Obs, Act]],
         started: Iterable[float],
+        drawn: Iterable[episode_lib.Episode[Obs, Act]],
         counts: Mapping[str, int],
     ) -> None:
         """Puts episodes into a store that has none.
@@ -188,6 +202,7 @@ class EpisodeStore(Generic[Obs, Act]):
             finished: Those that are not open, in the order in which they finished.
             growing: The open ones that have a transition, in the order that `growing` gives.
             started: When the open ones started, by the monotonic clock.
+            drawn: Those that samples came from.
             counts: As `counts` answers them.
         """
         for episode in episodes:
@@ -201,14 +216,16 @@ class EpisodeStore(Generic[Obs, Act]):
             self.finished.append(episode, len(episode))
         for episode in growing:
             self._open_counts.put(episode, len(episode))
+        self._drawn.update(drawn)
         self.inserted, self.sampled = counts["inserted"], counts["sampled"]
         self._evicted_episodes = counts["evicted_episodes"]
         self._evicted_transitions = counts["evicted_transitions"]
+        self._aborted_steps = counts["aborted_steps"]
 
     def without_episodes(self) -> "EpisodeStore[Obs, Act]":
         """Answers a store of the same limits that has none, and has counted what this one has."""
         answer: EpisodeStore[Obs, Act] = EpisodeStore(self.max_transitions, self.max_episodes)
-        answer.fill((), (), (), (), self.counts())
+        answer.fill((), (), (), (), (), self.counts())
         return answer
 
     def become(self, other: "EpisodeStore[Obs, Act]") -> None:
@@ -234,21 +251,27 @@ class EpisodeStore(Generic[Obs, Act]):
     def stats(self) -> episode_stats.EpisodeBufferStats:
         """Answers what is stored and what has happened. O(open episodes)."""
         now = time.monotonic()
-        limit = self.max_transitions
+        limit, stored = self.max_transitions, len(self)
+        waiting = sum(bool(episode.actions) for episode in self.open.values())
+        dropped = self._evicted_transitions + self._aborted_steps
         return episode_stats.EpisodeBufferStats(
             total_episodes=len(self._episodes),
             in_progress=self._statuses["IN_PROGRESS"],
             completed=self._statuses["COMPLETED"],
             truncated=self._statuses["TRUNCATED"],
             aborted=self._statuses["ABORTED"],
-            total_transitions=len(self),
+            total_transitions=stored,
             num_agents=len(self._agents),
             evicted_episodes=self._evicted_episodes,
             evicted_transitions=self._evicted_transitions,
-            overflow_transitions=0 if limit is None else max(0, len(self) - limit),
+            overflow_transitions=0 if limit is None else max(0, stored - limit),
             open_ages={episode_id: now - started for episode_id, started in self._started.items()},
+            waiting_steps=waiting,
+            never_drawn=len(self._episodes) - len(self._drawn),
             appended=self.inserted,
             sampled=self.sampled,
+            aborted_steps=self._aborted_steps,
+            cleared_steps=max(self.inserted - stored - waiting - dropped, 0),
         )
 
     def check(self) -> None:
@@ -268,6 +291,7 @@ class EpisodeStore(Generic[Obs, Act]):
         _check_equal("finished episodes", {e.episode_id for e in finished}, self._episodes.keys() - set(open_ids))
         _check_equal("number of finished episodes", len(finished), len(episodes) - len(open_ids))
         _check_equal("finished episodes that are stored", all(episode in self for episode in finished), True)
+        _check_equal("drawn episodes that are stored", all(episode in self for episode in self._drawn), True)
         counts = [self.finished.count(index) for index in range(len(finished))]
         _check_equal("transitions of finished episodes", counts, [len(episode) for episode in finished])
         _check_equal("total of finished transitions", self.finished.total, sum(counts))
@@ -315,6 +339,7 @@ class EpisodeStore(Generic[Obs, Act]):
         if self.evicted is not None:
             self.evicted(episode)
         del self._episodes[episode.episode_id]
+        self._drawn.discard(episode)
         self._statuses[episode.status] -= 1
         self._agents[episode.agent_id] -= 1
         if not self._agents[episode.agent_id]:

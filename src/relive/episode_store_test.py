@@ -30,6 +30,7 @@ class NaiveEpisode:
     steps: int = 0
     transitions: list[tuple[Any, ...]] = dataclasses.field(default_factory=list)
     status: str = "IN_PROGRESS"
+    was_drawn: bool = False
 
 
 class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
@@ -44,6 +45,7 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
         self.stored: list[NaiveEpisode] = []
         self.finished: list[NaiveEpisode] = []
         self.appended = self.evicted_episodes = self.evicted_transitions = self.number = 0
+        self.sampled = self.aborted_steps = self.cleared_steps = 0
 
     def open_episodes(self) -> list[NaiveEpisode]:
         return [episode for episode in self.stored if episode.status == "IN_PROGRESS"]
@@ -63,6 +65,9 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
                 self.evict()
             t = episode.steps - 1
             episode.transitions.append(((episode.number, t), t, self.reward(episode, t), (episode.number, t + 1)))
+
+    def waiting(self) -> int:
+        return sum(episode.steps > 0 for episode in self.open_episodes())
 
     @staticmethod
     def reward(episode: NaiveEpisode, t: int) -> float:
@@ -92,6 +97,7 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
         episode = choice.draw(st.sampled_from(self.open_episodes()))
         if status == "UNKNOWN":
             self.store.abort(episode.episode_id)
+            self.aborted_steps += episode.steps > 0
         else:
             self.store.end(episode.episode_id, (episode.number, episode.steps), status)
             self.complete(episode)
@@ -103,8 +109,19 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
             self.evict()
         self.finished.append(episode)
 
+    @stateful.precondition(lambda self: self.total())
+    @stateful.rule(size=st.integers(1, 4), seed=st.integers(0, 5))
+    def draw(self, size: int, seed: int) -> None:
+        draws = self.store.draw(size, np.random.default_rng(seed))
+        self.store.note(draws)
+        self.sampled += size
+        drawn = {episode.episode_id for episode, _ in draws}
+        for episode in self.stored:
+            episode.was_drawn |= episode.episode_id in drawn
+
     @stateful.rule()
     def clear(self) -> None:
+        self.cleared_steps += self.total() + self.waiting()
         self.store.clear()
         self.stored.clear()
         self.finished.clear()
@@ -142,9 +159,14 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
             evicted_transitions=self.evicted_transitions,
             overflow_transitions=max(0, self.total() - (self.limits[0] or self.total())),
             open_ages={},
+            waiting_steps=self.waiting(),
+            never_drawn=[episode.was_drawn for episode in self.stored].count(False),
             appended=self.appended,
-            sampled=0,
+            sampled=self.sampled,
+            aborted_steps=self.aborted_steps,
+            cleared_steps=self.cleared_steps,
         )
+        assert stats.appended == stats.total_transitions + stats.waiting_steps + sum(stats.dropped.values())
         assert list(stats.open_ages) == [episode.episode_id for episode in self.open_episodes()]
         assert all(age >= 0 for age in stats.open_ages.values())
         assert len(self.store) == self.total()

@@ -94,7 +94,7 @@ class MixtureSampler(Generic[Batch]):
         for buffer in self._buffers:
             if buffer.schema != schema and schema is not None and buffer.schema is not None:
                 raise errors.ArgumentError(f"buffers must be of one schema, got {schema} and {buffer.schema}")
-            buffer.sampler.weights(np.zeros(0), options.get("beta"))  # Refuses a wrong beta before anything is drawn.
+            buffer.sampler.check_beta(options.get("beta"))
         parts = []
         for source, (buffer, count) in enumerate(zip(self._buffers, counts, strict=True)):
             if count:

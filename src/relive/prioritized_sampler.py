@@ -161,7 +161,7 @@ class PrioritizedSampler(samplers.Sampler):
         Raises:
             ArgumentError: beta is not a finite number of at least 0.
         """
-        exponent = self.beta if beta is None else checks.number_of_at_least_zero("beta", beta)
+        exponent = self._exponent(beta)
         weights = np.zeros(len(importance))
         if not len(importance):
             return weights
@@ -171,6 +171,16 @@ class PrioritizedSampler(samplers.Sampler):
         if likely.any():
             weights[likely] = self._normalized(importance[likely], exponent)
         return weights
+
+    def check_beta(self, beta: float | None) -> None:
+        """Raises ArgumentError if beta, or the schedule's if it is None, is not a finite number of at least 0."""
+        if type(self).weights is PrioritizedSampler.weights:
+            self._exponent(beta)
+        else:
+            super().check_beta(beta)
+
+    def _exponent(self, beta: float | None) -> float:
+        return self.beta if beta is None else checks.number_of_at_least_zero("beta", beta)
 
     def _normalized(self, importance: Floats, exponent: float) -> Floats:
         """Answers the importance weights [k >= 1] of importance above 0 [k]."""

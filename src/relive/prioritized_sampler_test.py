@@ -481,3 +481,27 @@ def test_a_restored_sampler_gives_new_rows_what_the_other_gives(new_priority: An
     key = zeros.add([0.0], 0, 0.0, [0.0])
     assert zeros.get_priorities([key]).tolist() == [2.0 if new_priority == "running" else 1.0]
     zeros.check()
+
+
+class HalfBeta(prioritized_sampler.PrioritizedSampler):
+    """Takes a beta of at most a half."""
+
+    def weights(self, importance: Any, beta: float | None = None) -> Any:
+        if beta is not None and beta > 0.5:
+            raise errors.ArgumentError(f"beta must be at most 0.5, got {beta}")
+        return super().weights(importance, beta)
+
+
+def test_a_wrong_beta_is_refused_before_anything_is_drawn_whoever_weighs() -> None:
+    wrong: tuple[tuple[prioritized_sampler.PrioritizedSampler, float | None, str], ...] = (
+        (rated(), -1.0, "^beta must be at least 0, got -1.0$"),
+        (rated(beta=schedules.LinearSchedule(-1.0, 1.0, 5)), None, "^beta must be at least 0, got -1.0$"),
+        (HalfBeta(), 0.6, "^beta must be at most 0.5, got 0.6$"),
+        (HalfBeta(), -1.0, "^beta must be at least 0, got -1.0$"),
+    )
+    for sampler, beta, rule in wrong:
+        with pytest.raises(errors.ArgumentError, match=rule):
+            sampler.check_beta(beta)
+    rated().check_beta(0.0)
+    HalfBeta().check_beta(0.5)
+    assert rated().weights(np.zeros(0)).tolist() == []

@@ -25,8 +25,13 @@ from relive import samplers
 from relive import segment_file
 from relive import windows
 
-NOT_HELD = ("sampled", "stale_keys", "num_eligible", "spent", "nbytes", "open_ages")
+NOT_HELD = (
+    *("sampled", "stale_keys", "num_eligible", "spent", "nbytes", "open_ages", "aborted_steps", "cleared_steps"),
+    *("never_drawn", "effective_sample_size", "mean_drawn_age", "policy_lag"),
+)
 """What `get_stats` says and a journal does not."""
+DRAWS = ("times_sampled", "drawn", "draw_key", "draw_age", "episode_drawn")
+"""The arrays about what was drawn."""
 
 
 def content(buffer: Any) -> Any:
@@ -35,7 +40,7 @@ def content(buffer: Any) -> Any:
     arrays = {
         name: array
         for name, array in state["arrays"].items()
-        if not name.startswith("sampler") and name not in ("times_sampled", "open_age", "growing")
+        if not name.startswith("sampler") and name not in (*DRAWS, "open_age", "growing")
     }
     stats = {name: value for name, value in vars_of(buffer.get_stats()).items() if name not in NOT_HELD}
     return persistence_test.plain([state["settings"], arrays, stats])

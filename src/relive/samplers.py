@@ -180,6 +180,17 @@ class Sampler(abc.ABC):
         """Answers how likely each of `slots` [B] is at one draw now; NaN if the sampler does not tell."""
         return np.full(len(slots), np.nan)
 
+    def effective_sample_size(self) -> float | None:
+        """Answers 1 / sum_i P_i^2: so many anchors, drawn alike, would be as diverse (Kish 1965). O(capacity).
+
+        It is at most the number of eligible anchors; 0 if nothing can be drawn, None if the sampler does not tell.
+        """
+        shares = self.probabilities(self.anchors.slots())
+        squares = float(np.square(shares).sum())
+        if squares != squares:
+            return None
+        return float(shares.sum()) ** 2 / squares if squares else 0.0
+
     def importance(self, probabilities: Floats) -> Floats:
         """Answers what `weights` needs to know of anchors [B] of those probabilities, as things stand now."""
         return probabilities
@@ -197,6 +208,11 @@ class Sampler(abc.ABC):
         if beta is not None:
             raise errors.ArgumentError(f"beta must be left out without priorities, got {checks.shown(beta)}")
         return np.ones(len(importance))
+
+    def check_beta(self, beta: float | None) -> None:
+        """Raises ArgumentError if `weights` would refuse that beta now."""
+        if beta is not None or type(self).weights is not Sampler.weights:
+            self.weights(np.zeros(0), beta)
 
     # As a whole: see `relive.states`.
 
@@ -324,6 +340,10 @@ class UniformSampler(Sampler):
     def probabilities(self, slots: Slots) -> Floats:
         """Answers 1 / N for each of `slots` [B]; 0 if it is not eligible."""
         return self._drawable.contains(slots) / max(len(self._drawable), 1)
+
+    def effective_sample_size(self) -> float | None:
+        """Answers N, as they are drawn alike. O(1)."""
+        return float(len(self._drawable)) if type(self) is UniformSampler else super().effective_sample_size()
 
     def _state(self, slots: Slots) -> states.State:
         is_interval = self._drawable.is_interval

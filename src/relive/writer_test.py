@@ -84,9 +84,12 @@ def columns_of(tree: Any) -> list[Any]:
 
 
 def contents(buffer: Any) -> list[Any]:
-    """Answers all that a buffer holds and counts, apart from how many bytes that takes now."""
+    """Answers all that a buffer holds and counts, apart from how many bytes that takes now.
+
+    Uniform draws depend on the order in which anchors came: what was drawn is left out too.
+    """
     stats = dataclasses.asdict(buffer.get_stats())
-    del stats["nbytes"]
+    del stats["nbytes"], stats["never_drawn"], stats["mean_drawn_age"]
     keys = buffer.eligible_keys()
     timeline = buffer.history.timeline
     alive = np.arange(timeline.oldest_key, timeline.next_key)

@@ -62,7 +62,7 @@ def test_a_broken_checkpoint_says_what_its_manifest_does_and_what_is_broken(save
     (saved / "barred.npy").unlink()
     found = inspection.of(str(saved), num_frames=2)
     assert found.class_name == "PrioritizedReplayBuffer"
-    assert (found.facts, found.frames, len(found.faults), len(found.files)) == (None, [], 2, 13)
+    assert (found.facts, found.frames, len(found.faults), len(found.files)) == (None, [], 2, 15)
     assert found.as_json()["faults"] == found.faults
     examples.change_byte(saved / "manifest.json", 100)
     with pytest.raises(relive.CheckpointError, match="manifest.json was changed or cut"):

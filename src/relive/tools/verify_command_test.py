@@ -38,10 +38,10 @@ def buffers() -> list[tuple[Any, str]]:
     items.add({"a": [1], "b": [2, 3, 4]})
     return [
         (items, "3 arrays, and ItemReplayBuffer loads 3 steps"),
-        (examples.prioritized(), "13 arrays, and PrioritizedReplayBuffer loads 60 steps"),
-        (sequences, "12 arrays, and SequenceReplayBuffer loads 1 step"),
-        (ring, "12 arrays, and RingReplayBuffer loads 1 step"),
-        (examples.episodes(), "15 arrays, and EpisodeReplayBuffer loads 7 transitions"),
+        (examples.prioritized(), "15 arrays, and PrioritizedReplayBuffer loads 60 steps"),
+        (sequences, "15 arrays, and SequenceReplayBuffer loads 1 step"),
+        (ring, "15 arrays, and RingReplayBuffer loads 1 step"),
+        (examples.episodes(), "16 arrays, and EpisodeReplayBuffer loads 7 transitions"),
     ]
 
 

@@ -1,0 +1,219 @@
+"""What `get_stats` says, beside a list of everything that was added and drawn."""
+
+import pathlib
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relive
+from relive import errors
+from relive import persistence_test
+from relive import samplers
+
+NUMBER = relive.Field((), "float64")
+VERSION = relive.Schema(NUMBER, NUMBER, extras={"policy_version": relive.Field((), "int64")})
+
+
+@pytest.mark.parametrize("make", persistence_test.COLUMNS.values(), ids=persistence_test.COLUMNS.keys())
+def test_what_is_not_stored_any_more_was_dropped(make: persistence_test.Made) -> None:
+    buffer, rng = make(), random.Random(1)
+    for _ in range(60):
+        persistence_test.work(buffer, rng, 2)
+        stats, timeline = buffer.get_stats(), buffer.history.timeline
+        assert stats.appended == stats.size + sum(stats.dropped.values()) == timeline.next_key
+        assert stats.oldest_age == max(timeline.next_key - 1 - timeline.oldest_key, 0)
+        assert buffer.get_stats() == stats
+
+
+@pytest.mark.parametrize("kind", [relive.RingReplayBuffer, relive.PrioritizedReplayBuffer])
+@pytest.mark.parametrize("streams", [1, 3])
+def test_draws_are_counted_as_a_list_of_them_has_it(kind: Any, streams: int) -> None:
+    buffer, rng = kind(20, streams=streams, n_step=2, seed=0), random.Random(streams)
+    drawn, ages = set[int](), list[int]()
+    for t in range(200):
+        zeros = np.zeros(streams)
+        buffer.extend(zeros, zeros, zeros, zeros, np.array([rng.random() < 0.1 for _ in zeros]))
+        for size in rng.choices([1, 4, 300], k=rng.randrange(3) if t < 100 else 0):
+            keys = buffer.sample_keys(size).tolist()
+            drawn.update(keys)
+            ages += [buffer.history.timeline.next_key - 1 - key for key in keys]
+        if rng.random() < 0.03:
+            buffer.clear()
+        if rng.random() < 0.3:
+            stats, eligible = buffer.get_stats(), buffer.eligible_keys().tolist()
+            assert stats.never_drawn == len(set(eligible) - drawn)
+            assert stats.never_drawn_share == stats.never_drawn / max(len(eligible), 1)
+            assert stats.mean_drawn_age == (np.mean(ages[-256:]) if ages else None)
+            assert stats.mean_draws == len(ages) / stats.appended
+    assert buffer.get_stats().cleared > 0
+
+
+def test_nothing_is_said_of_what_never_was() -> None:
+    stats = relive.RingReplayBuffer(10).get_stats()
+    assert (stats.never_drawn, stats.never_drawn_share, stats.mean_draws, stats.oldest_age) == (0, 0.0, 0.0, 0)
+    assert (stats.mean_drawn_age, stats.policy_lag, stats.max_policy_lag) == (None, None, None)
+    assert stats.effective_sample_size == 0.0
+    assert relive.PrioritizedReplayBuffer(10).get_stats().effective_sample_size == 0.0
+
+
+def filled(buffer: Any, count: int) -> Any:
+    for t in range(count):
+        buffer.add(t, 0, 0.0, t + 1)
+    return buffer
+
+
+def test_the_effective_sample_size_is_that_of_kish() -> None:
+    """(sum w)^2 / sum w^2."""
+    buffer = filled(relive.PrioritizedReplayBuffer(6, alpha=1.0, epsilon=0.0, seed=0), 9)
+    assert buffer.get_stats().effective_sample_size == pytest.approx(6, rel=1e-15)
+    buffer.update_priorities(np.arange(3, 9), [0.0, 1.0, 2.0, 3.0, 4.0, 0.0])
+    assert buffer.get_stats().effective_sample_size == pytest.approx(100 / 30, rel=1e-15)
+    buffer.set_eligible([6, 7], False)
+    assert buffer.get_stats().effective_sample_size == pytest.approx(9 / 5, rel=1e-15)
+    buffer.update_priorities(np.arange(3, 9), np.zeros(6))
+    assert buffer.get_stats().effective_sample_size == 0.0
+    buffer.update_priorities([3, 4], [1e300, 1e-300])
+    assert buffer.get_stats().effective_sample_size == 1.0
+
+
+class Silent(samplers.Sampler):
+    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+        slots = rng.choice(self.anchors.slots(), size)
+        return samplers.Draw(slots, np.full(size, 1 / len(self.anchors)))
+
+
+class Half(samplers.UniformSampler):
+    """Draws the first half alone, and says so."""
+
+    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+        slots = rng.choice(self.anchors.slots()[: len(self.anchors) // 2], size)
+        return samplers.Draw(slots, self.probabilities(slots))
+
+    def probabilities(self, slots: samplers.Slots) -> samplers.Floats:
+        half = len(self.anchors) // 2
+        return np.isin(slots, self.anchors.slots()[:half]) / max(half, 1)
+
+
+def test_the_effective_sample_size_of_a_sampler_of_your_own_follows_from_its_probabilities() -> None:
+    assert filled(relive.RingReplayBuffer(10, sampler=Silent(), seed=0), 8).get_stats().effective_sample_size is None
+    assert filled(relive.RingReplayBuffer(10, sampler=Half(), seed=0), 8).get_stats().effective_sample_size == 4.0
+    assert filled(relive.RingReplayBuffer(10, seed=0), 8).get_stats().effective_sample_size == 8.0
+
+
+def versioned(versions: list[int], capacity: int = 10, schema: relive.Schema = VERSION) -> Any:
+    buffer = relive.RingReplayBuffer(capacity, schema, seed=0)
+    for t, version in enumerate(versions):
+        buffer.add(t, 0.0, 0.0, t + 1, policy_version=version)
+    return buffer
+
+
+def test_the_policy_lag_is_that_of_the_newest_step_over_those_drawn() -> None:
+    buffer = versioned([0, 0, 3, 3, 5])
+    assert (buffer.get_stats().policy_lag, buffer.get_stats().max_policy_lag) == (None, 5)
+    keys = buffer.sample_keys(40)
+    versions = np.array([0, 0, 3, 3, 5])
+    assert buffer.get_stats().policy_lag == (5 - versions[keys]).mean()
+    for _ in range(8):
+        buffer.add(0, 0.0, 0.0, 1, policy_version=9)
+    stored = keys[keys >= 3]
+    assert 0 < len(stored) < len(keys)
+    assert buffer.get_stats().policy_lag == (9 - versions[stored]).mean()
+    assert buffer.get_stats().max_policy_lag == 6
+    buffer.clear()
+    assert (buffer.get_stats().policy_lag, buffer.get_stats().max_policy_lag) == (None, None)
+
+
+def test_policy_versions_of_any_integer_dtype_are_read() -> None:
+    for dtype, newest in (("uint8", 255), ("int16", -7), (">u8", 2**64 - 1), ("int64", -(2**63))):
+        field = relive.Field((), dtype)
+        schema = relive.Schema(NUMBER, NUMBER, extras={"policy_version": field})
+        buffer = versioned([newest - 4 if newest > 0 else newest + 4, newest], schema=schema)
+        assert buffer.get_stats().max_policy_lag == (4 if newest > 0 else -4)
+
+
+@pytest.mark.parametrize("field", [relive.Field((), "float32"), relive.Field(2, "int64"), relive.Field((), bool)])
+def test_only_an_integer_is_a_policy_version(field: relive.Field) -> None:
+    schema = relive.Schema(NUMBER, NUMBER, extras={"policy_version": field})
+    buffer = relive.RingReplayBuffer(10, schema, seed=0)
+    buffer.add(0, 0.0, 0.0, 1, policy_version=np.zeros(field.shape, field.dtype))
+    buffer.sample(2)
+    assert (buffer.get_stats().policy_lag, buffer.get_stats().max_policy_lag) == (None, None)
+
+
+@pytest.mark.parametrize("make", persistence_test.BUFFERS.values(), ids=persistence_test.BUFFERS.keys())
+@pytest.mark.parametrize("seed", range(3))
+def test_statistics_of_a_loaded_buffer_are_those_of_the_saved_one(
+    make: persistence_test.Made, seed: int, tmp_path: pathlib.Path
+) -> None:
+    buffer = persistence_test.worked(make, seed, 80)
+    buffer.save(tmp_path / "buffer")
+    loaded = type(buffer).load(tmp_path / "buffer")
+    assert persistence_test.plain(loaded.get_stats()) == persistence_test.plain(buffer.get_stats())
+    assert loaded.get_stats().sampled > 0
+
+
+@pytest.mark.parametrize("name", ["ring", "ring with max_times_sampled", "prioritized, not stratified"])
+def test_a_checkpoint_from_before_draws_were_kept_loads_as_if_nothing_had_been_drawn(name: str) -> None:
+    buffer = persistence_test.worked(persistence_test.COLUMNS[name], 3, 80)
+    buffer.sample(4)
+    state = buffer.state_dict()
+    for array in ("drawn", "draw_key", "draw_age"):
+        state["arrays"].pop(array, None)
+    loaded = type(buffer)._made(state, {})
+    stats = loaded.get_stats()
+    assert stats.mean_drawn_age is None
+    if "times_sampled" in state["arrays"]:
+        assert stats.never_drawn == buffer.get_stats().never_drawn < stats.num_eligible
+    else:
+        assert stats.never_drawn == stats.num_eligible > 0
+    loaded.check()
+    assert persistence_test.batch_of(loaded) == persistence_test.batch_of(buffer)
+
+
+def test_an_episode_checkpoint_from_before_draws_were_kept_loads_as_if_nothing_had_been_drawn() -> None:
+    buffer: Any = persistence_test.worked(persistence_test.EPISODES["episodes"], 1, 200)
+    state = buffer.state_dict()
+    del state["arrays"]["episode_drawn"]
+    del state["counters"]["aborted_steps"]
+    stats = type(buffer)._made(state, {}, **persistence_test.options(buffer)).get_stats()
+    assert stats.never_drawn == stats.total_episodes > buffer.get_stats().never_drawn
+    assert stats.dropped == buffer.get_stats().dropped
+    assert stats.aborted_steps > 0
+    half = buffer.state_dict()
+    del half["counters"]["aborted_steps"]
+    with pytest.raises(errors.CheckpointError, match="^counters/aborted_steps is missing$"):
+        type(buffer)._made(half, {}, **persistence_test.options(buffer))
+
+
+def test_a_draw_that_was_not_counted_is_found() -> None:
+    buffer = filled(relive.RingReplayBuffer(6, max_times_sampled=2, seed=0), 6)
+    buffer.sample(3)
+    buffer.check()
+    buffer._anchors.drawn.note(np.arange(6), 6)
+    with pytest.raises(errors.CorruptionError, match="^a row counts as drawn, and no draw of it is counted$"):
+        buffer.check()
+
+
+def test_the_share_is_of_what_may_be_drawn() -> None:
+    buffer = filled(relive.RingReplayBuffer(10, seed=0), 8)
+    buffer.set_eligible([0, 1, 2], False)
+    (drawn,) = buffer.sample_keys(1).tolist()
+    assert drawn >= 3
+    assert buffer.get_stats().never_drawn_share == 4 / 5
+
+
+@pytest.mark.parametrize("array", ["drawn", "draw_key", "draw_age"])
+def test_draws_that_cannot_have_been_are_refused_before_anything_changes(array: str) -> None:
+    """Also where the sampler is of a class of its own, and nobody can rehearse."""
+    buffer = filled(relive.RingReplayBuffer(10, sampler=Silent(), seed=0), 8)
+    buffer.sample(4)
+    state = buffer.state_dict()
+    state["arrays"][array] = state["arrays"][array][1:]
+    buffer.sample(3)
+    buffer.add(8, 0, 0.0, 9)
+    before, keys = buffer.get_stats(), buffer.eligible_keys().tolist()
+    with pytest.raises(errors.CheckpointError, match="^array draw"):
+        buffer.load_state_dict(state)
+    assert (buffer.get_stats(), buffer.eligible_keys().tolist()) == (before, keys)
