@@ -17,6 +17,7 @@ _EXAMPLES = """examples:
   relive demo                          learn CartPole with eight actors, and draw the learning curve
   relive demo --seed 7 --quiet         the same from another seed; print the result alone
   relive demo --env Acrobot-v1 --plot acrobot.png
+  relive demo --watch                  see the buffer while it learns: what is stored, drawn and dropped
   relive demo --buffer prioritized     the same task from a PrioritizedReplayBuffer, in a plain loop
   relive demo --buffer sequence        a task that needs memory, from a SequenceReplayBuffer
   relive bench --quick                 measure relive beside the libraries that are installed, in small
@@ -25,6 +26,7 @@ _EXAMPLES = """examples:
   relive inspect buffer --report buffer.html
   relive verify buffer && echo whole   is all of it as it was written?
   relive repair buffer                 put in order what a crash has left
+  relive convert buffer steps.parquet  hand its steps over to another tool
 """
 
 _BENCH_EXAMPLES = """examples:
@@ -46,12 +48,26 @@ _INSPECT_EXAMPLES = """examples:
 The exit code is 1 if something is broken; needs the extra: relive[inspect].
 """
 
+_CONVERT_EXAMPLES = """examples:
+  relive convert replay steps.parquet                     for pandas, polars, DuckDB, Spark
+  relive convert steps.parquet replay                     and back, to the last bit
+  relive convert replay minari:cartpole/mine-v0           for whoever learns offline
+  relive convert minari:D4RL/pen/human-v2 replay          a published dataset, after: minari download D4RL/pen/human-v2
+  relive convert minari:D4RL/pen/human-v2 replay --info success --capacity 1000000
+  relive convert minari:cartpole/mine-v0 steps.parquet
+
+FROM and TO are told by their form: minari:ID, FILE.parquet, or else the directory of a checkpoint (FROM may also be
+that of a journal). A checkpoint that is written is one of a RingReplayBuffer. Priorities, generators and counters are
+in checkpoints alone. Parquet needs the extra relive[pandas], Minari relive[minari].
+"""
+
 _MODULES = {
     "demo": "relive.tools.demo_command",
     "bench": "relive.bench.command",
     "inspect": "relive.tools.inspect_command",
     "verify": "relive.tools.verify_command",
     "repair": "relive.tools.repair_command",
+    "convert": "relive.tools.convert_command",
 }
 """Where the work of each command is."""
 
@@ -130,9 +146,16 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument(
         "--plot", default="relive-demo.png", metavar="PATH", help="where the learning curve goes, a PNG (%(default)s)"
     )
-    demo.add_argument("--quiet", action="store_true", help="print the last line alone")
+    shown = demo.add_mutually_exclusive_group()
+    shown.add_argument(
+        "--watch",
+        action="store_true",
+        help="show what the buffer says of itself, four times a second; in a terminal alone, elsewhere print lines",
+    )
+    shown.add_argument("--quiet", action="store_true", help="print the last line alone")
     _add_bench(commands)
     _add_saved(commands)
+    _add_convert(commands)
     return top
 
 
@@ -195,6 +218,45 @@ def _add_saved(commands: "argparse._SubParsersAction[_Parser]") -> None:
     for command in (inspect, verify, repair):
         command.set_defaults(parser=command)
         command.add_argument("path", metavar="PATH", help="the directory of a checkpoint or a journal")
+
+
+def _add_convert(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    """Adds the command that carries steps over."""
+    convert = commands.add_parser(
+        "convert",
+        help="carry steps over between checkpoints, Parquet files and Minari datasets",
+        description="Reads the steps of FROM into memory, and writes them to TO, to the last bit: observations, "
+        "actions, rewards, extras, final observations, and how episodes ended. FROM is left as it is.",
+        epilog=_CONVERT_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    convert.set_defaults(parser=convert)
+    convert.add_argument("source", metavar="FROM", help="a directory, FILE.parquet or minari:ID")
+    convert.add_argument("target", metavar="TO", help="the same, of another kind; its parent must exist")
+    convert.add_argument(
+        "--overwrite", action="store_true", help="replace what relive wrote at TO before, once the new one is whole"
+    )
+    convert.add_argument(
+        "--capacity",
+        type=_integer_from(1),
+        metavar="N",
+        help="of a new checkpoint's buffer (as many as there are steps)",
+    )
+    infos = convert.add_mutually_exclusive_group()
+    infos.add_argument(
+        "--info",
+        action="append",
+        metavar="NAME",
+        help="keep this info of a Minari dataset as an extra, and no other but those of more --info (all of them)",
+    )
+    infos.add_argument("--no-infos", action="store_true", help="keep no info of a Minari dataset")
+    convert.add_argument(
+        "--incomplete",
+        choices=("refuse", "as_sampled"),
+        help="what a Minari dataset gets of an episode of which the last observation is not known: refuse it, or "
+        "as_sampled, zeros if it terminated and otherwise all but its last step (refuse)",
+    )
 
 
 def _settle(options: argparse.Namespace) -> None:

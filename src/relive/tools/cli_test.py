@@ -89,6 +89,10 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
             ["demo", "--actors", "2", "--buffer", "prioritized"],
             r"relive demo: argument --actors: not allowed with --buffer prioritized \(see relive demo --help\)",
         ),
+        (
+            ["demo", "--watch", "--quiet"],
+            r"relive demo: argument --quiet: not allowed with argument --watch \(see relive demo --help\)",
+        ),
         (["demo", "--plot"], r"relive demo: argument --plot: expected one argument \(see .*\)"),
         (["inspect"], r"relive inspect: the following arguments are required: PATH \(see relive inspect --help\)"),
         (["inspect", "a", "b"], r"relive: unrecognized arguments: b \(see .*\)"),
@@ -97,6 +101,8 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
         (["verify"], r"relive verify: the following arguments are required: PATH \(see .*\)"),
         (["verify", "a", "--json"], r"relive: unrecognized arguments: --json \(see .*\)"),
         (["repair", "a", "--drop"], r"relive: unrecognized arguments: --drop \(see .*\)"),
+        (["convert", "a"], r"relive convert: the following arguments are required: TO \(see .*\)"),
+        (["convert", "a", "a.parquet", "--over"], r"relive: unrecognized arguments: --over \(see .*\)"),
     ],
 )
 def test_a_mistyped_command_is_one_line_and_exit_code_2(
@@ -176,6 +182,11 @@ def test_every_buffer_ends_with_one_clear_line_and_a_picture(
         capsys.readouterr().out,
     )
     assert (tmp_path / "curve.png").read_bytes().startswith(PNG)
+
+
+def test_watching_through_a_pipe_prints_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("demo", "--steps", "300", "--watch", "--plot", "curve.png", "--buffer", "sequence") == 0
+    assert re.fullmatch(r"(.* in buffer, last 20: .*\n)*not solved FourDoors .*\n", capsys.readouterr().out)
 
 
 def test_a_solved_task_is_called_solved(capsys: pytest.CaptureFixture[str]) -> None:

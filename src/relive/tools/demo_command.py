@@ -20,6 +20,7 @@ from relive.tools import memory_task
 from relive.tools import prioritized_training
 from relive.tools import sequence_training
 from relive.tools import tasks
+from relive.tools import watch
 
 
 def run(options: argparse.Namespace) -> int:
@@ -37,7 +38,7 @@ def _run(options: argparse.Namespace, new_task: Callable[[], tasks.Task]) -> int
     training = _new_training(options, new_task)
     evaluation_task = new_task()
     started = time.monotonic()
-    with display.choose(training, options.quiet) as show:
+    with watch.choose(training) if options.watch else display.choose(training, options.quiet) as show:
         with _stopped_by_ctrl_c(training):
             training.run(show)
         if training.was_stopped and not options.quiet:

@@ -25,7 +25,12 @@ def choose(training: Training, quiet: bool) -> contextlib.AbstractContextManager
     if quiet:
         return contextlib.nullcontext(lambda: None)
     console = rich_console.Console()
-    return bar(training, console) if sys.stdout.isatty() and console.is_interactive else lines(training)
+    return bar(training, console) if is_terminal(console) else lines(training)
+
+
+def is_terminal(console: rich_console.Console) -> bool:
+    """Answers whether somebody looks at a terminal in which lines can be drawn over; a pipe is none."""
+    return sys.stdout.isatty() and console.is_interactive
 
 
 @contextlib.contextmanager
@@ -43,7 +48,7 @@ def bar(training: Training, console: rich_console.Console) -> Iterator[Show]:
         def draw() -> None:
             progress.update(task, completed=training.record.steps, description=_facts(training))
 
-        yield _now_and_then(draw, _SECONDS_A_LOOK)
+        yield now_and_then(draw, _SECONDS_A_LOOK)
         draw()
 
 
@@ -56,7 +61,7 @@ def lines(training: Training) -> Iterator[Show]:
             sys.stdout.write(f"{training.record.steps:,} steps, {_facts(training)}\n")
             sys.stdout.flush()
 
-    yield _now_and_then(draw, _SECONDS_A_LINE)
+    yield now_and_then(draw, _SECONDS_A_LINE)
 
 
 def mean_return(training: Training, value: float) -> str:
@@ -65,7 +70,7 @@ def mean_return(training: Training, value: float) -> str:
     return f"{value:.1f}" if solved_at is None or abs(solved_at) >= 10.0 else f"{value:.2f}"
 
 
-def _now_and_then(draw: Callable[[], None], seconds: float) -> Show:
+def now_and_then(draw: Callable[[], None], seconds: float) -> Show:
     """Answers a function that draws, but not again before that many seconds are over, nor at first."""
     following = time.monotonic() + seconds
 

@@ -1,0 +1,501 @@
+"""Frames of pandas: compared with lists that the tests write down themselves."""
+
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+
+import relive
+from relive import errors
+from relive.integrations import pandas as relive_pandas
+from relive.integrations import stored_episodes
+
+SCHEMA = relive.Schema(
+    {"image": relive.Field((2, 2), "uint8"), "state": relive.Field(2, ">f4")},
+    relive.Field((), "int64"),
+    reward=relive.Field((), "float32"),
+    extras={"logp": relive.Field((), "float64"), "policy": {"name": relive.Field((), "<U3")}},
+)
+MARKS = ["key", "stream", "episode", "step", "terminated", "truncated", "status"]
+
+
+def observation(number: int) -> dict[str, Any]:
+    return {"image": np.full((2, 2), number, np.uint8), "state": np.array([number, number / 4], ">f4")}
+
+
+def rest(number: int) -> dict[str, Any]:
+    return {"action": number % 3, "reward": number / 8, "logp": -number / 3, "policy": {"name": f"p{number % 7}"}}
+
+
+def filled() -> relive.RingReplayBuffer:
+    """Answers steps 2 to 9 of ten, in two streams; the observation of step k is number 10 * stream + its step."""
+    buffer = relive.RingReplayBuffer(8, SCHEMA, streams=2, seed=0)
+    for k in range(10):
+        stream, step = k % 2, k // 2
+        more: dict[str, Any] = {}
+        if k == 5:  # The third step of stream 1.
+            more = {"next_observation": observation(13), "truncated": True}
+        if k == 8:  # The fifth step of stream 0.
+            more = {"next_observation": observation(99), "terminated": True}
+        buffer.add(observation(10 * stream + step), **rest(k), **more, stream=stream)
+    return buffer
+
+
+def test_a_row_for_each_step_says_where_it_belongs() -> None:
+    frame = relive_pandas.steps_frame(filled())
+    assert frame.columns.tolist() == [
+        *MARKS,
+        *("observation/image", "observation/state[0]", "observation/state[1]", "action", "reward"),
+        *("extras/logp", "extras/policy/name", "has_next_observation"),
+        *("next_observation/image", "next_observation/state[0]", "next_observation/state[1]"),
+    ]
+    assert frame[MARKS].values.tolist() == [
+        [2, 0, 2, 1, False, False, "COMPLETED"],
+        [4, 0, 2, 2, False, False, "COMPLETED"],
+        [6, 0, 2, 3, False, False, "COMPLETED"],
+        [8, 0, 2, 4, True, False, "COMPLETED"],
+        [3, 1, 3, 1, False, False, "TRUNCATED"],
+        [5, 1, 3, 2, False, True, "TRUNCATED"],
+        [7, 1, 7, 0, False, False, "IN_PROGRESS"],
+        [9, 1, 7, 1, False, False, "IN_PROGRESS"],
+    ]
+    assert frame["status"].dtype == pandas.CategoricalDtype(["IN_PROGRESS", "COMPLETED", "TRUNCATED"])
+    assert frame.index.equals(pandas.RangeIndex(8))
+
+
+def test_fields_are_columns_of_their_dtypes() -> None:
+    frame = relive_pandas.steps_frame(filled())
+    keys = [2, 4, 6, 8, 3, 5, 7, 9]
+    numbers = [1, 2, 3, 4, 11, 12, 13, 14]
+    assert frame["action"].tolist() == [key % 3 for key in keys]
+    assert frame["reward"].tolist() == [key / 8 for key in keys]
+    assert frame["extras/logp"].tolist() == [-key / 3 for key in keys]
+    assert frame["extras/policy/name"].tolist() == [f"p{key % 7}" for key in keys]
+    assert frame["observation/state[0]"].tolist() == numbers
+    assert frame["observation/state[1]"].tolist() == [number / 4 for number in numbers]
+    assert [cell.tolist() for cell in frame["observation/image"]] == [[[number] * 2] * 2 for number in numbers]
+    assert frame["observation/image"][0].dtype == np.uint8
+    dtypes = {name: str(frame[name].dtype) for name in ("key", "terminated", "action", "reward", "extras/logp")}
+    assert dtypes == {
+        "key": "int64", "terminated": "bool", "action": "int64", "reward": "float32", "extras/logp": "float64"
+    }  # fmt: skip
+    assert frame["observation/state[0]"].dtype == np.dtype("f4")
+
+
+def test_the_observation_after_each_step_stands_in_its_row() -> None:
+    frame = relive_pandas.steps_frame(filled())
+    assert frame["has_next_observation"].tolist() == [True] * 7 + [False]
+    following = [2, 3, 4, 99, 12, 13, 14, 0]
+    assert frame["next_observation/state[0]"].tolist() == following
+    assert frame["next_observation/state[1]"].tolist() == [number / 4 for number in following]
+    assert [cell[0, 0] for cell in frame["next_observation/image"]] == following
+
+
+def test_fields_can_be_chosen() -> None:
+    frame = relive_pandas.steps_frame(filled(), fields=["reward", "action"])
+    assert frame.columns.tolist() == [*MARKS, "action", "reward"]
+    frame = relive_pandas.steps_frame(filled(), fields={"observation/state"})
+    assert frame.columns.tolist() == [
+        *MARKS, "observation/state[0]", "observation/state[1]",
+        "has_next_observation", "next_observation/state[0]", "next_observation/state[1]",
+    ]  # fmt: skip
+    assert relive_pandas.steps_frame(filled(), fields=[]).columns.tolist() == MARKS
+    message = "fields must be among observation/image, .*, extras/policy/name, got 'state'"
+    with pytest.raises(errors.ArgumentError, match=message):
+        relive_pandas.steps_frame(filled(), fields=["state"])
+    with pytest.raises(errors.ArgumentTypeError, match="fields must be a collection of paths, got 'reward'"):
+        relive_pandas.steps_frame(filled(), fields="reward")
+
+
+def test_no_steps_have_the_same_columns() -> None:
+    frame = relive_pandas.steps_frame(relive.RingReplayBuffer(8, SCHEMA))
+    full = relive_pandas.steps_frame(filled())
+    assert len(frame) == 0
+    assert frame.dtypes.drop("extras/policy/name").equals(full.dtypes.drop("extras/policy/name"))
+    assert frame.columns.equals(full.columns)
+
+
+def test_the_frame_owns_its_memory() -> None:
+    buffer = filled()
+    before = [each.rewards.tolist() for each in stored_episodes.stored_episodes(buffer)]
+    frame = relive_pandas.steps_frame(buffer)
+    frame["observation/image"][0][...] = 255
+    frame["reward"] = 77.0
+    assert relive_pandas.steps_frame(buffer)["observation/image"][0].tolist() == [[1, 1], [1, 1]]
+    assert [each.rewards.tolist() for each in stored_episodes.stored_episodes(buffer)] == before
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (np.float16(0.5), "float16"),
+        (np.uint8(3), "uint8"),
+        (np.complex64(1j), "complex64"),
+        (np.longdouble(0.1), np.dtype(np.longdouble)),
+        (np.datetime64("2020-01-01", "ms"), "datetime64[ms]"),
+        (np.timedelta64(3, "s"), "timedelta64[s]"),
+        (np.array(3, ">i4"), "int32"),
+    ],
+)
+def test_dtypes_that_pandas_has_are_kept(value: Any, dtype: Any) -> None:
+    buffer = relive.RingReplayBuffer(8)
+    buffer.add(0.0, 0, 0.0, odd=value)
+    column = relive_pandas.steps_frame(buffer)["extras/odd"]
+    assert column.dtype == dtype
+    assert column[0] == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.bytes_(b"a\0b"),
+        np.datetime64("2020-01-01T00:00:00.000000000001", "ps"),
+        np.datetime64("2020-01-01", "D"),
+        np.array(3, "M8[25s]"),
+        np.array((1.5, [1, 2]), [("x", "f4"), ("y", "i2", 2)]),
+    ],
+)
+def test_what_pandas_has_no_columns_of_stays_a_cell_of_numpy(value: Any) -> None:
+    buffer = relive.RingReplayBuffer(8)
+    buffer.add(0.0, 0, 0.0, odd=value)
+    column = relive_pandas.steps_frame(buffer)["extras/odd"]
+    assert column.dtype == object
+    assert column[0].dtype == value.dtype
+    assert column[0].tobytes() == value.tobytes()
+
+
+def test_texts_are_the_texts_of_pandas() -> None:
+    buffer = relive.RingReplayBuffer(8)
+    buffer.add(0.0, 0, 0.0, word="žluť")
+    frame = relive_pandas.steps_frame(buffer)
+    assert frame["extras/word"].tolist() == ["žluť"]
+    assert frame["extras/word"].dtype == pandas.DataFrame({"word": np.array(["a"])})["word"].dtype
+
+
+def test_vectors_of_nothing_have_no_columns() -> None:
+    buffer = relive.RingReplayBuffer(8)
+    buffer.add(np.zeros(0), 0, 0.0, empty=np.zeros((2, 0)))
+    frame = relive_pandas.steps_frame(buffer)
+    assert frame.columns.tolist() == [*MARKS, "action", "reward", "extras/empty", "has_next_observation"]
+    assert frame["extras/empty"][0].shape == (2, 0)
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    buffer = relive.RingReplayBuffer(8)
+    buffer.add({"x": np.zeros(2), "x[1]": 0.0}, 0, 0.0)
+    message = r"fields must not make two columns of one name, got observation/x\[1\]: leave one out"
+    with pytest.raises(errors.ArgumentError, match=message):
+        relive_pandas.steps_frame(buffer)
+    relive_pandas.steps_frame(buffer, fields=["observation/x"])
+
+
+@pytest.mark.parametrize("call", [relive_pandas.steps_frame, relive_pandas.pre_timeline_frame])
+def test_a_buffer_is_needed_that_knows_its_columns(call: Any) -> None:
+    with pytest.raises(
+        errors.NotReadyError, match=f"{call.__name__} has no columns: no step has said what a step holds"
+    ):
+        call(relive.RingReplayBuffer(8))
+    with pytest.raises(errors.ArgumentTypeError, match="buffer must be an instance of ColumnReplayBuffer, got None"):
+        call(None)
+    with pytest.raises(errors.ArgumentTypeError, match="progress must be callable or None, got 3"):
+        call(timeline(), progress=3, **({} if call is relive_pandas.steps_frame else ARGUMENTS))
+
+
+def test_progress_is_told() -> None:
+    told: list[tuple[int, int]] = []
+    relive_pandas.steps_frame(filled(), progress=lambda *numbers: told.append(numbers))
+    assert [8 * number // total for number, total in told] == [4, 6, 8]
+    told.clear()
+    relive_pandas.pre_timeline_frame(timeline(), **ARGUMENTS, progress=lambda *numbers: told.append(numbers))
+    assert [5 * number // total for number, total in told] == [3, 5]
+
+
+# Pre-timeline frames.
+
+ARGUMENTS: dict[str, Any] = {"action_probability": "mu", "possible_actions": range(3)}
+
+
+def timeline(**settings: Any) -> relive.RingReplayBuffer:
+    """Answers an episode that terminated and one that was truncated."""
+    buffer = relive.RingReplayBuffer(9, **settings)
+    for key in range(5):
+        end = {2: "terminated", 4: "truncated"}.get(key)
+        buffer.add(
+            np.array([key, key / 2], np.float32),
+            key % 3,
+            key / 4,
+            next_observation=np.array([key + 1, (key + 1) / 2], np.float32),
+            **({end: True} if end else {}),
+            mu=key / 5,
+            possible=np.array([1, key != 4, key > 0], np.uint8),
+        )
+    return buffer
+
+
+def test_a_row_for_each_transition() -> None:
+    frame = relive_pandas.pre_timeline_frame(timeline(), **ARGUMENTS)
+    assert frame.columns.tolist() == [
+        *("mdp_id", "sequence_number", "state_features", "action", "reward", "action_probability"),
+        *("possible_actions", "possible_actions_mask", "metrics", "ds"),
+    ]
+    assert frame["mdp_id"].tolist() == ["0", "0", "0", "3", "3"]
+    assert frame["sequence_number"].tolist() == [0, 1, 2, 0, 1]
+    assert frame["state_features"].tolist() == [{0: float(key), 1: key / 2} for key in range(5)]
+    assert frame["action"].tolist() == ["0", "1", "2", "0", "1"]
+    assert frame["reward"].tolist() == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert frame["metrics"].tolist() == [{"reward": key / 4} for key in range(5)]
+    assert frame["action_probability"].tolist() == [key / 5 for key in range(5)]
+    assert frame["ds"].tolist() == ["2019-01-01"] * 5
+    assert [str(frame[name].dtype) for name in ("sequence_number", "reward", "action_probability")] == [
+        "int64", "float64", "float64"
+    ]  # fmt: skip
+
+
+def test_nothing_is_possible_in_a_terminated_row() -> None:
+    frame = relive_pandas.pre_timeline_frame(timeline(), **ARGUMENTS)
+    every = ["0", "1", "2"]
+    assert frame["possible_actions"].tolist() == [every, every, [], every, every]
+    assert frame["possible_actions_mask"].tolist() == [[1, 1, 1], [1, 1, 1], [], [1, 1, 1], [1, 1, 1]]
+
+
+def test_a_mask_says_what_was_possible() -> None:
+    buffer = timeline()
+    buffer.add(np.zeros(2, np.float32), 0, 0.0, mu=1.0, possible=np.array([2, 0, 0], np.uint8))
+    with pytest.raises(
+        errors.ArgumentError, match=r"possible_actions must hold every .* as '1' of key 4, got \['0', '2'\]"
+    ):
+        relive_pandas.pre_timeline_frame(buffer, action_probability="mu", possible_actions="possible")
+    buffer = relive.RingReplayBuffer(9)
+    for key in range(3):
+        mask = np.array([True, key > 0, False, True])
+        buffer.add(0.0, 3 * (key % 2), 0.0, 0.0, key == 2, mu=0.5, possible=mask)
+    frame = relive_pandas.pre_timeline_frame(buffer, action_probability="mu", possible_actions="possible")
+    assert frame["possible_actions"].tolist() == [["0", "3"], ["0", "1", "3"], []]
+    assert frame["possible_actions_mask"].tolist() == [[1, 0, 0, 1], [1, 1, 0, 1], []]
+
+
+def test_a_terminated_action_must_be_possible_too() -> None:
+    with pytest.raises(errors.ArgumentError, match=r"such as '2' of key 2, got \['0', '1'\]"):
+        relive_pandas.pre_timeline_frame(timeline(), action_probability="mu", possible_actions=range(2))
+
+
+@pytest.mark.parametrize(
+    ("actions", "possible", "names"),
+    [
+        ([True, False], [False, True], ["1", "0"]),
+        (np.array(["up", "down"]), ["down", "up"], ["up", "down"]),
+        (np.array([3, 5], np.uint8), np.array([5, 3]), ["3", "5"]),
+        (np.array([3, 5], ">i2"), iter([3, 4, "5"]), ["3", "5"]),
+    ],
+)
+def test_actions_are_texts(actions: Any, possible: Any, names: list[str]) -> None:
+    buffer = relive.RingReplayBuffer(9)
+    buffer.add_episode([0, 1, 2], actions, [0.0, 1.0], terminated=False)
+    frame = relive_pandas.pre_timeline_frame(buffer, action_probability=None, possible_actions=possible)
+    assert frame["action"].tolist() == names
+    assert set(names) <= set(frame["possible_actions"][0])
+    assert frame["action_probability"].tolist() == [None, None]
+
+
+def test_actions_of_many_numbers_are_maps() -> None:
+    buffer = relive.RingReplayBuffer(9)
+    observations = {"b": np.arange(6.0).reshape(3, 2, 1), "a": np.array([True, False, True])}
+    buffer.add_episode(
+        observations, np.array([[0.5, -1.0], [2.0, 3.0]]), [0.0, 1.0], True, action_probability=[0.25, 7.5]
+    )
+    frame = relive_pandas.pre_timeline_frame(buffer, ds="today")
+    assert frame["action"].tolist() == [{0: 0.5, 1: -1.0}, {0: 2.0, 1: 3.0}]
+    assert frame["state_features"].tolist() == [{0: 1.0, 1: 0.0, 2: 1.0}, {0: 0.0, 1: 2.0, 2: 3.0}]
+    assert frame["action_probability"].tolist() == [0.25, 7.5]
+    assert frame["ds"].tolist() == ["today", "today"]
+    assert "possible_actions" not in frame
+    assert "possible_actions_mask" not in frame
+    message = r"possible_actions must be None where an action is not one integer or text, got range\(0, 3\)"
+    with pytest.raises(errors.ArgumentError, match=message):
+        relive_pandas.pre_timeline_frame(buffer, possible_actions=range(3))
+
+
+def test_an_evicted_beginning_keeps_its_numbers() -> None:
+    buffer = relive.RingReplayBuffer(2)
+    buffer.add_episode([0, 1, 2], [0, 1], [0.0, 1.0], terminated=False)
+    buffer.add(2, 1, 0.0)
+    frame = relive_pandas.pre_timeline_frame(buffer, action_probability=None, possible_actions=range(2))
+    assert frame["mdp_id"].tolist() == ["1", "2"]
+    assert frame["sequence_number"].tolist() == [1, 0]
+
+
+def test_final_rows_tell_terminated_episodes_from_others() -> None:
+    buffer = timeline()
+    mask = np.ones(3, np.uint8)
+    buffer.add(
+        np.array([7.0, 3.5], np.float32), 1, 0.5, terminated=True, mu=1.0, possible=mask
+    )  # Nobody says where to.
+    buffer.add(np.array([8.0, 4.0], np.float32), 2, 0.5, mu=1.0, possible=mask)
+    plain = relive_pandas.pre_timeline_frame(buffer, **ARGUMENTS)
+    frame = relive_pandas.pre_timeline_frame(buffer, **ARGUMENTS, final_rows=True)
+    every = ["0", "1", "2"]
+    is_final = frame["action"] == ""
+    assert is_final.tolist() == [False, False, False, True, False, False, True, False, True, False]
+    told = ["mdp_id", "sequence_number", "state_features", "reward", "possible_actions", "possible_actions_mask", "ds"]
+    assert frame.loc[is_final, told].values.tolist() == [
+        ["0", 3, {0: 3.0, 1: 1.5}, 0.0, [], [], "2019-01-01"],
+        ["3", 2, {0: 5.0, 1: 2.5}, 0.0, every, [1, 1, 1], "2019-01-01"],
+        ["5", 1, {}, 0.0, [], [], "2019-01-01"],
+    ]
+    assert frame.loc[is_final, "action_probability"].isna().all()
+    assert frame.loc[is_final, "metrics"].tolist() == [{"reward": 0.0}] * 3
+    others = frame[~is_final].reset_index(drop=True)
+    assert others["possible_actions"].tolist() == [every] * 7
+    assert others["possible_actions_mask"].tolist() == [[1, 1, 1]] * 7
+    same = [name for name in plain.columns if not name.startswith("possible_actions")]
+    pandas.testing.assert_frame_equal(others[same], plain[same])
+    assert frame.columns.equals(plain.columns)
+
+
+def test_final_rows_need_to_know_all_actions() -> None:
+    message = "final_rows must be False unless possible_actions are all actions, got True and "
+    with pytest.raises(errors.ArgumentError, match=f"^{message}'possible'$"):
+        relive_pandas.pre_timeline_frame(
+            timeline(), action_probability="mu", possible_actions="possible", final_rows=True
+        )
+    buffer = relive.RingReplayBuffer(9)
+    buffer.add([0.0], [0.0], 0.0)
+    with pytest.raises(errors.ArgumentError, match=f"^{message}None$"):
+        relive_pandas.pre_timeline_frame(buffer, action_probability=None, final_rows=True)
+    with pytest.raises(errors.ArgumentTypeError, match="final_rows must be True or False, got 1"):
+        relive_pandas.pre_timeline_frame(timeline(), **ARGUMENTS, final_rows=1)  # type: ignore[arg-type]
+
+
+def test_no_steps_have_the_same_pre_timeline_columns() -> None:
+    buffer = timeline()
+    full = relive_pandas.pre_timeline_frame(buffer, **ARGUMENTS)
+    buffer.clear()
+    empty = relive_pandas.pre_timeline_frame(buffer, **ARGUMENTS)
+    assert len(empty) == 0
+    assert empty.columns.equals(full.columns)
+    numbers = ["sequence_number", "reward", "action_probability"]
+    assert empty[numbers].dtypes.equals(full[numbers].dtypes)
+
+
+MASK = "possible_actions must be all actions, such as range(4), or the name of an extra that is a mask of them, got "
+PROBABILITY = (
+    "action_probability must be the name of an extra that is one float, or None for a policy that is not stochastic"
+    ", got "
+)
+THERE = "the schema has mu, number, possible, vector"
+
+
+@pytest.mark.parametrize(
+    ("probability", "possible", "message"),
+    [
+        ("action_probability", range(3), f"{PROBABILITY}'action_probability': {THERE}"),
+        ("possible", range(3), f"{PROBABILITY}'possible', a Field((3,), 'uint8')"),
+        (3, range(3), f"{PROBABILITY}3: {THERE}"),
+        ("vector", range(3), f"{PROBABILITY}'vector', a Field((1,), 'float64')"),
+        ("number", range(3), f"{PROBABILITY}'number', a Field((), 'int64')"),
+        ("mu", None, f"{MASK}None"),
+        ("mu", 3, f"{MASK}3"),
+        ("mu", [0, 0.5], f"{MASK}[0, 0.5]"),
+        ("mu", "mu", f"{MASK}'mu', a Field((), 'float64')"),
+        ("mu", "x", f"{MASK}'x': {THERE}"),
+        ("mu", [0, 1, 1], "possible_actions must be distinct, got [0, 1, 1]"),
+    ],
+)
+def test_what_is_missing_is_one_line_that_says_how_to_give_it(probability: Any, possible: Any, message: str) -> None:
+    buffer = relive.RingReplayBuffer(9)
+    buffer.add(0.0, 0, 0.0, mu=0.5, number=1, possible=np.ones(3, np.uint8), vector=[0.5])
+    with pytest.raises(errors.ArgumentError) as raised:
+        relive_pandas.pre_timeline_frame(buffer, action_probability=probability, possible_actions=possible)
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(
+    ("actions", "maps"),
+    [(np.array([[1, 2], [3, 4]]), [{0: 1.0, 1: 2.0}, {0: 3.0, 1: 4.0}]), (np.array([0.5, 2.0]), [{0: 0.5}, {0: 2.0}])],
+)
+def test_vectors_and_floats_are_no_names(actions: Any, maps: Any) -> None:
+    buffer = relive.RingReplayBuffer(9)
+    buffer.add_episode([0, 1, 2], actions, [0.0, 1.0], terminated=True)
+    frame = relive_pandas.pre_timeline_frame(buffer, action_probability=None)
+    assert frame["action"].tolist() == maps
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int64", "uint8"])
+def test_a_mask_is_of_bools_or_integers(dtype: str) -> None:
+    buffer = relive.RingReplayBuffer(9)
+    buffer.add(0.0, 2, 0.0, mask=np.array([1, 0, 1], dtype))
+    frame = relive_pandas.pre_timeline_frame(buffer, action_probability=None, possible_actions="mask")
+    assert frame["possible_actions"].tolist() == [["0", "2"]]
+
+
+@pytest.mark.parametrize("shape", [(), (2, 2)])
+def test_a_mask_is_a_vector(shape: Any) -> None:
+    schema = relive.Schema(relive.Field((), "f4"), relive.Field((), "i8"), extras={"mask": relive.Field(shape, "bool")})
+    with pytest.raises(errors.ArgumentError, match=r"that is a mask of them, got 'mask', a Field\("):
+        relive_pandas.pre_timeline_frame(
+            relive.RingReplayBuffer(9, schema), action_probability=None, possible_actions="mask"
+        )
+
+
+def test_a_mask_holds_no_floats() -> None:
+    schema = relive.Schema(relive.Field((), "f4"), relive.Field((), "i8"), extras={"mask": relive.Field(3, "f4")})
+    with pytest.raises(errors.ArgumentError, match=r"got 'mask', a Field\(\(3,\), 'float32'\)"):
+        relive_pandas.pre_timeline_frame(
+            relive.RingReplayBuffer(9, schema), action_probability=None, possible_actions="mask"
+        )
+
+
+def test_the_name_of_a_data_set_is_a_text() -> None:
+    with pytest.raises(errors.ArgumentTypeError, match="ds must be a text, got 2019"):
+        relive_pandas.pre_timeline_frame(timeline(), **ARGUMENTS, ds=2019)  # type: ignore[arg-type]
+
+
+def test_a_buffer_without_extras_says_so() -> None:
+    buffer = relive.RingReplayBuffer(9)
+    buffer.add(0.0, 0, 0.0)
+    with pytest.raises(errors.ArgumentError, match="got 'action_probability': the schema has no extras"):
+        relive_pandas.pre_timeline_frame(buffer, possible_actions=[0])
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (-0.7, r"key 1 must be in \[0, 1\], got -0.7: give np.exp of a logarithm when you add the step$"),
+        (1.5, r"key 1 must be in \[0, 1\], got 1.5$"),
+        (np.nan, r"key 1 must be in \[0, 1\], got nan$"),
+    ],
+)
+def test_a_probability_is_one(value: float, message: str) -> None:
+    buffer = relive.RingReplayBuffer(9)
+    buffer.add_episode([0, 1, 2, 3], [0, 1, 0], [0.0, 1.0, 2.0], False, mu=np.array([1.0, value, 0.0]))
+    with pytest.raises(errors.ArgumentError, match=f"^action_probability of {message}"):
+        relive_pandas.pre_timeline_frame(buffer, action_probability="mu", possible_actions=range(2))
+
+
+@pytest.mark.parametrize("value", [-0.5, np.inf, np.nan])
+def test_a_density_is_at_least_zero(value: float) -> None:
+    buffer = relive.RingReplayBuffer(9)
+    buffer.add([0.0], [0.0], 0.0, action_probability=value)
+    message = f"action_probability of key 0 must be finite and at least 0, got {value}"
+    with pytest.raises(errors.ArgumentError, match=message):
+        relive_pandas.pre_timeline_frame(buffer)
+
+
+def test_features_are_numbers_that_a_float_holds() -> None:
+    buffer = relive.RingReplayBuffer(9)
+    buffer.add({"a": 0.0, "b": 2**53 + 1}, [0.0], 0.0)
+    with pytest.raises(errors.SchemaError, match="observation/b must fit float64, got 9007199254740993"):
+        relive_pandas.pre_timeline_frame(buffer, action_probability=None)
+    buffer = relive.RingReplayBuffer(9)
+    buffer.add("a word", [0.0], 0.0)
+    with pytest.raises(errors.SchemaError, match="observation must be of dtype float64, got "):
+        relive_pandas.pre_timeline_frame(buffer, action_probability=None)
+
+
+def test_parts_of_the_schema_are_told_apart() -> None:
+    buffer = relive.RingReplayBuffer(9)
+    buffer.add([1.0], {"x": 2.0, "y": [3.0, 4.0]}, 0.0, action_x=5.0, observation_=6.0)
+    frame = relive_pandas.pre_timeline_frame(buffer, action_probability=None)
+    assert frame["action"].tolist() == [{0: 2.0, 1: 3.0, 2: 4.0}]
+    assert frame["state_features"].tolist() == [{0: 1.0}]

@@ -1,0 +1,639 @@
+"""Parquet files: what comes back is what was written, to the last bit, and what is broken is one line."""
+
+import dataclasses
+import json
+import os
+import pathlib
+from typing import Any
+
+import hypothesis
+from hypothesis import strategies as st
+import numpy as np
+import pandas
+import pyarrow
+from pyarrow import parquet as arrow_parquet
+import pytest
+
+import relive
+from relive import durable
+from relive import errors
+from relive import states
+from relive import trees
+from relive.integrations import arrow_columns
+from relive.integrations import parquet
+from relive.integrations import parquet_format
+from relive.integrations import step_columns
+from relive.integrations import stored_episodes
+
+SCHEMA = relive.Schema(
+    {"image": relive.Field((2, 3), "uint8"), "hand": {"angle": relive.Field((), ">f8"), "half": relive.Field(2, "f2")}},
+    {"0": relive.Field((), "int64"), "1": relive.Field(3, "bool")},
+    reward=relive.Field((), "float32"),
+    extras={
+        "word": relive.Field((), "<U5"),
+        "words": relive.Field((2,), ">U3"),
+        "raw": relive.Field((), "S4"),
+        "count": relive.Field((), ">u2"),
+        "policy": {"version": relive.Field((), "uint64"), "is_new": relive.Field((), "bool")},
+    },
+)
+
+
+def random_array(rng: np.random.Generator, field: relive.Field, lead: tuple[int, ...]) -> Any:
+    """Answers values [lead..., ...] of a field: any bits, so that every kind of NaN is among them."""
+    shape = (*lead, *field.shape)
+    if field.dtype.kind == "b":
+        return rng.random(shape) < 0.5
+    if field.dtype.kind == "U":
+        return rng.choice(["", "a", "ab\0c", "žluť", "\U0001f600"], shape).astype(field.dtype)
+    if field.dtype.kind == "S":
+        return rng.choice([b"", b"a", b"\0b", b"\xff\xfe\0d"], shape).astype(field.dtype)
+    size = int(np.prod(shape)) * field.dtype.itemsize
+    return np.frombuffer(bytearray(rng.bytes(size)), field.dtype).reshape(shape)
+
+
+def tree(rng: np.random.Generator, name: str, lead: tuple[int, ...]) -> Any:
+    """Answers random values of a part of the schema."""
+    columns = {path: random_array(rng, field, lead) for path, field in SCHEMA.fields.items()}
+    return trees.nested(name, columns)
+
+
+def step(rng: np.random.Generator, lead: tuple[int, ...]) -> dict[str, Any]:
+    """Answers random arguments of `add` or `extend`."""
+    return {
+        "observation": tree(rng, "observation", lead),
+        "action": tree(rng, "action", lead),
+        "reward": rng.random(lead, np.float32),
+        **tree(rng, "extras", lead),
+    }
+
+
+def write_randomly(buffer: Any, rng: np.random.Generator, calls: int) -> None:
+    """Writes steps in all ways there are."""
+    for _ in range(calls):
+        choice, stream = rng.random(), int(rng.integers(buffer.streams))
+        ends = rng.random() < 0.3
+        if choice < 0.6:
+            more: dict[str, Any] = {}
+            if ends or rng.random() < 0.5:
+                more = {"next_observation": tree(rng, "observation", ())}
+                more[str(rng.choice(["terminated", "truncated"]))] = ends
+            elif rng.random() < 0.2:
+                more = {"terminated": True}
+            buffer.add(**step(rng, ()), **more, stream=stream)
+        elif choice < 0.8:
+            lead = (buffer.streams,)
+            buffer.extend(**step(rng, lead), next_observation=tree(rng, "observation", lead))
+        else:
+            length = int(rng.integers(1, 5))
+            given = step(rng, (length,))
+            observations = tree(rng, "observation", (length + 1,))
+            del given["observation"]
+            buffer.add_episode(
+                observations, given.pop("action"), given.pop("reward"), terminated=bool(ends), stream=stream, **given
+            )
+
+
+def facts(episode: stored_episodes.StoredEpisode, *, with_keys: bool = False) -> Any:
+    """Answers all that is to come back of an episode: of arrays their dtypes, shapes and bytes."""
+    arrays = {
+        **trees.flat("observation", episode.observations),
+        **trees.flat("action", episode.actions),
+        "reward": episode.rewards,
+        **(trees.flat("extras", episode.extras) if episode.extras else {}),
+    }
+    own = (episode.stream, episode.status, episode.has_final_observation)
+    kept = (episode.keys.tolist(), episode.start_step) if with_keys else ()
+    return (*own, *kept, {path: (array.dtype.str, array.shape, array.tobytes()) for path, array in arrays.items()})
+
+
+def all_facts(buffer: Any) -> list[Any]:
+    return [facts(episode) for episode in stored_episodes.stored_episodes(buffer)]
+
+
+def small(**settings: Any) -> relive.RingReplayBuffer:
+    """Answers a buffer with an episode that ended, and one that goes on."""
+    buffer = relive.RingReplayBuffer(20, **settings)
+    buffer.add_episode(np.arange(4, dtype=np.float32), [1, 0, 2], [0.0, 0.5, 1.0], terminated=True)
+    buffer.add(np.float32(7), 3, 0.25)
+    return buffer
+
+
+@pytest.fixture
+def path(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "steps.parquet"
+
+
+@hypothesis.settings(deadline=None, max_examples=40)
+@hypothesis.given(
+    seed=st.integers(0, 2**32), streams=st.integers(1, 3), capacity=st.sampled_from([6, 200]), calls=st.integers(0, 30)
+)
+def test_all_comes_back_to_the_last_bit(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, streams: int, capacity: int, calls: int
+) -> None:
+    path = tmp_path_factory.mktemp("files") / "steps.parquet"
+    buffer = relive.RingReplayBuffer(capacity, SCHEMA, streams=streams)
+    write_randomly(buffer, np.random.default_rng(seed), calls)
+    parquet.write_parquet(buffer, path)
+    assert parquet.schema_of(path) == SCHEMA
+    assert parquet.describe(path) == parquet_format.Description(SCHEMA, len(buffer), streams)
+    for schema in (SCHEMA, None):
+        again = relive.RingReplayBuffer(200, schema, streams=streams)
+        assert parquet.add_parquet(again, path) == len(buffer)
+        assert all_facts(again) == all_facts(buffer)
+        assert again.schema == (SCHEMA if len(buffer) else schema)
+        again.check()
+    assert not os.path.exists(durable.beside(str(path), "new"))
+
+
+def test_where_steps_belong_is_in_the_file(path: pathlib.Path) -> None:
+    buffer = relive.RingReplayBuffer(6, SCHEMA, streams=2)
+    write_randomly(buffer, np.random.default_rng(3), 30)
+    parquet.write_parquet(buffer, path)
+    with parquet._opened(str(path)) as file:
+        found = [facts(episode, with_keys=True) for episode in file.episodes(None, 0)]
+    assert found == [facts(each, with_keys=True) for each in stored_episodes.stored_episodes(buffer)]
+    assert any(each[4] for each in found), "no episode has lost its first steps"
+
+
+def test_many_groups_of_episodes(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "CHUNK", 3 * SCHEMA.nbytes)
+    buffer = relive.RingReplayBuffer(200, SCHEMA, streams=2)
+    write_randomly(buffer, np.random.default_rng(0), 40)
+    told: list[tuple[int, int]] = []
+    parquet.write_parquet(buffer, path, progress=lambda *numbers: told.append(numbers))
+    total = len(buffer) * SCHEMA.nbytes
+    assert told[-1] == (total, total)
+    with arrow_parquet.ParquetFile(path) as file:
+        lengths = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+    assert len(lengths) > 5
+    assert min(lengths[:-1]) >= 3
+    again = relive.RingReplayBuffer(200, SCHEMA, streams=2)
+    told.clear()
+    parquet.add_parquet(again, path, progress=lambda *numbers: told.append(numbers))
+    assert all_facts(again) == all_facts(buffer)
+    read = np.cumsum([*lengths, *lengths]) * SCHEMA.nbytes
+    assert told == [(number, 2 * total) for number in read.tolist()]
+
+
+def test_a_whole_group_is_written_as_soon_as_it_is_full(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = relive.RingReplayBuffer(20)
+    for _ in range(4):
+        buffer.add_episode([0.0, 1.0, 2.0], [0, 1], [0.0, 1.0], terminated=True)
+    assert buffer.schema is not None
+    monkeypatch.setattr(states, "CHUNK", 4 * buffer.schema.nbytes)
+    parquet.write_parquet(buffer, path)
+    with arrow_parquet.ParquetFile(path) as file:
+        assert [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)] == [4, 4]
+
+
+def test_pandas_reads_it_as_a_frame_of_steps(path: pathlib.Path) -> None:
+    buffer = relive.RingReplayBuffer(20, seed=0)
+    buffer.add_episode(
+        np.arange(8.0).reshape(4, 2), [1, 0, 2], [0.0, 0.5, 1.0], terminated=True, logp=[-1.0, -2.0, -3.0]
+    )
+    buffer.add([0.0, 0.0], 1, 0.0, logp=-4.0)
+    parquet.write_parquet(buffer, path)
+    frame = pandas.read_parquet(path)
+    assert frame.columns.tolist() == [
+        *step_columns.MARKS, "status", "observation", "action", "reward", "extras/logp", "final_observation"
+    ]  # fmt: skip
+    assert frame["key"].tolist() == [0, 1, 2, 3]
+    assert frame["step"].tolist() == [0, 1, 2, 0]
+    assert frame["episode"].tolist() == [0, 0, 0, 3]
+    assert frame["status"].tolist() == ["COMPLETED"] * 3 + ["IN_PROGRESS"]
+    assert frame["terminated"].tolist() == [False, False, True, False]
+    assert frame["truncated"].tolist() == [False] * 4
+    assert frame["reward"].tolist() == [0.0, 0.5, 1.0, 0.0]
+    assert frame["extras/logp"].tolist() == [-1.0, -2.0, -3.0, -4.0]
+    assert [None if cell is None else cell.tolist() for cell in frame["final_observation"]] == [
+        None,
+        None,
+        [6, 7],
+        None,
+    ]
+    assert [cell.tolist() for cell in frame["observation"]] == [[0, 1], [2, 3], [4, 5], [0, 0]]
+
+
+# Into buffers.
+
+
+def test_a_full_buffer_loses_older_steps_to_those_of_the_file(path: pathlib.Path) -> None:
+    parquet.write_parquet(small(), path)
+    buffer = relive.RingReplayBuffer(4)
+    buffer.add_episode(np.arange(4, dtype=np.float32), [1, 0, 2], [0.0, 0.5, 1.0], terminated=False)
+    assert parquet.add_parquet(buffer, path) == 4
+    assert all_facts(buffer) == all_facts(small())
+
+
+def test_an_open_episode_in_the_way_is_ended(path: pathlib.Path) -> None:
+    source = relive.RingReplayBuffer(20)
+    source.add(np.float32(1), 3, 0.25)
+    parquet.write_parquet(source, path)
+    buffer = relive.RingReplayBuffer(20)
+    # What was announced is what the file begins with: without an end the two would become one episode.
+    buffer.add(np.float32(0), 1, 0.5, next_observation=np.float32(1))
+    parquet.add_parquet(buffer, path)
+    assert [episode.status for episode in stored_episodes.stored_episodes(buffer)] == ["TRUNCATED", "IN_PROGRESS"]
+
+
+@dataclasses.dataclass
+class Refusal:
+    """A buffer that cannot take the steps of `small`."""
+
+    buffer: Any
+    error: type[Exception]
+    message: str
+
+
+def waiting() -> relive.RingReplayBuffer:
+    buffer = relive.RingReplayBuffer(20)
+    buffer.add(np.float32(0), 1, 0.5)
+    return buffer
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        Refusal(
+            relive.RingReplayBuffer(20, relive.Schema(relive.Field((), "f8"), relive.Field((), "i8"))),
+            errors.SchemaError,
+            r"buffer must have the schema of .*steps.parquet, Schema\(.*'float32'.*, got Schema\(.*'float64'",
+        ),
+        Refusal(
+            relive.RingReplayBuffer(3),
+            errors.ArgumentError,
+            "buffer must have a capacity of at least 4 steps, got 3",
+        ),
+        Refusal(
+            waiting(),
+            errors.ArgumentError,
+            "buffer must know the observation after the newest step of stream 0: add that step with next_observation",
+        ),
+        Refusal([], errors.ArgumentTypeError, r"buffer must be an instance of ColumnReplayBuffer, got \[\]"),
+    ],
+)
+def test_what_cannot_be_added_is_refused_before_anything_moves(path: pathlib.Path, refusal: Refusal) -> None:
+    parquet.write_parquet(small(), path)
+    before = len(refusal.buffer)
+    with pytest.raises(refusal.error, match=refusal.message):
+        parquet.add_parquet(refusal.buffer, path)
+    assert len(refusal.buffer) == before
+
+
+def test_nothing_is_added_without_steps(path: pathlib.Path) -> None:
+    parquet.write_parquet(relive.RingReplayBuffer(9, SCHEMA, streams=2), path)
+    buffer = relive.RingReplayBuffer(1)
+    assert parquet.add_parquet(buffer, path) == 0
+    assert buffer.schema is None
+
+
+def test_streams_need_streams(path: pathlib.Path) -> None:
+    buffer = relive.RingReplayBuffer(20, streams=3)
+    buffer.add(1.0, 0, 0.0, stream=1)
+    parquet.write_parquet(buffer, path)
+    with pytest.raises(errors.ArgumentError, match="buffer must have at least 2 streams, got 1"):
+        parquet.add_parquet(relive.RingReplayBuffer(20), path)
+    again = relive.RingReplayBuffer(20, streams=2)
+    parquet.add_parquet(again, path)
+    assert all_facts(again) == all_facts(buffer)
+
+
+def test_progress_must_be_callable(path: pathlib.Path) -> None:
+    message = "progress must be callable or None, got 3"
+    with pytest.raises(errors.ArgumentTypeError, match=message):
+        parquet.write_parquet(small(), path, progress=3)  # type: ignore[arg-type]
+    parquet.write_parquet(small(), path)
+    with pytest.raises(errors.ArgumentTypeError, match=message):
+        parquet.add_parquet(relive.RingReplayBuffer(9), path, progress=3)  # type: ignore[arg-type]
+
+
+# What has no place.
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        (relive.Field((), "c8"), "extras/odd must be of bools, integers, floats .*, text or bytes, got complex64"),
+        (relive.Field((), "M8[s]"), r"extras/odd must be of .*, got datetime64\[s\]"),
+        (relive.Field((), "V4"), r"extras/odd must be of .*, got \|V4"),
+        (relive.Field((), [("x", "f4")]), r"extras/odd must be of .*, got \[\('x', '<f4'\)\]"),
+        (relive.Field((), np.longdouble), "extras/odd must be of .*, got (float128|float64|longdouble)"),
+        (relive.Field((2, 0), "f4"), r"extras/odd must have an element at least, got shape \(2, 0\)"),
+    ],
+)
+def test_other_dtypes_are_refused_by_name(path: pathlib.Path, field: relive.Field, message: str) -> None:
+    schema = relive.Schema(relive.Field((), "f4"), relive.Field((), "i8"), extras={"odd": field})
+    with pytest.raises(errors.ArgumentError, match=message):
+        parquet.write_parquet(relive.RingReplayBuffer(9, schema), path)
+    assert not path.exists()
+
+
+def test_text_that_utf_8_does_not_have_is_refused(path: pathlib.Path) -> None:
+    buffer = relive.RingReplayBuffer(9)
+    buffer.add(1.0, 0, 0.0, word="a")
+    parquet.write_parquet(buffer, path)
+    before = path.read_bytes()
+    buffer.add(1.0, 0, 0.0, word="\ud800")
+    with pytest.raises(errors.ArgumentError, match=r"extras/word must be text without lone surrogates, got '\\ud800'"):
+        parquet.write_parquet(buffer, path)
+    assert path.read_bytes() == before
+    assert sorted(os.listdir(path.parent)) == [".steps.parquet.lock", "steps.parquet"]
+
+
+def test_a_buffer_that_knows_nothing_has_no_columns(path: pathlib.Path) -> None:
+    with pytest.raises(errors.NotReadyError, match="write_parquet has no columns: no step has said what a step holds"):
+        parquet.write_parquet(relive.RingReplayBuffer(9), path)
+    with pytest.raises(errors.ArgumentTypeError, match="buffer must be an instance of ColumnReplayBuffer, got 3"):
+        parquet.write_parquet(3, path)  # type: ignore[arg-type]
+
+
+# What is at the path.
+
+
+def test_an_older_file_is_replaced(path: pathlib.Path) -> None:
+    path.touch()
+    parquet.write_parquet(small(), path)
+    (path.parent / ".steps.parquet.new").write_text("a crash left it")
+    buffer = small()
+    buffer.add(np.float32(8), 3, 0.5)
+    parquet.write_parquet(buffer, path)
+    assert parquet.describe(path).num_steps == 5
+    assert sorted(os.listdir(path.parent)) == [".steps.parquet.lock", "steps.parquet"]
+
+
+def test_what_is_not_ours_stays(path: pathlib.Path) -> None:
+    path.write_text("a letter")
+    with pytest.raises(errors.CheckpointError, match=r"steps.parquet is no Parquet file, or was cut: .*: name another"):
+        parquet.write_parquet(small(), path)
+    assert path.read_text() == "a letter"
+    for foreign in (pyarrow.table({"x": [1]}), pyarrow.table({"x": [1]}, metadata={"y": "z"})):
+        arrow_parquet.write_table(foreign, path)
+        with pytest.raises(
+            errors.CheckpointError, match="is a Parquet file that relive did not write: name another path"
+        ):
+            parquet.write_parquet(small(), path)
+    path.unlink()
+    path.symlink_to(path.parent / "elsewhere")
+    for place in (path, path.parent):
+        with pytest.raises(errors.CheckpointError, match=f"{place.name} is not a file: name another path"):
+            parquet.write_parquet(small(), place)
+
+
+def test_a_path_in_use_is_refused(path: pathlib.Path) -> None:
+    with durable.locked(path), pytest.raises(errors.CheckpointError, match="is in use by this process"):
+        parquet.write_parquet(small(), path)
+
+
+def test_a_disk_that_fails_leaves_the_older_file(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parquet.write_parquet(small(), path)
+    before = path.read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("relive.directories.fsync_file", full)
+    with pytest.raises(errors.CheckpointError, match=r"steps.parquet cannot be written: No space left on device$"):
+        parquet.write_parquet(small(), path)
+    assert path.read_bytes() == before
+    assert sorted(os.listdir(path.parent)) == [".steps.parquet.lock", "steps.parquet"]
+
+
+def test_the_file_and_its_name_are_on_the_disk_in_that_order(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Any] = []
+    monkeypatch.setattr("relive.directories.fsync_file", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    monkeypatch.setattr("relive.directories.fsync_directory", lambda place: synced.append((place, path.exists())))
+    parquet.write_parquet(small(), path)
+    assert synced == [path.stat().st_size, (str(path.parent), True)]
+
+
+def test_a_link_to_a_file_of_ours_is_refused(path: pathlib.Path) -> None:
+    parquet.write_parquet(small(), path)
+    link = path.parent / "link.parquet"
+    link.symlink_to(path)
+    with pytest.raises(errors.CheckpointError, match=r"link.parquet is not a file: name another path"):
+        parquet.write_parquet(small(), link)
+    assert parquet.describe(link).num_steps == 4
+
+
+def test_a_directory_that_is_not_there_is_one_line(path: pathlib.Path) -> None:
+    with pytest.raises(errors.CheckpointError, match="cannot be locked: No such file or directory"):
+        parquet.write_parquet(small(), path.parent / "nowhere" / "steps.parquet")
+
+
+# What is broken.
+
+
+def test_a_cut_file_is_one_line(path: pathlib.Path) -> None:
+    parquet.write_parquet(small(), path)
+    raw = path.read_bytes()
+    for length in (0, 3, 100, len(raw) - 1):
+        path.write_bytes(raw[:length])
+        with pytest.raises(errors.CheckpointError, match=r"^\S*steps.parquet is no Parquet file, or was cut: .* .*$"):
+            parquet.describe(path)
+    path.unlink()
+    with pytest.raises(errors.CheckpointError, match=r"steps.parquet does not exist$"):
+        parquet.describe(path)
+    with pytest.raises(errors.CheckpointError, match="is no Parquet file, or was cut"):
+        parquet.describe(path.parent)
+
+
+def test_a_changed_byte_is_found_before_anything_moves(path: pathlib.Path) -> None:
+    parquet.write_parquet(small(), path)
+    raw = bytearray(path.read_bytes())
+    with arrow_parquet.ParquetFile(path) as file:
+        names = file.schema_arrow.names
+        column = file.metadata.row_group(0).column(names.index("reward"))
+    begin = column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
+    raw[begin + column.total_compressed_size - 1] ^= 1
+    path.write_bytes(raw)
+    buffer = relive.RingReplayBuffer(20)
+    with pytest.raises(errors.CheckpointError, match=r"^\S*steps.parquet is damaged: .* .*$"):
+        parquet.add_parquet(buffer, path)
+    assert len(buffer) == 0
+
+
+def rewrite(path: pathlib.Path, change: Any, **metadata: Any) -> None:
+    """Writes the file of `small` anew, with another table or other metadata."""
+    parquet.write_parquet(small(), path)
+    table = arrow_parquet.read_table(path)
+    said = json.loads(table.schema.metadata[b"relive"]) | metadata
+    table = change(table)
+    arrow_parquet.write_table(table.replace_schema_metadata({"relive": json.dumps(said)}), path)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"format": "other"}, "cannot be read: format must be relive steps, got 'other'"),
+        ({"version": 2}, "cannot be read: it is of format version 2, and this relive reads 1: update relive"),
+        ({"version": "1"}, "cannot be read: version must be an integer in .*, got '1'"),
+        ({"streams": 0}, "cannot be read: streams must be an integer in .*, got 0"),
+        ({"schema": [["x"]]}, "cannot be read: schema must be a list of a path, a dtype and a shape for each field"),
+        (
+            {"schema": [["observation", "<f4", []], ["action", "<c8", []], ["reward", "<f8", []]]},
+            "cannot be read: action must be of bools, integers, .*, got complex64",
+        ),
+        (
+            {"schema": [["observation", "<f4", [3]], ["action", "<i8", []], ["reward", "<f8", []]]},
+            r"cannot be read: its column observation must be of fixed_size_list<.*: float>\[3\], got float",
+        ),
+        (
+            {"schema": [["observation", "<f4", []], ["action", "<i4", []], ["reward", "<f8", []]]},
+            r"cannot be read: its column action must be of int32, got int64",
+        ),
+        (
+            {"schema": [["observation/x", "<f4", []], ["action", "<i8", []], ["reward", "<f8", []]]},
+            "cannot be read: its columns must be key, .*, status, .*, final_observation/x, got ",
+        ),
+    ],
+)
+def test_metadata_that_lie_are_one_line(path: pathlib.Path, metadata: dict[str, Any], message: str) -> None:
+    rewrite(path, lambda table: table, **metadata)
+    with pytest.raises(errors.CheckpointError, match=message):
+        parquet.describe(path)
+
+
+def test_metadata_that_are_no_json_are_one_line(path: pathlib.Path) -> None:
+    arrow_parquet.write_table(pyarrow.table({"x": [1]}).replace_schema_metadata({"relive": b"\xff{"}), path)
+    with pytest.raises(errors.CheckpointError, match=r"steps.parquet cannot be read: .* is no JSON"):
+        parquet.describe(path)
+
+
+def test_lists_of_another_length_are_one_line(path: pathlib.Path) -> None:
+    buffer = relive.RingReplayBuffer(9)
+    buffer.add(np.zeros(3), 0, 0.0)
+    parquet.write_parquet(buffer, path)
+    table = arrow_parquet.read_table(path)
+    said = json.loads(table.schema.metadata[b"relive"])
+    for found, wanted in (("<f8", [4]), ("<f4", [3])):
+        said["schema"][0] = ["observation", found, wanted]
+        arrow_parquet.write_table(table.replace_schema_metadata({"relive": json.dumps(said)}), path)
+        with pytest.raises(errors.CheckpointError, match="its column observation must be of fixed.*, got fixed"):
+            parquet.describe(path)
+
+
+def other(name: str, values: Any, kind: Any = None) -> Any:
+    """Answers what puts other values into a column of a table."""
+
+    def change(table: Any) -> Any:
+        column = pyarrow.array(values, kind or table.schema.field(name).type)
+        return table.set_column(table.schema.get_field_index(name), name, column)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (other("step", [0, 1, 3, 0]), "column step is not that of whole episodes"),
+        (other("step", [-1, 0, 1, 0]), "column step is not that of whole episodes"),
+        (other("key", [0, 2, 1, 3]), "column key is not that of whole episodes"),
+        (other("key", [0, 1, 1, 3]), "column key is not that of whole episodes"),
+        (other("key", [0, 1, 2, 2]), "the episode from key 2 cannot have followed in its stream"),
+        (other("stream", [0, 0, 1, 0]), "column stream is not that of whole episodes"),
+        (other("stream", [-1, -1, -1, 0]), "column stream is not that of whole episodes"),
+        (other("terminated", [False] * 4), "column terminated is not that of whole episodes"),
+        (other("truncated", [False, True, False, False]), "column truncated is not that of whole episodes"),
+        (other("status", ["COMPLETED", "TRUNCATED", "COMPLETED", "IN_PROGRESS"]), "column status is not that of"),
+        (other("status", ["COMPLETED"] * 3 + ["ABORTED"]), "column status must hold IN_PROGRESS or COMPLETED or TRUNC"),
+        (other("status", ["COMPLETED"] * 3 + [None]), "column status must hold IN_PROGRESS or COMPLETED or TRUNCATED"),
+        (other("action", [1, None, 2, 3]), "column action must have a value in every row, got 1 nulls"),
+        (other("key", [5, 6, 7, 3]), "the episode from key 3 cannot have followed in its stream"),
+        (other("final_observation", [None, 1.0, 3.0, None]), "final observations must be whole, and in the last rows"),
+    ],
+)
+def test_columns_that_lie_are_one_line(path: pathlib.Path, change: Any, message: str) -> None:
+    rewrite(path, change)
+    buffer = relive.RingReplayBuffer(20)
+    with pytest.raises(errors.CheckpointError, match=f"steps.parquet is damaged: {message}"):
+        parquet.add_parquet(buffer, path)
+    assert len(buffer) == 0
+
+
+def test_statuses_are_texts_in_a_dictionary_or_not(path: pathlib.Path) -> None:
+    rewrite(path, other("status", ["COMPLETED"] * 3 + ["IN_PROGRESS"], pyarrow.string()))
+    buffer = relive.RingReplayBuffer(20)
+    parquet.add_parquet(buffer, path)
+    assert all_facts(buffer) == all_facts(small())
+    rewrite(path, other("status", [1] * 4, pyarrow.int8()))
+    with pytest.raises(errors.CheckpointError, match="its column status must be of string, got int8"):
+        parquet.describe(path)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "finals", "is_right"),
+    [
+        (("TRUNCATED", "COMPLETED"), (None, 1.0), True),
+        (("TRUNCATED", "COMPLETED"), (None, None), False),
+        (("TRUNCATED", "IN_PROGRESS"), (None, 1.0), False),
+        (("TRUNCATED", "IN_PROGRESS"), (1.0, 1.0), True),
+        (("COMPLETED", "IN_PROGRESS"), (None, None), True),
+        (("IN_PROGRESS", "COMPLETED"), (1.0, 1.0), False),
+    ],
+)
+def test_what_can_follow_in_a_stream(path: pathlib.Path, statuses: Any, finals: Any, is_right: bool) -> None:
+    buffer = relive.RingReplayBuffer(9)
+    buffer.add_episode(np.zeros(2, np.float32), [0], [0.0], terminated=True)
+    buffer.add_episode(np.zeros(2, np.float32), [0], [0.0], terminated=True)
+    parquet.write_parquet(buffer, path)
+    table = arrow_parquet.read_table(path)
+    for name, values in (
+        ("status", statuses),
+        ("final_observation", finals),
+        ("terminated", [status == "COMPLETED" for status in statuses]),
+        ("truncated", [status == "TRUNCATED" for status in statuses]),
+    ):
+        table = other(name, values)(table)
+    arrow_parquet.write_table(table, path)
+    again = relive.RingReplayBuffer(9)
+    if not is_right:
+        with pytest.raises(errors.CheckpointError, match="the episode from key 1 cannot have followed in its stream"):
+            parquet.add_parquet(again, path)
+        return
+    parquet.add_parquet(again, path)
+    found = [(episode.status, episode.has_final_observation) for episode in stored_episodes.stored_episodes(again)]
+    assert found == [(status, final is not None) for status, final in zip(statuses, finals, strict=True)]
+
+
+def test_final_observations_are_whole(path: pathlib.Path) -> None:
+    schema = relive.Schema({"a": relive.Field((), "f4"), "b": relive.Field(2, "f4")}, relive.Field((), "i8"))
+    buffer = relive.RingReplayBuffer(9, schema)
+    observations = {"a": np.zeros(2, np.float32), "b": np.zeros((2, 2), np.float32)}
+    buffer.add_episode(observations, [0], [0.0], terminated=True)
+    parquet.write_parquet(buffer, path)
+    arrow_parquet.write_table(other("final_observation/a", [None])(arrow_parquet.read_table(path)), path)
+    with pytest.raises(errors.CheckpointError, match="final observations must be whole"):
+        parquet.add_parquet(relive.RingReplayBuffer(9), path)
+
+
+# Columns.
+
+
+def test_texts_that_are_too_long_are_refused() -> None:
+    for dtype, texts in (("<U2", ["ab", "abc"]), ("S2", [b"ab", b"abc"])):
+        with pytest.raises(errors.CheckpointError, match="column word must hold values of at most 2 characters, got 3"):
+            arrow_columns.array_of("word", relive.Field((), dtype), pyarrow.array(texts))
+
+
+def test_nulls_in_lists_are_refused() -> None:
+    column = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array([1.0, None, 2.0, 3.0]), 2)
+    with pytest.raises(errors.CheckpointError, match="column x must have a value in every row, got 1 nulls"):
+        arrow_columns.array_of("x", relive.Field(2, "f8"), column)
+
+
+def test_rows_can_be_spread() -> None:
+    numbers = pyarrow.array([1, 2])
+    lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array([1, 2, 3, 4]), 2)
+    for column, first, second in ((numbers, 1, 2), (lists, [1, 2], [3, 4])):
+        spread = arrow_columns.spread(column, np.array([1, 3]), 5)
+        assert spread.to_pylist() == [None, first, None, second, None]
+        assert spread.drop_null().to_pylist() == [first, second]
+        assert arrow_columns.spread(column[:0], np.zeros(0, np.int64), 2).to_pylist() == [None, None]
+
+
+def test_lists_of_other_lengths_are_refused() -> None:
+    with pytest.raises(errors.CheckpointError, match="column x must have lists of 2$"):
+        arrow_columns.array_of("x", relive.Field(2, "f8"), pyarrow.array([[1.0, 2.0], [1.0]]))

@@ -1,0 +1,225 @@
+"""Transitions as the offline pipelines of ReAgent (once Horizon) read them: the columns of their pre-timeline table.
+
+    observation [T, ...] ──> state_features   {0: float, 1: float, ...}
+    action      [T]      ──> action           "2", one of possible_actions
+    action      [T, ...] ──> action           {0: float, 1: float, ...}, and no possible_actions
+
+Sources: Gauci et al., "Horizon: Facebook's Open Source Applied Reinforcement Learning Platform", 2018; the usage page
+of ReAgent; and where it says nothing, how ReAgent turns a replay buffer of its own into that table.
+"""
+
+from collections.abc import Iterable
+import dataclasses
+import numbers
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import checks
+from relive import errors
+from relive import fitting
+from relive import schema as schema_lib
+from relive.integrations import step_columns
+from relive.integrations import stored_episodes
+
+Array: TypeAlias = npt.NDArray[Any]
+Columns: TypeAlias = dict[str, list[Any]]
+
+_FLOAT = np.dtype(np.float64)
+
+
+@dataclasses.dataclass(frozen=True)
+class Actions:
+    """The actions there are.
+
+    Attributes:
+        names: Of all of them [A].
+        mask: The path of the field that says which were possible in a step; empty if all were in each.
+    """
+
+    names: list[str]
+    mask: str
+
+    def masks(self, fields: dict[str, Array]) -> list[list[int]]:
+        """Answers 1 or 0 for each action in each of the steps of an episode [T][A]."""
+        if not self.mask:
+            return [[1] * len(self.names) for _ in fields["reward"]]
+        masks: list[list[int]] = (fields[self.mask] != 0).astype(np.int64).tolist()
+        return masks
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """What makes columns of episodes.
+
+    Attributes:
+        probability: The path of the field with the probability of each action; empty if the policy has none.
+        actions: The actions there are; None where an action is a map of numbers.
+        ds: The name of the data set.
+        final_rows: Whether an episode has a row for its final observation.
+    """
+
+    probability: str
+    actions: Actions | None
+    ds: str
+    final_rows: bool
+
+    def no_columns(self) -> Columns:
+        """Answers the columns of no episode."""
+        names = ["mdp_id", "sequence_number", "state_features", "action", "reward", "action_probability"]
+        if self.actions is not None:
+            names += ["possible_actions", "possible_actions_mask"]
+        return {name: [] for name in [*names, "metrics", "ds"]}
+
+    def columns(self, episode: stored_episodes.StoredEpisode) -> Columns:
+        """Answers the columns of an episode.
+
+        Raises:
+            ArgumentError: A probability is none, or an action was taken that is not possible.
+            SchemaError: An observation or an action is no number, or one that a float64 does not hold exactly.
+        """
+        fields = step_columns.fields(episode)
+        rewards = episode.rewards.astype(np.float64).tolist()
+        columns: Columns = {
+            "mdp_id": [str(episode.keys[0])] * len(episode),
+            "sequence_number": list(range(episode.start_step, episode.start_step + len(episode))),
+            "state_features": _maps("observation", fields),
+            "action": _maps("action", fields) if self.actions is None else _names(fields["action"]),
+            "reward": rewards,
+            "action_probability": self._probabilities(episode, fields),
+        }
+        is_terminated = episode.status == "COMPLETED"
+        if self.actions is not None:
+            columns |= _possible(self.actions, episode, fields, columns["action"])
+            if is_terminated and not self.final_rows:
+                columns["possible_actions"][-1], columns["possible_actions_mask"][-1] = [], []
+        if self.final_rows and (is_terminated or episode.has_final_observation):
+            for name, value in self._final_row(episode).items():
+                columns[name].append(value)
+        metrics = [{"reward": reward} for reward in columns["reward"]]
+        return columns | {"metrics": metrics, "ds": [self.ds] * len(metrics)}
+
+    def _final_row(self, episode: stored_episodes.StoredEpisode) -> dict[str, Any]:
+        """Answers the row behind an episode that ended, or whose final observation is known."""
+        features: dict[int, float] = {}
+        if episode.has_final_observation:
+            (features,) = _maps("observation", step_columns.final_observation(episode))
+        names = self.actions.names if self.actions is not None and episode.status != "COMPLETED" else []
+        return {
+            "mdp_id": str(episode.keys[0]),
+            "sequence_number": episode.start_step + len(episode),
+            "state_features": features,
+            "action": "",
+            "reward": 0.0,
+            "action_probability": None,
+            "possible_actions": list(names),
+            "possible_actions_mask": [1] * len(names),
+        }
+
+    def _probabilities(self, episode: stored_episodes.StoredEpisode, fields: dict[str, Array]) -> list[float | None]:
+        if not self.probability:
+            return [None] * len(episode)
+        probabilities = fields[self.probability].astype(np.float64)
+        # The density of an action that is a map may be above 1.
+        is_wrong = ~(np.isfinite(probabilities) & (probabilities >= 0))
+        if self.actions is not None:
+            is_wrong |= probabilities > 1
+        for key, probability in zip(episode.keys[is_wrong], probabilities[is_wrong], strict=True):
+            rule = "be finite and at least 0" if self.actions is None else "be in [0, 1]"
+            remedy = ": give np.exp of a logarithm when you add the step" if probability < 0 else ""
+            raise errors.ArgumentError(f"action_probability of key {key} must {rule}, got {probability}{remedy}")
+        answer: list[float | None] = probabilities.tolist()
+        return answer
+
+
+def table(
+    schema: schema_lib.Schema, action_probability: object, possible_actions: Any, final_rows: object, ds: object
+) -> Table:
+    """Answers what makes columns of the episodes of a schema.
+
+    Raises:
+        ArgumentError: An argument breaks its rule, or names what the schema does not have.
+    """
+    if not isinstance(ds, str):
+        raise errors.ArgumentTypeError(f"ds must be a text, got {checks.shown(ds)}")
+    probability = ""
+    if action_probability is not None:
+        probability = f"extras/{action_probability}"
+        field = schema.fields.get(probability)
+        if field is None or field.shape or field.dtype.kind != "f":
+            rule = "be the name of an extra that is one float, or None for a policy that is not stochastic"
+            raise errors.ArgumentError(f"action_probability must {rule}, got {_found(schema, action_probability)}")
+    action = schema.fields.get("action")
+    is_named = action is not None and not action.shape and action.dtype.kind in "biuU"
+    if not is_named and possible_actions is not None:
+        rule = "be None where an action is not one integer or text"
+        raise errors.ArgumentError(f"possible_actions must {rule}, got {checks.shown(possible_actions)}")
+    actions = _actions(schema, possible_actions) if is_named else None
+    final_rows = checks.boolean("final_rows", final_rows)
+    if final_rows and (actions is None or actions.mask):
+        rule = "be False unless possible_actions are all actions"
+        raise errors.ArgumentError(f"final_rows must {rule}, got True and {checks.shown(possible_actions)}")
+    return Table(probability, actions, ds, final_rows)
+
+
+def _found(schema: schema_lib.Schema, name: object) -> str:
+    """Answers how an error speaks of the extra of that name."""
+    field = schema.fields.get(f"extras/{name}")
+    if field is not None:
+        return f"{name!r}, a {field}"
+    known = [path.removeprefix("extras/") for path in schema.fields if path.startswith("extras/")]
+    return f"{checks.shown(name)}: the schema has {', '.join(known) or 'no extras'}"
+
+
+def _actions(schema: schema_lib.Schema, possible_actions: Any) -> Actions:
+    """Answers the actions there are."""
+    rule = "be all actions, such as range(4), or the name of an extra that is a mask of them"
+    if isinstance(possible_actions, str):
+        field = schema.fields.get(f"extras/{possible_actions}")
+        if field is None or len(field.shape) != 1 or field.dtype.kind not in "biu":
+            raise errors.ArgumentError(f"possible_actions must {rule}, got {_found(schema, possible_actions)}")
+        return Actions([str(action) for action in range(field.shape[0])], f"extras/{possible_actions}")
+    if not isinstance(possible_actions, Iterable):
+        raise errors.ArgumentTypeError(f"possible_actions must {rule}, got {checks.shown(possible_actions)}")
+    actions = list(possible_actions)
+    for action in actions:
+        if not isinstance(action, str | numbers.Integral | np.bool_):
+            raise errors.ArgumentTypeError(f"possible_actions must {rule}, got {checks.shown(actions)}")
+    names = [_name(action) for action in actions]
+    if len(set(names)) < len(names):
+        raise errors.ArgumentError(f"possible_actions must be distinct, got {checks.shown(actions)}")
+    return Actions(names, "")
+
+
+def _name(action: Any) -> str:
+    """Answers the name of an action that is a text, an integer or a bool."""
+    return str(action) if isinstance(action, str) else str(int(action))
+
+
+def _names(actions: Array) -> list[str]:
+    """Answers the names of actions [T]."""
+    return [_name(action) for action in actions.tolist()]
+
+
+def _possible(
+    actions: Actions, episode: stored_episodes.StoredEpisode, fields: dict[str, Array], taken: list[str]
+) -> Columns:
+    """Answers which actions were possible in the steps of an episode, by name and as a mask."""
+    masks = actions.masks(fields)
+    names = [[name for name, flag in zip(actions.names, mask, strict=True) if flag] for mask in masks]
+    for key, action, possible in zip(episode.keys, taken, names, strict=True):
+        if action not in possible:
+            rule = f"hold every action that was taken, such as {action!r} of key {key}"
+            raise errors.ArgumentError(f"possible_actions must {rule}, got {checks.shown(possible)}")
+    return {"possible_actions": names, "possible_actions_mask": masks}
+
+
+def _maps(part: str, fields: dict[str, Array]) -> list[dict[int, float]]:
+    """Answers all numbers of a part of each step, by their places."""
+    flat = [
+        fitting.fit(path, array, array.shape, _FLOAT).reshape(len(array), -1)
+        for path, array in fields.items()
+        if path == part or path.startswith(f"{part}/")
+    ]
+    return [dict(enumerate(row)) for row in np.concatenate(flat, axis=1).tolist()]

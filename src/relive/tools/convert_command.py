@@ -1,0 +1,189 @@
+"""`relive convert`: carries the steps of a checkpoint, a Parquet file or a Minari dataset over to another of the three.
+
+    checkpoint, journal ─┐                         ┌─ checkpoint
+    FILE.parquet         ├──> a buffer in memory ──┤  FILE.parquet
+    minari:ID           ─┘                         └─ minari:ID
+
+What exists is not replaced unless one says so, and then by a rename, once the new one is whole.
+"""
+
+import argparse
+import enum
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import relive
+from relive import column_buffer
+from relive import directories
+from relive import durable
+from relive import errors
+from relive import journal_reader
+from relive import later
+from relive import states
+from relive.tools import loading
+from relive.tools import reading
+from relive.tools import saved_path
+from relive.tools import wording
+
+if TYPE_CHECKING:
+    from relive.integrations import minari as minari_lib
+    from relive.integrations import parquet as parquet_lib
+else:
+    minari_lib = later.module("relive.integrations.minari")
+    parquet_lib = later.module("relive.integrations.parquet")
+
+AnyBuffer: TypeAlias = "column_buffer.ColumnReplayBuffer[Any]"
+
+_MINARI = "minari:"
+
+
+class Kind(enum.Enum):
+    """What FROM and TO can be."""
+
+    CHECKPOINT = "checkpoint"
+    PARQUET = "Parquet file"
+    MINARI = "Minari dataset"
+
+
+def kind_of(text: str) -> Kind:
+    """Answers what somebody means by FROM or TO, by its form alone.
+
+    >>> from relive.tools import convert_command
+    >>> [convert_command.kind_of(text).value for text in ("replay", "steps.parquet", "minari:pendulum/mine-v0")]
+    ['checkpoint', 'Parquet file', 'Minari dataset']
+    """
+    if text.startswith(_MINARI):
+        return Kind.MINARI
+    return Kind.PARQUET if text.lower().endswith(".parquet") else Kind.CHECKPOINT
+
+
+def run(options: argparse.Namespace) -> int:
+    """Converts FROM to TO; answers 0."""
+    source, target = kind_of(options.source), kind_of(options.target)
+    _check(options, source, target)
+    _check_is_new(options, target)
+    # What is missing is said before anything is read.
+    _ = minari_lib.add_dataset if Kind.MINARI in (source, target) else None
+    _ = parquet_lib.add_parquet if Kind.PARQUET in (source, target) else None
+    try:
+        with reading.shown("reading") as progress:
+            buffer = _read(options, source, progress)
+        with reading.shown("writing") as progress:
+            num_steps, num_episodes = _write(options, target, buffer, progress)
+    except MemoryError as error:
+        raise errors.ArgumentError(f"FROM must fit into memory: {error}") from error
+    counts = f"{wording.counted(num_steps, 'step')} in {wording.counted(num_episodes, 'episode')}"
+    sys.stdout.write(f"wrote {counts} to {wording.plain(options.target)}\n")
+    return 0
+
+
+def _check(options: argparse.Namespace, source: Kind, target: Kind) -> None:
+    """Exits with 2 if FROM, TO and the options make no sense together."""
+    refuse = options.parser.error
+    if source is target:
+        refuse(f"FROM and TO are both a {source.value}: there is nothing to convert")
+    for text in (options.source, options.target):
+        if text in ("", _MINARI):
+            refuse(f"FROM and TO must be a directory, FILE.parquet or {_MINARI}ID, got {text!r}")
+    if options.capacity is not None and target is not Kind.CHECKPOINT:
+        refuse(f"argument --capacity: not allowed where TO is a {target.value}")
+    if (options.info or options.no_infos) and source is not Kind.MINARI:
+        name = "--info" if options.info else "--no-infos"
+        refuse(f"argument {name}: not allowed where FROM is a {source.value}")
+    if options.incomplete is not None and target is not Kind.MINARI:
+        refuse(f"argument --incomplete: not allowed where TO is a {target.value}")
+    if options.overwrite and target is Kind.MINARI:
+        refuse(f"argument --overwrite: not allowed where TO is a {target.value}: delete it with minari delete")
+
+
+def _check_is_new(options: argparse.Namespace, target: Kind) -> None:
+    """Raises ArgumentError if something is at TO that is not to be replaced."""
+    if target is Kind.MINARI or options.overwrite:
+        return
+    path = directories.absolute("TO", options.target)
+    if os.path.lexists(durable.newest(path) if target is Kind.CHECKPOINT else path):
+        raise errors.ArgumentError(f"{directories.named(path)} exists: name another path, or say --overwrite")
+
+
+# Reading.
+
+
+def _read(options: argparse.Namespace, source: Kind, progress: states.Progress | None) -> AnyBuffer:
+    """Answers a buffer with the steps of FROM."""
+    if source is Kind.CHECKPOINT:
+        return _saved(directories.absolute("FROM", options.source), progress)
+    if source is Kind.PARQUET:
+        said = parquet_lib.describe(options.source)
+        buffer = _new(options, said.schema, said.num_steps, said.streams)
+        parquet_lib.add_parquet(buffer, options.source, progress=progress)
+        return buffer
+    dataset = options.source.removeprefix(_MINARI)
+    infos = {} if options.no_infos else minari_lib.infos_of(dataset)
+    for name in options.info or ():
+        if name not in infos:
+            raise errors.ArgumentError(f"--info must be among {', '.join(infos) or 'no infos'}, got {name}")
+    if options.info:
+        infos = {name: name for name in options.info}
+    schema = minari_lib.schema_of(dataset, infos=infos)
+    buffer = _new(options, schema, importlib.import_module("minari").load_dataset(dataset).total_steps, 1)
+    minari_lib.add_dataset(buffer, dataset, infos=infos, progress=progress)
+    return buffer
+
+
+def _new(options: argparse.Namespace, schema: relive.Schema, num_steps: int, streams: int) -> AnyBuffer:
+    """Answers a new buffer for so many steps."""
+    capacity = max(num_steps, streams, 1) if options.capacity is None else options.capacity
+    return relive.RingReplayBuffer(capacity, schema, streams=streams, seed=0)
+
+
+def _saved(path: str, progress: states.Progress | None) -> AnyBuffer:
+    """Answers the buffer of a checkpoint or a journal; code that is in neither is not run.
+
+    Raises:
+        CheckpointError: There is none, or it is broken, or not one of columns.
+    """
+    label = directories.named(path)
+    if saved_path.kind_of(path) is saved_path.Kind.JOURNAL:
+        findings = journal_reader.examine(path)
+        if findings.damage is not None:
+            raise errors.CheckpointError(f"{findings.damage}: relive repair puts the rest aside")
+        if findings.num_torn_bytes:
+            raise errors.CheckpointError(f"{label} has a torn record at its end: relive repair cuts it off")
+        buffer, reason = loading.rebuilt(path)
+        if buffer is None:
+            raise errors.CheckpointError(f"{label} cannot be converted: {reason}")
+    else:
+        said = saved_path.read_manifest(path)
+        reason = loading.why_not(said.values)
+        if reason:
+            raise errors.CheckpointError(f"{label} cannot be converted: {reason}")
+        buffer = getattr(relive, said.values["class"]).load(path, progress=progress)
+    if not isinstance(buffer, column_buffer.ColumnReplayBuffer):
+        name = type(buffer).__name__
+        raise errors.CheckpointError(f"{label} cannot be converted: it is of {name}, whose steps are no columns")
+    return buffer
+
+
+# Writing.
+
+
+def _write(
+    options: argparse.Namespace, target: Kind, buffer: AnyBuffer, progress: states.Progress | None
+) -> tuple[int, int]:
+    """Writes the steps of a buffer to TO, and answers how many steps and episodes it has then."""
+    if target is Kind.MINARI:
+        dataset = minari_lib.to_dataset(
+            buffer,
+            options.target.removeprefix(_MINARI),
+            incomplete=options.incomplete or "refuse",
+            progress=progress,
+        )
+        return int(dataset.total_steps), int(dataset.total_episodes)
+    if target is Kind.PARQUET:
+        parquet_lib.write_parquet(buffer, options.target, progress=progress)
+    else:
+        buffer.save(options.target, progress=progress)
+    stats = buffer.get_stats()
+    return len(buffer), stats.open_episodes + stats.terminated_episodes + stats.truncated_episodes
