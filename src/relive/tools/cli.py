@@ -14,51 +14,60 @@ from typing import NoReturn
 import relive
 
 _EXAMPLES = """examples:
-  relive demo                          learn CartPole with eight actors, and draw the learning curve
-  relive demo --seed 7 --quiet         the same from another seed; print the result alone
+  relive demo --watch                   a network learns; watch its buffer
+  relive bench --quick                  relive beside what else is installed
+  relive inspect replay                 what is in a checkpoint or a journal
+  relive verify replay && echo whole    is all of it as it was written?
+  relive repair replay                  put in order what a crash has left
+  relive convert replay steps.parquet   hand the steps over to another tool
+
+`relive COMMAND --help` has more for each. The exit code is 0 if a command did
+its work, 1 if it could not, 2 if it was mistyped, 130 if it was interrupted.
+"""
+
+_DEMO_EXAMPLES = """examples:
+  relive demo                        learn CartPole, and draw a learning curve
+  relive demo --watch                see what is stored, drawn and dropped
+  relive demo --seed 7 --quiet       another seed; print the result alone
   relive demo --env Acrobot-v1 --plot acrobot.png
-  relive demo --watch                  see the buffer while it learns: what is stored, drawn and dropped
-  relive demo --buffer prioritized     the same task from a PrioritizedReplayBuffer, in a plain loop
-  relive demo --buffer sequence        a task that needs memory, from a SequenceReplayBuffer
-  relive bench --quick                 measure relive beside the libraries that are installed, in small
-  relive bench --list                  what there is to measure
-  relive inspect buffer                what is in the checkpoint or the journal `buffer`
-  relive inspect buffer --report buffer.html
-  relive verify buffer && echo whole   is all of it as it was written?
-  relive repair buffer                 put in order what a crash has left
-  relive convert buffer steps.parquet  hand its steps over to another tool
+  relive demo --buffer prioritized   from a PrioritizedReplayBuffer
+  relive demo --buffer sequence      a task that needs memory
+
+It needs the extra relive[demo].
 """
 
 _BENCH_EXAMPLES = """examples:
-  relive bench --list                                     the names of all workloads and peers
-  relive bench --quick                                    small rings, few rounds: are the answers right?
-  relive bench --workload uniform prioritized-1m          two of the workloads, full size
+  relive bench --list                              all workloads and peers
+  relive bench --quick                             are the answers right?
+  relive bench --workload uniform prioritized-1m   two workloads, full size
   relive bench --workload images --peers relive cpprb take
-  relive bench --markdown benchmarks.md --plot benchmarks.png --json benchmarks.json
+  relive bench --markdown page.md --plot picture.png --json figures.json
 
-A peer that is not installed is named and left out: pip install 'relive[bench-cpprb]', and so on for each.
-Every answer is checked: a fast wrong one is reported as wrong.
+A peer that is not installed is named and left out: for each there is an extra,
+as in pip install 'relive[bench-cpprb]'. Every answer is checked: a fast wrong
+one is reported as wrong.
 """
 
 _INSPECT_EXAMPLES = """examples:
-  relive inspect buffer                        tables: sizes, episodes, rewards, priorities, settings, files
-  relive inspect buffer --json | jq .episodes  the same as one JSON object
-  relive inspect buffer --report buffer.html   a page with charts, in one file
+  relive inspect replay                         tables: sizes, episodes, files
+  relive inspect replay --json | jq .episodes   the same as one JSON object
+  relive inspect replay --report replay.html    a page with charts, in one file
 
 The exit code is 1 if something is broken; needs the extra: relive[inspect].
 """
 
 _CONVERT_EXAMPLES = """examples:
-  relive convert replay steps.parquet                     for pandas, polars, DuckDB, Spark
-  relive convert steps.parquet replay                     and back, to the last bit
-  relive convert replay minari:cartpole/mine-v0           for whoever learns offline
-  relive convert minari:D4RL/pen/human-v2 replay          a published dataset, after: minari download D4RL/pen/human-v2
-  relive convert minari:D4RL/pen/human-v2 replay --info success --capacity 1000000
-  relive convert minari:cartpole/mine-v0 steps.parquet
+  relive convert replay steps.parquet             for pandas, polars, DuckDB
+  relive convert steps.parquet replay             and back, to the last bit
+  relive convert replay minari:cartpole/mine-v0   for whoever learns offline
+  relive convert minari:D4RL/pen/human-v2 replay --info success
 
-FROM and TO are told by their form: minari:ID, FILE.parquet, or else the directory of a checkpoint (FROM may also be
-that of a journal). A checkpoint that is written is one of a RingReplayBuffer. Priorities, generators and counters are
-in checkpoints alone. Parquet needs the extra relive[pandas], Minari relive[minari].
+FROM and TO are told by their form: minari:ID, FILE.parquet, or the directory
+of a checkpoint; FROM may also be that of a journal. Minari keeps published
+datasets on this machine after, for example, minari download D4RL/pen/human-v2.
+A checkpoint that is written is one of a RingReplayBuffer. Priorities,
+generators and counters are in checkpoints alone. Parquet needs the extra
+relive[pandas], Minari relive[minari].
 """
 
 _MODULES = {
@@ -75,6 +84,15 @@ _BUFFERS = {"episode": ("env", "actors"), "prioritized": ("env",), "sequence": (
 """The buffers of the demo, and the options of which each makes use beside those that all of them know."""
 
 _DEFAULTS = {"env": "CartPole-v1", "actors": 8}
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Fits a description to the terminal, and leaves examples as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" in text:
+            return super()._fill_text(text, width, indent)
+        return argparse.HelpFormatter._fill_text(self, text, width, indent)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -106,7 +124,7 @@ def parser() -> argparse.ArgumentParser:
         prog="relive",
         description="Replay memory for reinforcement learning.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
         allow_abbrev=False,
     )
     top.add_argument("--version", action="version", version=f"relive {relive.__version__}")
@@ -116,6 +134,8 @@ def parser() -> argparse.ArgumentParser:
         help="learn a task from a replay buffer, and show it",
         description="A small network in numpy learns from a replay buffer: double Q-learning. At the end the best "
         "network plays 20 episodes without exploring. Interrupt it (Ctrl-C) to end early with what was learned.",
+        epilog=_DEMO_EXAMPLES,
+        formatter_class=_Help,
         allow_abbrev=False,
     )
     demo.set_defaults(parser=demo)
@@ -167,7 +187,7 @@ def _add_bench(commands: "argparse._SubParsersAction[_Parser]") -> None:
         description="Measures draws, updates, adds and memory of relive and of the libraries that are installed, by "
         "turns, one thread each, and checks every answer on data that describes itself.",
         epilog=_BENCH_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
         allow_abbrev=False,
     )
     bench.set_defaults(parser=bench)
@@ -191,7 +211,7 @@ def _add_saved(commands: "argparse._SubParsersAction[_Parser]") -> None:
         description="Shows what is in a checkpoint or a journal, and whether all of it is as it was written. It reads "
         "a part at a time, and changes nothing.",
         epilog=_INSPECT_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
         allow_abbrev=False,
     )
     inspect.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
@@ -228,7 +248,7 @@ def _add_convert(commands: "argparse._SubParsersAction[_Parser]") -> None:
         description="Reads the steps of FROM into memory, and writes them to TO, to the last bit: observations, "
         "actions, rewards, extras, final observations, and how episodes ended. FROM is left as it is.",
         epilog=_CONVERT_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
         allow_abbrev=False,
     )
     convert.set_defaults(parser=convert)
