@@ -5,14 +5,15 @@
 is Dict(image=Box(0, 255, (84, 84), uint8), angle=Box(-inf, inf, (), float32)).
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from relive import checks
 from relive import errors
 from relive import extras as extras_lib
 from relive import schema as schema_lib
-from relive import trees
 from relive.integrations import spaces as space_trees
 
 with extras_lib.needed("gymnasium"):
@@ -52,11 +53,21 @@ def check_space(name: str, space: object, tree: schema_lib.Tree) -> None:
         space: The space.
         tree: The fields.
     """
-    declared, stored = trees.flat(name, space_trees.fields_of(name, space)), trees.flat(name, tree)
-    for path in sorted({*declared, *stored}):
-        there, here = stored.get(path, "nothing"), declared.get(path, "nothing")
-        if there != here:
-            raise errors.ArgumentError(f"{path} must be of {there}, as what is stored, got {here}")
+    _check_same(name, space_trees.fields_of(name, space), tree)
+
+
+def _check_same(name: str, declared: schema_lib.Tree, stored: schema_lib.Tree) -> None:
+    """Raises ArgumentError unless two trees have the same fields."""
+    if isinstance(declared, Mapping) and isinstance(stored, Mapping) and declared.keys() == stored.keys():
+        for key in sorted(stored):
+            _check_same(f"{name}/{key}", declared[key], stored[key])
+    elif declared != stored:
+        raise errors.ArgumentError(f"{name} must be of {_shown(stored)}, as what is stored, got {_shown(declared)}")
+
+
+def _shown(tree: schema_lib.Tree) -> str:
+    """Answers a field, or the keys of a tree, for an error message."""
+    return f"keys {checks.shown(sorted(tree))}" if isinstance(tree, Mapping) else str(tree)
 
 
 def value_of(space: space_trees.Space, tree: Any) -> Any:

@@ -9,6 +9,8 @@ to_dataset(buffer, "pendulum/mine-v0", env="Pendulum-v1")  and a buffer into a d
 from collections.abc import Iterator, Mapping
 import contextlib
 import inspect
+import itertools
+import os
 import shutil
 from typing import Any, TypeAlias
 import warnings
@@ -31,6 +33,7 @@ with extras_lib.needed("minari"):
     import gymnasium
     from gymnasium.envs import registration
     import minari
+    from minari import namespace
     from minari.dataset import minari_dataset
     from minari.storage import datasets_root_dir
 
@@ -42,6 +45,8 @@ Environment: TypeAlias = "gymnasium.Env[Any, Any] | registration.EnvSpec | str"
 
 _FORMATS = ("hdf5", "arrow", "parquet")
 _OWN = ("dataset_id", "buffer", "env", "observation_space", "action_space", "data_format", "jpeg_encoding")
+_TEXTS = ("algorithm_name", "author", "author_email", "code_permalink", "description")
+_SETS = ("author", "author_email")
 _ADVICE = "`.*` is set to None|env_spec is None"
 """What Minari warns of where a dataset is not described as one that is to be published should be."""
 
@@ -50,12 +55,16 @@ _ADVICE = "`.*` is set to None|env_spec is None"
 
 
 def infos_of(dataset: Dataset) -> dict[str, str]:
-    """Answers every info that the first episode of a dataset has, as `infos` want it: by its own name.
+    """Answers the infos that the first episode of a dataset has, as `infos` want them: by their own names.
+
+    Those are left out that no schema can have: what is no array of numbers or text, and what has the name of an
+    argument of `add`, such as reward.
 
     Raises:
-        ArgumentError: There is no such dataset.
+        ArgumentError: There is no such dataset, or it cannot be read.
     """
-    return {name: name for name in minari_episodes.infos_of(_first(_opened(dataset)))}
+    infos = minari_episodes.infos_of(minari_episodes.first_episode(_opened(dataset)))
+    return {name: name for name, values in infos.items() if minari_episodes.is_extra(name, values)}
 
 
 def schema_of(dataset: Dataset, *, infos: Mapping[str, str] | None = None) -> schema_lib.Schema:
@@ -63,17 +72,18 @@ def schema_of(dataset: Dataset, *, infos: Mapping[str, str] | None = None) -> sc
 
     Args:
         dataset: The dataset.
-        infos: Names of infos, by the extra that each of them is stored as; "a/b" is the info b within a.
+        infos: Names of infos, by the extra that each of them is stored as; "a/b" is the info b within a. Text is as
+            wide as the longest of the first episode.
 
     Raises:
-        ArgumentError: There is no such dataset, its spaces are not those that a schema can be made of, or its first
-            episode lacks an info.
+        ArgumentError: There is no such dataset, it cannot be read, its spaces are not those that a schema can be made
+            of, or its first episode lacks an info.
         SchemaError: An info is no array.
     """
     opened, names = _opened(dataset), recording.checked_infos(infos)
     observation = spaces.fields_of("observation_space", opened.observation_space)
     action = spaces.fields_of("action_space", opened.action_space)
-    first = _first(opened)
+    first = minari_episodes.first_episode(opened)
     if first is None and not names:
         return schema_lib.Schema(observation, action)
     columns = minari_episodes.arguments_of(opened, first, names)
@@ -101,19 +111,20 @@ def add_dataset(
         progress: Called after each episode with the bytes of the rows added so far, and of all of them.
 
     Raises:
-        ArgumentError: There is no such dataset, or the buffer has no room for all of its steps. Or an episode ends
-            twice, or lacks an info: those before it stay in the buffer.
+        ArgumentError: There is no such dataset, or the buffer has no room for all of its steps. Or an episode cannot
+            be read, ends twice, or lacks an info: those before it stay in the buffer.
         SchemaError: A field of an episode does not fit; the same.
         NotReadyError: The limiter holds inserts back; the same.
     """
     checks.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
     states.check_progress(progress)
     opened, names = _opened(dataset), recording.checked_infos(infos)
-    lengths = [int(facts["total_steps"]) for facts in opened.storage.get_episode_metadata(opened.episode_indices)]
+    with minari_episodes.reading(opened.id):
+        lengths = [int(facts["total_steps"]) for facts in opened.storage.get_episode_metadata(opened.episode_indices)]
     total, added = sum(lengths), 0
     if total > buffer.capacity:
         raise errors.ArgumentError(f"dataset must have at most capacity = {buffer.capacity} steps, got {total}")
-    for episode, length in zip(opened.iterate_episodes(), lengths, strict=True):
+    for episode, length in zip(minari_episodes.read_episodes(opened, opened.episode_indices), lengths, strict=True):
         if len(episode) != length:
             raise errors.ArgumentError(f"episode {episode.id} must have {length} steps, got {len(episode)}")
         for name in ("terminations", "truncations"):
@@ -142,19 +153,13 @@ def _opened(dataset: Any) -> Any:
         return dataset
     if not isinstance(dataset, str):
         raise errors.ArgumentTypeError(f"dataset must be a MinariDataset or the id of one, got {checks.shown(dataset)}")
-    try:
-        return minari.load_dataset(dataset)
-    except FileNotFoundError as error:
-        raise errors.ArgumentError(
-            f"dataset {dataset!r} not found: `minari download {dataset}` fetches one that is published"
-        ) from error
-    except ValueError as error:
-        raise errors.ArgumentError(f"dataset {dataset!r} cannot be read: {' '.join(str(error).split())}") from error
-
-
-def _first(opened: Any) -> Any:
-    """Answers the first episode; None if there is none."""
-    return opened[0] if len(opened) else None
+    with minari_episodes.reading(dataset):
+        try:
+            return minari.load_dataset(dataset)
+        except FileNotFoundError as error:
+            raise errors.ArgumentError(
+                f"dataset {dataset!r} not found: `minari download {dataset}` fetches one that is published"
+            ) from error
 
 
 # Writing.
@@ -194,7 +199,7 @@ def to_dataset(
     Raises:
         ArgumentError: There is such a dataset already, a space is not that of what is stored, Minari cannot keep a
             field in that format, an observation is not known, or another argument breaks its rule.
-        NotReadyError: No step is stored.
+        NotReadyError: No step is stored, or none that batches have.
     """
     checks.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
     states.check_progress(progress)
@@ -216,18 +221,25 @@ def to_dataset(
             field_spaces.check_space(f"{name}_space", space, tree)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", _ADVICE, UserWarning)
-            dataset = minari.create_dataset_from_buffers(
-                dataset_id,
-                [],
-                env=environment,
-                observation_space=chosen["observation"],
-                action_space=chosen["action"],
-                data_format=data_format,
-                jpeg_encoding=False,
-                **options,
-            )
+            try:
+                dataset = minari.create_dataset_from_buffers(
+                    dataset_id,
+                    [],
+                    env=environment,
+                    observation_space=chosen["observation"],
+                    action_space=chosen["action"],
+                    data_format=data_format,
+                    jpeg_encoding=False,
+                    **options,
+                )
+            except (AssertionError, TypeError, ValueError) as error:
+                raise errors.ArgumentError(
+                    f"dataset {dataset_id!r} cannot be made: {minari_episodes.said(error)}"
+                ) from error
         facts: list[dict[str, int]] = []
         dataset.storage.update_episodes(minari_episodes.episodes_of(buffer, chosen, data_format, facts, progress))
+        if not facts:
+            raise errors.NotReadyError("to_dataset has nothing to write: no observation after a step is known")
         dataset.storage.update_episode_metadata(facts, range(len(facts)))
         return minari.load_dataset(dataset_id)
 
@@ -239,16 +251,38 @@ def _checked_metadata(metadata: Any) -> dict[str, Any]:
     known = [name for name in inspect.signature(minari.create_dataset_from_buffers).parameters if name not in _OWN]
     if not isinstance(metadata, Mapping) or not all(name in known for name in metadata):
         raise errors.ArgumentError(f"metadata must be by the names {', '.join(known)}, got {checks.shown(metadata)}")
+    for name in _TEXTS:
+        given = metadata.get(name)
+        texts = given if isinstance(given, set) and name in _SETS else [given]
+        if given is not None and not all(isinstance(text, str) for text in texts):
+            rule = "a text or a set of texts" if name in _SETS else "a text"
+            raise errors.ArgumentError(f"metadata/{name} must be {rule}, got {checks.shown(given)}")
+    _check_eval_env(metadata.get("eval_env"))
     return dict(metadata)
+
+
+def _check_eval_env(env: Any) -> None:
+    """Raises ArgumentError unless an environment can be made again of what was given."""
+    rule = f"metadata/eval_env must be a registered environment, its spec or its id, got {checks.shown(env)}"
+    try:
+        spec = gymnasium.spec(env) if isinstance(env, str) else getattr(env, "spec", env)
+    except gymnasium.error.Error as error:
+        raise errors.ArgumentError(f"{rule}: {minari_episodes.said(error)}") from error
+    if not isinstance(spec, registration.EnvSpec) and env is not None:
+        raise errors.ArgumentError(rule)
 
 
 def _check_id(dataset_id: Any) -> None:
     """Raises ArgumentError unless a dataset of that id can be made."""
+    root = os.environ.get("MINARI_DATASETS_PATH", os.sep)
+    if not os.path.isabs(root):
+        raise errors.ArgumentError(f"MINARI_DATASETS_PATH must be an absolute path, got {root!r}")
     try:
         minari_dataset.parse_dataset_id(dataset_id)
     except (TypeError, ValueError) as error:
         raise errors.ArgumentError(
-            f"dataset_id must be like 'namespace/name-v0', got {checks.shown(dataset_id)}"
+            "dataset_id must be like 'namespace/name-v0', with a namespace of at least two letters, digits, - and _, "
+            f"got {checks.shown(dataset_id)}"
         ) from error
     if datasets_root_dir.get_dataset_path(dataset_id).exists():
         raise errors.ArgumentError(f"dataset_id must be a new one, got {dataset_id!r}")
@@ -265,16 +299,23 @@ def _made(env: Any) -> Iterator[Any]:
     try:
         made = gymnasium.make(env)
     except gymnasium.error.Error as error:
-        raise errors.ArgumentError(f"env cannot be made: {' '.join(str(error).split())}") from error
+        raise errors.ArgumentError(f"env cannot be made: {minari_episodes.said(error)}") from error
     with contextlib.closing(made):
         yield made
 
 
 @contextlib.contextmanager
 def _whole(dataset_id: str) -> Iterator[None]:
-    """Takes a dataset away again if what happens in its block fails."""
+    """Takes a dataset away again if what happens in its block fails, with the namespaces that came with it."""
+    path = datasets_root_dir.get_dataset_path(dataset_id)
+    new = list(itertools.takewhile(lambda folder: not folder.exists(), path.parents))
     try:
         yield
     except BaseException:
-        shutil.rmtree(datasets_root_dir.get_dataset_path(dataset_id), ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):  # One that has another dataset by now stays, and those above it.
+            for folder in new:
+                if os.listdir(folder) == [namespace.NAMESPACE_METADATA_FILENAME]:
+                    (folder / namespace.NAMESPACE_METADATA_FILENAME).unlink()
+                folder.rmdir()
         raise

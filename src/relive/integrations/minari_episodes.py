@@ -8,6 +8,7 @@ A tuple of a dataset is a dict with the keys "0", "1" and so on in a buffer. An 
 """
 
 from collections.abc import Iterator, Mapping
+import contextlib
 import dataclasses
 from typing import Any, Literal, TypeAlias
 
@@ -38,15 +39,85 @@ _MOST_ROWS = 2**15
 # Out of a dataset.
 
 
+@contextlib.contextmanager
+def reading(dataset_id: str) -> Iterator[None]:
+    """Raises ArgumentError where Minari cannot read a dataset in its block."""
+    try:
+        yield
+    except errors.ArgumentError:
+        raise
+    except Exception as error:  # Whatever ails the files, and whichever library reads them, it is one line.
+        raise errors.ArgumentError(f"dataset {dataset_id!r} cannot be read: {said(error)}") from error
+
+
+def said(error: Exception) -> str:
+    """Answers on one line what an error of another library says, or of what kind it is."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def read_episodes(opened: Any, numbers: Any) -> Iterator[Any]:
+    """Gives the episodes of those numbers.
+
+    Raises:
+        ArgumentError: One of them cannot be read, or is not there.
+    """
+    count = 0
+    with reading(opened.id):
+        for episode in opened.iterate_episodes(numbers):
+            yield episode
+            count += 1
+    if count != len(numbers):
+        raise errors.ArgumentError(f"dataset {opened.id!r} must have {len(numbers)} episodes to read, got {count}")
+
+
+def first_episode(opened: Any) -> Any:
+    """Answers the first episode; None if there is none."""
+    return next(read_episodes(opened, opened.episode_indices[:1])) if len(opened) else None
+
+
 def infos_of(episode: Any) -> dict[str, Any]:
-    """Answers the infos of an episode as a tree: HDF5 has nested ones, the other formats have paths."""
-    infos = getattr(episode, "infos", None) or {}
-    return dict(trees.nested("infos", {f"infos/{key}": values for key, values in infos.items()}))
+    """Answers the infos of an episode as a tree: HDF5 has nested ones, the other formats have paths, or dicts."""
+    return dict(trees.nested("infos", dict(_leaves("infos", getattr(episode, "infos", None) or {}))))
+
+
+def _leaves(path: str, values: Any) -> Iterator[tuple[str, Any]]:
+    """Gives what is no tree in an info, with its path."""
+    values = _unpacked(values)
+    if not isinstance(values, Mapping):
+        yield path, values
+        return
+    for key, part in values.items():
+        yield from _leaves(f"{path}/{key}", part)
+
+
+def _unpacked(values: Any) -> Any:
+    """Answers a tree for an array of dicts, as Minari reads it from Arrow and Parquet, and text for one of bytes.
+
+    Bytes are what it reads of text from HDF5. Other objects, and arrays of several shapes, are answered as they are.
+    """
+    if not isinstance(values, np.ndarray) or values.dtype != object:
+        return values
+    kinds = set(map(type, values))
+    with contextlib.suppress(ValueError):
+        if kinds == {dict}:
+            return {key: np.array([each[key] for each in values]) for key in values[0]}
+        if kinds == {bytes}:
+            return np.array([each.decode() for each in values])
+    return values
+
+
+def is_extra(name: str, values: Any) -> bool:
+    """Answers whether a schema can have an info as an extra of that name."""
+    try:
+        schema_lib.Schema.from_example([0], [0], [0.0], extras={name: values}, num_leading=1)
+    except errors.ArgumentError:
+        return False
+    return True
 
 
 def arguments_of(opened: Any, episode: Any, names: Mapping[str, str]) -> dict[str, Any]:
     """Answers the arguments of `add_episode` for an episode, apart from its end."""
-    infos, extras = infos_of(episode), {}
+    infos, extras = infos_of(episode) if names else {}, {}
     for extra, name in names.items():
         found: Any = infos
         for key in name.split("/"):
@@ -79,6 +150,8 @@ def check_fields(schema: schema_lib.Schema, data_format: DataFormat) -> None:
         if data_format != "hdf5" and not field.dtype.isnative:
             rule = f"must have the byte order of this machine for {data_format}"
             raise errors.ArgumentError(f"{path} {rule}, got {field}")
+        if data_format == "hdf5" and ("." in path.split("/") or "\0" in path):
+            raise errors.ArgumentError(f"fields must have no key '.', and no zero byte in one, for hdf5, got {path!r}")
 
 
 def check_episodes(buffer: Buffer, data_format: DataFormat, incomplete: Incomplete) -> None:

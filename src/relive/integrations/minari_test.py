@@ -1,5 +1,8 @@
 """Tests of Minari in and out, with the real Minari, its DataCollector and environments."""
 
+import importlib
+import json
+import os
 import pathlib
 from typing import Any
 import warnings
@@ -265,6 +268,75 @@ def test_nested_infos_of_hdf5_are_found_by_their_paths() -> None:
     assert stored.extras["count"].tolist() == [0, 1, 2]
 
 
+class Telling(Counting):
+    """Answers infos in infos, and text."""
+
+    def _answer(self) -> tuple[Any, dict[str, Any]]:
+        observation, _ = super()._answer()
+        steps = self._steps
+        deep = {"hit": steps == 3, "place": np.full(2, steps, np.float32)}
+        return observation, {"state": {"x": steps / 4, "deep": deep}, "word": "abcdeé"[: steps + 1], "count": steps}
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_every_info_that_minari_has_recorded_is_found(data_format: str) -> None:
+    """Infos in infos, and text, which each format keeps in its own way."""
+    dataset = collected(Telling(), "test/theirs-v0", data_format, 2, record_infos=True)
+    infos = relive_minari.infos_of(dataset)
+    assert infos == {"state": "state", "word": "word", "count": "count"}
+    infos |= {"x": "state/x", "hit": "state/deep/hit"}
+    field = relive.Field
+    schema = relive_minari.schema_of(dataset, infos=infos)
+    assert schema.extras == {
+        "count": field((), "int64"),
+        "hit": field((), "bool"),
+        "state": {"deep": {"hit": field((), "bool"), "place": field(2, "float32")}, "x": field((), "float64")},
+        "word": field((), "<U6"),
+        "x": field((), "float64"),
+    }
+    buffer = relive.RingReplayBuffer(10, schema)
+    assert relive_minari.add_dataset(buffer, dataset, infos=infos) == 10
+    for stored in stored_episodes.stored_episodes(buffer):
+        extras = stored.extras
+        assert extras["x"].tolist() == extras["state"]["x"].tolist() == [0.25, 0.5, 0.75, 1.0, 1.25]
+        assert extras["hit"].tolist() == extras["state"]["deep"]["hit"].tolist() == [False, False, True, False, False]
+        assert extras["state"]["deep"]["place"].tolist() == [[n, n] for n in range(1, 6)]
+        assert extras["word"].tolist() == ["ab", "abc", "abcd", "abcde", "abcdeé"]
+
+
+def test_longer_text_than_that_of_the_first_episode_is_not_cut() -> None:
+    """It does not fit, and a schema with more room for it is easily made."""
+    of_minari([episode(1, infos={"word": ["", "ab"]}), episode(1, infos={"word": ["", "abc"]})])
+    infos = relive_minari.infos_of("test/theirs-v0")
+    schema = relive_minari.schema_of("test/theirs-v0", infos=infos)
+    with pytest.raises(errors.SchemaError, match=r"^episode 1: extras/word must fit <U2, got "):
+        relive_minari.add_dataset(relive.RingReplayBuffer(2, schema), "test/theirs-v0", infos=infos)
+    wider = relive.Schema(schema.observation, schema.action, extras={"word": relive.Field((), "<U9")})
+    buffer = relive.RingReplayBuffer(2, wider)
+    assert relive_minari.add_dataset(buffer, "test/theirs-v0", infos=infos) == 2
+    assert buffer.read([0, 1]).extras["word"].tolist() == ["ab", "abc"]
+
+
+@pytest.mark.parametrize(
+    ("data_format", "name", "values", "message"),
+    [
+        ("hdf5", "raw", [b"\xff", b"", b""], r"^extras/raw must be an array of numbers, of text or of dates, got "),
+        ("hdf5", "once", np.int64(3), r"^extras/once must have at least 1 leading axes, got shape \(\)$"),
+        ("hdf5", "reward", np.zeros(3), r"^an extra must not be named like an argument of add, got 'reward'$"),
+        ("hdf5", "done", np.zeros(3), r"^an extra must not be named 'done': say terminated or truncated$"),
+        ("arrow", "tree", {"list": [[1], [2, 3], []]}, r"^extras/tree must be an array of numbers, of text or of "),
+        ("parquet", "tree", {"some": [1, None, 2.5]}, r"^extras/tree/some must be an array of numbers, of text or of "),
+    ],
+)
+def test_an_info_that_no_schema_has_is_left_out(data_format: str, name: str, values: Any, message: str) -> None:
+    """What `infos_of` answers, `schema_of` takes; whoever asks for the others learns why not."""
+    of_minari([episode(2, infos={name: values, "count": [0, 1, 2]})], data_format)
+    assert relive_minari.infos_of("test/theirs-v0") == {"count": "count"}
+    with pytest.raises(errors.ArgumentError, match=message):
+        relive_minari.schema_of("test/theirs-v0", infos={name: name})
+    assert relive_minari.add_dataset(relive.RingReplayBuffer(2), "test/theirs-v0") == 2
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_streams_side_by_side_become_one_episode_after_another(seed: int) -> None:
     """What a dataset has of a buffer of several streams is what the buffer has, with evicted heads and open ends."""
@@ -423,6 +495,62 @@ def test_a_dataset_must_be_there(root: pathlib.Path) -> None:
         relive_minari.add_dataset(relive.RingReplayBuffer(3), "no/such-v0", progress=wrong)
 
 
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("damaged", ["cut", "without an episode"])
+def test_a_damaged_dataset_is_named(damaged: str, data_format: str, root: pathlib.Path) -> None:
+    """In one line, whatever Minari makes of it."""
+    dataset = of_minari([episode(2), episode(3)], data_format)
+    (data,) = root.glob("**/data")
+    files = [file for file in data.rglob("*") if file.suffix in (".hdf5", ".arrow", ".parquet")]
+    for file in files:
+        if damaged == "cut":
+            os.truncate(file, 100)
+        elif data_format == "hdf5":
+            with importlib.import_module("h5py").File(file, "a") as inside:
+                del inside["episode_0"]
+        else:
+            file.unlink()
+    calls: list[Any] = [relive_minari.infos_of, relive_minari.schema_of]
+    calls.append(lambda found: relive_minari.add_dataset(relive.RingReplayBuffer(9), found))
+    for call in calls:
+        for given in (dataset, "test/theirs-v0"):
+            with pytest.raises(
+                errors.ArgumentError, match=r"^dataset 'test/theirs-v0' (cannot be read: |must have)"
+            ) as caught:
+                call(given)
+            assert "\n" not in str(caught.value)
+
+
+def test_an_error_without_words_is_told_by_its_kind(root: pathlib.Path) -> None:
+    """As Minari's assertions are."""
+    of_minari([episode(2)])
+    (file,) = root.glob("**/data/metadata.json")
+    facts = json.loads(file.read_text()) | {"observation_space": 3}
+    file.write_text(json.dumps(facts))
+    with pytest.raises(errors.ArgumentError, match=r"^dataset 'test/theirs-v0' cannot be read: AssertionError$"):
+        relive_minari.infos_of("test/theirs-v0")
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_minari_combines_infos_in_hdf5_alone(data_format: Any) -> None:
+    """What it makes of two Arrow or Parquet datasets cannot be read; what is known of episodes it drops."""
+    buffer = relive.RingReplayBuffer(
+        3, relive.Schema(*[relive.Field((), int)] * 2, extras={"n": relive.Field((), int)})
+    )
+    buffer.add_episode([1, 2, 3], [0, 1], [0.5, 1.0], terminated=True, n=[4, 5])
+    dataset = relive_minari.to_dataset(buffer, "test/mine-v0", data_format=data_format)
+    minari.combine_datasets([dataset, dataset], "test/both-v0")
+    if data_format != "hdf5":
+        with pytest.raises(errors.ArgumentError, match=r"^dataset 'test/both-v0' cannot be read: "):
+            relive_minari.infos_of("test/both-v0")
+        return
+    both = relive.RingReplayBuffer(4, buffer.schema)
+    assert relive_minari.add_dataset(both, "test/both-v0", infos={"n": "n"}) == 4
+    assert both.read([0, 1, 2, 3]).extras["n"].tolist() == [4, 5, 4, 5]
+    (fact, _) = minari.load_dataset("test/both-v0").storage.get_episode_metadata([0, 1])
+    assert not {"stream", "start_step"} & set(fact)
+
+
 # Into a dataset.
 
 
@@ -454,8 +582,10 @@ def test_an_environment_is_recovered(how: str) -> None:
     buffer = relive.RingReplayBuffer(9, relive_gymnasium.from_env(env))
     buffer.add_episode(np.zeros((3, 4), np.float32), [0, 1], [1.0, 1.0], terminated=True)
     given: Any = {"environment": env, "spec": env.spec, "id": "CartPole-v1"}[how]
+    other = gymnasium.make("Pendulum-v1")
+    evaluated: Any = {"environment": other, "spec": other.spec, "id": "Pendulum-v1"}[how]
     dataset = relive_minari.to_dataset(
-        buffer, "test/mine-v0", env=given, metadata={"author": "me", "eval_env": "Pendulum-v1"}
+        buffer, "test/mine-v0", env=given, metadata={"author": "me", "author_email": None, "eval_env": evaluated}
     )
     assert (dataset.observation_space, dataset.action_space) == (env.observation_space, env.action_space)
     assert dataset.recover_environment().spec.id == "CartPole-v1"
@@ -516,6 +646,17 @@ def test_an_unknown_observation_is_not_made_up(root: pathlib.Path) -> None:
     assert [found.truncations.tolist() for found in dataset] == [[False, False], [True], [True]]
 
 
+def test_a_step_that_batches_do_not_have_makes_no_dataset(root: pathlib.Path) -> None:
+    """Nothing of it could be written."""
+    buffer = relive.RingReplayBuffer(9, streams=2)
+    for stream in range(2):
+        buffer.add(4, 0, 2.0, stream=stream)
+    message = r"^to_dataset has nothing to write: no observation after a step is known$"
+    with pytest.raises(errors.NotReadyError, match=message):
+        relive_minari.to_dataset(buffer, "test/mine-v0", incomplete="as_sampled")
+    assert not list(root.iterdir())
+
+
 @pytest.mark.parametrize("data_format", FORMATS)
 def test_zeros_stand_for_the_whole_observation_that_nobody_gave(data_format: Any) -> None:
     """In every field of its dtype; and for every info of a reset."""
@@ -560,10 +701,34 @@ def test_half_a_dataset_is_taken_away_again(root: pathlib.Path) -> None:
     def stop(*_: int) -> None:
         raise KeyboardInterrupt
 
+    buffer = open_one(next_observation=5)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            relive_minari.to_dataset(buffer, "deep/test/mine-v0", progress=stop)
+        assert not list(root.iterdir())
+    relive_minari.to_dataset(buffer, "deep/mine-v0")
     with pytest.raises(KeyboardInterrupt):
-        relive_minari.to_dataset(open_one(next_observation=5), "test/mine-v0", progress=stop)
-    assert not (root / "test" / "mine-v0").exists()
-    relive_minari.to_dataset(open_one(next_observation=5), "test/mine-v0")
+        relive_minari.to_dataset(buffer, "deep/test/mine-v0", progress=stop)
+    with pytest.raises(KeyboardInterrupt):
+        relive_minari.to_dataset(buffer, "deep/other-v0", progress=stop)
+    assert sorted(path.name for path in (root / "deep").iterdir()) == ["mine-v0", "namespace_metadata.json"]
+    with pytest.raises(KeyboardInterrupt):
+        relive_minari.to_dataset(buffer, "mine-v0", progress=stop)
+    assert [path.name for path in root.iterdir()] == ["deep"]
+
+
+def test_what_somebody_else_has_written_meanwhile_stays(root: pathlib.Path) -> None:
+    """In the namespace that this dataset was the first of."""
+    buffer = open_one(next_observation=5)
+
+    def stop(*_: int) -> None:
+        relive_minari.to_dataset(buffer, "test/theirs-v0")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        relive_minari.to_dataset(buffer, "test/mine-v0", progress=stop)
+    assert sorted(path.name for path in (root / "test").iterdir()) == ["namespace_metadata.json", "theirs-v0"]
+    assert len(minari.load_dataset("test/theirs-v0")) == 2
 
 
 def test_a_dataset_is_not_overwritten() -> None:
@@ -578,13 +743,54 @@ def test_a_dataset_is_not_overwritten() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"dataset_id": "mine"}, r"^dataset_id must be like 'namespace/name-v0', got 'mine'$"),
-        ({"dataset_id": "../mine-v0"}, r"^dataset_id must be like 'namespace/name-v0', got '../mine-v0'$"),
-        ({"dataset_id": 3}, r"^dataset_id must be like 'namespace/name-v0', got 3$"),
+        ({"dataset_id": "mine"}, r"^dataset_id must be like 'namespace/name-v0', .* got 'mine'$"),
+        ({"dataset_id": "../mine-v0"}, r"^dataset_id must be like 'namespace/name-v0', .* got '../mine-v0'$"),
+        ({"dataset_id": 3}, r"^dataset_id must be like 'namespace/name-v0', .* got 3$"),
+        (
+            {"dataset_id": "x/mine-v0"},
+            r"^dataset_id must be like 'namespace/name-v0', with a namespace of at least two letters, digits, - and _, "
+            r"got 'x/mine-v0'$",
+        ),
         ({"data_format": "csv"}, r"^data_format must be 'hdf5' or 'arrow' or 'parquet', got 'csv'$"),
         ({"incomplete": "zeros"}, r"^incomplete must be 'refuse' or 'as_sampled', got 'zeros'$"),
         ({"metadata": {"env": "x"}}, r"^metadata must be by the names eval_env, .* got \{'env': 'x'\}$"),
         ({"metadata": 3}, r"^metadata must be by the names eval_env, .* got 3$"),
+        ({"metadata": {"author": 3}}, r"^metadata/author must be a text or a set of texts, got 3$"),
+        ({"metadata": {"author_email": {3}}}, r"^metadata/author_email must be a text or a set of texts, got \{3\}$"),
+        ({"metadata": {"author": ["me"]}}, r"^metadata/author must be a text or a set of texts, got \['me'\]$"),
+        ({"metadata": {"code_permalink": 3}}, r"^metadata/code_permalink must be a text, got 3$"),
+        ({"metadata": {"algorithm_name": {"x"}}}, r"^metadata/algorithm_name must be a text, got \{'x'\}$"),
+        ({"metadata": {"description": b"x"}}, r"^metadata/description must be a text, got b'x'$"),
+        (
+            {"metadata": {"eval_env": "nope-v0"}},
+            r"^metadata/eval_env must be a registered environment, .* got 'nope-v0': Environment `nope` doesn't exist",
+        ),
+        (
+            {"metadata": {"eval_env": 3}},
+            r"^metadata/eval_env must be a registered environment, its spec or its id, got 3$",
+        ),
+        (
+            {"metadata": {"eval_env": Counting()}},
+            r"^metadata/eval_env must be a registered environment, its spec or its id, got <",
+        ),
+        (
+            {"metadata": {"expert_policy": len, "ref_max_score": 3.0}},
+            r"^dataset 'test/mine-v0' cannot be made: Can't pass a value for `expert_policy` and `ref_max_score` at",
+        ),
+        (
+            {
+                "metadata": {
+                    "expert_policy": lambda _: 7,
+                    "ref_min_score": 0.0,
+                    "eval_env": gymnasium.spec("CartPole-v1"),
+                }
+            },
+            r"^dataset 'test/mine-v0' cannot be made: 7 \(<class 'int'>\) invalid$",
+        ),
+        (
+            {"metadata": {"requirements": {3: {1j}}}},
+            r"^dataset 'test/mine-v0' cannot be made: .* not JSON serializable$",
+        ),
         ({"env": 3}, r"^env must be an environment, its spec or its id, got 3$"),
         ({"env": "NoSuch-v0"}, r"^env cannot be made: Environment `NoSuch` doesn't exist\.?$"),
         (
@@ -593,7 +799,7 @@ def test_a_dataset_is_not_overwritten() -> None:
         ),
         (
             {"action_space": spaces.Tuple((spaces.Discrete(2),))},
-            r"^action_space must be of Field\(\(\), 'int64'\), as what is stored, got nothing$",
+            r"^action_space must be of Field\(\(\), 'int64'\), as what is stored, got keys \['0'\]$",
         ),
         ({"action_space": spaces.Text(3)}, r"^action_space must be made of Box, .* got Text$"),
         ({"buffer": 3}, r"^buffer must be an instance of ColumnReplayBuffer, got 3$"),
@@ -605,7 +811,60 @@ def test_wrong_arguments_leave_nothing_behind(changed: dict[str, Any], message: 
     arguments: Any = {"buffer": open_one(next_observation=5), "dataset_id": "test/mine-v0"} | changed
     with pytest.raises(errors.ArgumentError, match=message):
         relive_minari.to_dataset(arguments.pop("buffer"), arguments.pop("dataset_id"), **arguments)
-    assert not list(root.glob("**/*-v*"))
+    assert not list(root.glob("*"))
+
+
+@pytest.mark.parametrize("path", ["datasets", "./datasets", "~/datasets", ""])
+def test_datasets_need_an_absolute_path(path: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Minari gets lost below another one."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(errors.ArgumentError, match=f"^MINARI_DATASETS_PATH must be an absolute path, got {path!r}$"):
+        relive_minari.to_dataset(open_one(next_observation=5), "test/mine-v0")
+    assert not list(tmp_path.iterdir())
+
+
+def test_datasets_are_in_the_home_of_the_user(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing else is said."""
+    monkeypatch.delenv("MINARI_DATASETS_PATH")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    relive_minari.to_dataset(open_one(next_observation=5), "test/mine-v0")
+    assert (tmp_path / ".minari" / "datasets" / "test" / "mine-v0").is_dir()
+
+
+def test_a_dot_in_a_key_is_a_letter_in_hdf5() -> None:
+    """Alone it is not."""
+    schema = relive.Schema(
+        {"a.b": relive.Field((), "int64"), "..": relive.Field((), "int8")}, relive.Field((), "int64")
+    )
+    buffer = filled(schema, 2)
+    relive_minari.to_dataset(buffer, "test/mine-v0")
+    back = relive.RingReplayBuffer(2, relive_minari.schema_of("test/mine-v0"))
+    relive_minari.add_dataset(back, "test/mine-v0")
+    assert of_buffer(back) == of_buffer(buffer)
+
+
+@pytest.mark.parametrize("key", [".", "a\0b"])
+@pytest.mark.parametrize("part", ["observation", "extras"])
+def test_a_key_that_hdf5_cannot_have_is_refused(part: str, key: str, root: pathlib.Path) -> None:
+    """The other formats can."""
+    tree = {"deep": {key: relive.Field((), "int64")}}
+    schema = relive.Schema(
+        tree if part == "observation" else relive.Field((), "int64"),
+        relive.Field((), "int64"),
+        extras=tree if part == "extras" else None,
+    )
+    buffer = filled(schema, 2)
+    with pytest.raises(errors.ArgumentError) as caught:
+        relive_minari.to_dataset(buffer, "test/mine-v0")
+    rule = "fields must have no key '.', and no zero byte in one, for hdf5"
+    assert str(caught.value) == f"{rule}, got {f'{part}/deep/{key}'!r}"
+    assert not list(root.glob("*"))
+    relive_minari.to_dataset(buffer, "test/mine-v0", data_format="arrow")
+    infos = relive_minari.infos_of("test/mine-v0")
+    back = relive.RingReplayBuffer(2, schema)
+    relive_minari.add_dataset(back, "test/mine-v0", infos=infos)
+    assert of_buffer(back) == of_buffer(buffer)
 
 
 @pytest.mark.parametrize("schema", [None, SCHEMA])
