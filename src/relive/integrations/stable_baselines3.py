@@ -1,0 +1,314 @@
+"""Stable-Baselines3: its DQN, SAC and other off-policy algorithms train, unmodified, from a RingReplayBuffer.
+
+model = DQN("MlpPolicy", env, replay_buffer_class=ReplayBuffer, replay_buffer_kwargs={"n_steps": 3, "gamma": 0.99})
+model.learn(10_000)
+batch = model.replay_buffer.buffer.sample(32)
+
+What they call obs, done and infos["TimeLimit.truncated"] comes in here, and their ReplayBufferSamples go out; all else
+is RingReplayBuffer's.
+"""
+
+from collections.abc import Callable, Mapping
+import copy
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import batches
+from relive import checks
+from relive import copies
+from relive import errors
+from relive import extras as extras_lib
+from relive import returns
+from relive import ring_buffer
+from relive import schema as schema_lib
+from relive import trees
+from relive import windows
+from relive.integrations import recording
+
+with extras_lib.needed("stable-baselines3"):
+    from gymnasium import spaces
+    from stable_baselines3.common import buffers
+    from stable_baselines3.common import type_aliases
+    from stable_baselines3.common import vec_env
+    import torch
+
+Array: TypeAlias = npt.NDArray[Any]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Space: TypeAlias = "spaces.Space[Any]"
+
+
+class ReplayBuffer(buffers.ReplayBuffer):
+    """What an algorithm of Stable-Baselines3 takes as its `replay_buffer_class`; the steps are in `buffer`.
+
+    The algorithm passes the first six arguments; the others are for its `replay_buffer_kwargs`. As in its own buffers
+    draws are uniform, rewards and actions are float32 where they are floats, and of the two ends of an episode it is
+    termination alone that is a "done".
+
+    Args:
+        buffer_size: Steps stored at most, of all environments together; the oldest goes first.
+        observation_space: Of one environment; a Dict of spaces is stored as such.
+        action_space: The same.
+        device: Where samples go.
+        n_envs: How many environments step side by side; each has a stream of the buffer.
+        optimize_memory_usage: Must be False: an observation is stored once anyway.
+        n_steps: Steps in a transition at most; fewer where an episode ends.
+        gamma: The discount factor, that of the algorithm; with `n_steps` above 1 it must be given.
+        frame_stack: How many frames an observation stacks along its first axis, such as the channels of an image that a
+            VecFrameStack has stacked. One a step is stored, and they are stacked again when drawn.
+        stack_padding: What stands before the first frame of an episode: "zeros", or the "first" frame again.
+        seed: For the generator of the draws. None takes one from the generator of the action space, which is left as it
+            is, and which an algorithm seeds with its own `seed`.
+
+    Raises:
+        ArgumentError: A setting breaks its rule.
+
+    >>> from relive.integrations import stable_baselines3 as relive_sb3
+    >>> import stable_baselines3
+    >>> model = stable_baselines3.DQN("MlpPolicy", "CartPole-v1", replay_buffer_class=relive_sb3.ReplayBuffer, seed=0)
+    >>> model.learn(60).replay_buffer.buffer
+    <RingReplayBuffer of 60 steps, capacity=1000000, streams=1>
+    """
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: Space,
+        action_space: Space,
+        device: "torch.device | str" = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        *,
+        n_steps: int = 1,
+        gamma: float | None = None,
+        frame_stack: int = 1,
+        stack_padding: windows.StackPadding = "zeros",
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        buffer_size = checks.integer_of_at_least_one("buffer_size", buffer_size)
+        if buffer_size < n_envs:
+            raise errors.ArgumentError(f"buffer_size must be at least n_envs = {n_envs}, got {buffer_size}")
+        if optimize_memory_usage:
+            raise errors.ArgumentError("optimize_memory_usage must be False, as each observation is stored once anyway")
+        n_steps = checks.integer_of_at_least_one("n_steps", n_steps)
+        if gamma is None and n_steps > 1:
+            raise errors.ArgumentError(f"gamma must be given with n_steps = {n_steps}, and be that of the algorithm")
+        frame_stack = checks.integer_of_at_least_one("frame_stack", frame_stack)
+        # That of the base: theirs would allocate its arrays.
+        super(buffers.ReplayBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs)
+        self.handle_timeout_termination = True  # load_replay_buffer looks for it.
+        self.n_steps = n_steps
+        self.gamma = gamma
+        self._frame_stack = frame_stack
+        # The observations that were reached, whole stacks of them: to see where an episode goes on.
+        self._reached: Any = None
+        self._action = schema_lib.Field(self.action_dim, self._maybe_cast_dtype(action_space.dtype))
+        self._buffer = ring_buffer.RingReplayBuffer(
+            buffer_size,
+            schema_lib.Schema(
+                self._fields(observation_space, self.obs_shape),
+                self._action,
+                reward=schema_lib.Field((), np.float32),
+            ),
+            n_step=n_steps,
+            gamma=1.0 if gamma is None else gamma,
+            frame_stack=frame_stack,
+            stack_padding=stack_padding,
+            streams=n_envs,
+            seed=_seed_of(action_space) if seed is None else seed,
+        )
+        self._frames = recording.Frames(self._buffer, frame_stack)
+
+    # What it is.
+
+    @property
+    def buffer(self) -> ring_buffer.RingReplayBuffer:
+        """Where the steps are; another one with the same settings, such as one that was loaded, may take its place.
+
+        Raises:
+            ArgumentError: It has other settings.
+        """
+        return self._buffer
+
+    @buffer.setter
+    def buffer(self, buffer: ring_buffer.RingReplayBuffer) -> None:
+        checks.instance("buffer", buffer, ring_buffer.RingReplayBuffer)
+        for name in ("capacity", "streams", "schema", "window"):
+            own, other = getattr(self._buffer, name), getattr(buffer, name)
+            if own != other:
+                raise errors.ArgumentError(f"buffer must have {name} = {own}, got {other}")
+        self._buffer, self._reached = buffer, None
+        self._count()
+
+    def size(self) -> int:
+        """Answers how many steps are stored, of all environments together."""
+        return len(self.buffer)
+
+    def reset(self) -> None:
+        """Forgets every step."""
+        self.buffer.clear()
+        self._count()
+
+    def _count(self) -> None:
+        """Says in their words how much is stored: pos is where the next step goes, and size() until it is full."""
+        self.full = self.buffer.is_full
+        self.pos = self.buffer.history.timeline.next_key % self.buffer_size if self.full else len(self.buffer)
+
+    # Writing.
+
+    def add(
+        self, obs: Any, next_obs: Any, action: Array, reward: Array, done: Array, infos: list[dict[str, Any]]
+    ) -> None:
+        """Adds a step of every environment.
+
+        An episode goes on where it begins with what was reached before; where not, as after a reset in the middle of
+        one, the one before is truncated there.
+
+        Args:
+            obs: o_t, a dict of them for a Dict space [n_envs, ...].
+            next_obs: o_{t+1}, the last one where an episode has ended [n_envs, ...].
+            action: a_t, scaled as the policy has it [n_envs, ...].
+            reward: r_t [n_envs].
+            done: Whether an episode has ended with the step, in whichever way [n_envs].
+            infos: Those of the step; "TimeLimit.truncated" says which ends were truncations.
+
+        Raises:
+            SchemaError: An observation does not fit its space, or a reward is too large for a float32.
+            ArgumentError: A frame is not stacked on those before it.
+        """
+        observation, following = self._rows(obs), self._rows(next_obs)
+        is_truncated = np.array([info.get("TimeLimit.truncated", False) for info in infos], np.bool_)
+        if self._frame_stack > 1:
+            self._check_stacks(observation, following, np.asarray(done, np.bool_))
+        self.buffer.extend(
+            self._frames.newest(observation, 1),
+            action.reshape(self.n_envs, self.action_dim).astype(self._action.dtype, copy=False),
+            reward,
+            self._frames.newest(following, 1),
+            np.logical_and(done, ~is_truncated),
+            is_truncated,
+        )
+        if self._frame_stack > 1:
+            self._reached = copies.copied(following)
+        self._count()
+
+    # Drawing.
+
+    def sample(self, batch_size: int, env: "vec_env.VecNormalize | None" = None) -> Any:
+        """Answers exactly batch_size transitions as their ReplayBufferSamples, or DictReplayBufferSamples.
+
+        Rewards, dones and discounts are float32 [B, 1]. A `done` is a termination; the discounts are gamma to the power
+        of the steps in each transition, or None if no gamma was given, for that of the algorithm.
+
+        Args:
+            batch_size: How many, B.
+            env: What normalizes observations, and each reward, by the statistics that it has now.
+
+        Raises:
+            NotReadyError: Nothing is stored.
+            ArgumentError: `batch_size` is not an integer of at least 1.
+        """
+        return self._samples(self.buffer.sample(batch_size), env)
+
+    def _get_samples(self, batch_inds: Any, env: "vec_env.VecNormalize | None" = None) -> Any:
+        """Answers the transitions from the steps with those keys [B]; the rest is as in `sample`."""
+        return self._samples(self.buffer.read(batch_inds), env)
+
+    def _samples(self, batch: batches.TransitionBatch, env: "vec_env.VecNormalize | None") -> Any:
+        is_dict = isinstance(self.observation_space, spaces.Dict)
+        kind: Any = type_aliases.DictReplayBufferSamples if is_dict else type_aliases.ReplayBufferSamples
+        discounts = None
+        if self.gamma is not None:
+            powers = returns.powers(self.gamma, self.n_steps, batch.reward.dtype)
+            discounts = self._column(powers.take(batch.steps))
+        return kind(
+            observations=self._observations(batch.observation, env),
+            actions=self.to_torch(batch.action, copy=False),
+            next_observations=self._observations(batch.next_observation, env),
+            dones=self._column(batch.is_terminal.astype(np.float32)),
+            rewards=self._column(self._rewards(batch, env)),
+            discounts=discounts,
+        )
+
+    def _observations(self, tree: Any, env: "vec_env.VecNormalize | None") -> Any:
+        """Answers observations as the algorithm has them: normalized, and stacks as they came."""
+        observations = self._normalize_obs(_each(_stacked, tree, self.obs_shape), env)
+        return _each(lambda array, _: self.to_torch(array, copy=False), observations, self.obs_shape)
+
+    def _rewards(self, batch: batches.TransitionBatch, env: "vec_env.VecNormalize | None") -> Array:
+        """Answers the sums of the rewards [B], each of which was normalized."""
+        if env is None:
+            return batch.reward
+        history = self.buffer.history
+        rows = history.timeline.rows(history.timeline.slots(batch.keys))
+        slots = history.timeline.run_of(rows, self.n_steps)
+        rewards = env.normalize_reward(history.storage.read(slots, ["reward"])["reward"].T)
+        return returns.discounted_sums(rewards, batch.steps, self.buffer.window_for(None, None).gamma)
+
+    def _column(self, array: Array) -> "torch.Tensor":
+        return self.to_torch(array.reshape(-1, 1), copy=False)
+
+    # Frames.
+
+    def _fields(self, space: Any, shape: Any) -> Any:
+        """Answers the field of an observation, or of one frame of it, or the tree of them."""
+        if isinstance(space, spaces.Dict):
+            return {key: self._fields(part, shape[key]) for key, part in space.spaces.items()}
+        if self._frame_stack > 1:
+            if not shape or shape[0] % self._frame_stack:
+                raise errors.ArgumentError(
+                    f"observation_space must stack {self._frame_stack} frames along its first axis, got shape {shape}"
+                )
+            shape = (shape[0] // self._frame_stack, *shape[1:])
+        return schema_lib.Field(shape, space.dtype)
+
+    def _rows(self, observation: Any) -> Any:
+        """Answers observations [n_envs, ...] as the buffer has them: frames of a stack along an axis of their own."""
+
+        def rows(array: Any, shape: tuple[int, ...]) -> Any:
+            array = np.asarray(array)
+            if shape == (1,) and array.shape == (self.n_envs,):  # Of a Discrete space.
+                return array[:, np.newaxis]
+            if self._frame_stack > 1 and array.shape == (self.n_envs, *shape):
+                return array.reshape(self.n_envs, self._frame_stack, -1, *shape[1:])
+            return array
+
+        return _each(rows, observation, self.obs_shape)
+
+    def _check_stacks(self, observation: Any, following: Any, has_ended: Bools) -> None:
+        """Raises ArgumentError unless each stack is one of the frames that are stored, and ends what does not go on."""
+        goes_on = self.buffer.history.timeline.open_handles(np.arange(self.n_envs)) >= 0
+        # Of another buffer that took its place nobody knows what was reached.
+        goes_on &= self._reached is not None and _are_same(observation, self._reached)
+        self._frames.check_next(observation, following, 1, where=~has_ended)
+        self._frames.check_first(trees.rows(observation, ~goes_on), 1)
+        for stream in (~goes_on).nonzero()[0].tolist():
+            self.buffer.end_episode(stream=stream)
+
+
+def _seed_of(space: Space) -> int:
+    """Answers a seed from the generator of a space, which stays as it is."""
+    return int(copy.deepcopy(space.np_random).integers(2**63))
+
+
+def _each(answer: Callable[[Any, tuple[int, ...]], Any], tree: Any, shapes: Any) -> Any:
+    """Answers what `answer` does of each array of an observation, given its shape in the space."""
+    if isinstance(shapes, Mapping):
+        return {key: answer(tree[key], shape) for key, shape in shapes.items()}
+    return answer(tree, shapes)
+
+
+def _stacked(array: Array, shape: tuple[int, ...]) -> Array:
+    return array.reshape(len(array), *shape)
+
+
+def _are_same(these: Any, those: Any) -> Bools:
+    """Answers in which rows [k] two trees hold the same bytes."""
+    pairs = zip(trees.flat("observation", these).values(), trees.flat("observation", those).values(), strict=True)
+    same = [_bytes(this) == _bytes(that) for this, that in pairs]
+    return np.asarray(np.concatenate(same, axis=1).all(axis=1))
+
+
+def _bytes(array: Array) -> Array:
+    return np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8)
