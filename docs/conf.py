@@ -11,7 +11,13 @@ author = "The relive authors"
 project_copyright = "The relive authors"
 version = release = relive.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinxcontrib.programoutput"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinxcontrib.programoutput",
+]
 exclude_patterns = ["_build"]
 
 # Docstrings put names between single backticks.

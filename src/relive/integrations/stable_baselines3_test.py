@@ -150,7 +150,9 @@ def steps(draw: st.DrawFn, n_envs: int) -> list[Any]:
     return found
 
 
-@hypothesis.given(data=st.data(), n_envs=st.sampled_from([1, 3]), num_rows=st.integers(1, 12), n_steps=st.integers(1, 4))
+@hypothesis.given(
+    data=st.data(), n_envs=st.sampled_from([1, 3]), num_rows=st.integers(1, 12), n_steps=st.integers(1, 4)
+)
 def test_what_is_stored_equals_what_theirs_stores(data: Any, n_envs: int, num_rows: int, n_steps: int) -> None:
     space, action_space = spaces.Box(-1, 1_000, (3,), np.float32), spaces.MultiDiscrete([3, 3])
     settings = {"n_steps": n_steps, "gamma": 0.5} if n_steps > 1 else {}
