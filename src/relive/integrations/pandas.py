@@ -37,7 +37,7 @@ def steps_frame(
 
     Its columns are `key`, `stream`, `episode` (its first key that is stored), `step`, `terminated`, `truncated`,
     `status`, then the fields of the schema by path, then `has_next_observation` and the observation after the step,
-    by the same paths with next_ before them: so the final observation of an episode stands in the row of its last step.
+    by the same paths with `next_` before them: the final observation of an episode stands in the row of its last step.
     Where it is not known `has_next_observation` is False, and zeros stand there.
 
     A field without axes is a column of its dtype, in the byte order of the machine; a vector is one for each element,
@@ -145,18 +145,18 @@ def pre_timeline_frame(
 ) -> pandas.DataFrame:
     """Answers a frame with a row for each stored step, as the timeline operator of ReAgent takes it.
 
-    mdp_id                   the episode: its first stored key, as a text
-    sequence_number          the step within the episode
-    state_features           {0: float, 1: float, ...}: all numbers of the observation, field by field in the order of
-                             the schema, row by row within a field
-    action                   a text ("2") where the action is one integer, bool or text; else {0: float, ...}
-    reward                   a float
-    action_probability       of the action taken, by the policy that took it; None for a deterministic policy
-    possible_actions         texts, empty in the row of a terminated step (with `final_rows`, in that after
-                             it); the column is missing where `action` is a map
-    possible_actions_mask    the same as numbers, 1 or 0 for each action there is
-    metrics                  {"reward": float}
-    ds                       the text that names the data set
+        mdp_id                   the episode: its first stored key, as a text
+        sequence_number          the step within the episode
+        state_features           {0: float, 1: float, ...}: all numbers of the observation, field by field in the order
+                                 of the schema, row by row within a field
+        action                   a text ("2") where the action is one integer, bool or text; else {0: float, ...}
+        reward                   a float
+        action_probability       of the action taken, by the policy that took it; None for a deterministic policy
+        possible_actions         texts, empty in the row of a terminated step (with `final_rows`, in that after
+                                 it); the column is missing where `action` is a map
+        possible_actions_mask    the same as numbers, 1 or 0 for each action there is
+        metrics                  {"reward": float}
+        ds                       the text that names the data set
 
     The timeline operator takes a transition for terminal if nothing is possible in the row after it, or if there is
     none: so that of a truncated or open episode's last row. With `final_rows` there is a row more for an episode, for
