@@ -9,6 +9,7 @@ import numpy.typing as npt
 from relive import anchors as anchors_lib
 from relive import eligibility
 from relive import episode_table
+from relive import errors
 from relive import history as history_lib
 from relive import states
 
@@ -72,12 +73,13 @@ class ColumnBufferStats:
         nbytes: Bytes of the columns as their schema counts them, of the observations beside them and of the timeline.
         never_drawn: Anchors that may be drawn now and never were.
         effective_sample_size: Of how many anchors, drawn alike, draws would be as diverse as they are (Kish 1965):
-            1 / sum_i P_i^2, which is num_eligible without priorities. None if the sampler does not tell.
+            1 / sum_i P_i^2, which is num_eligible without priorities. 0 if nothing can be drawn, None if the sampler
+            does not tell.
         mean_drawn_age: How many steps had been added, on average, behind an anchor that was drawn; of the last 256
             draws. None before the first one.
         policy_lag: By how much, on average, the policy_version of the newest step is ahead of that of an anchor that
-            was drawn; of the last 256 draws, where they are still stored. None if there are none, or the schema has no
-            integer extra `policy_version` of shape ().
+            was drawn; of the last 256 draws, where they are still stored. None if there are none, if the schema has no
+            integer extra `policy_version` of shape (), or if the storage is closed.
         max_policy_lag: The same of the oldest step stored.
         appended: Steps added, ever.
         sampled: Anchors drawn, ever.
@@ -164,13 +166,18 @@ def of(history: history_lib.History, anchors: anchors_lib.Anchors, counters: Cou
 def _policy_lags(history: history_lib.History, drawn: Ints) -> tuple[float | None, int | None]:
     """Answers how far the policy of the newest step is ahead of that of the `drawn` keys, and of that of the oldest.
 
-    It reads those rows alone.
+    It reads those rows alone, and answers None where the storage is closed.
     """
     timeline = history.timeline
     field = history.schema.fields.get(_POLICY_VERSION) if len(timeline) else None
     if field is None or field.shape or field.dtype.kind not in "iu":
         return None, None
     keys = np.append(drawn[timeline.is_alive(drawn)], [timeline.oldest_key, timeline.next_key - 1])
-    versions = history.storage.read(timeline.slots(keys), (_POLICY_VERSION,))[_POLICY_VERSION].astype(np.int64)
-    lags = versions[-1:] - versions
-    return float(lags[:-2].mean()) if len(lags) > 2 else None, int(lags[-2])
+    try:
+        read = history.storage.read(timeline.slots(keys), (_POLICY_VERSION,))[_POLICY_VERSION]
+    except errors.ClosedError:
+        return None, None
+    # Python's integers: the difference of two versions may need a bit more than either.
+    *of_drawn, oldest, newest = read.tolist()
+    mean = sum(newest - version for version in of_drawn) / len(of_drawn) if of_drawn else None
+    return mean, newest - oldest

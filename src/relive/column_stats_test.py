@@ -217,3 +217,25 @@ def test_draws_that_cannot_have_been_are_refused_before_anything_changes(array: 
     with pytest.raises(errors.CheckpointError, match="^array draw"):
         buffer.load_state_dict(state)
     assert (buffer.get_stats(), buffer.eligible_keys().tolist()) == (before, keys)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "oldest", "newest"), [("uint64", 0, 2**64 - 1), ("uint64", 2**64 - 1, 0), ("int64", -(2**63), 2**63 - 1)]
+)
+def test_a_lag_may_need_a_bit_more_than_versions(dtype: str, oldest: int, newest: int) -> None:
+    schema = relive.Schema(NUMBER, NUMBER, extras={"policy_version": relive.Field((), dtype)})
+    buffer = relive.RingReplayBuffer(9, schema, seed=0)
+    buffer.add(0, 0.0, 0.0, 1, policy_version=np.array(oldest, dtype))
+    buffer.sample(3)
+    buffer.add(0, 0.0, 0.0, 1, policy_version=np.array(newest, dtype))
+    stats = buffer.get_stats()
+    assert (stats.policy_lag, stats.max_policy_lag) == (float(newest - oldest), newest - oldest)
+
+
+def test_a_closed_storage_tells_no_lag_and_all_the_rest(tmp_path: pathlib.Path) -> None:
+    storage = relive.MemmapStorage(tmp_path / "map", VERSION, 9)
+    buffer = relive.RingReplayBuffer(9, storage=storage, seed=0)
+    buffer.add(0, 0.0, 0.0, 1, policy_version=3)
+    storage.close()
+    stats = buffer.get_stats()
+    assert (stats.policy_lag, stats.max_policy_lag, stats.appended) == (None, None, 1)

@@ -16,6 +16,7 @@ import types
 from typing import Any, Protocol, Self
 
 from relive import checks
+from relive import directories
 from relive import errors
 from relive import extras
 
@@ -76,6 +77,7 @@ class StatsWriter:
 
     Raises:
         ArgumentTypeError: An argument is of the wrong type.
+        ArgumentError: The directory cannot be made.
 
     >>> import pathlib, tempfile
     >>> import relive
@@ -100,6 +102,13 @@ class StatsWriter:
         self._own: Any = None
         """The writer, if it is nobody else's."""
         if isinstance(writer, str | os.PathLike):
+            try:
+                os.makedirs(writer, exist_ok=True)
+            except OSError as error:
+                raise errors.ArgumentError(
+                    f"writer must be a directory that can be made, got {checks.shown(writer)}: "
+                    f"{directories.reason(error)}"
+                ) from error
             self._own = summary.Writer(os.fspath(writer))
         elif not callable(getattr(writer, "add_scalar", None)):
             raise errors.ArgumentTypeError(f"writer must be a directory or have add_scalar, got {checks.shown(writer)}")
@@ -113,16 +122,19 @@ class StatsWriter:
 
         Raises:
             ArgumentError: `step` is no integer of at least 0.
+            ClosedError: It was closed.
         """
         step = checks.integer_of_at_least_zero("step", step)
+        if self._writer is None:
+            raise errors.ClosedError("write found the StatsWriter closed: make another one")
         for name, value in scalars(self._buffer.get_stats()).items():
             self._writer.add_scalar(f"{self._prefix}/{name}", value, step)
 
     def close(self) -> None:
-        """Closes the file of its own, if there is one; closing twice is closing once."""
+        """Closes the file of its own, if there is one, and writes no more; closing twice is closing once."""
         if self._own is not None:
             self._own.close()
-            self._own = None
+        self._own = self._writer = None
 
     def __enter__(self) -> Self:
         """Answers itself."""

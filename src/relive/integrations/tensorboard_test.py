@@ -140,3 +140,30 @@ def test_without_tensorboard_the_extra_is_named() -> None:
     program = "import sys; sys.modules['tensorboard'] = None; import relive.integrations.tensorboard"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "tensorboard is not installed: run pip install 'relive[tensorboard]'" in done.stderr
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_what_is_closed_writes_no_more(is_own: bool, tmp_path: pathlib.Path) -> None:
+    written: list[Any] = []
+    stats = tensorboard.StatsWriter(relive.RingReplayBuffer(9), tmp_path if is_own else Listed(written))
+    stats.close()
+    with pytest.raises(errors.ClosedError, match="^write found the StatsWriter closed: make another one$"):
+        stats.write(1)
+    assert not written
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "runs"):
+        with pytest.raises(errors.ArgumentError, match="^writer must be a directory that can be made, got PosixPath"):
+            tensorboard.StatsWriter(relive.RingReplayBuffer(9), path)
+
+
+class Listed:
+    """Writes into a list."""
+
+    def __init__(self, written: list[Any]) -> None:
+        self.written = written
+
+    def add_scalar(self, tag: str, value: float, step: int, /) -> None:
+        self.written.append((tag, value, step))
