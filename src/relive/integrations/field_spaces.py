@@ -41,7 +41,8 @@ def space_of(name: str, tree: schema_lib.Tree) -> space_trees.Space:
     if dtype.kind in "iu":
         return spaces.Box(np.iinfo(dtype).min, np.iinfo(dtype).max, tree.shape, dtype)
     if dtype.kind == "b":
-        return spaces.Box(np.zeros(tree.shape, np.bool_), np.ones(tree.shape, np.bool_), tree.shape, dtype)
+        low: Any = np.zeros(tree.shape, np.bool_)
+        return spaces.Box(low, ~low, tree.shape, dtype)
     raise errors.ArgumentError(f"{name} must be of bools, integers or floats for a space, got {dtype}")
 
 

@@ -19,7 +19,8 @@ with extras.needed("jax"):
     from jax import dtypes
     from jax import tree_util
 
-Device: TypeAlias = "jax.Device"
+Device: TypeAlias = Any
+"""A jax.Device, or what `jax.device_put` takes beside."""
 
 
 class TransitionArrays(arrays.Transitions["jax.Array"]):
@@ -88,7 +89,7 @@ def _array(path: str, array: arrays.Array) -> "jax.Array":
     return jax.numpy.from_dlpack(cast if cast.flags.writeable else cast.copy())
 
 
-def _check_narrow(path: str, array: arrays.Array, dtype: "np.dtype[Any]") -> None:
+def _check_narrow(path: str, array: Any, dtype: "np.dtype[Any]") -> None:
     """Raises ArgumentError if an integer does not fit a dtype, or a number that is finite would not stay so."""
     limits: Any = np.iinfo(dtype) if dtype.kind in "iu" else np.finfo(dtype)
     parts = (array.real, array.imag) if dtype.kind == "c" else (array,)

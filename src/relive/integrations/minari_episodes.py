@@ -185,14 +185,16 @@ def episodes_of(
         if not len(episode):
             continue
         facts.append({"stream": episode.stream, "start_step": episode.start_step})
-        yield episode_buffer.EpisodeBuffer(
-            observations=field_spaces.value_of(chosen["observation"], episode.observations),
-            actions=field_spaces.value_of(chosen["action"], episode.actions),
-            rewards=episode.rewards,
-            terminations=episode.terminated,
-            truncations=episode.truncated,
-            infos=_infos(episode.extras, data_format),
-        )
+        # Its annotations say lists, and it takes arrays.
+        columns: dict[str, Any] = {
+            "observations": field_spaces.value_of(chosen["observation"], episode.observations),
+            "actions": field_spaces.value_of(chosen["action"], episode.actions),
+            "rewards": episode.rewards,
+            "terminations": episode.terminated,
+            "truncations": episode.truncated,
+            "infos": _infos(episode.extras, data_format),
+        }
+        yield episode_buffer.EpisodeBuffer(**columns)
 
 
 def _as_sampled(episode: stored_episodes.StoredEpisode) -> stored_episodes.StoredEpisode:

@@ -103,7 +103,8 @@ class ReplayBuffer(buffers.ReplayBuffer):
         self._frame_stack = frame_stack
         # The observations that were reached, whole stacks of them: to see where an episode goes on.
         self._reached: Any = None
-        self._action = schema_lib.Field(self.action_dim, self._maybe_cast_dtype(action_space.dtype))
+        dtype: Any = self._maybe_cast_dtype(action_space.dtype)
+        self._action = schema_lib.Field(self.action_dim, dtype)
         self._buffer = ring_buffer.RingReplayBuffer(
             buffer_size,
             schema_lib.Schema(
