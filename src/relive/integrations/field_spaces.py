@@ -42,7 +42,8 @@ def space_of(name: str, tree: schema_lib.Tree) -> space_trees.Space:
         return spaces.Box(np.iinfo(dtype).min, np.iinfo(dtype).max, tree.shape, dtype)
     if dtype.kind == "b":
         low: Any = np.zeros(tree.shape, np.bool_)
-        return spaces.Box(low, ~low, tree.shape, dtype)
+        high: Any = np.ones(tree.shape, np.bool_)
+        return spaces.Box(low, high, tree.shape, dtype)
     raise errors.ArgumentError(f"{name} must be of bools, integers or floats for a space, got {dtype}")
 
 
