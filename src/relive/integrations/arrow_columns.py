@@ -22,6 +22,7 @@ Array: TypeAlias = npt.NDArray[Any]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 _NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
+_MOST_ELEMENTS = 2**31 - 1
 _TEXTS = {"U": pyarrow.string(), "S": pyarrow.binary()}
 
 
@@ -29,11 +30,13 @@ def type_of(path: str, field: schema_lib.Field) -> Any:
     """Answers the type that a column of a field has.
 
     Raises:
-        ArgumentError: There is none, or a value has no element.
+        ArgumentError: There is none, or a value has no element or too many.
     """
     size, dtype = math.prod(field.shape), field.dtype
     if not size:
         raise errors.ArgumentError(f"{path} must have an element at least, got shape {field.shape}")
+    if size > _MOST_ELEMENTS:
+        raise errors.ArgumentError(f"{path} must have at most {_MOST_ELEMENTS} elements, got shape {field.shape}")
     if dtype.kind in _TEXTS:
         values = _TEXTS[dtype.kind]
     elif f"{dtype.kind}{dtype.itemsize}" in _NUMBERS:

@@ -4,7 +4,7 @@ steps_frame           one row a step, one column a number: to look at them
 pre_timeline_frame    one row a transition, as the offline pipelines of ReAgent (once Horizon) take them
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -31,7 +31,7 @@ _UNITS = ("s", "ms", "us", "ns")
 
 
 def steps_frame(
-    buffer: AnyBuffer, *, fields: Collection[str] | None = None, progress: states.Progress | None = None
+    buffer: AnyBuffer, *, fields: Iterable[str] | None = None, progress: states.Progress | None = None
 ) -> pandas.DataFrame:
     """Answers a frame with a row for each stored step, episode by episode.
 
@@ -52,7 +52,7 @@ def steps_frame(
 
     Raises:
         ArgumentError: A path is not one of the schema, or two columns would have one name.
-        ArgumentTypeError: `buffer` is no buffer of columns.
+        ArgumentTypeError: `buffer` is no buffer of columns, or a path is no text.
         NotReadyError: The buffer has no schema yet.
 
     >>> import relive
@@ -92,16 +92,19 @@ def steps_frame(
     return _frame(columns)
 
 
-def _chosen(schema: schema_lib.Schema, fields: Collection[str] | None) -> list[str]:
+def _chosen(schema: schema_lib.Schema, fields: Iterable[str] | None) -> list[str]:
     """Answers the paths of the fields that are taken, in the order of the schema."""
     if fields is None:
         return list(schema.fields)
-    if isinstance(fields, str):
+    if isinstance(fields, str) or not isinstance(fields, Iterable):
         raise errors.ArgumentTypeError(f"fields must be a collection of paths, got {checks.shown(fields)}")
-    for path in fields:
+    paths = list(fields)
+    for path in paths:
+        if not isinstance(path, str):
+            raise errors.ArgumentTypeError(f"fields must be paths, got {checks.shown(path)}")
         if path not in schema.fields:
             raise errors.ArgumentError(f"fields must be among {', '.join(schema.fields)}, got {checks.shown(path)}")
-    return [path for path in schema.fields if path in fields]
+    return [path for path in schema.fields if path in paths]
 
 
 def _frame(columns: dict[str, Array]) -> pandas.DataFrame:
@@ -168,7 +171,8 @@ def pre_timeline_frame(
     Args:
         buffer: Where the steps are.
         action_probability: The name of an extra that holds the probability of each action: not its logarithm, which you
-            would have to exponentiate before you add it. None for a deterministic policy.
+            would have to exponentiate before you add it. None for a deterministic policy. A sum of rounded terms can
+            come out above 1: up to four units in the last place of its dtype are taken for 1.
         possible_actions: All actions there are, such as `range(4)`, or the name of an extra with a mask [A] for each
             step: action k was possible where element k is not 0. Needed where `action` is a text.
         final_rows: Whether to add those rows. They need `possible_actions` that are all actions: in a mask there is
@@ -198,5 +202,10 @@ def pre_timeline_frame(
     for episode in stored_episodes.stored_episodes(buffer, progress=progress):
         for name, values in table.columns(episode).items():
             columns[name] += values
-    numbers = {"sequence_number": np.int64, "reward": np.float64}
-    return pandas.DataFrame(columns).astype(numbers | ({"action_probability": np.float64} if table.probability else {}))
+    # Without a row too, each column is of the dtype that rows would give it.
+    text = pandas.Series([""]).dtype
+    kinds: dict[str, Any] = dict.fromkeys(columns, object)
+    kinds |= {"sequence_number": np.int64, "reward": np.float64, "mdp_id": text, "ds": text}
+    kinds |= {"action_probability": np.float64} if table.probability else {}
+    kinds |= {"action": text} if table.actions is not None else {}
+    return pandas.DataFrame(columns).astype(kinds)

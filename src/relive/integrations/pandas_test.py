@@ -106,6 +106,15 @@ def test_fields_can_be_chosen() -> None:
         relive_pandas.steps_frame(filled(), fields=["state"])
     with pytest.raises(errors.ArgumentTypeError, match="fields must be a collection of paths, got 'reward'"):
         relive_pandas.steps_frame(filled(), fields="reward")
+    with pytest.raises(errors.ArgumentTypeError, match="fields must be a collection of paths, got 3"):
+        relive_pandas.steps_frame(filled(), fields=3)  # type: ignore[arg-type]
+    with pytest.raises(errors.ArgumentTypeError, match=r"fields must be paths, got \['reward'\]"):
+        relive_pandas.steps_frame(filled(), fields=[["reward"]])  # type: ignore[list-item]
+
+
+def test_fields_may_come_one_by_one() -> None:
+    frame = relive_pandas.steps_frame(filled(), fields=(path for path in ("reward", "action")))
+    assert frame.columns.tolist() == [*MARKS, "action", "reward"]
 
 
 def test_no_steps_have_the_same_columns() -> None:
@@ -374,8 +383,12 @@ def test_no_steps_have_the_same_pre_timeline_columns() -> None:
     empty = relive_pandas.pre_timeline_frame(buffer, **ARGUMENTS)
     assert len(empty) == 0
     assert empty.columns.equals(full.columns)
-    numbers = ["sequence_number", "reward", "action_probability"]
-    assert empty[numbers].dtypes.equals(full[numbers].dtypes)
+    assert empty.dtypes.equals(full.dtypes)
+    maps = relive.RingReplayBuffer(9)
+    maps.add([0.0], [0.0], 0.0)
+    full = relive_pandas.pre_timeline_frame(maps, action_probability=None)
+    maps.clear()
+    assert relive_pandas.pre_timeline_frame(maps, action_probability=None).dtypes.equals(full.dtypes)
 
 
 MASK = "possible_actions must be all actions, such as range(4), or the name of an extra that is a mask of them, got "
@@ -471,6 +484,21 @@ def test_a_probability_is_one(value: float, message: str) -> None:
     buffer.add_episode([0, 1, 2, 3], [0, 1, 0], [0.0, 1.0, 2.0], False, mu=np.array([1.0, value, 0.0]))
     with pytest.raises(errors.ArgumentError, match=f"^action_probability of {message}"):
         relive_pandas.pre_timeline_frame(buffer, action_probability="mu", possible_actions=range(2))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_probability_rounded_to_above_one_is_one(dtype: Any) -> None:
+    eps = np.finfo(dtype).eps
+    for ulps in (1, 4, 5):
+        buffer = relive.RingReplayBuffer(9)
+        value = dtype(1) + dtype(ulps * eps)
+        buffer.add_episode([0, 1, 2], [0, 1], [0.0, 1.0], False, mu=np.array([value, 0.5], dtype))
+        if ulps < 5:
+            frame = relive_pandas.pre_timeline_frame(buffer, action_probability="mu", possible_actions=range(2))
+            assert frame["action_probability"].tolist() == [1.0, 0.5]
+            continue
+        with pytest.raises(errors.ArgumentError, match=r"^action_probability of key 0 must be in \[0, 1\], got 1.0"):
+            relive_pandas.pre_timeline_frame(buffer, action_probability="mu", possible_actions=range(2))
 
 
 @pytest.mark.parametrize("value", [-0.5, np.inf, np.nan])

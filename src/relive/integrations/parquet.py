@@ -6,20 +6,20 @@ A new file is built beside, synced, and renamed: a reader sees the old one or th
 from collections.abc import Iterator
 import contextlib
 import os
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
 from relive import checks
 from relive import column_buffer
 from relive import directories
-from relive import durable
 from relive import errors
 from relive import extras
 from relive import schema as schema_lib
 from relive import states
 from relive import trees
 from relive.integrations import parquet_format
+from relive.integrations import replaced_file
 from relive.integrations import step_columns
 from relive.integrations import stored_episodes
 
@@ -30,25 +30,38 @@ with extras.needed("pandas"):
 Path: TypeAlias = str | os.PathLike[str]
 AnyBuffer: TypeAlias = "column_buffer.ColumnReplayBuffer[Any]"
 
+_MAGIC = b"PAR1"
+_GROUP = 1 << 22
+"""Bytes of rows in a group, but for its last episode."""
+_STEPS_A_REPORT = 256
+_BROKEN = (OSError, ValueError, ArithmeticError, pyarrow.ArrowException)
+"""What pyarrow raises where a file is broken."""
+
 
 # Writing.
 
 
-def write_parquet(buffer: AnyBuffer, path: Path, *, progress: states.Progress | None = None) -> None:
+def write_parquet(
+    buffer: AnyBuffer, path: Path, *, overwrite: bool = True, progress: states.Progress | None = None
+) -> None:
     """Writes all steps of a buffer into a new file, or one in the place of an older that relive wrote.
 
-    Whoever reads `path` finds the old file or the new one, whole. It takes memory for a group of episodes, of 16 MiB or
-    one episode. Priorities, the generator and counters are not in it: for those there is `buffer.save`.
+    Whoever reads `path` finds the old file or the new one, whole. It takes memory for some fifty bytes a step, and for
+    a group of episodes of 4 MiB, or one that is longer, up to twenty times: for each element of an image, one byte in
+    the buffer, pyarrow builds a number of four bytes and what says in which list it is. Priorities, the generator and
+    counters are not in it: for those there is `buffer.save`.
 
     Args:
         buffer: Where the steps are.
         path: Of a file that is not there, is empty, or that `write_parquet` made; its parent must exist.
+        overwrite: Whether there may be an older file; its mode is kept.
         progress: Called after each episode with the bytes read so far, and those of all rows.
 
     Raises:
-        ArgumentError: A field is of a dtype that has no place in such a file: complex, dates, structured.
+        ArgumentError: A field has no place in such a file: it is of a dtype such as complex, dates or structured, holds
+            2**31 elements, or its path is not text or is too deep.
         ArgumentTypeError: An argument is of the wrong type.
-        CheckpointError: Something else is at `path`, it is in use, or the system cannot write.
+        CheckpointError: Something else is at `path`, it is in use or within what was saved, or the system cannot write.
         NotReadyError: The buffer has no schema yet.
 
     >>> import os, tempfile
@@ -67,31 +80,23 @@ def write_parquet(buffer: AnyBuffer, path: Path, *, progress: states.Progress | 
     """
     schema = step_columns.known_schema("write_parquet", buffer)
     kind = parquet_format.arrow_schema(schema, buffer.streams)
-    place = directories.absolute("path", path)
+    overwrite = checks.boolean("overwrite", overwrite)
+    place = replaced_file.absolute("path", path)
     episodes = stored_episodes.stored_episodes(buffer, progress=progress)
-    new, label = durable.beside(place, "new"), directories.named(place)
     try:
-        with durable.locked(place):
-            _check_ours(place)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(new)
-            try:
-                _write(new, schema, kind, episodes)
-                os.replace(new, place)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(new)
-                raise
-            directories.fsync_directory(os.path.dirname(place))
+        with replaced_file.replacing(place, _MAGIC, lambda: _check_free(place, overwrite)) as file:
+            _write(file, schema, kind, episodes)
     except (OSError, pyarrow.ArrowException) as error:
-        raise errors.CheckpointError(f"{label} cannot be written: {_reason(error)}") from error
+        raise errors.CheckpointError(f"{directories.named(place)} cannot be written: {_reason(error)}") from error
 
 
-def _check_ours(place: str) -> None:
-    """Raises CheckpointError unless nothing is there, or an empty file, or one of ours."""
+def _check_free(place: str, overwrite: bool) -> None:
+    """Raises CheckpointError unless nothing is there, or what may be replaced: an empty file, or one of ours."""
     if not os.path.lexists(place):
         return
     label = directories.named(place)
+    if not overwrite:
+        raise errors.CheckpointError(f"{label} exists: name another path")
     if os.path.islink(place) or not os.path.isfile(place):
         raise errors.CheckpointError(f"{label} is not a file: name another path")
     if os.path.getsize(place):
@@ -102,23 +107,21 @@ def _check_ours(place: str) -> None:
             raise errors.CheckpointError(f"{error}: name another path") from error
 
 
-def _write(new: str, schema: schema_lib.Schema, kind: Any, episodes: Iterator[stored_episodes.StoredEpisode]) -> None:
-    """Writes and syncs a new file."""
-    descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | directories.STRICT, 0o666)
-    with open(descriptor, "wb") as file:
-        with parquet.ParquetWriter(file, kind, compression="zstd", write_page_checksum=True) as writer:
-            group: list[stored_episodes.StoredEpisode] = []
-            num_steps = 0
-            for episode in episodes:
-                group.append(episode)
-                num_steps += len(episode)
-                if num_steps * schema.nbytes >= states.CHUNK:
-                    writer.write_table(parquet_format.table_of(schema, kind, group), num_steps)
-                    group, num_steps = [], 0
-            if group:
+def _write(
+    file: BinaryIO, schema: schema_lib.Schema, kind: Any, episodes: Iterator[stored_episodes.StoredEpisode]
+) -> None:
+    """Writes all of a new file."""
+    with parquet.ParquetWriter(file, kind, compression="zstd", write_page_checksum=True) as writer:
+        group: list[stored_episodes.StoredEpisode] = []
+        num_steps = 0
+        for episode in episodes:
+            group.append(episode)
+            num_steps += len(episode)
+            if num_steps * schema.nbytes >= _GROUP:
                 writer.write_table(parquet_format.table_of(schema, kind, group), num_steps)
-        file.flush()
-        directories.fsync_file(file.fileno())
+                group, num_steps = [], 0
+        if group:
+            writer.write_table(parquet_format.table_of(schema, kind, group), num_steps)
 
 
 # Reading.
@@ -131,7 +134,7 @@ def describe(path: Path) -> parquet_format.Description:
         ArgumentError: `path` is no path.
         CheckpointError: Nothing is there, or no file of relive's, or one that was cut, or is of another version.
     """
-    with _opened(directories.absolute("path", path)) as file:
+    with _opened(replaced_file.absolute("path", path)) as file:
         return file.description
 
 
@@ -150,7 +153,8 @@ def add_parquet(buffer: AnyBuffer, path: Path, *, progress: states.Progress | No
     Args:
         buffer: Where they go; without a schema it takes that of the file.
         path: Of the file.
-        progress: Called after each group of episodes with the bytes read so far, and all there are to read.
+        progress: Called after each episode, and within a long one now and then, with the bytes read so far, and all
+            there are to read.
 
     Raises:
         ArgumentError: The buffer has no room for all of the steps, has fewer streams, or holds an episode that cannot
@@ -158,29 +162,49 @@ def add_parquet(buffer: AnyBuffer, path: Path, *, progress: states.Progress | No
         ArgumentTypeError: An argument is of the wrong type.
         CheckpointError: Nothing is there, or no file of relive's, or one that was cut or damaged, or is of another
             version.
-        NotReadyError: The limiter holds inserts back; the episodes before are in.
+        NotReadyError: The limiter holds inserts back; the steps before are in. It is asked once for an episode that
+            ended with a final observation, and for each step of another: one of those can be in to a part.
         SchemaError: The steps of the buffer hold something else.
     """
     checks.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
     states.check_progress(progress)
-    with _opened(directories.absolute("path", path)) as file:
+    with _opened(replaced_file.absolute("path", path)) as file:
         description = file.description
         if buffer.schema is not None and buffer.schema != description.schema:
             raise errors.SchemaError(
                 f"buffer must have the schema of {file.label}, {description.schema}, got {buffer.schema}"
             )
-        _check_room(buffer, file, progress)
-        for episode in file.episodes(progress, 1):
-            _add(buffer, episode)
+        report = _Report(progress, description)
+        _check_room(buffer, file, report)
+        for episode in file.episodes():
+            _add(buffer, episode, report)
     return description.num_steps
 
 
-def _check_room(buffer: AnyBuffer, file: "_File", progress: states.Progress | None) -> None:
+class _Report:
+    """Tells how much of a file was read, which is read twice."""
+
+    def __init__(self, progress: states.Progress | None, description: parquet_format.Description) -> None:
+        self._progress = progress
+        self._nbytes, self._total = description.schema.nbytes, 2 * description.num_steps
+        self._num_read = 0
+
+    def more(self, count: int) -> None:
+        """Hears how many more steps were read."""
+        self._num_read += count
+        if self._progress is not None:
+            self._progress(self._num_read * self._nbytes, self._total * self._nbytes)
+
+
+def _check_room(buffer: AnyBuffer, file: "_File", report: _Report) -> None:
     """Reads all of a file, and checks that its episodes can be added to a buffer."""
     num_steps = file.description.num_steps
     if num_steps > buffer.capacity:
         raise errors.ArgumentError(f"buffer must have a capacity of at least {num_steps} steps, got {buffer.capacity}")
-    streams = {episode.stream for episode in file.episodes(progress, 0)}
+    streams = set()
+    for episode in file.episodes():
+        streams.add(episode.stream)
+        report.more(len(episode))
     if streams and max(streams) >= buffer.streams:
         raise errors.ArgumentError(f"buffer must have at least {max(streams) + 1} streams, got {buffer.streams}")
     timeline, numbers = buffer.history.timeline, np.array(sorted(streams), np.int64)
@@ -192,12 +216,13 @@ def _check_room(buffer: AnyBuffer, file: "_File", progress: states.Progress | No
         )
 
 
-def _add(buffer: AnyBuffer, episode: stored_episodes.StoredEpisode) -> None:
+def _add(buffer: AnyBuffer, episode: stored_episodes.StoredEpisode, report: _Report) -> None:
     """Adds an episode to a buffer that has room for it."""
     given: Any = (episode.observations, episode.actions, episode.rewards)
     is_terminated, stream, more = episode.status == "COMPLETED", episode.stream, episode.extras
     if episode.has_final_observation and episode.status != "IN_PROGRESS":
         buffer.add_episode(given[0], given[1], given[2], is_terminated, stream=stream, **more)
+        report.more(len(episode))
         return
     buffer.end_episode(stream=stream)
     last = len(episode) - 1
@@ -209,6 +234,8 @@ def _add(buffer: AnyBuffer, episode: stored_episodes.StoredEpisode) -> None:
         is_end = step == last and is_terminated
         row = trees.rows(more, (step, ...))
         buffer.add(observation, action, reward, next_observation, is_end, stream=stream, **row)
+        if step == last or step % _STEPS_A_REPORT == _STEPS_A_REPORT - 1:
+            report.more(step % _STEPS_A_REPORT + 1)
 
 
 class _File:
@@ -219,25 +246,20 @@ class _File:
         self._file = file
         self.description = parquet_format.described(self.label, file)
 
-    def episodes(self, progress: states.Progress | None, turn: int) -> Iterator[stored_episodes.StoredEpisode]:
-        """Gives every episode, checked; `turn` says how often the file was read before, of two times."""
-        schema, total = self.description.schema, self.description.num_steps
-        num_read = turn * total
+    def episodes(self) -> Iterator[stored_episodes.StoredEpisode]:
+        """Gives every episode, checked."""
         order = parquet_format.Order()
         for number in range(self._file.num_row_groups):
             try:
                 table = self._file.read_row_group(number)
-            except (OSError, pyarrow.ArrowException) as error:
-                raise errors.CheckpointError(f"{self.label} is damaged: {_reason(error)}") from error
-            try:
-                for episode in parquet_format.episodes(schema, table):
+                wanted = self._file.metadata.row_group(number).num_rows
+                if table.num_rows != wanted:
+                    raise errors.CheckpointError(f"group {number} must have {wanted} rows, got {table.num_rows}")
+                for episode in parquet_format.episodes(self.description.schema, table):
                     order.check(episode)
                     yield episode
-            except errors.CheckpointError as error:
-                raise errors.CheckpointError(f"{self.label} is damaged: {error}") from error
-            num_read += table.num_rows
-            if progress is not None:
-                progress(num_read * schema.nbytes, 2 * total * schema.nbytes)
+            except (errors.CheckpointError, *_BROKEN) as error:
+                raise errors.CheckpointError(f"{self.label} is damaged: {_reason(error)}") from error
 
 
 @contextlib.contextmanager
@@ -248,14 +270,16 @@ def _opened(place: str) -> Iterator[_File]:
         CheckpointError: There is none.
     """
     label = directories.named(place)
-    try:
-        file = parquet.ParquetFile(place, page_checksum_verification=True)
-    except FileNotFoundError:
-        raise errors.CheckpointError(f"{label} does not exist") from None
-    except (OSError, pyarrow.ArrowException) as error:
-        raise errors.CheckpointError(f"{label} is no Parquet file, or was cut: {_reason(error)}") from error
-    with file:
-        yield _File(place, file)
+    with contextlib.ExitStack() as stack:
+        raw = stack.enter_context(replaced_file.opened(place))
+        try:
+            file = stack.enter_context(parquet.ParquetFile(raw, page_checksum_verification=True))
+            ours = _File(place, file)
+        except errors.CheckpointError:
+            raise
+        except _BROKEN as error:
+            raise errors.CheckpointError(f"{label} is no Parquet file, or was cut: {_reason(error)}") from error
+        yield ours
 
 
 def _reason(error: Exception) -> str:

@@ -62,7 +62,16 @@ class Description:
 
 
 def arrow_schema(schema: schema_lib.Schema, streams: int) -> Any:
-    """Answers the columns of a file, with what is said of them."""
+    """Answers the columns of a file, with what is said of them.
+
+    Raises:
+        ArgumentError: A field has no place in a file, or would not be found in it again.
+    """
+    for path in schema.fields:
+        try:
+            path.encode()
+        except UnicodeEncodeError as error:
+            raise errors.ArgumentError(f"paths must be text without lone surrogates, got {path!a}") from error
     columns = [(name, arrow_columns.type_of(name, field)) for name, field in _MARKS.items()]
     columns.append(("status", _STATUS))
     columns += [(path, arrow_columns.type_of(path, field)) for path, field in schema.fields.items()]
@@ -70,6 +79,10 @@ def arrow_schema(schema: schema_lib.Schema, streams: int) -> Any:
         (f"final_{path}", arrow_columns.sparse_type_of(path, schema.fields[path])) for path in schema.observation_paths
     ]
     said = {"format": _FORMAT, "version": VERSION, "streams": streams, "schema": settings.encoded(schema)}
+    try:
+        settings.schema_of(said["schema"])
+    except errors.CheckpointError as error:
+        raise errors.ArgumentError(f"schema must be one that can be read again: {error}") from error
     return pyarrow.schema(columns, {_KEY: json.dumps(said).encode()})
 
 
@@ -116,9 +129,18 @@ def described(label: str, file: Any) -> Description:
         streams = said.integer("streams", 1, column_buffer.MOST_STREAMS)
         schema = settings.schema_of(said.value("schema"))
         _check_columns(file.schema_arrow, schema)
+        num_steps = _num_rows(file.metadata)
     except (errors.CheckpointError, errors.ArgumentError) as error:
         raise errors.CheckpointError(f"{label} cannot be read: {error}") from error
-    return Description(schema, file.metadata.num_rows, streams)
+    return Description(schema, num_steps, streams)
+
+
+def _num_rows(metadata: Any) -> int:
+    """Answers how many rows there are, by two accounts that agree."""
+    counts = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+    if metadata.num_rows != sum(counts) or min(counts, default=0) < 0:
+        raise errors.CheckpointError(f"its groups must have {metadata.num_rows} rows together, got {sum(counts)}")
+    return sum(counts)
 
 
 def _check_columns(found: Any, schema: schema_lib.Schema) -> None:
@@ -182,7 +204,8 @@ def episodes(schema: schema_lib.Schema, table: Any) -> Iterator[stored_episodes.
 
 def _codes(column: Any) -> Array:
     """Answers the numbers of statuses [N]."""
-    codes = compute.index_in(column.cast(pyarrow.string()), pyarrow.array(step_columns.STATUSES)).combine_chunks()
+    functions: Any = compute  # Made when it is imported: nobody has annotated them.
+    codes = functions.index_in(column.cast(pyarrow.string()), pyarrow.array(step_columns.STATUSES)).combine_chunks()
     if codes.null_count:
         raise errors.CheckpointError(f"column status must hold {' or '.join(step_columns.STATUSES)} alone")
     numbers: Array = codes.to_numpy()

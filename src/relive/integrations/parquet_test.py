@@ -1,9 +1,12 @@
 """Parquet files: what comes back is what was written, to the last bit, and what is broken is one line."""
 
+import argparse
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
+import stat
 from typing import Any
 
 import hypothesis
@@ -17,7 +20,6 @@ import pytest
 import relive
 from relive import durable
 from relive import errors
-from relive import states
 from relive import trees
 from relive.integrations import arrow_columns
 from relive.integrations import parquet
@@ -151,15 +153,19 @@ def test_where_steps_belong_is_in_the_file(path: pathlib.Path) -> None:
     write_randomly(buffer, np.random.default_rng(3), 30)
     parquet.write_parquet(buffer, path)
     with parquet._opened(str(path)) as file:
-        found = [facts(episode, with_keys=True) for episode in file.episodes(None, 0)]
+        found = [facts(episode, with_keys=True) for episode in file.episodes()]
     assert found == [facts(each, with_keys=True) for each in stored_episodes.stored_episodes(buffer)]
     assert any(each[4] for each in found), "no episode has lost its first steps"
 
 
 def test_many_groups_of_episodes(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(states, "CHUNK", 3 * SCHEMA.nbytes)
+    monkeypatch.setattr(parquet, "_GROUP", 3 * SCHEMA.nbytes)
+    monkeypatch.setattr(parquet, "_STEPS_A_REPORT", 2)
     buffer = relive.RingReplayBuffer(200, SCHEMA, streams=2)
-    write_randomly(buffer, np.random.default_rng(0), 40)
+    rng = np.random.default_rng(0)
+    write_randomly(buffer, rng, 40)
+    for _ in range(5):
+        buffer.add(**step(rng, ()))
     told: list[tuple[int, int]] = []
     parquet.write_parquet(buffer, path, progress=lambda *numbers: told.append(numbers))
     total = len(buffer) * SCHEMA.nbytes
@@ -172,7 +178,15 @@ def test_many_groups_of_episodes(path: pathlib.Path, monkeypatch: pytest.MonkeyP
     told.clear()
     parquet.add_parquet(again, path, progress=lambda *numbers: told.append(numbers))
     assert all_facts(again) == all_facts(buffer)
-    read = np.cumsum([*lengths, *lengths]) * SCHEMA.nbytes
+    episodes = list(stored_episodes.stored_episodes(buffer))
+    whole = [each.has_final_observation and each.status != "IN_PROGRESS" for each in episodes]
+    assert set(whole) == {False, True}
+    assert max(len(each) for each, is_whole in zip(episodes, whole, strict=True) if not is_whole) > 2
+    added = [
+        [len(each)] if is_whole else [2] * (len(each) // 2) + [1] * (len(each) % 2)
+        for each, is_whole in zip(episodes, whole, strict=True)
+    ]
+    read = np.cumsum([*map(len, episodes), *itertools.chain(*added)]) * SCHEMA.nbytes
     assert told == [(number, 2 * total) for number in read.tolist()]
 
 
@@ -181,7 +195,7 @@ def test_a_whole_group_is_written_as_soon_as_it_is_full(path: pathlib.Path, monk
     for _ in range(4):
         buffer.add_episode([0.0, 1.0, 2.0], [0, 1], [0.0, 1.0], terminated=True)
     assert buffer.schema is not None
-    monkeypatch.setattr(states, "CHUNK", 4 * buffer.schema.nbytes)
+    monkeypatch.setattr(parquet, "_GROUP", 4 * buffer.schema.nbytes)
     parquet.write_parquet(buffer, path)
     with arrow_parquet.ParquetFile(path) as file:
         assert [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)] == [4, 4]
@@ -288,6 +302,19 @@ def test_nothing_is_added_without_steps(path: pathlib.Path) -> None:
     assert buffer.schema is None
 
 
+def test_a_limiter_is_asked_for_an_episode_or_for_each_step(path: pathlib.Path) -> None:
+    """As the docstring says: the steps before are in."""
+    buffer = relive.RingReplayBuffer(20)
+    buffer.add_episode(np.zeros(4, np.float32), [0, 0, 0], [0.0, 0.0, 0.0], terminated=True)
+    for _ in range(6):
+        buffer.add(np.float32(0), 0, 0.0)
+    parquet.write_parquet(buffer, path)
+    again = relive.RingReplayBuffer(20, limiter=relive.SampleToInsertRatio(1.0, 1, 4.0))
+    with pytest.raises(errors.NotReadyError):
+        parquet.add_parquet(again, path)
+    assert len(again) == 5
+
+
 def test_streams_need_streams(path: pathlib.Path) -> None:
     buffer = relive.RingReplayBuffer(20, streams=3)
     buffer.add(1.0, 0, 0.0, stream=1)
@@ -319,14 +346,37 @@ def test_progress_must_be_callable(path: pathlib.Path) -> None:
         (relive.Field((), "V4"), r"extras/odd must be of .*, got \|V4"),
         (relive.Field((), [("x", "f4")]), r"extras/odd must be of .*, got \[\('x', '<f4'\)\]"),
         (relive.Field((), np.longdouble), "extras/odd must be of .*, got (float128|float64|longdouble)"),
+        (
+            relive.Field((2**16, 2**15), "?"),
+            r"extras/odd must have at most 2147483647 elements, got shape \(65536, 32768\)",
+        ),
         (relive.Field((2, 0), "f4"), r"extras/odd must have an element at least, got shape \(2, 0\)"),
     ],
 )
 def test_other_dtypes_are_refused_by_name(path: pathlib.Path, field: relive.Field, message: str) -> None:
     schema = relive.Schema(relive.Field((), "f4"), relive.Field((), "i8"), extras={"odd": field})
     with pytest.raises(errors.ArgumentError, match=message):
-        parquet.write_parquet(relive.RingReplayBuffer(9, schema), path)
-    assert not path.exists()
+        parquet_format.arrow_schema(schema, 1)
+
+
+def test_paths_that_are_not_found_again_are_refused(path: pathlib.Path) -> None:
+    buffer = relive.RingReplayBuffer(9)
+    buffer.add({"\ud800": 1.0}, 0, 0.0)
+    message = r"^paths must be text without lone surrogates, got 'observation/\\ud800'$"
+    with pytest.raises(errors.ArgumentError, match=message):
+        parquet.write_parquet(buffer, path)
+    deep: Any = 1.0
+    for _ in range(65):
+        deep = {"k": deep}
+    buffer = relive.RingReplayBuffer(9)
+    buffer.add(deep, 0, 0.0)
+    with pytest.raises(errors.ArgumentError, match="^schema must be one that can be read again: "):
+        parquet.write_parquet(buffer, path)
+    assert os.listdir(path.parent) == []
+    buffer = relive.RingReplayBuffer(9)
+    buffer.add(deep["k"], 0, 0.0)
+    parquet.write_parquet(buffer, path)
+    assert parquet.add_parquet(relive.RingReplayBuffer(9), path) == 1
 
 
 def test_text_that_utf_8_does_not_have_is_refused(path: pathlib.Path) -> None:
@@ -354,7 +404,7 @@ def test_a_buffer_that_knows_nothing_has_no_columns(path: pathlib.Path) -> None:
 def test_an_older_file_is_replaced(path: pathlib.Path) -> None:
     path.touch()
     parquet.write_parquet(small(), path)
-    (path.parent / ".steps.parquet.new").write_text("a crash left it")
+    (path.parent / ".steps.parquet.new").write_bytes(path.read_bytes()[:50])
     buffer = small()
     buffer.add(np.float32(8), 3, 0.5)
     parquet.write_parquet(buffer, path)
@@ -419,8 +469,128 @@ def test_a_link_to_a_file_of_ours_is_refused(path: pathlib.Path) -> None:
 
 
 def test_a_directory_that_is_not_there_is_one_line(path: pathlib.Path) -> None:
-    with pytest.raises(errors.CheckpointError, match="cannot be locked: No such file or directory"):
-        parquet.write_parquet(small(), path.parent / "nowhere" / "steps.parquet")
+    with pytest.raises(errors.CheckpointError, match=r"x.parquet cannot be made: \S*nowhere does not exist$"):
+        parquet.write_parquet(small(), path.parent / "nowhere" / "x.parquet")
+    (path.parent / "letter").touch()
+    with pytest.raises(errors.CheckpointError, match=r"x.parquet cannot be made: \S*letter is not a directory$"):
+        parquet.write_parquet(small(), path.parent / "letter" / "x.parquet")
+
+
+@pytest.mark.parametrize("depth", ["", "a", "a/b"])
+@pytest.mark.parametrize("kind", ["checkpoint", "journal", "memory map"])
+def test_nothing_is_put_into_what_was_saved(tmp_path: pathlib.Path, kind: str, depth: str) -> None:
+    place = tmp_path / "saved"
+    if kind == "checkpoint":
+        small().save(place)
+    elif kind == "journal":
+        with relive.Journal(place) as journal:
+            buffer = relive.RingReplayBuffer(9)
+            buffer.attach(journal)
+            buffer.add(1.0, 0, 0.0)
+            buffer.detach()
+    else:
+        relive.MemmapStorage(place, SCHEMA, 9).close()
+    parent = place / depth
+    parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "link").symlink_to(parent)
+    before = sorted(os.listdir(parent))
+    for each in (parent, tmp_path / "link"):
+        with pytest.raises(
+            errors.CheckpointError, match=rf"x.parquet cannot be made: {place} is a {kind}, which holds"
+        ):
+            parquet.write_parquet(small(), each / "x.parquet")
+    assert sorted(os.listdir(parent)) == before
+
+
+def test_other_manifests_are_in_nobodys_way(path: pathlib.Path) -> None:
+    (path.parent / "manifest.json").write_text("of a web page")
+    (path.parent / "storage.json").mkdir()
+    (path.parent / "segment-1").touch()
+    parquet.write_parquet(small(), path)
+    assert parquet.describe(path).num_steps == 4
+
+
+def test_the_beginning_of_a_journal_is_one(path: pathlib.Path) -> None:
+    (path.parent / f"segment-{0:020}.relive.new").touch()
+    with pytest.raises(errors.CheckpointError, match="is a journal, which holds no other files"):
+        parquet.write_parquet(small(), path)
+
+
+def test_a_new_file_takes_no_others_place(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(errors.ArgumentTypeError, match="overwrite must be True or False, got 'no'"):
+        parquet.write_parquet(small(), path, overwrite="no")  # type: ignore[arg-type]
+    parquet.write_parquet(small(), path, overwrite=False)
+    before = path.read_bytes()
+    with pytest.raises(errors.CheckpointError, match=rf"^{path} exists: name another path$"):
+        parquet.write_parquet(small(), path, overwrite=False)
+    path.unlink()
+    # Somebody makes it while the new one is being written.
+    monkeypatch.setattr("relive.directories.fsync_file", lambda descriptor: path.write_bytes(before))
+    with pytest.raises(errors.CheckpointError, match=rf"^{path} exists: name another path$"):
+        parquet.write_parquet(small(streams=2), path, overwrite=False)
+    monkeypatch.setattr("relive.directories.fsync_file", lambda descriptor: path.write_text("a letter"))
+    with pytest.raises(errors.CheckpointError, match=r"is no Parquet file, or was cut: .*: name another path$"):
+        parquet.write_parquet(small(), path)
+    assert path.read_text() == "a letter"
+    assert sorted(os.listdir(path.parent)) == [".steps.parquet.lock", "steps.parquet"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
+def test_a_file_in_the_place_of_another_has_its_mode(
+    path: pathlib.Path, mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parquet.write_parquet(small(), path)
+    path.chmod(mode)
+    modes: list[int] = []
+    monkeypatch.setattr("relive.directories.fsync_file", lambda descriptor: modes.append(os.fstat(descriptor).st_mode))
+    parquet.write_parquet(small(), path)
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+    assert stat.S_IMODE(modes[0]) & ~mode == 0
+
+
+def test_what_a_crash_cannot_have_left_is_left_alone(path: pathlib.Path) -> None:
+    new = path.parent / ".steps.parquet.new"
+    message = rf"^{new} is not ours: move it away$"
+    new.write_text("a letter")
+    with pytest.raises(errors.CheckpointError, match=message):
+        parquet.write_parquet(small(), path)
+    assert new.read_text() == "a letter"
+    new.unlink()
+    parquet.write_parquet(small(), path.parent / "other.parquet")
+    new.symlink_to(path.parent / "other.parquet")
+    with pytest.raises(errors.CheckpointError, match=message):
+        parquet.write_parquet(small(), path)
+    new.unlink()
+    new.mkdir()
+    with pytest.raises(errors.CheckpointError, match=message):
+        parquet.write_parquet(small(), path)
+    new.rmdir()
+    new.touch()
+    parquet.write_parquet(small(), path)
+    assert not new.exists()
+
+
+@pytest.mark.parametrize("given", ["", "a\0.parquet", "/"])
+def test_a_path_is_that_of_a_file(given: str) -> None:
+    for call in (parquet.describe, lambda path: parquet.write_parquet(small(), path)):
+        with pytest.raises(errors.ArgumentError, match="^path must be the path of a file, got ") as caught:
+            call(given)
+        assert not isinstance(caught.value, errors.ArgumentTypeError)
+        with pytest.raises(errors.ArgumentTypeError, match="^path must be a path, got 3$"):
+            call(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this platform has no named pipes")
+def test_a_pipe_is_not_waited_for(path: pathlib.Path) -> None:
+    os.mkfifo(path)
+    with pytest.raises(errors.CheckpointError, match=rf"^{path} is not a regular file: name a file$"):
+        parquet.describe(path)
+
+
+def test_what_cannot_be_opened_is_one_line(path: pathlib.Path) -> None:
+    path.symlink_to(path)
+    with pytest.raises(errors.CheckpointError, match=rf"^{path} cannot be opened: Too many levels of symbolic links$"):
+        parquet.describe(path)
 
 
 # What is broken.
@@ -436,7 +606,7 @@ def test_a_cut_file_is_one_line(path: pathlib.Path) -> None:
     path.unlink()
     with pytest.raises(errors.CheckpointError, match=r"steps.parquet does not exist$"):
         parquet.describe(path)
-    with pytest.raises(errors.CheckpointError, match="is no Parquet file, or was cut"):
+    with pytest.raises(errors.CheckpointError, match=rf"^{path.parent} is a directory: name a file$"):
         parquet.describe(path.parent)
 
 
@@ -453,6 +623,79 @@ def test_a_changed_byte_is_found_before_anything_moves(path: pathlib.Path) -> No
     with pytest.raises(errors.CheckpointError, match=r"^\S*steps.parquet is damaged: .* .*$"):
         parquet.add_parquet(buffer, path)
     assert len(buffer) == 0
+
+
+def footer(raw: bytes) -> int:
+    """Answers where the footer of a file begins."""
+    return len(raw) - 8 - int.from_bytes(raw[-8:-4], "little")
+
+
+def test_a_changed_bit_of_the_footer_is_one_line(path: pathlib.Path) -> None:
+    parquet.write_parquet(small(), path)
+    raw = path.read_bytes()
+    begin = footer(raw)
+    path.write_bytes(raw[:begin] + raw[begin:].replace(b"reward", b"re\xf7ard"))
+    with pytest.raises(errors.CheckpointError, match=rf"^{path} is no Parquet file, or was cut: 'utf-8' codec can't "):
+        parquet.describe(path)
+    rng = np.random.default_rng(0)
+    messages: list[str] = []
+    for place in range(begin, len(raw), 5):
+        changed = bytearray(raw)
+        changed[place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(changed)
+        buffer = relive.RingReplayBuffer(20)
+        try:  # There is more in a footer than is read.
+            parquet.add_parquet(buffer, path)
+        except errors.CheckpointError as error:
+            messages.append(str(error))
+            assert len(buffer) == 0
+    assert len(messages) > 50
+    assert all(message.startswith(str(path)) and "\n" not in message for message in messages)
+
+
+def varint(number: int) -> bytes:
+    """Answers an integer as Thrift has it."""
+    zigzag, groups = number << 1, []
+    while zigzag > 127:
+        groups.append(zigzag & 127 | 128)
+        zigzag >>= 7
+    return bytes([*groups, zigzag])
+
+
+@pytest.mark.parametrize("count", [0, 3, 5, 63])
+def test_rows_that_are_not_there_are_found_before_anything_moves(path: pathlib.Path, count: int) -> None:
+    parquet.write_parquet(small(), path)
+    raw = path.read_bytes()
+    begin = footer(raw)
+    with arrow_parquet.ParquetFile(path) as file:
+        group = file.metadata.row_group(0)
+        size = group.total_byte_size
+    # The number of rows of all groups is the only member of type i64 after a list; that of a group follows its size.
+    of_all, of_group = raw.index(b"\x16\x08\x19\x1c", begin), raw.index(b"\x16" + varint(size) + b"\x16\x08", begin)
+    of_group += 1 + len(varint(size))
+    for places, message in (
+        ([of_all], f"cannot be read: its groups must have {count} rows together, got 4"),
+        ([of_group], f"cannot be read: its groups must have 4 rows together, got {count}"),
+        ([of_all, of_group], "is damaged: "),
+    ):
+        if len(places) == 2 and count < 4:
+            continue  # Then it is a file of fewer rows, by all accounts.
+        changed = bytearray(raw)
+        for place in places:
+            assert changed[place : place + 2] == b"\x16\x08"
+            changed[place + 1] = 2 * count
+        path.write_bytes(changed)
+        buffer = relive.RingReplayBuffer(100)
+        with pytest.raises(errors.CheckpointError, match=rf"^{path} {message}"):
+            parquet.add_parquet(buffer, path)
+        assert buffer.schema is None
+
+
+def test_groups_of_less_than_no_rows_are_refused() -> None:
+    groups = [argparse.Namespace(num_rows=7), argparse.Namespace(num_rows=-3)]
+    metadata = argparse.Namespace(num_rows=4, num_row_groups=2, row_group=groups.__getitem__)
+    with pytest.raises(errors.CheckpointError, match="its groups must have 4 rows together, got 4"):
+        parquet_format._num_rows(metadata)
 
 
 def rewrite(path: pathlib.Path, change: Any, **metadata: Any) -> None:
@@ -472,6 +715,10 @@ def rewrite(path: pathlib.Path, change: Any, **metadata: Any) -> None:
         ({"version": "1"}, "cannot be read: version must be an integer in .*, got '1'"),
         ({"streams": 0}, "cannot be read: streams must be an integer in .*, got 0"),
         ({"schema": [["x"]]}, "cannot be read: schema must be a list of a path, a dtype and a shape for each field"),
+        (
+            {"schema": [["observation", "<f4", [2**31]], ["action", "<i8", []], ["reward", "<f8", []]]},
+            r"cannot be read: observation must have at most 2147483647 elements, got shape \(2147483648,\)",
+        ),
         (
             {"schema": [["observation", "<f4", []], ["action", "<c8", []], ["reward", "<f8", []]]},
             "cannot be read: action must be of bools, integers, .*, got complex64",

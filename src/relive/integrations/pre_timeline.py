@@ -27,6 +27,8 @@ Array: TypeAlias = npt.NDArray[Any]
 Columns: TypeAlias = dict[str, list[Any]]
 
 _FLOAT = np.dtype(np.float64)
+_ULPS = 4
+"""How far above 1 rounding may put a probability, in units in the last place of its dtype."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,11 +126,13 @@ class Table:
         # The density of an action that is a map may be above 1.
         is_wrong = ~(np.isfinite(probabilities) & (probabilities >= 0))
         if self.actions is not None:
-            is_wrong |= probabilities > 1
+            is_wrong |= probabilities > 1 + _ULPS * np.finfo(fields[self.probability].dtype).eps
         for key, probability in zip(episode.keys[is_wrong], probabilities[is_wrong], strict=True):
             rule = "be finite and at least 0" if self.actions is None else "be in [0, 1]"
             remedy = ": give np.exp of a logarithm when you add the step" if probability < 0 else ""
             raise errors.ArgumentError(f"action_probability of key {key} must {rule}, got {probability}{remedy}")
+        if self.actions is not None:
+            probabilities = np.minimum(probabilities, 1.0)
         answer: list[float | None] = probabilities.tolist()
         return answer
 

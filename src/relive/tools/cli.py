@@ -289,10 +289,17 @@ def _settle(options: argparse.Namespace) -> None:
             setattr(options, name, default)
 
 
+def _drop_stdout() -> None:
+    """Lets what is still to be printed go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and answers its exit code."""
     top = parser()
-    options = top.parse_args(arguments)
+    options, unknown = top.parse_known_args(arguments)
+    if unknown:
+        (top if options.command is None else options.parser).error(f"unrecognized arguments: {' '.join(unknown)}")
     if options.command is None:
         top.print_help()
         return 0
@@ -300,6 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _settle(options)
     try:
         code: int = importlib.import_module(_MODULES[options.command]).run(options)
+        sys.stdout.flush()
     except relive.ReplayError as error:
         sys.stderr.write(f"relive {options.command}: {error}\n")
         return 1
@@ -307,6 +315,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"\nrelive {options.command}: interrupted\n")
         return 130
     except BrokenPipeError:  # The reader of a pipe has left; Python would complain of it once more on the way out.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
+        return 1
+    except OSError as error:  # Such as a full disk, where what is printed goes.
+        sys.stderr.write(f"relive {options.command}: {error.strerror or error}\n")
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _drop_stdout()
         return 1
     return code

@@ -64,8 +64,8 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
             ["dmeo"],
             r"relive: argument COMMAND: invalid choice: 'dmeo' \(choose from '?demo'?, '?bench'?, .*\) \(see .*\)",
         ),
-        (["demo", "--ste", "3"], r"relive: unrecognized arguments: --ste 3 \(see relive --help\)"),
-        (["demo", "--sed", "3"], r"relive: unrecognized arguments: --sed 3 \(see relive --help\)"),
+        (["demo", "--ste", "3"], r"relive demo: unrecognized arguments: --ste 3 \(see relive demo --help\)"),
+        (["demo", "--sed", "3"], r"relive demo: unrecognized arguments: --sed 3 \(see relive demo --help\)"),
         (
             ["demo", "--steps", "0"],
             r"relive demo: argument --steps: must be at least 1, got 0 \(see relive demo --help\)",
@@ -95,14 +95,20 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (["demo", "--plot"], r"relive demo: argument --plot: expected one argument \(see .*\)"),
         (["inspect"], r"relive inspect: the following arguments are required: PATH \(see relive inspect --help\)"),
-        (["inspect", "a", "b"], r"relive: unrecognized arguments: b \(see .*\)"),
-        (["inspect", "a", "--html", "b"], r"relive: unrecognized arguments: --html b \(see .*\)"),
+        (["inspect", "a", "b"], r"relive inspect: unrecognized arguments: b \(see relive inspect --help\)"),
+        (
+            ["inspect", "a", "--html", "b"],
+            r"relive inspect: unrecognized arguments: --html b \(see relive inspect --help\)",
+        ),
         (["inspect", "a", "--report"], r"relive inspect: argument --report: expected one argument \(see .*\)"),
         (["verify"], r"relive verify: the following arguments are required: PATH \(see .*\)"),
-        (["verify", "a", "--json"], r"relive: unrecognized arguments: --json \(see .*\)"),
-        (["repair", "a", "--drop"], r"relive: unrecognized arguments: --drop \(see .*\)"),
+        (["verify", "a", "--json"], r"relive verify: unrecognized arguments: --json \(see relive verify --help\)"),
+        (["repair", "a", "--drop"], r"relive repair: unrecognized arguments: --drop \(see relive repair --help\)"),
         (["convert", "a"], r"relive convert: the following arguments are required: TO \(see .*\)"),
-        (["convert", "a", "a.parquet", "--over"], r"relive: unrecognized arguments: --over \(see .*\)"),
+        (
+            ["convert", "a", "a.parquet", "--over"],
+            r"relive convert: unrecognized arguments: --over \(see relive convert --help\)",
+        ),
     ],
 )
 def test_a_mistyped_command_is_one_line_and_exit_code_2(
@@ -135,6 +141,36 @@ def test_what_cannot_be_learned_is_one_line_and_exit_code_1(
     shown = capsys.readouterr()
     assert re.fullmatch(f"relive demo: {message}\n", shown.err), shown.err
     assert shown.out == ""
+
+
+def test_an_option_without_a_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("--over") == 2
+    assert capsys.readouterr() == ("", "relive: unrecognized arguments: --over (see relive --help)\n")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this platform has no /dev/full")
+def test_a_full_disk_for_what_is_printed_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "relive", "bench", "--list"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (ended.returncode, ended.stderr) == (1, "relive bench: No space left on device\n")
+
+
+def test_an_error_of_the_system_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(options: object) -> int:
+        sys.stdout.write("half a table\n")
+        raise OSError("the tape is torn")
+
+    monkeypatch.setattr(demo_command, "run", fail)
+    assert exit_code("demo") == 1
+    assert capsys.readouterr() == ("half a table\n", "relive demo: the tape is torn\n")
 
 
 def test_a_file_that_cannot_be_written_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

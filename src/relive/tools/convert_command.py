@@ -22,6 +22,7 @@ from relive import errors
 from relive import journal_reader
 from relive import later
 from relive import states
+from relive.integrations import replaced_file
 from relive.tools import loading
 from relive.tools import reading
 from relive.tools import saved_path
@@ -37,6 +38,7 @@ else:
 AnyBuffer: TypeAlias = "column_buffer.ColumnReplayBuffer[Any]"
 
 _MINARI = "minari:"
+_SEPARATORS = os.sep + (os.altsep or "")
 
 
 class Kind(enum.Enum):
@@ -63,13 +65,16 @@ def run(options: argparse.Namespace) -> int:
     """Converts FROM to TO; answers 0."""
     source, target = kind_of(options.source), kind_of(options.target)
     _check(options, source, target)
-    _check_is_new(options, target)
+    _check_target(options, target)
     # What is missing is said before anything is read.
     _ = minari_lib.add_dataset if Kind.MINARI in (source, target) else None
     _ = parquet_lib.add_parquet if Kind.PARQUET in (source, target) else None
     try:
         with reading.shown("reading") as progress:
             buffer = _read(options, source, progress)
+        if buffer.schema is None:
+            said = wording.plain(options.source)
+            raise errors.CheckpointError(f"{said} holds no step, and does not say what one holds: nothing to convert")
         with reading.shown("writing") as progress:
             num_steps, num_episodes = _write(options, target, buffer, progress)
     except MemoryError as error:
@@ -82,11 +87,14 @@ def run(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace, source: Kind, target: Kind) -> None:
     """Exits with 2 if FROM, TO and the options make no sense together."""
     refuse = options.parser.error
-    if source is target:
-        refuse(f"FROM and TO are both a {source.value}: there is nothing to convert")
     for text in (options.source, options.target):
         if text in ("", _MINARI):
             refuse(f"FROM and TO must be a directory, FILE.parquet or {_MINARI}ID, got {text!r}")
+        bare = text.rstrip(_SEPARATORS)
+        if bare != text and kind_of(bare) is Kind.PARQUET and not os.path.isdir(text):
+            refuse(f"FROM and TO must be a directory, FILE.parquet or {_MINARI}ID, got {text!r}: leave the slash out")
+    if source is target:
+        refuse(f"FROM and TO are both a {source.value}: there is nothing to convert")
     if options.capacity is not None and target is not Kind.CHECKPOINT:
         refuse(f"argument --capacity: not allowed where TO is a {target.value}")
     if (options.info or options.no_infos) and source is not Kind.MINARI:
@@ -98,12 +106,24 @@ def _check(options: argparse.Namespace, source: Kind, target: Kind) -> None:
         refuse(f"argument --overwrite: not allowed where TO is a {target.value}: delete it with minari delete")
 
 
-def _check_is_new(options: argparse.Namespace, target: Kind) -> None:
-    """Raises ArgumentError if something is at TO that is not to be replaced."""
-    if target is Kind.MINARI or options.overwrite:
+def _check_target(options: argparse.Namespace, target: Kind) -> None:
+    """Raises an error if TO cannot be made where it is, or something is there that is not to be replaced."""
+    if target is Kind.MINARI:
         return
-    path = directories.absolute("TO", options.target)
-    if os.path.lexists(durable.newest(path) if target is Kind.CHECKPOINT else path):
+    absolute = directories.absolute if target is Kind.CHECKPOINT else replaced_file.absolute
+    path = absolute("TO", options.target)
+    replaced_file.check_parent(path)
+    _check_is_new(options, target, path)
+    older = saved_path.older(path) if target is Kind.CHECKPOINT else []
+    if older:
+        names = ", ".join(os.path.basename(each) for each in older)
+        label = directories.named(path)
+        raise errors.CheckpointError(f"{label} has older ones beside it, which would be lost: move {names} away first")
+
+
+def _check_is_new(options: argparse.Namespace, target: Kind, path: str) -> None:
+    """Raises ArgumentError if something is at a path that is not to be replaced."""
+    if not options.overwrite and os.path.lexists(durable.newest(path) if target is Kind.CHECKPOINT else path):
         raise errors.ArgumentError(f"{directories.named(path)} exists: name another path, or say --overwrite")
 
 
@@ -134,7 +154,11 @@ def _read(options: argparse.Namespace, source: Kind, progress: states.Progress |
 
 def _new(options: argparse.Namespace, schema: relive.Schema, num_steps: int, streams: int) -> AnyBuffer:
     """Answers a new buffer for so many steps."""
-    capacity = max(num_steps, streams, 1) if options.capacity is None else options.capacity
+    least = max(num_steps, streams, 1)
+    capacity = least if options.capacity is None else options.capacity
+    if capacity < least:
+        needs = f"{wording.counted(num_steps, 'step')} of {wording.counted(streams, 'stream')}"
+        raise errors.ArgumentError(f"--capacity must be at least {least} for {needs}, got {capacity}")
     return relive.RingReplayBuffer(capacity, schema, streams=streams, seed=0)
 
 
@@ -174,16 +198,18 @@ def _write(
 ) -> tuple[int, int]:
     """Writes the steps of a buffer to TO, and answers how many steps and episodes it has then."""
     if target is Kind.MINARI:
-        dataset = minari_lib.to_dataset(
-            buffer,
-            options.target.removeprefix(_MINARI),
-            incomplete=options.incomplete or "refuse",
-            progress=progress,
-        )
+        name = options.target.removeprefix(_MINARI)
+        try:
+            dataset = minari_lib.to_dataset(buffer, name, incomplete=options.incomplete or "refuse", progress=progress)
+        except errors.ArgumentError as error:
+            said = str(error).replace("incomplete='as_sampled'", "--incomplete as_sampled")
+            raise errors.ArgumentError(said) from error
         return int(dataset.total_steps), int(dataset.total_episodes)
     if target is Kind.PARQUET:
-        parquet_lib.write_parquet(buffer, options.target, progress=progress)
+        parquet_lib.write_parquet(buffer, options.target, overwrite=options.overwrite, progress=progress)
     else:
+        # Once more, for what was made meanwhile. What is made while `save` builds beside, it replaces if that is ours.
+        _check_target(options, target)
         buffer.save(options.target, progress=progress)
     stats = buffer.get_stats()
     return len(buffer), stats.open_episodes + stats.terminated_episodes + stats.truncated_episodes

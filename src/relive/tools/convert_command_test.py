@@ -121,6 +121,7 @@ def test_a_parquet_file_becomes_a_dataset(capsys: pytest.CaptureFixture[str]) ->
     code, out, error = converted(capsys, "steps.parquet", "minari:mine/test-v0")
     assert (code, out) == (1, "")
     assert error.startswith("to_dataset needs the observation after the newest step of every episode")
+    assert error.endswith(", or say --incomplete as_sampled\n")
     assert converted(capsys, "steps.parquet", "minari:mine/test-v0", "--incomplete", "as_sampled") == (
         0, "wrote 9 steps in 3 episodes to minari:mine/test-v0\n", ""
     )  # fmt: skip
@@ -153,6 +154,62 @@ def test_what_is_there_is_told_by_its_kind(capsys: pytest.CaptureFixture[str]) -
     assert converted(capsys, "left", "new.parquet")[0] == 0
     os.makedirs("minari:mine/test-v0")
     assert converted(capsys, "left", "minari:mine/test-v0")[0] == 0
+
+
+def test_a_journal_keeps_nothing_but_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    examples.journal(pathlib.Path("journal"))
+    before = sorted(os.listdir("journal"))
+    parquet.write_parquet(buffer(), "old.parquet")
+    for source, target in (("journal", "journal/s.parquet"), ("old.parquet", "journal/replay")):
+        message = f"{target} cannot be made: journal is a journal, which holds no other files\n"
+        assert converted(capsys, source, target) == (1, "", message)
+    assert sorted(os.listdir("journal")) == before
+    assert len(relive.recover("journal")) == 30
+
+
+def test_older_checkpoints_are_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    source = buffer()
+    for _ in range(3):
+        source.save("kept", keep=3)
+    parquet.write_parquet(source, "old.parquet")
+    before = sorted(os.listdir())
+    message = "kept has older ones beside it, which would be lost: move kept.1, kept.2 away first\n"
+    assert converted(capsys, "old.parquet", "kept", "--overwrite") == (1, "", message)
+    assert sorted(os.listdir()) == before
+    shutil.rmtree("kept.1")
+    shutil.rmtree("kept.2")
+    assert converted(capsys, "old.parquet", "kept", "--overwrite")[0] == 0
+
+
+@pytest.mark.parametrize("target", ["steps.parquet", "again"])
+def test_what_appears_meanwhile_stays(
+    target: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read = convert_command._read
+
+    def slow(*arguments: Any) -> Any:
+        answer = read(*arguments)
+        pathlib.Path(target).write_text("mine")
+        return answer
+
+    monkeypatch.setattr(convert_command, "_read", slow)
+    if target == "again":
+        parquet.write_parquet(buffer(), "source.parquet")
+    else:
+        buffer().save("source")
+    code, out, error = converted(capsys, "source" if target != "again" else "source.parquet", target)
+    assert (code, out) == (1, "")
+    assert error.startswith(f"{target} exists: name another path")
+    assert pathlib.Path(target).read_text() == "mine"
+
+
+def test_a_slash_tells_a_directory(capsys: pytest.CaptureFixture[str]) -> None:
+    source = buffer()
+    source.save("odd.parquet")
+    parquet.write_parquet(source, "steps.parquet")
+    assert converted(capsys, "odd.parquet/", "copy.parquet")[0] == 0
+    assert converted(capsys, "steps.parquet", "odd.parquet/", "--overwrite")[0] == 0
+    assert len(relive.RingReplayBuffer.load("odd.parquet")) == 10
 
 
 def test_a_journal_is_rebuilt(capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,8 +262,23 @@ def test_other_buffers_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
         (["minari:no/such-v0", "replay"], "dataset 'no/such-v0' not found: `minari download no/such-v0` fetches one"),
         (["minari:no/such-v0", "replay", "--no-infos"], "dataset 'no/such-v0' not found: `minari download no/such-v0`"),
         (["saved", "minari:nonsense"], "dataset_id must be like 'namespace/name-v0'"),
-        (["saved", "nowhere/steps.parquet"], "nowhere/steps.parquet cannot be locked: No such file or directory: "),
-        (["old.parquet", "replay", "--capacity", "3"], "buffer must have a capacity of at least 10 steps, got 3\n"),
+        (["saved", "nowhere/steps.parquet"], "nowhere/steps.parquet cannot be made: nowhere does not exist\n"),
+        (
+            ["old.parquet", "replay", "--capacity", "3"],
+            "--capacity must be at least 10 for 10 steps of 1 stream, got 3\n",
+        ),
+        (["old.parquet", "nowhere/replay"], "nowhere/replay cannot be made: nowhere does not exist\n"),
+        (["old.parquet", "saved/replay"], "saved/replay cannot be made: saved is a checkpoint, which holds no other"),
+        (["nowhere", "saved/here/steps.parquet"], "saved/here/steps.parquet cannot be made: "),
+        (["nowhere", "saved/steps.parquet"], "saved/steps.parquet cannot be made: saved is a checkpoint, which holds "),
+        (["here.parquet", "replay"], "here.parquet is a directory: name a file\n"),
+        (["nowhere", "a\0.parquet"], "TO must be the path of a file, got 'a\\x00.parquet'\n"),
+        (["unknown", "steps.parquet"], "unknown holds no step, and does not say what one holds: nothing to convert\n"),
+        (["unknown", "minari:mine/test-v0"], "unknown holds no step, and does not say what one holds: nothing to conv"),
+        (
+            ["rollout", "a.parquet"],
+            "rollout cannot be converted: its class, RolloutBuffer, has a rollout, and no steps ",
+        ),
         (["old.parquet", "saved"], "saved exists: name another path, or say --overwrite\n"),
         (["saved", "old.parquet"], "old.parquet exists: name another path, or say --overwrite\n"),
         (["saved", "letter.parquet", "--overwrite"], "letter.parquet is no Parquet file, or was cut: "),
@@ -217,7 +289,10 @@ def test_what_cannot_be_is_one_line_and_exit_code_1(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.mkdir("here")
+    os.mkdir("here.parquet")
     os.makedirs("datasets/mine")
+    relive.RingReplayBuffer(9).save("unknown")
+    relive.RolloutBuffer(9).save("rollout")
     pathlib.Path("letter.parquet").write_text("a letter")
     buffer().save("saved")
     parquet.write_parquet(buffer(), "old.parquet")
@@ -249,6 +324,15 @@ def test_what_cannot_be_is_one_line_and_exit_code_1(
             "argument --overwrite: not allowed where TO is a Minari dataset: delete it with minari delete",
         ),
         (["a"], "the following arguments are required: TO"),
+        (["a", "b.parquet", "--to"], "unrecognized arguments: --to"),
+        (
+            ["a", "b.parquet/"],
+            "FROM and TO must be a directory, FILE.parquet or minari:ID, got 'b.parquet/': leave the slash out",
+        ),
+        (
+            ["b.parquet/", "a"],
+            "FROM and TO must be a directory, FILE.parquet or minari:ID, got 'b.parquet/': leave the slash out",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_one_line_and_exit_code_2(

@@ -27,6 +27,8 @@ _CLASSES = (
 def why_not(values: dict[str, Any]) -> str:
     """Answers why no buffer can be made of a state here, given its JSON values; nothing if one can."""
     name, settings = values.get("class"), values.get("settings")
+    if name == "RolloutBuffer":
+        return "its class, RolloutBuffer, has a rollout, and no steps in columns"
     if name not in _CLASSES or not hasattr(getattr(relive, name), "load"):
         return f"its class, {wording.plain(str(name))}, is none of those that relive brings"
     own = [

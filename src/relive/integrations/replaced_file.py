@@ -1,0 +1,143 @@
+"""A file that takes the place of an older one in one step, and where there may be one.
+
+    .NAME.lock    who writes holds a lock on it; it stays, empty
+    .NAME.new     being built
+    NAME          the older one or the new one, whole
+
+There is none in the directory of a checkpoint, a journal or a memory map: a file of another kind breaks those.
+"""
+
+from collections.abc import Callable, Iterator
+import contextlib
+import os
+import stat
+from typing import BinaryIO
+
+from relive import checks
+from relive import directories
+from relive import durable
+from relive import errors
+from relive import journal_reader
+from relive import records
+
+_FOLLOWING = directories.STRICT & ~getattr(os, "O_NOFOLLOW", 0)
+_MANIFESTS = (
+    (durable.MANIFEST, durable.MARKER, "checkpoint"),
+    ("storage.json", b'{\n "format": "relive memory map",\n', "memory map"),
+)
+"""The files by which a directory is known, how they begin, and what it is."""
+
+
+def absolute(name: str, path: object) -> str:
+    """Answers the path of a file as an absolute one.
+
+    Raises:
+        ArgumentTypeError: `path` is no path.
+        ArgumentError: `path` is empty, holds a NUL, or is a root.
+    """
+    try:
+        return directories.absolute(name, path)
+    except errors.ArgumentTypeError:
+        raise
+    except errors.ArgumentError as error:
+        raise errors.ArgumentError(f"{name} must be the path of a file, got {checks.shown(path)}") from error
+
+
+def check_parent(path: str) -> None:
+    """Raises CheckpointError unless an absolute path is in a directory that is there, and in nothing that was saved."""
+    label, parent = directories.named(path), os.path.dirname(path)
+    if not os.path.isdir(parent):
+        is_there = os.path.lexists(parent)
+        reason = "is not a directory" if is_there else "does not exist"
+        raise errors.CheckpointError(f"{label} cannot be made: {directories.named(parent)} {reason}")
+    place, above = "", os.path.realpath(parent)
+    while place != above:
+        place, above = above, os.path.dirname(above)
+        kind = _kind_of(place)
+        if kind:
+            raise errors.CheckpointError(
+                f"{label} cannot be made: {directories.named(place)} is a {kind}, which holds no other files"
+            )
+
+
+def _kind_of(place: str) -> str:
+    """Answers what was saved as a directory; nothing if it is another one, or cannot be read."""
+    with contextlib.suppress(OSError), directories.Directory(place, follow=True) as directory:
+        for name, marker, kind in _MANIFESTS:
+            with contextlib.suppress(errors.CheckpointError), open(directory.open(name), "rb") as file:
+                if file.read(len(marker)) == marker:
+                    return kind
+        if any(records.first_of(name.removesuffix(journal_reader.NEW)) is not None for name in directory.names()):
+            return "journal"
+    return ""
+
+
+def opened(place: str) -> BinaryIO:
+    """Answers a regular file, open for reading; waits for nobody at the other end of a pipe.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    label = directories.named(place)
+    try:
+        descriptor = os.open(place, os.O_RDONLY | _FOLLOWING)
+    except FileNotFoundError:
+        raise errors.CheckpointError(f"{label} does not exist") from None
+    except OSError as error:
+        raise errors.CheckpointError(f"{label} cannot be opened: {directories.reason(error)}") from error
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        kind = "a directory" if stat.S_ISDIR(mode) else "not a regular file"
+        raise errors.CheckpointError(f"{label} is {kind}: name a file")
+    return open(descriptor, "rb")
+
+
+@contextlib.contextmanager
+def replacing(place: str, magic: bytes, check: Callable[[], None]) -> Iterator[BinaryIO]:
+    """Gives a new file to write, which is synced and renamed after the block; if that fails, nothing has changed.
+
+    Args:
+        place: The absolute path that it will have; an older file's mode is kept.
+        magic: How such a file begins. What a crash left is deleted if it is empty or begins so, and else left alone.
+        check: Raises if what is at `place` is to stay; called under the lock, before and just after the block.
+
+    Raises:
+        CheckpointError: There can be no file, somebody else is writing it, or what a crash left is none of ours.
+        OSError: The system cannot write.
+    """
+    check_parent(place)
+    new = durable.beside(place, "new")
+    with durable.locked(place):
+        check()
+        _remove(new, magic)
+        is_old = os.path.lexists(place)
+        mode = stat.S_IMODE(os.stat(place).st_mode) if is_old else 0o666
+        descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | directories.STRICT, mode)
+        try:
+            with open(descriptor, "wb") as file:
+                yield file
+                file.flush()
+                directories.fsync_file(file.fileno())
+            if is_old:
+                os.chmod(new, mode)
+            check()
+            os.replace(new, place)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(new)
+            raise
+        directories.fsync_directory(os.path.dirname(place))
+
+
+def _remove(new: str, magic: bytes) -> None:
+    """Deletes what a crash left, if anything."""
+    if not os.path.lexists(new):
+        return
+    is_ours = False
+    if not os.path.islink(new):
+        with contextlib.suppress(errors.CheckpointError), opened(new) as file:
+            is_ours = file.read(len(magic)) in (b"", magic)
+    if not is_ours:
+        raise errors.CheckpointError(f"{directories.named(new)} is not ours: move it away")
+    os.unlink(new)
