@@ -766,7 +766,10 @@ class TestMemory:
 
 
 def memory_after(call: Callable[[], object]) -> int:
-    """How many bytes more of memory were in use at the most, whether or not a CheckpointError came of it."""
+    """How many bytes more of memory were in use at the most, whether or not a CheckpointError came of it.
+
+    The least of three times: what else happens in this process comes on top.
+    """
     status = pathlib.Path("/proc/self/status")
     clear = pathlib.Path("/proc/self/clear_refs")
     if not (status.exists() and clear.exists()):
@@ -776,11 +779,14 @@ def memory_after(call: Callable[[], object]) -> int:
         (line,) = [line for line in status.read_text().splitlines() if line.startswith(f"{name}:")]
         return int(line.split()[1]) << 10
 
-    clear.write_text("5")
-    before = read("VmRSS")
-    with contextlib.suppress(errors.CheckpointError):
-        call()
-    return read("VmHWM") - before
+    taken = []
+    for _ in range(3):
+        clear.write_text("5")
+        before = read("VmRSS")
+        with contextlib.suppress(errors.CheckpointError):
+            call()
+        taken.append(read("VmHWM") - before)
+    return min(taken)
 
 
 OTHER_PYTHONS = ("python3.11", "python3.12", "python3.13", "python3.14")
