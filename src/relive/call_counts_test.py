@@ -32,8 +32,8 @@ LIMITS = {
     "add, priorities": 140,
     "extend, 64 streams": 155,
     "add_episode": 343,
-    "sample_n_step_nowait": 832,
-    "append_observation_action_reward_nowait": 41,
+    "sample_n_step_nowait": 804,
+    "append_observation_action_reward_nowait": 39,
 }
 
 

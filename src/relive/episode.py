@@ -3,13 +3,16 @@
     observations  o0   o1   o2   o3      T+1, each stored once; o3 has no action
     actions          a0   a1   a2        T
     rewards          r0   r1   r2        T
+    versions         v0   v1   v2        T      of the policy that chose the action; they never go down
     transitions      0    1    2         transition t is (o_t, a_t, r_t, o_t+1)
 
 A running episode has as many observations as actions: its last step waits for the observation after it, and is no
 transition yet. An aborted episode ends in that state when nobody knows what followed.
 """
 
+import bisect
 import dataclasses
+import operator
 import time
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args
 
@@ -27,6 +30,8 @@ EpisodeStatus: TypeAlias = Literal["IN_PROGRESS", "COMPLETED", "TRUNCATED", "ABO
 
 FINAL_STATUSES: tuple[FinalStatus, ...] = get_args(FinalStatus)
 
+_first, _second = operator.itemgetter(0), operator.itemgetter(1)
+
 
 @dataclasses.dataclass(kw_only=True, slots=True, eq=False, weakref_slot=True)
 class Episode(Generic[Obs, Act]):
@@ -40,6 +45,9 @@ class Episode(Generic[Obs, Act]):
         rewards: r_0 to r_{T-1} [T].
         status: Where it stands.
         start_time: Seconds since the epoch, by the wall clock; for people, nothing is ordered by it.
+        group_id: Which episodes it belongs with, such as the other answers to a prompt; None if it stands alone.
+        policy_version: Which version of the policy it started with; None if nobody said.
+        version_changes: Where the steps go on with another version: pairs of the first such step and its version.
     """
 
     episode_id: str
@@ -49,18 +57,34 @@ class Episode(Generic[Obs, Act]):
     rewards: list[float] = dataclasses.field(default_factory=list)
     status: EpisodeStatus = "IN_PROGRESS"
     start_time: float = dataclasses.field(default_factory=time.time)
+    group_id: str | None = None
+    policy_version: int | None = None
+    version_changes: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
     def __len__(self) -> int:
         """Answers how many complete transitions it has."""
         return max(len(self.observations) - 1, 0)
 
-    def append_observation_action_reward(self, observation: Obs, action: Act, reward: float) -> int:
+    def append_observation_action_reward(
+        self, observation: Obs, action: Act, reward: float, policy_version: int | None = None
+    ) -> int:
         """Appends one step and answers how many transitions that completed: 1, or 0 for the first step.
 
+        Args:
+            observation: o_t.
+            action: a_t.
+            reward: r_t.
+            policy_version: Which version of the policy chose a_t; None for that of the step before, or of the start.
+
         Raises:
-            ArgumentError: The episode has ended.
+            ArgumentError: The episode has ended, or the version is no integer of at least that of the step before.
         """
-        self.check_is_open()
+        if self.status != "IN_PROGRESS":  # At every step a call would take longer than its answer.
+            self.check_is_open()
+        if policy_version is not None:
+            version = self.checked_next_version(policy_version)
+            if version != self.newest_version:
+                self.version_changes.append((len(self.actions), version))
         self.observations.append(observation)
         self.actions.append(action)
         self.rewards.append(reward)
@@ -85,6 +109,62 @@ class Episode(Generic[Obs, Act]):
         """
         self.check_can_end("ABORTED")
         self.status = "ABORTED"
+
+    @property
+    def has_versions(self) -> bool:
+        """Whether anybody has said a version of the policy."""
+        return self.policy_version is not None or bool(self.version_changes)
+
+    @property
+    def newest_version(self) -> int | None:
+        """Which version the newest step was made by, or the episode started with if it has none."""
+        return self.version_changes[-1][1] if self.version_changes else self.policy_version
+
+    @property
+    def policy_versions(self) -> list[int | None]:
+        """Which version each step was made by [T], None where nobody has said. A new list, O(T)."""
+        return [version for start, stop, version in self.version_runs() for _ in range(start, stop)]
+
+    def version_runs(self) -> list[tuple[int, int, int | None]]:
+        """Answers the runs of steps of one version: the first step, the one behind the last, and the version."""
+        starts = [0, *(start for start, _ in self.version_changes)]
+        versions = [self.policy_version, *(version for _, version in self.version_changes)]
+        runs = zip(starts, [*starts[1:], len(self.actions)], versions, strict=True)
+        return [(start, stop, version) for start, stop, version in runs if start < stop]
+
+    def version_of(self, step: int) -> int | None:
+        """Answers which version that step was made by. O(log of the changes)."""
+        changes = self.version_changes
+        if not changes or step >= changes[-1][0]:
+            return self.newest_version
+        place = bisect.bisect_right(changes, step, key=_first)
+        return changes[place - 1][1] if place else self.policy_version
+
+    def first_step_of(self, version: int) -> int:
+        """Answers the first step of that version, of which the episode has one. O(log of the changes)."""
+        place = bisect.bisect_left(self.version_changes, version, key=_second)
+        if place < len(self.version_changes) and self.version_changes[place][1] == version:
+            return self.version_changes[place][0]
+        return 0
+
+    def checked_next_version(self, policy_version: int) -> int:
+        """Answers the version that the next step comes with.
+
+        Raises:
+            ArgumentError: It is no integer of at least that of the step before.
+        """
+        version = checks.integer_of_at_least_zero("policy_version", policy_version)
+        before = self.newest_version
+        if before is not None and version < before:
+            whose = "the step before" if self.actions else "the start of the episode"
+            raise errors.ArgumentError(f"policy_version must be at least {before}, that of {whose}, got {version}")
+        return version
+
+    def check_next_step(self, policy_version: int | None) -> None:
+        """Raises an error unless a step may come next, with that version."""
+        self.check_is_open()
+        if policy_version is not None:
+            self.checked_next_version(policy_version)
 
     def check_is_open(self) -> None:
         """Raises an error unless the episode may go on."""

@@ -13,9 +13,11 @@ has either happened or left no trace.
 import asyncio
 from collections.abc import AsyncIterator
 import contextlib
+import functools
 import math
 import os
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+import weakref
 
 import numpy as np
 
@@ -31,6 +33,11 @@ from relive import limiters
 from relive import n_step
 from relive import persistence
 from relive import states
+from relive import version_counts
+from relive.learner import admission as admission_lib
+from relive.learner import groups as groups_lib
+from relive.learner import hand_outs
+from relive.learner import handing_out
 
 if TYPE_CHECKING:
     from relive import checkpoint
@@ -39,19 +46,21 @@ if TYPE_CHECKING:
     from relive import episode_state
     from relive import explain as explain_lib
     from relive import journal as journal_lib
+    from relive.learner import hand_out_state
 else:
     checkpoint = later.module("relive.checkpoint")
     codecs = later.module("relive.codecs")
     episode_journal = later.module("relive.episode_journal")
     episode_state = later.module("relive.episode_state")
     explain_lib = later.module("relive.explain")
+    hand_out_state = later.module("relive.learner.hand_out_state")
     journal_lib = later.module("relive.journal")
 
 Obs = TypeVar("Obs")
 Act = TypeVar("Act")
 
 
-class EpisodeReplayBuffer(persistence.Journaled, Generic[Obs, Act]):
+class EpisodeReplayBuffer(persistence.Journaled, handing_out.HandingOut[Obs, Act], Generic[Obs, Act]):
     """Stores the episodes of many agents and answers n-step samples, uniform over all complete transitions.
 
     Observations and actions may be any objects. Arrays, built-in containers and dataclasses are copied in and out;
@@ -65,6 +74,8 @@ class EpisodeReplayBuffer(persistence.Journaled, Generic[Obs, Act]):
             `get_stats().overflow_transitions` says by how much.
         max_episodes: Episodes kept at most, in the same way; open ones count too.
         limiter: Says when a step may be appended and a batch drawn; by default a batch needs one transition.
+        admission: Says when an episode may start; each then needs a ticket of `admit`. None for always.
+        groups: Which episodes of one group_id are handed out together, by `next_groups`; None if none are.
         seed: For the generator of the draws; the same seed and the same calls give the same draws.
 
     Raises:
@@ -85,7 +96,7 @@ class EpisodeReplayBuffer(persistence.Journaled, Generic[Obs, Act]):
     1.0
     """
 
-    _SETTINGS = ("max_transitions", "max_episodes", "limiter")
+    _SETTINGS = ("max_transitions", "max_episodes", "limiter", "admission", "groups")
 
     def __init__(
         self,
@@ -93,6 +104,8 @@ class EpisodeReplayBuffer(persistence.Journaled, Generic[Obs, Act]):
         max_transitions: int | None = None,
         max_episodes: int | None = None,
         limiter: limiters.RateLimiter | None = None,
+        admission: admission_lib.Admission | None = None,
+        groups: groups_lib.Groups | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> None:
         if max_transitions is not None:
@@ -103,38 +116,65 @@ class EpisodeReplayBuffer(persistence.Journaled, Generic[Obs, Act]):
         self._store: episode_store.EpisodeStore[Obs, Act] = episode_store.EpisodeStore(max_transitions, max_episodes)
         self._limited = limiters.LimitedBuffer(limiter, self._store, "max_transitions", max_transitions)
         self._gate = gate.Gate(self._limited, "sample_n_step_nowait")
+        self._begin_handing_out(admission, groups)
 
     # Writing.
 
-    async def start_episode(self, agent_id: str) -> str:
+    async def start_episode(
+        self,
+        agent_id: str,
+        *,
+        group_id: str | None = None,
+        policy_version: int | None = None,
+        ticket: admission_lib.Ticket | None = None,
+    ) -> str:
         """Opens an episode of that agent and answers its id, a fresh UUID. Never waits for the limiter.
 
+        Args:
+            agent_id: Who will live it.
+            group_id: Which episodes it belongs with, such as the other answers to a prompt.
+            policy_version: Which version of the policy it starts with: that of its steps, if nothing else is said.
+            ticket: One of `admit`, of which an episode is used up. A buffer with an Admission asks for it.
+
         Raises:
-            ArgumentTypeError: agent_id is not a string.
+            ArgumentTypeError: agent_id or group_id is not a string, or policy_version not an integer.
+            ArgumentError: policy_version is below 0, the ticket is missing, used up or of another buffer, or the group
+                has all its episodes, or was handed out or given up.
             ClosedError: The buffer is closed.
         """
         self._gate.bind_to_loop()
         if self._gate.must_give_way():
             await asyncio.sleep(0)
-        return self.start_episode_nowait(agent_id)
+        return self.start_episode_nowait(agent_id, group_id=group_id, policy_version=policy_version, ticket=ticket)
 
-    def start_episode_nowait(self, agent_id: str) -> str:
+    def start_episode_nowait(
+        self,
+        agent_id: str,
+        *,
+        group_id: str | None = None,
+        policy_version: int | None = None,
+        ticket: admission_lib.Ticket | None = None,
+    ) -> str:
         """Does what `start_episode` does, and raises what it raises, as a plain call."""
         self._gate.refuse_if_closed()
-        if not isinstance(agent_id, str):
-            raise errors.ArgumentTypeError(f"agent_id must be a string, got {checks.shown(agent_id)}")
-        if type(agent_id) is not str:
-            agent_id = "".join(agent_id)  # Of a subclass, such as numpy's, files know nothing.
-        episode = self._store.new_episode(agent_id)
+        agent_id = _checked_name("agent_id", agent_id)
+        if group_id is not None:
+            group_id = _checked_name("group_id", group_id)
+        if policy_version is not None:
+            policy_version = checks.integer_of_at_least_zero("policy_version", policy_version)
+        self._hand_outs.check_start(group_id, ticket)
+        episode = self._store.new_episode(agent_id, group_id, policy_version)
         if self._journal is not None:
             self._journal.start(episode)
         self._store.start(episode)
+        self._hand_outs.started(episode, ticket)
         self._settle()
         self._gate.wake()
+        self._queues.started()
         return episode.episode_id
 
     async def append_observation_action_reward(
-        self, episode_id: str, observation: Obs, action: Act, reward: float
+        self, episode_id: str, observation: Obs, action: Act, reward: float, *, policy_version: int | None = None
     ) -> None:
         """Appends one step; waits while the limiter holds inserts back. O(1).
 
@@ -146,30 +186,32 @@ class EpisodeReplayBuffer(persistence.Journaled, Generic[Obs, Act]):
             observation: o_t.
             action: a_t, chosen in o_t.
             reward: r_t, what followed; a finite real number that a float holds exactly.
+            policy_version: Which version of the policy chose a_t; None for that of the step before, or of the start.
 
         Raises:
             UnknownEpisodeError: No episode of that id is stored.
-            ArgumentError: The episode has ended, or the reward is not a finite real number.
+            ArgumentError: The episode has ended, the reward is not a finite real number, or policy_version is no
+                integer of at least that of the step before.
             ClosedError: The buffer is closed, or was closed while waiting.
         """
         self._gate.bind_to_loop()
-        step = self._checked_step(observation, action, reward)
+        step = self._checked_step(observation, action, reward, policy_version)
         if self._gate.must_wait_to_insert():
-            self._store[episode_id].check_is_open()
+            self._store[episode_id].check_next_step(policy_version)
             await self._gate.insert_turn()
         self._append(episode_id, step)
 
     def append_observation_action_reward_nowait(
-        self, episode_id: str, observation: Obs, action: Act, reward: float
+        self, episode_id: str, observation: Obs, action: Act, reward: float, *, policy_version: int | None = None
     ) -> None:
         """Does what `append_observation_action_reward` does, and raises what it raises, as a plain call.
 
         Raises:
             NotReadyError: The limiter holds inserts back.
         """
-        step = self._checked_step(observation, action, reward)
+        step = self._checked_step(observation, action, reward, policy_version)
         if not self._gate.can_insert():
-            self._store[episode_id].check_is_open()
+            self._store[episode_id].check_next_step(policy_version)
             raise errors.NotReadyError(
                 f"append_observation_action_reward_nowait held back by {self._limited.limiter!r}: draw samples first, "
                 "or await append_observation_action_reward"
@@ -205,29 +247,69 @@ class EpisodeReplayBuffer(persistence.Journaled, Generic[Obs, Act]):
             self._store[episode_id].check_can_end(status)
             self._journal.end(episode_id, final_observation, status)
         self._store.end(episode_id, final_observation, status)
-        self._settle()
-        self._gate.wake()
+        self._ended(episode_id)
 
-    def episode(self, agent_id: str) -> contextlib.AbstractAsyncContextManager["EpisodeWriter[Obs, Act]"]:
-        """Opens an episode for the length of an `async with` block, and gives a writer to it.
+    def abort_episode_nowait(self, episode_id: str) -> bool:
+        """Ends an episode as ABORTED where nobody knows what followed its last step, and answers whether it was open.
+
+        That is for whoever finds its actor dead; the actor itself leaves the block of `episode`. It keeps the
+        transitions whose next observation is known. Of a closed buffer too.
+        """
+        is_open = episode_id in self._store.open
+        if is_open:
+            self._abort(episode_id)
+        return is_open
+
+    def episode(
+        self,
+        agent_id: str,
+        *,
+        group_id: str | None = None,
+        policy_version: int | None = None,
+        ticket: admission_lib.Ticket | None = None,
+    ) -> contextlib.AbstractAsyncContextManager["EpisodeWriter[Obs, Act]"]:
+        """Opens an episode, as `start_episode` does, for the length of an `async with` block; gives a writer to it.
 
         A block that is left before `writer.end(...)`, by an exception, a cancellation or a return, ends the episode as
         ABORTED; it keeps the transitions whose next observation is known.
         """
-        return self._episode(agent_id)
+        return self._episode(agent_id, group_id=group_id, policy_version=policy_version, ticket=ticket)
 
     @contextlib.asynccontextmanager
-    async def _episode(self, agent_id: str) -> AsyncIterator["EpisodeWriter[Obs, Act]"]:
-        episode_id = await self.start_episode(agent_id)
+    async def _episode(self, agent_id: str, **described: Any) -> AsyncIterator["EpisodeWriter[Obs, Act]"]:
+        episode_id = await self.start_episode(agent_id, **described)
         try:
             yield EpisodeWriter(self, episode_id)
         finally:
-            if episode_id in self._store.open:
-                self._abort(episode_id)
+            self.abort_episode_nowait(episode_id)
 
     # Drawing.
 
-    async def sample_n_step(self, batch_size: int, n: int, gamma: float) -> list[n_step.ReplaySample[Obs, Act]]:
+    @property
+    def policy_version(self) -> int | None:
+        """Which version the learner's policy is of; None until `set_policy_version` says it."""
+        return self._store.policy_version
+
+    def set_policy_version(self, version: int) -> None:
+        """Says which version the learner's policy is of, from now on: of older steps the lag grows.
+
+        Raises:
+            ArgumentTypeError: `version` is not an integer.
+            ArgumentError: It is below 0, or below the one before.
+        """
+        version = checks.integer_of_at_least_zero("version", version)
+        before = self._store.policy_version
+        if before is not None and version < before:
+            raise errors.ArgumentError(f"version must be at least {before}, the one before, got {version}")
+        if self._journal is not None:
+            self._journal.learn(version)
+        self._store.policy_version = version
+        self._hand_outs.move_on(0 if before is None else version - before)
+        self._gate.wake()
+
+    async def sample_n_step(
+        self, batch_size: int, n: int, gamma: float, *, max_lag: int | None = None, lag_decay: float = 1.0
+    ) -> list[n_step.ReplaySample[Obs, Act]]:
         """Answers exactly batch_size n-step samples, drawn with replacement; waits until that is possible.
 
         It lets the other tasks run first, also where it need not wait.
@@ -236,24 +318,36 @@ class EpisodeReplayBuffer(persistence.Journaled, Generic[Obs, Act]):
             batch_size: How many samples.
             n: How many rewards a sample sums at most; fewer where the episode, or what is known of it, ends earlier.
             gamma: The discount factor, in (0, 1].
+            max_lag: By how much the learner's version may be ahead of that of the step that a sample starts at; it then
+                waits until there is such a step. None for any step, also of a version that nobody has said.
+            lag_decay: Below 1, a transition is drawn in proportion to lag_decay ** lag, and none of an unknown version;
+                an actor ahead of the learner has lag 0.
 
         Raises:
-            ArgumentError: An argument breaks its rule, or the limiter could never allow such a batch.
+            ArgumentError: An argument breaks its rule, or the limiter could never allow such a batch; or max_lag or
+                lag_decay is given before `set_policy_version` was called, or to a buffer with a `_draw` of its own.
             ClosedError: The buffer is closed, or was closed while waiting.
         """
         self._gate.bind_to_loop()
         self._gate.refuse_if_closed()
         batch_size, n, gamma = self._checked_request(batch_size, n, gamma)
-        await self._gate.sample_turn(batch_size)
-        return self._sample(batch_size, n, gamma)
+        lags = self._checked_lags(max_lag, lag_decay)
+        if lags is None:
+            await self._gate.sample_turn(batch_size)
+        else:
+            await self._gate.sample_turn(batch_size, lambda: self._store.has_within(lags))
+        return self._sample(batch_size, n, gamma, lags)
 
-    def sample_n_step_nowait(self, batch_size: int, n: int, gamma: float) -> list[n_step.ReplaySample[Obs, Act]]:
+    def sample_n_step_nowait(
+        self, batch_size: int, n: int, gamma: float, *, max_lag: int | None = None, lag_decay: float = 1.0
+    ) -> list[n_step.ReplaySample[Obs, Act]]:
         """Does what `sample_n_step` does, as a plain call. Of a closed buffer it draws without asking the limiter.
 
         Raises:
-            NotReadyError: No transition is complete, or the limiter holds samples back.
+            NotReadyError: No transition is complete, or of such a lag, or the limiter holds samples back.
         """
         batch_size, n, gamma = self._checked_request(batch_size, n, gamma)
+        lags = self._checked_lags(max_lag, lag_decay)
         if not len(self._store):
             remedy = "append a step and the observation after it, or await sample_n_step"
             if self._gate.is_closed:
@@ -264,7 +358,12 @@ class EpisodeReplayBuffer(persistence.Journaled, Generic[Obs, Act]):
                 f"sample_n_step_nowait held back by {self._limited.limiter!r} with {len(self._store)} transitions: "
                 "append more steps, or await sample_n_step"
             )
-        return self._sample(batch_size, n, gamma)
+        if lags is not None and not self._store.has_within(lags):
+            raise errors.NotReadyError(
+                f"sample_n_step_nowait found 0 of {len(self._store)} transitions {lags}, at policy version "
+                f"{self._store.policy_version}: append steps of a newer version, or await sample_n_step"
+            )
+        return self._sample(batch_size, n, gamma, lags)
 
     def _draw(self, batch_size: int) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
         """Answers batch_size draws, each an episode and the start step of a complete transition in it.
@@ -277,6 +376,20 @@ class EpisodeReplayBuffer(persistence.Journaled, Generic[Obs, Act]):
         return self._store.draw(batch_size, self._rng)
 
     # To outlive the process.
+
+    @property
+    def limiter(self) -> limiters.RateLimiter:
+        """What says when a step may be appended and a batch drawn."""
+        return self._limited.limiter
+
+    @property
+    def appended(self) -> int:
+        """How many steps were appended, ever."""
+        return self._store.inserted
+
+    def transitions_by_version(self) -> dict[int, int]:
+        """Answers how many complete transitions there are of each known version of the policy, the oldest first."""
+        return self._store.versions.totals()
 
     @property
     def rng(self) -> np.random.Generator:
@@ -355,17 +468,26 @@ class EpisodeReplayBuffer(persistence.Journaled, Generic[Obs, Act]):
         self._put(state, codec=codecs.checked(codec))
 
     def _setting(self, name: str) -> Any:
+        if name in ("admission", "groups"):
+            return getattr(self._hand_outs, name)
         return self._limited.limiter if name == "limiter" else getattr(self._store, name)
 
     def _state(self, **options: Any) -> states.State:
-        return episode_state.taken(self._store, **options)
+        state = episode_state.taken(self._store, **options)
+        return {**state, "arrays": {**state["arrays"], **hand_out_state.taken(self._hand_outs)}}
 
     def _base_state(self, **options: Any) -> states.State:
-        return episode_state.taken(self._store.without_episodes(), **options)
+        state = episode_state.taken(self._store.without_episodes(), **options)
+        return {**state, "arrays": {**state["arrays"], **hand_out_state.taken_without_episodes(self._hand_outs)}}
 
     def _restore(self, given: states.Given, *, is_new: bool, **options: Any) -> None:
-        self._store.become(episode_state.made(given, store=self._store, **options))
+        store = episode_state.made(given, store=self._store, **options)
+        new = self._new_hand_outs(store, self._hand_outs.admission, self._hand_outs.groups)
+        hand_out_state.put(given, new, is_same_rule=self._has_rules_of(given))
+        self._store.become(store)
+        self._follow(new)
         self._gate.wake()
+        self._queues.wake()
 
     def attach(self, journal: "journal_lib.Journal", *, codec: "codecs.Codec | None" = None) -> None:
         """Writes to a journal from now on: each step, start, end and `clear` just before it happens.
@@ -392,13 +514,23 @@ class EpisodeReplayBuffer(persistence.Journaled, Generic[Obs, Act]):
     def _written(self) -> tuple[int, ...]:
         stats = self._store.stats()
         counts = (stats.appended, stats.evicted_episodes, stats.evicted_transitions, stats.total_episodes)
-        return (*counts, stats.in_progress, stats.completed, stats.truncated, stats.aborted)
+        version = -1 if stats.policy_version is None else stats.policy_version
+        return (*counts, stats.in_progress, stats.completed, stats.truncated, stats.aborted, version)
 
     def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> persistence.Bound:
         return episode_journal.EpisodeJournal(journal, self._store, replay, **options)
 
     def _replay(self, **options: Any) -> persistence.Replay:
-        return episode_journal.Replay(self._store, **options)
+        self._store.left = functools.partial(hand_outs.HandOuts.past, weakref.proxy(self._hand_outs))
+        turns = dict(zip([episode.episode_id for episode in self._store], self._hand_outs.turns(), strict=True))
+        written = self._written()
+
+        def ended() -> None:
+            if self._written() != written:
+                self._hand_outs.rebuild([turns.get(episode.episode_id, hand_outs.NOT_YET) for episode in self._store])
+            self._follow(self._hand_outs)
+
+        return episode_journal.Replay(self._store, ended=ended, **options)
 
     # Everything else.
 
@@ -409,6 +541,7 @@ class EpisodeReplayBuffer(persistence.Journaled, Generic[Obs, Act]):
         its block makes it ABORTED. Closing twice is closing once.
         """
         self._gate.close()
+        self._queues.wake()
 
     def get_stats(self) -> episode_stats.EpisodeBufferStats:
         """Answers what is stored, what is drawn, and what has happened so far. O(open episodes)."""
@@ -430,6 +563,7 @@ class EpisodeReplayBuffer(persistence.Journaled, Generic[Obs, Act]):
         """
         if self._journal is not None:
             self._journal.clear()
+        self._hand_outs.clearing()
         self._store.clear()
         self._gate.wake()
 
@@ -440,6 +574,7 @@ class EpisodeReplayBuffer(persistence.Journaled, Generic[Obs, Act]):
             CorruptionError: An invariant does not hold; the message says which.
         """
         self._store.check()
+        self._hand_outs.check()
 
     def __len__(self) -> int:
         """Answers how many complete transitions are stored."""
@@ -457,18 +592,39 @@ class EpisodeReplayBuffer(persistence.Journaled, Generic[Obs, Act]):
             batch_size = self._limited.checked_batch_size(batch_size)
         return batch_size, checks.integer_of_at_least_one("n", n), checks.discount("gamma", gamma)
 
-    def _checked_step(self, observation: Obs, action: Act, reward: float) -> tuple[Obs, Act, float]:
+    def _checked_lags(self, max_lag: int | None, lag_decay: float) -> version_counts.Lags | None:
+        """Answers which lags a sample call asks for; None if it does not."""
+        if max_lag is None and type(lag_decay) is float and lag_decay == 1:
+            return None
+        lags = version_counts.asked(max_lag, lag_decay)
+        if lags is not None and self._has_own_draw():
+            raise errors.ArgumentError(
+                f"max_lag and lag_decay must be left out where {type(self).__name__}._draw decides what is drawn"
+            )
+        if lags is not None and self._store.policy_version is None:
+            raise errors.ArgumentError(
+                "max_lag and lag_decay ask for the learner's policy version: call set_policy_version first"
+            )
+        return lags
+
+    def _has_own_draw(self) -> bool:
+        """Answers whether a subclass, or somebody else, has overridden `_draw`."""
+        return getattr(self._draw, "__func__", None) is not EpisodeReplayBuffer._draw
+
+    def _checked_step(
+        self, observation: Obs, action: Act, reward: float, policy_version: int | None
+    ) -> tuple[Obs, Act, float, int | None]:
         """Answers the step as it is now: the caller may go on to change what it gave, also while the call waits."""
         if type(reward) is not float or not math.isfinite(reward):
             reward = checks.finite_number("reward", reward)
-        return copies.copied(observation), copies.copied(action), reward
+        return copies.copied(observation), copies.copied(action), reward, policy_version
 
-    def _append(self, episode_id: str, step: tuple[Obs, Act, float]) -> None:
+    def _append(self, episode_id: str, step: tuple[Obs, Act, float, int | None]) -> None:
         journal = self._journal
         if journal is None:
             self._store.append(episode_id, *step)
         else:
-            self._store[episode_id].check_is_open()
+            self._store[episode_id].check_next_step(step[3])
             journal.append(episode_id, *step)
             self._store.append(episode_id, *step)
             if journal.evicted:
@@ -480,20 +636,33 @@ class EpisodeReplayBuffer(persistence.Journaled, Generic[Obs, Act]):
         if self._journal is not None:
             self._journal.abort(episode_id)
         self._store.abort(episode_id)
+        self._ended(episode_id)
+
+    def _ended(self, episode_id: str) -> None:
+        """Tells everybody that an episode has just ended."""
+        self._hand_outs.ended(self._store[episode_id])
         self._settle()
         self._gate.wake()
+        self._queues.wake_learner()
 
     def _settle(self) -> None:
         """Lets the journal hear of what was evicted."""
         if self._journal is not None:
             self._journal.settle()
 
-    def _sample(self, batch_size: int, n: int, gamma: float) -> list[n_step.ReplaySample[Obs, Act]]:
-        draws = self._draw(batch_size)
-        if getattr(self._draw, "__func__", None) is not EpisodeReplayBuffer._draw:
-            draws = self._store.checked_draws(draws, batch_size)
+    def _sample(
+        self, batch_size: int, n: int, gamma: float, lags: version_counts.Lags | None
+    ) -> list[n_step.ReplaySample[Obs, Act]]:
+        if lags is not None:
+            draws = self._store.draw_within(batch_size, self._rng, lags)
+        else:
+            draws = self._draw(batch_size)
+            if self._has_own_draw():
+                draws = self._store.checked_draws(draws, batch_size)
         samples = n_step.read(draws, n, gamma)
         self._store.note(draws)
+        if self._store.policy_version is not None:
+            self._store.note_versions([sample.policy_version for sample in samples[-version_counts.LAST :]])
         self._gate.wake()
         return samples
 
@@ -510,13 +679,22 @@ class EpisodeWriter(Generic[Obs, Act]):
         """The id of the episode, a UUID."""
         return self._episode_id
 
-    async def append(self, observation: Obs, action: Act, reward: float) -> None:
+    async def append(self, observation: Obs, action: Act, reward: float, *, policy_version: int | None = None) -> None:
         """Appends one step; see EpisodeReplayBuffer.append_observation_action_reward.
 
         Most calls do not give way to other tasks: an actor that awaits nothing else takes 32 steps a turn.
         """
-        await self._buffer.append_observation_action_reward(self._episode_id, observation, action, reward)
+        await self._buffer.append_observation_action_reward(
+            self._episode_id, observation, action, reward, policy_version=policy_version
+        )
 
     async def end(self, final_observation: Obs, status: episode_lib.FinalStatus = "COMPLETED") -> None:
         """Ends the episode; see EpisodeReplayBuffer.end_episode."""
         await self._buffer.end_episode(self._episode_id, final_observation, status)
+
+
+def _checked_name(name: str, value: object) -> str:
+    """Answers the string `value`; of its subclasses, such as numpy's, files know nothing."""
+    if not isinstance(value, str):
+        raise errors.ArgumentTypeError(f"{name} must be a string, got {checks.shown(value)}")
+    return value if type(value) is str else "".join(value)

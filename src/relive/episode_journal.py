@@ -6,6 +6,9 @@
     ABORT     the episode's id
     CLEAR     nothing
     EVICT     how many episodes and how many transitions were evicted so far, u64 each; the ids of those that went now
+    STARTED   as START, but in the place of the agent's id a list: that id, the group's id, and the policy's version
+    STEPPED   as APPEND, but with the policy's version u64 before the observation, where it is another than before
+    LEARNED   the learner's version u64
 
 All numbers are little endian, an id is 36 ASCII characters, and values are as the codec writes them. Each is written
 before what it tells of happens; but EVICT after it. If it never comes, the episode is back, and is evicted again by the
@@ -30,13 +33,15 @@ from relive import journal as journal_lib
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
 Store: TypeAlias = episode_store.EpisodeStore[Any, Any]
 
-START, APPEND, END, ABORT, CLEAR, EVICT = range(1, 7)
+START, APPEND, END, ABORT, CLEAR, EVICT, STARTED, STEPPED, LEARNED = range(1, 10)
 _ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _ID_SIZE = 36
 _APPEND = struct.Struct("<36sdI")
+_STEPPED = struct.Struct("<36sdIQ")
 _START = struct.Struct("<36sd")
 _END = struct.Struct("<36sB")
 _EVICT = struct.Struct("<QQ")
+_LEARNED = struct.Struct("<Q")
 
 
 class EpisodeJournal:
@@ -79,15 +84,21 @@ class EpisodeJournal:
     def start(self, episode: Episode) -> None:
         """Writes that an episode starts."""
         head = _START.pack(episode.episode_id.encode(), episode.start_time)
-        self._journal.append(START, head + codecs.PlainCodec().encode(episode.agent_id))
+        if episode.group_id is None and episode.policy_version is None:
+            self._journal.append(START, head + codecs.PlainCodec().encode(episode.agent_id))
+        else:
+            described = [episode.agent_id, episode.group_id, episode.policy_version]
+            self._journal.append(STARTED, head + codecs.PlainCodec().encode(described))
         self._count(episode.episode_id)
 
-    def append(self, episode_id: str, observation: Any, action: Any, reward: float) -> None:
+    def append(self, episode_id: str, observation: Any, action: Any, reward: float, policy_version: int | None) -> None:
         """Writes that an episode gets a step."""
         encode = self._codec.encode
         encoded = encode(observation)
-        head = _APPEND.pack(episode_id.encode(), reward, len(encoded))
-        self._journal.append(APPEND, b"".join([head, encoded, encode(action)]))
+        kind, head = APPEND, _APPEND.pack(episode_id.encode(), reward, len(encoded))
+        if policy_version is not None and policy_version != self._store[episode_id].newest_version:
+            kind, head = STEPPED, _STEPPED.pack(episode_id.encode(), reward, len(encoded), policy_version)
+        self._journal.append(kind, b"".join([head, encoded, encode(action)]))
 
     def end(self, episode_id: str, final_observation: Any, status: episode_lib.FinalStatus) -> None:
         """Writes that an episode ends."""
@@ -97,6 +108,10 @@ class EpisodeJournal:
     def abort(self, episode_id: str) -> None:
         """Writes that an episode ends without a final observation."""
         self._journal.append(ABORT, episode_id.encode())
+
+    def learn(self, policy_version: int) -> None:
+        """Writes which version the learner is of."""
+        self._journal.append(LEARNED, _LEARNED.pack(policy_version))
 
     def clear(self) -> None:
         """Writes that every episode goes."""
@@ -143,8 +158,8 @@ class EpisodeJournal:
 class Replay:
     """Plays back what a journal holds."""
 
-    def __init__(self, store: Store, codec: codecs.Codec) -> None:
-        self._store, self._codec = store, codec
+    def __init__(self, store: Store, codec: codecs.Codec, ended: Callable[[], None] = lambda: None) -> None:
+        self._store, self._codec, self._ended = store, codec, ended
         self.codec_name = codec.name
         """The name of the codec that the journal was written with."""
         self._limits = store.max_transitions, store.max_episodes
@@ -174,33 +189,57 @@ class Replay:
             for start in range(_EVICT.size, len(payload), _ID_SIZE):
                 self._store.forget_oldest(_id(payload[start : start + _ID_SIZE]))
             self._store.set_evicted(*counts)
-        elif kind in (START, APPEND, END, ABORT) and len(payload) >= _ID_SIZE:
-            {START: self._start, APPEND: self._append, END: self._end, ABORT: self._abort}[kind](payload)
+        elif kind == LEARNED and len(payload) == _LEARNED.size:
+            (version,) = _LEARNED.unpack(payload)
+            if not (self._store.policy_version or 0) <= version <= checks.LARGEST:
+                raise errors.CheckpointError(f"says that the learner is of version {version}, which cannot be")
+            self._store.policy_version = version
+        elif kind in (START, STARTED) and len(payload) >= _ID_SIZE:
+            self._start(payload, is_described=kind == STARTED)
+        elif kind in (APPEND, STEPPED) and len(payload) >= _ID_SIZE:
+            self._append(payload, _APPEND if kind == APPEND else _STEPPED)
+        elif kind in (END, ABORT) and len(payload) >= _ID_SIZE:
+            {END: self._end, ABORT: self._abort}[kind](payload)
         else:
             raise errors.CheckpointError(f"is of kind {kind} with {len(payload)} bytes, which cannot be here")
 
     def end(self) -> None:
         """Hears that there is no more."""
         self._store.set_limits(*self._limits)
+        self._ended()
 
-    def _start(self, payload: bytes) -> None:
+    def _start(self, payload: bytes, is_described: bool) -> None:
         encoded, start_time = _head(_START, payload)
-        agent_id = codecs.PlainCodec().decode(payload[_START.size :])
+        described = codecs.PlainCodec().decode(payload[_START.size :])
+        if not is_described:
+            described = [described, None, None]
         episode_id = _id(encoded)
-        if type(agent_id) is not str or not math.isfinite(start_time) or self._store.has(episode_id):
+        if not _is_description(described) or not math.isfinite(start_time) or self._store.has(episode_id):
             raise errors.CheckpointError("starts an episode that cannot be")
-        self._store.start(episode_lib.Episode(episode_id=episode_id, agent_id=agent_id, start_time=start_time))
+        agent_id, group_id, policy_version = described
+        self._store.start(
+            episode_lib.Episode(
+                episode_id=episode_id,
+                agent_id=agent_id,
+                start_time=start_time,
+                group_id=group_id,
+                policy_version=policy_version,
+            )
+        )
         self.segment_of[episode_id] = len(self.firsts) - 1
 
-    def _append(self, payload: bytes) -> None:
-        encoded, reward, length = _head(_APPEND, payload)
-        place = _APPEND.size + length
+    def _append(self, payload: bytes, form: struct.Struct) -> None:
+        encoded, reward, length, *version = _head(form, payload)
+        place = form.size + length
         if place > len(payload) or not math.isfinite(reward):
             raise errors.CheckpointError("appends a step that cannot be")
         episode_id = _id(encoded)
         if episode_id in self._store.open:
-            step = _decoded(self._codec, payload[_APPEND.size : place]), _decoded(self._codec, payload[place:])
-            self._store.append(episode_id, *step, reward)
+            step = _decoded(self._codec, payload[form.size : place]), _decoded(self._codec, payload[place:])
+            try:
+                self._store.append(episode_id, *step, reward, *version)
+            except errors.ArgumentError as error:
+                raise errors.CheckpointError(f"appends a step that cannot be: {error}") from error
         else:
             self._store.inserted += 1
 
@@ -224,6 +263,15 @@ def _head(form: struct.Struct, payload: bytes) -> tuple[Any, ...]:
     if len(payload) < form.size:
         raise errors.CheckpointError("ends in the middle of a value")
     return form.unpack_from(payload)
+
+
+def _is_description(value: Any) -> bool:
+    """Answers whether that is an agent's id, a group's id or None, and a version or None."""
+    if type(value) is not list or len(value) != 3:
+        return False
+    agent_id, group_id, version = value
+    is_version = version is None or (type(version) is int and 0 <= version <= checks.LARGEST)
+    return type(agent_id) is str and (group_id is None or type(group_id) is str) and is_version
 
 
 def _id(encoded: bytes) -> str:

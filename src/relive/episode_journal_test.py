@@ -382,7 +382,7 @@ def ended(status: int = 1, value: bytes = b"N", episode_id: str = UUID) -> tuple
 
 ABORTED = episode_journal.ABORT, UUID.encode()
 FORGED: dict[str, list[tuple[int, bytes]]] = {
-    "is of kind 7 with 36 bytes, which cannot be here": [(7, UUID.encode())],
+    "is of kind 10 with 36 bytes, which cannot be here": [(10, UUID.encode())],
     "is of kind 5 with 1 bytes, which cannot be here": [(episode_journal.CLEAR, b"x")],
     "is of kind 6 with 17 bytes, which cannot be here": [(episode_journal.EVICT, bytes(17))],
     "is of kind 1 with 35 bytes, which cannot be here": [(episode_journal.START, bytes(35))],

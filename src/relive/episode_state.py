@@ -22,6 +22,7 @@ from relive import episode as episode_lib
 from relive import episode_store
 from relive import errors
 from relive import states
+from relive import version_state
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
@@ -74,6 +75,7 @@ def taken(store: Store, codec: codecs.Codec) -> states.State:
     observations = _Encoded([*_named(episodes, "observation")], codec)
     actions = _Encoded([*_named(episodes, "action")], codec)
     ages = store.stats().open_ages
+    groups = _groups_of(episodes)
     rewards = itertools.chain.from_iterable(episode.rewards for episode in episodes)
     return {
         "codec": codec.name,
@@ -95,8 +97,18 @@ def taken(store: Store, codec: codecs.Codec) -> states.State:
             "observation_end": observations.ends,
             "actions": actions,
             "action_end": actions.ends,
+            **groups,
+            **version_state.taken(episodes, store.versions),
         },
     }
+
+
+def _groups_of(episodes: Sequence[Episode]) -> dict[str, Any]:
+    """Answers the groups of the episodes, where there are any."""
+    if all(episode.group_id is None for episode in episodes):
+        return {}
+    groups = _Encoded([("a group_id", episode.group_id) for episode in episodes], codecs.PlainCodec())
+    return {"episode_group": groups, "episode_group_end": groups.ends}
 
 
 def _named(episodes: Sequence[Episode], what: str) -> Iterator[tuple[str, Any]]:
@@ -132,6 +144,8 @@ def made(given: states.Given, codec: codecs.Codec, store: Store) -> Store:
         counts["aborted_steps"] = sum(
             each.status == "ABORTED" and 0 < len(each.actions) == len(each.observations) for each in episodes
         )
+    if counters.has("policy_version"):
+        counts["policy_version"] = counters.integer("policy_version", most=checks.LARGEST)
     now = time.monotonic()
     answer: Store = episode_store.EpisodeStore(store.max_transitions, store.max_episodes)
     answer.fill(
@@ -141,6 +155,8 @@ def made(given: states.Given, codec: codecs.Codec, store: Store) -> Store:
         [now - age for age in ages.tolist()],
         [episodes[place] for place in np.flatnonzero(drawn).tolist()],
         counts,
+        version_state.growing(given, episodes, growing.tolist()),
+        version_state.last_lags(given),
     )
     return answer
 
@@ -177,12 +193,17 @@ def _episodes(given: states.Given, codec: codecs.Codec) -> list[Episode]:
     observations = _decoded(given, "observations", "observation_end", total + int(has_final.sum()), codec)
     actions = _decoded(given, "actions", "action_end", total, codec)
     reward_list = iter(rewards.tolist())
+    groups = _groups(given, count)
+    versions, changes = version_state.versions(given, steps)
     episodes = []
     for place in range(count):
         length = int(steps[place])
         agent = next(agents)
         if type(agent) is not str:
             raise errors.CheckpointError("array episode_agent must hold strings")
+        group = next(groups)
+        if group is not None and type(group) is not str:
+            raise errors.CheckpointError("array episode_group must hold strings, and None")
         episodes.append(
             episode_lib.Episode(
                 episode_id=names[place],
@@ -192,9 +213,19 @@ def _episodes(given: states.Given, codec: codecs.Codec) -> list[Episode]:
                 rewards=list(itertools.islice(reward_list, length)),
                 status=_STATUSES[int(statuses[place])],
                 start_time=float(start_times[place]),
+                group_id=group,
+                policy_version=versions[place],
+                version_changes=changes[place],
             )
         )
     return episodes
+
+
+def _groups(given: states.Given, count: int) -> Iterator[Any]:
+    """Gives the groups of the episodes; none has one where the arrays are missing."""
+    if not (given.has_array("episode_group") or given.has_array("episode_group_end")):
+        return itertools.repeat(None, count)
+    return _decoded(given, "episode_group", "episode_group_end", count, codecs.PlainCodec())
 
 
 def _decoded(given: states.Given, name: str, ends_name: str, count: int, codec: codecs.Codec) -> Iterator[Any]:

@@ -23,6 +23,11 @@ class EpisodeBufferStats:
         open_ages: Seconds since the start of each open episode, by episode id, the oldest first.
         waiting_steps: Steps of open episodes that wait for the observation after them: the newest of each.
         never_drawn: Episodes stored now, open ones included, that no sample came from.
+        policy_version: Which version the learner's policy is of; None as long as it has not said.
+        policy_lag: By how much, on average, the learner's version was ahead of that of a step when it was drawn; of the
+            last 256 draws, where both versions were known. None if there are none.
+        max_policy_lag: By how much it is ahead of the oldest version of which a transition is stored; None if there
+            is none, or the learner's is not known.
         appended: Steps appended, ever.
         sampled: Samples drawn, ever.
         aborted_steps: Last steps of aborted episodes: nobody knows what followed them. Ever.
@@ -42,6 +47,9 @@ class EpisodeBufferStats:
     open_ages: dict[str, float]
     waiting_steps: int
     never_drawn: int
+    policy_version: int | None
+    policy_lag: float | None
+    max_policy_lag: int | None
     appended: int
     sampled: int
     aborted_steps: int

@@ -2,6 +2,7 @@
 
     open episodes       GrowingCounts   change at every step
     finished episodes   CountedDeque    never change; the one that finished first is the next to be evicted
+    versions            VersionCounts   the same transitions by the version of the policy, where that is known
 
 The law of this file: arguments come checked, a call that raises has changed nothing, and nothing here costs more
 because there are more episodes. Room is made before something is inserted, out of finished episodes alone: an open
@@ -25,6 +26,7 @@ from relive import episode as episode_lib
 from relive import episode_stats
 from relive import errors
 from relive import growing_counts
+from relive import version_counts
 
 Obs = TypeVar("Obs")
 Act = TypeVar("Act")
@@ -40,11 +42,16 @@ class EpisodeStore(Generic[Obs, Act]):
         self.set_limits(max_transitions, max_episodes)
         self.inserted = 0
         self.sampled = 0
+        self.policy_version: int | None = None
+        """Which version the learner's policy is of; None until it has said."""
+        self.versions: version_counts.VersionCounts[Obs, Act] = version_counts.VersionCounts()
         self._evicted_episodes = 0
         self._evicted_transitions = 0
         self._aborted_steps = 0
         self.evicted: Callable[[episode_lib.Episode[Obs, Act]], None] | None = None
         """Hears of each episode that goes to make room, if somebody is there."""
+        self.left: Callable[[episode_lib.Episode[Obs, Act]], None] | None = None
+        """Hears the same, while the store still knows whether a sample came from it."""
         self.clear()
 
     def clear(self) -> None:
@@ -57,6 +64,7 @@ class EpisodeStore(Generic[Obs, Act]):
         self._statuses: collections.Counter[episode_lib.EpisodeStatus] = collections.Counter()
         self._agents: collections.Counter[str] = collections.Counter()
         self._drawn: set[episode_lib.Episode[Obs, Act]] = set()
+        self.versions.clear()
 
     def __len__(self) -> int:
         """Answers how many complete transitions are stored."""
@@ -81,9 +89,13 @@ class EpisodeStore(Generic[Obs, Act]):
         except (KeyError, TypeError):
             raise errors.UnknownEpisodeError(f"episode {episode_id} not found") from None
 
-    def new_episode(self, agent_id: str) -> episode_lib.Episode[Obs, Act]:
+    def new_episode(
+        self, agent_id: str, group_id: str | None = None, policy_version: int | None = None
+    ) -> episode_lib.Episode[Obs, Act]:
         """Answers an episode of that agent, which is not in the store yet."""
-        return episode_lib.Episode(episode_id=str(uuid.uuid4()), agent_id=agent_id)
+        return episode_lib.Episode(
+            episode_id=str(uuid.uuid4()), agent_id=agent_id, group_id=group_id, policy_version=policy_version
+        )
 
     def start(self, episode: episode_lib.Episode[Obs, Act]) -> None:
         """Takes in an episode that is open and has no step."""
@@ -95,10 +107,12 @@ class EpisodeStore(Generic[Obs, Act]):
         self._statuses[episode.status] += 1
         self._agents[episode.agent_id] += 1
 
-    def append(self, episode_id: str, observation: Obs, action: Act, reward: float) -> None:
+    def append(
+        self, episode_id: str, observation: Obs, action: Act, reward: float, policy_version: int | None = None
+    ) -> None:
         """Appends a step to an open episode; see Episode.append_observation_action_reward for what it raises."""
         episode = self[episode_id]
-        completed = episode.append_observation_action_reward(observation, action, reward)
+        completed = episode.append_observation_action_reward(observation, action, reward, policy_version)
         self.inserted += 1
         if completed:
             self._count_transition(episode)
@@ -166,6 +180,22 @@ class EpisodeStore(Generic[Obs, Act]):
         """Answers whether a sample came from that stored episode."""
         return episode in self._drawn
 
+    def note_versions(self, versions: Iterable[int | None]) -> None:
+        """Hears of which versions the steps were that have just been drawn, the newest last."""
+        if self.policy_version is not None:
+            self.versions.note(self.policy_version, versions)
+
+    def has_within(self, lags: version_counts.Lags) -> bool:
+        """Answers whether there is a transition of such a lag. O(1)."""
+        return self.versions.has(self.policy_version, lags)
+
+    def draw_within(
+        self, size: int, rng: np.random.Generator, lags: version_counts.Lags
+    ) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
+        """Answers `size` independent transitions of such lags; there must be one. See VersionCounts.draw."""
+        assert self.policy_version is not None
+        return self.versions.draw(size, rng, self.policy_version, lags)
+
     # As a whole.
 
     def __iter__(self) -> Iterator[episode_lib.Episode[Obs, Act]]:
@@ -177,13 +207,14 @@ class EpisodeStore(Generic[Obs, Act]):
         return iter(self._open_counts)
 
     def counts(self) -> dict[str, int]:
-        """Answers what is counted since the beginning, by name."""
+        """Answers what is counted since the beginning, by name; and the learner's version, if there is one."""
         return {
             "inserted": self.inserted,
             "sampled": self.sampled,
             "evicted_episodes": self._evicted_episodes,
             "evicted_transitions": self._evicted_transitions,
             "aborted_steps": self._aborted_steps,
+            **({} if self.policy_version is None else {"policy_version": self.policy_version}),
         }
 
     def fill(
@@ -194,6 +225,8 @@ class EpisodeStore(Generic[Obs, Act]):
         started: Iterable[float],
         drawn: Iterable[episode_lib.Episode[Obs, Act]],
         counts: Mapping[str, int],
+        growing_by_version: Iterable[tuple[int, episode_lib.Episode[Obs, Act]]] = (),
+        last_lags: Iterable[int] = (),
     ) -> None:
         """Puts episodes into a store that has none.
 
@@ -204,6 +237,8 @@ class EpisodeStore(Generic[Obs, Act]):
             started: When the open ones started, by the monotonic clock.
             drawn: Those that samples came from.
             counts: As `counts` answers them.
+            growing_by_version: As `versions.growing` gives them.
+            last_lags: Of the last draws, as `versions.last_lags`.
         """
         for episode in episodes:
             self._episodes[episode.episode_id] = episode
@@ -221,6 +256,8 @@ class EpisodeStore(Generic[Obs, Act]):
         self._evicted_episodes = counts["evicted_episodes"]
         self._evicted_transitions = counts["evicted_transitions"]
         self._aborted_steps = counts["aborted_steps"]
+        self.policy_version = counts.get("policy_version")
+        self.versions.fill(self.finished, growing_by_version, last_lags)
 
     def without_episodes(self) -> "EpisodeStore[Obs, Act]":
         """Answers a store of the same limits that has none, and has counted what this one has."""
@@ -254,6 +291,7 @@ class EpisodeStore(Generic[Obs, Act]):
         limit, stored = self.max_transitions, len(self)
         waiting = sum(bool(episode.actions) for episode in self.open.values())
         dropped = self._evicted_transitions + self._aborted_steps
+        learner, oldest, lags = self.policy_version, self.versions.oldest, self.versions.last_lags
         return episode_stats.EpisodeBufferStats(
             total_episodes=len(self._episodes),
             in_progress=self._statuses["IN_PROGRESS"],
@@ -268,6 +306,9 @@ class EpisodeStore(Generic[Obs, Act]):
             open_ages={episode_id: now - started for episode_id, started in self._started.items()},
             waiting_steps=waiting,
             never_drawn=len(self._episodes) - len(self._drawn),
+            policy_version=learner,
+            policy_lag=sum(lags) / len(lags) if lags else None,
+            max_policy_lag=None if learner is None or oldest is None else learner - oldest,
             appended=self.inserted,
             sampled=self.sampled,
             aborted_steps=self._aborted_steps,
@@ -299,6 +340,7 @@ class EpisodeStore(Generic[Obs, Act]):
         _check_equal("transitions of open episodes", open_counts, {i: len(self.open[i]) for i in open_ids})
         self._open_counts.check()
         _check_equal("total of open transitions", self._open_counts.total, sum(open_counts.values()))
+        self.versions.check(finished, list(self.open.values()))
         _check_equal("statuses", +self._statuses, collections.Counter(episode.status for episode in episodes))
         _check_equal("agents", dict(self._agents), dict(collections.Counter(episode.agent_id for episode in episodes)))
 
@@ -311,15 +353,19 @@ class EpisodeStore(Generic[Obs, Act]):
             self._evict()
         del self.open[episode.episode_id]
         del self._started[episode.episode_id]
+        if episode.has_versions:
+            self.versions.finish(episode)
         self.finished.append(episode, self._open_counts.pop(episode))
         self._statuses["IN_PROGRESS"] -= 1
         self._statuses[episode.status] += 1
 
     def _count_transition(self, episode: episode_lib.Episode[Obs, Act]) -> None:
         """Counts the transition that an open episode has just completed, after finished ones have made room for it."""
-        while len(self) >= self._most_transitions and len(self.finished):
+        while self.finished.total + self._open_counts.total >= self._most_transitions and len(self.finished):
             self._evict()
         self._open_counts.grow(episode)
+        if episode.policy_version is not None or episode.version_changes:
+            self.versions.grow(episode)
 
     def _is_over_a_limit(self) -> bool:
         """Answers whether more is stored than the limits say.
@@ -338,6 +384,10 @@ class EpisodeStore(Generic[Obs, Act]):
         episode = self.finished.popleft()
         if self.evicted is not None:
             self.evicted(episode)
+        if self.left is not None:
+            self.left(episode)
+        if episode.has_versions:
+            self.versions.evict(episode)
         del self._episodes[episode.episode_id]
         self._drawn.discard(episode)
         self._statuses[episode.status] -= 1
@@ -358,6 +408,16 @@ def _check_episode(episode_id: str, episode: episode_lib.Episode[Obs, Act]) -> N
         raise errors.CorruptionError(
             f"episode {episode_id} is {episode.status} with {len(episode.observations)} observations, "
             f"{steps} actions and {len(episode.rewards)} rewards"
+        )
+    first = -1 if episode.policy_version is None else episode.policy_version
+    changes = [(-1, first), *episode.version_changes, (steps, checks.LARGEST + 1)]
+    if any(
+        start >= next_start or version >= next_one
+        for (start, version), (next_start, next_one) in itertools.pairwise(changes)
+    ):
+        raise errors.CorruptionError(
+            f"episode {episode_id} of {steps} steps from policy version {checks.shown(episode.policy_version)} on "
+            f"has changes {checks.shown(episode.version_changes)}, which do not go up"
         )
     for t, reward in enumerate(episode.rewards):
         if type(reward) is not float or not math.isfinite(reward):

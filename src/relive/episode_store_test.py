@@ -1,5 +1,6 @@
 """The store beside a list of everything that ever happened."""
 
+import collections
 import dataclasses
 from typing import Any
 
@@ -11,22 +12,25 @@ import pytest
 import relive
 from relive import episode_store
 from relive import testing
+from relive import version_counts
 
 
-def started(store: Any, agent_id: str) -> str:
+def started(store: Any, agent_id: str, policy_version: int | None = None) -> str:
     """Starts an episode and answers its id."""
-    episode = store.new_episode(agent_id)
+    episode = store.new_episode(agent_id, policy_version=policy_version)
     store.start(episode)
     return str(episode.episode_id)
 
 
 @dataclasses.dataclass(eq=False)
 class NaiveEpisode:
-    """An episode as a list of full transitions, the next observation copied into each."""
+    """An episode as a list of full transitions, the next observation copied into each; and each step's version."""
 
     episode_id: str
     number: int
     agent_id: str
+    newest_version: int | None
+    versions: list[int | None] = dataclasses.field(default_factory=list)
     steps: int = 0
     transitions: list[tuple[Any, ...]] = dataclasses.field(default_factory=list)
     status: str = "IN_PROGRESS"
@@ -34,7 +38,7 @@ class NaiveEpisode:
 
 
 class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
-    """Starts, appends, ends, aborts, clears; observation = (episode number, t), reward = f of both."""
+    """Starts, appends, ends, aborts, clears, learns; observation = (episode number, t), reward = f of both."""
 
     @stateful.initialize(
         max_transitions=st.one_of(st.none(), st.integers(1, 12)), max_episodes=st.one_of(st.none(), st.integers(1, 4))
@@ -46,6 +50,8 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
         self.finished: list[NaiveEpisode] = []
         self.appended = self.evicted_episodes = self.evicted_transitions = self.number = 0
         self.sampled = self.aborted_steps = self.cleared_steps = 0
+        self.learner: int | None = None
+        self.lags: list[int] = []
 
     def open_episodes(self) -> list[NaiveEpisode]:
         return [episode for episode in self.stored if episode.status == "IN_PROGRESS"]
@@ -73,20 +79,28 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
     def reward(episode: NaiveEpisode, t: int) -> float:
         return episode.number * 1000.0 + t
 
-    @stateful.rule(agent_id=st.sampled_from("ab"))
-    def start(self, agent_id: str) -> None:
+    def stored_versions(self) -> list[int]:
+        """The version of each transition whose version is known."""
+        pairs = [pair for episode in self.stored for pair in zip(episode.transitions, episode.versions, strict=False)]
+        return [version for _, version in pairs if version is not None]
+
+    @stateful.rule(agent_id=st.sampled_from("ab"), version=st.one_of(st.none(), st.integers(0, 4)))
+    def start(self, agent_id: str, version: int | None) -> None:
         while self.limits[1] is not None and len(self.stored) + 1 > self.limits[1] and self.finished:
             self.evict()
-        self.stored.append(NaiveEpisode(started(self.store, agent_id), self.number, agent_id))
+        self.stored.append(NaiveEpisode(started(self.store, agent_id, version), self.number, agent_id, version))
         self.number += 1
 
     @stateful.precondition(lambda self: self.open_episodes())
-    @stateful.rule(choice=st.data(), times=st.integers(1, 6))
-    def append(self, choice: st.DataObject, times: int) -> None:
+    @stateful.rule(choice=st.data(), rises=st.lists(st.sampled_from([None, None, 0, 1, 3]), min_size=1, max_size=6))
+    def append(self, choice: st.DataObject, rises: list[int | None]) -> None:
         episode = choice.draw(st.sampled_from(self.open_episodes()))
-        for _ in range(times):
+        for rise in rises:
             t = episode.steps
-            self.store.append(episode.episode_id, (episode.number, t), t, self.reward(episode, t))
+            version = None if rise is None else (episode.newest_version or 0) + rise
+            self.store.append(episode.episode_id, (episode.number, t), t, self.reward(episode, t), version)
+            episode.newest_version = episode.newest_version if version is None else version
+            episode.versions.append(episode.newest_version)
             self.complete(episode)
             episode.steps += 1
             self.appended += 1
@@ -115,14 +129,24 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
         draws = self.store.draw(size, np.random.default_rng(seed))
         self.store.note(draws)
         self.sampled += size
+        versions = [episode.version_of(start) for episode, start in draws]
+        self.store.note_versions(versions)
+        if self.learner is not None:
+            self.lags += [self.learner - version for version in versions if version is not None]
         drawn = {episode.episode_id for episode, _ in draws}
         for episode in self.stored:
             episode.was_drawn |= episode.episode_id in drawn
+
+    @stateful.rule(rise=st.integers(0, 3))
+    def learn(self, rise: int) -> None:
+        self.learner = (self.learner or 0) + rise
+        self.store.policy_version = self.learner
 
     @stateful.rule()
     def clear(self) -> None:
         self.cleared_steps += self.total() + self.waiting()
         self.store.clear()
+        self.lags.clear()
         self.stored.clear()
         self.finished.clear()
 
@@ -135,7 +159,7 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
             self.store.end(episode.episode_id, (0, 0), "IN_PROGRESS")  # type: ignore[arg-type]
         if episode.status != "IN_PROGRESS":
             with pytest.raises(ValueError, match="cannot append to finished episode"):
-                self.store.append(episode.episode_id, (0, 0), 0, 0.0)
+                self.store.append(episode.episode_id, (0, 0), 0, 0.0, 9)
             with pytest.raises(ValueError, match="already finished"):
                 self.store.abort(episode.episode_id)
 
@@ -161,6 +185,11 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
             open_ages={},
             waiting_steps=self.waiting(),
             never_drawn=[episode.was_drawn for episode in self.stored].count(False),
+            policy_version=self.learner,
+            policy_lag=float(np.mean(self.lags[-256:])) if self.lags else None,
+            max_policy_lag=max([self.learner - version for version in self.stored_versions()], default=None)
+            if self.learner is not None
+            else None,
             appended=self.appended,
             sampled=self.sampled,
             aborted_steps=self.aborted_steps,
@@ -190,6 +219,35 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
                 for t in range(len(episode))
             ])  # fmt: skip
         assert found == [episode.transitions for episode in self.stored]
+
+    @stateful.invariant()
+    def every_step_has_its_version(self) -> None:
+        for naive in self.stored:
+            episode = self.store[naive.episode_id]
+            assert episode.policy_versions == [episode.version_of(t) for t in range(naive.steps)] == naive.versions
+            assert episode.newest_version == naive.newest_version
+            for version in {version for version in naive.versions if version is not None}:
+                assert episode.first_step_of(version) == naive.versions.index(version)
+
+    @stateful.invariant()
+    def versions_are_counted_as_a_scan_counts_them(self) -> None:
+        expected = sorted(collections.Counter(self.stored_versions()).items())
+        assert list(self.store.versions.totals().items()) == expected
+
+    @stateful.invariant()
+    def what_is_drawn_within_a_lag_is_what_a_scan_finds(self) -> None:
+        for max_lag in (None, 0, 2):
+            lags = version_counts.Lags(max_lag=max_lag, decay=0.5)
+            within = {
+                version
+                for version in self.stored_versions()
+                if self.learner is not None and (max_lag is None or self.learner - version <= max_lag)
+            }
+            assert self.store.has_within(lags) == bool(within)
+            if within:
+                draws = self.store.draw_within(30, np.random.default_rng(0), lags)
+                assert all(episode in self.store and 0 <= start < len(episode) for episode, start in draws)
+                assert {episode.version_of(start) for episode, start in draws} <= within
 
     @stateful.invariant()
     def draws_are_complete_transitions(self) -> None:

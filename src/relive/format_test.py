@@ -1,5 +1,6 @@
 """The files are what docs/format.md says: a reader that was written from that page, and uses none of relive's own."""
 
+import itertools
 import json
 import pathlib
 import random
@@ -317,6 +318,10 @@ class Episodes:
 
         agents, actions = values("episode_agent", "episode_agent_end"), values("actions", "action_end")
         observations, rewards = values("observations", "observation_end"), iter(arrays["rewards"].tolist())
+        count = len(arrays["episode_id"])
+        groups = values("episode_group", "episode_group_end") if "episode_group" in arrays else iter([None] * count)
+        of_starts = arrays.get("episode_policy_version", np.full(count, -1))
+        of_steps = iter(arrays.get("policy_version", np.repeat(of_starts, arrays["episode_steps"])).tolist())
         self.episodes: dict[str, list[Any]] = {}
         for number, name in enumerate(arrays["episode_id"].tolist()):
             steps, has_final = int(arrays["episode_steps"][number]), int(arrays["episode_has_final"][number])
@@ -327,20 +332,31 @@ class Episodes:
                 [next(actions) for _ in range(steps)],
                 [next(rewards) for _ in range(steps)],
                 int(arrays["episode_status"][number]),
+                next(groups),
+                None if of_starts[number] == -1 else int(of_starts[number]),
+                [None if version == -1 else version for version in itertools.islice(of_steps, steps)],
             ]
+        self.learner = state["counters"].get("policy_version")
         self.finished = [list(self.episodes)[number] for number in arrays["finished"].tolist()]
 
     def apply(self, kind: int, payload: bytes) -> None:
         """Does what a record says."""
-        name = payload[:36].decode() if kind < 5 else ""
-        if kind == 1:
+        name = payload[:36].decode() if kind in (1, 2, 3, 4, 7, 8) else ""
+        if kind in (1, 7):
             (start_time,) = struct.unpack_from("<d", payload, 36)
-            self.episodes[name] = [value_of(payload[44:]), start_time, [], [], [], 0]
-        elif kind == 2 and name in self.episodes:
+            described = value_of(payload[44:])
+            agent, group, version = (described, None, None) if kind == 1 else described
+            self.episodes[name] = [agent, start_time, [], [], [], 0, group, version, []]
+        elif kind in (2, 8) and name in self.episodes:
             reward, length = struct.unpack_from("<dI", payload, 36)
-            self.episodes[name][2].append(value_of(payload[48 : 48 + length]))
-            self.episodes[name][3].append(value_of(payload[48 + length :]))
-            self.episodes[name][4].append(reward)
+            episode, place = self.episodes[name], 48 if kind == 2 else 56
+            episode[2].append(value_of(payload[place : place + length]))
+            episode[3].append(value_of(payload[place + length :]))
+            episode[4].append(reward)
+            before = episode[8][-1] if episode[8] else episode[7]
+            episode[8].append(before if kind == 2 else struct.unpack_from("<Q", payload, 48)[0])
+        elif kind == 9:
+            (self.learner,) = struct.unpack("<Q", payload)
         elif kind == 3 and name in self.episodes:
             self.episodes[name][2].append(value_of(payload[37:]))
             self.episodes[name][5] = payload[36]
@@ -420,6 +436,9 @@ def stored(buffer: relive.EpisodeReplayBuffer[Any, Any]) -> dict[str, Any]:
             episode.actions,
             episode.rewards,
             statuses.index(episode.status),
+            episode.group_id,
+            episode.policy_version,
+            episode.policy_versions,
         ]
         for episode in buffer._store
     }
@@ -497,7 +516,8 @@ async def work(buffer: relive.EpisodeReplayBuffer[Any, Any], rng: random.Random,
         open_ids = list(buffer.get_stats().open_ages)
         action = rng.randrange(20)
         if action < 3:
-            buffer.start_episode_nowait(rng.choice("abc\u65e5"))
+            group_id, version = rng.choice([None, "g\u65e5"]), rng.choice([None, None, t])
+            buffer.start_episode_nowait(rng.choice("abc\u65e5"), group_id=group_id, policy_version=version)
         elif action < 15 and open_ids:
             observation = {
                 "x": np.arange(rng.randrange(3), dtype=">i2"),
@@ -505,7 +525,9 @@ async def work(buffer: relive.EpisodeReplayBuffer[Any, Any], rng: random.Random,
                 "s": "\ud800",
             }
             step = observation, (t, b"a", 0.1, frozenset({t})), float(t)
-            buffer.append_observation_action_reward_nowait(rng.choice(open_ids), *step)
+            episode_id = rng.choice(open_ids)
+            version = rng.choice([None, None, (buffer._store[episode_id].newest_version or 0) + rng.randrange(3)])
+            buffer.append_observation_action_reward_nowait(episode_id, *step, policy_version=version)
         elif action < 18 and open_ids:
             status: Any = rng.choice(["COMPLETED", "TRUNCATED", "ABORTED"])
             buffer.end_episode_nowait(rng.choice(open_ids), np.float32(t), status)
@@ -514,6 +536,8 @@ async def work(buffer: relive.EpisodeReplayBuffer[Any, Any], rng: random.Random,
                 await writer.append(1 + 2j, {3}, 0.5)
         elif rng.random() < 0.1:
             buffer.clear()
+        else:
+            buffer.set_policy_version((buffer.policy_version or 0) + rng.randrange(2))
 
 
 EPISODES: dict[str, dict[str, Any]] = {"no limits": {}, "limits": {"max_transitions": 20, "max_episodes": 9}}
@@ -534,11 +558,16 @@ async def test_a_buffer_of_episodes_is_read_from_the_page_alone(limits: dict[str
         for each in (read, saved):
             assert plain(each.episodes) == plain(stored(buffer))
             assert each.finished == [episode.episode_id for episode in buffer._store.finished]
+            assert each.learner == buffer.policy_version
         assert saved.state["journal"] == {"id": read.state["journal_id"], "num_records": num_records}
         assert saved.state["counters"]["inserted"] == buffer.get_stats().appended
         places = saved.state["arrays"]["growing"].tolist()
         transitions = [episode.episode_id for episode in buffer._store.open.values() if len(episode)]
         assert sorted(list(saved.episodes)[place] for place in places) == sorted(transitions)
+        growing = [(version, episode.episode_id) for version, episode in buffer._store.versions.growing()]
+        places = saved.state["arrays"].get("version_growing", np.zeros(0, int)).tolist()
+        assert [list(saved.episodes)[place] for place in places] == [name for _, name in growing]
+        assert [version for version, _ in growing] == sorted(version for version, _ in growing)
 
 
 ITEMS: dict[Any, dict[str, Any]] = {

@@ -9,6 +9,7 @@ keep the event loop to itself, although most of them need not wait.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from relive import errors
@@ -29,6 +30,10 @@ class Rules(Protocol):
         ...
 
 
+def _always() -> bool:
+    return True
+
+
 class Gate:
     """Lets inserts and samples pass when the rules allow.
 
@@ -45,6 +50,8 @@ class Gate:
         self._samplers = wait_queue.WaitQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._calls = 0
+        # Of the batch that waits first, if the rules allow it: whether what it asks for is there.
+        self._is_there = _always
 
     def bind_to_loop(self) -> None:
         """Makes the running event loop the gate's own.
@@ -73,7 +80,7 @@ class Gate:
     def can_insert(self) -> bool:
         """Answers whether one step may be inserted now; raises ClosedError if none ever may."""
         self.refuse_if_closed()
-        return self._rules.can_insert()
+        return self._rules.can_insert() or not self._is_there()
 
     def can_sample(self, batch_size: int) -> bool:
         """Answers whether a batch may be drawn now; raises ClosedError if nobody may wait for it."""
@@ -95,10 +102,28 @@ class Gate:
         await asyncio.sleep(0)
         await self._inserters.until(self.can_insert)
 
-    async def sample_turn(self, batch_size: int) -> None:
-        """Returns when a batch may be drawn."""
+    async def sample_turn(self, batch_size: int, is_there: Callable[[], bool] = _always) -> None:
+        """Returns when a batch may be drawn, and what it asks for is there.
+
+        While the rules allow it and only that is missing, inserts pass whatever the rules say: what is held up could
+        never bring it.
+        """
         await asyncio.sleep(0)
-        await self._samplers.until(lambda: self.can_sample(batch_size))
+
+        def is_ready() -> bool:
+            if not self.can_sample(batch_size):
+                self._is_there = _always
+                return False
+            self._is_there = is_there
+            if is_there():
+                return True
+            self._inserters.wake(_CALLS_A_TURN)
+            return False
+
+        try:
+            await self._samplers.until(is_ready)
+        finally:
+            self._is_there = _always
 
     def wake(self) -> None:
         """Lets the first of each queue ask again; to be called after every change of the counts.

@@ -40,6 +40,8 @@ class ReplaySample(Generic[Obs, Act]):
     Attributes:
         episode_id: The episode it comes from.
         agent_id: Who lived it.
+        group_id: Which episodes that one belongs with; None if it stands alone.
+        policy_version: Which version of the policy chose a_t; None if nobody has said.
         observation: o_t, where t is start_step.
         action: a_t.
         next_observation: o_{t+m}.
@@ -55,6 +57,8 @@ class ReplaySample(Generic[Obs, Act]):
 
     episode_id: str
     agent_id: str
+    group_id: str | None = None
+    policy_version: int | None = None
 
     observation: Obs
     action: Act
@@ -85,11 +89,11 @@ def read(
     samples = []
     for episode, start in draws:
         observations = episode.observations
-        stop = len(observations) - 1
+        stop, horizon = len(observations) - 1, start + n
         window_end: WindowEnd = "HORIZON"
-        if start + n < stop:
-            stop = start + n
-        elif start + n > stop or episode.status == "COMPLETED":
+        if horizon < stop:
+            stop = horizon
+        elif horizon > stop or episode.status == "COMPLETED":
             window_end = _CUTS[episode.status]
         m = stop - start
         while len(powers) <= m:
@@ -104,6 +108,8 @@ def read(
         sample: ReplaySample[Obs, Act] = new(ReplaySample)
         sample.episode_id = episode.episode_id
         sample.agent_id = episode.agent_id
+        sample.group_id = episode.group_id
+        sample.policy_version = episode.version_of(start) if episode.version_changes else episode.policy_version
         sample.observation = observation if copy_observation is None else copy_observation(observation, {})
         sample.action = action if copy_action is None else copy_action(action, {})
         sample.next_observation = (

@@ -180,7 +180,7 @@ class Persistent(abc.ABC):
         given = self._given(state)
         saved = given.part("settings")
         for name in self._SETTINGS:
-            own, other = settings_lib.encoded(self._setting(name)), saved.value(name)
+            own, other = settings_lib.encoded(self._setting(name)), settings_lib.saved(saved, name)
             # Who has no schema yet takes that of the state.
             if not settings_lib.are_same(own, other) and not (name == "schema" and own is None):
                 raise errors.CheckpointError(

@@ -30,7 +30,7 @@ NOT_HELD = (
     *("never_drawn", "effective_sample_size", "mean_drawn_age", "policy_lag"),
 )
 """What `get_stats` says and a journal does not."""
-DRAWS = ("times_sampled", "drawn", "draw_key", "draw_age", "episode_drawn")
+DRAWS = ("times_sampled", "drawn", "draw_key", "draw_age", "draw_lag", "episode_drawn", "episode_turn", "hand_outs")
 """The arrays about what was drawn."""
 
 
@@ -40,7 +40,7 @@ def content(buffer: Any) -> Any:
     arrays = {
         name: array
         for name, array in state["arrays"].items()
-        if not name.startswith("sampler") and name not in (*DRAWS, "open_age", "growing")
+        if not name.startswith("sampler") and name not in (*DRAWS, "open_age", "growing", "version_growing")
     }
     stats = {name: value for name, value in vars_of(buffer.get_stats()).items() if name not in NOT_HELD}
     return persistence_test.plain([state["settings"], arrays, stats])

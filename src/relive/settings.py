@@ -26,6 +26,8 @@ from relive import schema as schema_lib
 from relive import states
 from relive import trees
 from relive import windows
+from relive.learner import admission
+from relive.learner import groups
 
 _OWN = "own"
 
@@ -38,9 +40,13 @@ _KINDS: dict[type, tuple[str, ...]] = {
     windows.TransitionWindow: ("n_step", "gamma", "frame_stack", "stack_padding"),
     windows.SequenceWindow: ("length", "burn_in", "stride", "pad"),
     windows.EpisodeWindow: (),
+    admission.Admission: ("max_lag", "episodes_per_version"),
+    groups.Groups: ("size", "timeout", "min_size"),
 }
 """The classes whose objects are kept, and the arguments that make them."""
 _BY_NAME = {kind.__name__: kind for kind in _KINDS}
+_ADDED = frozenset({"admission", "groups"})
+"""What an older checkpoint lacks was None then."""
 _DEEPEST = 64
 """So many levels the mappings of an observation have at most."""
 
@@ -103,7 +109,24 @@ def made(given: states.Given, names: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         CheckpointError: A setting is missing, or is none.
     """
-    return {name: _made(given, name) if instead is None else instead for name, instead in names.items()}
+    return {
+        name: instead if instead is not None else None if _is_older(given, name) else _made(given, name)
+        for name, instead in names.items()
+    }
+
+
+def saved(given: states.Given, name: str) -> Any:
+    """Answers the JSON value of a setting.
+
+    Raises:
+        CheckpointError: It is missing.
+    """
+    return None if _is_older(given, name) else given.value(name)
+
+
+def _is_older(given: states.Given, name: str) -> bool:
+    """Answers whether the settings were saved before there was one of that name."""
+    return name in _ADDED and not given.has(name)
 
 
 def _made(given: states.Given, name: str, levels: int = 2) -> Any:

@@ -1,0 +1,791 @@
+"""Groups and versions of the policy, from a start to a sample, and through files; and draws within a lag."""
+
+import asyncio
+from collections.abc import Sequence
+import pathlib
+import random
+import struct
+from typing import Any
+
+import hypothesis
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+
+import relive
+from relive import checks
+from relive import codecs
+from relive import episode_journal
+from relive import episode_journal_test
+from relive import episode_state
+from relive import episode_store
+from relive import errors
+from relive import persistence_test
+from relive import recovery
+from relive import recovery_test
+from relive import states
+from relive import testing
+
+Buffer = relive.EpisodeReplayBuffer[Any, Any]
+
+
+def lived(buffer: Buffer, versions: Sequence[int | None], status: Any = "COMPLETED", **described: Any) -> str:
+    """An episode with a step of each of those versions; it stays open where `status` is None."""
+    episode_id = buffer.start_episode_nowait("a", **described)
+    for t, version in enumerate(versions):
+        buffer.append_observation_action_reward_nowait(episode_id, t, t, 0.0, policy_version=version)
+    if status is not None:
+        buffer.end_episode_nowait(episode_id, None, status)
+    return episode_id
+
+
+# The episode.
+
+
+def test_a_step_is_of_the_version_given_or_of_that_before_or_of_the_start() -> None:
+    episode: relive.Episode[int, int] = relive.Episode(episode_id="e", agent_id="a", policy_version=3)
+    for version in (None, 3, None, 5, None, 5, 9):
+        episode.append_observation_action_reward(0, 0, 0.0, version)
+    assert episode.policy_versions == [3, 3, 3, 5, 5, 5, 9]
+    assert episode.version_changes == [(3, 5), (6, 9)]
+    assert episode.version_runs() == [(0, 3, 3), (3, 6, 5), (6, 7, 9)]
+
+
+def test_nobody_need_say_a_version() -> None:
+    episode: relive.Episode[int, int] = relive.Episode(episode_id="e", agent_id="a")
+    for version in (None, None, 0, None):
+        assert episode.has_versions == (episode.newest_version is not None)
+        episode.append_observation_action_reward(0, 0, 0.0, version)
+    assert episode.policy_versions == [None, None, 0, 0]
+    assert (episode.group_id, episode.policy_version, episode.newest_version) == (None, None, 0)
+    assert [episode.version_of(t) for t in range(4)] == [None, None, 0, 0]
+
+
+@hypothesis.given(
+    start=st.one_of(st.none(), st.integers(0, 3)), rises=st.lists(st.one_of(st.none(), st.integers(0, 2)), max_size=9)
+)
+def test_versions_are_those_of_a_list(start: int | None, rises: list[int | None]) -> None:
+    episode: relive.Episode[int, int] = relive.Episode(episode_id="e", agent_id="a", policy_version=start)
+    versions: list[int | None] = []
+    newest = start
+    for rise in rises:
+        version = None if rise is None else (newest or 0) + rise
+        newest = newest if version is None else version
+        versions.append(newest)
+        episode.append_observation_action_reward(0, 0, 0.0, version)
+    assert episode.policy_versions == versions == [episode.version_of(t) for t in range(len(versions))]
+    assert [version for first, stop, version in episode.version_runs() for _ in range(first, stop)] == versions
+    assert len({version for _, _, version in episode.version_runs()}) == len(episode.version_runs())
+    assert episode.newest_version == newest
+    for version in {version for version in versions if version is not None}:
+        assert episode.first_step_of(version) == versions.index(version)
+
+
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [
+        (4, "^policy_version must be at least 5, that of the step before, got 4$"),
+        (-1, "^policy_version must be at least 0, got -1$"),
+        (True, "^policy_version must be an integer of at least 0, got True$"),
+        (5.0, "^policy_version must be an integer of at least 0, got 5.0$"),
+        ("5", "^policy_version must be an integer of at least 0, got '5'$"),
+        (2**62 + 1, r"^policy_version must be at most 2\*\*62, got 4611686018427387905$"),
+    ],
+)
+@pytest.mark.parametrize("holds_back", [False, True])
+async def test_a_version_that_cannot_be_is_refused_and_nothing_has_changed(
+    version: Any, message: str, holds_back: bool, tmp_path: pathlib.Path
+) -> None:
+    limiter = relive.SampleToInsertRatio(1.0, 1, error_buffer=2.0) if holds_back else None
+    buffer = Buffer(limiter=limiter)
+    episode_id = lived(buffer, [5, 5, 5], None)
+    state = persistence_test.plain(buffer.state_dict())
+    step = episode_id, 0, 0, 0.0
+    with recovery_test.opened(tmp_path / "log") as log:
+        buffer.attach(log)
+        with pytest.raises(errors.ArgumentError, match=message):
+            buffer.append_observation_action_reward_nowait(*step, policy_version=version)
+        with pytest.raises(errors.ArgumentError, match=message):
+            async with asyncio.timeout(1):
+                await buffer.append_observation_action_reward(*step, policy_version=version)
+        assert log.num_records == 1
+        buffer.detach()
+    assert persistence_test.plain(buffer.state_dict()) == state
+    episode = buffer._store[episode_id]
+    with pytest.raises(errors.ArgumentError, match=message):
+        episode.append_observation_action_reward(0, 0, 0.0, version)
+    assert persistence_test.plain(buffer.state_dict()) == state
+    buffer.check()
+
+
+def test_a_first_step_is_not_older_than_its_episode() -> None:
+    buffer = Buffer()
+    with pytest.raises(
+        errors.ArgumentError, match="^policy_version must be at least 5, that of the start of the episode, got 4$"
+    ):
+        lived(buffer, [4], policy_version=5)
+
+
+@pytest.mark.parametrize(
+    ("described", "message"),
+    [
+        ({"group_id": 3}, "^group_id must be a string, got 3$"),
+        ({"group_id": b"g"}, "^group_id must be a string, got b'g'$"),
+        ({"policy_version": -1}, "^policy_version must be at least 0, got -1$"),
+        ({"policy_version": True}, "^policy_version must be an integer of at least 0, got True$"),
+        ({"policy_version": 0.0}, "^policy_version must be an integer of at least 0, got 0.0$"),
+    ],
+)
+async def test_an_episode_that_cannot_start_like_that_does_not(described: dict[str, Any], message: str) -> None:
+    buffer = Buffer()
+    with pytest.raises(errors.ArgumentError, match=message):
+        buffer.start_episode_nowait("a", **described)
+    with pytest.raises(errors.ArgumentError, match=message):
+        await buffer.start_episode("a", **described)
+    with pytest.raises(errors.ArgumentError, match=message):
+        async with buffer.episode("a", **described):
+            pass
+    assert buffer.get_stats().total_episodes == 0
+
+
+def test_numbers_and_strings_of_numpy_become_pythons_own() -> None:
+    buffer = Buffer()
+    version: Any = np.uint8(7)
+    episode_id = lived(buffer, [None, version], group_id=np.array(["g"])[0], policy_version=np.int64(6))
+    buffer.set_policy_version(np.int32(9))  # type: ignore[arg-type]
+    episode = buffer._store[episode_id]
+    assert [type(value) for value in (episode.group_id, episode.policy_version, buffer.policy_version)] == [
+        str,
+        int,
+        int,
+    ]
+    assert [type(version) for version in episode.policy_versions] == [int, int]
+
+
+async def test_a_sample_says_its_group_and_the_version_of_its_first_step() -> None:
+    buffer = Buffer(seed=0)
+    async with buffer.episode("a", group_id="g", policy_version=1) as writer:
+        await writer.append(0, 0, 0.0)
+        await writer.append(1, 0, 0.0, policy_version=4)
+        await writer.append(2, 0, 0.0)
+        await writer.end(3)
+    other = await buffer.start_episode("b")
+    for t in range(2):
+        await buffer.append_observation_action_reward(other, t, 0, 0.0)
+    samples = await buffer.sample_n_step(100, 3, 0.9)
+    assert {(s.agent_id, s.start_step, s.group_id, s.policy_version) for s in samples} == {
+        ("a", 0, "g", 1),
+        ("a", 1, "g", 4),
+        ("a", 2, "g", 4),
+        ("b", 0, None, None),
+    }
+
+
+@pytest.mark.parametrize(
+    ("start", "changes"),
+    [(3, [(0, 3)]), (3, [(0, 2)]), (None, [(0, -1)]), (0, [(1, 2), (1, 3)]), (0, [(1, 2), (2, 2)]), (0, [(3, 1)])],
+)
+def test_versions_that_cannot_be_are_found(start: int | None, changes: list[tuple[int, int]]) -> None:
+    buffer = Buffer()
+    episode = buffer._store[lived(buffer, [None] * 3)]
+    episode.policy_version, episode.version_changes = start, changes
+    with pytest.raises(
+        errors.CorruptionError, match="of 3 steps from policy version .* on has changes .*, which do no"
+    ):
+        buffer.check()
+
+
+# The learner.
+
+
+def test_the_learner_has_a_version_that_does_not_fall() -> None:
+    buffer = Buffer()
+    assert buffer.policy_version is None
+    for version in (0, 0, 3):
+        buffer.set_policy_version(version)
+        assert buffer.policy_version == version
+    wrong: Any
+    for wrong, message in (
+        (2, "^version must be at least 3, the one before, got 2$"),
+        (-1, "^version must be at least 0, got -1$"),
+        (True, "^version must be an integer of at least 0, got True$"),
+        (None, "^version must be an integer of at least 0, got None$"),
+    ):
+        with pytest.raises(errors.ArgumentError, match=message):
+            buffer.set_policy_version(wrong)
+    buffer.clear()
+    assert buffer.policy_version == buffer.get_stats().policy_version == 3
+
+
+def test_statistics_say_how_far_the_learner_is_ahead() -> None:
+    buffer = Buffer(seed=0, max_episodes=2)
+    lived(buffer, [4, 4])
+    buffer.sample_n_step_nowait(10, 1, 0.9)
+    stats = buffer.get_stats()
+    assert (stats.policy_version, stats.policy_lag, stats.max_policy_lag) == (None, None, None)
+    buffer.set_policy_version(6)
+    stats = buffer.get_stats()
+    assert (stats.policy_version, stats.policy_lag, stats.max_policy_lag) == (6, None, 2)
+    buffer.sample_n_step_nowait(10, 1, 0.9)
+    buffer.set_policy_version(9)
+    buffer.sample_n_step_nowait(30, 1, 0.9)
+    stats = buffer.get_stats()
+    assert (stats.policy_version, stats.policy_lag, stats.max_policy_lag) == (9, (10 * 2 + 30 * 5) / 40, 5)
+    for _ in range(2):
+        lived(buffer, [None, 10])
+    stats = buffer.get_stats()
+    assert stats.max_policy_lag == -1
+    known = [s.policy_version for s in buffer.sample_n_step_nowait(1_000, 1, 0.9)][-256:].count(10)
+    assert 0 < known < 256
+    assert buffer.get_stats().policy_lag == (10 * 2 + 30 * 5 - known) / (40 + known)
+    last: list[int | None] = []
+    for _ in range(20):
+        last = [s.policy_version for s in buffer.sample_n_step_nowait(100, 1, 0.9, max_lag=0)]
+    assert (last, buffer.get_stats().policy_lag) == ([10] * 100, -1.0)
+    buffer.clear()
+    stats = buffer.get_stats()
+    assert (stats.policy_version, stats.policy_lag, stats.max_policy_lag) == (9, None, None)
+
+
+# Draws within a lag.
+
+
+def test_without_a_version_of_the_learner_no_lag_is_known() -> None:
+    buffer = Buffer()
+    lived(buffer, [1])
+    lags: Any
+    for lags in ({"max_lag": 0}, {"lag_decay": 0.5}):
+        with pytest.raises(
+            errors.ArgumentError,
+            match="^max_lag and lag_decay ask for the learner's policy version: call set_policy_version first$",
+        ):
+            buffer.sample_n_step_nowait(1, 1, 0.9, **lags)
+
+
+async def test_two_samplers_cannot_both_decide() -> None:
+    class First(Buffer):
+        def _draw(self, batch_size: int) -> Any:
+            return [(self._store.finished[0], 0)] * batch_size
+
+    buffer = First()
+    lived(buffer, [1])
+    buffer.set_policy_version(1)
+    message = "^max_lag and lag_decay must be left out where First._draw decides what is drawn$"
+    with pytest.raises(errors.ArgumentError, match=message):
+        buffer.sample_n_step_nowait(1, 1, 0.9, max_lag=0)
+    with pytest.raises(errors.ArgumentError, match=message):
+        await buffer.sample_n_step(1, 1, 0.9, max_lag=0)
+    assert len(buffer.sample_n_step_nowait(2, 1, 0.9, lag_decay=1)) == 2
+
+
+@pytest.mark.parametrize("lags", [{"max_lag": 1}, {"max_lag": 1, "lag_decay": 0.5}, {"lag_decay": 0.5}])
+def test_what_is_not_there_is_not_waited_for_by_a_plain_call(lags: dict[str, Any]) -> None:
+    buffer = Buffer(seed=0)
+    lived(buffer, [None, None, None] if "max_lag" not in lags else [5, 5, None])
+    buffer.set_policy_version(7)
+    which = "with a lag of at most 1" if "max_lag" in lags else "with a policy version"
+    state = buffer.rng.bit_generator.state
+    with pytest.raises(
+        errors.NotReadyError,
+        match=f"^sample_n_step_nowait found 0 of 3 transitions {which}, at policy version 7: append steps of a new",
+    ):
+        buffer.sample_n_step_nowait(4, 1, 0.9, **lags)
+    assert buffer.rng.bit_generator.state == state
+    buffer.close()
+    with pytest.raises(errors.NotReadyError, match="found 0 of 3 transitions"):
+        buffer.sample_n_step_nowait(4, 1, 0.9, **lags)
+
+
+def test_a_step_of_a_version_can_be_drawn_when_it_is_a_transition() -> None:
+    buffer = Buffer(seed=0)
+    buffer.set_policy_version(3)
+    episode_id = lived(buffer, [1, 3], None)
+    with pytest.raises(errors.NotReadyError, match="found 0 of 1 transitions"):
+        buffer.sample_n_step_nowait(1, 1, 0.9, max_lag=0)
+    buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 0.0, policy_version=9)
+    assert {s.start_step for s in buffer.sample_n_step_nowait(30, 1, 0.9, max_lag=0)} == {1}
+    assert {s.start_step for s in buffer.sample_n_step_nowait(30, 1, 0.9, max_lag=2)} == {0, 1}
+    buffer.end_episode_nowait(episode_id, 0)
+    assert {s.start_step for s in buffer.sample_n_step_nowait(30, 1, 0.9, max_lag=0)} == {1, 2}
+
+
+async def test_a_learner_waits_until_there_is_a_step_within_its_bound() -> None:
+    buffer = Buffer(seed=0)
+    lived(buffer, [1] * 5)
+    buffer.set_policy_version(4)
+    learner = asyncio.create_task(buffer.sample_n_step(8, 1, 0.9, max_lag=2))
+    other = asyncio.create_task(buffer.sample_n_step(8, 1, 0.9))
+    await asyncio.sleep(0.001)
+    assert not learner.done()
+    assert not other.done()  # First come, first served.
+    lived(buffer, [1, 2], None)
+    await asyncio.sleep(0.001)
+    assert not learner.done()
+    found = lived(buffer, [2, 2])
+    assert {s.episode_id for s in await learner} == {found}
+    assert len(await other) == 8
+
+
+async def test_a_waiting_learner_that_moves_on_moves_its_bound() -> None:
+    buffer = Buffer(seed=0)
+    buffer.set_policy_version(4)
+    learner = asyncio.create_task(buffer.sample_n_step(8, 1, 0.9, max_lag=1))
+    await asyncio.sleep(0.001)
+    buffer.set_policy_version(6)
+    lived(buffer, [4] * 3)
+    await asyncio.sleep(0.001)
+    assert not learner.done()
+    lived(buffer, [5])
+    assert {s.policy_version for s in await learner} == {5}
+
+
+async def test_a_learner_that_waits_for_a_version_can_be_cancelled_or_closed_out() -> None:
+    buffer = Buffer(seed=0)
+    lived(buffer, [1])
+    buffer.set_policy_version(4)
+    state = buffer.rng.bit_generator.state
+    waiting = [asyncio.create_task(buffer.sample_n_step(8, 1, 0.9, max_lag=0)) for _ in range(3)]
+    await asyncio.sleep(0.001)
+    waiting[0].cancel()
+    await asyncio.sleep(0.001)
+    assert [task.cancelled() for task in waiting] == [True, False, False]
+    buffer.close()
+    for task in waiting[1:]:
+        with pytest.raises(errors.ClosedError, match="closed"):
+            await task
+    assert buffer.rng.bit_generator.state == state
+
+
+async def test_a_learner_whose_version_is_taken_away_waits_until_it_is_said_again() -> None:
+    buffer, fresh = Buffer(seed=0), Buffer(seed=0)
+    buffer.set_policy_version(4)
+    learner = asyncio.create_task(buffer.sample_n_step(8, 1, 0.9, max_lag=0))
+    await asyncio.sleep(0.001)
+    lived(fresh, [4])
+    buffer.load_state_dict(fresh.state_dict())
+    await asyncio.sleep(0.001)
+    assert not learner.done()
+    buffer.set_policy_version(4)
+    assert len(await learner) == 8
+
+
+async def actor(buffer: Buffer, behind: int, seed: int) -> None:
+    """Writes short episodes for ever, of the version that the learner had `behind` updates ago."""
+    rng = random.Random(seed)
+    while True:
+        async with buffer.episode("a", policy_version=max(0, (buffer.policy_version or 0) - behind)) as writer:
+            for t in range(rng.randrange(1, 6)):
+                await writer.append(t, 0, 0.0)
+                await asyncio.sleep(0)
+            await writer.end(None)
+
+
+@pytest.mark.parametrize("max_lag", [0, 1, 3])
+@pytest.mark.parametrize("ratio", [None, 4.0])
+async def test_a_learner_with_a_window_never_starves_and_gets_late_steps_too(max_lag: int, ratio: float | None) -> None:
+    """Actors that are one and three versions late; a limiter that holds them back must not stop what is waited for."""
+    limiter = None if ratio is None else relive.SampleToInsertRatio(ratio, 1, error_buffer=32.0)
+    buffer = Buffer(max_transitions=200, limiter=limiter, seed=0)
+    buffer.set_policy_version(0)
+    actors = [asyncio.create_task(actor(buffer, behind, seed)) for seed, behind in enumerate((0, 1, 3))]
+    seen = set()
+    async with asyncio.timeout(20):
+        for version in range(1, 60):
+            for sample in await buffer.sample_n_step(8, 1, 0.9, max_lag=max_lag):
+                assert sample.policy_version is not None
+                seen.add(version - 1 - sample.policy_version)
+            buffer.set_policy_version(version)
+    for task in actors:
+        task.cancel()
+    await asyncio.wait(actors)
+    assert {lag for lag in seen if lag >= 0} == set(range(max_lag + 1))
+    buffer.check()
+
+
+async def test_an_insert_that_is_held_back_passes_while_a_batch_waits_for_it_and_no_longer() -> None:
+    buffer = Buffer(limiter=relive.SampleToInsertRatio(1.0, 1, error_buffer=2.0), seed=0)
+    episode_id = lived(buffer, [0, 0, 0], None)
+    buffer.set_policy_version(1)
+    step = episode_id, 0, 0, 0.0
+    with pytest.raises(errors.NotReadyError, match="held back"):
+        buffer.append_observation_action_reward_nowait(*step)
+    writer = asyncio.create_task(buffer.append_observation_action_reward(*step, policy_version=1))
+    await asyncio.sleep(0.001)
+    assert not writer.done()
+    learner = asyncio.create_task(buffer.sample_n_step(1, 1, 0.9, max_lag=0))
+    await asyncio.sleep(0.001)
+    assert (writer.done(), learner.done()) == (True, False)
+    buffer.append_observation_action_reward_nowait(*step)
+    with pytest.raises(errors.NotReadyError, match="held back"):  # What was waited for is there.
+        buffer.append_observation_action_reward_nowait(*step)
+    assert [sample.policy_version for sample in await learner] == [1]
+    with pytest.raises(errors.NotReadyError, match="held back"):
+        buffer.append_observation_action_reward_nowait(*step)
+
+
+async def test_inserts_are_held_back_again_when_the_batch_that_waited_is_cancelled() -> None:
+    buffer = Buffer(limiter=relive.SampleToInsertRatio(1.0, 1, error_buffer=2.0), seed=0)
+    episode_id = lived(buffer, [0, 0, 0], None)
+    buffer.set_policy_version(1)
+    first, second = (asyncio.create_task(buffer.sample_n_step(1, 1, 0.9, max_lag=lag)) for lag in (0, 0))
+    await asyncio.sleep(0.001)
+    second.cancel()
+    await asyncio.sleep(0.001)
+    buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 0.0)  # The first one still waits.
+    first.cancel()
+    await asyncio.sleep(0.001)
+    with pytest.raises(errors.NotReadyError, match="held back"):
+        buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 0.0)
+
+
+async def test_a_batch_that_the_limiter_holds_up_frees_no_inserts() -> None:
+    buffer = Buffer(limiter=relive.SampleToInsertRatio(1.0, 3, error_buffer=4.0), seed=0)
+    buffer.set_policy_version(0)
+    episode_id = lived(buffer, [0] * 4, None)
+    for _ in range(2):
+        await buffer.sample_n_step(2, 1, 0.9, max_lag=0)
+    buffer.set_policy_version(1)
+    learner = asyncio.create_task(buffer.sample_n_step(5, 1, 0.9, max_lag=0))
+    await asyncio.sleep(0.001)
+    for _ in range(8):
+        buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 0.0)
+        await asyncio.sleep(0.001)
+    assert not learner.done()
+    buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 0.0, policy_version=1)
+    buffer.end_episode_nowait(episode_id, 0)
+    assert {sample.policy_version for sample in await learner} == {1}
+
+
+class Switch(relive.RateLimiter):
+    """Allows no insert, and batches while it is on."""
+
+    is_on = True
+
+    def can_insert(self, **_: int) -> bool:
+        return False
+
+    def can_sample(self, batch_size: int, **_: int) -> bool:
+        return self.is_on
+
+
+async def test_inserts_are_held_back_again_when_the_limiter_forbids_the_batch_that_waited() -> None:
+    limiter = Switch()
+    buffer, other = Buffer(limiter=limiter, seed=0), Buffer()
+    episode_id = lived(other, [0, 0, 0], None)
+    other.set_policy_version(1)
+    buffer._restore(
+        states.Given(other.state_dict(), other.state_dict()["arrays"]), is_new=True, codec=codecs.PlainCodec()
+    )
+    learner = asyncio.create_task(buffer.sample_n_step(1, 1, 0.9, max_lag=0))
+    await asyncio.sleep(0.001)
+    buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 0.0)
+    limiter.is_on = False
+    buffer.set_policy_version(1)
+    await asyncio.sleep(0.001)
+    with pytest.raises(errors.NotReadyError, match="held back"):
+        buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 0.0)
+    learner.cancel()
+
+
+def test_draws_without_a_lag_are_uniform_whatever_the_versions() -> None:
+    buffer = Buffer(seed=0)
+    lived(buffer, [1, 1, 5])
+    lived(buffer, [None] * 3)
+    buffer.set_policy_version(5)
+    starts = [(s.policy_version, s.start_step) for s in buffer.sample_n_step_nowait(6_000, 1, 0.9)]
+    places = [(1, 0), (1, 1), (5, 2), (None, 0), (None, 1), (None, 2)]
+    testing.assert_frequencies([starts.count(place) for place in places], [1 / 6] * 6)
+
+
+# Files.
+
+
+def test_who_says_nothing_of_groups_and_versions_writes_what_was_always_written() -> None:
+    buffer = Buffer(seed=0)
+    lived(buffer, [None] * 3)
+    lived(buffer, [None] * 3, None)
+    buffer.sample_n_step_nowait(3, 1, 0.9)
+    state = buffer.state_dict()
+    said = {
+        "episode_group",
+        "episode_group_end",
+        "episode_policy_version",
+        "policy_version",
+        "version_growing",
+        "draw_lag",
+    }
+    assert not said & state["arrays"].keys()
+    assert said == example().state_dict()["arrays"].keys() & said
+    assert "policy_version" not in state["counters"]
+
+
+def made(state: Any) -> episode_store.EpisodeStore[Any, Any]:
+    store: episode_store.EpisodeStore[Any, Any] = episode_store.EpisodeStore(None, None)
+    return episode_state.made(states.Given(state, state["arrays"]), codecs.PlainCodec(), store)
+
+
+def example() -> Buffer:
+    buffer = Buffer(seed=0)
+    lived(buffer, [None, 3, 3])
+    lived(buffer, [], group_id="g\0\u65e5")
+    lived(buffer, [None, 4, 6], None, group_id="g", policy_version=0)
+    lived(buffer, [5], "TRUNCATED", policy_version=5)
+    lived(buffer, [4, 4, 4], None)
+    lived(buffer, [None] * 2)
+    buffer.set_policy_version(checks.LARGEST)
+    buffer.sample_n_step_nowait(3, 1, 0.9)
+    return buffer
+
+
+def test_groups_and_versions_come_back() -> None:
+    buffer = example()
+    store = made(buffer.state_dict())
+    store.check()
+    names = ("group_id", "policy_version", "version_changes", "policy_versions")
+    for episode, other in zip(buffer._store, store, strict=True):
+        assert [getattr(episode, name) for name in names] == [getattr(other, name) for name in names]
+    growing = [[(version, e.episode_id) for version, e in each.versions.growing()] for each in (buffer._store, store)]
+    assert growing[0] == growing[1] != []
+    assert store.policy_version == checks.LARGEST
+    assert list(store.versions.last_lags) == list(buffer._store.versions.last_lags) != []
+
+
+def test_the_open_ones_stand_as_they_stood() -> None:
+    """Which of them a draw takes depends on their order, and that on who ended."""
+    buffer = Buffer(seed=0)
+    ids = [lived(buffer, [1] * 5, None) for _ in range(4)]
+    buffer.end_episode_nowait(ids[0], None)
+    for episode_id in ids[1:]:
+        buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 0.0, policy_version=2)
+    buffer.append_observation_action_reward_nowait(ids[2], 0, 0, 0.0)
+    buffer.set_policy_version(2)
+    store = made(buffer.state_dict())
+    assert [(version, e.episode_id) for version, e in store.versions.growing()] == [
+        *((1, ids[place]) for place in (3, 1, 2)),
+        (2, ids[2]),
+    ]
+    other = Buffer(seed=9)
+    other.load_state_dict(buffer.state_dict())
+    assert other.sample_n_step_nowait(200, 1, 0.9, max_lag=1) == buffer.sample_n_step_nowait(200, 1, 0.9, max_lag=1)
+
+
+def test_a_version_of_the_start_that_no_step_changes_needs_no_array() -> None:
+    buffer = Buffer()
+    lived(buffer, [None, 3, 3], policy_version=3)
+    lived(buffer, [None])
+    state = buffer.state_dict()
+    assert state["arrays"]["episode_policy_version"].tolist() == [3, -1]
+    assert "policy_version" not in state["arrays"]
+    assert [episode.policy_versions for episode in made(state)] == [[3, 3, 3], [None]]
+
+
+def replaced(name: str, *values: Any, dtype: Any = None) -> Any:
+    def change(state: Any) -> None:
+        array = state["arrays"][name]
+        state["arrays"][name] = np.array([*values, *array[len(values) :].tolist()], dtype or array.dtype)
+
+    return change
+
+
+def without(name: str) -> Any:
+    return lambda state: state["arrays"].pop(name)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (replaced("policy_version", 1, 0), "^array policy_version must not fall within an episode$"),
+        (replaced("policy_version", 4), "^array policy_version must not fall within an episode$"),
+        (replaced("policy_version", -2), r"^array policy_version must hold integers in \[-1, 4611686018427387904\]"),
+        (replaced("policy_version", 2**62 + 1), r"^array policy_version must hold integers in \[-1, "),
+        (
+            replaced("policy_version", *[2**63] * 12, dtype=np.uint64),
+            "^array policy_version must be of dtype int64 and shape",
+        ),
+        (replaced("policy_version", *range(14)), r"^array policy_version must be of dtype int64 and shape \(12\)"),
+        (replaced("episode_policy_version", -2), "^array episode_policy_version must hold integers in"),
+        (replaced("episode_policy_version", 0), "^array policy_version must not fall within an episode$"),
+        (
+            replaced("episode_policy_version", *range(7)),
+            "^array episode_policy_version must be of dtype int64 and shape",
+        ),
+        (
+            replaced("version_growing", 1),
+            "^array version_growing must hold the places of those episodes, once a version$",
+        ),
+        (
+            replaced("version_growing", 4, 2, 4),
+            "^array version_growing must hold the places of those episodes, once a ",
+        ),
+        (replaced("version_growing", -1), "^array version_growing must hold integers in"),
+        (replaced("version_growing", *range(4)), "^array version_growing must be of dtype int64 and shape"),
+        (without("version_growing"), "^array version_growing is missing$"),
+        (without("episode_group"), "^array episode_group is missing$"),
+        (without("episode_group_end"), "^array episode_group_end is missing$"),
+        (replaced("episode_group_end", 9), "^array episode_group_end must not fall$"),
+        (replaced("draw_lag", *range(257)), "^array draw_lag must hold at most 256 lags, got 257$"),
+        (replaced("draw_lag", -(2**62) - 1), "^array draw_lag must hold integers in"),
+        (lambda state: state["counters"].update(policy_version=-1), "^counters/policy_version must be an integer in"),
+        (
+            lambda state: state["counters"].update(policy_version=2**62 + 1),
+            "^counters/policy_version must be an integer",
+        ),
+        (lambda state: state["counters"].update(policy_version=None), "^counters/policy_version must be an integer in"),
+    ],
+)
+def test_what_no_store_can_be_is_refused(change: Any, message: str) -> None:
+    state = example().state_dict()
+    change(state)
+    with pytest.raises(errors.CheckpointError, match=message):
+        made(state)
+
+
+def test_a_group_is_a_string() -> None:
+    buffer = Buffer()
+    buffer.start_episode_nowait("a", group_id="g")
+    state = buffer.state_dict()
+    content = codecs.PlainCodec().encode(b"g")
+    state["arrays"]["episode_group"] = np.frombuffer(content, np.uint8)
+    state["arrays"]["episode_group_end"] = np.array([len(content)])
+    with pytest.raises(errors.CheckpointError, match="^array episode_group must hold strings, and None$"):
+        made(state)
+
+
+def test_a_journal_brings_groups_and_versions_back(tmp_path: pathlib.Path) -> None:
+    buffer = Buffer(seed=0, max_episodes=9)
+    buffer.set_policy_version(1)
+    with recovery_test.opened(tmp_path / "log", 600) as log:
+        buffer.attach(log)
+        open_id = lived(buffer, [None, 3, 3, None, 2**62], None, group_id="g", policy_version=2)
+        buffer.set_policy_version(8)
+        buffer.save(tmp_path / "saved")
+        lived(buffer, [None, 1])
+        lived(buffer, [None], group_id="h")
+        lived(buffer, [None], policy_version=0)
+        buffer.append_observation_action_reward_nowait(open_id, 0, 0, 0.0)
+        buffer.set_policy_version(9)
+    for checkpoint in (None, tmp_path / "saved"):
+        recovered: Any = recovery.recover(tmp_path / "log", checkpoint=checkpoint)
+        assert recovered.policy_version == 9
+        assert recovered._store[open_id].policy_versions == [2, 3, 3, 3, 2**62, 2**62]
+        assert recovery_test.content(recovered) == recovery_test.content(buffer)
+        recovered.check()
+
+
+def test_the_version_of_the_learner_is_in_every_base(tmp_path: pathlib.Path) -> None:
+    """The segment in which it was said is gone."""
+    buffer = Buffer(max_episodes=2)
+    with recovery_test.opened(tmp_path / "log", 300) as log:
+        buffer.attach(log)
+        buffer.set_policy_version(5)
+        for _ in range(40):
+            lived(buffer, [5, None])
+        assert not (tmp_path / "log" / "segment-00000000000000000000.relive").exists()
+    recovered: Any = recovery.recover(tmp_path / "log")
+    assert recovered.policy_version == 5
+    assert recovery_test.content(recovered) == recovery_test.content(buffer)
+
+
+def test_records_are_longer_only_where_there_is_more_to_say(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = Buffer()
+    kinds: list[int] = []
+    with recovery_test.opened(tmp_path / "log") as log:
+        append = log.append
+        buffer.attach(log)
+
+        def appending(kind: int, payload: bytes) -> int:
+            kinds.append(kind)
+            return append(kind, payload)
+
+        monkeypatch.setattr(log, "append", appending)
+        lived(buffer, [None, None])
+        lived(buffer, [None, 3, 3, None, 4], policy_version=3)
+    j = episode_journal
+    assert kinds == [j.START, j.APPEND, j.APPEND, j.END, j.STARTED, *[j.APPEND] * 4, j.STEPPED, j.END]
+
+
+@pytest.mark.parametrize("call", ["start", "append", "learn"])
+def test_a_journal_that_cannot_be_written_refuses_the_call(call: str, tmp_path: pathlib.Path) -> None:
+    buffer = Buffer()
+    episode_id = buffer.start_episode_nowait("a")
+    calls: dict[str, Any] = {
+        "start": lambda: buffer.start_episode_nowait("a", group_id="g", policy_version=3),
+        "append": lambda: buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 0.0, policy_version=3),
+        "learn": lambda: buffer.set_policy_version(3),
+    }
+    with recovery_test.opened(tmp_path / "log") as log:
+        buffer.attach(log)
+    before = persistence_test.plain(buffer.state_dict())
+    with pytest.raises(errors.ClosedError, match="log cannot be written: it was closed$"):
+        calls[call]()
+    assert persistence_test.plain(buffer.state_dict()) == before
+
+
+def test_a_recovered_buffer_that_has_learned_cannot_go_on_with_its_journal(tmp_path: pathlib.Path) -> None:
+    with recovery_test.opened(tmp_path / "log") as log:
+        Buffer().attach(log)
+    recovered: Any = recovery.recover(tmp_path / "log")
+    recovered.set_policy_version(0)
+    with (
+        recovery_test.opened(tmp_path / "log") as log,
+        pytest.raises(errors.ArgumentError, match="^the buffer was written to since it was recovered"),
+    ):
+        recovered.attach(log)
+
+
+UUID = episode_journal_test.UUID
+
+
+def started(described: Any) -> tuple[int, bytes]:
+    head = struct.pack("<36sd", UUID.encode(), 0.0)
+    return episode_journal.STARTED, head + codecs.PlainCodec().encode(described)
+
+
+def stepped(version: int, length: int = 1, reward: float = 0.0) -> tuple[int, bytes]:
+    return episode_journal.STEPPED, struct.pack("<36sdIQ", UUID.encode(), reward, length, version) + b"NN"
+
+
+def learned(version: int) -> tuple[int, bytes]:
+    return episode_journal.LEARNED, struct.pack("<Q", version)
+
+
+FORGED: dict[str, list[tuple[int, bytes]]] = {
+    "starts an episode that cannot be": [started(["a", 3, None])],
+    "starts an episode that cannot be ": [started(["a", None, -1])],
+    "starts an episode that cannot be  ": [started(["a", None, True])],
+    "starts an episode that cannot be   ": [started(["a", None, 2**62 + 1])],
+    "starts an episode that cannot be    ": [started([None, None, 1])],
+    "starts an episode that cannot be     ": [started(["a", None])],
+    "starts an episode that cannot be      ": [started(("a", None, None))],
+    "starts an episode that cannot be       ": [started("abc")],
+    "appends a step that cannot be": [started(["a", None, 1]), stepped(2, length=3)],
+    "appends a step that cannot be ": [started(["a", None, 1]), stepped(2, reward=float("nan"))],
+    "appends a step that cannot be: policy_version must be at least 3, that of the start of the episode, got 2": [
+        started(["a", None, 3]),
+        stepped(2),
+    ],
+    "appends a step that cannot be: policy_version must be at most .*": [started(["a", None, 3]), stepped(2**62 + 1)],
+    "ends in the middle of a value": [(episode_journal.STEPPED, stepped(1)[1][:55])],
+    "is of kind 8 with 35 bytes, which cannot be here": [(episode_journal.STEPPED, bytes(35))],
+    "is of kind 7 with 35 bytes, which cannot be here": [(episode_journal.STARTED, bytes(35))],
+    "is of kind 9 with 7 bytes, which cannot be here": [(episode_journal.LEARNED, bytes(7))],
+    "says that the learner is of version 3, which cannot be": [learned(4), learned(3)],
+    "says that the learner is of version 4611686018427387905, which cannot be": [learned(2**62 + 1)],
+}
+
+
+@pytest.mark.parametrize("rule", FORGED)
+def test_a_forged_record_is_refused(rule: str, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(errors.CheckpointError, match=f"log: record {len(FORGED[rule])} {rule.rstrip()}$"):
+        episode_journal_test.forged(tmp_path / "log", *FORGED[rule])
+
+
+def test_records_like_those_that_are_forged_can_be_right(tmp_path: pathlib.Path) -> None:
+    records = started(["a", "g", 2**62]), stepped(2**62), learned(0), learned(0), learned(2**62)
+    buffer = episode_journal_test.forged(tmp_path / "log", *records)
+    assert (buffer.policy_version, buffer._store[UUID].group_id) == (2**62, "g")
+    assert buffer._store[UUID].policy_versions == [2**62]
+    gone = episode_journal_test.forged(tmp_path / "gone", stepped(3))
+    assert (gone.get_stats().appended, gone.get_stats().total_episodes) == (1, 0)

@@ -1,0 +1,202 @@
+"""Admission: when an episode may start, so that none is too old by the time the learner is trained on it.
+
+    learner's version   i                 moves on with each batch of B episodes
+    admitted            N                 tickets given and not given back, used or not
+    the rule            N <= (i - i0 + max_lag + 1) * B
+
+Episodes are trained on in order, B a version. So the N-th is trained on at version i0 + floor((N - 1) / B), and if it
+starts at version i, that is at most max_lag later: floor((N - 1) / B) <= i - i0 + max_lag, equation 3 of AReaL (Fu et
+al. 2025, arXiv 2505.24298), which counts from i0 = 0. Here i0 is the first version that the learner says: a run that
+goes on at version 100 does not admit a hundred batches at once.
+
+Nothing here waits. Who is dropped gives the place back: the learner will never be trained on it.
+"""
+
+from collections.abc import Callable
+import types
+from typing import Self
+
+from relive import checks
+from relive import errors
+
+
+class Admission:
+    """Holds starts of episodes back, so that none lags more than `max_lag` versions behind when it is trained on.
+
+    That holds if the learner takes the episodes in order, with `next_episodes` or `next_groups`, `episodes_per_version`
+    for each version. One that takes fewer is ahead of its actors, and their episodes get older.
+
+    Args:
+        max_lag: How many versions the policy may move on between the start of an episode and its training; at 0 actors
+            and learner take turns.
+        episodes_per_version: Episodes that the learner is trained on from one version to the next.
+
+    Raises:
+        ArgumentError: max_lag is not an integer of at least 0, or episodes_per_version not one of at least 1.
+
+    >>> from relive.learner import admission
+    >>> rule = admission.Admission(max_lag=1, episodes_per_version=4)
+    >>> [rule.most_admitted(versions) for versions in (0, 1, 2)]
+    [8, 12, 16]
+    """
+
+    def __init__(self, max_lag: int, episodes_per_version: int) -> None:
+        self.max_lag = checks.integer_of_at_least_zero("max_lag", max_lag)
+        self.episodes_per_version = checks.integer_of_at_least_one("episodes_per_version", episodes_per_version)
+
+    def __repr__(self) -> str:
+        return f"Admission(max_lag={self.max_lag}, episodes_per_version={self.episodes_per_version})"
+
+    def most_admitted(self, versions: int) -> int:
+        """Answers how many episodes may have been admitted once the policy has moved on by so many versions."""
+        return (versions + self.max_lag + 1) * self.episodes_per_version
+
+
+class Ticket:
+    """The right to start episodes; what `EpisodeReplayBuffer.admit` gives.
+
+    It is used up by `start_episode(..., ticket=ticket)`. What is left of it goes back with `release()`, at the end of
+    a `with ticket:` block, and when nobody holds the ticket any more.
+    """
+
+    __slots__ = ("__weakref__", "_desk", "_left")
+
+    def __init__(self, desk: "Desk", count: int) -> None:
+        self._desk, self._left = desk, count
+
+    @property
+    def left(self) -> int:
+        """How many episodes it still admits."""
+        return self._left
+
+    def release(self) -> None:
+        """Gives back what is left of it; does nothing if that is nothing."""
+        left, self._left = self._left, 0
+        if left:
+            self._desk.take_back(left)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
+    ) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        # Anything may be going on, in any thread: what came back is only laid down.
+        if self._left:
+            self._desk.lay_back(self._left)
+
+
+class Desk:
+    """Gives tickets for one buffer, and counts them.
+
+    Args:
+        rule: When; None for always.
+        came_back: Called when places have come back, in the thread that owns the buffer.
+        lost: Called when a ticket was lost, from any thread; what calls `came_back` soon.
+    """
+
+    def __init__(self, rule: Admission | None, came_back: Callable[[], None], lost: Callable[[], None]) -> None:
+        self._rule = rule
+        self._came_back = came_back
+        self._lost = lost
+        self._laid_back: list[int] = []
+        self._admitted = 0
+        self._reserved = 0
+        self.versions: int | None = None
+        """How many versions the policy has moved on since the first one that was said; None before that."""
+
+    @property
+    def admitted(self) -> int:
+        """How many episodes were admitted and have not given their place back, open ones and trained ones too."""
+        return self._admitted
+
+    def checked_count(self, count: object) -> int:
+        """Answers how many episodes a ticket is asked for.
+
+        Raises:
+            ArgumentError: That is not an integer of at least 1, or more than there ever are places for at once.
+        """
+        checked = checks.integer_of_at_least_one("count", count)
+        if self._rule is not None and checked > self._rule.most_admitted(0):
+            raise errors.ArgumentError(
+                f"count must be at most {self._rule.most_admitted(0)} with {self._rule!r}, got {checked}"
+            )
+        return checked
+
+    def can_admit(self, count: int) -> bool:
+        """Answers whether so many more episodes may start."""
+        while self._laid_back:
+            self._reserved -= self._laid_back.pop()
+        if self._rule is None:
+            return True
+        return self._admitted + self._reserved + count <= self._rule.most_admitted(self.versions or 0)
+
+    def admit(self, count: int) -> Ticket:
+        """Answers a ticket for so many episodes; they must be admissible now."""
+        self._reserved += count
+        return Ticket(self, count)
+
+    def held_back(self, call: str) -> errors.NotReadyError:
+        """Answers the error for a call that would have to wait."""
+        return errors.NotReadyError(
+            f"{call} held back by {self._rule!r} with {self._admitted + self._reserved} episodes admitted: "
+            "set_policy_version as the learner moves on, or await admit"
+        )
+
+    def check(self, ticket: object, call: str) -> None:
+        """Raises an error unless an episode may start with that ticket, which may be None without a rule."""
+        if ticket is None:
+            if self._rule is not None:
+                raise errors.ArgumentError(f"{call} needs a ticket with {self._rule!r}: await buffer.admit() first")
+            return
+        checks.instance("ticket", ticket, Ticket)
+        assert isinstance(ticket, Ticket)
+        if ticket._desk is not self:
+            raise errors.ArgumentError("ticket must be of this buffer, and not from before it was loaded: admit again")
+        if not ticket._left:
+            raise errors.ArgumentError("ticket must admit another episode, got one that is used up: admit again")
+
+    def use(self, ticket: Ticket | None) -> None:
+        """Hears that an episode has started with a ticket that `check` let pass, or without one."""
+        self._admitted += 1
+        if ticket is not None:
+            ticket._left -= 1
+            self._reserved -= 1
+
+    def give_back(self, count: int) -> None:
+        """Hears that so many episodes which have started will never be trained on."""
+        if count:
+            self._admitted = max(self._admitted - count, 0)
+            self._came_back()
+
+    def take_back(self, count: int) -> None:
+        """Hears that a ticket for so many episodes is not wanted any more."""
+        self._reserved -= count
+        self._came_back()
+
+    def lay_back(self, count: int) -> None:
+        """Hears, in any thread, that a ticket for so many episodes was lost."""
+        self._laid_back.append(count)
+        self._lost()
+
+    def move_on(self, versions: int) -> None:
+        """Hears that the policy has moved on by so many versions more, after the first was said."""
+        assert self.versions is not None
+        self.versions += versions
+        self._came_back()
+
+    def begin(self, versions: int | None, admitted: int) -> None:
+        """Begins to count anew, with so many episodes that the learner will still be trained on.
+
+        More than there are places for are as many as there are places for: else nothing could start for long.
+
+        Args:
+            versions: How many versions the policy has moved on since the first; None if none was said.
+            admitted: Those episodes.
+        """
+        self.versions = versions
+        self._admitted = admitted if self._rule is None else min(admitted, self._rule.most_admitted(versions or 0))
+        self._came_back()

@@ -1,0 +1,52 @@
+import collections
+
+import hypothesis
+from hypothesis import strategies as st
+import pytest
+
+from relive.learner import drops
+
+
+@hypothesis.given(st.lists(st.tuples(st.sampled_from(drops.REASONS), st.sampled_from("abc"), st.integers(1, 3))))
+def test_counts_are_those_of_a_list(events: list[tuple[drops.Reason, str, int]]) -> None:
+    counted = drops.Drops()
+    expected: dict[str, collections.Counter[str]] = {}
+    for reason, source, episodes in events:
+        counted.count(reason, source, episodes)
+        expected.setdefault(reason, collections.Counter())[source] += episodes
+    assert {reason: dict(counts) for reason, counts in counted.view().items()} == expected
+    assert list(counted.view()) == sorted(expected)
+
+
+def test_the_first_thousand_sources_are_named_and_the_others_are_counted_together() -> None:
+    counted = drops.Drops()
+    for reason in ("stale", "aborted"):
+        for number in range(1500):
+            counted.count(reason, f"agent-{number}")
+    counted.count("evicted", "agent-999")
+    counted.count("evicted", "agent-1000")
+    view = counted.view()
+    assert len(view["stale"]) == len(view["aborted"]) == 1001
+    assert view["stale"]["(others)"] == view["aborted"]["(others)"] == 500
+    assert view["evicted"] == {"agent-999": 1, "(others)": 1}
+
+
+def test_the_others_take_no_name() -> None:
+    counted = drops.Drops()
+    counted.count("stale", "(others)")
+    for number in range(1000):
+        counted.count("stale", str(number))
+    assert counted.view()["stale"] == {"(others)": 1, **{str(number): 1 for number in range(1000)}}
+
+
+def test_a_view_is_of_now_and_cannot_be_written_to() -> None:
+    counted = drops.Drops()
+    counted.count("stale", "a")
+    view = counted.view()
+    counted.count("stale", "a")
+    counted.count("empty", "a")
+    assert view == {"stale": {"a": 1}}
+    with pytest.raises(TypeError):
+        view["stale"]["a"] = 0  # type: ignore[index]
+    with pytest.raises(TypeError):
+        view["empty"] = {}  # type: ignore[index]

@@ -1,0 +1,66 @@
+import math
+
+import hypothesis
+from hypothesis import strategies as st
+import pytest
+
+from relive.learner import exact_sum
+
+NUMBERS = st.lists(st.floats(-1e300, 1e300) | st.sampled_from([1e16, -1e16, 1.0, 1e-300, 2.0**-1074]), max_size=50)
+
+
+def summed(numbers: list[float]) -> exact_sum.ExactSum:
+    total = exact_sum.ExactSum()
+    for number in numbers:
+        total.add(number)
+    return total
+
+
+@hypothesis.given(NUMBERS)
+def test_a_running_sum_is_that_of_all_at_once(numbers: list[float]) -> None:
+    assert summed(numbers).value == math.fsum(numbers)
+
+
+@hypothesis.given(NUMBERS, st.randoms(use_true_random=False))
+def test_the_order_makes_no_difference(numbers: list[float], random: object) -> None:
+    shuffled = list(numbers)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert summed(shuffled).value == summed(numbers).value
+
+
+@hypothesis.given(NUMBERS, NUMBERS)
+def test_a_twin_goes_on_as_the_first_would(numbers: list[float], more: list[float]) -> None:
+    first = summed(numbers)
+    twin = exact_sum.ExactSum(first.terms)
+    assert twin.terms == first.terms
+    for number in more:
+        first.add(number)
+        twin.add(number)
+    assert twin.terms == first.terms
+
+
+def test_memory_is_a_few_terms() -> None:
+    total = exact_sum.ExactSum()
+    for exponent in range(-1000, 1000):
+        total.add(math.ldexp(1.5, exponent))
+    assert len(total.terms) < 50
+    for _ in range(10_000):
+        total.add(0.1)
+    assert len(total.terms) < 50
+
+
+@pytest.mark.parametrize(
+    ("numbers", "value"),
+    [([1e308] * 4, math.inf), ([-1e308] * 4, -math.inf), ([math.inf, 1.0, -5.0], math.inf), ([], 0.0), ([-0.0], 0.0)],
+)
+def test_what_no_float_holds_is_infinite(numbers: list[float], value: float) -> None:
+    total = summed([1.0, *numbers, -1.0])
+    assert total.value == value
+
+
+def test_what_is_infinite_is_one_term() -> None:
+    assert summed([1.0, 1e308, 1e308]).terms == [math.inf]
+
+
+def test_infinities_against_each_other_are_no_number() -> None:
+    assert math.isnan(summed([math.inf, -math.inf, 1.0]).value)

@@ -1,0 +1,278 @@
+"""Groups of episodes that are trained on together, such as k answers to one prompt: which are whole, which never will.
+
+    gathering    some of its episodes run, or have ended; another may start
+    whole        all have ended, or its time was up and enough had: it waits for the learner
+    closed       it was handed out, or given up; remembered while an episode of it is stored
+
+Only episodes that ended with a transition, and not as ABORTED, count. One that does not makes room for another attempt.
+The law of this file: time is an argument, and what falls due is dealt with before anything else happens; so it does not
+matter who looks at the clock, or how often.
+"""
+
+import collections
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, TypeAlias
+
+from relive import checks
+from relive import episode as episode_lib
+from relive import errors
+from relive.learner import drops as drops_lib
+from relive.learner import training_bias
+from relive.learner import waiting_line
+
+Episode: TypeAlias = episode_lib.Episode[Any, Any]
+Phase: TypeAlias = Literal["GATHERING", "WHOLE", "CLOSED", "EVICTED"]
+"""Where a group stands; EVICTED is closed too, because an episode of it had to make room."""
+Dropped: TypeAlias = list[tuple[drops_lib.Reason, Episode]]
+
+
+class Groups:
+    """How many episodes make a group, and how long to wait for the last of them.
+
+    Args:
+        size: Episodes in a group.
+        timeout: Seconds after the start of a group's first episode in which the others must have ended; None for any.
+        min_size: So many are enough when the time is up: the group is then handed out as it is. With fewer it is given
+            up, and those that have ended are dropped. None for `size`.
+
+    Raises:
+        ArgumentError: A number breaks its rule, min_size is above size, or it is given without a timeout.
+
+    >>> from relive.learner import groups
+    >>> groups.Groups(8, timeout=600, min_size=6)
+    Groups(size=8, timeout=600.0, min_size=6)
+    """
+
+    def __init__(self, size: int, timeout: float | None = None, min_size: int | None = None) -> None:
+        self.size = checks.integer_of_at_least_one("size", size)
+        self.timeout = timeout
+        if timeout is not None:
+            self.timeout = checks.number_of_at_least_zero("timeout", timeout)
+        self.min_size = min_size
+        if min_size is not None:
+            self.min_size = checks.integer_of_at_least_one("min_size", min_size)
+            if self.min_size > self.size:
+                raise errors.ArgumentError(f"min_size must be at most size = {self.size}, got {self.min_size}")
+            if timeout is None:
+                raise errors.ArgumentError(f"min_size must come with a timeout, got {self.min_size} without one")
+
+    def __repr__(self) -> str:
+        return f"Groups(size={self.size}, timeout={self.timeout}, min_size={self.min_size})"
+
+    @property
+    def least_size(self) -> int:
+        """The fewest episodes that a group is handed out with."""
+        return self.size if self.min_size is None else self.min_size
+
+
+class _Group:
+    """One of them."""
+
+    __slots__ = ("ended", "phase", "running", "since", "stored")
+
+    def __init__(self, phase: Phase, since: float) -> None:
+        self.phase: Phase = phase
+        self.since = since
+        self.running = 0
+        self.stored = 0
+        self.ended: list[Episode] = []
+
+
+class GroupBook:
+    """The groups of one buffer, by id. Each call costs O(episodes of a group), whatever else there is.
+
+    Args:
+        rule: What makes them whole.
+    """
+
+    def __init__(self, rule: Groups) -> None:
+        self._rule = rule
+        self._groups: dict[str, _Group] = {}
+        # By start of their first episodes, so the first is the next to fall due.
+        self._gathering: collections.OrderedDict[str, _Group] = collections.OrderedDict()
+        self.whole: waiting_line.WaitingLine[list[Episode]] = waiting_line.WaitingLine()
+        """Those that wait for the learner, each a list of its episodes, the first to end first."""
+
+    def __len__(self) -> int:
+        """Answers how many groups are remembered."""
+        return len(self._groups)
+
+    @property
+    def due(self) -> float | None:
+        """When the next group falls due, by the clock that `started` was told of; None if none will."""
+        if self._rule.timeout is None or not self._gathering:
+            return None
+        return next(iter(self._gathering.values())).since + self._rule.timeout
+
+    def pass_time(self, now: float) -> Dropped:
+        """Closes the groups whose time is up, and answers the episodes that are dropped for it. O(1) amortised."""
+        dropped: Dropped = []
+        while (due := self.due) is not None and due <= now:
+            group_id, group = next(iter(self._gathering.items()))
+            if len(group.ended) >= self._rule.least_size:
+                self._make_whole(group_id, group)
+            else:
+                dropped.extend(("straggler", episode) for episode in self._close(group_id, group, "CLOSED"))
+        return dropped
+
+    def check_start(self, group_id: str) -> None:
+        """Raises ArgumentError unless another episode may start in that group."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return
+        name = f"group {checks.shown(group_id)}"
+        if group.phase != "GATHERING":
+            why = "is whole already" if group.phase == "WHOLE" else "was handed out or given up"
+            raise errors.ArgumentError(f"no episode can start in {name}: it {why}")
+        if group.running + len(group.ended) >= self._rule.size:
+            raise errors.ArgumentError(
+                f"no episode can start in {name}: it has {self._rule.size} of {self._rule.size} that run or have ended"
+            )
+
+    def started(self, group_id: str, now: float) -> None:
+        """Hears that an episode has started in a group that `check_start` let pass."""
+        group = self._groups.get(group_id)
+        if group is None:
+            group = self._groups[group_id] = self._gathering[group_id] = _Group("GATHERING", now)
+        group.running += 1
+        group.stored += 1
+
+    def ended(self, group_id: str, episode: Episode, *, counts: bool) -> bool:
+        """Hears that a running episode of a group has ended; answers whether it came too late for its group.
+
+        Args:
+            group_id: Its group.
+            episode: The episode.
+            counts: Whether it is one to train on.
+        """
+        group = self._groups[group_id]
+        group.running -= 1
+        if not counts:
+            return False
+        if group.phase != "GATHERING":
+            return True
+        group.ended.append(episode)
+        if len(group.ended) == self._rule.size:
+            self._make_whole(group_id, group)
+        return False
+
+    def reason(self, group_id: str) -> drops_lib.Reason:
+        """Answers why an episode that came too late for its group is dropped."""
+        return "evicted" if self._groups[group_id].phase == "EVICTED" else "straggler"
+
+    def left(self, group_id: str, episode: Episode) -> Dropped:
+        """Hears that an ended episode of a group made room for others; answers those that are dropped for it."""
+        group = self._groups[group_id]
+        dropped: Dropped = []
+        if any(each is episode for each in group.ended):
+            dropped = [("evicted", each) for each in self._close(group_id, group, "EVICTED")]
+        group.stored -= 1
+        if not group.stored:
+            self._gathering.pop(group_id, None)
+            del self._groups[group_id]
+        return dropped
+
+    def take(self, group_id: str) -> list[Episode]:
+        """Closes a whole group, and answers its episodes."""
+        return self._close(group_id, self._groups[group_id], "CLOSED")
+
+    def waiting(self) -> Iterator[Episode]:
+        """Gives the episodes that have ended and wait, for their group or for the learner."""
+        for group in self._groups.values():
+            yield from group.ended
+
+    def is_closed(self, group_id: str) -> bool:
+        """Answers whether a group was handed out or given up."""
+        return self._groups[group_id].phase in ("CLOSED", "EVICTED")
+
+    def _make_whole(self, group_id: str, group: _Group) -> None:
+        group.phase = "WHOLE"
+        del self._gathering[group_id]
+        self.whole.append(group_id, group.ended, oldest_version(group.ended))
+
+    def _close(self, group_id: str, group: _Group, phase: Phase) -> list[Episode]:
+        """Closes a group that was not, and answers the episodes that waited in it."""
+        ended, group.ended = group.ended, []
+        if group.phase == "WHOLE":
+            self.whole.pop(group_id)
+        else:
+            del self._gathering[group_id]
+        group.phase = phase
+        return ended
+
+    # To outlive the process.
+
+    def phases(self) -> list[tuple[str, Phase, float]]:
+        """Answers each group as its id, where it stands, and when its first episode started, by the same clock.
+
+        Those that gather come first, in the order of their starts, then the whole ones in the order of the line, and
+        then the closed ones by name.
+        """
+        ids = [*self._gathering, *self.whole.keys()]
+        listed = set(ids)
+        ids += sorted(group_id for group_id in self._groups if group_id not in listed)
+        groups = [(group_id, self._groups[group_id]) for group_id in ids]
+        return [(group_id, group.phase, group.since) for group_id, group in groups]
+
+    def resume(self, phases: Iterable[tuple[str, Phase, float]], episodes: Iterable[tuple[Episode, bool]]) -> None:
+        """Fills an empty book.
+
+        Args:
+            phases: As `phases` answers them.
+            episodes: Those of groups, the ended ones in the order of their ends, and whether each waits.
+
+        Raises:
+            CorruptionError: There cannot be such groups of these episodes.
+        """
+        for group_id, phase, since in phases:
+            if group_id in self._groups:
+                raise errors.CorruptionError(f"group {checks.shown(group_id)} is there twice")
+            group = self._groups[group_id] = _Group(phase, since)
+            if phase == "GATHERING":
+                self._gathering[group_id] = group
+        for episode, waits in episodes:
+            group_id = str(episode.group_id)
+            if group_id not in self._groups:
+                raise errors.CorruptionError(f"group {checks.shown(group_id)} of a stored episode is missing")
+            group = self._groups[group_id]
+            group.stored += 1
+            group.running += episode.status == "IN_PROGRESS"
+            if waits:
+                group.ended.append(episode)
+        for group_id, group in self._groups.items():
+            if group.phase == "WHOLE" and group.ended:
+                self.whole.append(group_id, group.ended, oldest_version(group.ended))
+        self.check()
+
+    def check(self) -> None:
+        """Raises CorruptionError if a group is what none can be."""
+        self.whole.check()
+        for group_id, group in self._groups.items():
+            waiting = len(group.ended)
+            is_sound = (
+                group.stored >= group.running + waiting
+                and group.stored > 0
+                and (group_id in self._gathering) == (group.phase == "GATHERING")
+                and (group_id in self.whole) == (group.phase == "WHOLE")
+            )
+            if group.phase == "GATHERING":
+                is_sound = is_sound and waiting < self._rule.size
+            elif group.phase == "WHOLE":
+                is_sound = is_sound and self._rule.least_size <= waiting <= self._rule.size
+            else:
+                is_sound = is_sound and not waiting
+            if not is_sound:
+                raise errors.CorruptionError(
+                    f"group {checks.shown(group_id)} cannot be {group.phase} with {group.stored} episodes, of which "
+                    f"{group.running} run and {waiting} wait"
+                )
+        if [group.since for group in self._gathering.values()] != sorted(
+            group.since for group in self._gathering.values()
+        ):
+            raise errors.CorruptionError("groups that gather must be in the order of their starts")
+
+
+def oldest_version(episodes: Iterable[Episode]) -> int | None:
+    """Answers the oldest version of the policy in some episodes; None if none says one."""
+    versions = map(training_bias.oldest_version, episodes)
+    return min((version for version in versions if version is not None), default=None)

@@ -1,0 +1,155 @@
+"""What a checkpoint keeps of hand-outs: how each episode stands, and one plain-1 value with all the rest.
+
+    episode_turn    |u1 [E]      0 neither handed out nor dropped, 1 handed out, 2 dropped
+    group_age       <f8 [G]      seconds since the first episode of each group started
+    hand_outs       |u1 [...]    a dict: admitted, versions, has_line, drops, groups, produced, trained
+
+That is no JSON because a group may have any name, and a sum of versions may be larger than 64 bits.
+"""
+
+import dataclasses
+import math
+import time
+from typing import Any, TypeAlias, get_args
+
+import numpy as np
+
+from relive import checks
+from relive import codecs
+from relive import errors
+from relive import states
+from relive.learner import drops as drops_lib
+from relive.learner import exact_sum
+from relive.learner import groups as groups_lib
+from relive.learner import hand_outs as hand_outs_lib
+from relive.learner import training_bias
+from relive.learner import waiting_line
+
+HandOuts: TypeAlias = hand_outs_lib.HandOuts
+Phases: TypeAlias = list[tuple[str, groups_lib.Phase, float]]
+
+_COUNTS = tuple(field.name for field in dataclasses.fields(training_bias.Tally) if field.name != "returns")
+_PHASES = get_args(groups_lib.Phase)
+_MOST_SUM = checks.LARGEST**2
+"""No sum of versions is larger."""
+
+
+def taken(hand_outs: HandOuts) -> states.State:
+    """Answers the arrays that a checkpoint keeps."""
+    phases = [] if hand_outs.book is None else hand_outs.book.phases()
+    now = time.monotonic()
+    return {
+        "episode_turn": np.array(hand_outs.turns(), np.uint8),
+        "group_age": np.array([now - since for _, _, since in phases], np.float64),
+        "hand_outs": _described(hand_outs, hand_outs.produced, hand_outs.trained, phases),
+    }
+
+
+def taken_without_episodes(hand_outs: HandOuts) -> states.State:
+    """Answers what `taken` would if all that is stored had been evicted just now."""
+    produced, trained = hand_outs.sums()
+    return {
+        "episode_turn": np.zeros(0, np.uint8),
+        "group_age": np.zeros(0, np.float64),
+        "hand_outs": _described(hand_outs, produced, trained, []),
+    }
+
+
+def put(given: states.Given, hand_outs: HandOuts, *, is_same_rule: bool) -> None:
+    """Makes new hand-outs, whose store is filled, what they were.
+
+    Args:
+        given: The state; one that is older than hand-outs are has nothing of them.
+        hand_outs: New ones.
+        is_same_rule: Whether admission and groups are what they were. If not, what is known of them is not taken.
+
+    Raises:
+        CheckpointError: They cannot have been so.
+    """
+    turns = [hand_outs_lib.NOT_YET] * len(list(hand_outs.store))
+    rest: states.Given | None = None
+    if given.has_array("hand_outs") or given.has_array("episode_turn"):
+        turns = given.array("episode_turn", np.uint8, (len(turns),)).tolist()
+        if max(turns, default=0) > hand_outs_lib.DROPPED:
+            raise errors.CheckpointError(f"array episode_turn must hold numbers up to {hand_outs_lib.DROPPED}")
+        content = given.array("hand_outs", np.uint8, (None,)).tobytes()
+        try:
+            rest = states.Given(codecs.PlainCodec().decode(content), {}, "hand_outs/")
+        except errors.CheckpointError as error:
+            raise errors.CheckpointError(f"array hand_outs cannot be decoded: {error}") from error
+        _put_sums(rest, hand_outs)
+    try:
+        if rest is None or not is_same_rule:
+            hand_outs.rebuild(turns)
+        else:
+            hand_outs.resume(turns, _phases(given, rest))
+            versions = None if rest.value("versions") is None else rest.integer("versions")
+            hand_outs.desk.begin(versions, rest.integer("admitted"))
+    except errors.CorruptionError as error:
+        raise errors.CheckpointError(f"arrays episode_turn and hand_outs cannot be: {error}") from error
+
+
+def _described(
+    hand_outs: HandOuts, produced: training_bias.Tally, trained: training_bias.Tally, phases: Phases
+) -> states.Array:
+    """Answers what is in one value."""
+    counts = hand_outs.drops.view()
+    content = {
+        "admitted": hand_outs.desk.admitted,
+        "versions": hand_outs.desk.versions,
+        "has_line": hand_outs.line is not None,
+        "drops": [[reason, source, count] for reason in counts for source, count in counts[reason].items()],
+        "groups": [[group_id, phase] for group_id, phase, _ in phases],
+        "produced": _sums(produced),
+        "trained": _sums(trained),
+    }
+    return np.frombuffer(codecs.PlainCodec().encode(content), np.uint8).copy()
+
+
+def _sums(tally: training_bias.Tally) -> dict[str, Any]:
+    return {**{name: getattr(tally, name) for name in _COUNTS}, "returns": list(tally.returns.terms)}
+
+
+def _put_sums(rest: states.Given, hand_outs: HandOuts) -> None:
+    """Takes over what was counted, and whether there is a line."""
+    hand_outs.produced, hand_outs.trained = _tally(rest.part("produced")), _tally(rest.part("trained"))
+    if any(getattr(hand_outs.trained, name) > getattr(hand_outs.produced, name) for name in _COUNTS):
+        raise errors.CheckpointError("hand_outs/trained must be a part of hand_outs/produced")
+    for row in _rows(rest, "drops", 3):
+        reason, source, count = row
+        is_drop = reason in drops_lib.REASONS and type(source) is str and type(count) is int
+        if not is_drop or not 1 <= count <= states.MOST:
+            raise rest.refused("drops", "a list of a reason, a source and a count each", row)
+        hand_outs.drops.count(reason, source, count)
+    if rest.boolean("has_line"):
+        hand_outs.line = waiting_line.WaitingLine()
+
+
+def _tally(given: states.Given) -> training_bias.Tally:
+    counts = {name: given.integer(name, 0, _MOST_SUM) for name in _COUNTS}
+    terms = given.value("returns")
+    if type(terms) is not list or not all(type(term) is float for term in terms):
+        raise given.refused("returns", "a list of floats", terms)
+    if len(terms) > 1 and not all(map(math.isfinite, terms)):
+        raise given.refused("returns", "finite, or one number", terms)
+    return training_bias.Tally(**counts, returns=exact_sum.ExactSum(terms))
+
+
+def _phases(given: states.Given, rest: states.Given) -> Phases:
+    rows = _rows(rest, "groups", 2)
+    ages = given.array("group_age", np.float64, (len(rows),))
+    if not (np.isfinite(ages) & (ages >= 0)).all():
+        raise errors.CheckpointError("array group_age must hold finite numbers of at least 0")
+    for row in rows:
+        if type(row[0]) is not str or row[1] not in _PHASES:
+            raise rest.refused("groups", "a list of an id and a phase each", row)
+    now = time.monotonic()
+    return [(group_id, phase, now - age) for (group_id, phase), age in zip(rows, ages.tolist(), strict=True)]
+
+
+def _rows(rest: states.Given, name: str, length: int) -> list[list[Any]]:
+    """Answers a list of lists of that length."""
+    rows = rest.value(name)
+    if type(rows) is not list or not all(type(row) is list and len(row) == length for row in rows):
+        raise rest.refused(name, f"a list of lists of {length}", rows)
+    return rows

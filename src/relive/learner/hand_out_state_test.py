@@ -1,0 +1,409 @@
+"""What was handed out, dropped, admitted and gathered comes back, from checkpoints old and new, and from journals."""
+
+import copy
+import math
+import pathlib
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relive
+from relive import codecs
+from relive import errors
+from relive import persistence
+from relive import states
+from relive.learner import admission as admission_lib
+from relive.learner import groups as groups_lib
+from relive.learner import handing_out_test
+
+Buffer = relive.EpisodeReplayBuffer[Any, Any]
+live = handing_out_test.live
+ids = handing_out_test.ids
+RULES: dict[str, Any] = {
+    "admission": admission_lib.Admission(1, 8),
+    "groups": groups_lib.Groups(2, timeout=100.0, min_size=1),
+}
+
+
+def worked(seed: int = 0, **rules: Any) -> Buffer:
+    """A buffer in the middle of its life."""
+    buffer = Buffer(max_episodes=12, seed=0, **(rules or RULES))
+    work(buffer, random.Random(seed), 150)
+    return buffer
+
+
+def work(buffer: Buffer, rng: random.Random, count: int) -> list[Any]:
+    """Does anything that comes to mind, and answers what was handed out."""
+    answers: list[Any] = []
+    for number in range(count):
+        action = rng.randrange(6)
+        try:
+            if action < 3:
+                group_id = rng.choice([None, "g\ud800", f"{rng.randrange(5)}"])
+                with buffer.admit_nowait() as ticket:
+                    episode_id = buffer.start_episode_nowait(
+                        rng.choice(["a", "b\udfff"]),
+                        group_id=group_id,
+                        policy_version=rng.choice([None, buffer.policy_version]),
+                        ticket=ticket,
+                    )
+                if rng.random() < 0.9:
+                    for t in range(rng.randrange(3)):
+                        buffer.append_observation_action_reward_nowait(episode_id, t, t, 0.1 * number)
+                    buffer.end_episode_nowait(episode_id, 0, rng.choice(["COMPLETED", "TRUNCATED", "ABORTED"]))
+            elif action == 3:
+                answers.append([each.agent_id for each in buffer.next_episodes_nowait(1)])
+            elif action == 4 and buffer._hand_outs.groups is not None:
+                lag = None if buffer.policy_version is None else 1
+                answers += [[each.agent_id for each in group] for group in buffer.next_groups_nowait(1, max_lag=lag)]
+            else:
+                buffer.set_policy_version((buffer.policy_version or 0) + 1)
+        except (relive.NotReadyError, relive.ArgumentError) as error:
+            answers.append(type(error))
+    buffer.check()
+    return answers
+
+
+def content(buffer: Buffer) -> Any:
+    """All that is kept of hand-outs, but for times."""
+    arrays = buffer.state_dict()["arrays"]
+    return arrays["episode_turn"].tolist(), codecs.PlainCodec().decode(arrays["hand_outs"].tobytes())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_was_saved_goes_on_as_it_would_have(seed: int, tmp_path: pathlib.Path) -> None:
+    buffer = worked(seed)
+    buffer.save(tmp_path / "saved")
+    for other in (Buffer.load(tmp_path / "saved"), worked(seed + 1)):
+        other.load_state_dict(buffer.state_dict())
+        assert content(other) == content(buffer)
+        assert other.get_drops() == buffer.get_drops()
+        assert other.get_training_bias() == buffer.get_training_bias()
+    assert work(other, random.Random(9), 100) == work(buffer, random.Random(9), 100)
+    for name in ("drops", "produced", "trained", "admitted", "versions", "groups"):
+        assert content(other)[1][name] == content(buffer)[1][name]
+
+
+def test_unused_tickets_do_not_come_back_and_open_episodes_keep_their_places() -> None:
+    buffer = Buffer(admission=admission_lib.Admission(0, 3))
+    buffer.set_policy_version(5)
+    ticket = buffer.admit_nowait(2)
+    episode_id = buffer.start_episode_nowait("a", ticket=ticket)
+    keep = buffer.admit_nowait()
+    buffer.load_state_dict(buffer.state_dict())
+    with pytest.raises(relive.ArgumentError, match="^ticket must be of this buffer, and not from before it was loaded"):
+        buffer.start_episode_nowait("a", ticket=ticket)
+    keep.release()
+    with pytest.raises(relive.NotReadyError, match="with 1 episodes admitted"):
+        buffer.admit_nowait(3)
+    buffer.admit_nowait(2)
+    buffer.abort_episode_nowait(episode_id)
+    buffer.admit_nowait(3)
+
+
+def test_a_group_keeps_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    buffer = Buffer(groups=groups_lib.Groups(2, timeout=10.0))
+    live(buffer, group_id="g")
+    now = 106.0
+    state = buffer.state_dict()
+    assert state["arrays"]["group_age"].tolist() == [6.0]
+    now = 1.0
+    other = Buffer(groups=groups_lib.Groups(2, timeout=10.0))
+    other.load_state_dict(state)
+    now = 4.5
+    assert other.get_drops() == {}
+    now = 5.0
+    assert other.get_drops() == {"straggler": {"a": 1}}
+
+
+# Older ones, and other rules.
+
+
+def older(state: states.State) -> states.State:
+    """As it was before there were hand-outs."""
+    for name in ("episode_turn", "group_age", "hand_outs"):
+        del state["arrays"][name]
+    for name in ("admission", "groups"):
+        del state["settings"][name]
+    return state
+
+
+def test_an_older_checkpoint_has_handed_out_nothing() -> None:
+    buffer = Buffer()
+    lived = [live(buffer), live(buffer, status="ABORTED"), live(buffer)]
+    buffer.next_episodes_nowait(1)
+    state = older(buffer.state_dict())
+    other = Buffer._made(state, {}, codec=codecs.PlainCodec())
+    buffer.load_state_dict(state)
+    for each in (buffer, other):
+        assert (each.get_drops(), each.get_training_bias().trained.episodes) == ({}, 0)
+        assert ids(each.next_episodes_nowait(2)) == [lived[0], lived[2]]
+
+
+def test_an_older_checkpoint_can_be_given_rules() -> None:
+    buffer = Buffer(seed=0)
+    for number in range(5):
+        live(buffer, group_id="g" if number % 2 else None)
+    running = buffer.start_episode_nowait("a", group_id="h")
+    state = older(buffer.state_dict())
+    other = Buffer._made(state, copy.deepcopy(RULES), codec=codecs.PlainCodec())
+    with pytest.raises(relive.NotReadyError, match="with 6 episodes admitted"):
+        other.admit_nowait(11)
+    with pytest.raises(errors.CheckpointError, match="settings/admission must be .*, as it is here, got None$"):
+        Buffer(**RULES).load_state_dict(state)
+    other.set_policy_version(40)
+    with pytest.raises(relive.NotReadyError, match="with 6 episodes admitted"):
+        other.admit_nowait(11)
+    other.admit_nowait(10)
+    assert len(other.next_groups_nowait(1)[0]) == 2
+    other.append_observation_action_reward_nowait(running, 0, 0, 0.0)
+    other.end_episode_nowait(running, 0)
+    live(other, group_id="h", ticket=other.admit_nowait())
+    assert other.next_groups_nowait(1)[0][0].episode_id == running
+    other.check()
+
+
+def test_other_rules_take_what_is_known_of_episodes_alone(tmp_path: pathlib.Path) -> None:
+    buffer = Buffer(groups=groups_lib.Groups(2), admission=admission_lib.Admission(5, 5))
+    handed = [live(buffer, group_id="handed", ticket=buffer.admit_nowait()) for _ in range(2)]
+    assert len(buffer.next_groups_nowait(1)[0]) == 2
+    for group_id in ("large", "large", "small"):
+        live(buffer, group_id=group_id, ticket=buffer.admit_nowait())
+    live(buffer, group_id="small", status="ABORTED", ticket=buffer.admit_nowait())
+    buffer.save(tmp_path / "saved")
+    rules: dict[str, Any] = {"groups": groups_lib.Groups(1), "admission": admission_lib.Admission(0, 1)}
+    other: Buffer = Buffer.load(tmp_path / "saved", **rules)
+    other.check()
+    assert len(other._hand_outs._handed) == len(handed) == 2
+    assert [group[0].group_id for group in other.next_groups_nowait(2)] == ["large", "small"]
+    assert other.get_drops() == {"aborted": {"a": 1}, "straggler": {"a": 1}}
+    with pytest.raises(relive.NotReadyError, match="with 1 episodes admitted"):
+        other.admit_nowait()
+    with pytest.raises(relive.ArgumentError, match="was handed out or given up$"):
+        other._hand_outs.check_start("handed", other._hand_outs.desk.admit(1))
+
+
+# Journals.
+
+
+def test_a_journal_brings_back_the_episodes_and_neither_hangs_nor_bursts(tmp_path: pathlib.Path) -> None:
+    buffer = Buffer(max_episodes=6, **RULES)
+    with relive.Journal(tmp_path / "log", fsync="never") as log:
+        buffer.attach(log)
+        buffer.set_policy_version(50)
+        lived = [live(buffer, ticket=buffer.admit_nowait()) for _ in range(8)]
+        buffer.next_episodes_nowait(1)
+        for group_id in ("g", "g", "h"):
+            live(buffer, group_id=group_id, ticket=buffer.admit_nowait())
+    other: Any = relive.recover(tmp_path / "log")
+    other.check()
+    # Six are stored; whether they were handed out nobody knows any more.
+    assert [len(group) for group in other.next_groups_nowait(1)] == [2]
+    assert ids(other.next_episodes_nowait(3)) == lived[-3:]
+    assert other.get_training_bias().produced == buffer.get_training_bias().produced
+    assert other.get_drops() == {}
+    with pytest.raises(relive.NotReadyError, match="with 6 episodes admitted"):
+        other.admit_nowait(11)
+    # Three were handed out twice, it seems: one of "h" waits, and none is open.
+    other.set_policy_version(51)
+    with pytest.raises(relive.NotReadyError, match="with 1 episodes admitted"):
+        other.admit_nowait(16)
+    other.admit_nowait(15)
+
+
+def test_a_checkpoint_and_what_came_after_it(tmp_path: pathlib.Path) -> None:
+    buffer: Any = Buffer(groups=groups_lib.Groups(2))
+    with relive.Journal(tmp_path / "log", fsync="never") as log:
+        buffer.attach(log)
+        live(buffer)
+        live(buffer)
+        live(buffer, group_id="g")
+        buffer.next_episodes_nowait(1)
+        buffer.save(tmp_path / "saved")
+    same: Any = relive.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
+    assert content(same) == content(buffer)
+    with relive.Journal(tmp_path / "log", fsync="never") as log:
+        same.attach(log)
+        live(same, group_id="g")
+        live(same, status="ABORTED")
+        last = live(same)
+    other: Any = relive.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
+    other.check()
+    assert other.get_training_bias() == same.get_training_bias()
+    assert ids(other.next_episodes_nowait(2))[1] == last
+    assert [len(group) for group in other.next_groups_nowait(1)] == [2]
+    live(other)
+    assert len(other.next_episodes_nowait(1)) == 1
+
+
+def test_a_later_segment_begins_with_all_sums(tmp_path: pathlib.Path) -> None:
+    buffer = Buffer(max_episodes=2, groups=groups_lib.Groups(1))
+    with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=1000) as log:
+        buffer.attach(log)
+        for number in range(100):
+            live(buffer, group_id=f"{number}")
+            buffer.next_groups_nowait(1)
+    other: Any = relive.recover(tmp_path / "log")
+    known = other.get_training_bias()
+    # One may have been open when the oldest segment began: the end of its story is all there is.
+    assert known.produced.episodes in (99, 100)
+    assert 80 < known.trained.episodes < known.produced.episodes
+
+
+# Forged ones.
+
+
+def forged(change: Any) -> states.State:
+    """The state of a buffer with something of everything, changed."""
+    buffer = Buffer(**RULES)
+    buffer.set_policy_version(1)
+    with pytest.raises(relive.NotReadyError):
+        buffer.next_episodes_nowait(1)
+    for group_id in ("g", "g", "h", None, None):
+        live(buffer, group_id=group_id, ticket=buffer.admit_nowait())
+    live(buffer, ticket=buffer.admit_nowait(), status="ABORTED")
+    buffer.next_episodes_nowait(1)
+    buffer.start_episode_nowait("a", ticket=buffer.admit_nowait())
+    state = buffer.state_dict()
+    rest = codecs.PlainCodec().decode(state["arrays"]["hand_outs"].tobytes())
+    change(state["arrays"], rest)
+    if "hand_outs" in state["arrays"] and len(state["arrays"]["hand_outs"]) > 5:
+        state["arrays"]["hand_outs"] = np.frombuffer(codecs.PlainCodec().encode(rest), np.uint8)
+    return state
+
+
+def setting(path: str, value: Any) -> Any:
+    """A change of what is at a path."""
+
+    def change(arrays: Any, rest: Any) -> None:
+        *parts, last = path.split("/")
+        for part in parts:
+            rest = rest[part]
+        rest[last] = value
+
+    return change
+
+
+def turn(place: int, value: int) -> Any:
+    def change(arrays: Any, rest: Any) -> None:
+        arrays["episode_turn"][place] = value
+
+    return change
+
+
+def array(name: str, value: Any) -> Any:
+    def change(arrays: Any, rest: Any) -> None:
+        arrays[name] = value
+
+    return change
+
+
+def without(name: str) -> Any:
+    def change(arrays: Any, rest: Any) -> None:
+        del arrays[name]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (without("hand_outs"), "array hand_outs is missing"),
+        (without("episode_turn"), "array episode_turn is missing"),
+        (without("group_age"), "array group_age is missing"),
+        (array("hand_outs", np.zeros(3, np.uint8)), "^array hand_outs cannot be decoded: "),
+        (array("group_age", np.array([-1.0, 0.0])), "^array group_age must hold finite numbers of at least 0$"),
+        (array("group_age", np.array([np.nan, 0.0])), "^array group_age must hold finite numbers of at least 0$"),
+        (array("group_age", np.zeros(3)), "^array group_age must be of dtype float64 and shape"),
+        (turn(0, 3), "^array episode_turn must hold numbers up to 2$"),
+        (turn(0, 1), "^arrays episode_turn and hand_outs cannot be: episode .* was handed out before its group$"),
+        (turn(3, 2), None),
+        (turn(4, 1), None),
+        (turn(5, 0), "^arrays episode_turn and hand_outs cannot be: episode .* is ABORTED with 1 transitions: it can "),
+        (
+            turn(6, 1),
+            "^arrays episode_turn and hand_outs cannot be: .* is IN_PROGRESS with 0 transitions: it can neither",
+        ),
+        (turn(6, 2), "^arrays .* cannot be: what was handed out and what was dropped cannot both have been so$"),
+        (
+            setting("has_line", False),
+            "^arrays .* cannot be: what was handed out and what was dropped cannot both have ",
+        ),
+        (setting("has_line", 1), "^hand_outs/has_line must be true or false, got 1$"),
+        (setting("admitted", -1), "^hand_outs/admitted must be an integer in"),
+        (setting("versions", -1), "^hand_outs/versions must be an integer in"),
+        (setting("versions", None), None),
+        (setting("groups", [["g", "WHOLE"]]), "^array group_age must be of dtype float64 and shape"),
+        (setting("groups", [["g", "WHOLE"], ["h", "WHOLE"]]), None),
+        (
+            setting("groups", [["g", "WHOLE"], [3, "WHOLE"]]),
+            "^hand_outs/groups must be a list of an id and a phase each",
+        ),
+        (
+            setting("groups", [["g", "WHOLE"], ["h", "OPEN"]]),
+            "^hand_outs/groups must be a list of an id and a phase each",
+        ),
+        (
+            setting("groups", [["g", "WHOLE"], ["h", ["WHOLE"]]]),
+            "^hand_outs/groups must be a list of an id and a phase",
+        ),
+        (setting("groups", [["g"], ["h"]]), "^hand_outs/groups must be a list of lists of 2, got"),
+        (setting("groups", 3), "^hand_outs/groups must be a list of lists of 2, got 3$"),
+        (
+            setting("drops", [["late", "a", 1]]),
+            "^hand_outs/drops must be a list of a reason, a source and a count each",
+        ),
+        (
+            setting("drops", [[["late"], "a", 1]]),
+            "^hand_outs/drops must be a list of a reason, a source and a count each",
+        ),
+        (setting("drops", [["stale", 3, 1]]), "^hand_outs/drops must be a list of a reason, a source and a count each"),
+        (
+            setting("drops", [["stale", "a", 0]]),
+            "^hand_outs/drops must be a list of a reason, a source and a count each",
+        ),
+        (setting("drops", [["stale", "a", True]]), "^hand_outs/drops must be a list of a reason, a source and a count"),
+        (
+            setting("drops", [["stale", "a", 2**62]]),
+            "^hand_outs/drops must be a list of a reason, a source and a count",
+        ),
+        (setting("produced/episodes", -1), "^hand_outs/produced/episodes must be an integer in"),
+        (setting("produced/returns", 3.0), "^hand_outs/produced/returns must be a list of floats, got 3.0$"),
+        (setting("produced/returns", [3]), r"^hand_outs/produced/returns must be a list of floats, got \[3\]$"),
+        (setting("produced/returns", [1.0, math.inf]), "^hand_outs/produced/returns must be finite, or one number"),
+        (setting("produced/returns", [math.inf]), None),
+        (setting("trained/episodes", 1), "^hand_outs/trained must be a part of hand_outs/produced$"),
+        (setting("produced/versions", 2**100), None),
+        (setting("produced", 3), "^hand_outs/produced must be a mapping, got 3$"),
+    ],
+)
+def test_a_forged_state_is_refused_or_works(change: Any, message: str | None) -> None:
+    state = forged(change)
+    buffer = worked()
+    buffer = Buffer(**RULES)
+    live(buffer, ticket=buffer.admit_nowait())
+    before = content(buffer)
+    if message is None:
+        buffer.load_state_dict(state)
+        work(buffer, random.Random(0), 100)
+    else:
+        with pytest.raises(errors.CheckpointError, match=message):
+            buffer.load_state_dict(state)
+        with pytest.raises(errors.CheckpointError, match=message):
+            Buffer._made(state, {}, codec=codecs.PlainCodec())
+        assert content(buffer) == before
+        buffer.check()
+
+
+def test_a_setting_that_was_always_there_must_be_there() -> None:
+    state = Buffer().state_dict()
+    del state["settings"]["max_episodes"]
+    with pytest.raises(errors.CheckpointError, match="^settings/max_episodes is missing$"):
+        Buffer._made(state, {}, codec=codecs.PlainCodec())
+    with pytest.raises(errors.CheckpointError, match="^settings/max_episodes is missing$"):
+        Buffer().load_state_dict(state)
+    assert isinstance(Buffer(), persistence.Journaled)

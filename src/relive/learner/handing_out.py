@@ -1,0 +1,260 @@
+"""The calls of an episode buffer for asynchronous learners: when an episode may start, and what the learner gets next.
+
+    actor                                             learner
+    ticket = await buffer.admit()                     await buffer.next_episodes(count)
+    await buffer.start_episode(..., ticket=ticket)    buffer.set_policy_version(version)
+
+Deciding and waiting are apart, as in the buffer: an awaited call waits for its turn, then takes, and awaits nothing in
+between.
+"""
+
+from collections.abc import Iterable, Mapping
+import functools
+from typing import TYPE_CHECKING, Generic, TypeVar
+import weakref
+
+from relive import checks
+from relive import copies
+from relive import episode as episode_lib
+from relive import episode_store
+from relive import errors
+from relive import gate
+from relive import later
+from relive import states
+from relive.learner import admission as admission_lib
+from relive.learner import groups as groups_lib
+from relive.learner import hand_out_queues
+from relive.learner import hand_outs
+from relive.learner import training_bias
+
+if TYPE_CHECKING:
+    from relive import settings
+else:
+    settings = later.module("relive.settings")
+
+Obs = TypeVar("Obs")
+Act = TypeVar("Act")
+
+
+class HandingOut(Generic[Obs, Act]):
+    """What an episode buffer can do beside being drawn from."""
+
+    _store: episode_store.EpisodeStore[Obs, Act]
+    _gate: gate.Gate
+    _hand_outs: hand_outs.HandOuts
+    _queues: hand_out_queues.HandOutQueues
+
+    async def admit(self, count: int = 1) -> admission_lib.Ticket:
+        """Answers a ticket to start `count` episodes; waits, first come, first served, while the Admission says so.
+
+        Without an Admission there is always one. It lets the other tasks run first, also where it need not wait.
+
+        Args:
+            count: How many episodes, such as all of a group: they are admitted together, or not at all.
+
+        Raises:
+            ArgumentError: `count` is not an integer of at least 1, or more than there are ever places for.
+            ClosedError: The buffer is closed, or was closed while waiting.
+        """
+        self._gate.bind_to_loop()
+        self._gate.refuse_if_closed()
+        count = self._hand_outs.desk.checked_count(count)
+        await self._queues.until(self._queues.starts, lambda: self._can_admit(count))
+        return self._hand_outs.desk.admit(count)
+
+    def admit_nowait(self, count: int = 1) -> admission_lib.Ticket:
+        """Does what `admit` does, and raises what it raises, as a plain call.
+
+        Raises:
+            NotReadyError: The Admission holds starts back.
+        """
+        self._gate.refuse_if_closed()
+        count = self._hand_outs.desk.checked_count(count)
+        if not self._can_admit(count):
+            raise self._hand_outs.desk.held_back("admit_nowait")
+        return self._hand_outs.desk.admit(count)
+
+    async def next_episodes(self, count: int, *, max_lag: int | None = None) -> list[episode_lib.Episode[Obs, Act]]:
+        """Answers copies of the `count` episodes that ended first, of those not handed out yet; waits for the last one.
+
+        Each is handed out once; it stays stored, and can be drawn, until it is evicted. ABORTED episodes are passed
+        over, and those without a transition; in a buffer with `groups`, also those with a group_id. The first call
+        begins with what is stored then. It lets the other tasks run first, also where it need not wait.
+
+        Args:
+            count: How many: just so many, or it waits. A call that is cancelled has taken none.
+            max_lag: By how much the learner's version may be ahead of the oldest one in an episode. Those before the
+                ones that are handed out which are older, or say no version, are dropped as "stale". None for any.
+
+        Raises:
+            ArgumentError: An argument breaks its rule, `count` is more than can be stored, or max_lag is given before
+                `set_policy_version` was called.
+            ClosedError: The buffer is closed, or was closed while waiting.
+        """
+        self._gate.bind_to_loop()
+        self._gate.refuse_if_closed()
+        count, max_lag = self._checked_next(count, max_lag, 1)
+        self._hand_outs.begin_line()
+        await self._queues.until(self._queues.episodes, lambda: self._num_episodes(max_lag) >= count)
+        return self._next_episodes(count, max_lag)
+
+    def next_episodes_nowait(self, count: int, *, max_lag: int | None = None) -> list[episode_lib.Episode[Obs, Act]]:
+        """Does what `next_episodes` does, as a plain call; also of a closed buffer.
+
+        Raises:
+            NotReadyError: Fewer have ended.
+        """
+        count, max_lag = self._checked_next(count, max_lag, 1)
+        self._hand_outs.begin_line()
+        found = self._num_episodes(max_lag)
+        if found < count:
+            raise errors.NotReadyError(
+                f"next_episodes_nowait found {found} of {count} episodes: end more of them, or await next_episodes"
+            )
+        return self._next_episodes(count, max_lag)
+
+    async def next_groups(self, count: int, *, max_lag: int | None = None) -> list[list[episode_lib.Episode[Obs, Act]]]:
+        """Answers copies of the `count` groups that became whole first, of those not handed out yet; waits for them.
+
+        A group is a list of its episodes, the first to end first: `size` of them, or fewer where its time was up. Each
+        is handed out once. It lets the other tasks run first, also where it need not wait.
+
+        Args:
+            count: How many: just so many, or it waits. A call that is cancelled has taken none.
+            max_lag: As in `next_episodes`, of the oldest episode of a group: a group is dropped as a whole.
+
+        Raises:
+            ArgumentError: The buffer was made without `groups`, or as in `next_episodes`.
+            ClosedError: The buffer is closed, or was closed while waiting.
+        """
+        self._gate.bind_to_loop()
+        self._gate.refuse_if_closed()
+        count, max_lag = self._checked_next(count, max_lag, self._groups("next_groups").least_size)
+        await self._queues.until(self._queues.groups, lambda: self._num_groups(max_lag) >= count)
+        return self._next_groups(count, max_lag)
+
+    def next_groups_nowait(
+        self, count: int, *, max_lag: int | None = None
+    ) -> list[list[episode_lib.Episode[Obs, Act]]]:
+        """Does what `next_groups` does, as a plain call; also of a closed buffer.
+
+        Raises:
+            NotReadyError: Fewer are whole.
+        """
+        count, max_lag = self._checked_next(count, max_lag, self._groups("next_groups_nowait").least_size)
+        found = self._num_groups(max_lag)
+        if found < count:
+            raise errors.NotReadyError(
+                f"next_groups_nowait found {found} of {count} whole groups: end more episodes, or await next_groups"
+            )
+        return self._next_groups(count, max_lag)
+
+    def get_drops(self) -> Mapping[str, Mapping[str, int]]:
+        """Answers how many episodes the learner was not given: reason -> agent_id -> episodes; for reading only.
+
+        The reasons are "aborted", "cleared", "empty", "evicted", "stale" and "straggler". The first thousand agents are
+        named, the others count as "(others)". A buffer that is only drawn from drops nothing.
+        """
+        self._hand_outs.pass_time()
+        return self._hand_outs.drops.view()
+
+    def get_training_bias(self) -> training_bias.TrainingBias:
+        """Answers what the episodes are like that have ended, and those of them that the learner was trained on.
+
+        Trained on is what a sample came from and what was handed out. O(steps that are stored).
+        """
+        produced, trained = self._hand_outs.sums()
+        return training_bias.TrainingBias(produced=produced.totals(), trained=trained.totals())
+
+    def _begin_handing_out(self, admission: admission_lib.Admission | None, groups: groups_lib.Groups | None) -> None:
+        """Makes what hands out; the store, the gate and the rest are there already."""
+        self._queues = hand_out_queues.HandOutQueues(
+            self._gate, functools.partial(HandingOut._due, weakref.proxy(self))
+        )
+        self._follow(self._new_hand_outs(self._store, admission, groups))
+
+    def _new_hand_outs(
+        self,
+        store: episode_store.EpisodeStore[Obs, Act],
+        admission: admission_lib.Admission | None,
+        groups: groups_lib.Groups | None,
+    ) -> hand_outs.HandOuts:
+        """Answers hand-outs of a store, which nobody has told of anything."""
+        return hand_outs.HandOuts(store, admission, groups, self._queues.wake_starts, self._queues.wake_starts_soon)
+
+    def _follow(self, hand_outs_: hand_outs.HandOuts) -> None:
+        """Has these hear from now on of what is evicted; the store does not keep them, so nothing goes in a circle."""
+        self._hand_outs, hand_outs_.store = hand_outs_, self._store
+        self._store.left = functools.partial(hand_outs.HandOuts.left, weakref.proxy(hand_outs_))
+
+    def _has_rules_of(self, given: states.Given) -> bool:
+        """Answers whether admission and groups are those of a state."""
+        saved, own = given.part("settings"), self._hand_outs
+        return all(
+            settings.are_same(settings.encoded(mine), settings.saved(saved, name))
+            for name, mine in (("admission", own.admission), ("groups", own.groups))
+        )
+
+    def _due(self) -> float | None:
+        """Answers when the next group falls due, by the monotonic clock."""
+        book = self._hand_outs.book
+        return None if book is None else book.due
+
+    def _groups(self, call: str) -> groups_lib.Groups:
+        groups = self._hand_outs.groups
+        if groups is None:
+            raise errors.ArgumentError(f"{call} needs a buffer with groups: EpisodeReplayBuffer(groups=Groups(size))")
+        return groups
+
+    def _checked_next(self, count: object, max_lag: object, episodes_each: int) -> tuple[int, int | None]:
+        """Answers the arguments of a call for the next ones, checked."""
+        count = checks.integer_of_at_least_one("count", count)
+        most = self._store.max_episodes
+        if most is not None and count * episodes_each > most:
+            raise errors.ArgumentError(
+                f"count must be at most {most // episodes_each} with {most} episodes, got {count}"
+            )
+        if max_lag is None:
+            return count, None
+        max_lag = checks.integer_of_at_least_zero("max_lag", max_lag)
+        if self._store.policy_version is None:
+            raise errors.ArgumentError("max_lag asks for the learner's policy version: call set_policy_version first")
+        return count, max_lag
+
+    def _can_admit(self, count: int) -> bool:
+        self._hand_outs.pass_time()
+        return self._hand_outs.desk.can_admit(count)
+
+    def _least_version(self, max_lag: int | None) -> int | None:
+        """Answers the oldest version that is fresh enough; None if all are."""
+        version = self._store.policy_version
+        return None if max_lag is None or version is None else version - max_lag
+
+    def _num_episodes(self, max_lag: int | None) -> int:
+        return self._hand_outs.begin_line().num_fresh(self._least_version(max_lag))
+
+    def _num_groups(self, max_lag: int | None) -> int:
+        self._hand_outs.pass_time()
+        book = self._hand_outs.book
+        assert book is not None
+        return book.whole.num_fresh(self._least_version(max_lag))
+
+    def _next_episodes(self, count: int, max_lag: int | None) -> list[episode_lib.Episode[Obs, Act]]:
+        line = self._hand_outs.begin_line()
+        fresh, stale = line.find(count, self._least_version(max_lag))
+        answer = _copied(line[key] for key in fresh)
+        self._hand_outs.hand_out(fresh, stale)
+        return answer
+
+    def _next_groups(self, count: int, max_lag: int | None) -> list[list[episode_lib.Episode[Obs, Act]]]:
+        book = self._hand_outs.book
+        assert book is not None
+        fresh, stale = book.whole.find(count, self._least_version(max_lag))
+        answer = [_copied(book.whole[group_id]) for group_id in fresh]
+        self._hand_outs.hand_out_groups(fresh, stale)
+        return answer
+
+
+def _copied(episodes: Iterable[episode_lib.Episode[Obs, Act]]) -> list[episode_lib.Episode[Obs, Act]]:
+    """Answers copies that share nothing with the store that a caller could change."""
+    return [copies.copied(episode) for episode in episodes]

@@ -1,0 +1,372 @@
+"""Waiting for tickets, episodes and groups: in order, cancelled at any await, woken by time, and closed."""
+
+import asyncio
+import gc
+import random
+from typing import Any
+
+import pytest
+
+import relive
+from relive.learner import admission as admission_lib
+from relive.learner import groups as groups_lib
+from relive.learner import handing_out_test
+
+Buffer = relive.EpisodeReplayBuffer[Any, Any]
+live = handing_out_test.live
+ids = handing_out_test.ids
+
+
+async def settle(rounds: int = 10) -> None:
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+
+
+def has_timer(buffer: Buffer) -> bool:
+    return buffer._queues._timer is not None
+
+
+def idle(buffer: Buffer) -> bool:
+    """Whether nobody waits, and no timer is set."""
+    queues = buffer._queues
+    return not (queues.starts.waiting or queues.episodes.waiting or queues.groups.waiting or queues._timer)
+
+
+async def test_tickets_are_given_first_come_first_served() -> None:
+    buffer = Buffer(admission=admission_lib.Admission(0, 2))
+    buffer.set_policy_version(0)
+    first = await buffer.admit(2)
+    served = []
+
+    async def actor(name: str, count: int) -> None:
+        ticket = await buffer.admit(count)
+        served.append(name)
+        await asyncio.sleep(0)
+        ticket.release()
+
+    tasks = [asyncio.create_task(actor(name, count)) for name, count in (("large", 2), ("small", 1), ("small too", 1))]
+    await settle()
+    assert served == []
+    live(buffer, ticket=first)
+    await settle()
+    assert served == []
+    first.release()
+    await settle()
+    assert served == []  # One place is free, but the one that came first wants two.
+    buffer.set_policy_version(1)
+    await asyncio.gather(*tasks)
+    assert served == ["large", "small", "small too"]
+    assert idle(buffer)
+
+
+@pytest.mark.parametrize("way", ["version", "abort", "release", "lost", "clear", "load"])
+async def test_whoever_waits_for_a_ticket_hears_of_each_place(way: str) -> None:
+    buffer = Buffer(admission=admission_lib.Admission(0, 1))
+    buffer.set_policy_version(0)
+    empty = buffer.state_dict()
+    ticket: Any = await buffer.admit()
+    episode_id = ""
+    if way in ("abort", "clear"):
+        episode_id = buffer.start_episode_nowait("a", ticket=ticket)
+    waiter = asyncio.create_task(buffer.admit())
+    await settle()
+    assert not waiter.done()
+    if way == "version":
+        buffer.set_policy_version(1)
+    elif way == "abort":
+        buffer.abort_episode_nowait(episode_id)
+    elif way == "release":
+        ticket.release()
+    elif way == "lost":
+        del ticket
+    elif way == "clear":
+        buffer.clear()
+    else:
+        buffer.load_state_dict(empty)
+    assert (await asyncio.wait_for(waiter, 5)).left == 1
+    assert idle(buffer)
+
+
+@pytest.mark.parametrize("waits_first", [False, True])
+async def test_a_straggler_gives_its_place_to_whoever_waits(waits_first: bool) -> None:
+    buffer = Buffer(admission=admission_lib.Admission(0, 2), groups=groups_lib.Groups(2, timeout=0.01))
+    ticket = await buffer.admit(2)
+    waiter = asyncio.create_task(buffer.admit())
+    await settle(10 if waits_first else 0)
+    live(buffer, group_id="g", ticket=ticket)
+    buffer.start_episode_nowait("a", group_id="g", ticket=ticket)
+    new = await asyncio.wait_for(waiter, 5)
+    assert new.left == 1
+    assert buffer.get_drops() == {"straggler": {"a": 1}}
+    assert idle(buffer)
+
+
+async def test_a_learner_wakes_when_a_group_falls_due_though_nobody_writes() -> None:
+    buffer = Buffer(groups=groups_lib.Groups(2, timeout=0.02, min_size=1))
+    learner = asyncio.create_task(buffer.next_groups(2))
+    await settle()
+    assert not has_timer(buffer)
+    first = live(buffer, group_id="g")
+    await settle()
+    assert has_timer(buffer)
+    await asyncio.sleep(0.005)
+    second = live(buffer, group_id="h")
+    groups = await asyncio.wait_for(learner, 5)
+    assert [ids(group) for group in groups] == [[first], [second]]
+    assert idle(buffer)
+
+
+async def test_a_timer_stops_when_nobody_waits_for_it() -> None:
+    buffer = Buffer(groups=groups_lib.Groups(2, timeout=1000.0))
+    live(buffer, group_id="g")
+    learners = [asyncio.create_task(buffer.next_groups(1)) for _ in range(2)]
+    await settle()
+    live(buffer)
+    assert len(await buffer.next_episodes(1)) == 1  # Who leaves another queue leaves the timer.
+    for learner in learners:
+        assert has_timer(buffer)
+        learner.cancel()
+        await settle()
+    assert idle(buffer)
+
+
+async def test_the_next_episodes_are_waited_for() -> None:
+    buffer = Buffer()
+    learners = [asyncio.create_task(buffer.next_episodes(2)) for _ in range(2)]
+    lived = []
+    for _ in range(4):
+        await settle()
+        assert not all(learner.done() for learner in learners)
+        lived.append(live(buffer))
+    assert [ids(await learner) for learner in learners] == [lived[:2], lived[2:]]
+    assert idle(buffer)
+
+
+async def test_the_next_groups_are_waited_for() -> None:
+    buffer = Buffer(groups=groups_lib.Groups(2))
+    learners = [asyncio.create_task(buffer.next_groups(1)) for _ in range(2)]
+    for group_id in "gghh":
+        await settle()
+        live(buffer, group_id=group_id)
+    assert [(await learner)[0][0].group_id for learner in learners] == ["g", "h"]
+    assert idle(buffer)
+
+
+async def test_a_small_request_does_not_overtake_a_large_one() -> None:
+    buffer = Buffer()
+    large = asyncio.create_task(buffer.next_episodes(3))
+    await settle()
+    small = asyncio.create_task(buffer.next_episodes(1))
+    for _ in range(4):
+        live(buffer)
+        await settle()
+        assert small.done() <= large.done()
+    await asyncio.gather(large, small)
+
+
+async def test_a_cancelled_wait_takes_nothing() -> None:
+    buffer = Buffer(groups=groups_lib.Groups(1))
+    buffer.set_policy_version(1)
+    calls = [buffer.next_episodes(2, max_lag=0), buffer.next_groups(2, max_lag=0)]
+    tasks = [asyncio.create_task(call) for call in calls]
+    await settle()
+    old, lived = live(buffer, policy_version=0), live(buffer, policy_version=1)
+    grouped = live(buffer, group_id="g", policy_version=1)
+    await settle()
+    for task in tasks:
+        task.cancel()
+    await settle()
+    assert (buffer.get_drops(), idle(buffer)) == ({}, True)
+    assert ids(await buffer.next_episodes(2)) == [old, lived]
+    assert [ids(group) for group in await buffer.next_groups(1)] == [[grouped]]
+
+
+@pytest.mark.parametrize("rounds", range(6))
+@pytest.mark.parametrize("call", ["admit", "next_episodes", "next_groups"])
+async def test_a_call_cancelled_at_any_await_has_happened_or_left_no_trace(call: str, rounds: int) -> None:
+    buffer = Buffer(admission=admission_lib.Admission(0, 1), groups=groups_lib.Groups(1))
+    with buffer.admit_nowait() as ticket:
+        task: asyncio.Task[Any] = asyncio.create_task(getattr(buffer, call)(1))
+        await settle(rounds)
+        if call == "admit":
+            ticket.release()
+        else:
+            live(buffer, ticket=ticket, group_id="g" if call == "next_groups" else None)
+        await settle(rounds // 2)
+        task.cancel()
+        await asyncio.wait([task])
+    left = 0 if task.cancelled() else 1
+    del task
+    gc.collect()
+    await settle()
+    if call == "admit":
+        assert buffer.admit_nowait().left == 1
+    else:
+        again = buffer.next_episodes_nowait if call == "next_episodes" else buffer.next_groups_nowait
+        if left:
+            with pytest.raises(relive.NotReadyError):
+                again(1)
+        else:
+            assert len(again(1)) == 1
+    assert idle(buffer)
+    buffer.check()
+
+
+async def test_close_frees_all_who_wait() -> None:
+    buffer = Buffer(admission=admission_lib.Admission(0, 1), groups=groups_lib.Groups(1, timeout=1000.0))
+    ticket = await buffer.admit()
+    buffer.start_episode_nowait("a", group_id="g", ticket=ticket)
+    waiting = (buffer.admit, buffer.next_episodes, buffer.next_groups)
+    calls: list[asyncio.Task[Any]] = [asyncio.create_task(call(1)) for call in waiting for _ in range(3)]
+    await settle()
+    buffer.close()
+    results = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 5)
+    assert [type(result) for result in results] == [relive.ClosedError] * 9
+    for call in waiting:
+        with pytest.raises(relive.ClosedError):
+            await call(1)
+    assert idle(buffer)
+
+
+async def test_a_call_for_what_cannot_be_is_refused_before_it_waits() -> None:
+    buffer = Buffer(admission=admission_lib.Admission(0, 1), max_episodes=2)
+    for call in (buffer.admit(2), buffer.next_episodes(3), buffer.next_groups(1), buffer.next_episodes(1, max_lag=1)):
+        with pytest.raises(relive.ArgumentError):
+            await asyncio.wait_for(call, 5)
+
+
+async def test_a_block_takes_a_ticket() -> None:
+    buffer = Buffer(admission=admission_lib.Admission(0, 1))
+    async with buffer.episode("a", ticket=await buffer.admit()) as writer:
+        await writer.append(0, 0, 1.0)
+        with pytest.raises(relive.NotReadyError):
+            buffer.admit_nowait()
+    # It was left before its end, so it is ABORTED.
+    assert buffer.admit_nowait().left == 1
+
+
+def test_a_ticket_that_is_lost_after_the_event_loop_harms_nobody() -> None:
+    buffer = Buffer(admission=admission_lib.Admission(0, 1))
+    tickets = [buffer.admit_nowait()]
+
+    async def wait() -> None:
+        asyncio.get_running_loop().create_task(buffer.admit()).set_name("left behind")
+        await settle()
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(wait())
+    task = next(iter(asyncio.all_tasks(loop)))
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    loop.close()
+    tickets.clear()
+    assert buffer.admit_nowait().left == 1
+    live(buffer, ticket=buffer.admit_nowait())
+    buffer.close()
+
+
+async def test_nobody_starves_however_tickets_are_asked_for() -> None:
+    buffer = Buffer(admission=admission_lib.Admission(1, 4), groups=groups_lib.Groups(4))
+    buffer.set_policy_version(0)
+    served: dict[int, int] = {}
+
+    async def actor(name: int) -> None:
+        for prompt in range(5):
+            with await buffer.admit(4) as ticket:
+                for _ in range(4):
+                    async with buffer.episode(f"{name}", group_id=f"{name}/{prompt}", ticket=ticket) as writer:
+                        await writer.append(0, 0, 1.0)
+                        await writer.end(0)
+            served[name] = served.get(name, 0) + 1
+            assert max(served.values()) - min(served.values()) <= 2 or len(served) < 6
+
+    async def learner() -> None:
+        for version in range(1, 31):
+            (group,) = await buffer.next_groups(1)
+            assert len(group) == 4
+            buffer.set_policy_version(version)
+
+    await asyncio.wait_for(asyncio.gather(learner(), *(actor(name) for name in range(6))), 30)
+    assert served == dict.fromkeys(range(6), 5)
+    assert buffer.get_drops() == {}
+
+
+async def storm(seed: int, actors: int) -> None:
+    """Actors that are cancelled at any await, and a learner that goes on as long as there is something."""
+    rng = random.Random(seed)
+    rule = admission_lib.Admission(2, 8)
+    buffer = Buffer(max_episodes=200, admission=rule, groups=groups_lib.Groups(2, timeout=0.05, min_size=1), seed=0)
+    buffer.set_policy_version(0)
+    handed: list[str] = []
+
+    async def actor(name: int) -> None:
+        for turn in range(rng.randrange(1, 4)):
+            group_id = f"{name}/{turn}" if name % 2 else None
+            with await buffer.admit(2) as ticket:
+                for _ in range(2):
+                    version = buffer.policy_version
+                    async with buffer.episode(
+                        f"{name}", group_id=group_id, policy_version=version, ticket=ticket
+                    ) as writer:
+                        for t in range(rng.randrange(4)):
+                            await writer.append(t, t, 1.0)
+                            await asyncio.sleep(0)
+                        if rng.random() < 0.9:
+                            await writer.end(0)
+
+    async def learner() -> None:
+        version = 0
+        while True:
+            episodes = [each for group in await buffer.next_groups(2, max_lag=4) for each in group]
+            handed.extend(ids(episodes))
+            version += 1
+            buffer.set_policy_version(version)
+
+    async def other_learner() -> None:
+        while True:
+            handed.extend(ids(await buffer.next_episodes(3)))
+            await asyncio.sleep(0)
+
+    learners = [asyncio.create_task(learner()), asyncio.create_task(other_learner())]
+    tasks = [asyncio.create_task(actor(name)) for name in range(actors)]
+    for _ in range(actors // 2):
+        await asyncio.sleep(0)
+        rng.choice(tasks).cancel()
+        if rng.random() < 0.05:
+            buffer.check()
+    for _ in range(5000):
+        await asyncio.sleep(0)
+        if all(task.done() for task in tasks):
+            break
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    for task in learners:
+        task.cancel()
+    await asyncio.wait(learners)
+    failed = [task.exception() for task in tasks if not task.cancelled() and task.exception()]
+    assert {type(error) for error in failed} <= {relive.ArgumentError}, failed  # A group may have been given up.
+    assert len(handed) == len(set(handed)) > 0
+    tasks.clear()
+    failed.clear()
+    gc.collect()
+    await settle()
+    assert idle(buffer)
+    assert buffer.get_stats().in_progress == 0
+    desk = buffer._hand_outs.desk
+    desk.can_admit(1)
+    assert desk._reserved == 0
+    buffer.check()
+    buffer.clear()
+    produced = buffer.get_training_bias().produced.episodes
+    dropped = sum(sum(sources.values()) for sources in buffer.get_drops().values())
+    assert len(handed) + dropped == produced
+    assert desk.admitted == len(handed)
+
+
+async def test_a_thousand_actors_with_random_cancellation() -> None:
+    await storm(0, 1000)
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+async def test_small_storms(seed: int) -> None:
+    await storm(seed, 60)

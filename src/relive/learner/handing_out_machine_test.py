@@ -1,0 +1,493 @@
+"""Hand-outs against a naive twin, which looks through lists of everything that ever was, in any order of calls."""
+
+import collections
+import dataclasses
+import math
+import time
+import types
+from typing import Any
+
+import hypothesis
+from hypothesis import stateful
+from hypothesis import strategies as st
+
+import relive
+from relive.learner import admission as admission_lib
+from relive.learner import groups as groups_lib
+from relive.learner import hand_out_state
+from relive.learner import hand_outs
+
+STARTS = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b"]),
+        st.sampled_from([None, None, "g", "h", "i"]),
+        st.none() | st.integers(0, 6),
+        st.integers(0, 9),
+    ),
+    min_size=1,
+    max_size=3,
+)
+ENDS = st.lists(
+    st.tuples(st.integers(0, 9), st.integers(0, 2), st.sampled_from("CCCTA")),
+    min_size=1,
+    max_size=3,
+)
+
+
+@dataclasses.dataclass(eq=False)
+class Record:
+    """One episode."""
+
+    episode_id: str
+    agent: str
+    group: str | None
+    version: int | None
+    steps: int = 0
+    rewards: int = 0
+    status: str = "IN_PROGRESS"
+    ended: int = -1
+    is_stored: bool = True
+    turn: str = ""
+    was_drawn: bool = False
+
+    @property
+    def why_not(self) -> str | None:
+        if self.status == "ABORTED":
+            return "aborted"
+        return None if self.steps else "empty"
+
+
+@dataclasses.dataclass(eq=False)
+class Group:
+    """One group, until no episode of it is stored."""
+
+    name: str
+    since: float
+    started: int
+    phase: str = "gathering"
+    became_whole: int = -1
+
+
+class Naive:
+    """The rules, one after the other, each as a loop over all there is."""
+
+    def __init__(self, rule: groups_lib.Groups | None, admission: admission_lib.Admission | None) -> None:
+        self.rule, self.admission = rule, admission
+        self.records: list[Record] = []
+        self.groups: list[Group] = []
+        self.drops: collections.Counter[tuple[str, str]] = collections.Counter()
+        self.ticks = 0
+        self.now = 0.0
+        self.has_line = False
+        self.admitted = self.reserved = 0
+        self.version: int | None = None
+        self.first_version: int | None = None
+
+    def tick(self) -> int:
+        self.ticks += 1
+        return self.ticks
+
+    def is_grouped(self, record: Record) -> bool:
+        return self.rule is not None and record.group is not None
+
+    def group_of(self, name: str) -> Group | None:
+        return next((group for group in self.groups if group.name == name), None)
+
+    def waiting(self, name: str | None = None) -> list[Record]:
+        """Those that wait in a group, or in the line, in the order of their ends."""
+        found = [r for r in self.records if r.turn == "waits" and (r.group if self.is_grouped(r) else None) == name]
+        return sorted(found, key=lambda record: record.ended)
+
+    def running(self, name: str) -> int:
+        return sum(r.status == "IN_PROGRESS" and r.is_stored and r.group == name for r in self.records)
+
+    def drop(self, record: Record, reason: str) -> None:
+        record.turn = "dropped"
+        self.drops[reason, record.agent] += 1
+        self.give_back(1)
+
+    def give_back(self, count: int) -> None:
+        self.admitted = max(self.admitted - count, 0)
+
+    def pass_time(self) -> None:
+        if self.rule is None or self.rule.timeout is None:
+            return
+        for group in sorted(self.groups, key=lambda each: each.started):
+            if group.phase == "gathering" and group.since + self.rule.timeout <= self.now:
+                ended = self.waiting(group.name)
+                least = self.rule.size if self.rule.min_size is None else self.rule.min_size
+                if len(ended) >= least:
+                    group.phase, group.became_whole = "whole", self.tick()
+                else:
+                    group.phase = "closed"
+                    for record in ended:
+                        self.drop(record, "straggler")
+
+    def most_admitted(self) -> float:
+        if self.admission is None:
+            return math.inf
+        versions = 0 if self.first_version is None else self.version - self.first_version  # type: ignore[operator]
+        return (versions + self.admission.max_lag + 1) * self.admission.episodes_per_version
+
+    def can_admit(self, count: int) -> bool:
+        return self.admitted + self.reserved + count <= self.most_admitted()
+
+    def can_start(self, name: str | None) -> bool:
+        group = None if self.rule is None or name is None else self.group_of(name)
+        if group is None:
+            return True
+        assert self.rule is not None
+        assert name is not None
+        return group.phase == "gathering" and self.running(name) + len(self.waiting(name)) < self.rule.size
+
+    def evicted(self, records: list[Record]) -> None:
+        for record in sorted(records, key=lambda each: each.ended):
+            if self.is_grouped(record):
+                self.pass_time()
+            if record.turn == "waits":
+                together = [record]
+                if self.is_grouped(record):
+                    group = self.group_of(str(record.group))
+                    assert group is not None
+                    group.phase = "evicted"
+                    together = self.waiting(group.name)
+                for each in together:
+                    self.drop(each, "evicted")
+            record.is_stored = False
+            self.forget_groups()
+
+    def forget_groups(self) -> None:
+        stored = {record.group for record in self.records if record.is_stored}
+        self.groups = [group for group in self.groups if group.name in stored]
+
+    def started(self, record: Record) -> None:
+        self.records.append(record)
+        if self.is_grouped(record) and self.group_of(str(record.group)) is None:
+            self.groups.append(Group(str(record.group), self.now, self.tick()))
+
+    def ended(self, record: Record) -> None:
+        record.ended = self.tick()
+        reason = record.why_not
+        if self.is_grouped(record):
+            self.pass_time()
+            group = self.group_of(str(record.group))
+            assert group is not None
+            assert self.rule is not None
+            if reason is None and group.phase != "gathering":
+                reason = "evicted" if group.phase == "evicted" else "straggler"
+            if reason is None:
+                record.turn = "waits"
+                if len(self.waiting(group.name)) == self.rule.size:
+                    group.phase, group.became_whole = "whole", self.tick()
+        elif not self.has_line:
+            self.give_back(reason is not None)
+            return
+        elif reason is None:
+            record.turn = "waits"
+        if reason is not None:
+            self.drop(record, reason)
+
+    def cleared(self) -> None:
+        for record in self.records:
+            if record.is_stored:
+                if record.turn == "waits":
+                    self.drop(record, "cleared")
+                elif record.status == "IN_PROGRESS":
+                    self.give_back(1)
+                record.is_stored = False
+        self.forget_groups()
+
+    def begin_line(self) -> None:
+        if not self.has_line:
+            self.has_line = True
+            for record in sorted(self.records, key=lambda each: each.ended):
+                if record.is_stored and record.ended > 0 and not self.is_grouped(record):
+                    record.turn = "waits" if record.why_not is None else "dropped"
+                    if record.why_not is not None:
+                        self.drops[record.why_not, record.agent] += 1
+
+    def is_fresh(self, records: list[Record], max_lag: int | None) -> bool:
+        versions = [record.version for record in records if record.version is not None]
+        if max_lag is None:
+            return True
+        assert self.version is not None
+        return bool(versions) and self.version - min(versions) <= max_lag
+
+    def take(self, units: list[list[Record]], count: int, max_lag: int | None) -> list[list[Record]] | None:
+        """The first fresh units; the others before the last of them are dropped."""
+        fresh = [unit for unit in units if self.is_fresh(unit, max_lag)]
+        if len(fresh) < count:
+            return None
+        for unit in units[: units.index(fresh[count - 1]) + 1]:
+            group = self.group_of(str(unit[0].group)) if self.is_grouped(unit[0]) else None
+            if group is not None:
+                group.phase = "closed"
+            for record in unit:
+                if self.is_fresh(unit, max_lag):
+                    record.turn = "handed"
+                else:
+                    self.drop(record, "stale")
+        return fresh[:count]
+
+    def whole_groups(self) -> list[list[Record]]:
+        whole = sorted((group for group in self.groups if group.phase == "whole"), key=lambda each: each.became_whole)
+        return [self.waiting(group.name) for group in whole]
+
+    def said(self, version: int) -> None:
+        if self.first_version is None:
+            self.first_version = version
+            self.version = version
+            ended = [r for r in self.records if r.is_stored and r.ended > 0 and r.why_not is None]
+            untrained = sum(r.turn == "waits" or (not r.turn and not r.was_drawn) for r in ended)
+            running = sum(r.status == "IN_PROGRESS" and r.is_stored for r in self.records)
+            self.admitted = int(min(running + untrained, self.most_admitted()))
+        self.version = version
+
+    def totals(self, *, trained: bool) -> dict[str, Any]:
+        records = [r for r in self.records if r.ended > 0]
+        if trained:
+            records = [r for r in records if r.turn == "handed" or r.was_drawn]
+        count = len(records)
+        versions = [record.version for record in records if record.version is not None]
+
+        def mean(total: float, of: int) -> float | None:
+            return total / of if of else None
+
+        return {
+            "episodes": count,
+            "transitions": sum(record.steps for record in records),
+            "mean_length": mean(sum(record.steps for record in records), count),
+            "mean_return": mean(math.fsum(math.fsum([0.1] * record.rewards) for record in records), count),
+            "completed_share": mean(sum(record.status == "COMPLETED" for record in records), count),
+            "truncated_share": mean(sum(record.status == "TRUNCATED" for record in records), count),
+            "aborted_share": mean(sum(record.status == "ABORTED" for record in records), count),
+            "mean_policy_version": mean(sum(versions), len(versions)),
+        }
+
+
+class HandingOutMachine(stateful.RuleBasedStateMachine):
+    """One buffer and its twin."""
+
+    @stateful.initialize(
+        size=st.sampled_from([1, 2, 3, 3]),
+        timeout=st.sampled_from([None, 2.5, 5.0]),
+        min_size=st.sampled_from([None, 1, 2]),
+        admission=st.none() | st.builds(admission_lib.Admission, st.integers(0, 2), st.integers(1, 4)),
+        max_episodes=st.none() | st.integers(3, 8),
+        has_groups=st.booleans(),
+    )
+    def begin(
+        self,
+        size: int,
+        timeout: float | None,
+        min_size: int | None,
+        admission: admission_lib.Admission | None,
+        max_episodes: int | None,
+        has_groups: bool,
+    ) -> None:
+        least = None if timeout is None or min_size is None else min(min_size, size)
+        rule = groups_lib.Groups(size, timeout, least) if has_groups else None
+        self.naive = Naive(rule, admission)
+        clock = types.SimpleNamespace(monotonic=lambda: self.naive.now)
+        self.use_clock(clock)
+        self.buffer = relive.EpisodeReplayBuffer[int, int](
+            max_episodes=max_episodes, admission=admission, groups=rule, seed=0
+        )
+        self.max_episodes = max_episodes
+        self.tickets: list[admission_lib.Ticket] = []
+        self.records: dict[str, Record] = {}
+
+    def teardown(self) -> None:
+        self.use_clock(time)
+
+    def use_clock(self, clock: Any) -> None:
+        for module in (hand_outs, hand_out_state):
+            vars(module)["time"] = clock
+
+    def settle(self) -> None:
+        """Tells the twin what is not stored any more."""
+        stored = {episode.episode_id for episode in self.buffer._store}
+        gone = [r for r in self.naive.records if r.is_stored and r.episode_id not in stored]
+        self.naive.evicted([record for record in gone if record.ended > 0])
+
+    def open(self) -> list[Record]:
+        return [r for r in self.naive.records if r.is_stored and r.status == "IN_PROGRESS"]
+
+    @stateful.rule(count=st.integers(1, 3))
+    def admit(self, count: int) -> None:
+        naive = self.naive
+        naive.pass_time()
+        if naive.admission is not None and count > (naive.admission.max_lag + 1) * naive.admission.episodes_per_version:
+            return
+        try:
+            self.tickets.append(self.buffer.admit_nowait(count))
+        except relive.NotReadyError:
+            assert not naive.can_admit(count)
+        else:
+            assert naive.can_admit(count)
+            naive.reserved += count
+
+    @stateful.precondition(lambda self: self.tickets)
+    @stateful.rule(number=st.integers(0, 9), lost=st.booleans())
+    def give_up_ticket(self, number: int, lost: bool) -> None:
+        ticket = self.tickets.pop(number % len(self.tickets))
+        self.naive.reserved -= ticket.left
+        if lost:
+            del ticket
+        else:
+            ticket.release()
+
+    @stateful.rule(starts=STARTS)
+    def start(self, starts: list[tuple[str, str | None, int | None, int]]) -> None:
+        for each in starts:
+            self.start_one(*each)
+
+    def start_one(self, agent: str, group: str | None, version: int | None, number: int) -> None:
+        naive = self.naive
+        ticket = self.tickets[number % len(self.tickets)] if self.tickets else None
+        if group is not None and (ticket is not None or naive.admission is None):
+            naive.pass_time()
+        can_start = naive.can_start(group) and not (ticket is None and naive.admission is not None)
+        try:
+            episode_id = self.buffer.start_episode_nowait(agent, group_id=group, policy_version=version, ticket=ticket)
+        except relive.ArgumentError:
+            assert not can_start
+            return
+        assert can_start
+        self.settle()
+        naive.admitted += 1
+        if ticket is not None:
+            naive.reserved -= 1
+            if not ticket.left:
+                self.tickets.remove(ticket)
+        record = Record(episode_id, agent, group, version)
+        self.records[episode_id] = record
+        naive.started(record)
+
+    @stateful.rule(ends=ENDS)
+    def end(self, ends: list[tuple[int, int, str]]) -> None:
+        for each in ends:
+            self.end_one(*each)
+
+    @stateful.rule(starts=STARTS, ends=ENDS)
+    def start_and_end(
+        self, starts: list[tuple[str, str | None, int | None, int]], ends: list[tuple[int, int, str]]
+    ) -> None:
+        if self.naive.admission is not None:
+            self.admit(1)
+        self.start(starts)
+        self.end(ends)
+
+    def end_one(self, number: int, steps: int, status: str) -> None:
+        running = self.open()
+        if not running:
+            return
+        record = running[number % len(running)]
+        for t in range(steps):
+            self.buffer.append_observation_action_reward_nowait(record.episode_id, t, t, 0.1)
+            self.settle()
+        record.steps = record.rewards = steps
+        if status == "A":
+            record.steps = max(steps - 1, 0)
+            assert self.buffer.abort_episode_nowait(record.episode_id)
+            record.status = "ABORTED"
+        else:
+            final: Any = {"C": "COMPLETED", "T": "TRUNCATED"}[status]
+            self.buffer.end_episode_nowait(record.episode_id, steps, final)
+            record.status = final
+        self.settle()
+        self.naive.ended(record)
+
+    @stateful.rule(count=st.integers(1, 3), max_lag=st.none() | st.integers(0, 3))
+    def next_episodes(self, count: int, max_lag: int | None) -> None:
+        naive = self.naive
+        max_lag = None if naive.version is None else max_lag
+        naive.begin_line()
+        units = [[record] for record in naive.waiting(None)]
+        expected = naive.take(units, count, max_lag)
+        try:
+            found = self.buffer.next_episodes_nowait(count, max_lag=max_lag)
+        except relive.NotReadyError:
+            assert expected is None
+        else:
+            assert expected is not None
+            assert [episode.episode_id for episode in found] == [unit[0].episode_id for unit in expected]
+
+    @stateful.rule(count=st.integers(1, 2), max_lag=st.none() | st.integers(0, 3))
+    def next_groups(self, count: int, max_lag: int | None) -> None:
+        naive = self.naive
+        if naive.rule is None or (self.max_episodes is not None and count * naive.rule.least_size > self.max_episodes):
+            return
+        max_lag = None if naive.version is None else max_lag
+        naive.pass_time()
+        expected = naive.take(naive.whole_groups(), count, max_lag)
+        try:
+            found = self.buffer.next_groups_nowait(count, max_lag=max_lag)
+        except relive.NotReadyError:
+            assert expected is None
+        else:
+            assert expected is not None
+            ids = [[episode.episode_id for episode in group] for group in found]
+            assert ids == [[record.episode_id for record in unit] for unit in expected]
+
+    @stateful.rule()
+    def sample(self) -> None:
+        if len(self.buffer):
+            for sample in self.buffer.sample_n_step_nowait(2, 1, 0.9):
+                self.records[sample.episode_id].was_drawn = True
+
+    @stateful.rule(more=st.integers(0, 3))
+    def set_policy_version(self, more: int) -> None:
+        version = (self.naive.version or 0) + more
+        self.buffer.set_policy_version(version)
+        self.naive.said(version)
+
+    @stateful.rule(seconds=st.sampled_from([1.0, 2.5, 5.0]))
+    def wait(self, seconds: float) -> None:
+        self.naive.now += seconds
+
+    @stateful.rule(into_itself=st.booleans())
+    def save_and_load(self, into_itself: bool) -> None:
+        state = self.buffer.state_dict()
+        if into_itself:
+            self.buffer.load_state_dict(state)
+        else:
+            self.buffer = type(self.buffer)._made(state, {}, codec=relive.PlainCodec())
+        assert {**self.buffer.state_dict(), "arrays": None} == {**state, "arrays": None}
+        for ticket in self.tickets:
+            ticket.release()
+        self.tickets.clear()
+        self.naive.reserved = 0
+
+    @stateful.rule(really=st.sampled_from([False, False, False, True]))
+    def clear(self, really: bool) -> None:
+        if really:
+            self.naive.cleared()
+            self.buffer.clear()
+
+    @stateful.invariant()
+    def all_is_alike(self) -> None:
+        if not hasattr(self, "naive"):
+            return
+        self.buffer.check()
+        naive, own = self.naive, self.buffer._hand_outs
+        assert own.desk.admitted == naive.admitted
+        assert [episode.episode_id for episode in own.line or ()] == [r.episode_id for r in naive.waiting(None)]
+        names = {record.group for record in naive.records if record.is_stored and naive.is_grouped(record)}
+        assert (0 if own.book is None else len(own.book)) == len(names)
+        if own.book is not None:
+            assert list(own.book.whole.keys()) == [unit[0].group for unit in naive.whole_groups()]
+
+    @stateful.rule()
+    def look(self) -> None:
+        naive = self.naive
+        naive.pass_time()
+        found = {(reason, agent): n for reason, by in self.buffer.get_drops().items() for agent, n in by.items()}
+        assert found == dict(naive.drops)
+        bias = self.buffer.get_training_bias()
+        assert dataclasses.asdict(bias.produced) == naive.totals(trained=False)
+        assert dataclasses.asdict(bias.trained) == naive.totals(trained=True)
+
+
+TestHandingOut = HandingOutMachine.TestCase
+TestHandingOut.settings = hypothesis.settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,0 +1,111 @@
+import fractions
+import math
+
+import hypothesis
+from hypothesis import strategies as st
+import pytest
+
+from relive import episode as episode_lib
+from relive.learner import training_bias
+
+EPISODES = st.lists(
+    st.tuples(
+        st.lists(st.integers(-100, 100).map(float) | st.floats(-1e6, 1e6), max_size=5),
+        st.sampled_from(episode_lib.FINAL_STATUSES),
+        st.none() | st.integers(0, 10**18),
+    ),
+    max_size=20,
+)
+
+
+def episode_of(
+    rewards: list[float], status: episode_lib.EpisodeStatus = "COMPLETED", version: int | None = None
+) -> episode_lib.Episode[int, int]:
+    observations = len(rewards) + (status != "ABORTED")
+    return episode_lib.Episode(
+        episode_id="e",
+        agent_id="a",
+        observations=[0] * observations,
+        actions=[0] * len(rewards),
+        rewards=rewards,
+        status=status,
+        policy_version=version,
+    )
+
+
+@hypothesis.given(EPISODES)
+def test_sums_are_exact(described: list[tuple[list[float], episode_lib.FinalStatus, int | None]]) -> None:
+    tally = training_bias.Tally()
+    episodes = [episode_of(*each) for each in described]
+    for episode in episodes:
+        tally.add(episode)
+    totals = tally.totals()
+    count = len(episodes)
+    versions = [episode.policy_version for episode in episodes if episode.policy_version is not None]
+    returns = math.fsum(math.fsum(episode.rewards) for episode in episodes)
+    assert (totals.episodes, totals.transitions) == (count, sum(map(len, episodes)))
+    if count:
+        assert totals.mean_length == totals.transitions / count
+        assert totals.mean_return == returns / count
+        for status in episode_lib.FINAL_STATUSES:
+            share = getattr(totals, f"{status.lower()}_share")
+            assert share == sum(episode.status == status for episode in episodes) / count
+    if versions:
+        assert totals.mean_policy_version == float(fractions.Fraction(sum(versions), len(versions)))
+
+
+def test_a_mean_of_nothing_is_none() -> None:
+    totals = training_bias.Tally().totals()
+    assert totals == training_bias.EpisodeTotals(
+        episodes=0,
+        transitions=0,
+        mean_length=None,
+        mean_return=None,
+        completed_share=None,
+        truncated_share=None,
+        aborted_share=None,
+        mean_policy_version=None,
+    )
+    assert training_bias.TrainingBias(produced=totals, trained=totals).difference == {}
+
+
+def test_the_difference_is_of_the_means_that_are_known() -> None:
+    produced, trained = training_bias.Tally(), training_bias.Tally()
+    for tally in (produced, trained):
+        tally.add(episode_of([1.0, 2.0], "TRUNCATED"))
+    produced.add(episode_of([0.0] * 6, "COMPLETED", 3))
+    bias = training_bias.TrainingBias(produced=produced.totals(), trained=trained.totals())
+    assert bias.difference == {
+        "mean_length": -2.0,
+        "mean_return": 1.5,
+        "completed_share": -0.5,
+        "truncated_share": 0.5,
+        "aborted_share": 0.0,
+    }
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    tally = training_bias.Tally()
+    tally.add(episode_of([1.0]))
+    twin = tally.copy()
+    twin.add(episode_of([0.1, 0.2]))
+    assert (tally.episodes, tally.returns.value) == (1, 1.0)
+    assert (twin.episodes, twin.returns.value) == (2, math.fsum([1.0, math.fsum([0.1, 0.2])]))
+
+
+@pytest.mark.parametrize(
+    ("start", "changes", "version"), [(None, [], None), (3, [(1, 5)], 3), (None, [(1, 5), (2, 7)], 5), (0, [], 0)]
+)
+def test_the_oldest_version_is_the_first_that_was_said(
+    start: int | None, changes: list[tuple[int, int]], version: int | None
+) -> None:
+    episode = episode_of([0.0] * 3, version=start)
+    episode.version_changes = changes
+    assert training_bias.oldest_version(episode) == version
+
+
+def test_a_return_that_no_float_holds_is_infinite() -> None:
+    tally = training_bias.Tally()
+    tally.add(episode_of([1e308] * 3))
+    tally.add(episode_of([1.0]))
+    assert tally.totals().mean_return == math.inf

@@ -1,0 +1,262 @@
+"""How many transitions each version of the policy has made, and draws among those of some versions.
+
+    version    finished, oldest first    open          steps a0 a1 a2 are of version 6
+    6          a 3  b 1                  d 2           b0 is too, b1 and b2 are of version 7
+    7          b 2                       d 3  e 1      d is going on with version 7
+
+The versions in an episode never go down, so of each version it has one run of steps. Episodes are evicted in the order
+in which they finished, so what goes is the left of each deque. Appending costs O(1), evicting O(1) a run; a version of
+which nothing is stored is forgotten. A draw costs O(versions it may take + size log episodes).
+
+Steps whose version nobody has said are not in here.
+"""
+
+import bisect
+import collections
+from collections.abc import Iterable, Iterator, Sequence
+import dataclasses
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import checks
+from relive import counted_deque
+from relive import episode as episode_lib
+from relive import errors
+from relive import growing_counts
+
+Obs = TypeVar("Obs")
+Act = TypeVar("Act")
+
+LAST = 256
+"""Of so many of the last draws the lags are known."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lags:
+    """Which lags may be drawn, and how likely. The lag is by how much the learner's version is ahead of a step's.
+
+    Attributes:
+        max_lag: The largest one; None for any.
+        decay: A transition is drawn in proportion to decay ** lag, in (0, 1]; an actor ahead of the learner has lag 0.
+    """
+
+    max_lag: int | None
+    decay: float
+
+    def __str__(self) -> str:
+        """Answers which transitions may be drawn, in words."""
+        return "with a policy version" if self.max_lag is None else f"with a lag of at most {self.max_lag}"
+
+
+def asked(max_lag: object, lag_decay: object) -> Lags | None:
+    """Answers which lags those arguments ask for; None where they leave everything as it is.
+
+    Raises:
+        ArgumentTypeError: `max_lag` is not an integer, or `lag_decay` not a number.
+        ArgumentError: `max_lag` is below 0, or `lag_decay` not in (0, 1].
+    """
+    if max_lag is not None:
+        max_lag = checks.integer_of_at_least_zero("max_lag", max_lag)
+    decay = checks.discount("lag_decay", lag_decay)
+    return None if max_lag is None and decay == 1 else Lags(max_lag=max_lag, decay=decay)
+
+
+def runs(episode: episode_lib.Episode[Obs, Act]) -> list[tuple[int, int]]:
+    """Answers the versions of an episode's transitions, in order, and how many transitions there are of each."""
+    most = len(episode)
+    return [
+        (version, min(stop, most) - start)
+        for start, stop, version in episode.version_runs()
+        if version is not None and start < most
+    ]
+
+
+class _Pool(Generic[Obs, Act]):
+    """The transitions of one version."""
+
+    __slots__ = ("finished", "growing")
+
+    def __init__(self) -> None:
+        self.finished: counted_deque.CountedDeque[episode_lib.Episode[Obs, Act]] = counted_deque.CountedDeque()
+        self.growing: growing_counts.GrowingCounts[episode_lib.Episode[Obs, Act]] = growing_counts.GrowingCounts()
+
+    @property
+    def total(self) -> int:
+        """How many there are."""
+        return self.finished.total + self.growing.total
+
+
+class VersionCounts(Generic[Obs, Act]):
+    """The transitions of a store, by the version of the policy.
+
+    >>> from relive import episode, version_counts
+    >>> counts = version_counts.VersionCounts()
+    >>> lived = episode.Episode(episode_id="e", agent_id="a", policy_version=6)
+    >>> for version in (6, 7, 7):
+    ...     if lived.append_observation_action_reward("o", "a", 1.0, version):
+    ...         counts.grow(lived)
+    >>> counts.totals()
+    {6: 1, 7: 1}
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._pools: dict[int, _Pool[Obs, Act]] = {}
+        self._versions: list[int] = []
+        self.last_lags: collections.deque[int] = collections.deque(maxlen=LAST)
+        """By how much the learner was ahead of the last steps drawn, the newest last; where the version is known."""
+
+    def totals(self) -> dict[int, int]:
+        """Answers how many transitions there are of each version, the oldest version first."""
+        return {version: self._pools[version].total for version in self._versions}
+
+    @property
+    def oldest(self) -> int | None:
+        """The oldest version of which a transition is stored."""
+        return self._versions[0] if self._versions else None
+
+    def grow(self, episode: episode_lib.Episode[Obs, Act]) -> None:
+        """Hears that an open episode has completed a transition. O(log of the episode's versions)."""
+        version = episode.version_of(len(episode) - 1) if episode.version_changes else episode.policy_version
+        if version is not None:
+            self._pool(version).growing.grow(episode)
+
+    def finish(self, episode: episode_lib.Episode[Obs, Act]) -> None:
+        """Hears that an episode that was open has finished."""
+        for version, _ in runs(episode):
+            pool = self._pools[version]
+            pool.finished.append(episode, pool.growing.pop(episode))
+
+    def evict(self, episode: episode_lib.Episode[Obs, Act]) -> None:
+        """Hears that the episode that finished first goes."""
+        for version, _ in runs(episode):
+            pool = self._pools[version]
+            pool.finished.popleft()
+            if not pool.total:
+                del self._pools[version]
+                del self._versions[bisect.bisect_left(self._versions, version)]
+
+    def note(self, learner: int, versions: Iterable[int | None]) -> None:
+        """Hears of which versions the steps were that have just been drawn, and of which the learner is."""
+        self.last_lags.extend([learner - version for version in versions if version is not None])
+
+    # Drawing.
+
+    def has(self, learner: int | None, lags: Lags) -> bool:
+        """Answers whether there is a transition that may be drawn while the learner is of that version. O(1)."""
+        if learner is None or not self._versions:
+            return False
+        return lags.max_lag is None or learner - self._versions[-1] <= lags.max_lag
+
+    def draw(
+        self, size: int, rng: np.random.Generator, learner: int, lags: Lags
+    ) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
+        """Answers `size` independent transitions, each as its episode and step, likely as `lags` says.
+
+        There must be one. That is a categorical draw of versions by transitions times decay ** lag, then a uniform
+        transition of each.
+        """
+        oldest = self._versions[0] if lags.max_lag is None else learner - lags.max_lag
+        versions = self._versions[bisect.bisect_left(self._versions, oldest) :]
+        totals = np.array([self._pools[version].total for version in versions])
+        found = np.maximum(learner - np.array(versions), 0)
+        # The newest version has the smallest lag: seen from there, not all weights can become 0 by rounding.
+        with np.errstate(under="ignore"):
+            sums = (totals * lags.decay ** (found - found[-1]).astype(np.float64)).cumsum()
+        # The largest number below 1, times the sum of all, is rounded to less than that sum.
+        places = sums.searchsorted(rng.random(size) * sums[-1], side="right")
+        units = rng.integers(totals[places])
+        drawn: dict[int, tuple[episode_lib.Episode[Obs, Act], int]] = {}
+        for place in np.unique(places).tolist():
+            self._draw_of(versions[place], (places == place).nonzero()[0], units, rng, drawn)
+        return [drawn[place] for place in range(size)]
+
+    def _draw_of(
+        self,
+        version: int,
+        places: npt.NDArray[np.int64],
+        units: npt.NDArray[np.int64],
+        rng: np.random.Generator,
+        drawn: dict[int, tuple[episode_lib.Episode[Obs, Act], int]],
+    ) -> None:
+        """Puts what the units at those places are, as transitions of one version, into `drawn`."""
+        pool = self._pools[version]
+        is_finished = units[places] < pool.finished.total
+        from_finished, from_growing = places[is_finished].tolist(), places[~is_finished].tolist()
+        pairs = list(zip(*pool.finished.find(units[from_finished]), strict=True))
+        if from_growing:
+            pairs += pool.growing.draw(len(from_growing), rng)
+        for place, (episode, rank) in zip(from_finished + from_growing, pairs, strict=True):
+            drawn[place] = episode, episode.first_step_of(version) + rank
+
+    # As a whole.
+
+    def growing(self) -> Iterator[tuple[int, episode_lib.Episode[Obs, Act]]]:
+        """Gives each version with the open episodes that have a transition of it, in the order that decides draws."""
+        return ((version, episode) for version in self._versions for episode in self._pools[version].growing)
+
+    def fill(
+        self,
+        finished: Iterable[episode_lib.Episode[Obs, Act]],
+        growing: Iterable[tuple[int, episode_lib.Episode[Obs, Act]]],
+        last_lags: Iterable[int],
+    ) -> None:
+        """Puts episodes in where there are none.
+
+        Args:
+            finished: In the order in which they finished.
+            growing: As `growing` gives them.
+            last_lags: As the attribute.
+        """
+        for episode in finished:
+            for version, count in runs(episode):
+                self._pool(version).finished.append(episode, count)
+        counts: dict[episode_lib.Episode[Obs, Act], dict[int, int]] = {}
+        for version, episode in growing:
+            if episode not in counts:
+                counts[episode] = dict(runs(episode))
+            self._pool(version).growing.put(episode, counts[episode][version])
+        self.last_lags.extend(last_lags)
+
+    def check(
+        self, finished: Sequence[episode_lib.Episode[Obs, Act]], growing: Sequence[episode_lib.Episode[Obs, Act]]
+    ) -> None:
+        """Recounts everything from the episodes of the store.
+
+        Args:
+            finished: In the order in which they finished.
+            growing: The open ones, in any order.
+
+        Raises:
+            CorruptionError: Something else is here.
+        """
+        expected: dict[int, tuple[list[tuple[str, int]], dict[str, int]]] = {}
+        for episode in finished:
+            for version, count in runs(episode):
+                expected.setdefault(version, ([], {}))[0].append((episode.episode_id, count))
+        for episode in growing:
+            for version, count in runs(episode):
+                expected.setdefault(version, ([], {}))[1][episode.episode_id] = count
+        found = {}
+        for version, pool in self._pools.items():
+            pool.growing.check()
+            of_finished = [(e.episode_id, pool.finished.count(place)) for place, e in enumerate(pool.finished)]
+            found[version] = of_finished, {episode.episode_id: pool.growing[episode] for episode in pool.growing}
+        if found != expected or self._versions != sorted(expected):
+            raise errors.CorruptionError(
+                f"transitions by policy version must be {checks.shown(expected)}, found {checks.shown(found)} "
+                f"of {checks.shown(self._versions)}"
+            )
+
+    def _pool(self, version: int) -> _Pool[Obs, Act]:
+        """Answers the pool of a version, a new one where there is none."""
+        pool = self._pools.get(version)
+        if pool is None:
+            pool = self._pools[version] = _Pool()
+            bisect.insort(self._versions, version)
+        return pool

@@ -1,0 +1,222 @@
+"""The transitions by version; that they are counted as a scan counts them is in episode_store_test."""
+
+import collections
+from collections.abc import Sequence
+from typing import Any
+import weakref
+
+import numpy as np
+import pytest
+
+import relive
+from relive import errors
+from relive import testing
+from relive import version_counts
+
+Buffer = relive.EpisodeReplayBuffer[Any, Any]
+
+
+def lived(buffer: Buffer, versions: Sequence[int | None], status: Any = "COMPLETED") -> str:
+    """An episode with a step of each of those versions; it stays open where `status` is None."""
+    episode_id = buffer.start_episode_nowait("a")
+    for t, version in enumerate(versions):
+        buffer.append_observation_action_reward_nowait(episode_id, t, t, 0.0, policy_version=version)
+    if status is not None:
+        buffer.end_episode_nowait(episode_id, None, status)
+    return episode_id
+
+
+def counts_of(buffer: Buffer) -> version_counts.VersionCounts[Any, Any]:
+    return buffer._store.versions
+
+
+def example(learner: int = 7, seed: int = 0) -> Buffer:
+    """Finished and open episodes; versions 3, 5, 7 and 8, and steps of which nobody knows."""
+    buffer = Buffer(seed=seed)
+    lived(buffer, [3, 3, 3, 5, 7])
+    lived(buffer, [None] * 4)
+    lived(buffer, [None, 5, 5, 7], None)  # The last step waits for the observation after it.
+    lived(buffer, [5, 8, 8, 8], None)
+    lived(buffer, [7] * 6, "TRUNCATED")
+    buffer.set_policy_version(learner)
+    return buffer
+
+
+def drawn(buffer: Buffer, size: int = 6_000, **lags: Any) -> collections.Counter[tuple[str, int]]:
+    return collections.Counter((s.episode_id, s.start_step) for s in buffer.sample_n_step_nowait(size, 1, 0.9, **lags))
+
+
+def transitions(buffer: Buffer) -> dict[tuple[str, int], int | None]:
+    """The version of every transition, by a scan."""
+    return {
+        (episode.episode_id, t): episode.policy_versions[t] for episode in buffer._store for t in range(len(episode))
+    }
+
+
+def test_each_version_has_its_transitions() -> None:
+    assert counts_of(example()).totals() == {3: 3, 5: 4, 7: 7, 8: 2}
+
+
+@pytest.mark.parametrize("max_lag", [0, 1, 2, 4, None])
+@pytest.mark.parametrize("decay", [1.0, 0.5, 1e-3])
+def test_draws_are_likely_as_their_lag_says(max_lag: int | None, decay: float) -> None:
+    if max_lag is None and decay == 1:
+        max_lag = 2**62
+    buffer = example()
+    weights = {}
+    for transition, version in transitions(buffer).items():
+        lag = None if version is None else max(7 - version, 0)
+        is_within = lag is not None and (max_lag is None or lag <= max_lag)
+        weights[transition] = decay**lag if lag is not None and is_within else 0.0
+    total = sum(weights.values())
+    size = 6_000
+    counts = drawn(buffer, size, max_lag=max_lag, lag_decay=decay)
+    assert set(counts) <= {transition for transition, weight in weights.items() if weight}
+    likely = {transition: weight / total for transition, weight in weights.items() if size * weight / total >= 5}
+    rest = 1 - sum(likely.values())
+    found, expected = [counts[transition] for transition in likely], list(likely.values())
+    if rest * size >= 5:
+        found, expected = [*found, size - sum(found)], [*expected, rest]
+    testing.assert_frequencies(found, [each / sum(expected) for each in expected])
+
+
+def test_lags_whose_weights_vanish_are_told_apart_all_the_same() -> None:
+    """0.5 ** 3000 is no float but 0."""
+    buffer = Buffer(seed=0)
+    old, older = lived(buffer, [1] * 4), lived(buffer, [0] * 4)
+    buffer.set_policy_version(3_000)
+    found = drawn(buffer, lag_decay=0.5)
+    of_old = sum(count for (episode_id, _), count in found.items() if episode_id == old)
+    testing.assert_frequencies([of_old, found.total() - of_old], [2 / 3, 1 / 3])
+    buffer.set_policy_version(2**62)
+    assert {episode_id for episode_id, _ in drawn(buffer, 100, lag_decay=0.5)} == {old, older}
+    lived(buffer, [2**62] * 2)
+    assert not {episode_id for episode_id, _ in drawn(buffer, 100, lag_decay=0.5)} & {old, older}
+
+
+class Fixed(np.random.Generator):
+    """Whose floats are all the same."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__(np.random.PCG64(0))
+        self._value = value
+
+    def random(self, size: Any = None, *_: Any, **__: Any) -> Any:
+        return np.full(size, self._value)
+
+
+@pytest.mark.parametrize("decay", [1.0, 0.93, 0.5, 1e-9])
+def test_the_highest_and_the_lowest_number_draw_a_version_of_some_weight(decay: float) -> None:
+    buffer = Buffer()
+    for version in range(3_000):
+        lived(buffer, [version])
+    lags = version_counts.Lags(max_lag=None, decay=decay)
+    highest, lowest = (
+        {episode.newest_version for episode, _ in counts_of(buffer).draw(5, Fixed(value), 3_000, lags)}
+        for value in (np.nextafter(1.0, 0.0), 0.0)
+    )
+    assert highest == {2_999}
+    assert lowest == {next(version for version in range(3_000) if decay ** (2_999 - version))}
+
+
+def test_a_version_of_which_nothing_is_stored_is_forgotten() -> None:
+    buffer = Buffer(max_episodes=2)
+    for version in range(100):
+        lived(buffer, [version, version + 1])
+    assert counts_of(buffer).totals() == {98: 1, 99: 2, 100: 1}
+    assert len(counts_of(buffer)._pools) == 3
+    first = weakref.ref(buffer._store.finished[0])
+    buffer.clear()
+    assert (counts_of(buffer).totals(), counts_of(buffer).oldest, first()) == ({}, None, None)
+    buffer.check()
+
+
+def test_a_version_that_is_not_the_oldest_can_be_the_next_to_go() -> None:
+    buffer = Buffer(max_episodes=3)
+    for versions in ([9], [2, 9], [4], [5]):
+        lived(buffer, versions)
+    assert counts_of(buffer).totals() == {2: 1, 4: 1, 5: 1, 9: 1}
+    lived(buffer, [6])
+    assert counts_of(buffer).totals() == {4: 1, 5: 1, 6: 1}
+    buffer.check()
+
+
+def test_who_says_no_version_is_not_counted() -> None:
+    buffer = Buffer(max_episodes=3)
+    for _ in range(5):
+        lived(buffer, [None] * 3)
+    lived(buffer, [None, None], None)
+    assert counts_of(buffer)._pools == {}
+    buffer.check()
+
+
+def test_an_episode_whose_versions_have_no_transition_leaves_no_trace() -> None:
+    buffer = Buffer(max_episodes=1)
+    buffer._abort(lived(buffer, [3], None))
+    assert counts_of(buffer).totals() == {}
+    buffer._abort(lived(buffer, [4, 5], None))
+    assert counts_of(buffer).totals() == {4: 1}
+    buffer.start_episode_nowait("a", policy_version=6)
+    assert counts_of(buffer).totals() == {}
+    buffer.check()
+
+
+def broken(change: Any) -> Buffer:
+    buffer = example()
+    change(counts_of(buffer))
+    return buffer
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda counts: counts._versions.reverse(),
+        lambda counts: counts._versions.append(9),
+        lambda counts: counts._pools.pop(3),
+        lambda counts: counts._pools[3].finished.popleft(),
+        lambda counts: counts._pools[7].finished.append(counts._pools[7].finished.popleft(), 1),
+        lambda counts: next(counts.growing()) and counts._pools[8].growing.grow(next(counts.growing())[1]),
+        lambda counts: counts._pool(4),
+    ],
+)
+def test_a_count_that_is_wrong_is_found(change: Any) -> None:
+    with pytest.raises(errors.CorruptionError, match="^transitions by policy version must be .*, found .* of .*$"):
+        broken(change).check()
+
+
+def test_a_shelf_that_is_wrong_is_found() -> None:
+    buffer = example()
+    counts_of(buffer)._pools[8].growing._shelves[1].units += 1
+    with pytest.raises(errors.CorruptionError, match="^shelf 1 of growing counts"):
+        buffer.check()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_lag": -1}, "^max_lag must be at least 0, got -1$"),
+        ({"max_lag": True}, "^max_lag must be an integer of at least 0, got True$"),
+        ({"max_lag": 1.0}, "^max_lag must be an integer of at least 0, got 1.0$"),
+        ({"lag_decay": 0.0}, r"^lag_decay must be in \(0, 1\], got 0.0$"),
+        ({"lag_decay": 1.1}, r"^lag_decay must be in \(0, 1\], got 1.1$"),
+        ({"lag_decay": None}, r"^lag_decay must be a number in \(0, 1\], got None$"),
+        ({"lag_decay": True}, r"^lag_decay must be a number in \(0, 1\], got True$"),
+    ],
+)
+def test_lags_that_cannot_be_are_refused(arguments: dict[str, Any], message: str) -> None:
+    buffer = example()
+    state = buffer.rng.bit_generator.state
+    with pytest.raises(errors.ArgumentError, match=message):
+        buffer.sample_n_step_nowait(1, 1, 0.9, **arguments)
+    assert buffer.rng.bit_generator.state == state
+
+
+def test_a_decay_of_one_and_no_bound_asks_for_nothing() -> None:
+    assert version_counts.asked(None, 1) is None
+    assert version_counts.asked(None, np.float32(1)) is None
+    assert version_counts.asked(0, 1) == version_counts.Lags(max_lag=0, decay=1.0)
+    assert version_counts.asked(np.int8(3), 0.5) == version_counts.Lags(max_lag=3, decay=0.5)
+    one, other = example(), Buffer()
+    other.load_state_dict(one.state_dict())
+    batch = one.sample_n_step_nowait(50, 2, 0.9)
+    assert other.sample_n_step_nowait(50, 2, 0.9, max_lag=None, lag_decay=1) == batch
