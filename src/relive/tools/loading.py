@@ -18,9 +18,11 @@ Buffer: TypeAlias = persistence.Persistent
 _CLASSES = (
     "EpisodeReplayBuffer",
     "ItemReplayBuffer",
+    "JointReplayBuffer",
     "PrioritizedReplayBuffer",
     "RingReplayBuffer",
     "SequenceReplayBuffer",
+    "TokenReplayBuffer",
 )
 
 

@@ -56,6 +56,8 @@ def of(state: states.State) -> Facts:
         return _of_episodes(given, counters)
     if given.has_array("lengths"):
         return _of_items(given, counters)
+    if given.has_array("sequences/lengths"):
+        return _of_tokens(given, counters)
     return Facts(sizes={}, episodes={}, distributions={}, by_age={}, counters=counters)
 
 
@@ -226,3 +228,22 @@ def _of_items(given: states.Given, counters: dict[str, int]) -> Facts:
     sizes = {"rows": sum(lengths.tolist()), "capacity": _limit(given, "capacity"), "items": len(lengths)}
     spread = {"item_lengths": _of_array(lengths)}
     return Facts(sizes=sizes, episodes={}, distributions=spread, by_age={}, counters=counters)
+
+
+# The buffer of tokens.
+
+
+def _of_tokens(given: states.Given, counters: dict[str, int]) -> Facts:
+    lengths = given.integers("sequences/lengths", None, 0, checks.LARGEST)
+    returns = given.array("sequences/rows/returns", np.float64, (len(lengths),))
+    return Facts(
+        sizes={
+            "tokens": sum(lengths.tolist()),
+            "max_tokens": _limit(given, "max_tokens"),
+            "sequences": len(lengths),
+        },
+        episodes={},
+        distributions={"sequence_lengths": _of_array(lengths), "episode_returns": _of_array(returns)},
+        by_age={},
+        counters=counters,
+    )

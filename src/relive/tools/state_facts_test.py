@@ -125,6 +125,18 @@ def test_infinite_rewards_make_returns_that_are_not_finite() -> None:
     assert facts.distributions["rewards"].num_not_finite == 2
 
 
+def test_tokens_are_in_sequences() -> None:
+    tokens = relive.TokenReplayBuffer(100, seed=0)
+    for reward in (1.0, 0.5):
+        step = relive.TokenStep(prompt=[1, 2], answer=[3], log_probabilities=[-0.5], policy_version=0, reward=reward)
+        tokens.add_episode([step], agent_id="agent")
+    facts = state_facts.of(tokens.state_dict())
+    assert facts.sizes == {"tokens": 6, "max_tokens": 100, "sequences": 2}
+    assert facts.counters["episodes"] == 2
+    assert facts.distributions["sequence_lengths"].mean == 3.0
+    assert facts.distributions["episode_returns"].mean == 0.75
+
+
 def test_items_have_lengths() -> None:
     episodes = relive.ItemReplayBuffer(100, "sequences", seed=0)
     episodes.add({"x": np.arange(10), "seq_lens": [3, 7]})

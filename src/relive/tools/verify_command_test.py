@@ -41,7 +41,7 @@ def buffers() -> list[tuple[Any, str]]:
         (examples.prioritized(), "15 arrays, and PrioritizedReplayBuffer loads 60 steps"),
         (sequences, "15 arrays, and SequenceReplayBuffer loads 1 step"),
         (ring, "15 arrays, and RingReplayBuffer loads 1 step"),
-        (examples.episodes(), "16 arrays, and EpisodeReplayBuffer loads 7 transitions"),
+        (examples.episodes(), "19 arrays, and EpisodeReplayBuffer loads 7 transitions"),
     ]
 
 

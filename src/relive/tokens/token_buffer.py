@@ -1,0 +1,317 @@
+"""The replay memory of language-model agents: sequences of tokens, as the model saw and generated them.
+
+    add_episode(steps)    join the steps, or flag the episode     token_episode
+                          values and offsets, oldest out first    ragged
+    sample(batch_size)    draw sequences, pad them                token_batch
+
+The law of this file: an episode is joined and checked before anything moves, every token comes back as it was given,
+and every sequence that was ever added is held, evicted or cleared.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+import uuid
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import checks
+from relive import errors
+from relive import later
+from relive import persistence
+from relive import states
+from relive.tokens import ragged
+from relive.tokens import token_batch
+from relive.tokens import token_episode
+from relive.tokens import token_rows
+from relive.tokens import token_stats
+from relive.tokens import token_step
+
+if TYPE_CHECKING:
+    from relive.tokens import token_state
+else:
+    token_state = later.module("relive.tokens.token_state")
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+
+class TokenReplayBuffer(persistence.Persistent):
+    """Stores episodes of language-model agents, first in, first out, and answers padded batches of their tokens.
+
+    The steps of an episode are joined to one sequence if each prompt begins with the whole prompt and answer before it.
+    If one does not, the episode is flagged, and its parts are sequences of their own: see `TokenBatch.mismatches`. Each
+    sequence takes 25 bytes a token and what a log-probability takes. What is added and what is answered is copied.
+
+    Args:
+        max_tokens: Tokens held at most, over all sequences: never exceeded. The oldest sequences leave for new ones.
+        padding: The token that fills up the rows of a batch.
+        pad_to_multiple_of: The length of the rows of a batch is a multiple of this, so that there are fewer lengths.
+        seed: For the generator of the draws; the same seed and the same calls give the same draws.
+
+    Raises:
+        ArgumentError: max_tokens or pad_to_multiple_of is not an integer of at least 1, padding none of at least 0, or
+            numpy makes no generator of the seed.
+
+    >>> import relive
+    >>> buffer = relive.TokenReplayBuffer(max_tokens=1_000, seed=0)
+    >>> first = relive.TokenStep(prompt=[1, 5], answer=[7, 2], log_probabilities=[-0.5, -0.25], policy_version=0)
+    >>> second = relive.TokenStep(
+    ...     prompt=[1, 5, 7, 2, 9], answer=[8], log_probabilities=[-0.75], policy_version=0, reward=1.0
+    ... )
+    >>> keys = buffer.add_episode([first, second], agent_id="agent-0")
+    >>> batch = buffer.sample(batch_size=2)
+    >>> batch.tokens
+    array([[1, 5, 7, 2, 9, 8],
+           [1, 5, 7, 2, 9, 8]])
+    >>> batch.loss_mask[0]
+    array([False, False,  True,  True, False,  True])
+    """
+
+    _SETTINGS: ClassVar[tuple[str, ...]] = ("max_tokens", "padding", "pad_to_multiple_of")
+
+    def __init__(
+        self,
+        max_tokens: int,
+        *,
+        padding: int = 0,
+        pad_to_multiple_of: int = 1,
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        self._max_tokens = checks.integer_of_at_least_one("max_tokens", max_tokens)
+        self._padding, self._pad_to_multiple_of = token_batch.checked_padding(padding, pad_to_multiple_of)
+        self._rng = checks.generator("seed", seed)
+        self._rows: ragged.RaggedColumns | None = None
+        self._sources: dict[int, token_episode.SequenceSource] = {}
+        """Where each sequence held comes from, by key, the oldest first."""
+        self._policy_version: int | None = None
+        self._episodes = self._inexact_episodes = self._evicted = self._cleared = self._sampled = 0
+
+    @property
+    def capacity(self) -> int:
+        """Tokens held at most."""
+        return self._max_tokens
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The generator of the draws."""
+        return self._rng
+
+    @property
+    def policy_version(self) -> int | None:
+        """Which version the learner's policy is of; None until `set_policy_version` says it."""
+        return self._policy_version
+
+    # Writing.
+
+    def add_episode(self, steps: Sequence[token_step.TokenStep], *, agent_id: str, group_id: str | None = None) -> Ints:
+        """Stores a whole episode, and answers the keys of its sequences: one if it is exact, else more. O(its tokens).
+
+        Args:
+            steps: Its steps in time order; at least one.
+            agent_id: Who lived it.
+            group_id: Which episodes it belongs with, such as the other answers to its prompt.
+
+        Raises:
+            ArgumentTypeError: `steps` is no sequence of TokenSteps, or an id no string.
+            ArgumentError: There is no step, or the sequences have more tokens together than max_tokens.
+            SchemaError: The log-probabilities do not fit the dtype of the first that were added.
+        """
+        joined = token_episode.join(steps)
+        agent_id = _checked_name("agent_id", agent_id)
+        if group_id is not None:
+            group_id = _checked_name("group_id", group_id)
+        total = int(joined.lengths.sum())
+        if total > self._max_tokens:
+            raise errors.ArgumentError(
+                f"steps must have at most max_tokens = {self._max_tokens} tokens when they are joined, got {total}"
+            )
+        rows = self._rows
+        if rows is None:
+            rows = token_rows.new(self._max_tokens, joined.columns["log_probabilities"].dtype)
+        leaving = token_rows.add(rows, joined)
+        self._rows = rows
+        self._evicted += leaving
+        self._episodes += 1
+        self._inexact_episodes += not joined.is_exact
+        for key in range(rows.first_key - leaving, rows.first_key):
+            del self._sources[key]
+        sources = token_batch.sources_of(joined, str(uuid.uuid4()), agent_id, group_id)
+        first_key = rows.first_key + len(rows) - len(sources)
+        self._sources |= dict(enumerate(sources, first_key))
+        return np.arange(first_key, first_key + len(sources))
+
+    def set_policy_version(self, version: int) -> None:
+        """Says which version the learner's policy is of, from now on: of older sequences the lag grows.
+
+        Raises:
+            ArgumentTypeError: `version` is not an integer.
+            ArgumentError: It is below 0, or below the one before.
+        """
+        version = checks.integer_of_at_least_zero("version", version)
+        before = self._policy_version
+        if before is not None and version < before:
+            raise errors.ArgumentError(f"version must be at least {before}, the one before, got {version}")
+        self._policy_version = version
+
+    def clear(self) -> None:
+        """Forgets every sequence. Keys, counters, the generator and the policy's version stay as they are."""
+        if self._rows is not None:
+            self._cleared += len(self._rows)
+            self._rows.clear()
+        self._sources.clear()
+
+    # Reading.
+
+    def sample(self, batch_size: int, *, max_lag: int | None = None) -> token_batch.TokenBatch:
+        """Answers exactly batch_size sequences, uniform over those that may be drawn, with replacement.
+
+        A sequence without a token to be trained on is never drawn. O(sequences held + tokens drawn).
+
+        Args:
+            batch_size: How many.
+            max_lag: So many versions the policy may have moved on since it generated the oldest token of a sequence
+                that is to be trained on; None for any number. A window, and no exact match: what comes late is drawn
+                for as long as it lies in it, and what a newer policy generated always is.
+
+        Raises:
+            ArgumentError: batch_size is not an integer of at least 1, max_lag none of at least 0, or max_lag is given
+                and no version was set.
+            NotReadyError: No sequence may be drawn.
+        """
+        batch_size = checks.integer_of_at_least_one("batch_size", batch_size)
+        keys = self.eligible_keys(max_lag=max_lag)
+        if not len(keys):
+            raise errors.NotReadyError(f"sample found no sequence to draw: {self._why_none()}")
+        batch = self.read(keys[self._rng.integers(len(keys), size=batch_size)])
+        self._sampled += batch_size
+        return batch
+
+    def eligible_keys(self, *, max_lag: int | None = None) -> Ints:
+        """Answers the keys of all sequences that may be drawn, the oldest first. O(sequences held).
+
+        Raises:
+            ArgumentError: As in `sample`.
+        """
+        if max_lag is not None:
+            max_lag = checks.integer_of_at_least_zero("max_lag", max_lag)
+            if self._policy_version is None:
+                raise errors.ArgumentError(
+                    "max_lag asks for the learner's policy version: call set_policy_version first"
+                )
+        rows = self._rows
+        if rows is None:
+            return np.zeros(0, np.int64)
+        is_eligible = rows.row_values("trained") > 0
+        if max_lag is not None and self._policy_version is not None:
+            is_eligible &= rows.row_values("oldest_version") >= self._policy_version - max_lag
+        return rows.first_key + np.flatnonzero(is_eligible)
+
+    def read(self, keys: npt.ArrayLike) -> token_batch.TokenBatch:
+        """Answers the sequences with those keys [B], whether they may be drawn or not.
+
+        Raises:
+            UnknownKeyError: No sequence of one of the keys is held.
+            ArgumentError: There is no key.
+        """
+        names = checks.integers("keys", keys)
+        if not len(names):
+            raise errors.ArgumentError("keys must have at least 1 key, got 0")
+        for key in names.tolist():
+            if key not in self._sources:
+                raise errors.UnknownKeyError(f"key {key} not found: its sequence was evicted, or never was")
+        rows = self._rows
+        assert rows is not None
+        columns, offsets = rows.read(names)
+        return token_batch.TokenBatch.of(
+            columns,
+            np.diff(offsets),
+            keys=names.copy(),
+            returns=rows.row_values("returns", names),
+            is_exact=rows.row_values("is_exact", names),
+            sources=[self._sources[key] for key in names.tolist()],
+            padding=self._padding,
+            pad_to_multiple_of=self._pad_to_multiple_of,
+        )
+
+    def _why_none(self) -> str:
+        rows = self._rows
+        if rows is None or not len(rows):
+            return "add an episode first"
+        is_trained = rows.row_values("trained") > 0
+        if not is_trained.any():
+            return f"none of {len(rows)} has a token that is to be trained on"
+        newest = int(rows.row_values("oldest_version")[is_trained].max())
+        return f"the smallest lag is {(self._policy_version or 0) - newest}: add newer ones, or give a larger max_lag"
+
+    # The rest.
+
+    def get_stats(self) -> token_stats.TokenBufferStats:
+        """Answers what is held and what has happened so far. O(sequences held)."""
+        rows = self._rows
+        return token_stats.TokenBufferStats(
+            sequences=len(self._sources),
+            tokens=len(self),
+            trained_tokens=0 if rows is None else int(rows.row_values("trained").sum()),
+            **self._counters(),
+        )
+
+    def _counters(self) -> dict[str, int]:
+        rows = self._rows
+        return {
+            "episodes": self._episodes,
+            "inexact_episodes": self._inexact_episodes,
+            "appended": 0 if rows is None else rows.first_key + len(rows),
+            "evicted": self._evicted,
+            "cleared": self._cleared,
+            "sampled": self._sampled,
+        }
+
+    def check(self) -> None:
+        """Recounts everything that is held. O(tokens held).
+
+        Raises:
+            CorruptionError: An invariant does not hold; the message says which.
+        """
+        rows = self._rows
+        if rows is None:
+            return
+        token_rows.check(rows)
+        keys = list(range(rows.first_key, rows.first_key + len(rows)))
+        if list(self._sources) != keys:
+            raise errors.CorruptionError("each sequence must have a source, in their order")
+        if self._evicted + self._cleared != rows.first_key:
+            raise errors.CorruptionError(
+                f"{self._evicted} sequences were evicted and {self._cleared} cleared, but {rows.first_key} have left"
+            )
+
+    def __len__(self) -> int:
+        """Answers how many tokens are held, as max_tokens counts; `get_stats().sequences` says how many sequences."""
+        return 0 if self._rows is None else self._rows.num_values
+
+    def __repr__(self) -> str:
+        held = f"{len(self._sources)} sequences, {len(self)} of {self._max_tokens} tokens"
+        return f"<{type(self).__name__} of {held}>"
+
+    def _setting(self, name: str) -> Any:
+        return getattr(self, f"_{name}")
+
+    def _state(self, **options: Any) -> states.State:
+        return token_state.TokenState(
+            rows=self._rows,
+            sources=self._sources,
+            policy_version=self._policy_version,
+            counters=self._counters(),
+        ).state()
+
+    def _restore(self, given: states.Given, *, is_new: bool, **options: Any) -> None:
+        kept = token_state.TokenState.of(given, self._max_tokens)
+        self._rows, self._sources, self._policy_version = kept.rows, kept.sources, kept.policy_version
+        for name in ("episodes", "inexact_episodes", "evicted", "cleared", "sampled"):
+            setattr(self, f"_{name}", kept.counters[name])
+
+
+def _checked_name(name: str, value: object) -> str:
+    """Answers a name as a str, and not of a subclass."""
+    if not isinstance(value, str):
+        raise errors.ArgumentTypeError(f"{name} must be a string, got {checks.shown(value)}")
+    return "".join(value)

@@ -1,0 +1,160 @@
+"""What a checkpoint keeps of a token buffer: its sequences, oldest first, and where each comes from.
+
+    sequences/lengths          9                 3          [S]
+    sequences/values/tokens    1 5 6 7 2 9 9 8 2 4 4 3      and the other fields of a token [N]
+    sequences/rows/returns     1.0               0.5        and the other fields of a sequence [S]
+    sources                    c c c c           c c        bytes, as a PlainCodec writes a source, one after another
+    source_ends                4                 6          [S]
+
+Where in a ring they lie is not kept.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from relive import checks
+from relive import codecs
+from relive import dtypes
+from relive import errors
+from relive import npy_header
+from relive import states
+from relive.tokens import ragged
+from relive.tokens import token_episode
+from relive.tokens import token_rows
+from relive.tokens import token_step
+
+COUNTERS = ("episodes", "inexact_episodes", "appended", "evicted", "cleared", "sampled")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenState:
+    """What a buffer goes on with.
+
+    Attributes:
+        rows: Its sequences; None if no episode was ever added.
+        sources: Where each comes from, by key, the oldest first.
+        policy_version: The version of the policy, if it was set.
+        counters: What was counted, by name.
+    """
+
+    rows: ragged.RaggedColumns | None
+    sources: dict[int, token_episode.SequenceSource]
+    policy_version: int | None
+    counters: Mapping[str, int]
+
+    def state(self) -> states.State:
+        """Answers it as JSON values and arrays."""
+        rows = self.rows
+        dtype = None if rows is None else dtypes.described(rows.dtype("log_probabilities"))
+        codec = codecs.PlainCodec()
+        contents = [codec.encode(_plain(source)) for source in self.sources.values()]
+        kept = {} if rows is None else {f"sequences/{name}": array for name, array in rows.state().items()}
+        return {
+            "counters": dict(self.counters),
+            "policy_version": self.policy_version,
+            "sequences": {"log_probability_dtype": dtype},
+            "arrays": {
+                **kept,
+                "sources": np.frombuffer(b"".join(contents), np.uint8),
+                "source_ends": np.cumsum([len(content) for content in contents], dtype=np.int64),
+            },
+        }
+
+    @classmethod
+    def of(cls, given: states.Given, max_tokens: int) -> "TokenState":
+        """Answers what was given, for a buffer of that many tokens.
+
+        Raises:
+            CheckpointError: No buffer can be in such a state.
+        """
+        version = None if given.value("policy_version") is None else given.integer("policy_version")
+        counters = {name: given.part("counters").integer(name) for name in COUNTERS}
+        rows = _rows(given.part("sequences"), counters, max_tokens)
+        held = 0 if rows is None else len(rows)
+        is_sound = (
+            counters["appended"] == counters["evicted"] + counters["cleared"] + held
+            and counters["inexact_episodes"] <= counters["episodes"]
+            and counters["episodes"] + counters["inexact_episodes"] <= counters["appended"]
+            and (rows is None) == (counters["appended"] == 0)
+        )
+        if not is_sound:
+            raise errors.CheckpointError(f"counters must be of a buffer that holds {held} sequences")
+        return cls(rows=rows, sources=_sources(given, rows), policy_version=version, counters=counters)
+
+
+def _rows(given: states.Given, counters: Mapping[str, int], max_tokens: int) -> ragged.RaggedColumns | None:
+    """Answers the sequences; None if there is no dtype for them."""
+    if given.value("log_probability_dtype") is None:
+        return None
+    dtype = npy_header.dtype_of(given.value("log_probability_dtype"))
+    if dtype.type not in token_step.FLOATS or not dtype.isnative:
+        raise given.refused("log_probability_dtype", "one of floats", given.value("log_probability_dtype"))
+    lengths = given.integers("lengths", None, 1, max_tokens)
+    total = sum(lengths.tolist())
+    if total > max_tokens:
+        raise errors.CheckpointError(
+            f"array sequences/lengths must sum to at most max_tokens = {max_tokens}, got {total}"
+        )
+    arrays: dict[str, states.Column] = {"lengths": given.column("lengths", np.int64, (len(lengths),))}
+    for name, kind in (*token_rows.FIELDS.items(), ("log_probabilities", dtype)):
+        arrays[f"values/{name}"] = given.column(f"values/{name}", kind, (total,))
+    for name, kind in token_rows.SEQUENCE_FIELDS.items():
+        arrays[f"rows/{name}"] = given.column(f"rows/{name}", kind, (len(lengths),))
+    given.booleans("rows/is_exact", len(lengths))
+    if np.isnan(given.array("rows/returns", np.float64, (len(lengths),))).any():
+        raise errors.CheckpointError("array sequences/rows/returns must hold no NaN")
+    try:
+        rows = token_rows.new(max_tokens, dtype)
+        rows.fill(max(counters["appended"] - len(lengths), 0), arrays)
+        token_rows.check(rows)
+    except (MemoryError, ValueError) as error:
+        raise errors.CheckpointError(f"there is no memory for the tokens: {error}") from error
+    except errors.CorruptionError as error:
+        raise errors.CheckpointError(f"sequences cannot be: {error}") from error
+    return rows
+
+
+def _sources(given: states.Given, rows: ragged.RaggedColumns | None) -> dict[int, token_episode.SequenceSource]:
+    """Answers where each sequence comes from, by key."""
+    first_key, count = (0, 0) if rows is None else (rows.first_key, len(rows))
+    ends = given.integers("source_ends", count, 0, states.MOST)
+    content = given.array("sources", np.uint8, (int(ends[-1]) if count else 0,)).tobytes()
+    codec = codecs.PlainCodec()
+    sources = {}
+    begin = 0
+    for key, end in enumerate(ends.tolist(), first_key):
+        sources[key] = _source(codec.decode(content[begin:end]))
+        begin = end
+    return sources
+
+
+def _plain(source: token_episode.SequenceSource) -> tuple[Any, ...]:
+    mismatch = None if source.mismatch is None else dataclasses.astuple(source.mismatch)
+    return source.episode_id, source.agent_id, source.group_id, mismatch
+
+
+def _source(value: Any) -> token_episode.SequenceSource:
+    """Answers the source that is written as that value."""
+    if type(value) is tuple and len(value) == 4:
+        *names, mismatch = value
+        is_mismatch = mismatch is None or (
+            type(mismatch) is tuple
+            and len(mismatch) == 4
+            and all(type(number) is int and number >= 0 for number in mismatch[:3])
+            and (mismatch[3] is None or (type(mismatch[3]) is int and mismatch[3] >= 0))
+        )
+        if [type(name) for name in names[:2]] == [str, str] and type(names[2]) in (str, type(None)) and is_mismatch:
+            return token_episode.SequenceSource(
+                episode_id=names[0],
+                agent_id=names[1],
+                group_id=names[2],
+                mismatch=None
+                if mismatch is None
+                else token_episode.TokenMismatch(
+                    step=mismatch[0], position=mismatch[1], expected=mismatch[2], found=mismatch[3]
+                ),
+            )
+    raise errors.CheckpointError(f"a source must be three names and a mismatch, got {checks.shown(value)}")

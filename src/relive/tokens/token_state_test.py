@@ -1,0 +1,339 @@
+"""Tests of what a checkpoint keeps of a token buffer: it goes on bit for bit, and hostile states are refused."""
+
+import copy
+import json
+import pathlib
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relive import codecs
+from relive import errors
+from relive import forged_states_test
+from relive.tokens import token_batch
+from relive.tokens import token_buffer
+from relive.tokens import token_buffer_test
+from relive.tokens import token_episode
+from relive.tokens import token_episode_test
+from relive.tokens import token_step
+
+step_of = token_episode_test.step_of
+
+
+def work(buffer: token_buffer.TokenReplayBuffer, rng: random.Random, operations: int) -> None:
+    """Does this and that with a buffer."""
+    for _ in range(operations):
+        choice = rng.randrange(12)
+        if choice == 0:
+            buffer.set_policy_version((buffer.policy_version or 0) + rng.randrange(3))
+        elif choice == 1 and rng.random() < 0.2:
+            buffer.clear()
+        elif choice < 4 and len(buffer.eligible_keys()):
+            buffer.sample(rng.randrange(1, 5))
+        else:
+            steps: list[token_step.TokenStep] = []
+            for _ in range(rng.randrange(1, 4)):
+                before = [*steps[-1].prompt.tolist(), *steps[-1].answer.tolist()] if steps else []
+                if rng.random() < 0.3:
+                    before = before[1:]
+                answer = [rng.randrange(50) for _ in range(rng.randrange(1, 4))]
+                steps.append(
+                    step_of(
+                        [*before, rng.randrange(50)],
+                        answer,
+                        policy_version=buffer.policy_version or 0,
+                        loss_mask=[rng.random() < 0.8 for _ in answer],
+                        reward=rng.choice([0.0, 0.0, 1.0, -0.5]),
+                        log_probabilities=np.array([-rng.random() for _ in answer], np.float32),
+                    )
+                )
+            group_id = rng.choice([None, "g0", "\ud800 \N{SNOWMAN}"])
+            buffer.add_episode(steps, agent_id=rng.choice("ab"), group_id=group_id)
+
+
+def worked(seed: int, operations: int, **settings: Any) -> token_buffer.TokenReplayBuffer:
+    buffer = token_buffer.TokenReplayBuffer(**{"max_tokens": 150, "seed": seed} | settings)
+    work(buffer, random.Random(seed), operations)
+    return buffer
+
+
+def plain(batch: token_batch.TokenBatch) -> list[Any]:
+    """Answers all of a batch, to the last bit."""
+    fields = [getattr(batch, name) for name in batch.__dataclass_fields__]
+    return [
+        (str(field.dtype), field.shape, field.tobytes()) if isinstance(field, np.ndarray) else field for field in fields
+    ]
+
+
+def plain_state(state: dict[str, Any]) -> dict[str, Any]:
+    arrays = {name: (str(array.dtype), array.tolist()) for name, array in state["arrays"].items()}
+    return {**state, "arrays": arrays}
+
+
+def assert_goes_on_alike(one: token_buffer.TokenReplayBuffer, other: token_buffer.TokenReplayBuffer) -> None:
+    other.check()
+    assert other.get_stats() == one.get_stats()
+    assert other.policy_version == one.policy_version
+    for number in range(300):
+        if number % 30 == 0:
+            work(one, random.Random(number), 5)
+            work(other, random.Random(number), 5)
+        if not len(one.eligible_keys()):
+            continue
+        own, its = one.sample(3), other.sample(3)
+        # New episodes get ids of their own.
+        own.episode_ids = its.episode_ids = []
+        assert plain(own) == plain(its)
+
+
+@pytest.mark.parametrize("operations", [0, 1, 10, 200])
+@pytest.mark.parametrize("bits", [np.random.PCG64, np.random.MT19937])
+def test_a_buffer_that_was_saved_goes_on_bit_for_bit(operations: int, bits: Any, tmp_path: pathlib.Path) -> None:
+    seed = np.random.Generator(bits(7))
+    buffer = token_buffer.TokenReplayBuffer(150, padding=3, pad_to_multiple_of=4, seed=seed)
+    work(buffer, random.Random(operations), operations)
+    keys = list(buffer._sources)
+    before = plain(buffer.read(keys)) if keys else []
+    buffer.save(tmp_path / "tokens")
+    loaded = token_buffer.TokenReplayBuffer.load(tmp_path / "tokens")
+    assert (plain(loaded.read(keys)) if keys else []) == before
+    assert plain_state(loaded.state_dict()) == plain_state(buffer.state_dict())
+    assert loaded.capacity == 150
+    assert_goes_on_alike(buffer, loaded)
+
+
+def test_a_state_is_shared_with_nobody() -> None:
+    """P53: torchrl PR 3966."""
+    buffer, first, second = worked(3, 60), worked(4, 20), worked(5, 20)
+    state = buffer.state_dict()
+    kept = plain_state(copy.deepcopy(state))
+    first.load_state_dict(state)
+    second.load_state_dict(state)
+    work(first, random.Random(1), 60)
+    work(buffer, random.Random(2), 60)
+    assert plain_state(state) == kept
+    assert plain_state(second.state_dict()) == kept
+    for array in state["arrays"].values():
+        array[...] = 0
+    assert plain_state(second.state_dict()) == kept
+
+
+def test_another_size_is_refused() -> None:
+    state = worked(3, 60).state_dict()
+    buffer = worked(3, 5, max_tokens=151)
+    before = plain_state(buffer.state_dict())
+    with pytest.raises(errors.CheckpointError, match="^settings/max_tokens must be 151, as it is here, got 150$"):
+        buffer.load_state_dict(state)
+    assert plain_state(buffer.state_dict()) == before
+
+
+def test_a_cleared_buffer_keeps_its_dtype_and_its_keys() -> None:
+    buffer = worked(3, 60)
+    appended = buffer.get_stats().appended
+    buffer.clear()
+    twin = worked(4, 10)
+    twin.load_state_dict(buffer.state_dict())
+    steps = [step_of([1], [2], log_probabilities=[-0.1])]
+    with pytest.raises(errors.SchemaError, match="^log_probabilities must fit float32"):
+        twin.add_episode(steps, agent_id="a")
+    assert twin.add_episode([step_of([1], [2])], agent_id="a").tolist() == [appended]
+
+
+def changed(path: str, value: Any) -> Any:
+    def change(state: dict[str, Any]) -> None:
+        *parts, name = path.split("/")
+        for part in parts:
+            state = state[part]
+        state[name] = value(state[name]) if callable(value) else value
+
+    return change
+
+
+def array(name: str, value: Any) -> Any:
+    def change(state: dict[str, Any]) -> None:
+        state["arrays"][name] = value(state["arrays"][name])
+
+    return change
+
+
+def entry(place: int, value: Any) -> Any:
+    def put(given: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        given = given.copy()
+        given[place] = value
+        return given
+
+    return put
+
+
+def source(value: Any) -> Any:
+    """Puts another source in the place of the first."""
+
+    def change(state: dict[str, Any]) -> None:
+        content = codecs.PlainCodec().encode(value)
+        ends = state["arrays"]["source_ends"]
+        old = state["arrays"]["sources"].tobytes()
+        state["arrays"]["sources"] = np.frombuffer(content + old[ends[0] :], np.uint8)
+        state["arrays"]["source_ends"] = ends - ends[0] + len(content)
+
+    return change
+
+
+SOURCE = "a source must be three names and a mismatch, got .*"
+COUNTERS = "counters must be of a buffer that holds 3 sequences"
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (changed("policy_version", -1), r"policy_version must be an integer in \[0, .*"),
+        (changed("policy_version", "x"), r"policy_version must be an integer in \[0, .*"),
+        (changed("counters/appended", lambda x: x + 1), COUNTERS),
+        (changed("counters/appended", 2), COUNTERS),
+        (changed("counters/evicted", lambda x: x + 1), COUNTERS),
+        (changed("counters/inexact_episodes", 3), COUNTERS),
+        (changed("counters/inexact_episodes", 2), COUNTERS),
+        (changed("counters/episodes", 0), COUNTERS),
+        (changed("counters/episodes", 3), COUNTERS),
+        (changed("counters/sampled", -1), r"counters/sampled must be an integer in .*"),
+        (changed("counters", {}), "counters/episodes is missing"),
+        (changed("sequences", {}), "sequences/log_probability_dtype is missing"),
+        (changed("sequences/log_probability_dtype", None), "counters must be of a buffer that holds 0 sequences"),
+        (changed("sequences/log_probability_dtype", "<i4"), "sequences/log_probability_dtype must be one of floats.*"),
+        (changed("sequences/log_probability_dtype", ">f8"), "sequences/log_probability_dtype must be one of floats.*"),
+        (changed("sequences/log_probability_dtype", "<f4"), "array sequences/values/log_probabilities must be of .*"),
+        (changed("sequences/log_probability_dtype", 3), ".*dtype.*"),
+        (array("sequences/lengths", entry(0, 0)), r"array sequences/lengths must hold integers in \[1, 100\], got 0"),
+        (array("sequences/lengths", entry(0, 100)), "array sequences/lengths must sum to at most max_tokens = 100, .*"),
+        (array("sequences/lengths", entry(0, 5)), "array sequences/values/tokens must be of .* shape .*"),
+        (array("sequences/lengths", lambda x: x[:2]), "array sequences/values/tokens must be of .* shape .*"),
+        (array("sequences/values/tokens", entry(0, -1)), "sequences cannot be: tokens must be at least 0"),
+        (array("sequences/values/tokens", lambda x: x.astype(np.int64)), "array sequences/values/tokens must be .*"),
+        (array("sequences/values/loss_mask", lambda x: (x.view(np.uint8) * 2).view(bool)), "sequences cannot be: .*"),
+        (array("sequences/values/rewards", entry(0, np.nan)), "sequences cannot be: rewards must be finite"),
+        (array("sequences/rows/trained", entry(0, 7)), "sequences cannot be: trained of sequences must be .*"),
+        (array("sequences/rows/returns", entry(0, np.nan)), "array sequences/rows/returns must hold no NaN"),
+        (
+            array("sequences/rows/is_exact", lambda x: (x.view(np.uint8) + 2).view(bool)),
+            "array sequences/rows/is_exact must hold the bytes 0 and 1 alone",
+        ),
+        (array("source_ends", entry(0, 9999)), "array sources must .*|plain-1 content .*"),
+        (array("source_ends", entry(0, 0)), "plain-1 content ends in the middle of a value"),
+        (array("source_ends", entry(0, -1)), r"array source_ends must hold integers in \[0, .*"),
+        (array("source_ends", lambda x: x[:2]), "array source_ends must be of .*"),
+        (array("sources", lambda x: x[:-1]), "array sources must be of dtype uint8 and shape .*"),
+        (source(None), SOURCE),
+        (source(["e", "a", None, None]), SOURCE),
+        (source(("e", "a", None)), SOURCE),
+        (source((3, "a", None, None)), SOURCE),
+        (source(("e", None, None, None)), SOURCE),
+        (source(("e", "a", 3, None)), SOURCE),
+        (source(("e", "a", None, 3)), SOURCE),
+        (source(("e", "a", None, (1, 2, 3))), SOURCE),
+        (source(("e", "a", None, (1, -2, 3, 4))), SOURCE),
+        (source(("e", "a", None, (1, 2, True, 4))), SOURCE),
+        (source(("e", "a", None, (1, 2, 3, -4))), SOURCE),
+        (source(("e", "a", None, (1, 2, 3, "x"))), SOURCE),
+        (source(("e", "a", None, [1, 2, 3, 4])), SOURCE),
+    ],
+)
+def test_a_state_that_no_buffer_can_be_in_is_refused(change: Any, text: str) -> None:
+    buffer = token_buffer_test.filled()
+    buffer.set_policy_version(4)
+    state = buffer.state_dict()
+    change(state)
+    with pytest.raises(errors.CheckpointError, match=f"^({text})$"):
+        token_buffer.TokenReplayBuffer._made(state, {})
+    before = token_buffer_test.snapshot(buffer)
+    with pytest.raises(errors.CheckpointError, match=f"^({text})$"):
+        buffer.load_state_dict(state)
+    assert token_buffer_test.snapshot(buffer) == before
+
+
+def test_keys_are_not_used_again_because_a_dtype_is_gone() -> None:
+    state = token_buffer_test.filled().state_dict()
+    state["sequences"]["log_probability_dtype"] = None
+    state["counters"]["evicted"] = 3
+    state["arrays"]["sources"] = state["arrays"]["sources"][:0]
+    state["arrays"]["source_ends"] = state["arrays"]["source_ends"][:0]
+    with pytest.raises(errors.CheckpointError, match="^counters must be of a buffer that holds 0 sequences$"):
+        token_buffer.TokenReplayBuffer._made(state, {})
+
+
+@pytest.mark.parametrize(
+    "value", [("e", "a", None, None), ("e", "a", "g", (1, 2, 3, None)), ("e", "a", "g", (1, 2, 3, 4))]
+)
+def test_sources_that_can_be_are_taken(value: Any) -> None:
+    buffer = token_buffer_test.filled()
+    state = buffer.state_dict()
+    source(value)(state)
+    buffer.load_state_dict(state)
+    batch = buffer.read([0])
+    mismatch = batch.mismatches[0]
+    numbers = mismatch and (mismatch.step, mismatch.position, mismatch.expected, mismatch.found)
+    assert (batch.episode_ids[0], batch.agent_ids[0], batch.group_ids[0], numbers) == value
+
+
+def test_a_buffer_that_does_not_fit_in_memory_is_refused() -> None:
+    state = token_buffer_test.filled().state_dict()
+    state["settings"]["max_tokens"] = 2**60
+    with pytest.raises(errors.CheckpointError, match="^there is no memory for the tokens: "):
+        token_buffer.TokenReplayBuffer._made(state, {})
+
+
+def test_a_forged_state_is_refused_or_makes_a_buffer_that_works() -> None:
+    taken = 0
+    for seed in range(100):
+        rng = random.Random(seed)
+        state = forged_states_test.forged(worked(seed % 7, rng.randrange(5, 60)).state_dict(), rng)
+        settings = state.get("settings")
+        if isinstance(settings, dict):
+            for name, most in (("max_tokens", 2**60), ("pad_to_multiple_of", 8)):
+                if type(settings.get(name)) is int and settings[name] > 200:
+                    settings[name] = most
+        try:
+            buffer = token_buffer.TokenReplayBuffer._made(copy.deepcopy(state), {})
+        except errors.CheckpointError:
+            continue
+        taken += 1
+        buffer.check()
+        if buffer.capacity > 100:
+            work(buffer, rng, 30)
+        buffer.check()
+        again = token_buffer.TokenReplayBuffer._made(buffer.state_dict(), {})
+        assert plain_state(again.state_dict()) == plain_state(buffer.state_dict())
+    assert 0 < taken < 100
+
+
+def test_a_buffer_is_read_from_the_page_alone(tmp_path: pathlib.Path) -> None:
+    """As `docs/format.md` has it."""
+    buffer = worked(3, 60)
+    buffer.save(tmp_path / "tokens")
+    state = json.loads((tmp_path / "tokens" / "manifest.json").read_bytes())
+    arrays = {name: np.load(tmp_path / "tokens" / each["file"]) for name, each in state["arrays"].items()}
+    stats = buffer.get_stats()
+    assert state["class"] == "TokenReplayBuffer"
+    assert state["counters"]["appended"] == stats.appended
+    assert state["sequences"] == {"log_probability_dtype": "<f4"}
+    lengths = arrays["sequences/lengths"]
+    first_key = state["counters"]["evicted"] + state["counters"]["cleared"]
+    batch = buffer.read(first_key + np.arange(len(lengths)))
+    packed = batch.packed()
+    assert packed["offsets"][1:].tolist() == np.cumsum(lengths).tolist()
+    for name in token_episode.FIELDS:
+        assert arrays[f"sequences/values/{name}"].tolist() == packed[name].tolist()
+    assert arrays["sequences/rows/returns"].tolist() == batch.returns.tolist()
+    assert arrays["sequences/rows/is_exact"].tolist() == batch.is_exact.tolist()
+    assert arrays["sequences/rows/trained"].tolist() == batch.loss_mask.sum(axis=1).tolist()
+    content, begin = arrays["sources"].tobytes(), 0
+    for row, end in enumerate(arrays["source_ends"].tolist()):
+        episode_id, agent_id, group_id, mismatch = codecs.PlainCodec().decode(content[begin:end])
+        begin = end
+        assert (episode_id, agent_id, group_id) == (
+            batch.episode_ids[row],
+            batch.agent_ids[row],
+            batch.group_ids[row],
+        )
+        found = batch.mismatches[row]
+        assert mismatch == (found and (found.step, found.position, found.expected, found.found))
