@@ -1,0 +1,137 @@
+"""What a joint draw answers: arrays of each agent, the same place in all of them for the same step of an environment.
+
+place              0        1        2
+episode, step     3, 0     3, 4     1, 7
+walker            row      row      row          observation, action, reward, ...
+runner            row      0        row          it was not there at step 4 of episode 3: zeros
+runner's mask     True     False    True
+"""
+
+import dataclasses
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import batches
+from relive import errors
+
+Array: TypeAlias = npt.NDArray[Any]
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Tree: TypeAlias = batches.Tree
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, eq=False)
+class AgentBatch:
+    """n-step transitions of one agent. Where `mask` is False it was absent, and everything else holds zeros.
+
+    `target = reward + next_discount * V(next_observation)` holds for each of them. Shapes are those of one agent; in
+    `JointBatch.stacked` an axis of agents [A] follows that of the batch [B].
+
+    Attributes:
+        observation: o_t [B, ...].
+        action: a_t [B, ...].
+        reward: The sum over k < m of gamma^k r_{t+k} [B], added up as float64, in the reward's dtype.
+        next_observation: o_{t+m} [B, ...]; zeros where the agent terminated there and it was not given.
+        next_discount: gamma^m, or 0 if the window reached the agent's termination [B], in the reward's dtype.
+        is_terminal: Whether it did [B].
+        steps: m [B], at least 1 and at most n where the agent was there; less where it ended or left earlier.
+        mask: Whether the agent was there [B].
+        extras: Each extra of step t [B, ...].
+    """
+
+    observation: Tree
+    action: Tree
+    reward: Array
+    next_observation: Tree
+    next_discount: Array
+    is_terminal: Bools
+    steps: Ints
+    mask: Bools
+    extras: dict[str, Tree]
+
+    def __len__(self) -> int:
+        """Answers B."""
+        return len(self.mask)
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, eq=False)
+class JointBatch:
+    """Steps of an environment, with what each agent lived from there on.
+
+    Attributes:
+        agents: The transitions of each agent by name, [B] or [B, ...] each: those at one place are of one step of one
+            environment. An agent is missing while nobody has said what its steps hold: it has no schema, and was never
+            there.
+        episodes: The numbers of the episodes [B]; they count the episodes of all environments, from 0.
+        start_step: How many steps of the episode came before [B].
+        keys: The names of the joint steps [B]; for `read`.
+        probabilities: How likely each of them was to be drawn [B].
+        weights: Importance weights [B]; 1, as draws are uniform.
+    """
+
+    agents: dict[str, AgentBatch]
+    episodes: Ints
+    start_step: Ints
+    keys: Ints
+    probabilities: Floats
+    weights: Floats
+
+    def __len__(self) -> int:
+        """Answers B."""
+        return len(self.keys)
+
+    def stacked(self) -> AgentBatch:
+        """Answers the transitions of all agents as one, [B, A] or [B, A, ...] each, with agents as in `agents`.
+
+        Raises:
+            ArgumentError: The agents' steps do not hold the same: fields, shapes or dtypes differ.
+        """
+        fields = [field.name for field in dataclasses.fields(AgentBatch)]
+        parts = list(self.agents.values())
+        return AgentBatch(**{name: self._stacked(name, [getattr(part, name) for part in parts]) for name in fields})
+
+    def _stacked(self, name: str, trees: list[Tree]) -> Tree:
+        """Answers the trees of arrays [B, ...] of all agents as one of arrays [B, A, ...]."""
+        kinds = [_kind(tree) for tree in trees]
+        for agent, kind in zip(self.agents, kinds, strict=True):
+            if kind != kinds[0]:
+                first = next(iter(self.agents))
+                raise errors.ArgumentError(
+                    f"stacked needs agents whose steps hold the same, got {name} of {kinds[0]} of agent {first!r} and "
+                    f"of {kind} of agent {agent!r}"
+                )
+        if isinstance(trees[0], dict):
+            return {key: self._stacked(f"{name}/{key}", [tree[key] for tree in trees]) for key in trees[0]}
+        return np.stack(trees, axis=1)
+
+
+def of_agent(read: batches.TransitionBatch, mask: Bools) -> AgentBatch:
+    """Answers the transitions of an agent at every place, given those where it was there, in their order.
+
+    Args:
+        read: Its transitions, as many as `mask` is set.
+        mask: Where it was there [B].
+    """
+    names = [field.name for field in dataclasses.fields(AgentBatch) if field.name != "mask"]
+    return AgentBatch(mask=mask, **{name: _spread(getattr(read, name), mask) for name in names})
+
+
+def _spread(tree: Tree, mask: Bools) -> Tree:
+    """Answers a tree of arrays [B, ...] with those rows where the mask is set, and zeros elsewhere."""
+    if isinstance(tree, dict):
+        return {key: _spread(child, mask) for key, child in tree.items()}
+    if len(tree) == len(mask):
+        return tree
+    column: Array = np.zeros((len(mask), *tree.shape[1:]), tree.dtype)
+    column[mask] = tree
+    return column
+
+
+def _kind(tree: Tree) -> str:
+    """Answers in words what makes trees of one level alike."""
+    if isinstance(tree, dict):
+        return f"a mapping with {', '.join(tree) or 'nothing'}"
+    return f"dtype {tree.dtype} and shape {list(tree.shape[1:])}"

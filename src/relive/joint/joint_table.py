@@ -1,0 +1,130 @@
+"""Joint steps: which rows of which agents belong to one step of an environment, and to which episode that belongs.
+
+    key          4     5     6     7     8        counts the joint steps ever added; here of two environments
+    episode      2     3     2     3     4
+    step         1     0     2     1     0
+    walker       4     5     -     6     7        the key of its row in a history of its own, -1 where it is absent
+    runner       -     2     3     -     4
+
+A joint step goes when its slot is needed, and the rows of all its agents go with it. So an agent has one row for each
+of the joint steps it is in, in their order, and never more than `capacity`.
+"""
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import ring
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+ABSENT = -1
+
+
+class JointTable(ring.Ring):
+    """The newest `capacity` joint steps of some agents, in `streams` environments side by side.
+
+    Attributes:
+        next_episode: The number of the episode that begins next.
+        open_episode: The number of the episode that goes on in each environment, -1 where none does [streams].
+        open_length: Its steps so far [streams].
+    """
+
+    def __init__(self, capacity: int, num_agents: int, streams: int) -> None:
+        super().__init__(capacity)
+        self.next_episode = 0
+        self.open_episode: Ints = np.full(streams, -1, np.int64)
+        self.open_length: Ints = np.zeros(streams, np.int64)
+        self._episode: Ints = np.zeros(capacity, np.int64)
+        self._step: Ints = np.zeros(capacity, np.int64)
+        self._row_keys: Ints = np.zeros((num_agents, capacity), np.int64)
+
+    @property
+    def num_agents(self) -> int:
+        """How many agents there are, present or not."""
+        return len(self._row_keys)
+
+    @property
+    def num_open(self) -> int:
+        """How many episodes go on."""
+        return int(np.count_nonzero(self.open_episode >= 0))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is kept for each joint step."""
+        return self._episode.nbytes + self._step.nbytes + self._row_keys.nbytes
+
+    # Reading.
+
+    def episodes(self, slots: Ints) -> Ints:
+        """Answers the numbers of the episodes of the joint steps in `slots` [B]."""
+        return self._episode[slots]
+
+    def steps(self, slots: Ints) -> Ints:
+        """Answers how many steps of the episode came before each of the joint steps in `slots` [B]."""
+        return self._step[slots]
+
+    def row_keys(self, agent: int, slots: Ints) -> Ints:
+        """Answers the keys of the agent's rows of the joint steps in `slots` [B], -1 where it is absent."""
+        row_keys: Ints = self._row_keys[agent].take(slots)
+        return row_keys
+
+    def agents_of_oldest(self) -> Ints:
+        """Answers the numbers of the agents that are in the oldest joint step."""
+        return np.flatnonzero(self._row_keys[:, self.oldest_key % self.capacity] != ABSENT)
+
+    # Writing.
+
+    def evict(self) -> None:
+        """Takes the oldest joint step away."""
+        self._num_rows -= 1
+        self.num_evicted += 1
+
+    def append(self, stream: int, row_keys: Ints) -> int:
+        """Adds a joint step to an environment, and answers its key; there must be room for it.
+
+        Args:
+            stream: Which environment. If no episode goes on there, one begins.
+            row_keys: The keys of the agents' rows, -1 where they are absent [agents].
+        """
+        if self.open_episode[stream] < 0:
+            self.open_episode[stream], self.open_length[stream] = self.next_episode, 0
+            self.next_episode += 1
+        key = self.next_key
+        slot = key % self.capacity
+        self._episode[slot], self._step[slot] = self.open_episode[stream], self.open_length[stream]
+        self._row_keys[:, slot] = row_keys
+        self.open_length[stream] += 1
+        self.next_key += 1
+        self._num_rows += 1
+        return key
+
+    def end(self, stream: int) -> None:
+        """Ends the episode that goes on in an environment, if one does."""
+        self.open_episode[stream] = -1
+
+    def clear(self) -> None:
+        """Takes every joint step away, and forgets the episodes that go on. Numbers and keys go on."""
+        self._num_rows = 0
+        self.open_episode[:] = -1
+
+    def restore(
+        self,
+        *,
+        next_key: int,
+        num_evicted: int,
+        next_episode: int,
+        episode: Ints,
+        step: Ints,
+        row_keys: Ints,
+        open_episode: Ints,
+        open_length: Ints,
+    ) -> None:
+        """Holds just those joint steps, oldest first [N], their rows [agents, N], and open episodes [streams]."""
+        self.next_key, self.num_evicted, self.next_episode = next_key, num_evicted, next_episode
+        self._num_rows = len(episode)
+        slots = self.alive_slots()
+        self._episode[slots], self._step[slots], self._row_keys[:, slots] = episode, step, row_keys
+        self.open_episode[:], self.open_length[:] = open_episode, open_length
