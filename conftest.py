@@ -10,7 +10,19 @@ import pathlib
 import re
 
 _OPTIONAL = frozenset(
-    ("ale_py", "gymnasium", "jax", "minari", "mujoco", "pandas", "pyarrow", "stable_baselines3", "tensorboard", "torch")
+    (
+        "ale_py",
+        "gymnasium",
+        "jax",
+        "minari",
+        "mujoco",
+        "pandas",
+        "pyarrow",
+        "ray",
+        "stable_baselines3",
+        "tensorboard",
+        "torch",
+    )
 )
 _INTEGRATIONS = pathlib.Path(__file__).parent / "src/relive/integrations"
 _EXAMPLES = pathlib.Path(__file__).parent / "docs/examples"

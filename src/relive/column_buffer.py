@@ -171,6 +171,11 @@ class ColumnReplayBuffer(persistence.Journaled, Generic[Batch]):
         return self._limited.limiter
 
     @property
+    def appended(self) -> int:
+        """How many steps were added, ever."""
+        return self._counters.inserted
+
+    @property
     def has_priorities(self) -> bool:
         """Whether update_priorities and get_priorities mean anything."""
         return isinstance(self.sampler, prioritized_sampler.PrioritizedSampler)

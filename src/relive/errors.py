@@ -10,6 +10,7 @@
     ├── NotReadyError (ValueError, RuntimeError)  what was asked for is not there yet
     ├── ClosedError (RuntimeError)                the buffer was closed
     ├── EventLoopError (RuntimeError)             one buffer, two event loops
+    ├── ShardLostError (ConnectionError)          a shard of a fleet does not answer
     ├── SamplerError (RuntimeError)               a custom sampler drew what cannot be read
     ├── CorruptionError                           an invariant of a buffer does not hold
     ├── CheckpointError                           a saved buffer cannot be read back
@@ -64,6 +65,10 @@ class ClosedError(ReplayError, RuntimeError):
 
 class EventLoopError(ReplayError, RuntimeError):
     """A buffer that belongs to one event loop was awaited from another."""
+
+
+class ShardLostError(ReplayError, ConnectionError):
+    """A shard of a fleet does not answer: its process has died or hangs, or its machine cannot be reached."""
 
 
 class SamplerError(ReplayError, RuntimeError):

@@ -58,7 +58,7 @@ class PrioritizedSampler(samplers.Sampler):
         self._beta = beta if isinstance(beta, schedules.Schedule) else checks.number_of_at_least_zero("beta", beta)
         checks.one_of("weight_normalization", weight_normalization, ("batch", "buffer", "none"))
         checks.one_of("new_priority", new_priority, ("running", "live"))
-        self._weight_normalization = weight_normalization
+        self._weight_normalization: WeightNormalization = weight_normalization
         self._new_priority = new_priority
         self._stratified = checks.boolean("stratified", stratified)
         self._ticks = 0
@@ -99,6 +99,46 @@ class PrioritizedSampler(samplers.Sampler):
         if isinstance(self._beta, schedules.Schedule):
             return checks.number_of_at_least_zero("beta", self._beta.value(self._ticks))
         return self._beta
+
+    @property
+    def ticks(self) -> int:
+        """How many draws a schedule of beta has counted; a fleet of samplers sets it, so that they count together."""
+        return self._ticks
+
+    @ticks.setter
+    def ticks(self, ticks: int) -> None:
+        self._ticks = checks.integer_of_at_least_zero("ticks", ticks)
+
+    @property
+    def weight_normalization(self) -> WeightNormalization:
+        """By what the importance weights are divided."""
+        return self._weight_normalization
+
+    @property
+    def schedule(self) -> float | schedules.Schedule:
+        """What `beta` was given as."""
+        return self._beta
+
+    @property
+    def total_weight(self) -> float:
+        """The sum of the weights of the eligible anchors."""
+        return self._tree.total
+
+    @property
+    def least_weight(self) -> float:
+        """The smallest of those weights that is above 0; 0 if none is."""
+        return self._tree.min if self._tree.total > 0.0 else 0.0
+
+    def note_priority(self, priority: float) -> None:
+        """Hears of a raw priority that a row elsewhere was given: with "running", new rows get the largest heard of.
+
+        Raises:
+            ArgumentError: It is negative, infinite or NaN, or alpha makes too large a weight of it.
+        """
+        priority = checks.number_of_at_least_zero("priority", priority)
+        if self._stored is None and priority > self._running_maximum:
+            self._weight_of_new = self._weight_of(priority, self._alpha)
+            self._running_maximum = priority
 
     def settings(self) -> dict[str, Any]:
         """Answers the arguments that make such a sampler, by name."""

@@ -1,0 +1,159 @@
+"""The port of a buffer of columns.
+
+stream 0        whole episodes, of all writers
+stream 1, 2 ..  one episode each that comes in several chunks, as long as it goes on
+"""
+
+from collections.abc import Hashable, Mapping
+import inspect
+from typing import Any, TypeAlias
+
+from relive import column_buffer
+from relive import errors
+from relive import prioritized_sampler
+from relive.fleet import chunks
+from relive.fleet import port
+
+Place: TypeAlias = tuple[Hashable, int]
+"""A writer, and one of its own streams."""
+
+
+class ColumnPort(port.Port):
+    """The one between a shard and its buffer of columns.
+
+    If more episodes go on than there are streams, the one that waits longest for its next steps is truncated.
+    """
+
+    def __init__(self, buffer: column_buffer.ColumnReplayBuffer[Any]) -> None:
+        self.buffer = self._buffer = buffer
+        self._signature = inspect.signature(buffer.sample)
+        self._cut = 0
+        self._forget_streams()
+
+    def describe(self) -> port.Description:
+        """Answers what kind of buffer of columns it is."""
+        kind, sampler = type(self._buffer).__name__, self._buffer.sampler
+        if not isinstance(sampler, prioritized_sampler.PrioritizedSampler):
+            return port.Description(kind=kind, has_columns=True)
+        return port.Description(
+            kind=kind,
+            has_columns=True,
+            beta=sampler.schedule,
+            weight_normalization=sampler.weight_normalization,
+        )
+
+    def insert(self, writer: Hashable, chunk: chunks.ColumnChunk | chunks.ColumnEnd) -> None:
+        """Stores a chunk, or ends an episode."""
+        place = writer, chunk.stream
+        if isinstance(chunk, chunks.ColumnEnd):
+            self._end(place)
+        elif chunk.is_whole:
+            is_terminated = chunk.end == "TERMINATED"
+            self._buffer.add_episode(chunk.observations, chunk.actions, chunk.rewards, is_terminated, **chunk.extras)
+        else:
+            if chunk.is_start:
+                self._end(place)
+            stream = self._stream(place)
+            try:
+                self._add(stream, chunk)
+            except BaseException:
+                self._end(place)
+                raise
+            if chunk.end != "OPEN":
+                self._release(place)
+
+    def abandon(self, writer: Hashable) -> int:
+        """Truncates the open episodes of a writer: whoever wrote them will not go on."""
+        return sum([self._end(place) for place in list(self._streams) if place[0] == writer])
+
+    def abandon_all(self) -> int:
+        """Truncates every open episode."""
+        self._forget_streams()
+        return sum([self._buffer.end_episode(stream=stream) for stream in range(self._buffer.streams)])
+
+    def learn(self, policy_version: int) -> None:
+        """Raises ArgumentError: the versions of steps in columns are extras, which no draw looks at."""
+        raise errors.ArgumentError(f"set_policy_version needs buffers of episodes, got {self.describe().kind}")
+
+    def mass(self, options: Mapping[str, Any]) -> port.Mass:
+        """Answers the number of eligible anchors, or the sum of their weights."""
+        self._signature.bind(1, **options)
+        sampler, size = self._buffer.sampler, self.size
+        sampler.check_beta(options.get("beta"))
+        if isinstance(sampler, prioritized_sampler.PrioritizedSampler):
+            return port.Mass(weight=sampler.total_weight, size=size, least=sampler.least_weight, ticks=sampler.ticks)
+        return port.Mass(weight=float(size), size=size)
+
+    def draw(self, count: int, options: Mapping[str, Any], tick: int) -> Any:
+        """Answers a batch of `count` windows."""
+        rows = self._buffer.sample(count, **options)
+        sampler = self._buffer.sampler
+        if isinstance(sampler, prioritized_sampler.PrioritizedSampler):
+            # It has counted a draw of its own; of those of the fleet, which overtake each other, the latest counts.
+            sampler.ticks = max(sampler.ticks - 1, tick + 1)
+        return rows
+
+    @property
+    def size(self) -> int:
+        """How many anchors are eligible."""
+        return self._buffer.num_eligible
+
+    @property
+    def cut(self) -> int:
+        """How many open episodes were truncated since another one needed their stream."""
+        return self._cut
+
+    def _add(self, stream: int, chunk: chunks.ColumnChunk) -> None:
+        last = chunk.rows - 1
+        for t in range(chunk.rows):
+            self._buffer.add(
+                _at(chunk.observations, t),
+                _at(chunk.actions, t),
+                chunk.rewards[t],
+                _at(chunk.observations, t + 1),
+                terminated=t == last and chunk.end == "TERMINATED",
+                truncated=t == last and chunk.end == "TRUNCATED",
+                stream=stream,
+                **{name: _at(column, t) for name, column in chunk.extras.items()},
+            )
+
+    def _stream(self, place: Place) -> int:
+        """Answers the buffer's stream of a writer's own one, which then is the newest of all."""
+        stream = self._streams.pop(place, None)
+        if stream is None:
+            if not self._free:
+                self._make_room()
+            stream = self._free.pop()
+        self._streams[place] = stream
+        return stream
+
+    def _make_room(self) -> None:
+        if not self._streams:
+            raise errors.ArgumentError(
+                f"make_buffer must answer a buffer of at least 2 streams, got {self._buffer.streams}: one for whole "
+                "episodes, and one for each that comes in several chunks"
+            )
+        self._end(next(iter(self._streams)))
+        self._cut += 1
+
+    def _end(self, place: Place) -> bool:
+        """Ends the episode that is open in a writer's stream, if there is one."""
+        if place not in self._streams:
+            return False
+        was_open = self._buffer.end_episode(stream=self._streams[place])
+        self._release(place)
+        return was_open
+
+    def _release(self, place: Place) -> None:
+        self._free.append(self._streams.pop(place))
+
+    def _forget_streams(self) -> None:
+        self._free = list(range(self._buffer.streams - 1, 0, -1))
+        self._streams: dict[Place, int] = {}
+
+
+def _at(tree: Any, t: int) -> Any:
+    """Answers row t of every array in a tree."""
+    if isinstance(tree, Mapping):
+        return {name: _at(child, t) for name, child in tree.items()}
+    return tree[t]

@@ -1,0 +1,208 @@
+"""What actors write steps to a fleet with: the verbs of a buffer of columns, gathered into chunks.
+
+The law of this file: an awaited call copies its step as it is now, waits for room, then takes it, and awaits nothing in
+between. So a call that was cancelled has either happened or left no trace.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from relive import checks
+from relive import errors
+from relive import fitting
+from relive.fleet import chunks
+from relive.fleet import outbox as outbox_lib
+from relive.fleet import writer
+
+_WHOLE = -1
+"""The stream of a writer's whole episodes, which need none of the shard's."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Run:
+    """Steps of one stream that were not yet sent, all of one layout."""
+
+    is_start: bool = True
+    layout: Any = None
+    observations: list[Any] = dataclasses.field(default_factory=list)
+    actions: list[Any] = dataclasses.field(default_factory=list)
+    rewards: list[Any] = dataclasses.field(default_factory=list)
+    extras: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    next_observation: Any = None
+
+
+class ColumnWriter(writer.Writer):
+    """Writes steps to a fleet of buffers of columns; what `ShardedReplay.writer` answers.
+
+    Steps are gathered until their episode ends, or there are `batch_steps` of them: until then, or `flush`, no shard
+    knows of them. While an episode goes on that comes in several chunks, it needs a stream of the shard's buffer beside
+    its stream 0; where there are too few, the one that waits longest for its next steps is truncated.
+    """
+
+    def __init__(self, outbox: outbox_lib.Outbox, chunk_steps: int) -> None:
+        super().__init__(outbox)
+        self._chunk_steps = chunk_steps
+        self._runs: dict[int, _Run] = {}
+
+    async def add(
+        self,
+        observation: Any,
+        action: Any,
+        reward: Any,
+        next_observation: Any,
+        terminated: bool = False,
+        truncated: bool = False,
+        *,
+        stream: int = 0,
+        **extras: Any,
+    ) -> None:
+        """Adds one step; the arguments are those of ColumnReplayBuffer.add. Waits while too much is under way.
+
+        Args:
+            observation: o_t. If it is not the step before's next_observation, the episode before is truncated there.
+            action: a_t.
+            reward: r_t.
+            next_observation: o_{t+1}; it has to be given.
+            terminated: Whether the task ended with the step.
+            truncated: Whether we stopped looking after it. Termination wins over truncation.
+            stream: Which of the writer's own environments it is of.
+            extras: The other fields of the schema.
+
+        Raises:
+            ReplayError: A buffer has refused steps that were sent before; it is raised once.
+            ClosedError: The writer is closed.
+        """
+        stream = checks.integer_of_at_least_zero("stream", stream)
+        terminated = checks.boolean("terminated", terminated)
+        truncated = checks.boolean("truncated", truncated)
+        if next_observation is None:
+            raise errors.ArgumentError("next_observation must be given to a writer of a fleet, got None")
+        observation, next_observation = _owned("observation", observation), _owned("next_observation", next_observation)
+        action, reward, extras = _owned("action", action), _owned("reward", reward), _owned("extras", extras)
+        if _layout(next_observation) != _layout(observation):
+            raise errors.SchemaError(
+                f"next_observation must be of the shape of observation, {_layout(observation)}, "
+                f"got {_layout(next_observation)}"
+            )
+        layout = [_layout(tree) for tree in (observation, action, reward, extras)]
+        await self._room()
+        run = self._runs.setdefault(stream, _Run())
+        if run.next_observation is not None and not _are_equal(run.next_observation, observation):
+            self._send(stream, "TRUNCATED")
+            run = self._runs[stream] = _Run()
+        elif run.rewards and run.layout != layout:
+            # One of the two is refused by the buffer, and must not take the other with it.
+            self._send(stream, "OPEN")
+            run = self._runs[stream]
+        run.layout = layout
+        run.observations.append(observation)
+        run.actions.append(action)
+        run.rewards.append(reward)
+        run.extras.append(extras)
+        run.next_observation = next_observation
+        if terminated or truncated:
+            self._send(stream, "TERMINATED" if terminated else "TRUNCATED")
+            del self._runs[stream]
+        elif len(run.rewards) >= self._chunk_steps:
+            self._send(stream, "OPEN")
+
+    async def add_episode(self, observations: Any, actions: Any, rewards: Any, terminated: bool, **extras: Any) -> None:
+        """Adds a whole episode; the arguments are those of ColumnReplayBuffer.add_episode.
+
+        Args:
+            observations: o_0 to o_T [T + 1, ...].
+            actions: a_0 to a_{T-1} [T, ...].
+            rewards: r_0 to r_{T-1} [T].
+            terminated: Whether the task ended with the last step; otherwise the episode was truncated there.
+            extras: The other fields of the schema [T, ...].
+
+        Raises:
+            ReplayError: A buffer has refused steps that were sent before; it is raised once.
+            ClosedError: The writer is closed.
+        """
+        terminated = checks.boolean("terminated", terminated)
+        if not checks.leading_length("rewards", rewards):
+            raise errors.ArgumentError("an episode must have at least 1 step, got 0")
+        chunk = chunks.ColumnChunk(
+            stream=_WHOLE,
+            is_start=True,
+            observations=_owned("observations", observations),
+            actions=_owned("actions", actions),
+            rewards=_owned("rewards", rewards),
+            extras=_owned("extras", extras),
+            end="TERMINATED" if terminated else "TRUNCATED",
+        )
+        await self._room()
+        self._outbox.take(chunk)
+
+    async def end_episode(self, *, stream: int = 0) -> bool:
+        """Ends the episode that is open in a stream as truncated after its newest step; answers whether one was."""
+        stream = checks.integer_of_at_least_zero("stream", stream)
+        await self._room()
+        is_open = stream in self._runs
+        if is_open:
+            self._send(stream, "TRUNCATED")
+            del self._runs[stream]
+        return is_open
+
+    def _seal(self) -> None:
+        for stream, run in list(self._runs.items()):
+            if run.rewards:
+                self._send(stream, "OPEN")
+
+    def _end(self) -> None:
+        for stream in list(self._runs):
+            self._send(stream, "TRUNCATED")
+        self._runs.clear()
+
+    def _send(self, stream: int, end: chunks.End) -> None:
+        """Lets the steps of a stream go."""
+        run = self._runs[stream]
+        if not run.rewards:
+            self._outbox.take(chunks.ColumnEnd(stream=stream))
+            return
+        chunk = chunks.ColumnChunk(
+            stream=stream,
+            is_start=run.is_start,
+            observations=_stacked([*run.observations, run.next_observation]),
+            actions=_stacked(run.actions),
+            rewards=_stacked(run.rewards),
+            extras=_stacked(run.extras),
+            end=end,
+        )
+        self._outbox.take(chunk)
+        self._runs[stream] = _Run(is_start=False, next_observation=run.next_observation)
+
+
+def _owned(name: str, value: Any) -> Any:
+    """Answers `value` with arrays of its own in the place of all that is no mapping."""
+    if isinstance(value, Mapping):
+        return {key: _owned(f"{name}/{key}", part) for key, part in value.items()}
+    return np.array(fitting.as_array(name, value))
+
+
+def _stacked(values: list[Any]) -> Any:
+    """Answers trees of arrays as one tree of arrays with another axis in front."""
+    if isinstance(values[0], dict):
+        return {name: _stacked([value[name] for value in values]) for name in values[0]}
+    return np.stack(values)
+
+
+def _are_equal(first: Any, second: Any) -> bool:
+    """Answers whether two trees of arrays hold the same; a NaN is the same as another."""
+    if isinstance(first, dict) or isinstance(second, dict):
+        are_dicts = isinstance(first, dict) and isinstance(second, dict) and first.keys() == second.keys()
+        return are_dicts and all(_are_equal(first[name], second[name]) for name in first)
+    if first.shape != second.shape:
+        return False
+    return bool(((first == second) | ((first != first) & (second != second))).all())
+
+
+def _layout(tree: Any) -> Any:
+    """Answers what arrays of a tree must share to be stacked: their shapes, and what is no number its dtype."""
+    if isinstance(tree, dict):
+        return {name: _layout(child) for name, child in tree.items()}
+    return tree.shape if tree.dtype.kind in "biufc" else (tree.shape, tree.dtype.str)

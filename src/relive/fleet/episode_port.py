@@ -1,0 +1,98 @@
+"""The port of a buffer of episodes."""
+
+from collections.abc import Hashable, Mapping
+import inspect
+import math
+from typing import Any
+
+from relive import checks
+from relive import episode_buffer
+from relive import version_counts
+from relive.fleet import chunks
+from relive.fleet import port
+
+
+class EpisodePort(port.Port):
+    """The one between a shard and its buffer of episodes."""
+
+    def __init__(self, buffer: episode_buffer.EpisodeReplayBuffer[Any, Any]) -> None:
+        self.buffer = self._buffer = buffer
+        self._signature = inspect.signature(buffer.sample_n_step_nowait)
+        self._episodes: dict[tuple[Hashable, int], str] = {}
+
+    def describe(self) -> port.Description:
+        """Answers what kind of buffer of episodes it is."""
+        return port.Description(kind=type(self._buffer).__name__, has_columns=False)
+
+    def insert(self, writer: Hashable, chunk: chunks.EpisodeChunk) -> None:
+        """Stores a chunk."""
+        buffer, place = self._buffer, (writer, chunk.episode)
+        if place not in self._episodes:
+            if not chunk.is_start and not chunk.rows:
+                return  # The end of an episode that has ended already.
+            self._episodes[place] = buffer.start_episode_nowait(
+                chunk.agent_id, group_id=chunk.group_id, policy_version=chunk.policy_version
+            )
+        episode_id = self._episodes[place]
+        try:
+            for observation, action, reward, version in chunk.steps:
+                buffer.append_observation_action_reward_nowait(
+                    episode_id, observation, action, reward, policy_version=version
+                )
+            if chunk.final is not None:
+                buffer.end_episode_nowait(episode_id, *chunk.final)
+            elif chunk.is_aborted:
+                buffer.abort_episode_nowait(episode_id)
+            else:
+                return
+        except BaseException:
+            buffer.abort_episode_nowait(episode_id)
+            del self._episodes[place]
+            raise
+        del self._episodes[place]
+
+    def abandon(self, writer: Hashable) -> int:
+        """Aborts the open episodes of a writer: whoever wrote them will not go on."""
+        places = [place for place in self._episodes if place[0] == writer]
+        return sum([self._buffer.abort_episode_nowait(self._episodes.pop(place)) for place in places])
+
+    def abandon_all(self) -> int:
+        """Aborts every open episode."""
+        self._episodes.clear()
+        open_ids = list(self._buffer.get_stats().open_ages)
+        return sum([self._buffer.abort_episode_nowait(episode_id) for episode_id in open_ids])
+
+    def learn(self, policy_version: int) -> None:
+        """Tells the buffer."""
+        known = self._buffer.policy_version
+        if known is None or known < policy_version:
+            self._buffer.set_policy_version(policy_version)
+
+    def mass(self, options: Mapping[str, Any]) -> port.Mass:
+        """Answers the number of complete transitions, or the sum of their weights by lag."""
+        given = self._signature.bind(1, **options).arguments
+        checks.integer_of_at_least_one("n", given["n"])
+        checks.discount("gamma", given["gamma"])
+        lags = version_counts.asked(given.get("max_lag"), given.get("lag_decay", 1.0))
+        size, learner = self.size, self._buffer.policy_version
+        if lags is None:
+            return port.Mass(weight=float(size), size=size, policy_version=learner)
+        if learner is None:
+            return port.Mass(weight=0.0, size=size)
+        weight, least_lag = _weighed(self._buffer.transitions_by_version(), learner, lags)
+        return port.Mass(weight=weight, size=size, log_scale=least_lag * math.log(lags.decay), policy_version=learner)
+
+    def draw(self, count: int, options: Mapping[str, Any], tick: int) -> Any:
+        """Answers a list of `count` samples."""
+        return self._buffer.sample_n_step_nowait(count, **options)
+
+
+def _weighed(counts: Mapping[int, int], learner: int, lags: version_counts.Lags) -> tuple[float, int]:
+    """Answers the sum of decay ** (lag - the least lag) over the transitions that may be drawn, and the least lag.
+
+    Seen from the least one, as the buffer does: not all weights can become 0 by rounding.
+    """
+    known = [(max(learner - version, 0), count) for version, count in counts.items()]
+    known = [(lag, count) for lag, count in known if lags.max_lag is None or lag <= lags.max_lag]
+    least = min([lag for lag, _ in known], default=0)
+    return float(sum([count * lags.decay ** (lag - least) for lag, count in known])), least

@@ -1,0 +1,92 @@
+"""What outlives the process of a shard: the journal of its buffer, a checkpoint, and marks, in one directory.
+
+directory/journal      every step and every end, before it is stored
+directory/checkpoint   the whole buffer now and then, with what the journal does not hold: priorities, draws
+directory/marks        which batch of each writer was begun
+"""
+
+import asyncio
+import contextlib
+import os
+from typing import Any
+
+from relive import checkpoint as checkpoint_lib
+from relive import codecs
+from relive import errors
+from relive import fsync_policy
+from relive import journal as journal_lib
+from relive import journal_reader
+from relive import recovery
+from relive.fleet import marks as marks_lib
+
+
+class Files:
+    """The files of one shard.
+
+    Args:
+        directory: Where they are; None for none at all.
+        fsync: When what was stored is on the disk; see Journal.
+        codec: What makes bytes of observations and actions, of a buffer of episodes; None for a PlainCodec.
+
+    Raises:
+        OSError: The directory could not be made.
+    """
+
+    def __init__(self, directory: str | None, fsync: fsync_policy.Policy, codec: codecs.Codec | None) -> None:
+        self._directory = directory
+        self._fsync: fsync_policy.Policy = fsync
+        self._options: dict[str, Any] = {} if codec is None else {"codec": codec}
+        self._journal: journal_lib.Journal | None = None
+        if directory is not None:
+            os.makedirs(directory, exist_ok=True)
+        self.marks = marks_lib.Marks(None if directory is None else os.path.join(directory, "marks"))
+
+    def attached(self, buffer: Any) -> Any:
+        """Answers the buffer that was there before, or this one where there was none; it writes to the journal.
+
+        Raises:
+            CheckpointError: What is there cannot be read back.
+        """
+        if self._directory is None:
+            return buffer
+        path = os.path.join(self._directory, "journal")
+        if _has_begun(path):
+            buffer = self._recovered(path, type(buffer))
+        self._journal = journal_lib.Journal(path, fsync=self._fsync)
+        buffer.attach(self._journal, **self._options)
+        return buffer
+
+    async def save(self, buffer: Any) -> None:
+        """Saves the buffer as it is now; a thread writes it, and meanwhile the buffer may change.
+
+        Raises:
+            ArgumentError: There is no directory.
+            CheckpointError: It could not be written.
+        """
+        if self._directory is None:
+            raise errors.ArgumentError("save needs a fleet with a directory: give start(directory=...)")
+        state = buffer.state_dict(**self._options)
+        await asyncio.to_thread(checkpoint_lib.save, state, os.path.join(self._directory, "checkpoint"))
+
+    def close(self) -> None:
+        """Lets go of them."""
+        if self._journal is not None:
+            self._journal.close()
+        self.marks.close()
+
+    def _recovered(self, journal: str, kind: type[Any]) -> Any:
+        assert self._directory is not None
+        checkpoint = os.path.join(self._directory, "checkpoint")
+        if os.path.isdir(checkpoint):
+            # It may be older than the journal, or damaged: the journal alone has all steps.
+            with contextlib.suppress(errors.CheckpointError):
+                return recovery.recover(journal, checkpoint=checkpoint, buffer_class=kind, **self._options)
+        return recovery.recover(journal, buffer_class=kind, **self._options)
+
+
+def _has_begun(path: str) -> bool:
+    """Answers whether there is a journal: a process may have died before its first segment was there."""
+    if not os.path.isdir(path):
+        return False
+    with journal_reader.opened(path) as directory:
+        return bool(journal_reader.list_segments(directory))

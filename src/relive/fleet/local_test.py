@@ -1,0 +1,313 @@
+"""A fleet in one event loop, for the tests beside this one: shards are killed, hang, and come back, in virtual time.
+
+    run(work)           an event loop whose clock jumps to the next thing to do: an hour of waiting takes no time
+    LocalFleet          a transport; calls and answers are delayed, and overtake each other, as a seed says
+      kill, start       a process is gone, with what was on its way; a new one begins, from the files if there are any
+      hang, go_on       a process is stopped, and goes on
+
+What a process had not begun when it was killed never happens; what it had begun has happened, and the answer is gone.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+import contextlib
+import copy
+import dataclasses
+import pathlib
+import random
+import selectors
+from typing import Any, TypeVar
+
+import pytest
+
+from relive import errors
+from relive import limiters
+from relive.fleet import membership
+from relive.fleet import replay
+from relive.fleet import shard as shard_lib
+from relive.fleet import turns as turns_lib
+
+Answer = TypeVar("Answer")
+
+
+_FLEETS: list["LocalFleet"] = []
+
+
+class JumpingSelector(selectors.DefaultSelector):
+    """A selector that never sleeps: its clock jumps by as much as it was told to wait.
+
+    Attributes:
+        now: What the clock shows, in seconds.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.now += timeout or 0.0
+        return super().select(timeout if timeout is None else 0)
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock does not run while there is something to do, and jumps when there is not."""
+
+    def __init__(self) -> None:
+        self._jumping = JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._jumping.now
+
+
+def run(work: Coroutine[Any, Any, Answer], seconds: float = 3600.0) -> Answer:
+    """Answers what a coroutine answers; it may wait for an hour of the virtual clock."""
+
+    async def in_time() -> Answer:
+        try:
+            async with asyncio.timeout(seconds):
+                return await work
+        finally:
+            while _FLEETS:
+                _FLEETS.pop().close()
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(in_time())
+
+
+class Process:
+    """One life of a shard."""
+
+    def __init__(self, make: Callable[[], shard_lib.Shard]) -> None:
+        self.shard = make()
+        self.is_running = asyncio.Event()
+        self.is_running.set()
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.is_dead = asyncio.get_running_loop().create_future()
+
+    def kill(self) -> None:
+        """As SIGKILL does: nothing is ended or written any more; the system lets go of the files."""
+        for task in self.tasks:
+            task.cancel()
+        self.is_dead.set_result(None)
+        shard: Any = self.shard
+        if shard._watcher is not None:
+            shard._watcher.cancel()
+        shard._files.close()
+
+
+class LocalFleet:
+    """A transport to shards of this event loop, and to their Turns.
+
+    Args:
+        make_buffer: As for a shard.
+        shards: How many.
+        directory: Where they keep their files, if anywhere.
+        seed: Of the delays; None for none at all.
+        delay: How long a call or an answer is on its way at most, in seconds.
+    """
+
+    def __init__(
+        self,
+        make_buffer: Callable[[], Any],
+        shards: int = 2,
+        *,
+        directory: pathlib.Path | None = None,
+        limiter: limiters.RateLimiter | None = None,
+        seed: int | None = None,
+        delay: float = 0.01,
+        lease: float = 30.0,
+        timeout: float = 5.0,
+        recovery: float = 60.0,
+        checkpoint_seconds: float | None = None,
+        codec: Any = None,
+    ) -> None:
+        self.num_shards = shards
+        self._make_buffer, self._directory, self._lease, self._recovery = make_buffer, directory, lease, recovery
+        self._checkpoint_seconds, self._codec = checkpoint_seconds, codec
+        self._rng = None if seed is None else random.Random(seed)
+        self._delay = delay
+        self.processes: list[Process | None] = [None] * shards
+        _FLEETS.append(self)
+        for shard in range(shards):
+            self.start(shard)
+        self.limiter = limiter
+        self.settings = replay.Settings(
+            shards=shards, timeout=timeout, recovery=recovery, lease=lease, has_limiter=limiter is not None
+        )
+        self.calls: list[tuple[int, str, tuple[Any, ...]]] = []
+        self.answered: Callable[[int, str], Awaitable[None]] | None = None
+        """What happens before an answer is sent, if anything."""
+        if limiter is not None:
+            self.start_turns()
+
+    def close(self) -> None:
+        """Kills what is left."""
+        for shard in range(self.num_shards):
+            self.kill(shard)
+
+    def start_turns(self) -> None:
+        assert self.limiter is not None
+        self.turns_process = turns_lib.Turns(self.limiter, self._lease, self.count)
+
+    async def count(self) -> tuple[int, int, int]:
+        stats = [await self.shard(number).stats() for number in range(self.num_shards)]
+        return sum([s.inserted for s in stats]), sum([s.sampled for s in stats]), sum([s.size for s in stats])
+
+    def shard(self, number: int) -> shard_lib.Shard:
+        process = self.processes[number]
+        assert process is not None
+        return process.shard
+
+    def buffer(self, number: int) -> Any:
+        shard: Any = self.shard(number)
+        return shard._port.buffer
+
+    def buffers(self) -> list[Any]:
+        return [self.buffer(number) for number in range(self.num_shards)]
+
+    def start(self, number: int) -> None:
+        """Begins a new process for a shard that has none."""
+        assert self.processes[number] is None
+        place = None if self._directory is None else str(self._directory / f"shard-{number}")
+        durability = shard_lib.Durability(
+            directory=place, fsync="never", checkpoint_seconds=self._checkpoint_seconds, codec=self._codec
+        )
+        self.processes[number] = Process(
+            lambda: shard_lib.Shard(self._make_buffer, number, self._lease, durability, self._recovery)
+        )
+
+    def kill(self, number: int) -> None:
+        process = self.processes[number]
+        if process is not None:
+            process.kill()
+            self.processes[number] = None
+
+    def hang(self, number: int) -> None:
+        process = self.processes[number]
+        if process is not None:
+            process.is_running.clear()
+
+    def go_on(self, number: int) -> None:
+        process = self.processes[number]
+        if process is not None:
+            process.is_running.set()
+
+    def replay(self, seed: int | None = 0) -> "replay.Replay[Any]":
+        """Answers a client."""
+        shard: Any = self.shard(0)
+        return replay.Replay(self, self.settings, shard._port.describe(), seed)
+
+    async def call(self, shard: int, method: str, *arguments: Any, seconds: float | None) -> Any:
+        """See membership.Transport."""
+        self.calls.append((shard, method, arguments))
+        process = self.processes[shard]
+        if process is None:
+            raise errors.ShardLostError(f"shard {shard} is not there")
+        task = asyncio.get_running_loop().create_task(self._serve(process, shard, method, copy.deepcopy(arguments)))
+        process.tasks.add(task)
+        task.add_done_callback(process.tasks.discard)
+        await asyncio.wait([task, process.is_dead], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done() or task.cancelled():
+            task.add_done_callback(_seen)
+            raise errors.ShardLostError(f"shard {shard} does not answer {method}")
+        return task.result()
+
+    async def turns(self, method: str, *arguments: Any) -> Any:
+        """See membership.Transport."""
+        await self._on_its_way()
+        answer = await getattr(self.turns_process, method)(*arguments)
+        await self._on_its_way()
+        return answer
+
+    async def _serve(self, process: Process, shard: int, method: str, arguments: tuple[Any, ...]) -> Any:
+        await self._on_its_way()
+        await process.is_running.wait()
+        answer = await getattr(process.shard, method)(*arguments)
+        if self.answered is not None:
+            await self.answered(shard, method)
+        await self._on_its_way()
+        await process.is_running.wait()
+        return copy.deepcopy(answer) if method != "stats" else answer
+
+    async def _on_its_way(self) -> None:
+        if self._rng is not None:
+            await asyncio.sleep(self._rng.random() * self._delay)
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    """Whoever waited for it has gone: nobody minds what it raised."""
+    if not task.cancelled():
+        task.exception()
+
+
+@dataclasses.dataclass
+class Trouble:
+    """Kills and stops shards of a fleet, and starts them again, as a seed says.
+
+    Attributes:
+        fleet: Whose shards.
+        rng: Decides.
+        stays_dead: For how many seconds a shard is gone at most.
+        kills, hangs: How many there were.
+    """
+
+    fleet: LocalFleet
+    rng: random.Random
+    stays_dead: float = 1.0
+    kills: int = 0
+    hangs: int = 0
+
+    async def make(self) -> None:
+        """Does so for ever."""
+        while True:
+            await asyncio.sleep(self.rng.random() * 0.2)
+            shard = self.rng.randrange(self.fleet.num_shards)
+            if self.rng.random() < 0.5:
+                self.kills += 1
+                self.fleet.kill(shard)
+                await asyncio.sleep(self.rng.random() * self.stays_dead)
+                if self.fleet.processes[shard] is None:
+                    self.fleet.start(shard)
+            else:
+                self.hangs += 1
+                self.fleet.hang(shard)
+                await asyncio.sleep(self.rng.random() * 2 * self.fleet.settings.timeout)
+                self.fleet.go_on(shard)
+
+    @contextlib.asynccontextmanager
+    async def around(self) -> AsyncIterator[None]:
+        """Makes trouble while the block runs; then all shards are there."""
+        task = asyncio.create_task(self.make())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            for shard in range(self.fleet.num_shards):
+                self.fleet.go_on(shard)
+                if self.fleet.processes[shard] is None:
+                    self.fleet.start(shard)
+
+
+async def settle(seconds: float = 0.0) -> None:
+    """Lets everything happen that can happen within so many seconds."""
+    await asyncio.sleep(seconds)
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+def test_the_clock_of_a_virtual_loop_jumps() -> None:
+    async def wait() -> float:
+        start = asyncio.get_running_loop().time()
+        await asyncio.sleep(1000.0)
+        return asyncio.get_running_loop().time() - start
+
+    assert run(wait()) == 1000.0
+    with pytest.raises(TimeoutError):
+        run(asyncio.sleep(10.0), seconds=1.0)
+
+
+def test_a_local_fleet_is_a_transport() -> None:
+    transport: type[membership.Transport] = LocalFleet
+    assert transport is LocalFleet

@@ -1,0 +1,140 @@
+"""Which batch of each writer a shard has begun to store: what is not in the buffer's own journal, beside it.
+
+    place 0    the shard: steps lost and samples drawn so far
+    place 1    writer, number of the batch, steps stored before it, steps in it, refused ones, CRC      one system call
+    place 2    writer, ...                                                                              for each
+
+A mark is written before the batch is stored, and batches are stored one after the other. So after a crash the buffer's
+count of steps says how much of the batch that was marked last has been stored; every earlier one is stored whole. A
+writer that had no answer asks, and sends again what is missing: nothing is stored twice, and nothing is left out.
+"""
+
+import dataclasses
+import os
+import struct
+import zlib
+
+_MARK = struct.Struct("<16sQQQQ")
+_CRC = struct.Struct("<I")
+_COUNTS = b"lost and sampled"
+_SIZE = 64
+"""Bytes of a place."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mark:
+    """The newest batch of one writer that a shard began to store.
+
+    Attributes:
+        writer: 16 bytes of its own.
+        number: Of the batch: 0, 1, 2 and so on.
+        before: How many steps the shard had ever stored before.
+        rows: How many steps are in it.
+        refused: How many of them the buffer has refused so far.
+    """
+
+    writer: bytes
+    number: int
+    before: int
+    rows: int
+    refused: int = 0
+
+    def passed(self, inserted: int) -> int:
+        """Answers of how many of its first steps a buffer that has ever stored `inserted` has seen the end.
+
+        Each of those is stored or refused.
+        """
+        return min(max(inserted - self.before, 0) + self.refused, self.rows)
+
+    def settled(self, inserted: int) -> "Mark":
+        """Answers the mark of its first steps alone that `passed` counts, whatever else is stored later."""
+        return dataclasses.replace(self, before=0, rows=self.passed(inserted))
+
+
+class Marks:
+    """The marks of one shard, in a file.
+
+    Args:
+        path: The file; it is made if it is missing. None for none at all: nothing outlives the process then.
+
+    Raises:
+        OSError: It could not be opened.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self._descriptor = None if path is None else os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._places: dict[bytes, int] = {}
+        self._free: list[int] = []
+        self._num_places = 1
+        self.found: dict[bytes, Mark] = {}
+        """The marks that were there when the file was opened, by writer."""
+        self.lost = 0
+        """How many steps were lost before that."""
+        self.sampled = 0
+        """How many samples were drawn before that."""
+        if self._descriptor is not None:
+            self._read(self._descriptor)
+
+    def put(self, mark: Mark) -> None:
+        """Writes the mark of a writer in the place of its last one."""
+        if self._descriptor is None:
+            return
+        place = self._places.get(mark.writer)
+        if place is None:
+            place = self._places[mark.writer] = self._free_place()
+        self._write(self._descriptor, place, _framed(mark.writer, mark.number, mark.before, mark.rows, mark.refused))
+
+    def forget(self, writer: bytes) -> None:
+        """Gives the place of a writer that will not come back to another one."""
+        place = self._places.pop(writer, None)
+        if self._descriptor is not None and place is not None:
+            self._write(self._descriptor, place, b"")
+            self._free.append(place)
+
+    def put_counts(self, lost: int, sampled: int) -> None:
+        """Writes how many steps were lost, and how many samples drawn, so far."""
+        if self._descriptor is not None:
+            self._write(self._descriptor, 0, _framed(_COUNTS, lost, sampled, 0, 0))
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _free_place(self) -> int:
+        if self._free:
+            return self._free.pop()
+        self._num_places += 1
+        return self._num_places - 1
+
+    def _write(self, descriptor: int, place: int, content: bytes) -> None:
+        os.pwrite(descriptor, content.ljust(_SIZE, b"\0"), place * _SIZE)
+
+    def _read(self, descriptor: int) -> None:
+        # A place that a crash or somebody else has torn holds no mark: what it told of is asked for in vain, and sent
+        # again.
+        content = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+        self._num_places = max(len(content) // _SIZE, 1)
+        for place in range(len(content) // _SIZE):
+            framed = content[place * _SIZE : (place + 1) * _SIZE]
+            fields = framed[: _MARK.size]
+            is_whole = framed == _with_crc(fields).ljust(_SIZE, b"\0")
+            writer, *numbers = _MARK.unpack(fields)
+            if place == 0:
+                if is_whole and writer == _COUNTS:
+                    self.lost, self.sampled = numbers[:2]
+            elif is_whole:
+                self.found[writer] = Mark(writer, *numbers)
+                self._places[writer] = place
+            else:
+                self._free.append(place)
+
+
+def _framed(name: bytes, *numbers: int) -> bytes:
+    """Answers what a place holds."""
+    return _with_crc(_MARK.pack(name, *numbers))
+
+
+def _with_crc(fields: bytes) -> bytes:
+    return fields + _CRC.pack(zlib.crc32(fields))

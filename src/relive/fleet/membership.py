@@ -1,0 +1,132 @@
+"""Which shards of a fleet answer, as one client sees it.
+
+    ask(shard, call)  ──►  answers                             it is there
+                      ──►  ShardLostError, at once from then   it is lost; it is asked again and again in the background
+                                                               until it answers, and is told what was seen of it
+
+A client goes on with the shards that are there.
+"""
+
+import asyncio
+from typing import Any, Protocol
+
+from relive import errors
+from relive.fleet import answers
+
+
+class Transport(Protocol):
+    """How a client reaches shards: what another runtime than Ray would have to bring."""
+
+    async def call(self, shard: int, method: str, *arguments: Any, seconds: float | None) -> Any:
+        """Answers what a method of a shard answers, and raises what it raises.
+
+        Calls may overtake each other. One that was not answered may have happened, and may still happen.
+
+        Args:
+            shard: Its number.
+            method: The name of one of Shard's methods.
+            arguments: What it is given.
+            seconds: How long to wait; None for as long as the shard lives.
+
+        Raises:
+            ShardLostError: It did not answer.
+        """
+        ...
+
+    async def turns(self, method: str, *arguments: Any) -> Any:
+        """The same of the fleet's Turns; waits for a lost one to come back."""
+        ...
+
+
+class Membership:
+    """What a client knows of its shards.
+
+    Args:
+        transport: Reaches them.
+        num_shards: How many there are.
+        timeout: For how many seconds a call is waited for, before the shard counts as lost.
+        retry: How many seconds lie between two attempts to reach a lost one.
+    """
+
+    def __init__(self, transport: Transport, num_shards: int, *, timeout: float, retry: float = 0.2) -> None:
+        self.num_shards = num_shards
+        self._transport = transport
+        self._timeout, self._retry = timeout, retry
+        self._searches: dict[int, asyncio.Task[None]] = {}
+        self._lost: set[int] = set()
+        self._seen: dict[int, answers.Seen] = {}
+
+    def live(self) -> list[int]:
+        """Answers the numbers of the shards that are not lost; looks for the others from now on."""
+        for shard in self._lost:
+            self._search(shard)
+        return [shard for shard in range(self.num_shards) if shard not in self._lost]
+
+    async def ask(self, shard: int, method: str, *arguments: Any) -> Any:
+        """Answers what a method of a shard answers.
+
+        Raises:
+            ShardLostError: The shard is lost.
+        """
+        if shard in self._lost:
+            self._search(shard)
+            raise errors.ShardLostError(f"shard {shard} does not answer: its process is being restarted")
+        try:
+            return await self._transport.call(shard, method, *arguments, seconds=self._timeout)
+        except errors.ShardLostError:
+            self._lost.add(shard)
+            self._search(shard)
+            raise
+
+    async def ask_or_none(self, shard: int, method: str, *arguments: Any) -> Any:
+        """Answers what a method of a shard answers; None if the shard is lost."""
+        try:
+            return await self.ask(shard, method, *arguments)
+        except errors.ShardLostError:
+            return None
+
+    async def is_back(self, shard: int, seconds: float) -> bool:
+        """Waits until a lost shard is back, and answers whether it was within so many seconds."""
+        if shard in self._lost:
+            await asyncio.wait([self._search(shard)], timeout=seconds)
+        return shard not in self._lost
+
+    async def note(self, shard: int, seen: answers.Seen | None) -> bool:
+        """Remembers the newest that a shard has said of itself, and tells a new life of it what an old one had said.
+
+        Answers whether there was something to tell. None is what a lost shard says.
+        """
+        if seen is None:
+            return False
+        before = self._seen.get(shard)
+        if before is None or before.life != seen.life or before.inserted < seen.inserted:
+            self._seen[shard] = seen
+        if before is None or before.life == seen.life:
+            return False
+        await self.ask_or_none(shard, "report", before)
+        return True
+
+    def close(self) -> None:
+        """Stops looking for lost shards."""
+        for search in self._searches.values():
+            search.cancel()
+        self._searches.clear()
+
+    def _search(self, shard: int) -> asyncio.Task[None]:
+        """Answers the task that looks for a lost shard; each event loop has its own."""
+        search = self._searches.get(shard)
+        if search is None or search.done() or search.get_loop() is not asyncio.get_running_loop():
+            search = self._searches[shard] = asyncio.get_running_loop().create_task(self._find(shard))
+        return search
+
+    async def _find(self, shard: int) -> None:
+        while True:
+            try:
+                await self._transport.call(shard, "ping", seconds=self._timeout)
+                if shard in self._seen:
+                    await self._transport.call(shard, "report", self._seen[shard], seconds=self._timeout)
+            except errors.ShardLostError:
+                await asyncio.sleep(self._retry)
+            else:
+                self._lost.discard(shard)
+                return

@@ -1,0 +1,164 @@
+"""Which shards answer: what is lost is asked again until it is there, and told what was seen of it."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import relive
+from relive import errors
+from relive.fleet import answers
+from relive.fleet import local_test
+from relive.fleet import membership
+from relive.fleet import port_test
+
+W = b"w" * 16
+
+
+def fleet_of(shards: int = 2, **more: Any) -> local_test.LocalFleet:
+    return local_test.LocalFleet(lambda: relive.RingReplayBuffer(100, seed=0), shards, **more)
+
+
+def members_of(fleet: local_test.LocalFleet) -> membership.Membership:
+    return membership.Membership(fleet, fleet.num_shards, timeout=1.0, retry=0.5)
+
+
+async def insert(members: membership.Membership, shard: int, writer: bytes, start: int) -> answers.Seen:
+    chunk = port_test.columns(start, 5, "TERMINATED", is_start=True)
+    seen: answers.Seen = (await members.ask(shard, "insert", writer, 0, 0, (chunk,))).seen
+    return seen
+
+
+def test_a_shard_that_does_not_answer_is_lost_until_it_does() -> None:
+    async def main() -> None:
+        fleet = fleet_of()
+        members = members_of(fleet)
+        assert members.live() == [0, 1]
+        assert await members.ask(1, "ping") == "pong"
+        fleet.hang(1)
+        with pytest.raises(errors.ShardLostError, match="shard 1 does not answer ping"):
+            await members.ask(1, "ping")
+        assert members.live() == [0]
+        calls = len(fleet.calls)
+        text = "shard 1 does not answer: its process is being restarted"
+        with pytest.raises(errors.ShardLostError, match=text):
+            await members.ask(1, "host")
+        assert await members.ask_or_none(1, "host") is None
+        assert len(fleet.calls) == calls
+        assert not await members.is_back(1, 3.0)
+        fleet.go_on(1)
+        assert await members.is_back(1, 3.0)
+        assert await members.is_back(1, 0.0)
+        assert members.live() == [0, 1]
+        assert await members.ask_or_none(1, "ping") == "pong"
+
+    local_test.run(main())
+
+
+def test_what_a_shard_raises_is_no_reason_to_count_it_as_lost() -> None:
+    async def main() -> None:
+        members = members_of(fleet_of())
+        with pytest.raises(ZeroDivisionError):
+            await members.ask(1, "apply", lambda buffer: 1 / len(buffer))
+        assert members.live() == [0, 1]
+
+    local_test.run(main())
+
+
+def test_a_shard_that_is_found_again_hears_what_was_seen_of_it() -> None:
+    async def main() -> None:
+        fleet = fleet_of()
+        members = members_of(fleet)
+        assert not await members.note(1, await insert(members, 1, W, 0))
+        assert not await members.note(1, None)
+        fleet.kill(1)
+        assert await members.ask_or_none(1, "ping") is None
+        fleet.start(1)
+        assert await members.is_back(1, 3.0)
+        assert (await fleet.shard(1).stats()).lost == 5
+        assert (await fleet.shard(0).stats()).lost == 0
+
+    local_test.run(main())
+
+
+def test_a_new_life_that_nobody_missed_hears_it_with_the_first_answer() -> None:
+    async def main() -> None:
+        fleet = fleet_of()
+        members = members_of(fleet)
+        newest = await insert(members, 1, W, 0)
+        older = answers.Seen(life=newest.life, inserted=3, rows=3, lost=0)
+        assert not await members.note(1, newest)
+        assert not await members.note(1, older)
+        fleet.kill(1)
+        fleet.start(1)
+        assert await members.note(1, await insert(members, 1, W, 0))
+        assert (await fleet.shard(1).stats()).lost == 5
+        assert not await members.note(1, await insert(members, 1, b"v" * 16, 10))
+        assert (await fleet.shard(1).stats()).lost == 5
+
+    local_test.run(main())
+
+
+def test_a_report_that_does_not_arrive_is_made_again() -> None:
+    async def main() -> None:
+        fleet = fleet_of()
+        members = members_of(fleet)
+        await members.note(1, await insert(members, 1, W, 0))
+        fleet.kill(1)
+        await members.ask_or_none(1, "ping")
+        fleet.start(1)
+        failures = ["report"]
+
+        async def hang_once(shard: int, method: str) -> None:
+            if method in failures:
+                failures.remove(method)
+                await asyncio.sleep(10.0)
+
+        fleet.answered = hang_once
+        assert await members.is_back(1, 10.0)
+        assert [method for _, method, _ in fleet.calls].count("report") == 2
+        assert (await fleet.shard(1).stats()).lost == 5
+
+    local_test.run(main())
+
+
+def test_a_closed_membership_looks_for_nobody() -> None:
+    async def main() -> None:
+        fleet = fleet_of()
+        members = members_of(fleet)
+        fleet.kill(1)
+        await members.ask_or_none(1, "ping")
+        members.close()
+        calls = len(fleet.calls)
+        await local_test.settle(10.0)
+        assert len(fleet.calls) == calls
+
+    local_test.run(main())
+
+
+def test_in_another_event_loop_a_lost_shard_is_looked_for_anew() -> None:
+    fleets: list[local_test.LocalFleet] = []
+
+    class Switched:
+        """A transport to the fleet of the moment."""
+
+        async def call(self, shard: int, method: str, *arguments: Any, seconds: float | None) -> Any:
+            return await fleets[-1].call(shard, method, *arguments, seconds=seconds)
+
+        async def turns(self, method: str, *arguments: Any) -> Any:
+            raise NotImplementedError
+
+    members = membership.Membership(Switched(), 2, timeout=1.0, retry=0.5)
+
+    async def lose() -> None:
+        fleets.append(fleet_of())
+        fleets[-1].kill(1)
+        assert await members.ask_or_none(1, "ping") is None
+
+    async def find() -> None:
+        fleets.append(fleet_of())
+        assert members.live() == [0]
+        assert await members.is_back(1, 3.0)
+
+    local_test.run(lose())
+    local_test.run(find())

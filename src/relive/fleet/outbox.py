@@ -1,0 +1,275 @@
+"""What a writer has not yet been told is stored: batches of chunks on their way to one shard.
+
+    take(chunk) ──►  open batch  ──►  queue  ──►  in flight  ──►  acknowledged
+                                                      │ the shard is lost
+                                                      └── in doubt: when the shard is back it says what it has stored,
+                                                          and the rest is sent again, to a shard that is there
+
+A writer keeps to one shard. When that is lost it goes on with another one at once, and what was in flight waits for the
+lost one to come back: each step is stored once. `room` waits while `max_in_flight` batches are not acknowledged.
+
+A shard knows a writer by name, which is another one after a batch had no answer: under the old one nothing more is
+stored once `settle` has been asked. What is sent again goes under a name of its own, since steps that came after it may
+be stored already: nothing is ever put behind the steps that followed it.
+"""
+
+import asyncio
+import collections
+from collections.abc import Coroutine
+import os
+from typing import TypeAlias
+
+from relive import errors
+from relive.fleet import answers
+from relive.fleet import chunks as chunks_lib
+from relive.fleet import membership
+
+Batch: TypeAlias = tuple[chunks_lib.Chunk, ...]
+
+_PAUSE = 0.05
+"""So many seconds lie between two looks for a shard while none is there."""
+
+
+class Outbox:
+    """Sends the chunks of one writer, in order.
+
+    Args:
+        shards: Reaches them.
+        transport: Reaches the fleet's Turns; None where no limiter holds inserts back.
+        first: The number of the shard to begin with.
+        batch_steps: So many steps make a batch.
+        max_in_flight: Batches that are not acknowledged, at most.
+        recovery: For how many seconds a lost shard is waited for, before what was in flight counts as lost.
+        lease: How long the shard waits for a sign of life, in seconds.
+    """
+
+    def __init__(
+        self,
+        shards: membership.Membership,
+        transport: membership.Transport | None,
+        *,
+        first: int,
+        batch_steps: int,
+        max_in_flight: int,
+        recovery: float,
+        lease: float,
+    ) -> None:
+        self._shards, self._turns = shards, transport
+        self._batch_steps, self._max_in_flight = batch_steps, max_in_flight
+        self._recovery, self._lease = recovery, lease
+        self._shard = first
+        self._rename()
+        self._open: list[chunks_lib.Chunk] = []
+        self._open_steps = 0
+        self._queue: collections.deque[Batch] = collections.deque()
+        self._unanswered = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pump: asyncio.Task[None] | None = None
+        self._heart: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._refusal: Exception | None = None
+        self.stored = 0
+        """Steps that a shard has said are stored."""
+        self.refused = 0
+        """Steps that the buffer of a shard refused."""
+        self.lost = 0
+        """Steps that were on their way to a shard that did not come back in time."""
+
+    async def room(self) -> None:
+        """Returns when `take` may be called: waits while too much is under way.
+
+        Raises:
+            ReplayError: The buffer of a shard has refused steps that were sent before: why. It is raised once.
+        """
+        self._raise_refusal()
+        while self._unanswered >= self._max_in_flight:
+            await self._change()
+            self._raise_refusal()
+
+    def take(self, chunk: chunks_lib.Chunk) -> None:
+        """Takes a chunk, which nobody changes any more; `room` is awaited before, and nothing in between."""
+        self._open.append(chunk)
+        # One without steps counts too: a batch of them must not grow for ever.
+        self._open_steps += max(chunk.rows, 1)
+        if self._open_steps >= self._batch_steps:
+            self._seal()
+        self._beat()
+
+    async def flush(self) -> None:
+        """Returns when everything is stored, or counted as refused or lost; raises as `room` does."""
+        self._seal()
+        while self._queue or self._tasks:
+            await self._change()
+        self._raise_refusal()
+
+    async def close(self) -> None:
+        """Flushes, and tells the shard that the writer is gone."""
+        try:
+            await self.flush()
+        finally:
+            if self._heart is not None:
+                self._heart.cancel()
+                await self._tell("leave", self._shard, self._name)
+
+    def _seal(self) -> None:
+        """Lets the open batch go."""
+        if self._open:
+            self._queue.append(tuple(self._open))
+            self._open, self._open_steps = [], 0
+            self._unanswered += 1
+            if self._pump is None or self._pump.done():
+                self._pump = self._run(self._pumping())
+
+    async def _pumping(self) -> None:
+        """Sends what is in the queue, in order."""
+        while self._queue:
+            try:
+                await self._take_turn(_steps(self._queue[0]))
+            except Exception as error:
+                self._refuse(self._queue.popleft(), error)
+                self._answered()
+                continue
+            shard = await self._find()
+            batch = self._queue.popleft()
+            if shard is None:
+                self._lose(batch)
+                self._answered()
+                continue
+            self._flying.add(self._number)
+            # Tasks begin in the order in which they are made, and so do the calls of a shard.
+            self._run(self._deliver(batch, shard, self._name, self._number, min(self._flying)))
+            self._number += 1
+            await asyncio.sleep(0)
+
+    async def _take_turn(self, steps: int) -> None:
+        if self._turns is not None:
+            while not await self._turns.turns("insert_turn", steps):
+                pass
+
+    async def _find(self) -> int | None:
+        """Answers the shard that the writer goes on with, under another name if it is another one; None for none."""
+        deadline = asyncio.get_running_loop().time() + self._recovery
+        while not (live := self._shards.live()):
+            if asyncio.get_running_loop().time() > deadline:
+                return None
+            await asyncio.sleep(_PAUSE)
+        if self._shard not in live:
+            self._shard = min(live, key=lambda shard: (shard - self._shard) % self._shards.num_shards)
+            self._rename()
+        return self._shard
+
+    def _rename(self) -> None:
+        self._name, self._number = os.urandom(16), 0
+        self._flying: set[int] = set()
+
+    async def _deliver(self, batch: Batch, shard: int, name: bytes, number: int, answered: int) -> None:
+        """Sends a batch, and what is missing of it again, until each of its steps is stored, refused or lost."""
+        left = await self._send(batch, shard, name, number, answered)
+        if name == self._name:
+            self._flying.discard(number)
+            if left is None or left:
+                self._rename()
+        self._answered()
+        while True:
+            if left is None:
+                left = await self._unstored(batch, shard, name, number)
+            if not left:
+                return
+            again = await self._find()
+            if again is None:
+                self._lose(left)
+                return
+            batch, shard, name, number = left, again, os.urandom(16), 0
+            left = await self._send(batch, shard, name, number, 0)
+            if left == ():
+                await self._tell("leave", shard, name)
+
+    async def _send(self, batch: Batch, shard: int, name: bytes, number: int, answered: int) -> Batch | None:
+        """Sends a batch, and answers what is left of it: nothing, or all of it. None if that is in doubt."""
+        try:
+            ack: answers.Ack | None = await self._shards.ask(shard, "insert", name, number, answered, batch)
+        except errors.ShardLostError:
+            return None
+        except Exception as error:  # Such as objects that cannot be sent.
+            self._refuse(batch, error)
+            return ()
+        if ack is None:
+            return batch
+        self.stored += _steps(batch) - ack.refused
+        self.refused += ack.refused
+        self._refusal = self._refusal or ack.error
+        await self._shards.note(shard, ack.seen)
+        return ()
+
+    async def _unstored(self, batch: Batch, shard: int, name: bytes, number: int) -> Batch:
+        """Finds out what became of a batch that had no answer, and answers what of it has to be sent again."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._recovery
+        settlement: answers.Settlement | None = None
+        while settlement is None:
+            if not await self._shards.is_back(shard, max(deadline - loop.time(), 0)):
+                self._lose(batch)
+                return ()
+            settlement = await self._shards.ask_or_none(shard, "settle", name, number)
+        left = () if settlement.passed is None else chunks_lib.unstored(batch, settlement.passed)
+        self.stored += _steps(batch) - _steps(left) - settlement.refused
+        self.refused += settlement.refused
+        if settlement.refused:
+            self._refusal = (
+                self._refusal
+                or settlement.error
+                or errors.ArgumentError(
+                    f"shard {shard} has refused {settlement.refused} steps, and died before it could say why"
+                )
+            )
+        return left
+
+    def _refuse(self, batch: Batch, error: Exception) -> None:
+        self.refused += _steps(batch)
+        self._refusal = self._refusal or error
+
+    def _lose(self, batch: Batch) -> None:
+        self.lost += _steps(batch)
+
+    def _answered(self) -> None:
+        self._unanswered -= 1
+        self._changed.set()
+
+    async def _change(self) -> None:
+        """Returns when something has been answered."""
+        self._changed.clear()
+        await self._changed.wait()
+
+    def _run(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Does some work beside; `flush` waits for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ran)
+        return task
+
+    def _ran(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._changed.set()
+
+    def _raise_refusal(self) -> None:
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            raise refusal
+
+    def _beat(self) -> None:
+        """Sees to it that the lease is renewed while the writer is open."""
+        if self._heart is None or self._heart.done():
+            self._heart = asyncio.get_running_loop().create_task(self._beating())
+
+    async def _beating(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease / 4)
+            await self._tell("renew", self._shard, self._name)
+
+    async def _tell(self, method: str, shard: int, name: bytes) -> None:
+        await self._shards.note(shard, await self._shards.ask_or_none(shard, method, name))
+
+
+def _steps(batch: Batch) -> int:
+    """Answers how many steps are in a batch."""
+    return sum([chunk.rows for chunk in batch])

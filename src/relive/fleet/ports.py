@@ -1,0 +1,36 @@
+"""Which port a buffer has."""
+
+from typing import Any, TypeAlias
+
+from relive import column_buffer
+from relive import episode_buffer
+from relive import errors
+from relive import limiters
+from relive.fleet import column_port
+from relive.fleet import episode_port
+from relive.fleet import port
+
+Buffer: TypeAlias = column_buffer.ColumnReplayBuffer[Any] | episode_buffer.EpisodeReplayBuffer[Any, Any]
+
+
+def port_of(buffer: Any) -> port.Port:
+    """Answers the port of a buffer.
+
+    Raises:
+        ArgumentTypeError: There is none for such a thing.
+        ArgumentError: The buffer has a rate limiter of its own, which knows nothing of the other shards.
+    """
+    answer: port.Port
+    if isinstance(buffer, column_buffer.ColumnReplayBuffer):
+        answer, limiter = column_port.ColumnPort(buffer), buffer.limiter
+    elif isinstance(buffer, episode_buffer.EpisodeReplayBuffer):
+        answer, limiter = episode_port.EpisodePort(buffer), buffer.limiter
+    else:
+        raise errors.ArgumentTypeError(
+            f"make_buffer must answer a buffer of columns or of episodes, got {type(buffer).__name__}"
+        )
+    if type(limiter) is not limiters.MinSize or limiter.min_size > 1:
+        raise errors.ArgumentError(
+            f"make_buffer must answer a buffer without a limiter, which ShardedReplay.start takes, got {limiter!r}"
+        )
+    return answer

@@ -1,0 +1,323 @@
+"""ShardedReplay as a client sees it: one replay memory, whose rows are in many shards.
+
+    writer() ─► Writer ─► Outbox ─► one shard          sample ─► a turn ─► Draws ─► all shards
+
+What reaches the shards is a Transport; this module knows nothing of processes and machines.
+"""
+
+import asyncio
+import collections
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+import contextlib
+import dataclasses
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from relive import checks
+from relive import errors
+from relive.fleet import answers
+from relive.fleet import column_writer
+from relive.fleet import draws
+from relive.fleet import episodes_writer
+from relive.fleet import membership
+from relive.fleet import outbox
+from relive.fleet import port
+from relive.fleet import shares
+
+Batch = TypeVar("Batch")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """How clients of a fleet behave.
+
+    Attributes:
+        shards: How many there are.
+        timeout: For how many seconds a call is waited for, before its shard counts as lost.
+        recovery: For how many seconds a lost shard is waited for, before what was under way to it counts as lost.
+        lease: For how many seconds a writer or a learner that gives no sign of life counts as there.
+        has_limiter: Whether inserts and samples wait for turns.
+    """
+
+    shards: int
+    timeout: float
+    recovery: float
+    lease: float
+    has_limiter: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class FleetStats:
+    """Numbers about a fleet.
+
+    Attributes:
+        shards: Those of each shard; None for one that does not answer, which is not in the sums.
+        size: Transitions that can be drawn now.
+        inserted: Steps ever stored.
+        sampled: Samples ever drawn.
+        lost: Steps, or of buffers of episodes transitions, that were there and did not outlive a process, as far as
+            somebody has seen them who still asks.
+        refused: Steps that a buffer refused.
+        stale_priorities: Priorities that this client has sent for steps of shards that did not answer.
+    """
+
+    shards: tuple[answers.ShardStats | None, ...]
+    size: int
+    inserted: int
+    sampled: int
+    lost: int
+    refused: int
+    stale_priorities: int
+
+
+class Replay(Generic[Batch]):
+    """A replay memory in many shards.
+
+    Args:
+        transport: Reaches them.
+        settings: How to behave.
+        description: What kind of buffer they have.
+        seed: For the shares of the shards in a batch, and the order of its rows.
+    """
+
+    def __init__(
+        self,
+        transport: membership.Transport,
+        settings: Settings,
+        description: port.Description,
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        self._transport, self._settings, self._description = transport, settings, description
+        self._shards = membership.Membership(transport, settings.shards, timeout=settings.timeout)
+        self._first = int(np.random.default_rng().integers(settings.shards))
+        self._draws = draws.Draws(self._shards, description, settings.recovery, checks.generator("seed", seed))
+        self._returning: set[asyncio.Task[None]] = set()
+        self._largest_priority = 1.0
+        self._stale_priorities = 0
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._settings.shards} shards, each a {self._description.kind}>"
+
+    # Writing.
+
+    def writer(self, *, batch_steps: int = 1000, max_in_flight: int = 4) -> column_writer.ColumnWriter:
+        """Answers a writer of steps, for a fleet of buffers of columns. It keeps to one shard while that is there.
+
+        Args:
+            batch_steps: So many steps are sent at once.
+            max_in_flight: Batches that no shard has answered for, at most; beyond it the writer's calls wait.
+
+        Raises:
+            ArgumentError: An argument breaks its rule, or the shards have buffers of episodes.
+        """
+        if not self._description.has_columns:
+            raise errors.ArgumentError(f"writer needs buffers of columns, got {self._description.kind}")
+        return column_writer.ColumnWriter(*self._outbox(batch_steps, max_in_flight))
+
+    def episodes_writer(self, *, batch_steps: int = 100, max_in_flight: int = 4) -> episodes_writer.EpisodesWriter:
+        """Answers a writer of episodes, for a fleet of buffers of episodes; the rest is as in `writer`."""
+        if self._description.has_columns:
+            raise errors.ArgumentError(f"episodes_writer needs buffers of episodes, got {self._description.kind}")
+        return episodes_writer.EpisodesWriter(*self._outbox(batch_steps, max_in_flight))
+
+    def _outbox(self, batch_steps: int, max_in_flight: int) -> tuple[outbox.Outbox, int]:
+        batch_steps = checks.integer_of_at_least_one("batch_steps", batch_steps)
+        max_in_flight = checks.integer_of_at_least_one("max_in_flight", max_in_flight)
+        self._first = (self._first + 1) % self._settings.shards
+        answer = outbox.Outbox(
+            self._shards,
+            self._transport if self._settings.has_limiter else None,
+            first=self._first,
+            batch_steps=batch_steps,
+            max_in_flight=max_in_flight,
+            recovery=self._settings.recovery,
+            lease=self._settings.lease,
+        )
+        return answer, batch_steps
+
+    # Drawing.
+
+    async def sample(self, batch_size: int, **options: Any) -> Batch:
+        """Answers exactly batch_size samples, drawn with replacement from all shards as from one buffer.
+
+        A shard is drawn in proportion to what it has: eligible anchors, transitions, or with priorities the sum of its
+        weights. Waits until there is something to draw, and the limiter allows it. Shards that are lost are left out.
+
+        Args:
+            batch_size: How many, B.
+            options: What the buffers' own `sample` takes beside it, or `sample_n_step` for buffers of episodes.
+
+        Raises:
+            ArgumentError: An argument breaks its rule, or the limiter could never allow such a batch.
+            ShardLostError: No shard has answered for `recovery` seconds.
+        """
+        size = checks.integer_of_at_least_one("batch_size", batch_size)
+        masses = await self._draws.masses(options)
+        if self._settings.has_limiter:
+            while not await self._turn(size, sum([mass.size for mass in masses.values()])):
+                masses = await self._draws.masses(options)
+        try:
+            batch: Batch = await self._draws.batch(size, options, masses)
+        except BaseException:
+            if self._settings.has_limiter:
+                self._return(self._give_back(size))
+            raise
+        return batch
+
+    async def _turn(self, size: int, there: int) -> bool:
+        """Answers whether it is the turn of a batch, of which a cancelled call takes none."""
+        asked = asyncio.ensure_future(self._transport.turns("sample_turn", size, there))
+        try:
+            return bool(await asyncio.shield(asked))
+        except asyncio.CancelledError:
+            self._return(self._give_back_if(asked, size))
+            raise
+
+    async def _give_back_if(self, asked: Awaitable[bool], size: int) -> None:
+        with contextlib.suppress(errors.ReplayError):
+            if await asked:
+                await self._give_back(size)
+
+    async def _give_back(self, samples: int) -> None:
+        await self._transport.turns("give_back", samples)
+
+    def _return(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._returning.add(task)
+        task.add_done_callback(self._returning.discard)
+
+    async def batches(self, batch_size: int, *, prefetch: int = 2, **options: Any) -> AsyncGenerator[Batch, None]:
+        """Gives what `sample` answers, again and again; so many batches are drawn ahead while the learner works.
+
+        What was added or rated since a batch was drawn is not in it. Whoever cancels a wait for the next batch ends the
+        iteration.
+
+        Args:
+            batch_size: How many samples in a batch, B.
+            prefetch: How many batches are under way or wait, beside the one that is handed out.
+            options: As in `sample`.
+
+        Raises:
+            ArgumentError: An argument breaks its rule.
+        """
+        prefetch = checks.integer_of_at_least_zero("prefetch", prefetch)
+        ahead: collections.deque[asyncio.Task[Batch]] = collections.deque()
+        try:
+            while True:
+                while len(ahead) <= prefetch:
+                    ahead.append(asyncio.create_task(self.sample(batch_size, **options)))
+                batch = await ahead[0]
+                ahead.popleft()
+                yield batch
+        finally:
+            for task in ahead:
+                task.cancel()
+            await asyncio.gather(*ahead, return_exceptions=True)
+
+    async def update_priorities(self, keys: Any, priorities: Any) -> int:
+        """Gives steps new priorities, each in the shard it came from; answers how many of them were still stored.
+
+        Args:
+            keys: Of steps, as a batch has them [B].
+            priorities: Raw ones, finite and at least 0 [B] or [B, 1]; where a key is there twice, the last one wins.
+
+        Raises:
+            ArgumentError: A priority breaks its rule, the lengths differ, or the buffers have no priorities.
+        """
+        keys = checks.integers("keys", keys)
+        priorities = checks.numbers_of_at_least_zero("priority", priorities, len(keys))
+        if self._description.beta is None:
+            raise errors.ArgumentError(f"update_priorities needs buffers with priorities, got {self._description.kind}")
+        places = shares.by_shard(keys, self._settings.shards)
+        largest = max(self._largest_priority, float(priorities.max(initial=0.0)))
+        # A new row gets the largest priority of the whole fleet: every shard hears of a larger one.
+        asked = range(self._settings.shards) if largest > self._largest_priority else sorted(places)
+        nowhere = np.zeros(0, np.int64)
+
+        async def update(shard: int) -> int:
+            here = places.get(shard, nowhere)
+            arguments = keys[here] // self._settings.shards, priorities[here], largest
+            alive = await self._shards.ask_or_none(shard, "update_priorities", *arguments)
+            if alive is None:
+                self._stale_priorities += len(here)
+            return alive or 0
+
+        alive = await asyncio.gather(*[update(shard) for shard in asked])
+        self._largest_priority = max(self._largest_priority, largest)
+        return sum(alive)
+
+    async def set_policy_version(self, version: int) -> None:
+        """Says which version the learner's policy is of, from now on, in every shard: of older steps the lag grows.
+
+        A shard that is lost, or begins again, hears of it with the next batch that this client draws.
+
+        Raises:
+            ArgumentTypeError: `version` is not an integer.
+            ArgumentError: It is below 0, or below the one before, or the shards have buffers of columns.
+        """
+        version = checks.integer_of_at_least_zero("version", version)
+        before = self._draws.policy_version
+        if before is not None and version < before:
+            raise errors.ArgumentError(f"version must be at least {before}, the one before, got {version}")
+        await self._of_each("learn", version)
+        self._draws.policy_version = max(version, self._draws.policy_version or 0)
+
+    # Everything else.
+
+    async def ping(self) -> list[str | None]:
+        """Answers "pong" for each shard that is there, None for the others."""
+        return await self._of_each("ping")
+
+    async def host(self) -> list[str | None]:
+        """Answers the name of each shard's machine; None for a shard that is lost."""
+        return await self._of_each("host")
+
+    async def stats(self) -> FleetStats:
+        """Answers numbers about the fleet, and about each shard."""
+        of_each: list[answers.ShardStats | None] = await self._of_each("stats")
+        seen = [None if stats is None else stats.seen for stats in of_each]
+        notes = [await self._shards.note(shard, of_shard) for shard, of_shard in enumerate(seen)]
+        if any(notes):
+            of_each = await self._of_each("stats")
+        there = [stats for stats in of_each if stats is not None]
+        return FleetStats(
+            shards=tuple(of_each),
+            size=sum(stats.size for stats in there),
+            inserted=sum(stats.inserted for stats in there),
+            sampled=sum(stats.sampled for stats in there),
+            lost=sum(stats.lost for stats in there),
+            refused=sum(stats.refused for stats in there),
+            stale_priorities=self._stale_priorities,
+        )
+
+    async def apply(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """Answers what a function does with the buffer of each shard, in their order.
+
+        Args:
+            function: It is called as function(buffer, *arguments), in the process of the shard.
+            arguments: The rest of what it is given.
+
+        Raises:
+            ShardLostError: A shard is lost, or was while the function ran; others may have done it.
+            Exception: What the function has raised.
+        """
+        shards = range(self._settings.shards)
+        calls = [self._transport.call(shard, "apply", function, *arguments, seconds=None) for shard in shards]
+        return list(await asyncio.gather(*calls))
+
+    async def save(self) -> None:
+        """Saves every shard, in its directory.
+
+        Raises:
+            ArgumentError: The fleet has no directory.
+            CheckpointError: A shard could not be saved.
+            ShardLostError: A shard is lost.
+        """
+        shards = range(self._settings.shards)
+        await asyncio.gather(*[self._transport.call(shard, "save", seconds=None) for shard in shards])
+
+    async def _of_each(self, method: str, *arguments: Any) -> list[Any]:
+        shards = range(self._settings.shards)
+        calls = [self._shards.ask_or_none(shard, method, *arguments) for shard in shards]
+        return list(await asyncio.gather(*calls))

@@ -1,0 +1,126 @@
+"""How one draw is made of draws of many shards, so that it equals the draw of one buffer.
+
+    masses    [30, 10, 0, 40]          how much there is in each shard
+    counts    [ 3,  1, 0,  4]          of a batch of 8: a multinomial draw, as of episodes within a buffer
+    parts     3 rows, 1 row, 4 rows    gathered side by side, joined and shuffled
+
+A row i of shard s is drawn with probability (m_s / M) (w_i / m_s) = w_i / M, that of one buffer with all rows.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import copies
+from relive import prioritized_sampler
+from relive.fleet import port
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Importance:
+    """How the importance weights of a batch are made; see PrioritizedSampler.
+
+    Attributes:
+        exponent: beta.
+        normalization: By what they are divided.
+        size: N, how many anchors are eligible in all shards.
+        least: The smallest probability of one of them.
+    """
+
+    exponent: float
+    normalization: prioritized_sampler.WeightNormalization
+    size: int
+    least: float
+
+    def weights(self, probabilities: Floats) -> Floats:
+        """Answers (N P_i)^-beta [B] (Schaul et al. 2016, section 3.4), divided by the largest or by 1."""
+        if self.normalization == "none":
+            return (self.size * probabilities) ** -self.exponent
+        least = probabilities.min() if self.normalization == "batch" else self.least
+        return (probabilities / least) ** -self.exponent
+
+
+def of(masses: Sequence[port.Mass]) -> Floats:
+    """Answers the share of each shard in all there is to draw from, m_s / M [k]; at least one has something."""
+    scales = np.array([mass.log_scale if mass.weight > 0 else -np.inf for mass in masses])
+    weights = np.array([mass.weight for mass in masses]) * np.exp(scales - scales.max())
+    # Divided by the largest first: their sum could be infinite.
+    weights /= weights.max()
+    answer: Floats = weights / weights.sum()
+    return answer
+
+
+def importance(
+    masses: Sequence[port.Mass], exponent: float, normalization: prioritized_sampler.WeightNormalization
+) -> Importance:
+    """Answers how the importance weights of a batch are made that was drawn from shards with such masses."""
+    likely = [(share, mass) for share, mass in zip(of(masses).tolist(), masses, strict=True) if mass.weight > 0]
+    return Importance(
+        exponent=exponent,
+        normalization=normalization,
+        size=sum([mass.size for mass in masses]),
+        least=min([share * (mass.least / mass.weight) for share, mass in likely]),
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """What one shard gave for a draw.
+
+    Attributes:
+        shard: Its number.
+        share: Its share of all there is to draw from, m_s / M.
+        rows: A batch, or a list of samples.
+    """
+
+    shard: int
+    share: float
+    rows: Any
+
+
+def joined(parts: Sequence[Part], num_shards: int, importance: Importance | None, rng: np.random.Generator) -> Any:
+    """Answers one batch of the parts, in random order; its keys are the fleet's own.
+
+    Args:
+        parts: At least one.
+        num_shards: How many shards there are, k: key x of shard s is x k + s.
+        importance: How importance weights are made; None to leave them as they are.
+        rng: Shuffles.
+    """
+    order = rng.permutation(sum(len(part.rows) for part in parts))
+    if isinstance(parts[0].rows, list):
+        # What came from elsewhere may be read-only.
+        samples = [copies.copied(sample) for part in parts for sample in part.rows]
+        return [samples[place] for place in order.tolist()]
+    kind = type(parts[0].rows)
+    columns = {name: [getattr(part.rows, name) for part in parts] for name in _names(kind)}
+    columns["keys"] = [part.rows.keys * num_shards + part.shard for part in parts]
+    columns["probabilities"] = [part.rows.probabilities * part.share for part in parts]
+    batch = kind(**{name: _shuffled(column, order) for name, column in columns.items()})
+    if importance is not None:
+        batch.weights = importance.weights(batch.probabilities)
+    return batch
+
+
+def by_shard(keys: Ints, num_shards: int) -> dict[int, Ints]:
+    """Answers where in `keys` [B] those of each shard are, for the shards that have some."""
+    shards = keys % num_shards
+    return {int(shard): np.flatnonzero(shards == shard) for shard in np.unique(shards)}
+
+
+def _names(kind: type[Any]) -> list[str]:
+    """Answers the names of a batch's fields."""
+    return [field.name for field in dataclasses.fields(kind)]
+
+
+def _shuffled(parts: list[Any], order: Ints) -> Any:
+    """Answers trees of arrays [B_i, ...] as one [B, ...], in that order."""
+    if isinstance(parts[0], dict):
+        return {name: _shuffled([part[name] for part in parts], order) for name in parts[0]}
+    return np.concatenate(parts).take(order, axis=0)

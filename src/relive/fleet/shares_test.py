@@ -1,0 +1,118 @@
+"""Shares: draws of many shards that are one draw, to the last bit or the last but one."""
+
+import collections
+from typing import Any
+
+import hypothesis
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+
+import relive
+from relive import testing
+from relive.fleet import port
+from relive.fleet import shares
+
+
+def masses(*weights: float) -> list[port.Mass]:
+    return [port.Mass(weight=weight, size=int(weight > 0)) for weight in weights]
+
+
+def test_a_shard_has_its_part_of_all_there_is() -> None:
+    assert shares.of(masses(30, 10, 0, 40)).tolist() == [0.375, 0.125, 0.0, 0.5]
+
+
+def test_shares_of_weights_that_no_float_holds_together_sum_to_1() -> None:
+    assert shares.of(masses(1.5e308, 1.5e308)).tolist() == [0.5, 0.5]
+    assert shares.of(masses(5e-324, 5e-324)).tolist() == [0.5, 0.5]
+
+
+def test_weights_in_other_units_are_compared_in_the_same() -> None:
+    tiny = [port.Mass(weight=3.0, size=3, log_scale=-5000.0), port.Mass(weight=1.0, size=1, log_scale=-5000.0)]
+    assert shares.of(tiny).tolist() == [0.75, 0.25]
+    mixed = [port.Mass(weight=3.0, size=3, log_scale=np.log(0.5)), port.Mass(weight=1.0, size=1)]
+    np.testing.assert_allclose(shares.of(mixed), [0.6, 0.4], rtol=1e-15)
+    # Of an empty shard the units say nothing.
+    empty = [port.Mass(weight=0.0, size=0, log_scale=0.0), port.Mass(weight=1.0, size=1, log_scale=-5000.0)]
+    assert shares.of(empty).tolist() == [0.0, 1.0]
+
+
+@hypothesis.given(st.lists(st.integers(-(2**60), 2**60), max_size=30), st.integers(1, 7))
+def test_keys_go_to_the_shard_they_came_from_in_their_order(keys: list[int], num_shards: int) -> None:
+    places = shares.by_shard(np.array(keys, np.int64), num_shards)
+    expected: dict[int, list[int]] = {}
+    for place, key in enumerate(keys):
+        expected.setdefault(key % num_shards, []).append(place)
+    assert {shard: found.tolist() for shard, found in places.items()} == expected
+
+
+def parts_of(count: int, rows: int) -> list[shares.Part]:
+    """Answers parts of shards that hold one episode each; observations say which."""
+    parts = []
+    for shard in range(count):
+        buffer = relive.RingReplayBuffer(50, seed=shard)
+        told = [{"shard": shard, "t": [t, t]} for t in range(11)]
+        columns = {"shard": [shard] * 11, "t": [each["t"] for each in told]}
+        buffer.add_episode(columns, range(10), np.arange(10.0), True, said={"shard": [shard] * 10})
+        parts.append(shares.Part(shard, 1 / count, buffer.sample(rows + shard)))
+    return parts
+
+
+def test_the_rows_of_a_batch_stay_together_and_come_in_any_order() -> None:
+    parts = parts_of(3, 20)
+    batch = shares.joined(parts, 3, None, np.random.default_rng(0))
+    assert len(batch) == 63
+    shard = batch.observation["shard"]
+    assert (batch.keys % 3 == shard).all()
+    assert (batch.keys // 3 == batch.observation["t"][:, 0]).all()
+    assert (batch.action == batch.observation["t"][:, 1]).all()
+    assert (batch.extras["said"]["shard"] == shard).all()
+    assert collections.Counter(shard.tolist()) == {0: 20, 1: 21, 2: 22}
+    assert sorted(shard.tolist()) != shard.tolist()
+    np.testing.assert_allclose(batch.probabilities, 1 / 30, rtol=1e-15)
+    assert (batch.weights == 1).all()
+    assert type(batch) is type(parts[0].rows)
+
+
+def test_every_order_of_the_rows_is_as_likely() -> None:
+    counts: collections.Counter[tuple[int, ...]] = collections.Counter()
+    rng = np.random.default_rng(1)
+    for _ in range(600):
+        counts[tuple(shares.joined([shares.Part(0, 0.5, [1, 2]), shares.Part(1, 0.5, [3])], 2, None, rng))] += 1
+    assert len(counts) == 6
+    testing.assert_frequencies(list(counts.values()), [1 / 6] * 6)
+
+
+def test_what_was_drawn_is_the_callers_own() -> None:
+    parts = parts_of(1, 5)
+    keys = parts[0].rows.keys.copy()
+    frozen: Any = parts[0].rows.observation["t"]
+    frozen.flags.writeable = False
+    batch = shares.joined(parts, 4, None, np.random.default_rng(0))
+    batch.observation["t"][...] = 99
+    batch.keys[...] = 99
+    assert (parts[0].rows.keys == keys).all()
+    samples = [np.zeros(2)]
+    samples[0].flags.writeable = False
+    (sample,) = shares.joined([shares.Part(0, 1.0, samples)], 1, None, np.random.default_rng(0))
+    sample[...] = 1
+    assert (samples[0] == 0).all()
+
+
+@pytest.mark.parametrize("normalization", ["batch", "buffer", "none"])
+def test_importance_weights_are_those_of_one_buffer(normalization: Any) -> None:
+    likely = [port.Mass(weight=3.0, size=2, least=1.0), port.Mass(weight=7.0, size=2, least=3.0)]
+    probabilities = np.array([0.2, 0.3, 0.4])
+    weights = shares.importance(likely, 0.5, normalization).weights(probabilities)
+    expected = {
+        "batch": (probabilities / 0.2) ** -0.5,
+        "buffer": (probabilities / 0.1) ** -0.5,
+        "none": (4 * probabilities) ** -0.5,
+    }
+    np.testing.assert_allclose(weights, expected[normalization], rtol=1e-15)
+
+
+def test_a_shard_without_weight_counts_in_n_and_has_no_least_weight() -> None:
+    some = [port.Mass(weight=0.0, size=3, least=0.0), port.Mass(weight=4.0, size=2, least=1.0)]
+    importance = shares.importance(some, 1.0, "buffer")
+    assert (importance.size, importance.least) == (5, 0.25)

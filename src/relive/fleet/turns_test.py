@@ -1,0 +1,341 @@
+"""Turns: the limiter of a whole fleet, learners that die, and a process that begins again."""
+
+import asyncio
+import collections
+import random
+from typing import Any
+
+import pytest
+
+import relive
+from relive import errors
+from relive import limiters
+from relive.fleet import local_test
+from relive.fleet import turns
+
+LEASE = 10.0
+
+
+def ratio(value: float = 1.0, min_size: int = 10, error_buffer: float = 20.0) -> relive.SampleToInsertRatio:
+    return relive.SampleToInsertRatio(value, min_size=min_size, error_buffer=error_buffer)
+
+
+def turns_of(limiter: Any, inserted: int = 0, sampled: int = 0, size: int = 0) -> turns.Turns:
+    async def count() -> tuple[int, int, int]:
+        await asyncio.sleep(1.0)
+        return inserted, sampled, size
+
+    return turns.Turns(limiter, LEASE, count)
+
+
+async def insert_until_held(line: turns.Turns, rows: int = 1, most: int = 1000) -> int:
+    """Answers how many inserts pass before one is held up."""
+    for count in range(most):
+        if not await line.insert_turn(rows):
+            return count
+    return most
+
+
+async def sample_until_held(line: turns.Turns, size: int, batch_size: int = 1, most: int = 1000) -> int:
+    for count in range(most):
+        if not await line.sample_turn(batch_size, size):
+            return count
+    return most
+
+
+def test_inserts_and_samples_hold_each_other_to_the_ratio() -> None:
+    async def main() -> None:
+        line = turns_of(ratio())
+        assert await line.ping() == "pong"
+        assert await insert_until_held(line) == 10 + 20
+        assert await sample_until_held(line, 30) == 40
+        assert await line.counts() == (30, 40)
+        assert await insert_until_held(line) == 40
+
+    local_test.run(main())
+
+
+def test_a_batch_of_steps_may_pass_when_one_may() -> None:
+    async def main() -> None:
+        line = turns_of(ratio())
+        assert await insert_until_held(line, rows=9) == 4
+        assert await line.counts() == (36, 0)
+
+    local_test.run(main())
+
+
+class Twin:
+    """The limiter's equation, and nothing else."""
+
+    def __init__(self, limiter: limiters.RateLimiter) -> None:
+        self.limiter, self.inserted, self.sampled = limiter, 0, 0
+
+    def may_insert(self, rows: int) -> bool:
+        may = self.limiter.can_insert(size=self.inserted, inserted=self.inserted, sampled=self.sampled)
+        self.inserted += rows * may
+        return may
+
+    def may_sample(self, batch_size: int) -> bool:
+        may = self.inserted >= self.limiter.min_size and self.limiter.can_sample(
+            batch_size, size=self.inserted, inserted=self.inserted, sampled=self.sampled
+        )
+        self.sampled += batch_size * may
+        return may
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("limiter", [ratio(), ratio(0.25, 3, 1.0), ratio(8.0, 20, 100.0), relive.MinSize(15)])
+def test_turns_are_those_of_the_limiter(limiter: Any, seed: int) -> None:
+    async def main() -> None:
+        rng, line, twin = random.Random(seed), turns_of(limiter), Twin(limiter)
+        for _ in range(200):
+            if rng.random() < 0.5:
+                rows = rng.randrange(1, 6)
+                assert await line.insert_turn(rows) == twin.may_insert(rows)
+            else:
+                batch_size = rng.randrange(1, int(min(limiter.max_batch_size or 20, 20)) + 1)
+                assert await line.sample_turn(batch_size, twin.inserted) == twin.may_sample(batch_size)
+        assert await line.counts() == (twin.inserted, twin.sampled)
+
+    local_test.run(main())
+
+
+def test_who_waits_goes_on_as_soon_as_the_other_side_has() -> None:
+    async def main() -> None:
+        line = turns_of(ratio())
+        now = asyncio.get_running_loop().time
+        await insert_until_held(line)
+        waiting = asyncio.create_task(line.insert_turn(1))
+        await local_test.settle(0.5)
+        assert not waiting.done()
+        start = now()
+        assert await line.sample_turn(1, 30)
+        assert await waiting
+        assert now() == start
+        await sample_until_held(line, 31)
+        drawing = asyncio.create_task(line.sample_turn(1, 31))
+        await local_test.settle(0.5)
+        assert not drawing.done()
+        await line.insert_turn(1)
+        assert await drawing
+
+    local_test.run(main())
+
+
+def test_first_come_first_served() -> None:
+    async def main() -> None:
+        line, order = turns_of(ratio()), list[int]()
+        await insert_until_held(line)
+
+        async def insert(number: int) -> None:
+            assert await line.insert_turn(1)
+            order.append(number)
+
+        waiting = [asyncio.create_task(insert(number)) for number in range(5)]
+        await local_test.settle()
+        for _ in range(5):
+            assert await line.sample_turn(1, 30)
+        await asyncio.gather(*waiting)
+        assert order == list(range(5))
+
+    local_test.run(main())
+
+
+def test_a_batch_that_could_never_pass_is_refused() -> None:
+    async def main() -> None:
+        line = turns_of(ratio())
+        with pytest.raises(errors.ArgumentError, match="batch_size must be at most 39 with SampleToInsertRatio"):
+            await line.sample_turn(40, 100)
+
+    local_test.run(main())
+
+
+def test_only_a_limiter_limits() -> None:
+    with pytest.raises(errors.ArgumentTypeError, match="limiter must be an instance of RateLimiter, got 3"):
+        turns_of(3)
+
+
+# Learners that are gone.
+
+
+def test_while_there_was_no_learner_yet_writers_wait_for_one() -> None:
+    async def main() -> None:
+        line = turns_of(ratio())
+        assert await insert_until_held(line) == 30
+        await asyncio.sleep(10 * LEASE)
+        assert not await line.insert_turn(1)
+
+    local_test.run(main())
+
+
+def test_a_learner_that_died_holds_nobody_up_and_one_that_comes_back_finds_no_debt() -> None:
+    async def main() -> None:
+        line = turns_of(ratio())
+        assert await insert_until_held(line) == 30
+        assert await line.sample_turn(10, 30)
+        assert await insert_until_held(line) == 10
+        await asyncio.sleep(LEASE - 1.5)
+        assert not await line.insert_turn(1)
+        await asyncio.sleep(1.0)
+        assert await insert_until_held(line) == 1000
+        # As many samples as before, and not a thousand more.
+        assert await sample_until_held(line, 1040, most=2000) == 40
+        assert await line.counts() == (40, 50)
+        assert await insert_until_held(line) == 40
+
+    local_test.run(main())
+
+
+def test_a_learner_that_waits_is_there_however_long() -> None:
+    async def main() -> None:
+        line = turns_of(ratio(min_size=1000))
+        for _ in range(30):
+            assert not await line.sample_turn(1, 0)
+        assert await insert_until_held(line, rows=100) == 11
+        waiting = asyncio.create_task(line.sample_turn(30, 1100))
+        assert await waiting
+
+    local_test.run(main())
+
+
+def test_who_was_cancelled_while_waiting_holds_nobody_up() -> None:
+    async def main() -> None:
+        line = turns_of(ratio())
+        await insert_until_held(line)
+        first, second = (asyncio.create_task(line.insert_turn(1)) for _ in range(2))
+        await local_test.settle()
+        first.cancel()
+        assert await line.sample_turn(1, 30)
+        assert await second
+        assert await line.counts() == (31, 1)
+        await sample_until_held(line, 31)
+        first, second = (asyncio.create_task(line.sample_turn(1, 31)) for _ in range(2))
+        await local_test.settle()
+        first.cancel()
+        assert await line.insert_turn(1)
+        assert await second
+        assert await line.counts() == (32, 42)
+        # A second later that learner counts as gone as if it had had its turn.
+        await asyncio.sleep(LEASE + 0.1)
+        assert await insert_until_held(line) == 1000
+
+    local_test.run(main())
+
+
+def test_samples_that_were_given_back_may_be_drawn_by_somebody_else() -> None:
+    async def main() -> None:
+        line = turns_of(ratio())
+        await insert_until_held(line)
+        assert await line.sample_turn(39, 30)
+        waiting = asyncio.create_task(line.sample_turn(20, 30))
+        await local_test.settle()
+        await line.give_back(39)
+        assert await waiting
+        assert await line.counts() == (30, 20)
+
+    local_test.run(main())
+
+
+# A process that begins again.
+
+
+def test_a_process_that_begins_again_goes_on_from_what_the_fleet_has() -> None:
+    async def main() -> None:
+        line = turns_of(ratio(), inserted=100, sampled=80, size=100)
+        assert await line.counts() == (100, 80)
+        assert await insert_until_held(line) == 10
+        assert await sample_until_held(line, 110) == 40
+
+    local_test.run(main())
+
+
+def test_many_that_ask_at_once_wait_for_one_count() -> None:
+    async def main() -> None:
+        calls = collections.Counter[str]()
+
+        async def count() -> tuple[int, int, int]:
+            calls["count"] += 1
+            await asyncio.sleep(1.0)
+            return 100, 80, 100
+
+        line = turns.Turns(ratio(), LEASE, count)
+        await asyncio.gather(*[line.insert_turn(1) for _ in range(5)], line.sample_turn(1, 100))
+        assert calls["count"] == 1
+        assert await line.counts() == (105, 81)
+
+    local_test.run(main())
+
+
+def test_if_the_count_fails_the_next_one_who_asks_counts() -> None:
+    async def main() -> None:
+        failures = [errors.ShardLostError("gone")]
+
+        async def count() -> tuple[int, int, int]:
+            if failures:
+                raise failures.pop()
+            return 100, 80, 100
+
+        line = turns.Turns(ratio(), LEASE, count)
+        with pytest.raises(errors.ShardLostError):
+            await line.insert_turn(1)
+        assert await line.counts() == (100, 80)
+
+    local_test.run(main())
+
+
+@pytest.mark.parametrize("inserted", [120, 121, 500, 10**9])
+def test_what_passed_while_there_was_no_learner_is_no_debt_after_a_restart_either(inserted: int) -> None:
+    async def main() -> None:
+        line = turns_of(ratio(), inserted=inserted, sampled=90, size=1000)
+        assert await line.counts() == (min(inserted, 119) if inserted > 120 else 119, 90)
+        assert await insert_until_held(line) == 1
+        assert await sample_until_held(line, 1000, most=200) == 40
+
+    local_test.run(main())
+
+
+@pytest.mark.parametrize("sampled", [110, 111, 500, 10**9])
+def test_samples_of_rows_that_were_lost_are_no_debt_after_a_restart(sampled: int) -> None:
+    async def main() -> None:
+        line = turns_of(ratio(), inserted=100, sampled=sampled, size=100)
+        assert await line.counts() == (100, 109)
+        assert await sample_until_held(line, 100) == 1
+        assert await insert_until_held(line) == 40
+
+    local_test.run(main())
+
+
+@pytest.mark.parametrize("counts", [(0, 0, 0), (5, 0, 5), (5, 300, 5), (100, 90, 100), (119, 90, 100), (100, 109, 100)])
+def test_what_holds_nobody_up_is_left_as_it_is(counts: tuple[int, int, int]) -> None:
+    async def main() -> None:
+        assert await turns_of(ratio(), *counts).counts() == counts[:2]
+
+    local_test.run(main())
+
+
+class Never(limiters.RateLimiter):
+    """Lets nothing pass."""
+
+    def can_insert(self, *, size: int, inserted: int, sampled: int) -> bool:
+        return False
+
+    def can_sample(self, batch_size: int, *, size: int, inserted: int, sampled: int) -> bool:
+        return False
+
+
+def test_a_limiter_that_allows_nothing_is_left_to_it() -> None:
+    async def main() -> None:
+        assert await turns_of(Never(), 100, 50, 100).counts() == (0, 50)
+        assert not await turns_of(Never(), 100, 50, 100).insert_turn(1)
+
+    local_test.run(main())
+
+
+def test_after_a_restart_a_learner_of_before_that_does_not_come_back_holds_nobody_up() -> None:
+    async def main() -> None:
+        line = turns_of(ratio(), inserted=100, sampled=80, size=100)
+        assert await insert_until_held(line) == 10
+        await asyncio.sleep(LEASE)
+        assert await insert_until_held(line) == 1000
+
+    local_test.run(main())

@@ -1,0 +1,854 @@
+"""Writers: chunks, room, refusals, shards that die under them, and cancellation at every await."""
+
+import asyncio
+import collections
+from collections.abc import Awaitable, Callable
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relive
+from relive import errors
+from relive.fleet import local_test
+from relive.fleet import trouble_test
+
+SCHEMA = trouble_test.SCHEMA
+LONG = {"batch_steps": 1000}
+
+
+def ring() -> Any:
+    return relive.RingReplayBuffer(10_000, SCHEMA, streams=8, seed=0)
+
+
+def lone_stream() -> Any:
+    return relive.RingReplayBuffer(10_000, SCHEMA, seed=0)
+
+
+def fleet_of(make: Callable[[], Any], shards: int = 1, **more: Any) -> local_test.LocalFleet:
+    return local_test.LocalFleet(make, shards, **more)
+
+
+def at(t: int, episode: int = 0) -> tuple[int, int, int]:
+    return (0, episode, t)
+
+
+async def add(writer: Any, t: int, episode: int = 0, **more: Any) -> None:
+    await writer.add(at(t, episode), t, 1.0, at(t + 1, episode), **more)
+
+
+def in_columns(fleet: local_test.LocalFleet) -> list[tuple[int, int]]:
+    """Answers episode and step of all that is stored."""
+    return [(e, t) for _, e, t in trouble_test.stored_in(fleet, "columns")]
+
+
+def lived(fleet: local_test.LocalFleet, shard: int = 0) -> list[tuple[list[Any], str]]:
+    buffer = fleet.buffer(shard)
+    buffer.check()
+    return [(episode.observations, episode.status) for episode in buffer._store]
+
+
+def inserts(fleet: local_test.LocalFleet) -> list[tuple[Any, ...]]:
+    """Answers the batches that were sent."""
+    return [arguments[3] for _, method, arguments in fleet.calls if method == "insert"]
+
+
+# Columns.
+
+
+def test_steps_are_gathered_until_their_episode_ends_or_they_are_many() -> None:
+    async def main() -> None:
+        fleet = fleet_of(ring)
+        writer = fleet.replay().writer(batch_steps=4)
+        for t in range(3):
+            await add(writer, t)
+        await local_test.settle(1.0)
+        assert inserts(fleet) == []
+        await add(writer, 3)
+        await add(writer, 4, terminated=True)
+        await local_test.settle(1.0)
+        assert [[(c.rows, c.is_start, c.end) for c in batch] for batch in inserts(fleet)] == [[(4, True, "OPEN")]]
+        for t in range(3):
+            await add(writer, t, 1, truncated=t == 2)
+        await writer.flush()
+        sent = [[(c.rows, c.is_start, c.end) for c in batch] for batch in inserts(fleet)[1:]]
+        assert sent == [[(1, False, "TERMINATED"), (3, True, "TRUNCATED")]]
+        assert in_columns(fleet) == [*[(0, t) for t in range(5)], *[(1, t) for t in range(3)]]
+        stats = fleet.buffer(0).get_stats()
+        assert (stats.terminated_episodes, stats.truncated_episodes, stats.open_episodes) == (1, 1, 0)
+        assert (writer.stored, writer.refused, writer.lost) == (8, 0, 0)
+
+    local_test.run(main())
+
+
+def test_a_flush_lets_go_of_everything() -> None:
+    async def main() -> None:
+        fleet = fleet_of(ring)
+        writer = fleet.replay().writer(**LONG)
+        await add(writer, 0, stream=0)
+        await add(writer, 0, 1, stream=5)
+        await writer.flush()
+        assert in_columns(fleet) == [(0, 0), (1, 0)]
+        assert fleet.buffer(0).get_stats().open_episodes == 2
+        await writer.flush()
+        assert len(inserts(fleet)) == 1
+        await add(writer, 1, stream=0, terminated=True)
+        await writer.flush()
+        assert in_columns(fleet) == [(0, 0), (0, 1), (1, 0)]
+        assert fleet.buffer(0).get_stats().spliced_episodes == 0
+
+    local_test.run(main())
+
+
+def test_an_observation_that_was_not_announced_ends_the_episode_before_it() -> None:
+    async def main() -> None:
+        fleet = fleet_of(ring)
+        writer = fleet.replay().writer(**LONG)
+        await add(writer, 0)
+        await add(writer, 1)
+        await add(writer, 0, 1)
+        await writer.flush()
+        await add(writer, 0, 2, terminated=True)
+        await writer.flush()
+        assert in_columns(fleet) == [(0, 0), (0, 1), (1, 0), (2, 0)]
+        stats = fleet.buffer(0).get_stats()
+        assert (stats.truncated_episodes, stats.terminated_episodes, stats.spliced_episodes) == (2, 1, 0)
+
+    local_test.run(main())
+
+
+def test_an_observation_that_is_no_number_is_the_same_as_another() -> None:
+    async def main() -> None:
+        fleet = fleet_of(lambda: relive.RingReplayBuffer(100, streams=2, seed=0))
+        writer = fleet.replay().writer(**LONG)
+        nan = {"a": np.array([np.nan, 1.0]), "b": {"c": np.array(2.0)}}
+        await writer.add(nan, 0, 0.0, nan)
+        await writer.add(nan, 0, 0.0, nan, terminated=True)
+        await writer.add(nan, 0, 0.0, nan)
+        other = {"a": np.array([np.nan, 1.0]), "b": {"c": np.array(3.0)}}
+        await writer.add(other, 0, 0.0, nan, terminated=True)
+        await writer.flush()
+        stats = fleet.buffer(0).get_stats()
+        assert (stats.terminated_episodes, stats.truncated_episodes) == (2, 1)
+
+    local_test.run(main())
+
+
+def test_an_episode_is_ended_where_the_writer_says_so() -> None:
+    async def main() -> None:
+        fleet = fleet_of(ring)
+        writer = fleet.replay().writer(**LONG)
+        assert not await writer.end_episode()
+        await add(writer, 0)
+        assert await writer.end_episode()
+        assert not await writer.end_episode()
+        await add(writer, 1)
+        await writer.flush()
+        assert await writer.end_episode()
+        await writer.flush()
+        stats = fleet.buffer(0).get_stats()
+        assert (stats.truncated_episodes, stats.open_episodes, stats.size) == (2, 0, 2)
+
+    local_test.run(main())
+
+
+def test_a_closed_writer_leaves_nothing_open_and_takes_nothing() -> None:
+    async def main() -> None:
+        # With whole episodes alone a buffer needs no stream for them.
+        fleet = fleet_of(lone_stream)
+        async with fleet.replay().writer(**LONG) as writer:
+            await add(writer, 0)
+            await add(writer, 0, 1, stream=3)
+        assert in_columns(fleet) == [(0, 0), (1, 0)]
+        assert fleet.buffer(0).get_stats().truncated_episodes == 2
+        assert (await fleet.shard(0).stats()).writers == 0
+        await writer.close()
+        for call in (add(writer, 1), writer.end_episode(), writer.add_episode([1, 2], [1], [1.0], True)):
+            with pytest.raises(errors.ClosedError, match=r"writer is closed: the fleet's writer\(\) answers a new one"):
+                await call
+        nobody = fleet.replay().writer()
+        await nobody.close()
+        assert nobody.stored == 0
+
+    local_test.run(main())
+
+
+def test_what_the_caller_changes_afterwards_is_not_what_was_added() -> None:
+    async def main() -> None:
+        fleet = fleet_of(ring)
+        writer = fleet.replay().writer(batch_steps=2, max_in_flight=1)
+        observation, following = np.array(at(0)), np.array(at(1))
+        await writer.add(observation, 0, 1.0, following, terminated=True)
+        observation[:], following[:] = 9, 9
+        fleet.hang(0)
+        await add(writer, 0, 1, terminated=True)
+        observations, actions = np.array([at(0, 2), at(1, 2)]), np.array([0])
+        waiting = asyncio.create_task(writer.add_episode(observations, actions, [1.0], True))
+        await local_test.settle(1.0)
+        assert not waiting.done()
+        observations[:], actions[:] = 9, 9
+        fleet.go_on(0)
+        await waiting
+        await writer.flush()
+        assert in_columns(fleet) == [(0, 0), (1, 0), (2, 0)]
+
+    local_test.run(main())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        (
+            {"next_observation": None},
+            errors.ArgumentError,
+            "next_observation must be given to a writer of a fleet, got ",
+        ),
+        ({"stream": -1}, errors.ArgumentError, "stream must be at least 0, got -1"),
+        ({"terminated": 3}, errors.ArgumentTypeError, "terminated must be True or False, got 3"),
+        ({"truncated": 3}, errors.ArgumentTypeError, "truncated must be True or False, got 3"),
+        (
+            {"next_observation": (0, 0)},
+            errors.SchemaError,
+            r"next_observation must be of the shape of observation, \(3,\), got \(2,\)",
+        ),
+        ({"observation": object()}, errors.SchemaError, "observation"),
+        ({"extra": object()}, errors.SchemaError, "extra"),
+    ],
+)
+def test_a_step_that_cannot_be_is_refused_at_once_and_leaves_no_trace(
+    arguments: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    async def main() -> None:
+        fleet = fleet_of(ring)
+        writer = fleet.replay().writer(**LONG)
+        step = {"observation": at(1), "action": 1, "reward": 1.0, "next_observation": at(2), **arguments}
+        await add(writer, 0)
+        with pytest.raises(error, match=text):
+            await writer.add(**step)
+        await add(writer, 1, terminated=True)
+        await writer.flush()
+        assert in_columns(fleet) == [(0, 0), (0, 1)]
+        assert fleet.buffer(0).get_stats().terminated_episodes == 1
+
+    local_test.run(main())
+
+
+def test_an_episode_that_cannot_be_is_refused_at_once() -> None:
+    async def main() -> None:
+        writer = fleet_of(ring).replay().writer()
+        with pytest.raises(errors.ArgumentError, match="an episode must have at least 1 step, got 0"):
+            await writer.add_episode([at(0)], [], [], True)
+        with pytest.raises(errors.ArgumentTypeError, match="terminated must be True or False, got 3"):
+            await writer.add_episode([at(0), at(1)], [0], [1.0], 3)  # type: ignore[arg-type]
+        with pytest.raises(errors.SchemaError, match="actions"):
+            await writer.add_episode([at(0), at(1)], [object()], [1.0], True)
+        await writer.flush()
+        assert writer.stored == 0
+
+    local_test.run(main())
+
+
+def test_steps_of_another_shape_are_refused_alone_and_raised_once() -> None:
+    async def main() -> None:
+        fleet = fleet_of(ring)
+        writer = fleet.replay().writer(batch_steps=100)
+        await add(writer, 0)
+        await add(writer, 1)
+        await writer.add((0, 0), 2, 1.0, (0, 0))
+        await writer.add((0, 0), 3, 1.0, (0, 0))
+        await add(writer, 4)
+        await add(writer, 5, terminated=True)
+        with pytest.raises(errors.SchemaError, match=r"observations must be of shape \(3, 3\), got \(3, 2\)"):
+            await writer.flush()
+        await writer.flush()
+        assert in_columns(fleet) == [(0, t) for t in (0, 1, 4, 5)]
+        assert (writer.stored, writer.refused) == (4, 2)
+        stats = await fleet.shard(0).stats()
+        assert stats.refused == 2
+        assert (stats.buffer.truncated_episodes, stats.buffer.terminated_episodes) == (1, 1)
+
+    local_test.run(main())
+
+
+def test_a_layout_that_changes_in_mid_episode_begins_a_chunk() -> None:
+    async def main() -> None:
+        fleet = fleet_of(lambda: relive.RingReplayBuffer(100, streams=2, seed=0))
+        writer = fleet.replay().writer(**LONG)
+        await writer.add(0, 0, 0.0, 1)
+        await writer.add(1, [0, 1], 0.0, 2)
+        await writer.add(2, 0, 0.0, 3, terminated=True)
+        with pytest.raises(errors.SchemaError, match=r"action must be of shape \(\), got \(2,\)"):
+            await writer.flush()
+        assert fleet.buffer(0).read([0, 1]).observation.tolist() == [0, 2]
+
+    local_test.run(main())
+
+
+def test_values_of_no_common_dtype_do_not_stop_a_writer() -> None:
+    async def main() -> None:
+        fleet = fleet_of(lambda: relive.RingReplayBuffer(100, streams=2, seed=0))
+        writer = fleet.replay().writer(**LONG)
+        await writer.add(0, 3, 0, 1)
+        await writer.add(1, 4, 0.5, 2)
+        await writer.add(2, np.datetime64(7, "D"), True, 3)
+        await writer.add(3, 5, 1.5, 4, terminated=True)
+        with pytest.raises(errors.SchemaError, match="action must be of dtype int64, got"):
+            await writer.flush()
+        await writer.close()
+        assert fleet.buffer(0).read(range(3)).reward.tolist() == [0.0, 0.5, 1.5]
+        assert (writer.stored, writer.refused) == (3, 1)
+
+    local_test.run(main())
+
+
+def test_extras_and_dicts_come_as_they_were() -> None:
+    async def main() -> None:
+        fleet = fleet_of(lambda: relive.RingReplayBuffer(100, streams=2, seed=0))
+        writer = fleet.replay().writer(batch_steps=2)
+        for t in range(4):
+            told = [{"image": np.full((2, 2), k), "hand": {"angle": float(k)}} for k in (t, t + 1)]
+            await writer.add(told[0], {"push": t}, t, told[1], terminated=t == 3, mood={"joy": t})
+        columns = {"image": np.zeros((3, 2, 2), int), "hand": {"angle": [7.0, 8.0, 9.0]}}
+        await writer.add_episode(columns, {"push": [7, 8]}, [1, 2], False, mood={"joy": [7, 8]})
+        await writer.flush()
+        batch = fleet.buffer(0).read(range(6))
+        assert batch.observation["hand"]["angle"].tolist() == [0, 1, 2, 3, 7, 8]
+        assert batch.observation["image"][:, 1, 1].tolist() == [0, 1, 2, 3, 0, 0]
+        assert batch.action["push"].tolist() == batch.extras["mood"]["joy"].tolist() == [0, 1, 2, 3, 7, 8]
+
+    local_test.run(main())
+
+
+# Episodes.
+
+
+def test_an_episode_is_gathered_into_chunks_and_comes_as_it_was() -> None:
+    async def main() -> None:
+        fleet = fleet_of(trouble_test.episodes)
+        writer = fleet.replay().episodes_writer(batch_steps=3)
+        async with writer.episode("agent", group_id="g", policy_version=2) as episode:
+            for t in range(7):
+                await episode.append([t], t, 1.0, policy_version=5 if t == 4 else None)
+            await episode.end([7], "TRUNCATED")
+        await writer.flush()
+        assert [chunk.rows for batch in inserts(fleet) for chunk in batch] == [3, 3, 1]
+        (stored,) = fleet.buffer(0)._store
+        assert (stored.agent_id, stored.group_id, stored.status) == ("agent", "g", "TRUNCATED")
+        assert stored.observations == [[t] for t in range(8)]
+        assert stored.policy_versions == [2, 2, 2, 2, 5, 5, 5]
+        await writer.close()
+
+    local_test.run(main())
+
+
+def test_a_piece_of_an_episode_knows_the_version_that_it_goes_on_with() -> None:
+    async def main() -> None:
+        fleet = fleet_of(trouble_test.episodes, lease=10.0)
+        writer = fleet.replay().episodes_writer(**LONG)
+        async with writer.episode("agent", policy_version=2) as episode:
+            await episode.append(0, 0, 1.0, policy_version=5)
+            await writer.flush()
+            shard: Any = fleet.shard(0)
+            assert shard._port.abandon_all() == 1
+            await episode.append(1, 1, 1.0)
+            await episode.end(2)
+        await writer.flush()
+        assert [stored.policy_versions for stored in fleet.buffer(0)._store] == [[5], [5]]
+
+    local_test.run(main())
+
+
+def test_a_block_that_is_left_early_aborts_its_episode() -> None:
+    async def main() -> None:
+        fleet = fleet_of(trouble_test.episodes)
+        writer = fleet.replay().episodes_writer(**LONG)
+        block = writer.episode("agent")
+        episode = await block.__aenter__()
+        await episode.append(0, 0, 1.0)
+        await episode.append(1, 1, 1.0)
+        assert not await block.__aexit__(ZeroDivisionError, ZeroDivisionError(), None)
+        async with writer.episode("agent"):
+            pass
+        await writer.flush()
+        assert lived(fleet) == [([0, 1], "ABORTED"), ([], "ABORTED")]
+        for call in (episode.append(2, 2, 1.0), episode.end(3)):
+            with pytest.raises(errors.ArgumentError, match="episode of agent is already finished"):
+                await call
+
+    local_test.run(main())
+
+
+def test_a_closed_writer_aborts_what_is_open() -> None:
+    async def main() -> None:
+        fleet = fleet_of(trouble_test.episodes)
+        writer = fleet.replay().episodes_writer(**LONG)
+        async with writer.episode("a") as first, writer.episode("b") as second:
+            await first.append(0, 0, 1.0)
+            await second.append(0, 0, 1.0)
+            await second.end(1)
+            await writer.close()
+            with pytest.raises(errors.ArgumentError, match="episode of a is already finished"):
+                await first.append(1, 1, 1.0)
+        assert lived(fleet) == [([0, 1], "COMPLETED"), ([0], "ABORTED")] or lived(fleet) == [
+            ([0], "ABORTED"),
+            ([0, 1], "COMPLETED"),
+        ]
+        with pytest.raises(errors.ClosedError):
+            async with writer.episode("c"):
+                pass
+
+    local_test.run(main())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"agent_id": 3}, errors.ArgumentTypeError, "agent_id must be a string, got 3"),
+        ({"group_id": 3}, errors.ArgumentTypeError, "group_id must be a string, got 3"),
+        ({"policy_version": -1}, errors.ArgumentError, "policy_version must be at least 0, got -1"),
+        ({"colour": 1}, TypeError, "unexpected keyword argument 'colour'"),
+    ],
+)
+def test_an_episode_that_cannot_begin_is_refused_at_once(
+    arguments: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    async def main() -> None:
+        writer: Any = fleet_of(trouble_test.episodes).replay().episodes_writer()
+        with pytest.raises(error, match=text):
+            async with writer.episode(**{"agent_id": "a", **arguments}):
+                pass
+        await writer.flush()
+        assert writer.stored == 0
+
+    local_test.run(main())
+
+
+def test_a_step_of_an_episode_that_cannot_be_is_refused_at_once() -> None:
+    async def main() -> None:
+        fleet = fleet_of(trouble_test.episodes)
+        writer = fleet.replay().episodes_writer(**LONG)
+        async with writer.episode("a", policy_version=3) as episode:
+            with pytest.raises(errors.ArgumentError, match="reward must be a finite real number, got nan"):
+                await episode.append(0, 0, float("nan"))
+            with pytest.raises(errors.ArgumentError, match="policy_version must be at least 3, that of the step"):
+                await episode.append(0, 0, 1.0, policy_version=2)
+            with pytest.raises(errors.ArgumentError, match="policy_version must be at least 0, got -1"):
+                await episode.append(0, 0, 1.0, policy_version=-1)
+            await episode.append(0, 0, 1.0, policy_version=3)
+            await episode.append(1, 1, 1.0, policy_version=4)
+            with pytest.raises(errors.ArgumentError, match="policy_version must be at least 4, that of the step"):
+                await episode.append(0, 0, 1.0, policy_version=3)
+            with pytest.raises(errors.ArgumentError, match="status must be 'COMPLETED' or"):
+                await episode.end(2, "IN_PROGRESS")  # type: ignore[arg-type]
+            await episode.end(2)
+        await writer.flush()
+        assert lived(fleet) == [([0, 1, 2], "COMPLETED")]
+
+    local_test.run(main())
+
+
+def test_what_an_actor_changes_after_an_append_is_not_what_was_appended() -> None:
+    async def main() -> None:
+        fleet = fleet_of(trouble_test.episodes)
+        writer = fleet.replay().episodes_writer(**LONG)
+        async with writer.episode("a") as episode:
+            history: list[int] = []
+            for t in range(3):
+                await episode.append(history, [t], 1.0)
+                history.append(t)
+            await episode.end(history)
+            history.append(99)
+        await writer.flush()
+        assert lived(fleet) == [([[], [0], [0, 1], [0, 1, 2]], "COMPLETED")]
+
+    local_test.run(main())
+
+
+def test_episodes_without_steps_do_not_pile_up() -> None:
+    async def main() -> None:
+        fleet = fleet_of(trouble_test.episodes)
+        writer = fleet.replay().episodes_writer(batch_steps=10)
+        for _ in range(35):
+            async with writer.episode("crashing"):
+                pass
+        await local_test.settle(1.0)
+        assert len(lived(fleet)) == 30
+        await writer.close()
+        assert len(lived(fleet)) == 35
+
+    local_test.run(main())
+
+
+# Under way.
+
+
+def test_so_many_batches_are_under_way_and_the_next_call_waits() -> None:
+    async def main() -> None:
+        fleet = fleet_of(ring)
+        writer = fleet.replay().writer(batch_steps=2, max_in_flight=3)
+        fleet.hang(0)
+        for episode in range(3):
+            await add(writer, 0, episode)
+            await add(writer, 1, episode, terminated=True)
+        waiting = [
+            asyncio.create_task(add(writer, 0, episode, terminated=True, stream=episode)) for episode in (3, 4, 5)
+        ]
+        await local_test.settle(1.0)
+        assert not any(task.done() for task in waiting)
+        assert len(inserts(fleet)) == 3
+        fleet.go_on(0)
+        await asyncio.gather(*waiting)
+        await writer.flush()
+        assert len(in_columns(fleet)) == 9
+
+    local_test.run(main())
+
+
+def test_a_writer_keeps_to_one_shard_and_writers_share_them_out() -> None:
+    async def main() -> None:
+        fleet = fleet_of(ring, 3)
+        client = fleet.replay()
+        for number in range(6):
+            async with client.writer() as writer:
+                for episode in range(4):
+                    await add(writer, 0, 10 * number + episode, terminated=True)
+        assert [len(buffer) for buffer in fleet.buffers()] == [8, 8, 8]
+
+    local_test.run(main())
+
+
+def test_a_writer_goes_on_with_another_shard_and_settles_with_the_first_when_it_is_back() -> None:
+    async def main() -> None:
+        fleet = fleet_of(ring, 2, timeout=1.0)
+        writer = fleet.replay().writer(batch_steps=2, max_in_flight=2)
+        await add(writer, 0, 0, terminated=True)
+        await writer.flush()
+        home = [len(buffer) for buffer in fleet.buffers()].index(1)
+        fleet.hang(home)
+        for episode in range(1, 7):
+            await add(writer, 0, episode)
+            await add(writer, 1, episode, terminated=True)
+        await local_test.settle(2.0)
+        assert len(fleet.buffer(1 - home)) == 8
+        assert writer.stored == 9
+        fleet.go_on(home)
+        await writer.flush()
+        # What was under way to it has happened there after all.
+        assert [len(buffer) for buffer in fleet.buffers()][home] == 5
+        assert (writer.stored, writer.lost) == (13, 0)
+        assert in_columns(fleet) == sorted([(0, 0), *[(e, t) for e in range(1, 7) for t in range(2)]])
+
+    local_test.run(main())
+
+
+def test_an_episode_that_was_cut_by_a_death_is_pieces_in_order(tmp_path: pathlib.Path) -> None:
+    async def main() -> None:
+        fleet = fleet_of(trouble_test.episodes, 2, directory=tmp_path, timeout=1.0)
+        writer = fleet.replay().episodes_writer(batch_steps=2, max_in_flight=3)
+        async with writer.episode("a") as episode:
+            for t in range(4):
+                await episode.append(t, t, 1.0)
+            await writer.flush()
+            home = [buffer.appended for buffer in fleet.buffers()].index(4)
+            fleet.hang(home)
+            for t in range(4, 8):
+                await episode.append(t, t, 1.0)
+            await local_test.settle()
+            fleet.kill(home)
+            for t in range(8, 12):
+                await episode.append(t, t, 1.0)
+            await episode.end(12)
+        await local_test.settle(3.0)
+        fleet.start(home)
+        await writer.flush()
+        assert (writer.stored, writer.lost) == (12, 0)
+        pieces = sorted(lived(fleet, 0) + lived(fleet, 1))
+        assert pieces == [
+            ([0, 1, 2, 3], "ABORTED"),
+            ([4, 5], "ABORTED"),
+            ([6, 7], "ABORTED"),
+            ([8, 9], "ABORTED"),
+            ([10, 11, 12], "COMPLETED"),
+        ]
+        await writer.close()
+        assert all(status != "IN_PROGRESS" for _, status in lived(fleet, 0) + lived(fleet, 1))
+
+    local_test.run(main())
+
+
+def test_while_no_shard_is_there_writers_wait_and_then_count_what_they_had_as_lost() -> None:
+    async def main() -> None:
+        fleet = fleet_of(ring, 2, timeout=1.0, recovery=20.0)
+        client = fleet.replay()
+        writer = client.writer(batch_steps=1, max_in_flight=1)
+        for shard in range(2):
+            fleet.kill(shard)
+        assert await client.ping() == [None, None]
+        await add(writer, 0, 0, terminated=True)
+        await local_test.settle(15.0)
+        for shard in range(2):
+            fleet.start(shard)
+        await writer.flush()
+        assert (writer.stored, writer.lost) == (1, 0)
+        for shard in range(2):
+            fleet.kill(shard)
+        # The first has no answer, and then it is known that nobody is there.
+        for episode in (1, 2, 3):
+            await add(writer, 0, episode, terminated=True)
+        await writer.flush()
+        assert (writer.stored, writer.lost) == (1, 3)
+        for shard in range(2):
+            fleet.start(shard)
+        await local_test.settle(1.0)
+        await add(writer, 0, 4, terminated=True)
+        await writer.close()
+        assert (writer.stored, writer.lost) == (2, 3)
+        assert in_columns(fleet) == [(4, 0)]
+
+    local_test.run(main())
+
+
+def test_what_is_to_be_sent_again_is_lost_too_if_then_no_shard_is_there() -> None:
+    async def main() -> None:
+        fleet = fleet_of(ring, 1, timeout=1.0, recovery=5.0)
+        client = fleet.replay()
+        writer = client.writer(batch_steps=1)
+        fleet.hang(0)
+        await add(writer, 0, terminated=True)
+        await local_test.settle(0.5)
+
+        members: Any = client._shards
+
+        async def die_after_it(shard: int, method: str) -> None:
+            def die() -> None:
+                fleet.kill(shard)
+                members._lost.add(shard)  # As if another call had found it out.
+
+            if method == "settle":
+                asyncio.get_running_loop().call_soon(die)
+
+        fleet.answered = die_after_it
+        fleet.kill(0)
+        fleet.start(0)
+        await writer.flush()
+        assert (writer.stored, writer.lost) == (0, 1)
+        assert [method for _, method, _ in fleet.calls].count("insert") == 1
+
+    local_test.run(main())
+
+
+def test_under_a_name_that_the_shard_has_closed_a_writer_does_not_go_on() -> None:
+    async def main() -> None:
+        fleet = fleet_of(ring)
+        writer = fleet.replay().writer(batch_steps=1)
+        await add(writer, 0)
+        await writer.flush()
+        outbox: Any = writer._outbox
+        await fleet.shard(0).leave(outbox._name)
+        name = outbox._name
+        await add(writer, 1)
+        await add(writer, 2, terminated=True)
+        await writer.flush()
+        assert outbox._name != name
+        assert in_columns(fleet) == [(0, 0), (0, 1), (0, 2)]
+        assert (writer.stored, writer.lost) == (3, 0)
+        assert (await fleet.shard(0).stats()).buffer.open_episodes == 0
+        await writer.close()
+
+    local_test.run(main())
+
+
+def test_an_answer_that_a_crash_has_swallowed_says_that_steps_were_refused(tmp_path: pathlib.Path) -> None:
+    async def main() -> None:
+        fleet = fleet_of(ring, 1, directory=tmp_path, timeout=1.0)
+        writer = fleet.replay().writer(batch_steps=4)
+
+        async def swallow(shard: int, method: str) -> None:
+            if method == "insert":
+                fleet.answered = None
+                fleet.kill(shard)
+                fleet.start(shard)
+                await asyncio.sleep(0)
+
+        fleet.answered = swallow
+        await add(writer, 0)
+        await add(writer, 1)
+        await writer.add((0, 0), 2, 1.0, (0, 0))
+        await add(writer, 3)
+        text = "shard 0 has refused 1 steps, and died before it could say why"
+        with pytest.raises(errors.ArgumentError, match=text):
+            await writer.flush()
+        assert (writer.stored, writer.refused, writer.lost) == (3, 1, 0)
+        assert in_columns(fleet) == [(0, 0), (0, 1), (0, 3)]
+
+    local_test.run(main())
+
+
+def test_what_cannot_be_sent_is_refused_and_raised_once() -> None:
+    async def main() -> None:
+        fleet = fleet_of(trouble_test.episodes)
+        writer = fleet.replay().episodes_writer(batch_steps=1)
+
+        class Unsendable:
+            def __deepcopy__(self, memo: Any) -> Any:
+                raise RuntimeError("cannot be sent")
+
+        async with writer.episode("a") as episode:
+            await episode.append(Unsendable(), 0, 1.0)
+            await local_test.settle(1.0)
+            with pytest.raises(RuntimeError, match="cannot be sent"):
+                await episode.append(1, 1, 1.0)
+            await episode.append(1, 1, 1.0)
+            await episode.end(2)
+        await writer.flush()
+        assert (writer.stored, writer.refused) == (1, 1)
+
+    local_test.run(main())
+
+
+def test_turns_that_fail_refuse_what_they_were_asked_for() -> None:
+    async def main() -> None:
+        fleet = fleet_of(ring, limiter=relive.MinSize(1))
+        writer = fleet.replay().writer(batch_steps=1)
+
+        async def fail(rows: int) -> bool:
+            raise ZeroDivisionError(f"of a limiter, {rows}")
+
+        turns: Any = fleet.turns_process
+        turns.insert_turn = fail
+        await add(writer, 0)
+        with pytest.raises(ZeroDivisionError, match="of a limiter, 1"):
+            await writer.flush()
+        del turns.insert_turn
+        await add(writer, 1)
+        await writer.flush()
+        assert (writer.stored, writer.refused) == (1, 1)
+
+    local_test.run(main())
+
+
+def test_a_writer_whose_heart_beats_keeps_its_episode_open() -> None:
+    async def main() -> None:
+        fleet = fleet_of(trouble_test.episodes, lease=10.0)
+        writer = fleet.replay().episodes_writer(batch_steps=1)
+        async with writer.episode("a") as episode:
+            await episode.append(0, 0, 1.0)
+            await asyncio.sleep(100.0)
+            assert lived(fleet) == [([0], "IN_PROGRESS")]
+            # As if the process were stopped: no call of it arrives.
+            outbox: Any = writer._outbox
+            outbox._heart.cancel()
+            await asyncio.sleep(13.0)
+            assert lived(fleet) == [([0], "ABORTED")]
+            await episode.append(1, 1, 1.0)
+            await episode.end(2)
+        await writer.flush()
+        assert lived(fleet) == [([0], "ABORTED"), ([1, 2], "COMPLETED")]
+        await writer.close()
+
+    local_test.run(main())
+
+
+def test_a_loss_that_nobody_wrote_about_is_noticed_by_the_beating_heart() -> None:
+    async def main() -> None:
+        fleet = fleet_of(ring, lease=10.0)
+        writer = fleet.replay().writer(batch_steps=1)
+        await add(writer, 0)
+        await writer.flush()
+        fleet.kill(0)
+        fleet.start(0)
+        await asyncio.sleep(5.0)
+        assert (await fleet.shard(0).stats()).lost == 1
+        await writer.close()
+
+    local_test.run(main())
+
+
+# Cancellation.
+
+
+class CancelledAfter:
+    """An awaitable that is cancelled when it has been resumed so often."""
+
+    def __init__(self, awaited: Awaitable[Any], awaits: int) -> None:
+        self.awaited, self.awaits = awaited, awaits
+
+    async def run(self) -> bool:
+        """Answers whether the call had ended before that."""
+        task = asyncio.ensure_future(self.awaited)
+        for _ in range(self.awaits):
+            if task.done():
+                break
+            await asyncio.sleep(0)
+        if task.done():
+            task.result()
+            return True
+        task.cancel()
+        results = await asyncio.gather(task, return_exceptions=True)
+        return not isinstance(results[0], BaseException)
+
+
+@pytest.mark.parametrize("awaits", range(0, 40, 3))
+def test_a_cancelled_call_has_happened_or_left_no_trace(awaits: int) -> None:
+    async def main() -> None:
+        fleet = fleet_of(ring, 2, seed=3, delay=1e-9)
+        client = fleet.replay()
+        first, second = client.writer(batch_steps=2, max_in_flight=1), client.writer(batch_steps=2, max_in_flight=1)
+        happened = collections.Counter[str]()
+        for episode in range(10):
+            whole = [at(t, 100 + episode) for t in range(3)]
+            for name, call in (
+                ("add", add(first, 0, episode, terminated=True)),
+                ("add_episode", second.add_episode(whole, [0, 1], [1.0, 1.0], True)),
+            ):
+                happened[name] += await CancelledAfter(call, awaits).run()
+            await CancelledAfter(first.flush(), awaits).run()
+            await CancelledAfter(second.end_episode(), awaits).run()
+        await first.flush()
+        await second.close()
+        found = in_columns(fleet)
+        assert len(set(found)) == len(found)
+        assert sum(episode < 100 for episode, _ in found) == happened["add"] == first.stored
+        assert sum(episode >= 100 for episode, _ in found) == 2 * happened["add_episode"] == second.stored
+        await CancelledAfter(first.close(), awaits).run()
+        await first.close()
+
+    local_test.run(main())
+
+
+@pytest.mark.parametrize("awaits", range(0, 30, 3))
+def test_a_cancelled_episode_has_the_steps_that_happened(awaits: int) -> None:
+    async def main() -> None:
+        fleet = fleet_of(trouble_test.episodes, 2, seed=3, delay=1e-9)
+        writer = fleet.replay().episodes_writer(batch_steps=2, max_in_flight=1)
+        expected = []
+        for _ in range(5):
+            async with writer.episode("a") as episode:
+                steps = [t for t in range(6) if await CancelledAfter(episode.append(t, t, 1.0), awaits).run()]
+                is_over = await CancelledAfter(episode.end(6), awaits).run()
+            expected.append(([*steps, 6], "COMPLETED") if is_over else (steps, "ABORTED"))
+        await writer.close()
+        assert sorted(lived(fleet, 0) + lived(fleet, 1)) == sorted(expected)
+
+    local_test.run(main())
+
+
+def test_a_writer_that_was_cancelled_while_it_closed_has_sent_everything_all_the_same() -> None:
+    async def main() -> None:
+        fleet = fleet_of(ring, timeout=1.0)
+        writer = fleet.replay().writer(batch_steps=1, max_in_flight=3)
+        fleet.hang(0)
+        for episode in range(3):
+            await add(writer, 0, episode, terminated=True)
+        closing = asyncio.create_task(writer.close())
+        await local_test.settle(0.1)
+        closing.cancel()
+        await local_test.settle(0.1)
+        fleet.go_on(0)
+        await asyncio.gather(closing, return_exceptions=True)
+        assert closing.cancelled()
+        await writer.flush()
+        assert (len(in_columns(fleet)), writer.stored) == (3, 3)
+
+    local_test.run(main())
