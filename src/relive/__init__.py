@@ -32,6 +32,7 @@ if typing.TYPE_CHECKING:
     from relive.errors import ReplayError as ReplayError
     from relive.errors import SamplerError as SamplerError
     from relive.errors import SchemaError as SchemaError
+    from relive.errors import ShardLostError as ShardLostError
     from relive.errors import UnknownEpisodeError as UnknownEpisodeError
     from relive.errors import UnknownKeyError as UnknownKeyError
     from relive.explain import RowOrigin as RowOrigin
@@ -41,7 +42,16 @@ if typing.TYPE_CHECKING:
     from relive.hindsight import relabel as relabel
     from relive.item_buffer import ItemBufferStats as ItemBufferStats
     from relive.item_buffer import ItemReplayBuffer as ItemReplayBuffer
+    from relive.joint.joint_batch import AgentBatch as AgentBatch
+    from relive.joint.joint_batch import JointBatch as JointBatch
+    from relive.joint.joint_buffer import JointReplayBuffer as JointReplayBuffer
+    from relive.joint.joint_stats import JointBufferStats as JointBufferStats
     from relive.journal import Journal as Journal
+    from relive.learner.admission import Admission as Admission
+    from relive.learner.admission import Ticket as Ticket
+    from relive.learner.groups import Groups as Groups
+    from relive.learner.training_bias import EpisodeTotals as EpisodeTotals
+    from relive.learner.training_bias import TrainingBias as TrainingBias
     from relive.limiters import MinSize as MinSize
     from relive.limiters import RateLimiter as RateLimiter
     from relive.limiters import SampleToInsertRatio as SampleToInsertRatio
@@ -67,6 +77,12 @@ if typing.TYPE_CHECKING:
     from relive.storage import Storage as Storage
     from relive.sum_tree import SumTree as SumTree
     from relive.threads import ThreadSafeReplayBuffer as ThreadSafeReplayBuffer
+    from relive.tokens.token_batch import TokenBatch as TokenBatch
+    from relive.tokens.token_buffer import TokenReplayBuffer as TokenReplayBuffer
+    from relive.tokens.token_codec import TokenStepCodec as TokenStepCodec
+    from relive.tokens.token_episode import TokenMismatch as TokenMismatch
+    from relive.tokens.token_stats import TokenBufferStats as TokenBufferStats
+    from relive.tokens.token_step import TokenStep as TokenStep
     from relive.windows import EpisodeWindow as EpisodeWindow
     from relive.windows import SequenceWindow as SequenceWindow
     from relive.windows import TransitionWindow as TransitionWindow
@@ -86,6 +102,8 @@ else:  # A type checker that saw this would take any name for one of ours.
 __version__ = "0.1.0"
 
 __all__ = [
+    "Admission",
+    "AgentBatch",
     "ArgumentError",
     "ArgumentTypeError",
     "AsyncReplayBuffer",
@@ -101,6 +119,7 @@ __all__ = [
     "EpisodeBufferStats",
     "EpisodeReplayBuffer",
     "EpisodeStatus",
+    "EpisodeTotals",
     "EpisodeWindow",
     "EpisodeWriter",
     "EventLoopError",
@@ -108,8 +127,12 @@ __all__ = [
     "EverySeconds",
     "Field",
     "FinalStatus",
+    "Groups",
     "ItemBufferStats",
     "ItemReplayBuffer",
+    "JointBatch",
+    "JointBufferStats",
+    "JointReplayBuffer",
     "Journal",
     "LinearSchedule",
     "MemmapStorage",
@@ -137,9 +160,18 @@ __all__ = [
     "SequenceBatch",
     "SequenceReplayBuffer",
     "SequenceWindow",
+    "ShardLostError",
     "Storage",
     "SumTree",
     "ThreadSafeReplayBuffer",
+    "Ticket",
+    "TokenBatch",
+    "TokenBufferStats",
+    "TokenMismatch",
+    "TokenReplayBuffer",
+    "TokenStep",
+    "TokenStepCodec",
+    "TrainingBias",
     "TransitionBatch",
     "TransitionWindow",
     "UniformSampler",
@@ -152,6 +184,8 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Admission": "learner.admission",
+    "AgentBatch": "joint.joint_batch",
     "ArgumentError": "errors",
     "ArgumentTypeError": "errors",
     "AsyncReplayBuffer": "aio",
@@ -167,6 +201,7 @@ _MODULES = {
     "EpisodeBufferStats": "episode_stats",
     "EpisodeReplayBuffer": "episode_buffer",
     "EpisodeStatus": "episode",
+    "EpisodeTotals": "learner.training_bias",
     "EpisodeWindow": "windows",
     "EpisodeWriter": "episode_buffer",
     "EventLoopError": "errors",
@@ -174,8 +209,12 @@ _MODULES = {
     "EverySeconds": "fsync_policy",
     "Field": "schema",
     "FinalStatus": "episode",
+    "Groups": "learner.groups",
     "ItemBufferStats": "item_buffer",
     "ItemReplayBuffer": "item_buffer",
+    "JointBatch": "joint.joint_batch",
+    "JointBufferStats": "joint.joint_stats",
+    "JointReplayBuffer": "joint.joint_buffer",
     "Journal": "journal",
     "LinearSchedule": "schedules",
     "MemmapStorage": "mapped_storage",
@@ -203,9 +242,18 @@ _MODULES = {
     "SequenceBatch": "batches",
     "SequenceReplayBuffer": "sequence_buffer",
     "SequenceWindow": "windows",
+    "ShardLostError": "errors",
     "Storage": "storage",
     "SumTree": "sum_tree",
     "ThreadSafeReplayBuffer": "threads",
+    "Ticket": "learner.admission",
+    "TokenBatch": "tokens.token_batch",
+    "TokenBufferStats": "tokens.token_stats",
+    "TokenMismatch": "tokens.token_episode",
+    "TokenReplayBuffer": "tokens.token_buffer",
+    "TokenStep": "tokens.token_step",
+    "TokenStepCodec": "tokens.token_codec",
+    "TrainingBias": "learner.training_bias",
     "TransitionBatch": "batches",
     "TransitionWindow": "windows",
     "UniformSampler": "samplers",

@@ -32,18 +32,18 @@ class Talk(relive.EpisodeReplayBuffer[Message, str]):
 async def test_types_survive_from_append_to_sample() -> None:
     buffer = relive.EpisodeReplayBuffer[Message, str](max_transitions=10, limiter=relive.MinSize(1), seed=0)
     assert_type(buffer, relive.EpisodeReplayBuffer[Message, str])
-    episode_id = await buffer.start_episode("agent")
+    episode_id = await buffer.start_episode("agent", group_id="group", policy_version=1)
     assert_type(episode_id, str)
     assert_type(buffer.start_episode_nowait("agent"), str)
-    await buffer.append_observation_action_reward(episode_id, Message("hello"), "hi", 0.0)
+    await buffer.append_observation_action_reward(episode_id, Message("hello"), "hi", 0.0, policy_version=2)
     await buffer.end_episode(episode_id, Message("bye"), "TRUNCATED")
 
-    context = buffer.episode("agent")
+    context = buffer.episode("agent", group_id="group", policy_version=1)
     assert_type(context, contextlib.AbstractAsyncContextManager[relive.EpisodeWriter[Message, str]])
     async with context as writer:
         assert_type(writer, relive.EpisodeWriter[Message, str])
         assert_type(writer.episode_id, str)
-        await writer.append(Message("hello"), "hi", 1.0)
+        await writer.append(Message("hello"), "hi", 1.0, policy_version=2)
         await writer.end(Message("bye"), status="ABORTED")
 
     samples = await buffer.sample_n_step(2, 3, 0.9)
@@ -52,6 +52,8 @@ async def test_types_survive_from_append_to_sample() -> None:
     sample = samples[0]
     assert_type(sample.episode_id, str)
     assert_type(sample.agent_id, str)
+    assert_type(sample.group_id, str | None)
+    assert_type(sample.policy_version, int | None)
     assert_type(sample.observation, Message)
     assert_type(sample.action, str)
     assert_type(sample.next_observation, Message)

@@ -295,7 +295,7 @@ class Replay(Generic[Batch]):
         """Answers what a function does with the buffer of each shard, in their order.
 
         Args:
-            function: It is called as function(buffer, *arguments), in the process of the shard.
+            function: It is called as `function(buffer, *arguments)`, in the process of the shard.
             arguments: The rest of what it is given.
 
         Raises:

@@ -1,0 +1,724 @@
+"""Storms: a thousand tasks, hundreds of them cancelled at once while the others go on, and `close` in the middle.
+
+The calls that returned are written down in the order in which they did. A twin that makes the same calls one after the
+other, as plain calls and with nobody else around, is the same buffer to the last bit: so a cancelled call has left no
+trace, no call that returned is lost, and no limiter was passed by. Nothing here depends on time: a seed is a storm.
+"""
+
+import asyncio
+import collections
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+import contextlib
+import dataclasses
+import functools
+import gc
+import itertools
+import pathlib
+import random
+import threading
+import time
+from typing import Any, get_args
+
+import hypothesis
+from hypothesis import strategies as st
+import pytest
+
+import relive
+from relive import persistence_test
+
+Episodes = relive.EpisodeReplayBuffer[Any, int]
+Columns = relive.ColumnReplayBuffer[Any]
+Call = tuple[str, Any, Any]
+"""A verb, what it was given, and what it answered, as far as that is the same in each run."""
+Shown = Callable[[Any], Any]
+Make = Callable[[], Coroutine[Any, Any, None]]
+
+PATIENCE = 60.0
+"""Seconds after which a storm hangs."""
+
+
+async def settle(rounds: int) -> None:
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+
+
+class Storm:
+    """Tasks that are cancelled, and what their calls have done.
+
+    Attributes:
+        rng: Decides about everything.
+        calls: Those that returned, in the order in which they did.
+        cancelled: How often a call of each verb was cancelled while it waited, or gave way.
+        refused: How many tasks ended because the buffer was closed.
+    """
+
+    def __init__(self, seed: int, buffer: Any) -> None:
+        self.rng = random.Random(seed)
+        self.calls: list[Call] = []
+        self.cancelled: collections.Counter[str] = collections.Counter()
+        self.refused = 0
+        self._buffer = buffer
+        self._tasks: dict[asyncio.Task[None], Make] = {}
+        self._actors: set[Make] = set()
+        self._names = itertools.count()
+        self._complaints: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: self._complaints.append(context))
+
+    async def call(self, verb: str, given: Any, awaitable: Awaitable[Any], shown: Shown) -> Any:
+        """Awaits a call, and writes it down when it has returned; nothing runs in between."""
+        try:
+            answer = await awaitable
+        except asyncio.CancelledError:
+            self.cancelled[verb] += 1
+            raise
+        self.note(verb, given, shown(answer))
+        return answer
+
+    def note(self, verb: str, given: Any, shown: Any = None) -> None:
+        """Writes down a call that has returned just now."""
+        self.calls.append((verb, given, shown))
+
+    def begin(self, make: Make, *, is_actor: bool = True) -> None:
+        """Starts the task of an actor or a learner."""
+        self._tasks[asyncio.create_task(make())] = make
+        if is_actor:
+            self._actors.add(make)
+
+    async def rage(self, waves: int, most: int, closes: bool) -> None:
+        """Cancels one, some or `most` at once, wave after wave; learners start again, and half of the actors."""
+        for wave in range(waves):
+            await settle(self.rng.randint(0, 4))
+            self._strike(most)
+            if closes and wave == waves // 4:
+                self._buffer.close()
+            if wave % 8 == 0:
+                self._buffer.check()
+
+    def _strike(self, most: int) -> None:
+        alive = [task for task in self._tasks if not task.done()]
+        victims = self.rng.sample(alive, min(len(alive), self.rng.choice([1, most // 10, most])))
+        for task in victims:
+            task.cancel()
+            if self.rng.random() < 0.1:
+                task.cancel()
+            make = self._tasks[task]
+            is_actor = make in self._actors
+            if not is_actor or self.rng.random() < 0.5:
+                self.begin(make, is_actor=is_actor)
+
+    async def calm(self) -> None:
+        """Returns when the actors are through, as many of them as are left; the learners are cancelled then."""
+        async with asyncio.timeout(PATIENCE):
+            acting = [task for task, make in self._tasks.items() if make in self._actors]
+            await asyncio.gather(*acting, return_exceptions=True)
+            for task in self._tasks:
+                task.cancel()
+            ends = await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.refused = sum(isinstance(end, relive.ClosedError) for end in ends)
+        expected = (asyncio.CancelledError, relive.ClosedError, type(None))
+        assert [end for end in ends if not isinstance(end, expected)] == []
+        self._tasks.clear()
+
+    def assert_nothing_is_left(self) -> None:
+        """Nobody waits, no task is pending, and none was destroyed while it was, or failed unheard."""
+        gc.collect()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert self._complaints == []
+        gate = self._buffer._gate
+        assert len(gate._samplers.waiting) == len(gate._inserters.waiting) == 0
+
+    def new_name(self) -> str:
+        """Answers a name that nobody has."""
+        return str(next(self._names))
+
+    def total(self, *verbs: str) -> int:
+        """Answers how many calls of those verbs have returned."""
+        return sum(verb in verbs for verb, _, _ in self.calls)
+
+
+def sometimes_in_no_time(rng: random.Random) -> Any:
+    """Answers a block whose calls are cancelled as soon as they wait, now and then; else one that does nothing."""
+    if rng.random() < 0.1:
+        return asyncio.timeout(0)
+    return contextlib.nullcontext()
+
+
+# Episodes.
+
+
+def ratio(actors: int) -> relive.RateLimiter:
+    """Answers a limiter that holds back about as many inserts as there are actors."""
+    return relive.SampleToInsertRatio(1.0, min_size=10, error_buffer=60.0 + actors / 4)
+
+
+LIMITERS: dict[str, Callable[[int], relive.RateLimiter | None]] = {
+    "free": lambda actors: None,
+    "ratio": ratio,
+    "min size": relive.MinSize,
+}
+
+
+def episodes(limiter: str, actors: int) -> Episodes:
+    """Answers a buffer that evicts for both reasons."""
+    return Episodes(max_transitions=2 * actors, max_episodes=2 * actors, limiter=LIMITERS[limiter](actors), seed=7)
+
+
+async def live(storm: Storm, buffer: Episodes) -> None:
+    """Lives three episodes, in a block or without one; observation = (agent, t)."""
+    rng = storm.rng
+    for _ in range(3):
+        agent = storm.new_name()
+        if rng.random() < 0.5:
+            await live_in_a_block(storm, buffer, agent)
+        else:
+            with contextlib.suppress(TimeoutError):
+                async with sometimes_in_no_time(rng):
+                    episode_id = await storm.call("start", agent, buffer.start_episode(agent), lambda episode_id: None)
+                await act(storm, buffer, agent, episode_id)
+
+
+async def live_in_a_block(storm: Storm, buffer: Episodes, agent: str) -> None:
+    begun = has_ended = False
+    try:
+        async with buffer.episode(agent) as writer:
+            begun = True
+            storm.note("start", agent)
+            await act(storm, buffer, agent, writer.episode_id)
+            has_ended = True
+    except asyncio.CancelledError:
+        storm.cancelled["block"] += not begun
+        raise
+    finally:
+        if begun and not has_ended:
+            storm.note("abort", agent)
+
+
+async def act(storm: Storm, buffer: Episodes, agent: str, episode_id: str) -> None:
+    rng = storm.rng
+    steps = 0
+    for _ in range(rng.randint(0, 12)):
+        with contextlib.suppress(TimeoutError):
+            async with sometimes_in_no_time(rng):
+                step = ((agent, steps), steps, float(steps))
+                append = buffer.append_observation_action_reward(episode_id, *step)
+                await storm.call("append", (agent, *step), append, as_it_is)
+                steps += 1
+        if rng.random() < 0.6:
+            await asyncio.sleep(0)
+    status = rng.choice(get_args(relive.FinalStatus))
+    await storm.call("end", (agent, steps, status), buffer.end_episode(episode_id, (agent, steps), status), as_it_is)
+
+
+async def learn(storm: Storm, buffer: Episodes) -> None:
+    while True:
+        size = storm.rng.randint(1, 60)
+        with contextlib.suppress(TimeoutError):
+            async with sometimes_in_no_time(storm.rng):
+                await storm.call("sample", size, buffer.sample_n_step(size, 3, 0.9), without_ids)
+        await settle(storm.rng.randint(0, 2))
+
+
+def as_it_is(answer: Any) -> Any:
+    return answer
+
+
+def without_ids(samples: list[relive.ReplaySample[Any, int]]) -> list[Any]:
+    """Answers a batch without what differs from run to run; windows are checked for splices on the way."""
+    for sample in samples:
+        later = (sample.agent_id, sample.start_step + sample.actual_n)
+        assert sample.observation == (sample.agent_id, sample.start_step)
+        assert sample.next_observation == later
+    return [(sample.agent_id, sample.start_step, sample.actual_n, sample.window_end) for sample in samples]
+
+
+async def storm_of_episodes(seed: int, limiter: str, actors: int, most: int, *, closes: bool = False) -> Storm:
+    """Answers a storm that is over."""
+    buffer = episodes(limiter, actors)
+    storm = Storm(seed, buffer)
+    for _ in range(actors):
+        storm.begin(functools.partial(live, storm, buffer))
+    for _ in range(max(actors // 50, 2)):
+        storm.begin(functools.partial(learn, storm, buffer), is_actor=False)
+    await storm.rage(waves=12, most=most, closes=closes)
+    await storm.calm()
+    storm.assert_nothing_is_left()
+    buffer.check()
+    stats = buffer.get_stats()
+    assert stats.appended == storm.total("append")
+    assert stats.sampled == sum(given for verb, given, _ in storm.calls if verb == "sample")
+    assert stats.total_episodes + stats.evicted_episodes == storm.total("start")
+    assert stats.in_progress == storm.total("start") - storm.total("end", "abort")
+    twin = repeated(storm.calls, episodes(limiter, actors))
+    assert told(buffer) == told(twin)
+    if closes:
+        await assert_closed(buffer)
+    else:
+        await assert_alive(buffer)
+    return storm
+
+
+def repeated(calls: Iterable[Call], twin: Episodes) -> Episodes:
+    """Answers the twin after the same calls, one after the other; each must answer the same."""
+    ids: dict[str, str] = {}
+    for verb, given, answer in calls:
+        if verb == "start":
+            ids[given] = twin.start_episode_nowait(given)
+        elif verb == "append":
+            agent, *step = given
+            twin.append_observation_action_reward_nowait(ids[agent], *step)
+        elif verb == "end":
+            agent, steps, status = given
+            twin.end_episode_nowait(ids[agent], (agent, steps), status)
+        elif verb == "abort":
+            twin._abort(ids[given])
+        else:
+            assert without_ids(twin.sample_n_step_nowait(given, 3, 0.9)) == answer
+    return twin
+
+
+def told(buffer: Episodes) -> Any:
+    """Answers all that there is to know of a buffer, without ids and ages, and its next draw."""
+    store = buffer._store
+    return persistence_test.plain(
+        [
+            [(each.agent_id, each.observations, each.actions, each.rewards, each.status) for each in store],
+            [each.agent_id for each in store.finished],
+            [each.agent_id for each in store.growing()],
+            buffer.get_stats(),
+            [(each.agent_id, start) for each, start in store.draw(500, buffer.rng)] if len(buffer) else None,
+        ]
+    )
+
+
+async def assert_alive(buffer: Episodes) -> None:
+    """Who comes after the storm gets on, actor and learner."""
+    learner = asyncio.create_task(until_cancelled(lambda: buffer.sample_n_step(8, 2, 0.9)))
+    before = buffer.get_stats()
+    async with asyncio.timeout(PATIENCE):
+        for _ in range(20):
+            async with buffer.episode("late") as writer:
+                for t in range(30):
+                    await writer.append(("late", t), t, 0.0)
+                await writer.end(("late", 30))
+    learner.cancel()
+    await asyncio.gather(learner, return_exceptions=True)
+    after = buffer.get_stats()
+    assert after.appended == before.appended + 600
+    assert after.sampled > before.sampled
+    buffer.check()
+
+
+async def until_cancelled(call: Callable[[], Awaitable[Any]]) -> None:
+    while True:
+        await call()
+
+
+async def assert_closed(buffer: Episodes) -> None:
+    """A closed buffer refuses what writes or waits, at once, and still answers what it holds."""
+    before = buffer.get_stats()
+    calls: list[Awaitable[Any]] = [buffer.start_episode("late"), buffer.sample_n_step(1, 1, 0.9)]
+    calls.append(buffer.append_observation_action_reward("late", 0, 0, 0.0))
+    for call in calls:
+        with pytest.raises(relive.ClosedError):
+            await call
+    if len(buffer):
+        assert len(buffer.sample_n_step_nowait(100, 2, 0.9)) == 100
+    assert buffer.get_stats().appended == before.appended
+    buffer.check()
+
+
+@pytest.mark.parametrize("limiter", LIMITERS)
+async def test_a_thousand_actors_have_done_what_their_calls_that_returned_say(limiter: str) -> None:
+    storm = await storm_of_episodes(1, limiter, actors=1_000, most=300)
+    assert storm.total("append") > 1_000
+    assert storm.total("abort") > 50
+    assert storm.cancelled.keys() == {"start", "block", "append", "sample"}, "every call that may wait, and no other"
+    assert storm.cancelled.total() > 100
+
+
+@pytest.mark.parametrize("limiter", LIMITERS)
+async def test_closing_in_the_middle_loses_nothing_and_frees_everybody(limiter: str) -> None:
+    storm = await storm_of_episodes(2, limiter, actors=1_000, most=300, closes=True)
+    assert storm.total("append") > 100
+    assert storm.refused > 10
+
+
+async def test_a_storm_takes_the_same_course_each_time() -> None:
+    first, second = [await storm_of_episodes(3, "ratio", actors=200, most=60) for _ in range(2)]
+    assert first.calls == second.calls
+    assert first.cancelled == second.cancelled
+
+
+@hypothesis.settings(max_examples=12, deadline=None)
+@hypothesis.given(seed=st.integers(0, 10**6), limiter=st.sampled_from(list(LIMITERS)), closes=st.booleans())
+def test_small_storms_over_episodes_of_any_kind(seed: int, limiter: str, closes: bool) -> None:
+    asyncio.run(storm_of_episodes(seed, limiter, actors=12, most=8, closes=closes))
+
+
+async def test_an_actor_that_fails_takes_a_thousand_others_with_it() -> None:
+    """A task group cancels all at once, whatever each of them waits for."""
+    buffer = episodes("ratio", 1_000)
+    storm = Storm(4, buffer)
+
+    async def fail() -> None:
+        await settle(10)
+        raise ConnectionError("the environment went away")
+
+    async def live_for_ever() -> None:
+        while True:
+            await live_in_a_block(storm, buffer, storm.new_name())
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+            for _ in range(1_000):
+                group.create_task(live_for_ever())
+            for _ in range(20):
+                group.create_task(learn(storm, buffer))
+            group.create_task(fail())
+    assert [type(error) for error in caught.value.exceptions] == [ConnectionError]
+    storm.assert_nothing_is_left()
+    stats = buffer.get_stats()
+    assert stats.in_progress == 0
+    assert stats.appended == storm.total("append") > 500
+    assert told(buffer) == told(repeated(storm.calls, episodes("ratio", 1_000)))
+    buffer.check()
+
+
+# Columns.
+
+
+KINDS: dict[str, Callable[[int], Columns]] = {
+    "ring": lambda streams: relive.RingReplayBuffer(1_500, streams=streams, n_step=3, limiter=ratio(streams), seed=7),
+    "priorities": lambda streams: relive.PrioritizedReplayBuffer(1_500, streams=streams, max_times_sampled=3, seed=7),
+    "sequences": lambda streams: relive.SequenceReplayBuffer(
+        1_500, streams=streams, length=2, limiter=relive.MinSize(20), seed=7
+    ),
+}
+
+
+async def add(storm: Storm, buffer: relive.AsyncReplayBuffer[Any], stream: int) -> None:
+    """Writes to a stream in each of the three ways; when it is cancelled its episode may stay open."""
+    rng = storm.rng
+    try:
+        for _ in range(rng.randint(1, 8)):
+            verb, given = step_of(rng, stream)
+            with contextlib.suppress(TimeoutError):
+                async with sometimes_in_no_time(rng):
+                    await storm.call(verb, given, getattr(buffer, verb)(**given), keys_of)
+            if rng.random() < 0.6:
+                await asyncio.sleep(0)
+    finally:
+        if rng.random() < 0.5:
+            with contextlib.suppress(ValueError):  # The newest step waits for the observation after it.
+                storm.note("end_episode", {"stream": stream}, buffer.end_episode(stream=stream))
+
+
+def keys_of(answer: Any) -> Any:
+    """Answers the keys of a batch or an array as numbers; anything else as it is."""
+    keys = getattr(answer, "keys", answer)
+    return keys.tolist() if hasattr(keys, "tolist") else keys
+
+
+def step_of(rng: random.Random, stream: int) -> tuple[str, dict[str, Any]]:
+    """Answers a call that adds to a stream, and what it is given."""
+    place = rng.randrange(10**6)
+    choice = rng.random()
+    if choice < 0.1:
+        length = rng.randint(1, 4)
+        places = [place + t for t in range(length + 1)]
+        episode = {"observations": places, "actions": places[1:], "rewards": [1.0] * length, "terminated": True}
+        return "add_episode", episode | {"stream": stream}
+    step = {"observation": place, "action": 0, "reward": 1.0}
+    if choice < 0.8:
+        step["next_observation"] = place + 1
+    if choice < 0.6:
+        return "add", step | {"stream": stream, "terminated": choice < 0.2}
+    return "extend", {name: [value] for name, value in step.items()} | {"streams": [stream]}
+
+
+async def draw(storm: Storm, buffer: relive.AsyncReplayBuffer[Any]) -> None:
+    rng = storm.rng
+    while True:
+        given = {"batch_size": rng.randint(1, 60)}
+        verb = rng.choice(["sample", "sample_keys"])
+        with contextlib.suppress(TimeoutError):
+            async with sometimes_in_no_time(rng):
+                keys = keys_of(await storm.call(verb, given, getattr(buffer, verb)(**given), keys_of))
+                if buffer.buffer.has_priorities:
+                    update = {"keys": keys, "priorities": [rng.choice([0.0, 1.0, 5.0]) for _ in keys]}
+                    storm.note("update_priorities", update, buffer.update_priorities(**update))
+                if rng.random() < 0.1:
+                    change = {"keys": keys, "eligible": rng.random() < 0.5}
+                    storm.note("set_eligible", change, buffer.set_eligible(**change))
+        await settle(rng.randint(0, 2))
+
+
+async def storm_of_columns(seed: int, kind: str, actors: int, most: int, *, closes: bool = False) -> Storm:
+    """Answers a storm that is over."""
+    buffer = relive.AsyncReplayBuffer(KINDS[kind](actors))
+    storm = Storm(seed, buffer)
+    for stream in range(actors):
+        storm.begin(functools.partial(add, storm, buffer, stream))
+    for _ in range(max(actors // 50, 2)):
+        storm.begin(functools.partial(draw, storm, buffer), is_actor=False)
+    await storm.rage(waves=12, most=most, closes=closes)
+    await storm.calm()
+    storm.assert_nothing_is_left()
+    buffer.check()
+    twin = KINDS[kind](actors)
+    for verb, given, answer in storm.calls:
+        assert keys_of(getattr(twin, verb)(**given)) == answer
+    persistence_test.assert_same(buffer.buffer, twin)
+    return storm
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_thousand_writers_have_done_what_their_calls_that_returned_say(kind: str) -> None:
+    storm = await storm_of_columns(1, kind, actors=1_000, most=300)
+    assert storm.total("add", "extend", "add_episode") > 500
+    assert storm.cancelled.keys() == {"add", "extend", "add_episode", "sample", "sample_keys"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_closing_the_shell_in_the_middle_loses_nothing_and_frees_everybody(kind: str) -> None:
+    storm = await storm_of_columns(2, kind, actors=1_000, most=300, closes=True)
+    assert storm.refused > 10
+
+
+@hypothesis.settings(max_examples=12, deadline=None)
+@hypothesis.given(seed=st.integers(0, 10**6), kind=st.sampled_from(list(KINDS)), closes=st.booleans())
+def test_small_storms_over_columns_of_any_kind(seed: int, kind: str, closes: bool) -> None:
+    asyncio.run(storm_of_columns(seed, kind, actors=12, most=8, closes=closes))
+
+
+# When nobody else does anything: a turn that is not passed on is lost.
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A queue in which a thousand tasks wait.
+
+    Attributes:
+        buffer: What they wait for.
+        wait: The call that waits.
+        make_room: The call that lets some of them pass.
+        room: How many that are, at most.
+    """
+
+    buffer: Any
+    wait: Callable[[], Awaitable[Any]]
+    make_room: Callable[[], Awaitable[Any]]
+    room: int
+
+
+def held_back() -> relive.RateLimiter:
+    """Answers a limiter that holds inserts back after 101 of them, until samples are drawn."""
+    return relive.SampleToInsertRatio(1.0, min_size=1, error_buffer=100.0)
+
+
+async def append_while_it_waits() -> Line:
+    buffer = Episodes(limiter=held_back(), seed=0)
+    episode_id = await buffer.start_episode("agent")
+    for t in range(101):
+        await buffer.append_observation_action_reward(episode_id, t, t, 0.0)
+    return Line(
+        buffer,
+        lambda: buffer.append_observation_action_reward(episode_id, 0, 0, 0.0),
+        lambda: buffer.sample_n_step(90, 1, 0.9),
+        room=90,
+    )
+
+
+async def sample_while_it_waits() -> Line:
+    buffer = Episodes(seed=0)
+    episode_id = await buffer.start_episode("agent")
+    await buffer.append_observation_action_reward(episode_id, 0, 0, 0.0)
+    return Line(buffer, lambda: buffer.sample_n_step(1, 1, 0.9), lambda: buffer.end_episode(episode_id, 1), room=1_010)
+
+
+async def add_while_it_waits() -> Line:
+    buffer = relive.AsyncReplayBuffer(relive.RingReplayBuffer(2_000, limiter=held_back(), seed=0))
+    for t in range(101):
+        await buffer.add(t, 0, 0.0, t + 1)
+    return Line(buffer, lambda: buffer.add(0, 0, 0.0, 1), lambda: buffer.sample(90), room=90)
+
+
+async def draw_while_it_waits() -> Line:
+    buffer = relive.AsyncReplayBuffer(relive.PrioritizedReplayBuffer(200, max_times_sampled=90, seed=0))
+    return Line(buffer, lambda: buffer.sample(1), lambda: buffer.add(0, 0, 0.0, 1), room=90)
+
+
+LINES = [append_while_it_waits, sample_while_it_waits, add_while_it_waits, draw_while_it_waits]
+
+
+async def wait_in(line: Line, number: int, served: list[int]) -> None:
+    await line.wait()
+    served.append(number)
+
+
+async def a_thousand_in(line: Line, served: list[int]) -> list[asyncio.Task[None]]:
+    """Answers a thousand tasks that wait, and tell by their number when they need not wait any more."""
+    tasks = [asyncio.create_task(wait_in(line, number, served)) for number in range(1_000)]
+    await settle(5)
+    assert served == []
+    return tasks
+
+
+@pytest.mark.parametrize("make", LINES)
+@pytest.mark.parametrize("pass_", [0, 1, 2])
+async def test_hundreds_that_leave_at_once_pass_their_turns_on(make: Callable[[], Awaitable[Line]], pass_: int) -> None:
+    """The first ones, who have just been told to ask again, are among them. Only some come, who wait behind."""
+    line = await make()
+    served: list[int] = []
+    tasks = await a_thousand_in(line, served)
+    await line.make_room()
+    await settle(pass_)
+    already = len(served)
+    victims = {*range(already, already + 40), *random.Random(pass_).sample(range(already, 1_000), 400)}
+    for victim in victims:
+        tasks[victim].cancel()
+    tasks += [asyncio.create_task(wait_in(line, number, served)) for number in range(1_000, 1_010)]
+    left = [number for number in range(1_010) if number not in victims]
+    await settle(2_100)
+    assert served == left[: line.room]
+    line.buffer.check()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert served == left[: line.room]
+
+
+@pytest.mark.parametrize("make", LINES)
+@pytest.mark.parametrize("leaving", [0, 400])
+async def test_closing_tells_all_who_do_not_leave(make: Callable[[], Awaitable[Line]], leaving: int) -> None:
+    line = await make()
+    served: list[int] = []
+    tasks = await a_thousand_in(line, served)
+    victims = set(random.Random(0).sample(range(1_000), leaving))
+    for victim in victims:
+        tasks[victim].cancel()
+    line.buffer.close()
+    async with asyncio.timeout(PATIENCE):
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+    closed = [number for number, end in enumerate(ends) if isinstance(end, relive.ClosedError)]
+    assert closed == sorted(set(range(1_000)) - victims)
+    assert served == []
+    line.buffer.check()
+
+
+# Checkpoints.
+
+
+async def test_checkpoints_of_a_storm_are_what_the_buffer_was_when_they_began(tmp_path: pathlib.Path) -> None:
+    """A thread that has begun to save goes on when its task is cancelled, and the storm goes on beside it."""
+    buffer = relive.AsyncReplayBuffer(KINDS["ring"](300))
+    storm = Storm(5, buffer)
+    for stream in range(300):
+        storm.begin(functools.partial(add, storm, buffer, stream))
+    storm.begin(functools.partial(draw, storm, buffer), is_actor=False)
+    began: dict[pathlib.Path, int] = {}
+    heard: set[pathlib.Path] = set()
+
+    async def save(number: int) -> None:
+        path = tmp_path / str(number)
+        began[path] = buffer.get_stats().appended
+        await buffer.save(path)
+        heard.add(path)
+
+    for number in range(12):
+        saving = asyncio.create_task(save(number))
+        await asyncio.sleep(0)
+        await storm.rage(waves=2, most=40, closes=False)
+        if number % 3:
+            saving.cancel()
+        await asyncio.gather(saving, return_exceptions=True)
+    await storm.calm()
+    await asyncio.get_running_loop().shutdown_default_executor()
+    storm.assert_nothing_is_left()
+    written = {path for path, appended in began.items() if is_written(path, appended)}
+    assert len(began) == 12
+    assert {tmp_path / str(number) for number in range(0, 12, 3)} <= heard <= written
+
+
+def is_written(path: pathlib.Path, appended: int) -> bool:
+    """Answers whether there is a checkpoint; then it is of a sound buffer that had so many steps added to it."""
+    if not path.exists():
+        return False
+    loaded = relive.RingReplayBuffer.load(path)
+    loaded.check()
+    assert loaded.get_stats().appended == appended
+    return True
+
+
+# Threads: they cannot be cancelled, but they give up waiting, and the buffer is closed under them.
+
+
+def test_threads_that_give_up_and_are_closed_upon_have_done_what_their_calls_that_returned_say() -> None:
+    inside = relive.RingReplayBuffer(500, streams=24, limiter=ratio(24), seed=7)
+    shell = relive.ThreadSafeReplayBuffer(inside, timeout=0.001)
+    added, drawn, gave_up = collections.Counter[int](), collections.Counter[int](), collections.Counter[int]()
+
+    def write(stream: int) -> None:
+        rng = random.Random(stream)
+        with contextlib.suppress(relive.ClosedError):
+            while True:
+                verb, given = step_of(rng, stream)
+                try:
+                    keys = getattr(shell, verb)(**given)
+                    added[stream] += 1 if verb == "add" else len(keys)
+                except relive.NotReadyError:
+                    gave_up[stream] += 1
+
+    def read(number: int) -> None:
+        with contextlib.suppress(relive.ClosedError):
+            while True:
+                try:
+                    drawn[number] += len(shell.sample(number))
+                except relive.NotReadyError:
+                    gave_up[-number] += 1
+
+    threads = [threading.Thread(target=write, args=(stream,)) for stream in range(24)]
+    threads += [threading.Thread(target=read, args=(number,)) for number in (1, 7, 60)]
+    for thread in threads:
+        thread.start()
+    while shell.get_stats().appended < 1_000 or not gave_up.total():
+        time.sleep(0.01)
+        shell.check()
+    shell.close()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    shell.check()
+    assert (shell.get_stats().appended, shell.get_stats().sampled) == (added.total(), drawn.total())
+    with shell.locked() as buffer:
+        assert len(buffer.read(buffer.eligible_keys())) == buffer.num_eligible > 0
+
+
+async def test_a_task_that_is_cancelled_while_its_thread_adds_leaves_the_thread_to_add_whole_steps() -> None:
+    """What the threads did is what was added; whoever waited for them may be gone."""
+    shell = relive.ThreadSafeReplayBuffer(relive.RingReplayBuffer(500, streams=300, seed=7))
+    rng = random.Random(6)
+    added: list[int] = []
+    heard = 0
+
+    def add_one(stream: int) -> None:
+        added.append(shell.add(len(added), 0, 1.0, stream=stream))
+
+    async def write(stream: int) -> None:
+        nonlocal heard
+        for _ in range(5):
+            await asyncio.to_thread(add_one, stream)
+            heard += 1
+
+    tasks = [asyncio.create_task(write(stream)) for stream in range(300)]
+    for _ in range(5):
+        await asyncio.to_thread(shell.check)
+        for task in rng.sample(tasks, 50):
+            task.cancel()
+    async with asyncio.timeout(PATIENCE):
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.get_running_loop().shutdown_default_executor()
+    assert {type(end) for end in ends} == {type(None), asyncio.CancelledError}
+    assert heard <= len(added) == shell.get_stats().appended
+    assert sorted(added) == list(range(len(added)))
+    shell.check()
