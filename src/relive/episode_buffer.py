@@ -79,8 +79,8 @@ class EpisodeReplayBuffer(persistence.Journaled, handing_out.HandingOut[Obs, Act
         seed: For the generator of the draws; the same seed and the same calls give the same draws.
 
     Raises:
-        ArgumentError: A limit is not an integer of at least 1, the limiter asks for more than max_transitions, or
-            numpy makes no generator of the seed.
+        ArgumentError: A limit is not an integer of at least 1, the limiter asks for more than max_transitions, a group
+            has more episodes than the limits or the admission have room for, or numpy makes no generator of the seed.
 
     >>> import asyncio
     >>> import relive
@@ -138,8 +138,8 @@ class EpisodeReplayBuffer(persistence.Journaled, handing_out.HandingOut[Obs, Act
 
         Raises:
             ArgumentTypeError: agent_id or group_id is not a string, or policy_version not an integer.
-            ArgumentError: policy_version is below 0, the ticket is missing, used up or of another buffer, or the group
-                has all its episodes, or was handed out or given up.
+            ArgumentError: group_id is empty, policy_version is below 0, the ticket is missing, used up or of another
+                buffer, or the group has all its episodes, or was handed out or given up.
             ClosedError: The buffer is closed.
         """
         self._gate.bind_to_loop()
@@ -160,6 +160,8 @@ class EpisodeReplayBuffer(persistence.Journaled, handing_out.HandingOut[Obs, Act
         agent_id = _checked_name("agent_id", agent_id)
         if group_id is not None:
             group_id = _checked_name("group_id", group_id)
+            if not group_id:
+                raise errors.ArgumentError("group_id must be a string of at least 1 character, got ''")
         if policy_version is not None:
             policy_version = checks.integer_of_at_least_zero("policy_version", policy_version)
         self._hand_outs.check_start(group_id, ticket)

@@ -131,6 +131,7 @@ def test_a_first_step_is_not_older_than_its_episode() -> None:
     [
         ({"group_id": 3}, "^group_id must be a string, got 3$"),
         ({"group_id": b"g"}, "^group_id must be a string, got b'g'$"),
+        ({"group_id": ""}, "^group_id must be a string of at least 1 character, got ''$"),
         ({"policy_version": -1}, "^policy_version must be at least 0, got -1$"),
         ({"policy_version": True}, "^policy_version must be an integer of at least 0, got True$"),
         ({"policy_version": 0.0}, "^policy_version must be an integer of at least 0, got 0.0$"),

@@ -84,6 +84,41 @@ def test_arrays_and_unions_are_types_too() -> None:
     assert sample.next_observation.dtype == np.float32
 
 
+async def test_what_the_learner_is_handed_is_typed() -> None:
+    rules = relive.Admission(max_lag=1, episodes_per_version=4), relive.Groups(1, timeout=60.0)
+    buffer = relive.EpisodeReplayBuffer[Message, str](admission=rules[0], groups=rules[1])
+    for group_id in ("group", None):
+        ticket = await buffer.admit()
+        assert_type(ticket, relive.Ticket)
+        assert_type(buffer.admit_nowait(2), relive.Ticket)
+        async with buffer.episode("agent", group_id=group_id, ticket=ticket) as writer:
+            await writer.append(Message("hello"), "hi", 1.0)
+            await writer.end(Message("bye"))
+    groups = await buffer.next_groups(1)
+    assert_type(groups, list[list[relive.Episode[Message, str]]])
+    episodes = await buffer.next_episodes(1)
+    assert_type(episodes, list[relive.Episode[Message, str]])
+    assert_type(buffer.get_training_bias(), relive.TrainingBias)
+    assert [len(groups), len(groups[0]), len(episodes)] == [1, 1, 1]
+
+
+def test_batches_of_tokens_and_of_several_agents_are_typed() -> None:
+    tokens = relive.TokenReplayBuffer(max_tokens=10)
+    step = relive.TokenStep(prompt=[1], answer=[2], log_probabilities=[-0.5], policy_version=0)
+    keys = tokens.add_episode([step], agent_id="agent")
+    assert_type(keys, npt.NDArray[np.int64])
+    assert_type(tokens.read(keys), relive.TokenBatch)
+    assert_type(tokens.sample(2), relive.TokenBatch)
+    assert len(tokens.sample(2)) == 2
+
+    joint = relive.JointReplayBuffer(10, agents=["left", "right"])
+    at, act, reward, then = {"left": 0.0}, {"left": 1}, {"left": 1.0}, {"left": 1.0}
+    assert_type(joint.add(at, act, reward, then), int)
+    assert_type(joint.sample(2), relive.JointBatch)
+    assert_type(joint.sample(2).agents, dict[str, relive.AgentBatch])
+    assert len(joint.sample(2).agents["left"]) == 2
+
+
 def test_wrong_types_are_seen_by_the_checker() -> None:
     """Each ignored error must be one: the checker is told to complain about ignores that it does not need."""
     buffer = Talk()

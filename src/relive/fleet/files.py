@@ -12,6 +12,7 @@ from typing import Any
 
 from relive import checkpoint as checkpoint_lib
 from relive import codecs
+from relive import directories
 from relive import errors
 from relive import fsync_policy
 from relive import journal as journal_lib
@@ -29,7 +30,7 @@ class Files:
         codec: What makes bytes of observations and actions, of a buffer of episodes; None for a PlainCodec.
 
     Raises:
-        OSError: The directory could not be made.
+        CheckpointError: The directory could not be made.
     """
 
     def __init__(self, directory: str | None, fsync: fsync_policy.Policy, codec: codecs.Codec | None) -> None:
@@ -38,7 +39,11 @@ class Files:
         self._options: dict[str, Any] = {} if codec is None else {"codec": codec}
         self._journal: journal_lib.Journal | None = None
         if directory is not None:
-            os.makedirs(directory, exist_ok=True)
+            try:
+                os.makedirs(directory, exist_ok=True)
+            except OSError as error:
+                reason = directories.reason(error)
+                raise errors.CheckpointError(f"{directories.named(directory)} cannot be made: {reason}") from error
         self.marks = marks_lib.Marks(None if directory is None else os.path.join(directory, "marks"))
 
     def attached(self, buffer: Any) -> Any:

@@ -136,6 +136,8 @@ class LocalFleet:
             shards=shards, timeout=timeout, recovery=recovery, lease=lease, has_limiter=limiter is not None
         )
         self.calls: list[tuple[int, str, tuple[Any, ...]]] = []
+        self.gone: set[int] = set()
+        """Shards that will never be there again."""
         self.answered: Callable[[int, str], Awaitable[None]] | None = None
         """What happens before an answer is sent, if anything."""
         if limiter is not None:
@@ -202,6 +204,8 @@ class LocalFleet:
         """See membership.Transport."""
         self.calls.append((shard, method, arguments))
         process = self.processes[shard]
+        if shard in self.gone:
+            raise errors.ClosedError("it was closed")
         if process is None:
             raise errors.ShardLostError(f"shard {shard} is not there")
         task = asyncio.get_running_loop().create_task(self._serve(process, shard, method, copy.deepcopy(arguments)))

@@ -3,8 +3,9 @@
     ask(shard, call)  ──►  answers                             it is there
                       ──►  ShardLostError, at once from then   it is lost; it is asked again and again in the background
                                                                until it answers, and is told what was seen of it
+                                                               or it is gone, and will not come back
 
-A client goes on with the shards that are there.
+A client goes on with the shards that are there; where all are gone, the fleet was closed.
 """
 
 import asyncio
@@ -30,6 +31,7 @@ class Transport(Protocol):
 
         Raises:
             ShardLostError: It did not answer.
+            ClosedError: It will never answer again.
         """
         ...
 
@@ -54,11 +56,18 @@ class Membership:
         self._timeout, self._retry = timeout, retry
         self._searches: dict[int, asyncio.Task[None]] = {}
         self._lost: set[int] = set()
+        self._gone: set[int] = set()
         self._seen: dict[int, answers.Seen] = {}
 
     def live(self) -> list[int]:
-        """Answers the numbers of the shards that are not lost; looks for the others from now on."""
-        for shard in self._lost:
+        """Answers the numbers of the shards that are not lost; looks for the others from now on.
+
+        Raises:
+            ClosedError: None will ever be there again.
+        """
+        if len(self._gone) == self.num_shards:
+            raise errors.ClosedError("the fleet was closed: start a new one")
+        for shard in self._lost - self._gone:
             self._search(shard)
         return [shard for shard in range(self.num_shards) if shard not in self._lost]
 
@@ -68,6 +77,8 @@ class Membership:
         Raises:
             ShardLostError: The shard is lost.
         """
+        if shard in self._gone:
+            raise errors.ShardLostError(f"shard {shard} is gone")
         if shard in self._lost:
             self._search(shard)
             raise errors.ShardLostError(f"shard {shard} does not answer: its process is being restarted")
@@ -77,6 +88,9 @@ class Membership:
             self._lost.add(shard)
             self._search(shard)
             raise
+        except errors.ClosedError as error:
+            self._lose_for_good(shard)
+            raise errors.ShardLostError(f"shard {shard} is gone: {error}") from error
 
     async def ask_or_none(self, shard: int, method: str, *arguments: Any) -> Any:
         """Answers what a method of a shard answers; None if the shard is lost."""
@@ -87,7 +101,7 @@ class Membership:
 
     async def is_back(self, shard: int, seconds: float) -> bool:
         """Waits until a lost shard is back, and answers whether it was within so many seconds."""
-        if shard in self._lost:
+        if shard in self._lost and shard not in self._gone:
             await asyncio.wait([self._search(shard)], timeout=seconds)
         return shard not in self._lost
 
@@ -127,6 +141,13 @@ class Membership:
                     await self._transport.call(shard, "report", self._seen[shard], seconds=self._timeout)
             except errors.ShardLostError:
                 await asyncio.sleep(self._retry)
+            except errors.ClosedError:
+                self._lose_for_good(shard)
+                return
             else:
                 self._lost.discard(shard)
                 return
+
+    def _lose_for_good(self, shard: int) -> None:
+        self._lost.add(shard)
+        self._gone.add(shard)

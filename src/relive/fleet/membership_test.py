@@ -55,6 +55,32 @@ def test_a_shard_that_does_not_answer_is_lost_until_it_does() -> None:
     local_test.run(main())
 
 
+def test_a_shard_that_is_gone_is_not_looked_for_and_without_any_the_fleet_was_closed() -> None:
+    async def main() -> None:
+        fleet = fleet_of(3)
+        members = members_of(fleet)
+        fleet.gone.add(2)
+        with pytest.raises(errors.ShardLostError, match="shard 2 is gone: it was closed"):
+            await members.ask(2, "ping")
+        with pytest.raises(errors.ShardLostError, match="shard 2 is gone$"):
+            await members.ask(2, "ping")
+        calls = len(fleet.calls)
+        assert members.live() == [0, 1]
+        assert not await members.is_back(2, 100.0)
+        fleet.kill(1)
+        assert await members.ask_or_none(1, "ping") is None
+        assert len(fleet.calls) == calls + 1
+        fleet.gone.add(1)
+        assert not await members.is_back(1, 100.0)
+        assert members.live() == [0]
+        fleet.gone.add(0)
+        assert await members.ask_or_none(0, "ping") is None
+        with pytest.raises(errors.ClosedError, match="^the fleet was closed: start a new one$"):
+            members.live()
+
+    local_test.run(main())
+
+
 def test_what_a_shard_raises_is_no_reason_to_count_it_as_lost() -> None:
     async def main() -> None:
         members = members_of(fleet_of())

@@ -149,10 +149,14 @@ class Outbox:
     async def _find(self) -> int | None:
         """Answers the shard that the writer goes on with, under another name if it is another one; None for none."""
         deadline = asyncio.get_running_loop().time() + self._recovery
-        while not (live := self._shards.live()):
-            if asyncio.get_running_loop().time() > deadline:
-                return None
-            await asyncio.sleep(_PAUSE)
+        try:
+            while not (live := self._shards.live()):
+                if asyncio.get_running_loop().time() > deadline:
+                    return None
+                await asyncio.sleep(_PAUSE)
+        except errors.ClosedError as error:
+            self._refusal = self._refusal or error
+            return None
         if self._shard not in live:
             self._shard = min(live, key=lambda shard: (shard - self._shard) % self._shards.num_shards)
             self._rename()

@@ -415,3 +415,14 @@ def test_what_is_no_buffer_has_no_port() -> None:
     text = "make_buffer must answer a buffer of columns or of episodes, got list"
     with pytest.raises(errors.ArgumentTypeError, match=text):
         ports.port_of([])
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("groups", {"groups": relive.Groups(2)}), ("admission", {"admission": relive.Admission(1, 2)})],
+)
+def test_what_one_process_alone_can_have_is_refused(name: str, settings: dict[str, Any]) -> None:
+    buffer = relive.EpisodeReplayBuffer[int, int](**settings)
+    text = f"make_buffer must answer a buffer without {name}, which are for one process, got "
+    with pytest.raises(errors.ArgumentError, match=text):
+        ports.port_of(buffer)

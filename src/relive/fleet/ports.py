@@ -18,13 +18,18 @@ def port_of(buffer: Any) -> port.Port:
 
     Raises:
         ArgumentTypeError: There is none for such a thing.
-        ArgumentError: The buffer has a rate limiter of its own, which knows nothing of the other shards.
+        ArgumentError: The buffer has a rate limiter, an admission or groups, which know nothing of the other shards.
     """
     answer: port.Port
     if isinstance(buffer, column_buffer.ColumnReplayBuffer):
         answer, limiter = column_port.ColumnPort(buffer), buffer.limiter
     elif isinstance(buffer, episode_buffer.EpisodeReplayBuffer):
         answer, limiter = episode_port.EpisodePort(buffer), buffer.limiter
+        for name, setting in (("admission", buffer.admission), ("groups", buffer.groups)):
+            if setting is not None:
+                raise errors.ArgumentError(
+                    f"make_buffer must answer a buffer without {name}, which are for one process, got {setting!r}"
+                )
     else:
         raise errors.ArgumentTypeError(
             f"make_buffer must answer a buffer of columns or of episodes, got {type(buffer).__name__}"

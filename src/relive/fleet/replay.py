@@ -59,7 +59,7 @@ class FleetStats:
         lost: Steps, or of buffers of episodes transitions, that were there and did not outlive a process, as far as
             somebody has seen them who still asks.
         refused: Steps that a buffer refused.
-        stale_priorities: Priorities that this client has sent for steps of shards that did not answer.
+        stale_priorities: Priorities that this client has sent for steps that were gone, or whose shard did not answer.
     """
 
     shards: tuple[answers.ShardStats | None, ...]
@@ -238,10 +238,9 @@ class Replay(Generic[Batch]):
         async def update(shard: int) -> int:
             here = places.get(shard, nowhere)
             arguments = keys[here] // self._settings.shards, priorities[here], largest
-            alive = await self._shards.ask_or_none(shard, "update_priorities", *arguments)
-            if alive is None:
-                self._stale_priorities += len(here)
-            return alive or 0
+            alive = await self._shards.ask_or_none(shard, "update_priorities", *arguments) or 0
+            self._stale_priorities += len(here) - alive
+            return int(alive)
 
         alive = await asyncio.gather(*[update(shard) for shard in asked])
         self._largest_priority = max(self._largest_priority, largest)
@@ -320,4 +319,6 @@ class Replay(Generic[Batch]):
     async def _of_each(self, method: str, *arguments: Any) -> list[Any]:
         shards = range(self._settings.shards)
         calls = [self._shards.ask_or_none(shard, method, *arguments) for shard in shards]
-        return list(await asyncio.gather(*calls))
+        of_each = list(await asyncio.gather(*calls))
+        self._shards.live()  # Raises if there will never be one again.
+        return of_each

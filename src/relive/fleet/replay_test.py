@@ -271,7 +271,7 @@ def test_keys_of_what_is_gone_are_not_counted_as_alive() -> None:
         # The rows in their place are others.
         assert await client.update_priorities(batch.keys, np.full(100, 9.0)) == 0
         assert fleet.buffer(1).get_priorities([0, 1, 2]).tolist() == [1.0, 1.0, 1.0]
-        assert (await client.stats()).stale_priorities == of_second
+        assert (await client.stats()).stale_priorities == 3 * 100 - of_second
         assert await client.update_priorities([-5, 2**40], [1.0, 1.0]) == 0
 
     local_test.run(main())
@@ -838,3 +838,24 @@ def test_the_same_seed_and_the_same_calls_give_the_same_batches() -> None:
         return [places(await client.sample(20)) for _ in range(5)]
 
     assert local_test.run(main()) == local_test.run(main())
+
+
+def test_of_a_fleet_that_was_closed_nobody_waits_for_anything() -> None:
+    async def main() -> None:
+        fleet = fleet_of(prioritized(), 2, timeout=1.0)
+        client = fleet.replay()
+        writer = client.writer()
+        fleet.gone |= {0, 1}
+        # The first shard is found out, then the other one; then there is none to go on with.
+        for _ in range(2):
+            await writer.add_episode(*columns_of(0, 2))
+            await writer.flush()
+        await writer.add_episode(*columns_of(0, 2))
+        with pytest.raises(errors.ClosedError, match="the fleet was closed: start a new one"):
+            await writer.flush()
+        assert (writer.stored, writer.refused, writer.lost) == (0, 0, 6)
+        for call in (client.sample(3), client.stats(), client.ping()):
+            with pytest.raises(errors.ClosedError, match="the fleet was closed: start a new one"):
+                await call
+
+    local_test.run(main(), 30.0)

@@ -14,6 +14,7 @@ import pytest
 import relive
 from relive import errors
 from relive.fleet import answers
+from relive.fleet import files
 from relive.fleet import local_test
 from relive.fleet import port_test
 from relive.fleet import shard as shard_lib
@@ -625,3 +626,9 @@ def test_a_shard_is_what_was_passed_to_it_whatever_comes_twice_late_or_in_anothe
         assert (await shard.stats()).repeated == 24
 
     local_test.run(main())
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(errors.CheckpointError, match="file/shard cannot be made: Not a directory"):
+        files.Files(str(tmp_path / "file" / "shard"), "never", None)

@@ -11,18 +11,22 @@ has died.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+import contextlib
 import os
+import re
 from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from relive import checks
 from relive import codecs
+from relive import directories
 from relive import errors
 from relive import extras
 from relive import fsync_policy
 from relive import limiters
 from relive.fleet import answers
+from relive.fleet import port
 from relive.fleet import ports
 from relive.fleet import replay
 from relive.fleet import shard as shard_lib
@@ -36,6 +40,9 @@ Batch = TypeVar("Batch")
 
 _RETRY = 0.2
 """So many seconds lie between two attempts to reach an actor that is being started again."""
+
+_SHARD = re.compile(r"shard-\d+-of-(\d+)")
+"""The name of a shard's directory, with the number of shards."""
 
 
 class ShardedReplay(replay.Replay[Batch]):
@@ -59,6 +66,7 @@ class ShardedReplay(replay.Replay[Batch]):
         lease: float = 30.0,
         timeout: float = 10.0,
         recovery: float = 60.0,
+        start_timeout: float = 600.0,
         seed: int | np.random.Generator | None = None,
         actor_options: Mapping[str, Any] | None = None,
     ) -> Self:
@@ -81,12 +89,15 @@ class ShardedReplay(replay.Replay[Batch]):
                 episodes of a writer that is gone are ABORTED, or truncated in columns.
             timeout: For how many seconds a call is waited for, before its shard counts as lost.
             recovery: For how many seconds a lost shard is waited for, before what was under way to it counts as lost.
+            start_timeout: For how many seconds to wait until all shards are there: Ray has to find a place for each,
+                and each to read its journal.
             seed: For the shares of the shards in a batch, and the order of its rows.
             actor_options: Options of Ray for each shard, such as num_cpus, resources or scheduling_strategy.
 
         Raises:
             ArgumentError: An argument breaks its rule, or make_buffer answers what no shard can have.
-            CheckpointError: What is in the directory cannot be read back.
+            CheckpointError: What is in the directory cannot be read back, or is of another number of shards.
+            ShardLostError: The shards were not there in time.
             Exception: What make_buffer has raised.
         """
         if not callable(make_buffer):
@@ -94,7 +105,7 @@ class ShardedReplay(replay.Replay[Batch]):
         num_shards = checks.integer_of_at_least_one("shards", shards)
         if limiter is not None:
             checks.instance("limiter", limiter, limiters.RateLimiter)
-        times = {"lease": lease, "timeout": timeout, "recovery": recovery}
+        times = {"lease": lease, "timeout": timeout, "recovery": recovery, "start_timeout": start_timeout}
         if checkpoint_seconds is not None:
             times["checkpoint_seconds"] = checkpoint_seconds
         for name, seconds in times.items():
@@ -103,6 +114,8 @@ class ShardedReplay(replay.Replay[Batch]):
         fsync = fsync_policy.EverySeconds(1.0) if fsync is None else fsync
         fsync_policy.check(fsync)
         rng = checks.generator("seed", seed)
+        if directory is not None:
+            _check_directory(os.fspath(directory), num_shards)
         actors = _actors(shard_lib.Shard, actor_options or {})
         arguments: list[tuple[Any, ...]] = []
         for number in range(num_shards):
@@ -116,17 +129,19 @@ class ShardedReplay(replay.Replay[Batch]):
                 codec=codec,
             )
             arguments.append((make_buffer, number, float(lease), durability, float(recovery)))
-        handles = [actors.remote(*each) for each in arguments]
+        try:
+            handles = [actors.remote(*each) for each in arguments]
+        except TypeError as error:
+            raise errors.ArgumentTypeError(f"make_buffer {_unsent(error)}") from error
         turns = None
         try:
-            descriptions = ray.get([handle.describe.remote() for handle in handles])
+            descriptions = _described(handles, arguments, float(start_timeout))
             if limiter is not None:
                 turns = _actors(_Turns, {"num_cpus": 0}).remote(limiter, float(lease), handles)
-                ray.get(turns.ping.remote())
-        except exceptions.RayError as error:
+        except BaseException:
             for handle in handles:
                 ray.kill(handle)
-            raise _reason(arguments, error) from error
+            raise
         settings = replay.Settings(
             shards=num_shards,
             timeout=float(timeout),
@@ -149,8 +164,9 @@ class ShardedReplay(replay.Replay[Batch]):
     async def close(self) -> None:
         """Ends the fleet, for every client: shards let go of their files, and their processes end."""
         self._shards.close()
-        await self._of_each("close")
-        self._processes.kill()
+        with contextlib.suppress(errors.ClosedError):
+            await self._of_each("close")
+            self._processes.kill()
 
     @property
     def _processes(self) -> "_Transport":
@@ -175,7 +191,46 @@ class _Turns(turns_lib.Turns):
 
 def _actors(kind: type, options: Mapping[str, Any]) -> Any:
     """Answers what makes actors of a class, which Ray starts again when they die; a call that was under way fails."""
-    return ray.remote(kind).options(max_restarts=-1, max_task_retries=0, **options)
+    ours = {"max_restarts": -1, "max_task_retries": 0}
+    for name in ours.keys() & options.keys():
+        raise errors.ArgumentError(f"actor_options must leave {name} to the fleet, got {name}={options[name]!r}")
+    try:
+        return ray.remote(kind).options(**ours, **options)
+    except (TypeError, ValueError) as error:
+        raise errors.ArgumentError(
+            f"actor_options must be options of Ray, got {checks.shown(dict(options))}"
+        ) from error
+
+
+def _check_directory(directory: str, num_shards: int) -> None:
+    """Raises CheckpointError if what is there, as far as this machine sees, is of another number of shards."""
+    names = os.listdir(directory) if os.path.isdir(directory) else []
+    for name in sorted(names):
+        shard = _SHARD.fullmatch(name)
+        if shard and int(shard[1]) != num_shards:
+            raise errors.CheckpointError(
+                f"{directories.named(directory)} holds a fleet of {shard[1]} shards, got shards={num_shards}: "
+                "start as many, or name another directory"
+            )
+
+
+def _described(handles: Sequence[Any], arguments: Sequence[tuple[Any, ...]], seconds: float) -> list[port.Description]:
+    """Answers what kind of buffer each shard has, once all are there."""
+    references = [handle.describe.remote() for handle in handles]
+    _, missing = ray.wait(references, num_returns=len(references), timeout=seconds)
+    if missing:
+        raise errors.ShardLostError(
+            f"{len(missing)} of {len(references)} shards were not there after {seconds:g} seconds: "
+            "does the cluster have room for them?"
+        )
+    descriptions: list[port.Description] = []
+    for handle, reference, each in zip(handles, references, arguments, strict=True):
+        try:
+            descriptions.append(ray.get(reference))
+        except exceptions.RayError as error:
+            ray.kill(handle)
+            raise _reason(each, error) from error
+    return descriptions
 
 
 async def _stats(handle: Any) -> answers.ShardStats:
@@ -198,21 +253,30 @@ class _Transport:
 
     async def call(self, shard: int, method: str, *arguments: Any, seconds: float | None) -> Any:
         """Answers what a method of a shard answers; see membership.Transport."""
+        _check_ray()
         try:
             reference = getattr(self.handles[shard], method).remote(*arguments)
+        except TypeError as error:
+            raise errors.ArgumentTypeError(f"what is sent to a shard {_unsent(error)}") from error
+        try:
             return await asyncio.wait_for(reference, seconds)
         except exceptions.RayTaskError as error:
             raise _raised(error) from error
+        except exceptions.ActorDiedError as error:
+            raise errors.ClosedError(f"shard {shard} will not come back: {type(error).__name__}") from error
         except (exceptions.RayError, TimeoutError) as error:
             raise errors.ShardLostError(f"shard {shard} does not answer {method}: {type(error).__name__}") from error
 
     async def turns(self, method: str, *arguments: Any) -> Any:
         """Answers what a method of the fleet's Turns answers; waits for it to come back where its process has died."""
         while True:
+            _check_ray()
             try:
                 return await getattr(self.turns_handle, method).remote(*arguments)
             except exceptions.RayTaskError as error:
                 raise _raised(error) from error
+            except exceptions.ActorDiedError as error:
+                raise errors.ClosedError("the fleet was closed: start a new one") from error
             except exceptions.RayError:
                 await asyncio.sleep(_RETRY)
 
@@ -222,10 +286,11 @@ class _Transport:
             ray.kill(handle)
 
 
-def _reason(arguments: Sequence[tuple[Any, ...]], error: Exception) -> BaseException:
-    """Answers why shards could not be made: of an actor Ray tells the text alone, of a task the exception itself."""
+def _reason(arguments: tuple[Any, ...], error: Exception) -> BaseException:
+    """Answers why a shard could not be made: of an actor Ray tells the text alone, of a task the exception itself."""
     try:
-        ray.get([ray.remote(_make).remote(*each) for each in arguments])
+        # A process of its own, which ends with the task: it holds no file then.
+        ray.get(ray.remote(max_calls=1)(_make).remote(*arguments))
     except exceptions.RayTaskError as again:
         return _raised(again)
     return errors.ShardLostError(f"shards could not be started: {type(error).__name__}")
@@ -234,6 +299,17 @@ def _reason(arguments: Sequence[tuple[Any, ...]], error: Exception) -> BaseExcep
 def _make(*arguments: Any) -> None:
     """Makes a shard, and lets go of it."""
     shard_lib.Shard(*arguments)
+
+
+def _check_ray() -> None:
+    """Raises ClosedError if Ray was shut down."""
+    if not ray.is_initialized():
+        raise errors.ClosedError("Ray was shut down, and the fleet with it")
+
+
+def _unsent(error: TypeError) -> str:
+    """Answers what Ray says, in many lines, of what cannot be sent."""
+    return f"must be something that can be sent to another process: {error.__cause__ or 'it cannot be pickled'}"
 
 
 def _raised(error: Exception) -> BaseException:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import pathlib
 import signal
+import threading
 import time
 import types
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
+from ray import cloudpickle
 from ray import exceptions
 
 import relive
@@ -223,6 +225,10 @@ async def sampled_with(replay: Any, **options: Any) -> Any:
             r"make_buffer must answer a buffer without a limiter, .*, got MinSize\(2\)",
         ),
         ({"make_buffer": lambda: relive.RingReplayBuffer(0)}, "capacity must be at least 1, got 0"),
+        (
+            {"make_buffer": lambda: relive.EpisodeReplayBuffer(groups=relive.Groups(2))},
+            "make_buffer must answer a buffer without groups, which are for one process, got Groups",
+        ),
     ],
 )
 def test_a_fleet_that_cannot_be_is_refused_in_one_line(settings: dict[str, Any], text: str) -> None:
@@ -475,15 +481,99 @@ async def test_turns_go_on_where_they_were_when_their_process_is_killed() -> Non
         assert abs(stats.sampled - (stats.inserted - 10)) <= 20 + 10
 
 
-async def test_a_fleet_that_is_gone_is_an_error_and_no_endless_wait() -> None:
-    replay: Any = relive_ray.ShardedReplay.start(ring, shards=1, recovery=1.0, timeout=1.0)
-    ray.kill(replay.shards[0])
-    with pytest.raises(errors.ShardLostError, match="sample found no shard for 1 seconds"):
-        await replay.sample(3)
-    with pytest.raises(errors.ShardLostError, match="shard 0 does not answer apply"):
-        await replay.apply(len)
-    assert await replay.ping() == [None]
+async def test_a_fleet_that_was_closed_says_so_to_every_client_and_nobody_waits() -> None:
+    limiter = relive.MinSize(10)
+    replay: Any = relive_ray.ShardedReplay.start(ring, shards=2, limiter=limiter)
+    other = cloudpickle.loads(cloudpickle.dumps(replay))
+    waiting = asyncio.create_task(other.sample(3))
+    writer = replay.writer()
+    await writer.add_episode(*told(0, 0, 3), terminated=True)
+    await writer.flush()
     await replay.close()
+    await replay.close()
+    closed = pytest.raises(errors.ClosedError, match="^(the fleet was closed: start a new one|shard . will not come)")
+    for call in (replay.sample(3), waiting, replay.stats(), replay.ping(), replay.save(), replay.apply(len)):
+        with closed:
+            await asyncio.wait_for(call, 30)
+    await writer.add_episode(*told(0, 1, 3), terminated=True)
+    with closed:
+        await asyncio.wait_for(writer.flush(), 30)
+    assert (writer.stored, writer.lost + writer.refused) == (3, 3)
+
+
+async def test_a_shard_that_is_gone_for_good_is_left_out() -> None:
+    async with fleet(ring, shards=2, recovery=1.0) as replay:
+        writers = [replay.writer() for _ in range(2)]
+        for number, writer in enumerate(writers):
+            await writer.add_episode(*told(number, 0, 3), terminated=True)
+            await writer.flush()
+        ray.kill(replay.shards[0])
+        await until(lambda: is_lost(replay))
+        for number, writer in enumerate(writers):
+            await writer.add_episode(*told(number, 1, 3), terminated=True)
+            await writer.close()
+        assert len(await replay.sample(5)) == 5
+        assert await replay.ping() == [None, "pong"]
+        with pytest.raises(errors.ClosedError, match="shard 0 will not come back"):
+            await replay.apply(len)
+
+
+async def is_lost(replay: Any) -> bool:
+    return (await replay.ping())[0] is None
+
+
+def test_shards_that_find_no_place_in_time_are_an_error() -> None:
+    with pytest.raises(errors.ShardLostError, match="2 of 2 shards were not there after 1 seconds: does the cluster"):
+        relive_ray.ShardedReplay.start(ring, shards=2, start_timeout=1.0, actor_options={"num_cpus": 1000})
+
+
+def test_options_that_ray_does_not_know_or_the_fleet_needs_are_refused() -> None:
+    with pytest.raises(errors.ArgumentError, match="actor_options must leave max_restarts to the fleet, got max_rest"):
+        relive_ray.ShardedReplay.start(ring, actor_options={"max_restarts": 0})
+    with pytest.raises(errors.ArgumentError, match="actor_options must be options of Ray, got {'num_cpu': 1}"):
+        relive_ray.ShardedReplay.start(ring, actor_options={"num_cpu": 1})
+
+
+async def test_what_cannot_be_sent_is_refused_in_one_line() -> None:
+    lock = threading.Lock()
+    with pytest.raises(
+        errors.ArgumentTypeError, match="^make_buffer must be something that can be sent .* pickle .*lock.*$"
+    ):
+        relive_ray.ShardedReplay.start(lambda: relive.RingReplayBuffer(int(lock.locked()) + 1))
+    async with fleet(episodes, shards=1) as replay:
+        writer = replay.episodes_writer()
+        async with writer.episode("agent") as episode:
+            await episode.append(lock, 0, 1.0)
+            await episode.end(None)
+        with pytest.raises(
+            errors.ArgumentTypeError, match="^what is sent to a shard must be something that can be sent"
+        ):
+            await writer.flush()
+        assert (writer.stored, writer.refused) == (0, 1)
+        await writer.close()
+
+
+async def test_a_directory_of_another_number_of_shards_is_refused(tmp_path: pathlib.Path) -> None:
+    async with fleet(ring, shards=2, directory=tmp_path):
+        pass
+    with pytest.raises(errors.CheckpointError, match="holds a fleet of 2 shards, got shards=3: start as many, or name"):
+        relive_ray.ShardedReplay.start(ring, shards=3, directory=tmp_path)
+    for _ in range(2):
+        with pytest.raises(
+            errors.CheckpointError, match="the state is of a RingReplayBuffer, and not of a Prioritized"
+        ):
+            relive_ray.ShardedReplay.start(prioritized, shards=2, directory=tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(errors.CheckpointError, match="shard-0-of-1 cannot be made: Not a directory"):
+        relive_ray.ShardedReplay.start(ring, directory=tmp_path / "file")
+
+
+async def test_without_ray_a_client_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fleet(ring, shards=1) as replay:
+        with monkeypatch.context() as patched:
+            patched.setattr(ray, "is_initialized", lambda: False)
+            with pytest.raises(errors.ClosedError, match="Ray was shut down, and the fleet with it"):
+                await replay.apply(len)
 
 
 async def test_turns_begin_with_what_the_shards_have_also_one_that_is_being_started_again() -> None:
@@ -502,7 +592,7 @@ async def test_turns_begin_with_what_the_shards_have_also_one_that_is_being_star
 def test_a_fleet_whose_shards_cannot_be_started_twice_says_so() -> None:
     with pytest.raises(ZeroDivisionError):
         relive_ray._make(lambda: 1 / 0, 0, 1.0, shard.Durability(), 1.0)
-    error = relive_ray._reason([(ring, 0, 1.0, shard.Durability(), 1.0)], RuntimeError("the machine burns"))
+    error = relive_ray._reason((ring, 0, 1.0, shard.Durability(), 1.0), RuntimeError("the machine burns"))
     assert isinstance(error, errors.ShardLostError)
     assert str(error) == "shards could not be started: RuntimeError"
     assert relive_ray._raised(error) is error

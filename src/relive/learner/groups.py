@@ -31,7 +31,8 @@ class Groups:
 
     Args:
         size: Episodes in a group.
-        timeout: Seconds after the start of a group's first episode in which the others must have ended; None for any.
+        timeout: Seconds after the start of a group's first episode in which the others must have ended, above 0; None
+            for any.
         min_size: So many are enough when the time is up: the group is then handed out as it is. With fewer it is given
             up, and those that have ended are dropped. None for `size`.
 
@@ -48,6 +49,10 @@ class Groups:
         self.timeout = timeout
         if timeout is not None:
             self.timeout = checks.number_of_at_least_zero("timeout", timeout)
+            if not self.timeout:
+                raise errors.ArgumentError(
+                    f"timeout must be above 0 seconds (None for no timeout), got {checks.shown(timeout)}"
+                )
         self.min_size = min_size
         if min_size is not None:
             self.min_size = checks.integer_of_at_least_one("min_size", min_size)

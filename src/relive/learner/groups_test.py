@@ -42,6 +42,7 @@ def start(book: groups.GroupBook, count: int, group_id: str = "g", now: float = 
     [
         ((0,), "^size must be at least 1, got 0$"),
         ((2, -1.0), "^timeout must be at least 0, got -1.0$"),
+        ((2, 0), r"^timeout must be above 0 seconds \(None for no timeout\), got 0$"),
         ((2, "soon"), "^timeout must be a finite real number, got 'soon'$"),
         ((2, 1.0, 0), "^min_size must be at least 1, got 0$"),
         ((2, 1.0, 3), "^min_size must be at most size = 2, got 3$"),

@@ -44,6 +44,16 @@ class HandingOut(Generic[Obs, Act]):
     _hand_outs: hand_outs.HandOuts
     _queues: hand_out_queues.HandOutQueues
 
+    @property
+    def admission(self) -> admission_lib.Admission | None:
+        """What says when an episode may start; None for always."""
+        return self._hand_outs.admission
+
+    @property
+    def groups(self) -> groups_lib.Groups | None:
+        """How many episodes belong together; None for no groups."""
+        return self._hand_outs.groups
+
     async def admit(self, count: int = 1) -> admission_lib.Ticket:
         """Answers a ticket to start `count` episodes; waits, first come, first served, while the Admission says so.
 
@@ -172,6 +182,20 @@ class HandingOut(Generic[Obs, Act]):
             self._gate, functools.partial(HandingOut._due, weakref.proxy(self))
         )
         self._follow(self._new_hand_outs(self._store, admission, groups))
+        if groups is not None:
+            self._check_room(admission, groups.size)
+
+    def _check_room(self, admission: admission_lib.Admission | None, size: int) -> None:
+        """Raises ArgumentError if a group of that size could never be whole."""
+        rooms = {
+            f"max_transitions = {self._store.max_transitions}": self._store.max_transitions,
+            f"max_episodes = {self._store.max_episodes}": self._store.max_episodes,
+        }
+        if admission is not None:
+            rooms[f"{admission.most_admitted(0)} with {admission!r}"] = admission.most_admitted(0)
+        for room, most in rooms.items():
+            if most is not None and size > most:
+                raise errors.ArgumentError(f"size of groups must be at most {room}, got {size}")
 
     def _new_hand_outs(
         self,
@@ -209,11 +233,11 @@ class HandingOut(Generic[Obs, Act]):
     def _checked_next(self, count: object, max_lag: object, episodes_each: int) -> tuple[int, int | None]:
         """Answers the arguments of a call for the next ones, checked."""
         count = checks.integer_of_at_least_one("count", count)
-        most = self._store.max_episodes
-        if most is not None and count * episodes_each > most:
-            raise errors.ArgumentError(
-                f"count must be at most {most // episodes_each} with {most} episodes, got {count}"
-            )
+        for what, most in (("episodes", self._store.max_episodes), ("transitions", self._store.max_transitions)):
+            if most is not None and count * episodes_each > most:
+                raise errors.ArgumentError(
+                    f"count must be at most {most // episodes_each} with {most} {what}, got {count}"
+                )
         if max_lag is None:
             return count, None
         max_lag = checks.integer_of_at_least_zero("max_lag", max_lag)

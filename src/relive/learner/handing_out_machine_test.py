@@ -285,6 +285,8 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         max_episodes: int | None,
         has_groups: bool,
     ) -> None:
+        if admission is not None:
+            size = min(size, admission.most_admitted(0))
         least = None if timeout is None or min_size is None else min(min_size, size)
         rule = groups_lib.Groups(size, timeout, least) if has_groups else None
         self.naive = Naive(rule, admission)

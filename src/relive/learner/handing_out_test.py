@@ -1,7 +1,9 @@
 """An episode buffer for asynchronous learners: what each plain call answers, and what is counted."""
 
 import gc
+import pathlib
 import random
+import re
 from typing import Any
 import weakref
 
@@ -164,6 +166,42 @@ def test_clear_drops_what_waits() -> None:
 def test_what_cannot_be_asked_for_is_refused(call: Any, message: str) -> None:
     with pytest.raises(relive.ArgumentError, match=message):
         call(Buffer(max_episodes=4, groups=groups_lib.Groups(2)))
+
+
+def test_no_more_can_be_asked_for_than_there_are_transitions() -> None:
+    buffer = Buffer(max_transitions=4, max_episodes=6, groups=groups_lib.Groups(2))
+    for call, message in (
+        (lambda: buffer.next_episodes_nowait(5), "^count must be at most 4 with 4 transitions, got 5$"),
+        (lambda: buffer.next_groups_nowait(3), "^count must be at most 2 with 4 transitions, got 3$"),
+    ):
+        with pytest.raises(relive.ArgumentError, match=message):
+            call()
+    for call in (lambda: buffer.next_episodes_nowait(4), lambda: buffer.next_groups_nowait(2)):
+        with pytest.raises(relive.NotReadyError):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [
+        ({"max_episodes": 4}, "max_episodes = 4"),
+        ({"max_transitions": 4}, "max_transitions = 4"),
+        ({"admission": admission_lib.Admission(1, 2)}, "4 with Admission(max_lag=1, episodes_per_version=2)"),
+    ],
+)
+def test_a_group_that_could_never_be_whole_is_refused(limits: Any, most: str, tmp_path: pathlib.Path) -> None:
+    for timeout in (None, 10.0):
+        with pytest.raises(
+            relive.ArgumentError, match=f"^{re.escape(f'size of groups must be at most {most}, got 5')}$"
+        ):
+            Buffer(groups=groups_lib.Groups(5, timeout), **limits)
+    buffer = Buffer(groups=groups_lib.Groups(4), **limits)
+    for _ in range(4):
+        live(buffer, group_id="g", ticket=buffer.admit_nowait())
+    assert len(buffer.next_groups_nowait(1)[0]) == 4
+    buffer.save(tmp_path / "saved")
+    with pytest.raises(relive.CheckpointError, match=f"made of its settings: size of .* {re.escape(most)}, got 5$"):
+        Buffer.load(tmp_path / "saved", groups=groups_lib.Groups(5))
 
 
 def test_a_closed_buffer_still_hands_out_what_it_has() -> None:

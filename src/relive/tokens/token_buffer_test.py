@@ -338,9 +338,13 @@ def test_the_dtype_of_log_probabilities_is_that_of_the_first() -> None:
     buffer.add_episode([step_of([1], [2], log_probabilities=np.array([-0.1], np.float32))], agent_id="a")
     buffer.add_episode([step_of([1], [2], log_probabilities=[-0.5])], agent_id="a")
     before = snapshot(buffer)
-    with pytest.raises(errors.SchemaError, match="^log_probabilities must fit float32, got -0.1"):
-        buffer.add_episode([step_of([1], [2], log_probabilities=[-0.1])], agent_id="a")
-    assert snapshot(buffer) == before
+    for logs, misfit in (([-0.5, -0.1, -0.3], "-0.1"), ([-0.5, -1e300, -0.1], r"-1e\+300")):
+        with pytest.raises(
+            errors.SchemaError,
+            match=f"^log_probabilities must fit float32, which the first episode had: give them as that, got {misfit}$",
+        ):
+            buffer.add_episode([step_of([1], [2, 3, 4], log_probabilities=logs)], agent_id="a")
+        assert snapshot(buffer) == before
     assert buffer.read([1]).log_probabilities.dtype == np.float32
 
 

@@ -56,7 +56,16 @@ def add(rows: ragged.RaggedColumns, joined: token_episode.TokenEpisode) -> int:
         "is_exact": np.full(count, joined.is_exact),
         **_counted(joined.columns, joined.lengths),
     }
-    return rows.extend(joined.columns, joined.lengths, values)
+    try:
+        return rows.extend(joined.columns, joined.lengths, values)
+    except errors.SchemaError:
+        # All else has the dtype of its column.
+        logs, dtype = joined.columns["log_probabilities"], rows.dtype("log_probabilities")
+        with np.errstate(all="ignore"):
+            misfit = logs[logs.astype(dtype) != logs][0]
+        raise errors.SchemaError(
+            f"log_probabilities must fit {dtype}, which the first episode had: give them as that, got {misfit}"
+        ) from None
 
 
 def check(rows: ragged.RaggedColumns) -> None:
