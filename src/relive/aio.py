@@ -181,8 +181,8 @@ class AsyncReplayBuffer(Generic[Batch]):
 
         It takes memory for a copy of all that is stored, and the event loop waits while that is made; then a thread
         writes it. Where there is no room for a copy, `buffer.save(path)` of the buffer inside needs one chunk, and the
-        event loop waits for the disk. If the call is cancelled the thread still writes all, or fails and leaves what
-        was there. A closed buffer can be saved.
+        event loop waits for the disk. If the call is cancelled, a thread that has begun still writes all, or fails and
+        leaves what was there. A closed buffer can be saved.
 
         To load it: `AsyncReplayBuffer(RingReplayBuffer.load(path))`, or whichever class is inside.
 

@@ -227,9 +227,19 @@ class Chains(ring.Ring, derived.Derived):
         else:
             keys = np.arange(self.next_key, self.next_key + len(streams))
             are_in_turn = not flags.any_set((keys - streams - self._phase) % self.streams != 0)
+        self._keep_links(are_in_turn, self.next_key if is_round else self.next_key + len(streams))
+
+    def _keep_turn_of_one(self, stream: int) -> None:
+        """Does what `_keep_turns` does for the next row of one stream of many, in plain numbers."""
+        if not self._num_rows and not self._open.count:
+            self._phase = (self.next_key - stream) % self.streams
+        self._keep_links((self.next_key - stream - self._phase) % self.streams == 0, self.next_key + 1)
+
+    def _keep_links(self, are_in_turn: bool, next_turn: int) -> None:
+        """Links the rows where the next ones come out of turn; `next_turn` is the key after them."""
         if not are_in_turn:
             self._link()
-            self._begin_turns(self.next_key if is_round else self.next_key + len(streams))
+            self._begin_turns(next_turn)
         elif self._links and self.oldest_key >= self._unlink_at:
             self._unlink()
 

@@ -68,6 +68,14 @@ class Links:
         follows = before != slots
         self.next[before[follows]] = slots[follows]
 
+    def link_one(self, slot: int, step: int, before: int) -> None:
+        """Does what `link` does for one row, in plain numbers."""
+        self.step[slot] = step
+        self.next[slot] = slot
+        self.previous[slot] = before
+        if before != slot:
+            self.next[before] = slot
+
     def cut_off(self, slots: Ints) -> None:
         """Takes out the rows in `slots` [k]; each is the earliest of its chain, or comes after one that goes too."""
         following = self.next[slots]

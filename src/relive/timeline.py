@@ -204,7 +204,7 @@ class Timeline(chains.Chains):
         """
         opened = self._open
         if self.streams > 1:
-            self._keep_turns(np.array([stream]), False)
+            self._keep_turn_of_one(stream)
         ended: tuple[int, ...] = ()
         if cuts and opened.one_handle[stream] >= 0:
             ended = (self.end_one(stream, False),)
@@ -218,7 +218,7 @@ class Timeline(chains.Chains):
             completed = (last_key % self.capacity, *completed)
         if self._links:
             before = last_key % self.capacity if length and last_key >= self.oldest_key else slot
-            self._links.link(np.array([slot]), np.array([length]), np.array([before]))
+            self._links.link_one(slot, length, before)
         self._one_handle[slot] = handle
         opened.append_one(stream, length + 1, key, knows_next)
         self.next_key = key + 1
