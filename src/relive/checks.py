@@ -52,6 +52,30 @@ def _integer_of_at_least(least: int, name: str, value: object) -> int:
     return number
 
 
+def next_version(version: object, before: int | None) -> int:
+    """Answers the version of the learner's policy that comes after another one, as an int.
+
+    Raises:
+        ArgumentTypeError: `version` is not an integer.
+        ArgumentError: It is below 0, or below the one before; None if there was none.
+    """
+    number = integer_of_at_least_zero("version", version)
+    if before is not None and number < before:
+        raise errors.ArgumentError(f"version must be at least {before}, the one before, got {number}")
+    return number
+
+
+def string(name: str, value: object) -> str:
+    """Answers the string `value`; of its subclasses, such as numpy's, files know nothing.
+
+    Raises:
+        ArgumentTypeError: `value` is not a string.
+    """
+    if not isinstance(value, str):
+        raise errors.ArgumentTypeError(f"{name} must be a string, got {shown(value)}")
+    return value if type(value) is str else "".join(value)
+
+
 def finite_number(name: str, value: object) -> float:
     """Answers the real number `value` as a float; numpy scalars and arrays of shape [] are numbers too.
 

@@ -109,3 +109,19 @@ def test_a_negative_seed_is_refused() -> None:
 def test_no_count_is_above_2_to_the_62() -> None:
     with pytest.raises(errors.ArgumentError, match=r"^n must be at most 2\*\*62, got 4611686018427387905$"):
         checks.integer_of_at_least_one("n", 2**62 + 1)
+
+
+def test_a_version_never_goes_down() -> None:
+    assert checks.next_version(3, None) == checks.next_version(np.int64(3), 3) == 3
+    with pytest.raises(errors.ArgumentError, match="^version must be at least 4, the one before, got 3$"):
+        checks.next_version(3, 4)
+    with pytest.raises(errors.ArgumentError, match="^version must be at least 0, got -1$"):
+        checks.next_version(-1, None)
+
+
+def test_a_string_of_a_subclass_becomes_a_plain_one() -> None:
+    plain = checks.string("name", np.str_("agent"))
+    assert (type(plain), plain) == (str, "agent")
+    assert checks.string("name", plain) is plain
+    with pytest.raises(errors.ArgumentTypeError, match="^name must be a string, got 3$"):
+        checks.string("name", 3)

@@ -157,9 +157,9 @@ class EpisodeReplayBuffer(persistence.Journaled, handing_out.HandingOut[Obs, Act
     ) -> str:
         """Does what `start_episode` does, and raises what it raises, as a plain call."""
         self._gate.refuse_if_closed()
-        agent_id = _checked_name("agent_id", agent_id)
+        agent_id = checks.string("agent_id", agent_id)
         if group_id is not None:
-            group_id = _checked_name("group_id", group_id)
+            group_id = checks.string("group_id", group_id)
             if not group_id:
                 raise errors.ArgumentError("group_id must be a string of at least 1 character, got ''")
         if policy_version is not None:
@@ -299,10 +299,8 @@ class EpisodeReplayBuffer(persistence.Journaled, handing_out.HandingOut[Obs, Act
             ArgumentTypeError: `version` is not an integer.
             ArgumentError: It is below 0, or below the one before.
         """
-        version = checks.integer_of_at_least_zero("version", version)
         before = self._store.policy_version
-        if before is not None and version < before:
-            raise errors.ArgumentError(f"version must be at least {before}, the one before, got {version}")
+        version = checks.next_version(version, before)
         if self._journal is not None:
             self._journal.learn(version)
         self._store.policy_version = version
@@ -693,10 +691,3 @@ class EpisodeWriter(Generic[Obs, Act]):
     async def end(self, final_observation: Obs, status: episode_lib.FinalStatus = "COMPLETED") -> None:
         """Ends the episode; see EpisodeReplayBuffer.end_episode."""
         await self._buffer.end_episode(self._episode_id, final_observation, status)
-
-
-def _checked_name(name: str, value: object) -> str:
-    """Answers the string `value`; of its subclasses, such as numpy's, files know nothing."""
-    if not isinstance(value, str):
-        raise errors.ArgumentTypeError(f"{name} must be a string, got {checks.shown(value)}")
-    return value if type(value) is str else "".join(value)

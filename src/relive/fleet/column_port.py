@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from relive import column_buffer
 from relive import errors
 from relive import prioritized_sampler
+from relive import trees
 from relive.fleet import chunks
 from relive.fleet import port
 
@@ -107,14 +108,14 @@ class ColumnPort(port.Port):
         last = chunk.rows - 1
         for t in range(chunk.rows):
             self._buffer.add(
-                _at(chunk.observations, t),
-                _at(chunk.actions, t),
+                trees.rows(chunk.observations, t),
+                trees.rows(chunk.actions, t),
                 chunk.rewards[t],
-                _at(chunk.observations, t + 1),
+                trees.rows(chunk.observations, t + 1),
                 terminated=t == last and chunk.end == "TERMINATED",
                 truncated=t == last and chunk.end == "TRUNCATED",
                 stream=stream,
-                **{name: _at(column, t) for name, column in chunk.extras.items()},
+                **{name: trees.rows(column, t) for name, column in chunk.extras.items()},
             )
 
     def _stream(self, place: Place) -> int:
@@ -150,10 +151,3 @@ class ColumnPort(port.Port):
     def _forget_streams(self) -> None:
         self._free = list(range(self._buffer.streams - 1, 0, -1))
         self._streams: dict[Place, int] = {}
-
-
-def _at(tree: Any, t: int) -> Any:
-    """Answers row t of every array in a tree."""
-    if isinstance(tree, Mapping):
-        return {name: _at(child, t) for name, child in tree.items()}
-    return tree[t]

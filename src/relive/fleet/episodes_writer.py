@@ -48,9 +48,9 @@ class EpisodesWriter(writer.Writer):
             ReplayError: A buffer has refused steps that were sent before; it is raised once.
             ClosedError: The writer is closed.
         """
-        for name, value in (("agent_id", agent_id), ("group_id", "" if group_id is None else group_id)):
-            if not isinstance(value, str):
-                raise errors.ArgumentTypeError(f"{name} must be a string, got {checks.shown(value)}")
+        agent_id = checks.string("agent_id", agent_id)
+        if group_id is not None:
+            group_id = checks.string("group_id", group_id)
         if policy_version is not None:
             policy_version = checks.integer_of_at_least_zero("policy_version", policy_version)
         await self._room()

@@ -255,10 +255,7 @@ class Replay(Generic[Batch]):
             ArgumentTypeError: `version` is not an integer.
             ArgumentError: It is below 0, or below the one before, or the shards have buffers of columns.
         """
-        version = checks.integer_of_at_least_zero("version", version)
-        before = self._draws.policy_version
-        if before is not None and version < before:
-            raise errors.ArgumentError(f"version must be at least {before}, the one before, got {version}")
+        version = checks.next_version(version, self._draws.policy_version)
         await self._of_each("learn", version)
         self._draws.policy_version = max(version, self._draws.policy_version or 0)
 

@@ -117,9 +117,9 @@ class TokenReplayBuffer(persistence.Persistent):
             SchemaError: The log-probabilities do not fit the dtype of the first that were added.
         """
         joined = token_episode.join(steps)
-        agent_id = _checked_name("agent_id", agent_id)
+        agent_id = checks.string("agent_id", agent_id)
         if group_id is not None:
-            group_id = _checked_name("group_id", group_id)
+            group_id = checks.string("group_id", group_id)
         total = int(joined.lengths.sum())
         if total > self._max_tokens:
             raise errors.ArgumentError(
@@ -147,11 +147,7 @@ class TokenReplayBuffer(persistence.Persistent):
             ArgumentTypeError: `version` is not an integer.
             ArgumentError: It is below 0, or below the one before.
         """
-        version = checks.integer_of_at_least_zero("version", version)
-        before = self._policy_version
-        if before is not None and version < before:
-            raise errors.ArgumentError(f"version must be at least {before}, the one before, got {version}")
-        self._policy_version = version
+        self._policy_version = checks.next_version(version, self._policy_version)
 
     def clear(self) -> None:
         """Forgets every sequence. Keys, counters, the generator and the policy's version stay as they are."""
@@ -308,10 +304,3 @@ class TokenReplayBuffer(persistence.Persistent):
         self._rows, self._sources, self._policy_version = kept.rows, kept.sources, kept.policy_version
         for name in ("episodes", "inexact_episodes", "evicted", "cleared", "sampled"):
             setattr(self, f"_{name}", kept.counters[name])
-
-
-def _checked_name(name: str, value: object) -> str:
-    """Answers a name as a str, and not of a subclass."""
-    if not isinstance(value, str):
-        raise errors.ArgumentTypeError(f"{name} must be a string, got {checks.shown(value)}")
-    return "".join(value)
