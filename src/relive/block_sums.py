@@ -4,7 +4,7 @@
     top       10  26   26
     leaves    1 2 3 4   5 6 7 8   ...   a block: what stands before each of its entries says which of them has begun
 
-A whole batch goes down a level by one gather, one product and one comparison.
+A whole batch goes down a level by one gather, one running sum and one comparison.
 """
 
 from typing import TypeAlias
@@ -19,8 +19,6 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 _AT_ONCE = 1024
-# In column i a one for every entry before entry i.
-_EARLIER = np.triu(np.ones((block_levels.WIDTH, block_levels.WIDTH)), 1)
 
 
 class BlockSums(block_levels.Levels):
@@ -97,13 +95,9 @@ class BlockSums(block_levels.Levels):
 
 
 def earlier_sums(blocks: Floats) -> Floats:
-    """Answers the sums [n, 8] of what stands before each entry of its block [n, 8].
-
-    They may differ in the last bit from sums from left to right: in which order a product of matrices adds up is its
-    own affair. But before the first entry nothing stands, so that its sum is 0.
-    """
-    # Several times as fast as a cumsum along each row, whose additions wait for each other.
-    sums_before: Floats = blocks.dot(_EARLIER)
+    """Return the sums [n, 8] of what stands before each entry of its block [n, 8], added up from left to right."""
+    sums_before = np.zeros(blocks.shape)
+    blocks[:, :-1].cumsum(axis=1, out=sums_before[:, 1:])
     return sums_before
 
 

@@ -24,8 +24,9 @@ def assert_frequencies(counts: Sequence[int], probabilities: Sequence[float]) ->
     """
     if len(counts) != len(probabilities):
         raise errors.ArgumentError(f"counts must have {len(probabilities)} entries, got {len(counts)}")
-    if not math.isclose(sum(probabilities), 1.0):
-        raise errors.ArgumentError(f"probabilities must sum to 1, got {sum(probabilities)}")
+    total = math.fsum(probabilities)
+    if not math.isclose(total, 1.0):
+        raise errors.ArgumentError(f"probabilities must sum to 1, got {total}")
     draws = sum(counts)
     likely = [(count, draws * p) for count, p in zip(counts, probabilities, strict=True) if p > 0]
     least = min(expected for _, expected in likely)
@@ -34,7 +35,7 @@ def assert_frequencies(counts: Sequence[int], probabilities: Sequence[float]) ->
     never = [count for count, p in zip(counts, probabilities, strict=True) if p == 0]
     assert not any(never), f"an outcome of probability 0 was drawn {max(never)} times"
     freedom = len(likely) - 1
-    statistic = sum((count - expected) ** 2 / expected for count, expected in likely)
+    statistic = math.fsum((count - expected) ** 2 / expected for count, expected in likely)
     spread = 2 / (9 * max(freedom, 1))
     limit = freedom * (1 - spread + 4 * math.sqrt(spread)) ** 3
     assert statistic <= limit, f"chi-square is {statistic:.1f}, above {limit:.1f} for {freedom} degrees of freedom"

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 import dataclasses
+import math
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
@@ -59,7 +60,8 @@ class MixtureSampler(Generic[Batch]):
             raise errors.ArgumentError(f"shares must be above 0, got {min(weights):g}")
         # Divided by the largest first: their sum could be infinite.
         relative = [weight / max(weights) for weight in weights]
-        self._shares = [weight / sum(relative) for weight in relative]
+        total = math.fsum(relative)
+        self._shares = [weight / total for weight in relative]
 
     def counts(self, batch_size: int) -> list[int]:
         """Answers how many rows of a batch come from each buffer; they sum to batch_size.

@@ -1,7 +1,8 @@
 """Discounted returns."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,17 @@ def weighted_sum(rewards: Iterable[float], weights: Iterable[float]) -> float:
     for reward, weight in zip(rewards, weights, strict=True):
         total += reward * weight
     return total
+
+
+def total(rewards: Sequence[float]) -> float:
+    """Return the sum of finite rewards, rounded once: the same bits on every Python, whose `sum` differs by version.
+
+    Infinite, or not a number, where the rewards add up to more than a float holds on the way.
+    """
+    try:
+        return math.fsum(rewards)
+    except OverflowError:
+        return weighted_sum(rewards, [1.0] * len(rewards))
 
 
 def compute_discounted_return(rewards: Iterable[float], gamma: float) -> float:

@@ -49,6 +49,14 @@ def test_a_reward_that_is_not_finite_is_refused() -> None:
         relive.compute_discounted_return([1.0, math.nan], 0.9)
 
 
+def test_a_total_is_rounded_once_and_the_same_on_every_python() -> None:
+    """Ten times 0.1: `sum` answers 0.9999999999999999 before Python 3.12, and 1.0 since."""
+    assert returns.total([0.1] * 10) == 1.0
+    assert returns.total([1e16, 1.0, -1e16]) == 1.0
+    assert returns.total([]) == 0.0
+    assert returns.total([1e308, 1e308]) == math.inf
+
+
 def test_powers_start_at_one() -> None:
     assert returns.discount_powers(0.5, 4) == [1.0, 0.5, 0.25, 0.125]
     assert returns.discount_powers(0.5, 0) == []

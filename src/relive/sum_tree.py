@@ -7,8 +7,8 @@
 
 In truth blocks are of 8, and levels of blocks stand on each other until one has at most 4096 entries, the top.
 A parent is recomputed from its children, never adjusted by a difference, so a sum depends on the weights alone, not on
-their history. Blocks are wider than two because numpy pays by the call: one gather, one product and one comparison go
-down a level for the whole batch. What stands above the leaves is brought up to date when somebody asks, for all that
+their history. Blocks are wider than two because numpy pays by the call: one gather, one running sum and one comparison
+go down a level for the whole batch. What stands above the leaves is brought up to date when somebody asks, for all that
 were set since. With c the capacity, a batch of k costs
 
     set, set_one    O(k log c) in the long run      find, sample, stratified_sample     O(k log c)

@@ -729,6 +729,16 @@ def test_running_sums_rise_where_there_is_something_and_nowhere_else(entries: li
     assert sums == pytest.approx(weights.cumsum(), rel=1e-13, abs=0)
 
 
+@hypothesis.given(seed=st.integers(0, 2**32), count=st.integers(1, 20), spread=st.sampled_from([0.0, 1.0, 40.0]))
+def test_sums_are_added_up_from_left_to_right(seed: int, count: int, spread: float) -> None:
+    """Bit for bit: no order of additions that a processor or a library of linear algebra would choose shows."""
+    rng = np.random.default_rng(seed)
+    blocks = rng.random((count, 8)) * 10.0 ** (spread * (rng.random((count, 8)) - 0.5))
+    running = [list(itertools.accumulate(block)) for block in blocks.tolist()]
+    assert block_levels.sums(blocks).tolist() == [sums[-1] for sums in running]
+    assert block_sums.earlier_sums(blocks).tolist() == [[0.0, *sums[:-1]] for sums in running]
+
+
 @hypothesis.given(
     eighths=st.lists(st.lists(EIGHTHS, min_size=8, max_size=8), min_size=1, max_size=9), share=st.floats(0, 1)
 )

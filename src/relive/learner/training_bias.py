@@ -9,10 +9,10 @@ that the actors have lived. The two sides are summed up here, so that the differ
 
 import copy
 import dataclasses
-import math
 from typing import Any, Self
 
 from relive import episode as episode_lib
+from relive import returns
 from relive.learner import exact_sum
 
 
@@ -99,7 +99,7 @@ class Tally:
         if version is not None:
             self.with_version += 1
             self.versions += version
-        self.returns.add(_sum(episode.rewards))
+        self.returns.add(returns.total(episode.rewards))
 
     def copy(self) -> Self:
         """Answers a twin that goes its own way."""
@@ -129,11 +129,3 @@ def oldest_version(episode: episode_lib.Episode[Any, Any]) -> int | None:
 
 def _mean(total: float, count: int) -> float | None:
     return total / count if count else None
-
-
-def _sum(rewards: list[float]) -> float:
-    """Answers the sum of rewards, rounded once; infinite where it is too large for a float."""
-    try:
-        return math.fsum(rewards)
-    except OverflowError:
-        return sum(rewards)

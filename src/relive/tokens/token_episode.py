@@ -25,6 +25,7 @@ import numpy.typing as npt
 from relive import checks
 from relive import episode as episode_lib
 from relive import errors
+from relive import returns
 from relive.tokens import token_step
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -139,7 +140,7 @@ def join(steps: Sequence[token_step.TokenStep]) -> TokenEpisode:
         columns=_columns(steps, pieces, sizes),
         lengths=np.diff(starts, append=total),
         mismatches=tuple(mismatches),
-        total_reward=sum(step.reward for step in steps),
+        total_reward=returns.total([step.reward for step in steps]),
     )
 
 
