@@ -1,6 +1,6 @@
 """Drop-in: Stable-Baselines3's DQN and SAC learn the same from relive's buffer as from their own.
 
-    pip install 'relive[stable-baselines3]' matplotlib
+    pip install 'relive[sb3]' matplotlib
     python drop_in.py                       five runs of each of the four, about twenty minutes
     python drop_in.py --plot drop_in.png    ... and a picture of the learning curves
     python drop_in.py --short               one short run of each, in seconds: to see that it runs

@@ -1,4 +1,4 @@
-"""Who can be measured: name, module, distribution and extra of every peer, and the limits beside them."""
+"""Who can be measured: name, module and distribution of every peer, and the limits beside them."""
 
 from collections.abc import Callable
 import dataclasses
@@ -32,11 +32,6 @@ class Peer:
     make: str = "make"
     is_limit: bool = False
 
-    @property
-    def extra(self) -> str:
-        """The extra of relive that installs it."""
-        return f"bench-{self.name}"
-
     def load(self) -> Make:
         """Imports the adapter, and its library with it.
 
@@ -47,7 +42,8 @@ class Peer:
             with machine.silence():
                 adapter = importlib.import_module(f"relive.bench.peers.{self.module}")
         except ModuleNotFoundError as error:
-            raise tasks.CannotError(f"{error.name} is not installed: run pip install 'relive[{self.extra}]'") from error
+            package = self.distribution or error.name
+            raise tasks.CannotError(f"{error.name} is not installed: run pip install {package}") from error
         except Exception as error:  # A library that is broken, in whatever way, must not end the others' run.
             raise tasks.CannotError(f"does not load: {in_one_line(error)}") from error
         make: Make = getattr(adapter, self.make)

@@ -25,9 +25,10 @@ that is installed, and checks what each of them answers:
 - **As a user would write it.** Peers are used as their documentation has it, with the settings it recommends. What
   turns an answer into something that can be compared is not part of the time.
 
-`pip install 'relive[bench-cpprb]'` installs a peer, and so on for each. Not all of them agree on what they need:
-Dopamine and AgileRL came in by `pip install --no-deps` with what their buffers import; Reverb is built for a TensorFlow
-that wants numpy 1, and runs in an environment of its own alone.
+`pip install cpprb tianshou stable-baselines3 torchrl 'ray[rllib]' flashbax pfrl d3rlpy` installs most peers. The others
+do not agree with them on what they need: Dopamine and AgileRL came in by `pip install --no-deps dopamine-rl agilerl`
+with what their buffers import; Reverb (`dm-reverb[tensorflow]`) is built for a TensorFlow that wants numpy 1, and runs
+in an environment of its own alone.
 
 What a draw and an awaited append of the episode buffer cost as its episodes become many has a program of its own:
 `python -m relive.bench.episode_costs`.

@@ -15,7 +15,7 @@ from relive import errors
 from relive import extras
 from relive import schema as schema_lib
 
-with extras.needed("pandas"):
+with extras.needed("arrow"):
     import pyarrow
 
 Array: TypeAlias = npt.NDArray[Any]

@@ -20,7 +20,7 @@ from relive.integrations import pre_timeline
 from relive.integrations import step_columns
 from relive.integrations import stored_episodes
 
-with extras.needed("pandas"):
+with extras.needed("arrow"):
     import pandas
 
 Array: TypeAlias = npt.NDArray[Any]

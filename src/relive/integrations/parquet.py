@@ -23,7 +23,7 @@ from relive.integrations import replaced_file
 from relive.integrations import step_columns
 from relive.integrations import stored_episodes
 
-with extras.needed("pandas"):
+with extras.needed("arrow"):
     import pyarrow
     from pyarrow import parquet
 

@@ -29,7 +29,7 @@ from relive.integrations import arrow_columns
 from relive.integrations import step_columns
 from relive.integrations import stored_episodes
 
-with extras.needed("pandas"):
+with extras.needed("arrow"):
     import pyarrow
     from pyarrow import compute
 

@@ -27,7 +27,7 @@ from relive import trees
 from relive import windows
 from relive.integrations import recording
 
-with extras_lib.needed("stable-baselines3"):
+with extras_lib.needed("sb3"):
     from gymnasium import spaces
     from stable_baselines3.common import buffers
     from stable_baselines3.common import type_aliases

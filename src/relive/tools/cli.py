@@ -43,9 +43,9 @@ _BENCH_EXAMPLES = """examples:
   relive bench --workload images --peers relive cpprb take
   relive bench --markdown page.md --plot picture.png --json figures.json
 
-A peer that is not installed is named and left out: for each there is an extra,
-as in pip install 'relive[bench-cpprb]'. Every answer is checked: a fast wrong
-one is reported as wrong.
+A peer that is not installed is named and left out, with the package that brings
+it, as in pip install cpprb. Every answer is checked: a fast wrong one is
+reported as wrong.
 """
 
 _INSPECT_EXAMPLES = """examples:
@@ -53,7 +53,7 @@ _INSPECT_EXAMPLES = """examples:
   relive inspect replay --json | jq .episodes   the same as one JSON object
   relive inspect replay --report replay.html    a page with charts, in one file
 
-The exit code is 1 if something is broken; needs the extra: relive[inspect].
+The exit code is 1 if something is broken; needs the extra: relive[cli].
 """
 
 _CONVERT_EXAMPLES = """examples:
@@ -67,7 +67,7 @@ of a checkpoint; FROM may also be that of a journal. Minari keeps published
 datasets on this machine after, for example, minari download D4RL/pen/human-v2.
 A checkpoint that is written is one of a RingReplayBuffer. Priorities,
 generators and counters are in checkpoints alone. Parquet needs the extra
-relive[pandas], Minari relive[minari].
+relive[arrow], Minari relive[minari].
 """
 
 _MODULES = {

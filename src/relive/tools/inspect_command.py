@@ -13,7 +13,7 @@ from relive.tools import inspection
 from relive.tools import reading
 from relive.tools import tables
 
-with extras.needed("inspect"):
+with extras.needed("cli"):
     from rich import box
     from rich import console as rich_console
     from rich import table as rich_table

@@ -13,7 +13,7 @@ from relive.tools import inspection
 from relive.tools import state_facts
 from relive.tools import wording
 
-with extras.needed("inspect"):
+with extras.needed("cli"):
     from matplotlib import figure
     from matplotlib import image
     from matplotlib import ticker
