@@ -44,11 +44,13 @@ class Settlement:
         passed: How many of its first steps were stored or refused; None for all. The others never will be.
         refused: How many of those were refused.
         error: Why, of the first of them, if the shard still knows.
+        seen: What the shard has now, as in an Ack: what counts as stored here is lost if the shard is.
     """
 
     passed: int | None
     refused: int = 0
     error: Exception | None = None
+    seen: Seen | None = dataclasses.field(default=None, compare=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

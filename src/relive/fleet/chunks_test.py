@@ -11,7 +11,7 @@ from relive.fleet import chunks
 
 
 def columns(start: int, rows: int, end: chunks.End = "OPEN", is_start: bool = True) -> chunks.ColumnChunk:
-    """Answers a chunk of the steps from `start` on; each says which one it is, wherever one looks."""
+    """Return a chunk of the steps from `start` on; each says which one it is, wherever one looks."""
     steps = np.arange(start, start + rows + 1)
     return chunks.ColumnChunk(
         stream=2,
@@ -33,7 +33,7 @@ def episode(start: int, rows: int, final: Any = None, versions: tuple[int | None
 
 
 def told(chunk: Any) -> list[Any]:
-    """Answers which steps are in a chunk; all of its parts must say the same."""
+    """Return which steps are in a chunk; all of its parts must say the same."""
     if isinstance(chunk, chunks.ColumnEnd):
         return []
     if isinstance(chunk, chunks.EpisodeChunk):

@@ -61,7 +61,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run(work: Coroutine[Any, Any, Answer], seconds: float = 3600.0) -> Answer:
-    """Answers what a coroutine answers; it may wait for an hour of the virtual clock."""
+    """Return what a coroutine answers; it may wait for an hour of the virtual clock."""
 
     async def in_time() -> Answer:
         try:
@@ -82,7 +82,8 @@ class Process:
         self.shard = make()
         self.is_running = asyncio.Event()
         self.is_running.set()
-        self.tasks: set[asyncio.Task[Any]] = set()
+        self.tasks: dict[asyncio.Task[Any], None] = {}
+        """The calls under way, in order: a seed is one course of events."""
         self.is_dead = asyncio.get_running_loop().create_future()
 
     def kill(self) -> None:
@@ -196,9 +197,11 @@ class LocalFleet:
             process.is_running.set()
 
     def replay(self, seed: int | None = 0) -> "replay.Replay[Any]":
-        """Answers a client."""
+        """Return a client."""
         shard: Any = self.shard(0)
-        return replay.Replay(self, self.settings, shard._port.describe(), seed)
+        client = replay.Replay[Any](self, self.settings, shard._port.describe(), seed)
+        client._first = (seed or 0) % self.num_shards  # Otherwise chance decides where writers begin.
+        return client
 
     async def call(self, shard: int, method: str, *arguments: Any, seconds: float | None) -> Any:
         """See membership.Transport."""
@@ -209,8 +212,8 @@ class LocalFleet:
         if process is None:
             raise errors.ShardLostError(f"shard {shard} is not there")
         task = asyncio.get_running_loop().create_task(self._serve(process, shard, method, copy.deepcopy(arguments)))
-        process.tasks.add(task)
-        task.add_done_callback(process.tasks.discard)
+        process.tasks[task] = None
+        task.add_done_callback(lambda task: process.tasks.pop(task, None))
         await asyncio.wait([task, process.is_dead], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if not task.done() or task.cancelled():
             task.add_done_callback(_seen)
@@ -295,7 +298,7 @@ class Trouble:
 
 
 async def settle(seconds: float = 0.0) -> None:
-    """Lets everything happen that can happen within so many seconds."""
+    """Let everything happen that can happen within so many seconds."""
     await asyncio.sleep(seconds)
     for _ in range(50):
         await asyncio.sleep(0)

@@ -215,6 +215,7 @@ class Outbox:
                 self._lose(batch)
                 return ()
             settlement = await self._shards.ask_or_none(shard, "settle", name, number)
+        await self._shards.note(shard, settlement.seen)
         left = () if settlement.passed is None else chunks_lib.unstored(batch, settlement.passed)
         self.stored += _steps(batch) - _steps(left) - settlement.refused
         self.refused += settlement.refused

@@ -48,7 +48,7 @@ def episode_of() -> tuple[episode_port.EpisodePort, Any]:
 
 
 def windows(buffer: Any) -> list[tuple[int, int, bool]]:
-    """Answers from where to where each window of ten steps goes, and whether it met a termination."""
+    """Return from where to where each window of ten steps goes, and whether it met a termination."""
     buffer.check()
     batch = buffer.read(buffer.eligible_keys())
     return list(

@@ -4,6 +4,7 @@ import asyncio
 import collections
 from collections.abc import Callable, Sequence
 import contextlib
+import math
 import pathlib
 from typing import Any
 
@@ -65,7 +66,7 @@ def fleet_of(make: Callable[[], Any], shards: int = len(SIZES), **more: Any) -> 
 
 
 def places(batch: Any) -> list[tuple[int, int]]:
-    """Answers the shard and the step of what was drawn."""
+    """Return the shard and the step of what was drawn."""
     if isinstance(batch, list):
         return [sample.observation for sample in batch]
     first = batch.observation if batch.observation.ndim == 2 else batch.observation[:, 0]
@@ -73,7 +74,7 @@ def places(batch: Any) -> list[tuple[int, int]]:
 
 
 def one_keys(batch: Any) -> list[int]:
-    """Answers the keys that the same rows have in one buffer."""
+    """Return the keys that the same rows have in one buffer."""
     return [ALL.index(place) for place in places(batch)]
 
 
@@ -195,7 +196,7 @@ def test_a_schedule_has_one_tick_a_batch_however_many_shards_or_batches_are_unde
         one.update_priorities(np.arange(len(ALL)), [t + 1.0 + shard for shard, t in ALL])
 
         def tick_of(batch: Any) -> float:
-            """Answers at which tick such weights are right."""
+            """Return at which tick such weights are right."""
             row = int(np.argmax(np.abs(np.log(batch.probabilities * len(ALL)))))
             return float(-np.log(batch.weights[row]) / np.log(len(ALL) * batch.probabilities[row]) * 100)
 
@@ -655,7 +656,7 @@ def test_draws_by_lag_are_those_of_one_buffer(max_lag: int | None, lag_decay: fl
                 if version is not None and (max_lag is None or 8 - version <= max_lag):
                     weight = lag_decay ** max(8 - version, 0)
                     weights |= {(10 * shard + number, t): weight for t in range(rows)}
-        total = sum(weights.values())
+        total = math.fsum(weights.values())
         expected = {place: weight / total for place, weight in weights.items()}
         assert_drawn(await counted(client, 25, 60, **options), expected)
 

@@ -147,6 +147,9 @@ class Shard:
         """
         session = self._heard(writer)
         self._close(writer, session)
+        return dataclasses.replace(self._settlement(session, writer, number), seen=self._seen())
+
+    def _settlement(self, session: sessions_lib.Session, writer: bytes, number: int) -> answers.Settlement:
         if number < session.next:
             refused, error = session.refusals.get(number, (0, None))
             return answers.Settlement(passed=None, refused=refused, error=error)

@@ -21,6 +21,8 @@ from relive.fleet import shard as shard_lib
 
 W, V, U = b"w" * 16, b"v" * 16, b"u" * 16
 OF_ONE = {"n": 1, "gamma": 1.0}
+PATIENCE = 60.0
+"""Seconds after which a test has hung."""
 
 
 class Crash(BaseException):
@@ -44,7 +46,7 @@ def whole(start: int, rows: int) -> Any:
 
 
 def wrong(rows: int) -> Any:
-    """Answers a chunk of which the first step alone is taken."""
+    """Return a chunk of which the first step alone is taken."""
     return port_test.steps_of(0, 0, is_start=True, steps=((0, 0, 1.0, 5), *[(0, 0, 1.0, 4)] * (rows - 1)))
 
 
@@ -427,7 +429,7 @@ async def priorities_after(shard: shard_lib.Shard) -> list[float]:
 
 @pytest.fixture
 def saved(tmp_path: pathlib.Path) -> pathlib.Path:
-    """Answers the directory of a shard that was saved: rated before, added to after that."""
+    """Return the directory of a shard that was saved: rated before, added to after that."""
 
     async def main() -> None:
         shard = durable(tmp_path)
@@ -479,10 +481,9 @@ def test_shards_are_saved_now_and_then(tmp_path: pathlib.Path) -> None:
         shard = durable(tmp_path, checkpoint_seconds=0.05)
         await put(shard, W, 0, whole(0, 3))
         await shard.update_priorities(np.arange(3), np.array([1.0, 2.0, 3.0]), 9.0)
-        for _ in range(1000):
-            await asyncio.sleep(0.02)
-            if (tmp_path / "checkpoint").exists():
-                break
+        async with asyncio.timeout(PATIENCE):
+            while not (tmp_path / "checkpoint").exists():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
         await shard.close()
 
     asyncio.run(main())

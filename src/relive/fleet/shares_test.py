@@ -47,7 +47,7 @@ def test_keys_go_to_the_shard_they_came_from_in_their_order(keys: list[int], num
 
 
 def parts_of(count: int, rows: int) -> list[shares.Part]:
-    """Answers parts of shards that hold one episode each; observations say which."""
+    """Return parts of shards that hold one episode each; observations say which."""
     parts = []
     for shard in range(count):
         buffer = relive.RingReplayBuffer(50, seed=shard)

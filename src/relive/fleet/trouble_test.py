@@ -31,7 +31,7 @@ def episodes() -> Any:
 
 
 def stored_in_ring(buffer: Any) -> list[Step]:
-    """Answers the steps of a buffer, none of whose windows mixes episodes."""
+    """Return the steps of a buffer, none of whose windows mixes episodes."""
     buffer.check()
     if not len(buffer):
         return []
@@ -117,7 +117,7 @@ KINDS: dict[str, tuple[Callable[[], Any], type[Any], Callable[[Any], list[Step]]
 
 
 async def lived(fleet: local_test.LocalFleet, kind: str, seed: int) -> list[Any]:
-    """Lets actors write while there is trouble, and answers them once all that they wrote is flushed."""
+    """Let actors write while there is trouble, and return them once all that they wrote is flushed."""
     rng = random.Random(seed)
     client = fleet.replay()
     actors = [KINDS[kind][1](client, number, rng) for number in range(3)]
@@ -132,7 +132,7 @@ async def lived(fleet: local_test.LocalFleet, kind: str, seed: int) -> list[Any]
 
 
 def stored_in(fleet: local_test.LocalFleet, kind: str) -> list[Step]:
-    """Answers the steps of all shards, in order."""
+    """Return the steps of all shards, in order."""
     return sorted(step for buffer in fleet.buffers() for step in KINDS[kind][2](buffer))
 
 
@@ -140,7 +140,7 @@ def given_by(actors: list[Any]) -> list[Step]:
     return sorted(step for actor in actors for step in actor.given)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 60))])
 @pytest.mark.parametrize("kind", KINDS)
 def test_with_files_every_step_is_in_one_shard_once_whatever_dies_or_hangs(
     kind: str, seed: int, tmp_path: pathlib.Path
@@ -165,7 +165,7 @@ def test_with_files_every_step_is_in_one_shard_once_whatever_dies_or_hangs(
     local_test.run(main())
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 60))])
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_files_nothing_is_there_twice_and_what_is_gone_is_counted(kind: str, seed: int) -> None:
     async def main() -> None:

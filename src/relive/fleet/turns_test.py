@@ -29,7 +29,7 @@ def turns_of(limiter: Any, inserted: int = 0, sampled: int = 0, size: int = 0) -
 
 
 async def insert_until_held(line: turns.Turns, rows: int = 1, most: int = 1000) -> int:
-    """Answers how many inserts pass before one is held up."""
+    """Return how many inserts pass before one is held up."""
     for count in range(most):
         if not await line.insert_turn(rows):
             return count

@@ -39,7 +39,7 @@ async def add(writer: Any, t: int, episode: int = 0, **more: Any) -> None:
 
 
 def in_columns(fleet: local_test.LocalFleet) -> list[tuple[int, int]]:
-    """Answers episode and step of all that is stored."""
+    """Return episode and step of all that is stored."""
     return [(e, t) for _, e, t in trouble_test.stored_in(fleet, "columns")]
 
 
@@ -50,7 +50,7 @@ def lived(fleet: local_test.LocalFleet, shard: int = 0) -> list[tuple[list[Any],
 
 
 def inserts(fleet: local_test.LocalFleet) -> list[tuple[Any, ...]]:
-    """Answers the batches that were sent."""
+    """Return the batches that were sent."""
     return [arguments[3] for _, method, arguments in fleet.calls if method == "insert"]
 
 
@@ -775,7 +775,7 @@ class CancelledAfter:
         self.awaited, self.awaits = awaited, awaits
 
     async def run(self) -> bool:
-        """Answers whether the call had ended before that."""
+        """Return whether the call had ended before that."""
         task = asyncio.ensure_future(self.awaited)
         for _ in range(self.awaits):
             if task.done():
