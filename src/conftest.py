@@ -4,6 +4,10 @@ The short form is seeded: every run makes the same examples. The long form makes
 make a failing one again. In it every property test counts as long; others carry the marker themselves.
 """
 
+import gc
+import importlib.util
+import pathlib
+import sys
 from typing import Any
 
 import hypothesis
@@ -17,6 +21,10 @@ _SHARED: dict[str, Any] = {
 hypothesis.settings.register_profile("short", max_examples=50, derandomize=True, **_SHARED)
 hypothesis.settings.register_profile("long", max_examples=1000, **_SHARED)
 hypothesis.settings.load_profile("short")
+
+# Modules that lack a library are skipped. This one imports its own late, of which doctest knows nothing.
+if not (importlib.util.find_spec("minari") and importlib.util.find_spec("pyarrow")):
+    collect_ignore_glob = ["relive/tools/convert_command*.py"]
 
 
 def _is_long(config: pytest.Config) -> bool:
@@ -37,3 +45,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.long)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Forget a module that needs what is not installed: pytest leaves it half made for whoever imports it next."""
+    if not report.passed:
+        sys.modules.pop(".".join(pathlib.PurePath(report.nodeid).with_suffix("").parts[1:]), None)
+
+
+def pytest_collection_finish() -> None:
+    """Keep all that has been imported out of the collections of garbage that tests make, over and over."""
+    gc.freeze()

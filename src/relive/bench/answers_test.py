@@ -230,8 +230,15 @@ def test_a_share_that_is_wrong_once_was_chance() -> None:
     assert not faults
 
 
-@pytest.mark.parametrize("name", ["prioritized-10k", "loop", "sequences", "extend", "images-32", "n-step"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("prioritized-10k", "n-step"),
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("loop", "sequences", "extend", "images-32")),
+    ],
+)
 def test_nothing_is_found_in_a_small_ring_of_relive(name: str) -> None:
+    """Nor is anything left unlooked at; that nothing is found in any workload is a test of `measuring`."""
     findings = small_ring.check(own.make, selection.WORKLOADS[name].task)
     batches = 80 if name == "prioritized-10k" else 40
     assert name == "loop" or findings.rows == batches * selection.WORKLOADS[name].task.batch_size

@@ -39,7 +39,11 @@ def test_ratios_are_to_the_medians_of_coroutines_that_do_nothing() -> None:
     assert len(table) == len(coroutines.ROWS) + 3
 
 
-def test_a_quick_run_prints_a_line_for_each_crowd(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("one_in", [4, pytest.param(1, marks=pytest.mark.long)])
+def test_a_quick_run_prints_a_line_for_each_crowd(
+    one_in: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(coroutines, "ROWS", coroutines.ROWS[::one_in])
     coroutines.main(["--quick"])
     out = capsys.readouterr().out
     assert out.startswith("50 coroutines, 2,500 steps a round, medians of 2 rounds\n")

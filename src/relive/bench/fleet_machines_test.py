@@ -61,6 +61,18 @@ def test_the_line_grows_by_one_second_a_job_where_they_come_twice_as_fast_as_the
     assert use.run(_process(use), [(float(i), 2.0) for i in range(5)]) == [2.0, 4.0, 6.0, 8.0, 10.0]
 
 
+@hypothesis.given(jobs=_JOBS.map(sorted))
+def test_a_process_serves_one_after_the_other(jobs: list[tuple[int, int]]) -> None:
+    """A job ends its work after the later of its own coming and the end of the one before (Lindley 1952)."""
+    ends, end = [], 0
+    for at, work in jobs:
+        end = max(at, end) + work
+        ends.append(float(end))
+    use = _Use()
+    assert use.run(_process(use), jobs) == ends
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "is_exponential", "sojourn"),
     [

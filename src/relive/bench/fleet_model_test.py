@@ -1,5 +1,7 @@
+from collections.abc import Iterator
+import contextlib
 import dataclasses
-import functools
+import io
 import json
 import pathlib
 from typing import Any
@@ -22,22 +24,36 @@ _COSTS = fleet_simulation.Costs(
     transition_bytes=180.0,
 )
 _HARDWARE = fleet_model.Hardware(machines=4, steps=1e6, gigabytes=2.0, writers=2)
-_SECONDS = 2.0
+_SECONDS = 1.0
 
 
-@pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_model, "_SECONDS", _SECONDS)
-    monkeypatch.setattr(fleet_model, "_EVENTS", 2_000)
+@pytest.fixture(scope="module", autouse=True)
+def _short() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(fleet_model, "_SECONDS", _SECONDS)
+        patched.setattr(fleet_model, "_EVENTS", 1_000)
+        yield
 
 
-@functools.cache
-def _page() -> str:
-    return fleet_model.page(_told(), _HARDWARE)
+@pytest.fixture(scope="module")
+def told() -> dict[str, Any]:
+    """What a run would have written had the machine been the model."""
+    return _told()
+
+
+@pytest.fixture(scope="module")
+def page(told: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, _short: None) -> str:
+    """What the command prints and writes."""
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "told").write_text(json.dumps(told), encoding="utf-8")
+    asked = ["--machines", "4", "--steps", "1e6", "--gigabytes", "2", "--writers", "2"]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert fleet_model.main([str(folder / "told"), *asked, "--markdown", str(folder / "tables")]) == 0
+    assert printed.getvalue() == (folder / "tables").read_text(encoding="utf-8")
+    return printed.getvalue()
 
 
 def _told(others: float = 0.25) -> dict[str, Any]:
-    """What a run would have written had the machine been the model."""
     work = fleet_work.Work()
     points = []
     for shards in (1, 2, 4):
@@ -66,8 +82,8 @@ def _told(others: float = 0.25) -> dict[str, Any]:
     }
 
 
-def test_a_machine_that_is_as_the_model_says_is_met_exactly() -> None:
-    checked = fleet_model.check(json.loads(json.dumps(_told())))
+def test_a_machine_that_is_as_the_model_says_is_met_exactly(told: dict[str, Any]) -> None:
+    checked = fleet_model.check(json.loads(json.dumps(told)))
     assert [(one.shards, one.mode, one.what) for one in checked[:4]] == [
         (1, "insert", "steps"),
         (1, "sample", "transitions"),
@@ -88,17 +104,16 @@ def test_hardware_is_asked_about_in_its_own_units() -> None:
     assert (plan.batch_size, plan.message_rows, plan.in_flight, plan.prefetch) == (512, 1000, 4, 3)
 
 
-def test_simulated_rates_are_below_their_bounds() -> None:
-    for one in fleet_model.check(_told()):
+def test_simulated_rates_are_below_their_bounds(told: dict[str, Any]) -> None:
+    for one in fleet_model.check(told):
         assert (one.bound is None) == (one.mode == "both")
         if one.bound:
             assert one.simulated <= 1.02 * one.bound[1]
 
 
-def test_there_is_always_some_of_a_core_left() -> None:
-    told = _told()
-    told["points"] = [{**told["points"][0], "others": 5.0}]
-    assert fleet_model.check(told)[0].cores == 0.1
+def test_there_is_always_some_of_a_core_left(told: dict[str, Any]) -> None:
+    busy = {**told, "points": [{**told["points"][0], "others": 5.0}]}
+    assert fleet_model.check(busy)[0].cores == 0.1
 
 
 def _table(page: str, head: str) -> list[list[str]]:
@@ -106,13 +121,13 @@ def _table(page: str, head: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
-def test_memory_is_what_the_steps_take_of_each_machine() -> None:
-    rows = _table(_page(), "| kind | bytes a stored step")
+def test_memory_is_what_the_steps_take_of_each_machine(page: str) -> None:
+    rows = _table(page, "| kind | bytes a stored step")
     assert rows[1] == ["image", "1,000", "0.2", "8,000,000"]
 
 
-def test_the_page_says_what_binds_inserts() -> None:
-    rows = _table(_page(), "| kind | binds first | steps/s")
+def test_the_page_says_what_binds_inserts(page: str) -> None:
+    rows = _table(page, "| kind | binds first | steps/s")
     plan = _HARDWARE.plan(dataclasses.asdict(fleet_work.Work()), 256)
     name, steps = fleet_bounds.least(fleet_bounds.inserting(_COSTS, plan))
     assert rows[0][:3] == ["small", name, f"{steps:,.0f}"]
@@ -120,8 +135,8 @@ def test_the_page_says_what_binds_inserts() -> None:
     assert simulated == pytest.approx(steps, rel=0.05)
 
 
-def test_the_page_says_what_binds_draws_of_each_size() -> None:
-    rows = _table(_page(), "| kind | batch | binds first")
+def test_the_page_says_what_binds_draws_of_each_size(page: str) -> None:
+    rows = _table(page, "| kind | batch | binds first")
     assert [row[1] for row in rows] == ["256", "2,048", "16,384"] * 2
     for row in rows:
         bound, simulated = (float(row[place].replace(",", "")) for place in (3, 5))
@@ -129,18 +144,10 @@ def test_the_page_says_what_binds_draws_of_each_size() -> None:
         assert row[2] == "learner"
 
 
-def test_a_cost_is_shown_with_both_its_parts() -> None:
-    rows = _table(_page(), "| milliseconds of a core")
+def test_a_cost_is_shown_with_both_its_parts(page: str) -> None:
+    rows = _table(page, "| milliseconds of a core")
     assert rows[0][1] == "1.00 + 0.00200 n"
     assert rows[2][1] == "0.50"
-
-
-def test_the_command_prints_and_writes_the_tables(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "told").write_text(json.dumps(_told()), encoding="utf-8")
-    asked = ["--machines", "4", "--steps", "1e6", "--gigabytes", "2", "--writers", "2"]
-    assert fleet_model.main([str(tmp_path / "told"), *asked, "--markdown", str(tmp_path / "tables")]) == 0
-    printed = capsys.readouterr().out
-    assert printed == _page() == (tmp_path / "tables").read_text(encoding="utf-8")
 
 
 def test_no_file_is_written_that_was_not_asked_for(

@@ -14,29 +14,54 @@ from relive.bench import soaked
 
 MIB = 2**20
 FIRST = soak.Memory(100 * MIB, 1_000_000)
+SHORT = 2_000
+"""Steps: the buffer is full after 400, and evicts from then on."""
+PATIENCE = 60.0
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer storms; the buffer is full and evicts all the same."""
-    monkeypatch.setattr(soak, "_STORMS", 20)
-    monkeypatch.setattr(soak, "_MEASURE_EVERY", 2)
+    """Have fewer storms, and fewer looks at the memory."""
+    monkeypatch.setattr(soak, "_STORMS", 6)
+    monkeypatch.setattr(soak, "_MEASURE_EVERY", 3)
 
 
+@pytest.mark.usefixtures("_few")
+def test_a_small_soak_of_all_buffers_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert soak.main(["--steps", "5000"]) == 0
+    for name, line in zip(soak.BUFFERS, capsys.readouterr().out.splitlines(), strict=True):
+        check_line(name, "5", line)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("name", soak.BUFFERS)
-def test_a_small_soak_ends_well(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert soak.main(["--steps", "5000", "--buffer", name]) == 0
-    line = capsys.readouterr().out
+def test_a_large_soak_ends_well(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert soak.main(["--steps", "500000", "--buffer", name]) == 0
+    check_line(name, "500", capsys.readouterr().out.rstrip("\n"))
+
+
+def check_line(name: str, thousands: str, line: str) -> None:
+    """Check what is said of a soak that ended well."""
     assert re.fullmatch(
-        rf"{name}: 5,\d\d\d steps, \d+,\d\d\d samples, \d+ actors cancelled, \d+ seconds; memory .* blocks after a "
-        r"tenth, .* blocks at the end: flat; counters add up\n",
+        rf"{name}: {thousands},\d\d\d steps, \d+,\d\d\d samples, [\d,]+ actors cancelled, \d+ seconds; "
+        r"memory .* blocks after a tenth, .* blocks at the end: flat; counters add up",
         line,
-    )
+    ), line
 
 
-def test_a_seed_is_a_soak() -> None:
-    outcomes = [asyncio.run(soak.soaked("episodes", 5_000, seed)) for seed in (1, 1, 2)]
-    done = [(outcome.steps, outcome.samples, outcome.cancelled) for outcome in outcomes]
+@pytest.mark.usefixtures("_few")
+def test_a_seed_is_a_soak(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[tuple[int, ...]] = []
+
+    class Noting(soaked.Episodes):
+        def complaint(self, path: pathlib.Path) -> str:
+            stats = self._episodes.get_stats()
+            done.append((stats.appended, stats.sampled, stats.evicted_transitions, stats.completed, stats.truncated))
+            return super().complaint(path)
+
+    monkeypatch.setitem(soak.BUFFERS, "episodes", Noting)
+    cancelled = [asyncio.run(soak.soaked("episodes", SHORT, seed)).cancelled for seed in (1, 1, 2)]
+    assert cancelled[0] == cancelled[1] != cancelled[2]
     assert done[0] == done[1] != done[2]
 
 
@@ -81,7 +106,7 @@ class Leaky(soaked.Episodes):
         super().__init__(*arguments)
         self.kept: list[Any] = []
         # Of the size of the process that the test runs in.
-        self.kept_a_step = max(5, sys.getallocatedblocks() // 5000)
+        self.kept_a_step = max(20, sys.getallocatedblocks() // SHORT)
 
     def count_step(self) -> None:
         super().count_step()
@@ -114,28 +139,36 @@ class Spliced(soaked.Columns):
         (Leaky, "at the end: NOT FLAT; counters add up"),
         (
             Forgetful,
-            r"at the end: flat; counters do NOT add up: appended: 5,\d+, not 5,\d+; sampled: [\d,]+, not [\d,]+; "
-            r"stored and gone: 5,\d+, not 5,\d+",
+            r"at the end: flat; counters do NOT add up: appended: [\d,]+, not [\d,]+; sampled: [\d,]+, not [\d,]+; "
+            r"stored and gone: [\d,]+, not [\d,]+",
         ),
-        (Spliced, r"do NOT add up: appended: 5,\d+, not 5,\d+; stored and evicted: 5,\d+, not 5,\d+"),
+        (Spliced, r"do NOT add up: appended: [\d,]+, not [\d,]+; stored and evicted: [\d,]+, not [\d,]+"),
     ],
 )
-def test_a_soak_that_goes_wrong_says_how(
-    make: soak.Make, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("_few")
+def test_a_soak_that_goes_wrong_says_how(make: soak.Make, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(soak.BUFFERS, "ring", make)
-    assert soak.main(["--steps", "5000", "--buffer", "ring"]) == 1
-    assert re.search(f"{says}\n$", capsys.readouterr().out)
+    outcome = asyncio.run(soak.soaked("ring", SHORT, 0))
+    assert not outcome.is_good
+    assert re.search(f"{says}$", str(outcome)), outcome
 
 
+@pytest.mark.parametrize(
+    ("complaints", "code"), [(["", "", ""], 0), (["lost a step", "", ""], 1), (["", "", "lost a step"], 1)]
+)
 def test_one_soak_that_goes_wrong_is_enough(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    complaints: list[str], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(soak.BUFFERS, "ring", Leaky)
-    assert soak.main(["--steps", "5000", "--buffer", "ring", "episodes"]) == 1
-    first, second = capsys.readouterr().out.splitlines()
-    assert "NOT FLAT" in first
-    assert "flat" in second
+    left = iter(complaints)
+
+    async def soaked(name: str, steps: int, seed: int) -> soak.Outcome:
+        facts: dict[str, Any] = {"samples": 0, "cancelled": 0, "seconds": 0.0, "first": FIRST, "last": FIRST}
+        return soak.Outcome(steps=steps, complaint=next(left), **facts)
+
+    monkeypatch.setattr(soak, "soaked", soaked)
+    assert soak.main(["--steps", "5000"]) == code
+    lines = capsys.readouterr().out.splitlines()
+    assert ["lost a step" in line for line in lines] == [bool(complaint) for complaint in complaints]
 
 
 class Failing(soaked.Episodes):
@@ -160,5 +193,5 @@ async def test_the_marks_of_a_soak_may_have_been_passed() -> None:
         await asyncio.sleep(0)
         assert not waiter.done()
         buffer.count_step()
-    await asyncio.wait_for(waiter, 10)
-    await asyncio.wait_for(buffer.until(1), 10)
+    await asyncio.wait_for(waiter, PATIENCE)
+    await asyncio.wait_for(buffer.until(1), PATIENCE)

@@ -343,7 +343,7 @@ def test_what_makes_no_sense_is_one_line_and_exit_code_2(
 
 @pytest.mark.parametrize("target", ["steps.parquet", "minari:mine/test-v0"])
 def test_a_missing_library_is_said_before_anything_is_read(target: str) -> None:
-    name, extra = ("pyarrow", "pandas") if target.endswith(".parquet") else ("minari", "minari")
+    name, extra = ("pyarrow", "arrow") if target.endswith(".parquet") else ("minari", "minari")
     script = f"import sys; sys.modules[{name!r}] = None; from relive.tools import cli; sys.exit(cli.main(sys.argv[1:]))"
     ended = subprocess.run(
         [sys.executable, "-c", script, "convert", "nowhere", target], capture_output=True, text=True, check=False

@@ -65,7 +65,9 @@ def frames(found: inspection.Inspection) -> Iterator[Picture]:
     """Gives the frames that were taken."""
     for frame in found.frames:
         file = io.BytesIO()
-        image.imsave(file, frame.image, format="png", cmap="gray", vmin=0, vmax=255)
+        # A colour map in greys would make some pixels one darker.
+        pixels = frame.image if frame.image.ndim == 3 else np.stack([frame.image] * 3, axis=2)
+        image.imsave(file, pixels, format="png")
         yield Picture(frame.title, "", file.getvalue(), f"The observation of {frame.title}")
 
 

@@ -17,14 +17,15 @@ def new_training(seed: int = 0, steps: int = 300) -> prioritized_training.Priori
     )
 
 
-def trained(seed: int) -> prioritized_training.PrioritizedTraining:
-    training = new_training(seed)
+def trained(seed: int, steps: int = 300) -> prioritized_training.PrioritizedTraining:
+    training = new_training(seed, steps)
     training.run(lambda: None)
     return training
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    first, second, other = trained(4), trained(4), trained(5)
+    first, second, other = (trained(seed, steps=200) for seed in (4, 4, 5))
+    assert first.buffer.get_stats().sampled > 0
     assert first.record == second.record
     for a, b in zip(first.best_network, second.best_network, strict=True):
         assert (a == b).all()
