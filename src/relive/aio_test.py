@@ -25,6 +25,8 @@ from relive import samplers
 from relive import sequence_buffer
 
 Shell = aio.AsyncReplayBuffer[Any]
+PATIENCE = 60.0
+"""Seconds after which a test has hung."""
 
 
 async def settle(rounds: int = 20) -> None:
@@ -33,7 +35,7 @@ async def settle(rounds: int = 20) -> None:
 
 
 async def in_time(awaited: Awaitable[Any]) -> Any:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         return await awaited
 
 
@@ -61,7 +63,7 @@ def sequences(capacity: int = 100, **settings: Any) -> Shell:
 
 
 async def live(buffer: Shell, steps: int, first: int = 0) -> None:
-    """Adds complete steps; observation t is followed by t + 1."""
+    """Add complete steps; observation t is followed by t + 1."""
     for t in range(first, first + steps):
         await buffer.add(t, 0, 1.0, t + 1)
 
@@ -742,12 +744,13 @@ async def storm(kind: str, seed: int, actors: int, cancels: int) -> None:
         assert max(log.draws.values()) <= 3
 
 
+@pytest.mark.parametrize("actors", [40, pytest.param(140, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", STORMS)
-async def test_hundreds_of_tasks_with_random_cancellation(kind: str) -> None:
-    await storm(kind, seed=1, actors=100, cancels=240)
+async def test_many_tasks_with_random_cancellation(kind: str, actors: int) -> None:
+    await storm(kind, seed=1, actors=actors, cancels=2 * actors)
 
 
-@hypothesis.settings(max_examples=15)
+@hypothesis.settings(max_examples=hypothesis.settings().max_examples // 4)
 @hypothesis.given(kind=st.sampled_from(list(STORMS)), seed=st.integers(0, 10**6))
 def test_small_storms_of_any_kind(kind: str, seed: int) -> None:
     asyncio.run(storm(kind, seed, actors=5, cancels=6))
@@ -854,7 +857,7 @@ async def test_the_other_tasks_go_on_while_the_buffer_is_written_as_it_was(tmp_p
 
     def progress(count: int, total: int) -> None:
         writers.add(threading.get_ident())
-        assert may_go_on.wait(20)
+        assert may_go_on.wait(PATIENCE)
 
     saving = asyncio.create_task(buffer.save(tmp_path / "saved", progress=progress))
     await settle()
@@ -875,12 +878,12 @@ def test_a_cancelled_save_is_written_all_the_same(tmp_path: pathlib.Path) -> Non
 
     def progress(count: int, total: int) -> None:
         begun.set()
-        assert may_go_on.wait(20)
+        assert may_go_on.wait(PATIENCE)
 
     async def save_and_cancel() -> None:
         await live(buffer, 5)
         saving = asyncio.create_task(buffer.save(tmp_path / "saved", progress=progress))
-        assert await asyncio.to_thread(begun.wait, 20)
+        assert await asyncio.to_thread(begun.wait, PATIENCE)
         with pytest.raises(errors.CheckpointError, match="saved"):
             await in_time(buffer.save(tmp_path / "saved"))
         await cancelled(saving)

@@ -22,7 +22,7 @@ def add_steps(buffer: Buffer, episode_id: str, count: int, first: int = 0) -> No
 
 
 def add_episode(buffer: Buffer, steps: int, status: relive.FinalStatus = "COMPLETED", agent_id: str = "a") -> str:
-    """Adds ep(steps) and answers its id."""
+    """Add ep(steps) and return its id."""
     episode_id = buffer.start_episode_nowait(agent_id)
     add_steps(buffer, episode_id, steps)
     buffer.end_episode_nowait(episode_id, [steps], status)
@@ -223,7 +223,8 @@ async def test_nothing_to_draw_waits() -> None:
     buffer = Buffer()
     add_steps(buffer, episode_id := buffer.start_episode_nowait("a"), 1)
     waiter = asyncio.create_task(buffer.sample_n_step(3, 1, 0.9))
-    await asyncio.sleep(0.01)
+    for _ in range(20):
+        await asyncio.sleep(0)
     assert not waiter.done()
     await buffer.end_episode(episode_id, [1])
     assert [sample.start_step for sample in await waiter] == [0, 0, 0]

@@ -262,7 +262,7 @@ TestEpisodeStore = EpisodeStoreMachine.TestCase
 
 
 def filled() -> episode_store.EpisodeStore[int, int]:
-    """Answers a store with two finished episodes, of 2 and 3 transitions, and an open one of 2."""
+    """Return a store with two finished episodes, of 2 and 3 transitions, and an open one of 2."""
     store: episode_store.EpisodeStore[int, int] = episode_store.EpisodeStore(None, None)
     for steps in (2, 3, 3):
         episode_id = started(store, "a")

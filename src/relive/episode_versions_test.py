@@ -27,6 +27,13 @@ from relive import states
 from relive import testing
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
+PATIENCE = 60.0
+"""Seconds after which a test has hung."""
+
+
+async def settle(rounds: int = 20) -> None:
+    for _ in range(rounds):
+        await asyncio.sleep(0)
 
 
 def lived(buffer: Buffer, versions: Sequence[int | None], status: Any = "COMPLETED", **described: Any) -> str:
@@ -106,7 +113,7 @@ async def test_a_version_that_cannot_be_is_refused_and_nothing_has_changed(
         with pytest.raises(errors.ArgumentError, match=message):
             buffer.append_observation_action_reward_nowait(*step, policy_version=version)
         with pytest.raises(errors.ArgumentError, match=message):
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(PATIENCE):
                 await buffer.append_observation_action_reward(*step, policy_version=version)
         assert log.num_records == 1
         buffer.detach()
@@ -316,11 +323,11 @@ async def test_a_learner_waits_until_there_is_a_step_within_its_bound() -> None:
     buffer.set_policy_version(4)
     learner = asyncio.create_task(buffer.sample_n_step(8, 1, 0.9, max_lag=2))
     other = asyncio.create_task(buffer.sample_n_step(8, 1, 0.9))
-    await asyncio.sleep(0.001)
+    await settle()
     assert not learner.done()
     assert not other.done()  # First come, first served.
     lived(buffer, [1, 2], None)
-    await asyncio.sleep(0.001)
+    await settle()
     assert not learner.done()
     found = lived(buffer, [2, 2])
     assert {s.episode_id for s in await learner} == {found}
@@ -331,10 +338,10 @@ async def test_a_waiting_learner_that_moves_on_moves_its_bound() -> None:
     buffer = Buffer(seed=0)
     buffer.set_policy_version(4)
     learner = asyncio.create_task(buffer.sample_n_step(8, 1, 0.9, max_lag=1))
-    await asyncio.sleep(0.001)
+    await settle()
     buffer.set_policy_version(6)
     lived(buffer, [4] * 3)
-    await asyncio.sleep(0.001)
+    await settle()
     assert not learner.done()
     lived(buffer, [5])
     assert {s.policy_version for s in await learner} == {5}
@@ -346,9 +353,9 @@ async def test_a_learner_that_waits_for_a_version_can_be_cancelled_or_closed_out
     buffer.set_policy_version(4)
     state = buffer.rng.bit_generator.state
     waiting = [asyncio.create_task(buffer.sample_n_step(8, 1, 0.9, max_lag=0)) for _ in range(3)]
-    await asyncio.sleep(0.001)
+    await settle()
     waiting[0].cancel()
-    await asyncio.sleep(0.001)
+    await settle()
     assert [task.cancelled() for task in waiting] == [True, False, False]
     buffer.close()
     for task in waiting[1:]:
@@ -361,10 +368,10 @@ async def test_a_learner_whose_version_is_taken_away_waits_until_it_is_said_agai
     buffer, fresh = Buffer(seed=0), Buffer(seed=0)
     buffer.set_policy_version(4)
     learner = asyncio.create_task(buffer.sample_n_step(8, 1, 0.9, max_lag=0))
-    await asyncio.sleep(0.001)
+    await settle()
     lived(fresh, [4])
     buffer.load_state_dict(fresh.state_dict())
-    await asyncio.sleep(0.001)
+    await settle()
     assert not learner.done()
     buffer.set_policy_version(4)
     assert len(await learner) == 8
@@ -390,7 +397,7 @@ async def test_a_learner_with_a_window_never_starves_and_gets_late_steps_too(max
     buffer.set_policy_version(0)
     actors = [asyncio.create_task(actor(buffer, behind, seed)) for seed, behind in enumerate((0, 1, 3))]
     seen = set()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         for version in range(1, 60):
             for sample in await buffer.sample_n_step(8, 1, 0.9, max_lag=max_lag):
                 assert sample.policy_version is not None
@@ -411,10 +418,10 @@ async def test_an_insert_that_is_held_back_passes_while_a_batch_waits_for_it_and
     with pytest.raises(errors.NotReadyError, match="held back"):
         buffer.append_observation_action_reward_nowait(*step)
     writer = asyncio.create_task(buffer.append_observation_action_reward(*step, policy_version=1))
-    await asyncio.sleep(0.001)
+    await settle()
     assert not writer.done()
     learner = asyncio.create_task(buffer.sample_n_step(1, 1, 0.9, max_lag=0))
-    await asyncio.sleep(0.001)
+    await settle()
     assert (writer.done(), learner.done()) == (True, False)
     buffer.append_observation_action_reward_nowait(*step)
     with pytest.raises(errors.NotReadyError, match="held back"):  # What was waited for is there.
@@ -429,12 +436,12 @@ async def test_inserts_are_held_back_again_when_the_batch_that_waited_is_cancell
     episode_id = lived(buffer, [0, 0, 0], None)
     buffer.set_policy_version(1)
     first, second = (asyncio.create_task(buffer.sample_n_step(1, 1, 0.9, max_lag=lag)) for lag in (0, 0))
-    await asyncio.sleep(0.001)
+    await settle()
     second.cancel()
-    await asyncio.sleep(0.001)
+    await settle()
     buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 0.0)  # The first one still waits.
     first.cancel()
-    await asyncio.sleep(0.001)
+    await settle()
     with pytest.raises(errors.NotReadyError, match="held back"):
         buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 0.0)
 
@@ -447,10 +454,10 @@ async def test_a_batch_that_the_limiter_holds_up_frees_no_inserts() -> None:
         await buffer.sample_n_step(2, 1, 0.9, max_lag=0)
     buffer.set_policy_version(1)
     learner = asyncio.create_task(buffer.sample_n_step(5, 1, 0.9, max_lag=0))
-    await asyncio.sleep(0.001)
+    await settle()
     for _ in range(8):
         buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 0.0)
-        await asyncio.sleep(0.001)
+        await settle()
     assert not learner.done()
     buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 0.0, policy_version=1)
     buffer.end_episode_nowait(episode_id, 0)
@@ -478,11 +485,11 @@ async def test_inserts_are_held_back_again_when_the_limiter_forbids_the_batch_th
         states.Given(other.state_dict(), other.state_dict()["arrays"]), is_new=True, codec=codecs.PlainCodec()
     )
     learner = asyncio.create_task(buffer.sample_n_step(1, 1, 0.9, max_lag=0))
-    await asyncio.sleep(0.001)
+    await settle()
     buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 0.0)
     limiter.is_on = False
     buffer.set_policy_version(1)
-    await asyncio.sleep(0.001)
+    await settle()
     with pytest.raises(errors.NotReadyError, match="held back"):
         buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 0.0)
     learner.cancel()

@@ -12,7 +12,7 @@ STATUSES: list[relive.EpisodeStatus] = ["IN_PROGRESS", "COMPLETED", "TRUNCATED",
 
 
 def episode_of(steps: int, status: relive.EpisodeStatus, final_known: bool = True) -> relive.Episode[list[int], int]:
-    """Answers ep(steps): observations [0], [1], ..., actions 0, 1, ..., rewards 1, 2, ..."""
+    """Return ep(steps): observations [0], [1], ..., actions 0, 1, ..., rewards 1, 2, ..."""
     episode: relive.Episode[list[int], int] = relive.Episode(episode_id="e", agent_id="a")
     for t in range(steps):
         episode.append_observation_action_reward([t], t, float(t + 1))

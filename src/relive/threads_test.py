@@ -51,7 +51,7 @@ class Watched(threading.Condition):
 
 
 def shell_of(buffer: Any, **settings: Any) -> tuple[Shell, Watched]:
-    """Answers a shell around the buffer, and its condition."""
+    """Return a shell around the buffer, and its condition."""
     shell: Shell = threads.ThreadSafeReplayBuffer(buffer, **settings)
     shell._changed = Watched()
     return shell, shell._changed
@@ -71,7 +71,7 @@ def sequences(capacity: int = 100, **settings: Any) -> sequence_buffer.SequenceR
 
 
 def start(call: Callable[[], Answer]) -> futures.Future[Answer]:
-    """Makes the call in a thread of its own."""
+    """Make the call in a thread of its own."""
     future: futures.Future[Answer] = futures.Future()
 
     def run() -> None:
@@ -85,7 +85,7 @@ def start(call: Callable[[], Answer]) -> futures.Future[Answer]:
 
 
 def together(shell: Shell, *calls: Callable[[], Any]) -> list[Any]:
-    """Answers what the calls answer that are made in a thread each; nobody waits for one that failed."""
+    """Return what the calls answer that are made in a thread each; nobody waits for one that failed."""
     started = [start(call) for call in calls]
     finished, _ = futures.wait(started, PATIENCE, return_when=futures.FIRST_EXCEPTION)
     if len(finished) < len(started):
@@ -96,7 +96,7 @@ def together(shell: Shell, *calls: Callable[[], Any]) -> list[Any]:
 
 
 def is_held(shell: Shell) -> bool:
-    """Answers whether another thread would have to wait for the shell's lock."""
+    """Return whether another thread would have to wait for the shell's lock."""
 
     def is_free() -> bool:
         is_mine = shell._changed.acquire(blocking=False)
@@ -108,7 +108,7 @@ def is_held(shell: Shell) -> bool:
 
 
 def live(buffer: Any, steps: int, first: int = 0) -> None:
-    """Adds complete steps; observation t is followed by t + 1."""
+    """Add complete steps; observation t is followed by t + 1."""
     for t in range(first, first + steps):
         buffer.add(t, 0, 1.0, t + 1)
 
@@ -123,7 +123,7 @@ def checksum(number: Any) -> Any:
 
 
 def row(number: int) -> dict[str, Any]:
-    """Answers a step that says the same in every field, as often as there is room."""
+    """Return a step that says the same in every field, as often as there is room."""
     return {
         "observation": np.full(WIDTH, number),
         "action": number,
@@ -134,7 +134,7 @@ def row(number: int) -> dict[str, Any]:
 
 
 def rows(first: int, count: int) -> dict[str, Any]:
-    """Answers an episode of them."""
+    """Return an episode of them."""
     numbers = np.arange(first, first + count)
     observations = np.repeat(np.arange(first, first + count + 1)[:, np.newaxis], WIDTH, axis=1)
     values = {"observations": observations, "actions": numbers, "rewards": numbers * 1.0}
@@ -142,7 +142,7 @@ def rows(first: int, count: int) -> dict[str, Any]:
 
 
 def assert_whole(batch: Any) -> None:
-    """Raises AssertionError if a row says different things in different places, or is not followed by the next."""
+    """Raise AssertionError if a row says different things in different places, or is not followed by the next."""
     if isinstance(batch, batches.SequenceBatch):
         length = batch.mask.shape[1]
         real = np.concatenate([np.ones((len(batch), 1), np.bool_), batch.mask], axis=1)
@@ -247,11 +247,11 @@ BUFFERS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.parametrize("steps", [100, pytest.param(5_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", BUFFERS)
-def test_no_row_is_torn_between_writers_and_readers(kind: str) -> None:
+def test_no_row_is_torn_between_writers_and_readers(kind: str, steps: int) -> None:
     """TorchRL 3463, LeRobot 2309. The ring is overwritten all the time."""
     shell, _ = shell_of(BUFFERS[kind]())
-    steps = 360
     is_over = threading.Event()
 
     def write(stream: int) -> int:

@@ -492,4 +492,4 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
 
 
 TestHandingOut = HandingOutMachine.TestCase
-TestHandingOut.settings = hypothesis.settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestHandingOut.settings = hypothesis.settings(stateful_step_count=40)

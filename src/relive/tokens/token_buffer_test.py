@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import math
 from typing import Any
 import uuid
 
@@ -26,7 +27,7 @@ step_of = token_episode_test.step_of
 
 
 def rows_of(batch: token_batch.TokenBatch) -> list[list[tuple[Any, ...]]]:
-    """Answers the tokens of each row, as the naive twin has them."""
+    """Return the tokens of each row, as the naive twin has them."""
     packed = batch.packed()
     columns = zip(*[packed[name].tolist() for name in token_episode.FIELDS], strict=True)
     tokens, ends = list(columns), packed["offsets"].tolist()
@@ -38,7 +39,7 @@ def held_keys(buffer: token_buffer.TokenReplayBuffer) -> list[int]:
 
 
 def snapshot(buffer: token_buffer.TokenReplayBuffer) -> Any:
-    """Answers what a refused call must leave as it was."""
+    """Return what a refused call must leave as it was."""
     keys = held_keys(buffer)
     rows = rows_of(buffer.read(keys)) if keys else []
     return rows, keys, buffer.get_stats(), buffer.policy_version, copy.deepcopy(buffer.rng.bit_generator.state)
@@ -376,7 +377,7 @@ class TokenMachine(stateful.RuleBasedStateMachine):
         keys = self.buffer.add_episode(steps, agent_id=agent)
         assert keys.tolist() == list(range(self.appended, self.appended + len(sequences)))
         for key, rows in zip(keys.tolist(), sequences, strict=True):
-            self.twin[key] = rows, sum(step.reward for step in steps), len(sequences) == 1, agent
+            self.twin[key] = rows, math.fsum(step.reward for step in steps), len(sequences) == 1, agent
         while sum(len(rows) for rows, *_ in self.twin.values()) > self.max_tokens:
             del self.twin[next(iter(self.twin))]
             self.evicted += 1
@@ -457,7 +458,7 @@ class TokenMachine(stateful.RuleBasedStateMachine):
 
 
 TestTokenMachine = TokenMachine.TestCase
-TestTokenMachine.settings = hypothesis.settings(max_examples=50, stateful_step_count=30)
+TestTokenMachine.settings = hypothesis.settings(stateful_step_count=30)
 
 
 # The audit.

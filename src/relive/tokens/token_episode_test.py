@@ -1,5 +1,6 @@
 """Tests of joining: exact where prompts go on, flagged where they do not; the twin walks token by token."""
 
+import math
 from typing import Any
 
 import hypothesis
@@ -123,14 +124,14 @@ def episodes(draw: st.DrawFn) -> list[token_step.TokenStep]:
                 log_probabilities=draw(st.lists(st.floats(-100, 0), min_size=count, max_size=count)),
                 policy_version=draw(st.lists(st.integers(0, 9), min_size=count, max_size=count)),
                 loss_mask=draw(st.lists(st.booleans(), min_size=count, max_size=count)),
-                reward=draw(st.sampled_from([0.0, 1.0, -2.5])),
+                reward=draw(st.sampled_from([0.0, 1.0, -2.5, 0.1])),
             )
         )
     return steps
 
 
 def walked(steps: list[token_step.TokenStep]) -> list[list[tuple[Any, ...]]]:
-    """Answers the sequences, as a list of tokens each, the slow way."""
+    """Return the sequences, as a list of tokens each, the slow way."""
     sequences: list[list[tuple[Any, ...]]] = []
     for number, step in enumerate(steps):
         prompt = step.prompt.tolist()
@@ -156,7 +157,7 @@ def test_joining_equals_walking_token_by_token(steps: list[token_step.TokenStep]
     assert joined.lengths.tolist() == [len(sequence) for sequence in expected]
     assert list(zip(*lists(joined).values(), strict=True)) == [row for sequence in expected for row in sequence]
     assert joined.is_exact == (len(expected) == 1)
-    assert joined.total_reward == sum(step.reward for step in steps)
+    assert joined.total_reward == math.fsum(step.reward for step in steps)
 
 
 @hypothesis.given(steps=episodes())

@@ -12,6 +12,7 @@ import pytest
 from relive import codecs
 from relive import errors
 from relive import forged_states_test
+from relive import seed_blocks_test
 from relive.tokens import token_batch
 from relive.tokens import token_buffer
 from relive.tokens import token_buffer_test
@@ -72,12 +73,14 @@ def plain_state(state: dict[str, Any]) -> dict[str, Any]:
     return {**state, "arrays": arrays}
 
 
-def assert_goes_on_alike(one: token_buffer.TokenReplayBuffer, other: token_buffer.TokenReplayBuffer) -> None:
+def assert_goes_on_alike(
+    one: token_buffer.TokenReplayBuffer, other: token_buffer.TokenReplayBuffer, count: int
+) -> None:
     other.check()
     assert other.get_stats() == one.get_stats()
     assert other.policy_version == one.policy_version
-    for number in range(300):
-        if number % 30 == 0:
+    for number in range(count):
+        if number % 15 == 0:
             work(one, random.Random(number), 5)
             work(other, random.Random(number), 5)
         if not len(one.eligible_keys()):
@@ -88,9 +91,12 @@ def assert_goes_on_alike(one: token_buffer.TokenReplayBuffer, other: token_buffe
         assert plain(own) == plain(its)
 
 
+@pytest.mark.parametrize("count", [50, pytest.param(300, marks=pytest.mark.long)])
 @pytest.mark.parametrize("operations", [0, 1, 10, 200])
 @pytest.mark.parametrize("bits", [np.random.PCG64, np.random.MT19937])
-def test_a_buffer_that_was_saved_goes_on_bit_for_bit(operations: int, bits: Any, tmp_path: pathlib.Path) -> None:
+def test_a_buffer_that_was_saved_goes_on_bit_for_bit(
+    operations: int, bits: Any, count: int, tmp_path: pathlib.Path
+) -> None:
     seed = np.random.Generator(bits(7))
     buffer = token_buffer.TokenReplayBuffer(150, padding=3, pad_to_multiple_of=4, seed=seed)
     work(buffer, random.Random(operations), operations)
@@ -101,7 +107,7 @@ def test_a_buffer_that_was_saved_goes_on_bit_for_bit(operations: int, bits: Any,
     assert (plain(loaded.read(keys)) if keys else []) == before
     assert plain_state(loaded.state_dict()) == plain_state(buffer.state_dict())
     assert loaded.capacity == 150
-    assert_goes_on_alike(buffer, loaded)
+    assert_goes_on_alike(buffer, loaded, count)
 
 
 def test_a_state_is_shared_with_nobody() -> None:
@@ -282,9 +288,10 @@ def test_a_buffer_that_does_not_fit_in_memory_is_refused() -> None:
         token_buffer.TokenReplayBuffer._made(state, {})
 
 
-def test_a_forged_state_is_refused_or_makes_a_buffer_that_works() -> None:
+@pytest.mark.parametrize("seeds", seed_blocks_test.seed_blocks(40, 1000, 3))
+def test_a_forged_state_is_refused_or_makes_a_buffer_that_works(seeds: range) -> None:
     taken = 0
-    for seed in range(100):
+    for seed in seeds:
         rng = random.Random(seed)
         state = forged_states_test.forged(worked(seed % 7, rng.randrange(5, 60)).state_dict(), rng)
         settings = state.get("settings")
@@ -303,7 +310,7 @@ def test_a_forged_state_is_refused_or_makes_a_buffer_that_works() -> None:
         buffer.check()
         again = token_buffer.TokenReplayBuffer._made(buffer.state_dict(), {})
         assert plain_state(again.state_dict()) == plain_state(buffer.state_dict())
-    assert 0 < taken < 100
+    assert 0 < taken < len(seeds)
 
 
 def test_a_buffer_is_read_from_the_page_alone(tmp_path: pathlib.Path) -> None:
