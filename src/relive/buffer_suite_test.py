@@ -31,11 +31,13 @@ Make: TypeAlias = Callable[[int, int, int], Buffer]
 SUITE = buffer_suite.BufferTests
 
 
+@pytest.mark.long
 class TestRing(buffer_suite.BufferTests):
     def make(self, capacity: int, streams: int, seed: int) -> Buffer:
         return ring_buffer.RingReplayBuffer(capacity, streams=streams, seed=seed)
 
 
+@pytest.mark.long
 class TestRingOfThreeSteps(buffer_suite.BufferTests):
     gamma = 0.5
 
@@ -43,17 +45,27 @@ class TestRingOfThreeSteps(buffer_suite.BufferTests):
         return ring_buffer.RingReplayBuffer(capacity, n_step=3, gamma=0.5, streams=streams, seed=seed)
 
 
+@pytest.mark.long
 class TestRingOfStacks(buffer_suite.BufferTests):
-    """With steps that are declared."""
-
     def make(self, capacity: int, streams: int, seed: int) -> Buffer:
-        return ring_buffer.RingReplayBuffer(capacity, self.schema, frame_stack=3, streams=streams, seed=seed)
+        return ring_buffer.RingReplayBuffer(capacity, frame_stack=3, streams=streams, seed=seed)
 
 
 class TestRingOfStacksPaddedWithTheFirst(buffer_suite.BufferTests):
+    """With steps that are declared."""
+
+    gamma = 0.5
+
     def make(self, capacity: int, streams: int, seed: int) -> Buffer:
         return ring_buffer.RingReplayBuffer(
-            capacity, n_step=2, frame_stack=4, stack_padding="first", streams=streams, seed=seed
+            capacity,
+            self.schema,
+            n_step=2,
+            gamma=0.5,
+            frame_stack=4,
+            stack_padding="first",
+            streams=streams,
+            seed=seed,
         )
 
 
@@ -62,6 +74,7 @@ class TestPrioritized(buffer_suite.BufferTests):
         return prioritized_buffer.PrioritizedReplayBuffer(capacity, streams=streams, seed=seed)
 
 
+@pytest.mark.long
 class TestSequence(buffer_suite.BufferTests):
     def make(self, capacity: int, streams: int, seed: int) -> Buffer:
         return sequence_buffer.SequenceReplayBuffer(capacity, length=8, streams=streams, seed=seed)

@@ -121,10 +121,14 @@ def assert_transitions_equal(
     assert batch.keys.tolist() == keys
 
 
+@pytest.mark.parametrize("is_whole", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("streams", [1, 2, 3])
 @pytest.mark.parametrize("stack", [1, 2, 3, 4])
-def test_every_transition_of_every_small_ring_equals_the_naive_one(stack: int, streams: int) -> None:
-    for capacity in range(max(2, streams), 25):
+def test_every_transition_of_every_small_ring_equals_the_naive_one(stack: int, streams: int, is_whole: bool) -> None:
+    """In the short form, each of the larger capacities is that of a few of the stacks and streams."""
+    for capacity in range(max(2, streams), 49 if is_whole else 25):
+        if capacity > 7 and (capacity + stack + 3 * streams) % 6 and not is_whole:
+            continue
         rng = np.random.default_rng([capacity, stack, streams])
         padding = "zeros" if capacity % 2 else "first"
         buffer = ring_buffer.RingReplayBuffer(
@@ -147,10 +151,17 @@ def test_every_transition_of_every_small_ring_equals_the_naive_one(stack: int, s
         assert buffer.get_stats().spliced_episodes == oracle.spliced
 
 
+@pytest.mark.parametrize("is_whole", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("streams", [1, 2, 3])
 @pytest.mark.parametrize(("stride", "pad"), [(1, False), (1, True), (2, False), (2, True), (3, False), (3, True)])
-def test_every_sequence_of_every_small_ring_equals_the_naive_one(stride: int, pad: bool, streams: int) -> None:
-    for capacity, length in itertools.product((4, 7, 12), (1, 2, 3, 4)):
+def test_every_sequence_of_every_small_ring_equals_the_naive_one(
+    stride: int, pad: bool, streams: int, is_whole: bool
+) -> None:
+    """In the short form, each length has one of three capacities."""
+    capacities = range(4, 25) if is_whole else (4, 7, 12)
+    for place, (capacity, length) in enumerate(itertools.product(capacities, (1, 2, 3, 4))):
+        if (place // 4 + length + stride + streams + pad) % 3 and not is_whole:
+            continue
         rng = np.random.default_rng([capacity, length, stride, streams])
         buffer = sequence_buffer.SequenceReplayBuffer(
             capacity, length=length, stride=stride, pad=pad, streams=streams, storage=poisoned_storage(capacity)

@@ -329,7 +329,10 @@ class SequenceMachine(Machine):
         return self.oracle.sequence(key, self.length)
 
 
-SETTINGS = hypothesis.settings(max_examples=40, stateful_step_count=30, deadline=None)
+SETTINGS = hypothesis.settings(
+    max_examples=3 * hypothesis.settings().max_examples // 5,
+    stateful_step_count=25,
+)
 TestTransitions = TransitionMachine.TestCase
 TestTransitions.settings = SETTINGS
 TestSequences = SequenceMachine.TestCase

@@ -96,11 +96,12 @@ def test_draws_of_zero_priority_do_not_count_as_left() -> None:
     assert collections.Counter(buffer.sample(4).keys.tolist()) == {1: 2, 2: 2}
 
 
-def test_which_steps_a_batch_leaves_out_is_fair() -> None:
+@pytest.mark.parametrize("rounds", [300, pytest.param(30_000, marks=pytest.mark.long)])
+def test_which_steps_a_batch_leaves_out_is_fair(rounds: int) -> None:
     """Of three steps that may be drawn once, two are drawn: one after another, each of the six orders alike."""
     orders: collections.Counter[tuple[int, ...]] = collections.Counter()
     rng = np.random.default_rng(3)
-    for _ in range(1_200):
+    for _ in range(rounds):
         buffer = relive.RingReplayBuffer(3, max_times_sampled=1, seed=rng)
         buffer.add_episode([0, 1, 2, 3], [0, 0, 0], [0, 0, 0], terminated=True)
         orders[tuple(buffer.sample(2).keys.tolist())] += 1

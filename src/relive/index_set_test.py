@@ -179,7 +179,7 @@ class IndexSetMachine(stateful.RuleBasedStateMachine):
         self.slots.check()
 
 
-IndexSetMachine.TestCase.settings = hypothesis.settings(max_examples=80, stateful_step_count=20)
+IndexSetMachine.TestCase.settings = hypothesis.settings(stateful_step_count=20)
 TestIndexSet = IndexSetMachine.TestCase
 
 

@@ -67,7 +67,7 @@ QUESTIONS = ["length", "last_key", "newest", "waiting", "table", "none", "none"]
 CHANGES = ["append", "append", "append_one", "turn", "turn", "turn", "end", "clear", "copy"]
 
 
-@hypothesis.settings(max_examples=200)
+@hypothesis.settings(max_examples=2 * hypothesis.settings().max_examples)
 @hypothesis.given(st.integers(1, 4), st.lists(st.sampled_from(CHANGES), max_size=20), st.integers(0, 2**32))
 def test_every_answer_equals_the_naive_one_in_whatever_order_it_is_asked(
     streams: int, changes: list[str], seed: int

@@ -108,11 +108,13 @@ class TestNewest(sampler_suite.SamplerTests):
         return Newest(5)
 
 
+@pytest.mark.long
 class TestEven(sampler_suite.SamplerTests):
     def make(self) -> samplers.Sampler:
         return Even()
 
 
+@pytest.mark.long
 class TestBalanced(sampler_suite.SamplerTests):
     def make(self) -> samplers.Sampler:
         field = schemas.Field((), np.int64)

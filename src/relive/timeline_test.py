@@ -86,6 +86,12 @@ def assert_same(timeline: timeline_lib.Timeline, twin: Twin) -> None:
     alive_episodes |= {id(episode) for episode in twin.open if episode is not None}
     assert len(episodes) == len(alive_episodes)
     left = []
+    ahead: dict[int, list[list[int]]] = {count: [] for count in range(1, 6)}
+    behind: dict[int, list[list[int]]] = {count: [] for count in range(1, 6)}
+    num_behind: dict[int, list[int]] = {count: [] for count in range(1, 6)}
+    earlier: dict[int, list[int]] = {count: [] for count in range(1, 6)}
+    later: list[tuple[int, int, int]] = []
+    firsts: list[int] = []
     for slot, key, handle, step in zip(slots.tolist(), keys.tolist(), handles.tolist(), steps.tolist(), strict=True):
         episode, twin_step = twin.rows[key]
         assert step == twin_step
@@ -96,26 +102,29 @@ def assert_same(timeline: timeline_lib.Timeline, twin: Twin) -> None:
         assert episodes.first_key[handle] == episode.keys[0]
         before = [k for k in episode.keys[:step] if k >= twin.oldest]
         after = episode.keys[step:]
-        here = np.array([slot])
+        upto = [*before, key]
         for count in range(1, 6):
-            expected = [after[min(k, len(after) - 1)] % twin.capacity for k in range(count)]
-            assert timeline.ahead(here, count).tolist() == [expected]
-            upto = [*before, key]
-            expected = [upto[max(len(upto) - 1 - k, 0)] % twin.capacity for k in reversed(range(count))]
-            assert timeline.behind(here, count).tolist() == [expected]
-            assert timeline.num_behind(here, count).tolist() == [min(len(before), count)]
-            earlier = [before[-count] % twin.capacity] if len(before) >= count else []
-            assert timeline.earlier(here, count).tolist() == earlier
-            assert timeline.earlier_of_one(slot, count) == (earlier or [-1])[0]
+            ahead[count].append([after[min(k, len(after) - 1)] % twin.capacity for k in range(count)])
+            behind[count].append([upto[max(len(upto) - 1 - k, 0)] % twin.capacity for k in reversed(range(count))])
+            num_behind[count].append(min(len(before), count))
+            earlier_slot = before[-count] % twin.capacity if len(before) >= count else -1
+            earlier[count] += [earlier_slot] if earlier_slot >= 0 else []
+            assert timeline.earlier_of_one(slot, count) == earlier_slot
             assert timeline.ahead_of_one(slot, count) == [k % twin.capacity for k in after[:count]]
-        assert timeline.earlier(here, 0).tolist() == [slot]
         assert timeline.earlier_of_one(slot, 0) == slot
         assert timeline.step_of_one(slot) == step
-        for offset in range(len(after)):
-            assert timeline.later(here, np.array([offset])).tolist() == [after[offset] % twin.capacity]
+        later += [(slot, offset, after[offset] % twin.capacity) for offset in range(len(after))]
         left.append(len(after) - 1)
-        first = [episode.keys[0] % twin.capacity] if episode.keys[0] >= twin.oldest else []
-        assert timeline.first(np.array([handle])).tolist() == first
+        firsts += [episode.keys[0] % twin.capacity] if episode.keys[0] >= twin.oldest else []
+    for count in range(1, 6):
+        assert timeline.ahead(slots, count).tolist() == ahead[count]
+        assert timeline.behind(slots, count).tolist() == behind[count]
+        assert timeline.num_behind(slots, count).tolist() == num_behind[count]
+        assert timeline.earlier(slots, count).tolist() == earlier[count]
+    assert timeline.earlier(slots, 0).tolist() == slots.tolist()
+    from_slots, offsets, to_slots = np.array(later, np.int64).reshape(-1, 3).T
+    assert timeline.later(from_slots, offsets).tolist() == to_slots.tolist()
+    assert timeline.first(handles).tolist() == firsts
     offsets = np.array(left, np.int64) // 2
     expected = [
         twin.rows[key][0].keys[twin.rows[key][1] + offset] % twin.capacity
@@ -131,11 +140,11 @@ def assert_same(timeline: timeline_lib.Timeline, twin: Twin) -> None:
     assert timeline.later_of(rows, offsets).tolist() == expected
     for count in range(1, 4):
         assert np.isin(timeline.later_of(rows, offsets + count), slots).all(), "some row, where there is none"
-        run, ahead = timeline.run_of(rows, count), timeline.ahead(slots, count)
+        run = timeline.run_of(rows, count)
         assert run.shape == (count, len(slots))
         assert np.isin(run, slots).all()
         is_real = np.arange(count)[:, np.newaxis] < rows.left
-        assert run[is_real].tolist() == ahead.T[is_real].tolist()
+        assert run[is_real].tolist() == np.array(ahead[count], np.int64).reshape(-1, count).T[is_real].tolist()
 
 
 def turned(timeline: timeline_lib.Timeline, twin: Twin, rng: np.random.Generator) -> bool:
@@ -159,7 +168,6 @@ def turned(timeline: timeline_lib.Timeline, twin: Twin, rng: np.random.Generator
     return True
 
 
-@hypothesis.settings(max_examples=70)
 @hypothesis.given(strategies.integers(1, 9), strategies.integers(1, 3), strategies.integers(0, 2**32))
 def test_every_answer_equals_the_naive_one(capacity: int, streams: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -198,7 +206,8 @@ def test_every_answer_equals_the_naive_one(capacity: int, streams: int, seed: in
             if is_in_turn:
                 chosen = np.arange(streams)
                 if turned(timeline, twin, rng):
-                    assert_same(timeline, twin)
+                    if step % 2:
+                        assert_same(timeline, twin)
                     continue
             count = max(len(timeline) + len(chosen) - capacity, 0)
             timeline.evict(count)
@@ -225,7 +234,8 @@ def test_every_answer_equals_the_naive_one(capacity: int, streams: int, seed: in
                 completed_slots, ended_handles = change.completed.tolist(), change.ended.tolist()
             assert sorted(timeline.keys(np.array(completed_slots, np.int64)).tolist()) == sorted(completed)
             assert len(ended_handles) == len(ended)
-        assert_same(timeline, twin)
+        if step % 2:
+            assert_same(timeline, twin)
         open_handles = timeline.open_handles(np.arange(streams)).tolist()
         assert [handle >= 0 for handle in open_handles] == [episode is not None for episode in twin.open]
     assert timeline.num_evicted >= evicted

@@ -32,12 +32,12 @@ def test_whole_episodes_equal_the_naive_ones() -> None:
         oracle = oracle_lib.Oracle(capacity, streams)
         writer = column_grid_test.Writer(buffer, oracle, np.random.default_rng(seed))
         seen = 0
-        for _ in range(150):
+        for position in range(150):
             writer.write()
             keys = oracle.episode_keys()
             assert buffer.eligible_keys().tolist() == keys
             buffer.check()
-            if not keys:
+            if not keys or position % 2:
                 continue
             seen += 1
             longest = max(oracle.rows[key][1].complete for key in keys)
@@ -46,7 +46,7 @@ def test_whole_episodes_equal_the_naive_ones() -> None:
             for name in ("observation", "action", "reward", "terminated", "truncated", "mask", "start_step"):
                 assert getattr(batch, name).tolist() == [fields[name] for fields in expected], name
             assert not batch.is_burn_in.any()
-        assert seen > 50
+        assert seen > 25
 
 
 def nested_buffer(make: Any, **settings: Any) -> Any:
@@ -346,7 +346,7 @@ def assert_alike(timeline: timeline_lib.Timeline, slot: int, completed: Any, end
 
 
 def assert_complete(timeline: timeline_lib.Timeline, before: list[set[int]]) -> list[set[int]]:
-    """Answers the keys that each window may start from; an old one is none but by being lost."""
+    """Return the keys that each window may start from; an old one is none but by being lost."""
     slots = timeline.alive_slots()
     now = [set(timeline.keys(slots[window.is_readable(timeline, slots)]).tolist()) for window in ALL_WINDOWS]
     for window, earlier, later in zip(ALL_WINDOWS, before, now, strict=True):
@@ -354,14 +354,12 @@ def assert_complete(timeline: timeline_lib.Timeline, before: list[set[int]]) -> 
     return now
 
 
-@pytest.mark.parametrize("streams", [1, 2, 3])
-@hypothesis.settings(max_examples=50)
-@hypothesis.given(strategies.integers(3, 9), strategies.integers(0, 2**32))
+@hypothesis.given(strategies.integers(1, 3), strategies.integers(3, 9), strategies.integers(0, 2**32))
 def test_what_is_said_of_one_row_is_what_is_said_of_an_array_of_it(streams: int, capacity: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     timeline = timeline_lib.Timeline(capacity, streams)
     readable: list[set[int]] = [set() for _ in ALL_WINDOWS]
-    for step in range(24):
+    for step in range(18):
         if timeline.is_full:
             oldest = timeline.oldest_key % capacity
             keys_lost = []
@@ -374,13 +372,13 @@ def test_what_is_said_of_one_row_is_what_is_said_of_an_array_of_it(streams: int,
                 keys_lost.append({int(timeline.keys(np.array([slot]))[0]) for slot in lost})
             timeline.evict(1)
             readable = [keys - gone for keys, gone in zip(readable, keys_lost, strict=True)]
-        readable = assert_complete(timeline, readable)
         stream = step % streams if seed % 2 else int(rng.integers(streams))
         terminated, truncated = (rng.random(2) < 0.15).tolist()
         slot, completed, ended = timeline.append_one(
             stream, bool(rng.random() < 0.1), bool(rng.random() < 0.7), terminated, truncated
         )
         assert_alike(timeline, slot, completed, ended)
+        # What was evicted just now is looked at here too: nothing that a step adds makes up for a row that is gone.
         readable = assert_complete(timeline, readable)
 
 

