@@ -3,7 +3,6 @@ import dataclasses
 import enum
 import json
 import math
-import os
 import random
 import struct
 import sys
@@ -19,9 +18,9 @@ import pytest
 from relive import codecs
 from relive import errors
 from relive import plain_encoding
+from relive import seed_blocks_test
 
 CODEC = codecs.PlainCodec()
-FUZZED = int(os.environ.get("RELIVE_FUZZED", "2000"))
 
 
 class Point(NamedTuple):
@@ -111,7 +110,7 @@ VALUES = st.recursive(
 )
 
 
-@hypothesis.settings(max_examples=100, suppress_health_check=[hypothesis.HealthCheck.too_slow], deadline=None)
+@hypothesis.settings(max_examples=hypothesis.settings().max_examples // 2)
 @hypothesis.given(value=VALUES)
 def test_a_value_comes_back_as_it_was(value: Any) -> None:
     content = CODEC.encode(value)
@@ -489,21 +488,21 @@ def forged(source: random.Random) -> bytes:
     return bytes(content) if source.random() < 0.9 else source.choice(b"ltdeEag").to_bytes() + source.randbytes(50)
 
 
-def test_forged_content_is_a_value_or_refused() -> None:
+@pytest.mark.parametrize("cases", seed_blocks_test.seed_blocks(500, 10_000, 5))
+def test_forged_content_is_a_value_or_refused(cases: range) -> None:
     """A value that comes of it is a value like any other: it is written, and read again."""
-    source = random.Random(5)
     outcomes = collections.Counter[str]()
-    for _ in range(FUZZED):
+    for case in cases:
         try:
-            value = CODEC.decode(forged(source))
+            value = CODEC.decode(forged(random.Random(case)))
         except errors.CheckpointError as refused:
             outcomes["refused in several lines"] += "\n" in str(refused)
             outcomes["refused"] += 1
         else:
-            assert are_same(CODEC.decode(CODEC.encode(value)), value)
+            assert are_same(CODEC.decode(CODEC.encode(value)), value), case
             outcomes["read"] += 1
     assert outcomes["refused in several lines"] == 0
-    assert min(outcomes["refused"], outcomes["read"]) > FUZZED / 50
+    assert min(outcomes["refused"], outcomes["read"]) > len(cases) / 50
 
 
 @pytest.mark.parametrize("value", [{"x": [1, "abc", 2.5, (None, b"d")]}, [np.arange(3), np.array(["ab"])], {1: {2}}])

@@ -1,4 +1,4 @@
-"""Checkpoints and journals of buffers of every class, damaged and forged; RELIVE_FUZZ_CASES says how many of each.
+"""Checkpoints and journals of buffers of every class, damaged and forged, by the hundred and by the thousand.
 
     damaged      bits flipped, files cut, lost, swapped, or something else in their place
     forged       what is in them is changed, and then sealed as relive itself would seal it
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from typing import Any, TypeAlias
+import uuid
 
 import numpy as np
 import pytest
@@ -33,9 +34,9 @@ from relive import journal_reader
 from relive import persistence_test
 from relive import records
 from relive import recovery
+from relive import seed_blocks_test
 from relive import segment_file
 
-CASES = int(os.environ.get("RELIVE_FUZZ_CASES", "300"))
 MAKERS = list(persistence_test.BUFFERS.values())
 SECONDS = 60
 """A case that takes longer hangs."""
@@ -50,10 +51,14 @@ Change: TypeAlias = Callable[[pathlib.Path, random.Random], None]
 
 # What is right.
 
+IDS = random.Random()
+"""What ids of episodes, journals and segments are made of in a process of cases: a case is the same in each."""
+
 
 @functools.cache
 def checkpoint_files(maker: int, seed: int) -> Files:
     """The files of a checkpoint of a buffer in the middle of its life."""
+    IDS.seed(f"checkpoint {maker} {seed}")
     with tempfile.TemporaryDirectory() as directory:
         persistence_test.worked(MAKERS[maker], seed, 20 + 40 * seed).save(f"{directory}/saved")
         return files_of(pathlib.Path(directory, "saved"))
@@ -62,6 +67,7 @@ def checkpoint_files(maker: int, seed: int) -> Files:
 @functools.cache
 def journal_files(maker: int, seed: int) -> Files:
     """The files of a journal of several segments, or of one."""
+    IDS.seed(f"journal {maker} {seed}")
     with tempfile.TemporaryDirectory() as directory:
         buffer = persistence_test.worked(MAKERS[maker], seed, 20 * seed)
         size = [300, 10_000, 1 << 20][seed % 3]
@@ -288,6 +294,16 @@ RECORD_FORGERIES: list[Callable[[Segments, random.Random], None]] = [
 # Cases.
 
 
+def checkpoint_of(case: int) -> Files:
+    """Every 19 cases have all makers, and every 57 each of them with all seeds."""
+    return checkpoint_files(case % len(MAKERS), (case + case // len(MAKERS)) % 3)
+
+
+def journal_of(case: int) -> Files:
+    """Every 19 cases have all makers, and every 114 each of them with all seeds."""
+    return journal_files(case % len(MAKERS), (case + case // len(MAKERS)) % 6)
+
+
 class Guard:
     """Fails where a case hangs, unpickles, or touches what is beside its directory."""
 
@@ -335,10 +351,9 @@ def change(path: pathlib.Path, rng: random.Random, forgeries: list[Change]) -> b
 
 def load_case(case: int, parent: pathlib.Path, guard: Guard) -> bool:
     """Loads a changed checkpoint; answers whether that gave a buffer."""
-    rng = random.Random(case)
-    maker = rng.randrange(len(MAKERS))
+    rng, maker = random.Random(case), case % len(MAKERS)
     bad = parent / "bad"
-    checkpoint_fuzz_test.written(bad, checkpoint_files(maker, rng.randrange(3)))
+    checkpoint_fuzz_test.written(bad, checkpoint_of(case))
     change(bad, rng, CHECKPOINT_FORGERIES)
     return is_usable(lambda: type(MAKERS[maker]()).load(bad), rng, guard)
 
@@ -346,9 +361,8 @@ def load_case(case: int, parent: pathlib.Path, guard: Guard) -> bool:
 def recover_case(case: int, parent: pathlib.Path, guard: Guard) -> bool:
     """Recovers a changed journal; answers whether that gave a buffer, which can then go on with it."""
     rng = random.Random(case)
-    maker = rng.randrange(len(MAKERS))
     bad = parent / "bad"
-    checkpoint_fuzz_test.written(bad, journal_files(maker, rng.randrange(6)))
+    checkpoint_fuzz_test.written(bad, journal_of(case))
     change(bad, rng, [forge_records])
     buffers: list[Any] = []
 
@@ -399,38 +413,38 @@ def peak() -> int:
 
 
 def run(what: str, first: int, last: int) -> int:
-    """Runs cases, in a process of their own, and answers how many gave a buffer."""
+    """Run cases, in a process of their own, and return how many gave a buffer."""
     np.seterr(all="ignore")
-    run_case = {"load": load_case, "recover": recover_case}[what]
+    run_case, files_of_case = {"load": (load_case, checkpoint_of), "recover": (recover_case, journal_of)}[what]
+    uuid.uuid4 = lambda: uuid.UUID(int=IDS.getrandbits(128), version=4)
+    os.urandom = IDS.randbytes
+    os.fsync = lambda fd: None  # Nothing here is about what a disk loses.
     with tempfile.TemporaryDirectory() as grandparent:
         parent = pathlib.Path(grandparent, "parent")
         parent.mkdir()
         (pathlib.Path(grandparent) / "beside").write_text("beside")
         (parent / "victim").write_text("victim")
         guard = Guard(parent)
-        for maker in range(len(MAKERS)):
-            for seed in range(6):
-                journal_files(maker, seed)
-                checkpoint_files(maker, seed % 3)
-        for case in range(5):
-            run_case(case, parent, guard)
+        for case in range(first, last):
+            files_of_case(case)
         resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
         usable, before = 0, (peak(), peak())[1]
         for case in range(first, last):
-            try:
+            with forged_states_test.noted(f"in case {case}"):
+                IDS.seed(case)
                 usable += run_case(case, parent, guard)
-            except BaseException as error:
-                error.add_note(f"in case {case}")
-                raise
             taken = peak() - before
             assert taken < MOST_BYTES, f"case {case} took {taken} bytes"
     return usable
 
 
+@pytest.mark.parametrize("cases", seed_blocks_test.seed_blocks(38, 1000, 7))
 @pytest.mark.parametrize("what", ["load", "recover"])
-def test_a_hostile_file_gives_an_error_or_a_buffer_that_works(what: str) -> None:
-    program = f"from relive import hostile_files_test; print(hostile_files_test.run({what!r}, 0, {CASES}))"
+def test_a_hostile_file_gives_an_error_or_a_buffer_that_works(what: str, cases: range, tmp_path: pathlib.Path) -> None:
+    first, last = cases.start, cases.stop
+    program = f"from relive import hostile_files_test; print(hostile_files_test.run({what!r}, {first}, {last}))"
     command = [sys.executable, "-c", program]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS * (CASES + 10), check=False)
+    patience, environment = SECONDS * (len(cases) + 10), os.environ | {"TMPDIR": str(tmp_path)}
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=patience, check=False, env=environment)
     assert answer.returncode == 0, answer.stderr[-5000:]
-    assert 0 < int(answer.stdout) < CASES
+    assert 0 < int(answer.stdout) < len(cases)

@@ -16,6 +16,7 @@ from relive import item_buffer
 from relive import item_cuts
 from relive import item_state
 from relive import persistence_test
+from relive import seed_blocks_test
 from relive import states
 
 Unit = item_cuts.StorageUnit
@@ -93,13 +94,15 @@ def assert_same(buffer: Buffer, other: Buffer, count: int = 30) -> None:
 
 @pytest.mark.parametrize("unit", UNITS)
 class TestEveryUnit:
-    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize(
+        ("seed", "count"), [(0, 60), *(pytest.param(seed, 300, marks=pytest.mark.long) for seed in (1, 2))]
+    )
     def test_the_next_batches_of_a_loaded_buffer_are_those_of_the_saved_one(
-        self, unit: Unit, seed: int, tmp_path: pathlib.Path
+        self, unit: Unit, seed: int, count: int, tmp_path: pathlib.Path
     ) -> None:
         buffer = worked(unit, seed)
         buffer.save(tmp_path / "saved")
-        assert_same(buffer, Buffer.load(tmp_path / "saved"), 300)
+        assert_same(buffer, Buffer.load(tmp_path / "saved"), count)
 
     def test_columns_are_saved_a_chunk_at_a_time(
         self, unit: Unit, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
@@ -157,10 +160,11 @@ class TestEveryUnit:
         assert plain(second.state_dict()) == plain(before)
         second.check()
 
-    def test_a_forged_state_is_refused_or_makes_a_buffer_that_works(self, unit: Unit) -> None:
+    @pytest.mark.parametrize("seeds", seed_blocks_test.seed_blocks(3 * forged_states_test.MUTANTS, 500, 3))
+    def test_a_forged_state_is_refused_or_makes_a_buffer_that_works(self, unit: Unit, seeds: range) -> None:
         messages: list[str] = []
-        taken, mutants = 0, 3 * forged_states_test.MUTANTS
-        for seed in range(mutants):
+        taken = 0
+        for seed in seeds:
             rng = random.Random(seed)
             state = forged_states_test.forged(worked(unit, seed % 5, rng.randrange(2, 30)).state_dict(), rng)
             buffer = worked(unit, 11, 10)

@@ -14,6 +14,7 @@ from relive import errors
 from relive import journal
 from relive import journal_reader
 from relive import records
+from relive import seed_blocks_test
 
 Twin = list[tuple[int, int, bytes]]
 
@@ -145,12 +146,13 @@ def test_whole_records_are_found_wherever_the_search_reads_on(
         assert (journal_reader.examine(tmp_path / "log").damage is not None) == (inserted > 0)
 
 
-def test_a_flipped_bit_gives_an_error_or_a_prefix(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("seeds", seed_blocks_test.seed_blocks(150, 2000, 3))
+def test_a_flipped_bit_gives_an_error_or_a_prefix(seeds: range, tmp_path: pathlib.Path) -> None:
     twin = write(tmp_path / "log", [b"payload %d" % number for number in range(12)], segment_bytes=120)
     files = segments(tmp_path / "log")
     assert len(files) >= 3
-    chance = random.Random(5)
-    for _ in range(600):
+    for seed in seeds:
+        chance = random.Random(seed)
         segment = chance.choice(files)
         content = bytearray(segment.read_bytes())
         old = bytes(content)
@@ -166,9 +168,9 @@ def test_a_flipped_bit_gives_an_error_or_a_prefix(tmp_path: pathlib.Path) -> Non
         if message:
             assert str(segment) in message
             assert "\n" not in message
-            assert got == twin[: len(got)]
+            assert got == twin[: len(got)], seed
         else:
-            assert segment == files[-1]
+            assert segment == files[-1], seed
             assert got == twin[:-1]  # Only the last record of all can be taken for torn.
         segment.write_bytes(old)
     assert read(tmp_path / "log") == twin

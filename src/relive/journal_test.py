@@ -19,13 +19,11 @@ from relive import fsync_policy
 from relive import journal
 from relive import journal_reader
 from relive import records
+from relive import seed_blocks_test
 from relive import segment_file
 
 PATIENCE = 60.0
 """Seconds after which a test has hung."""
-
-KILLS = 6
-"""How often a writing process is killed."""
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="Windows has neither fork, nor signals, nor limits of file sizes")
 
@@ -654,7 +652,8 @@ def test_another_process_only_lets_go(tmp_path: pathlib.Path, monkeypatch: pytes
 
 
 @POSIX
-def test_a_killed_writer_leaves_all_that_it_reported(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("kills", seed_blocks_test.seed_blocks(3, 15, 6))
+def test_a_killed_writer_leaves_all_that_it_reported(kills: range, tmp_path: pathlib.Path) -> None:
     """The same journal is killed again and again; payloads say what they are, and each run goes on where it ends."""
     text = """
         import os, sys
@@ -668,7 +667,7 @@ def test_a_killed_writer_leaves_all_that_it_reported(tmp_path: pathlib.Path) -> 
             log.prune(log.num_records - 200)
     """
     path = tmp_path / "log"
-    for kill in range(KILLS):
+    for kill in kills:
         process = program(text, path)
         assert process.stdout is not None
         line = ""

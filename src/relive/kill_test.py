@@ -3,12 +3,13 @@
 A child adds to a buffer, journals it, saves it now and then, and says what has returned and what was reported synced;
 it is killed at any instant. Its data describe themselves: what comes back is a beginning of what the child did, and
 holds all that had returned, for the system still has what the process wrote. Now and then the power fails too: of what
-was not reported synced, any part is lost. RELIVE_KILLS says how many children die.
+was not reported synced, any part is lost.
 """
 
 from collections.abc import Callable, Iterator
 import contextlib
 import dataclasses
+import json
 import os
 import pathlib
 import random
@@ -19,8 +20,10 @@ import subprocess
 import sys
 import textwrap
 import time
+import traceback
 from typing import Any
 from unittest import mock
+import warnings
 
 import numpy as np
 import pytest
@@ -31,34 +34,55 @@ from relive import journal as journal_lib
 from relive import journal_reader
 from relive import records
 from relive import recovery
+from relive import seed_blocks_test
 from relive import segment_file
 
-KILLS = int(os.environ.get("RELIVE_KILLS", "10"))
 PATIENCE = 120
 SMALL = 30_000
 """Bytes beyond which a file may not grow."""
 NEXT = np.array([0, 1])
-POLICIES = ["'always'", "relive.EveryRecords(7)", "relive.EverySeconds(0.005)", "'never'"]
+POLICIES: list[Any] = ["always", relive.EveryRecords(7), relive.EverySeconds(0.005), "never"]
 
-CHILD = """
-    import os, sys, random
-    import numpy as np
-    import relive
-    from relive import kill_test
 
-    kill_test.note_syncs(f"{sys.argv[1]}/synced")
-    directory, seed, first, family = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-    policy = eval(sys.argv[5])
-    log = f"{directory}/log"
-    buffer = relive.recover(log) if os.path.exists(log) and os.listdir(log) else kill_test.MAKERS[family]()
+def live(directory: str, family: str, seed: int, first: int) -> None:
+    """Do things until the process is killed."""
+    note_syncs(f"{directory}/synced")
+    log, policy = f"{directory}/log", POLICIES[seed % len(POLICIES)]
+    buffer: Any = relive.recover(log) if os.path.exists(log) and os.listdir(log) else MAKERS[family]()
     with relive.Journal(log, fsync=policy, segment_bytes=random.Random(seed).choice([2000, 20_000])) as journal:
         buffer.attach(journal)
-        for t in kill_test.doing(buffer, family, first, random.Random(seed)):
+        for t in doing(buffer, family, first, random.Random(seed)):
             if t % 50 == 0:
                 buffer.save(f"{directory}/saved", keep=2)
-                print("saved", t, flush=True)
-            print(t, journal.num_records, journal.num_synced, flush=True)
-"""
+                say("saved", t)
+            say(t, journal.num_records, journal.num_synced)
+
+
+def say(*words: object) -> None:
+    os.write(1, f"{' '.join(map(str, words))}\n".encode())
+
+
+def nurse() -> None:
+    """Fork a child for each line that is read, and say its number; wait for its end when another line says so.
+
+    To import what a child needs takes longer than it lives. This process has done so and nothing else.
+    """
+    warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)  # By numpy's BLAS.
+    for line in sys.stdin:
+        directory, family, seed, first = json.loads(line)
+        child = os.fork()
+        if not child:
+            for name, descriptor in (("said", 1), ("complaints", 2)):
+                os.dup2(os.open(f"{directory}/{name}", os.O_WRONLY), descriptor)
+            try:
+                live(directory, family, seed, first)
+            except BaseException:
+                os.write(2, traceback.format_exc().encode())
+            os._exit(1)
+        say(child)
+        sys.stdin.readline()
+        os.waitpid(child, 0)
+        say("dead")
 
 
 # What the child does: thing t, for t = first, first + 1, ... without end.
@@ -181,20 +205,36 @@ class Reported:
         return max((count for count, number in self.records.items() if number <= self.synced), default=0)
 
 
-def killed(directory: pathlib.Path, family: str, seed: int, first: int) -> Reported:
-    """Lets a child do things, kills it, and answers what it said."""
+@pytest.fixture
+def nursery() -> Iterator[subprocess.Popen[str]]:
+    """A process that forks children."""
+    command = [sys.executable, "-W", "error", "-c", "from relive import kill_test; kill_test.nurse()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def killed(nursery: subprocess.Popen[str], directory: pathlib.Path, family: str, seed: int, first: int) -> Reported:
+    """Let a child do things, kill it, and return what it said."""
     rng = random.Random(seed)
-    arguments = [str(directory), str(seed), str(first), family, POLICIES[seed % len(POLICIES)]]
-    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(CHILD), *arguments]
     said, complaints = directory / "said", directory / "complaints"
-    with said.open("wb") as output, complaints.open("wb") as errors_:
-        process = subprocess.Popen(command, stdout=output, stderr=errors_)
-    if rng.random() < 0.9:
-        while process.poll() is None and not said.stat().st_size:
-            time.sleep(0.001)
-    time.sleep(rng.random() * rng.choice([0.001, 0.01, 0.1]))
-    process.kill()
-    process.wait(PATIENCE)
+    said.write_bytes(b"")
+    complaints.write_bytes(b"")
+    assert nursery.stdin is not None
+    assert nursery.stdout is not None
+    nursery.stdin.write(f"{json.dumps([str(directory), family, seed, first])}\n")
+    child = int(nursery.stdout.readline())
+    try:
+        if rng.random() < 0.9:
+            while not said.stat().st_size and not complaints.stat().st_size:
+                time.sleep(0.001)
+        time.sleep(rng.random() * rng.choice([0.001, 0.01, 0.1]))
+    finally:
+        os.kill(child, signal.SIGKILL)
+    nursery.stdin.write("\n")
+    assert nursery.stdout.readline() == "dead\n"
     assert not complaints.read_text(), complaints.read_text()
     reported = Reported()
     for line in said.read_text().splitlines(keepends=True):
@@ -232,12 +272,15 @@ def note_syncs(path: str) -> None:
     mock.patch.object(segment_file.SegmentFile, "sync", noting).start()
 
 
+@pytest.mark.parametrize("seeds", seed_blocks_test.seed_blocks(4, 15, 10))
 @pytest.mark.parametrize("family", MAKERS)
-def test_a_process_that_is_killed_loses_nothing_that_it_reported(family: str, tmp_path: pathlib.Path) -> None:
+def test_a_process_that_is_killed_loses_nothing_that_it_reported(
+    family: str, seeds: range, nursery: subprocess.Popen[str], tmp_path: pathlib.Path
+) -> None:
     log, synced, count, num_saved = tmp_path / "log", tmp_path / "synced", 0, 0
-    for seed in range(KILLS // 2):
+    for seed in seeds:
         rng, there = random.Random(-seed), count
-        reported = killed(tmp_path, family, seed, count)
+        reported = killed(nursery, tmp_path, family, seed, count)
         if not list(log.glob("segment-*.relive")):
             assert not reported.returned
             continue
@@ -253,7 +296,7 @@ def test_a_process_that_is_killed_loses_nothing_that_it_reported(family: str, tm
         count = goes_on(log, family, recovered, count)
         synced.unlink(missing_ok=True)
     assert count
-    assert num_saved or KILLS < 20
+    assert num_saved or len(seeds) < 10
 
 
 def checked_save(directory: pathlib.Path, family: str, recovered: Any, saved: int, *, is_lost: bool) -> bool:
@@ -324,16 +367,17 @@ def save_more(buffer: Any, place: pathlib.Path) -> None:
     large.save(place / "saved 2")
 
 
-def with_small_files(directory: str, family: str) -> None:
+def with_small_files(directory: str) -> None:
     """The same where no file may have more than 30,000 bytes."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (SMALL, SMALL))
-    until_full(directory, family)
+    for family in MAKERS:
+        os.mkdir(f"{directory}/{family}")
+        until_full(f"{directory}/{family}", family)
 
 
-@pytest.mark.parametrize("family", MAKERS)
-def test_a_file_that_may_not_grow_refuses_and_loses_nothing(family: str, tmp_path: pathlib.Path) -> None:
-    program = f"from relive import kill_test; kill_test.with_small_files({str(tmp_path)!r}, {family!r})"
+def test_a_file_that_may_not_grow_refuses_and_loses_nothing(tmp_path: pathlib.Path) -> None:
+    program = f"from relive import kill_test; kill_test.with_small_files({str(tmp_path)!r})"
     command = [sys.executable, "-c", program]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert answer.returncode == 0, answer.stderr[-3000:]
@@ -418,7 +462,6 @@ def test_a_directory_that_nobody_can_write_to_is_an_error(read_only: pathlib.Pat
 HOLDER = """
     import sys, time
     import relive
-    from relive import kill_test
 
     kind, path = sys.argv[1:]
     schema = relive.Schema(relive.Field(2, int), relive.Field((), int))
@@ -434,8 +477,8 @@ HOLDER = """
         storage = relive.MemmapStorage(path, schema, 5)
         wait()
     else:
-        buffer = kill_test.ring()
-        kill_test.add_row(buffer, 0)
+        buffer = relive.RingReplayBuffer(5, seed=0)
+        buffer.add([0, 0], 0, 0.0, [0, 1])
         buffer.save(path, progress=wait)
 """
 
@@ -470,7 +513,8 @@ def test_a_twin_sees_what_is_missing() -> None:
     for family, make in MAKERS.items():
         buffer = make()
         for t in doing(buffer, family, 0, random.Random(0)):
-            assert things_done(buffer, family) == t + 1
+            if t < 30 or t % 7 == 0:
+                assert things_done(buffer, family) == t + 1
             if t == 400:
                 break
     buffer = ring()

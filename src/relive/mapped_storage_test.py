@@ -104,7 +104,7 @@ SETTINGS: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
-@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.settings(max_examples=hypothesis.settings().max_examples // 2)
 @hypothesis.given(steps=STEPS, which=st.sampled_from(SETTINGS), streams=st.integers(1, 3), capacity=st.integers(3, 11))
 def test_a_buffer_on_files_is_one_in_memory(
     tmp_path_factory: pytest.TempPathFactory,
@@ -793,7 +793,7 @@ def test_every_byte_of_a_json_file_counts(path: pathlib.Path, name: str) -> None
     for place in range(len(whole)):
         changed = bytearray(whole)
         changed[place] ^= 1 << int(rng.integers(8))
-        for content in (bytes(changed), whole[:place]):
+        for content in (bytes(changed), *([whole[:place]] if place % 4 == 0 else [])):
             (path / name).write_bytes(content)
             with pytest.raises(errors.CheckpointError, match=f"^{path}/{name} "):
                 mapped_storage.MemmapStorage(path, mode="r")

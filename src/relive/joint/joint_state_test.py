@@ -16,6 +16,7 @@ from relive import forged_states_test
 from relive import limiters
 from relive import persistence_test
 from relive import schema as schema_lib
+from relive import seed_blocks_test
 from relive.joint import joint_buffer
 from relive.joint import joint_buffer_test
 
@@ -76,10 +77,10 @@ def assert_same(buffer: Buffer, other: Buffer, count: int = 30) -> None:
 def assert_usable(buffer: Buffer) -> None:
     """It passes its audit, goes on, and is saved again."""
     buffer.check()
-    for seed in range(3):
+    for seed in range(2):
         # What only the forged schema or limiter can be blamed for.
         with forged_states_test.suppressed(errors.ArgumentError, "agent '.*': |batch_size must be at most "):
-            work(buffer, random.Random(seed), 20)
+            work(buffer, random.Random(seed), 15)
             persistence_test.batch_of(buffer)
         buffer.check()
     again = Buffer._made(buffer.state_dict(), {})
@@ -88,13 +89,15 @@ def assert_usable(buffer: Buffer) -> None:
 
 @pytest.mark.parametrize("make", BUFFERS.values(), ids=BUFFERS.keys())
 class TestEveryBuffer:
-    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize(
+        ("seed", "count"), [(0, 50), *(pytest.param(seed, 150, marks=pytest.mark.long) for seed in (1, 2))]
+    )
     def test_the_next_batches_of_a_loaded_buffer_are_those_of_the_saved_one(
-        self, make: Callable[[], Buffer], seed: int, tmp_path: pathlib.Path
+        self, make: Callable[[], Buffer], seed: int, count: int, tmp_path: pathlib.Path
     ) -> None:
         buffer = worked(make, seed)
         buffer.save(tmp_path / "saved")
-        assert_same(buffer, Buffer.load(tmp_path / "saved"), 150)
+        assert_same(buffer, Buffer.load(tmp_path / "saved"), count)
 
     def test_what_was_never_added_to_is_saved_and_loaded(
         self, make: Callable[[], Buffer], tmp_path: pathlib.Path
@@ -116,7 +119,7 @@ class TestEveryBuffer:
         assert json.loads(json.dumps(values, allow_nan=False)) == values
         assert {type(array) for array in state["arrays"].values()} == {np.ndarray}
         other.load_state_dict(state)
-        assert_same(buffer, other, 60)
+        assert_same(buffer, other, 20)
 
     def test_a_state_and_the_buffer_share_nothing(self, make: Callable[[], Buffer]) -> None:
         buffer = worked(make, 5)
@@ -134,10 +137,13 @@ class TestEveryBuffer:
         assert plain(second.state_dict()) == plain(before)
         second.check()
 
-    def test_a_forged_state_is_refused_or_makes_a_buffer_that_works(self, make: Callable[[], Buffer]) -> None:
+    @pytest.mark.parametrize("seeds", seed_blocks_test.seed_blocks(2 * forged_states_test.MUTANTS, 200, 3))
+    def test_a_forged_state_is_refused_or_makes_a_buffer_that_works(
+        self, make: Callable[[], Buffer], seeds: range
+    ) -> None:
         messages: list[str] = []
-        taken, mutants = 0, 2 * forged_states_test.MUTANTS
-        for seed in range(mutants):
+        taken = 0
+        for seed in seeds:
             rng = random.Random(seed)
             state = forged_states_test.forged(worked(make, seed % 5, rng.randrange(2, 40)).state_dict(), rng)
             buffer = worked(make, 11, 10)
@@ -157,7 +163,7 @@ class TestEveryBuffer:
                 buffer.check()
             else:
                 assert_usable(buffer)
-        assert 0 < taken < mutants
+        assert 0 < taken < len(seeds)
         assert not any("\n" in message for message in messages)
 
     def test_whatever_is_missing_or_too_short_is_refused(self, make: Callable[[], Buffer]) -> None:
