@@ -13,7 +13,7 @@ _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def blocks_of(text: str) -> list[str]:
-    """Answers the blocks without prompts, each behind as many empty lines as stand before it in the page."""
+    """Return the blocks without prompts, each behind as many empty lines as stand before it in the page."""
     return [
         "\n" * text.count("\n", 0, block.start(1)) + block[1]
         for block in _BLOCK.finditer(text)
@@ -25,22 +25,27 @@ class Blocks(pytest.Item):
     """All blocks of a page."""
 
     def runtest(self) -> None:
-        """Runs them in an empty directory."""
+        """Run them in an empty directory, as far as the libraries are installed that they import."""
         namespace: dict[str, Any] = {"__name__": "__main__"}
         with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
             for block in blocks_of(self.path.read_text(encoding="utf-8")):
-                exec(compile(block, str(self.path), "exec"), namespace)
+                try:
+                    exec(compile(block, str(self.path), "exec"), namespace)
+                except ImportError as error:
+                    if not error.name or error.name.startswith("relive"):
+                        raise
+                    pytest.skip(f"could not import {error.name!r}")
 
 
 class Page(pytest.File):
     """A page."""
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Gives its blocks as one test, if it has any."""
+        """Yield its blocks as one test, if it has any."""
         if blocks_of(self.path.read_text(encoding="utf-8")):
             yield Blocks.from_parent(self, name="blocks")
 
 
 def pytest_collect_file(file_path: pathlib.Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """Collects each page."""
+    """Collect each page."""
     return Page.from_parent(parent, path=file_path) if file_path.suffix == ".md" else None

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 import contextlib
-import functools
 import importlib.util
 import io
 import math
@@ -11,9 +10,13 @@ import re
 import types
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
+
+pytest.importorskip("ale_py")
+pytest.importorskip("torch")
+
+import gymnasium
 import torch
 
 import relive
@@ -33,31 +36,18 @@ def load_example(name: str) -> types.ModuleType:
 
 dqn, sac, atari = (load_example(name) for name in ("dqn", "sac", "atari_throughput"))
 
-FIRST_LINES = {
-    dqn: r"step \d+: no episode has ended",
-    sac: r"step 4: no episode has ended",
-    atari: r"step 8: \d+ steps a second",
-}
+FIRST_LINES = {dqn: r"step \d+: no episode has ended", sac: r"step 4: no episode has ended"}
 LAST_LINES = {
-    dqn: rf"after 1200 steps, 20 greedy episodes return {FIGURE} on average",
-    sac: rf"4 episodes were truncated, 0 terminated; after 1200 steps, 20 episodes without noise return {FIGURE} on .*",
-    atari: rf"{FIGURE} MB for 1000 steps; two stacks a transition take {FIGURE} MB",
+    dqn: rf"after STEPS steps, 20 greedy episodes return {FIGURE} on average",
+    sac: rf"4 episodes were truncated, 0 terminated; after STEPS steps, 20 episodes without noise return {FIGURE} .*",
 }
 
 
 def printed(example: types.ModuleType, *arguments: str) -> list[str]:
-    """Answers the lines of a run."""
+    """Return the lines of a run."""
     with contextlib.redirect_stdout(io.StringIO()) as output:
         example.main(arguments)
     return output.getvalue().splitlines()
-
-
-@functools.cache
-def printed_often(example: types.ModuleType) -> list[str]:
-    """Answers the lines of a short run that says at each step how far it is."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(example, "SECONDS_BETWEEN_LINES", 0)
-        return printed(example, "--short")
 
 
 @pytest.fixture(autouse=True)
@@ -68,28 +58,28 @@ def _torch_as_others_left_it() -> Iterator[None]:
     torch.set_rng_state(state)
 
 
-# All of them.
+# DQN and SAC.
 
 
+@pytest.mark.parametrize(
+    ("size", "steps"),
+    [
+        pytest.param(["--steps", "1020"], 1_020, id="tiny"),  # The first batch is drawn after 1000 steps.
+        pytest.param(["--short"], 1_200, marks=pytest.mark.long, id="short"),
+    ],
+)
 @pytest.mark.parametrize("example", LAST_LINES, ids=lambda example: example.__name__)
-def test_the_short_form_says_how_far_it_is_and_ends_with_a_line_that_is_the_same_in_each_run(
-    example: types.ModuleType,
-) -> None:
-    first, *_, last = printed_often(example)
-    assert re.fullmatch(FIRST_LINES[example], first)
-    assert re.fullmatch(LAST_LINES[example], last)
-    assert printed(example, "--short")[-1] == last
-
-
-@pytest.mark.parametrize("example", [dqn, sac], ids=lambda example: example.__name__)
-def test_another_seed_is_another_run_and_a_run_draws_its_curve(
-    example: types.ModuleType, tmp_path: pathlib.Path
+def test_a_run_says_how_far_it_is_and_its_seed_says_all_of_it(
+    example: types.ModuleType, size: list[str], steps: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "curve.png"
-    *_, last = printed(example, "--short", "--seed", "1", "--plot", str(path))
-    assert re.fullmatch(LAST_LINES[example], last)
-    assert last != printed_often(example)[-1]
+    monkeypatch.setattr(example, "SECONDS_BETWEEN_LINES", 0)
+    first, *_, last = lines = printed(example, *size, "--plot", str(path))
+    assert re.fullmatch(FIRST_LINES[example], first)
+    assert re.fullmatch(LAST_LINES[example].replace("STEPS", str(steps)), last)
     assert path.read_bytes().startswith(b"\x89PNG")
+    assert printed(example, *size) == lines
+    assert printed(example, *size, "--seed", "1")[:-1] != lines[:-1]
 
 
 # What the losses are tested on: an episode of four steps, read from a buffer. An observation is its number, one-hot.
@@ -98,7 +88,7 @@ ACTIONS, REWARDS, GAMMA = [0, 1, 0, 1], [1.0, 2.0, 4.0, 8.0], 0.5
 
 
 def read_episode(buffer: relive.RingReplayBuffer, actions: Any, *, terminated: bool) -> relive_torch.TransitionTensors:
-    """Answers the transitions from each step of the episode."""
+    """Return the transitions from each step of the episode."""
     observations = np.eye(5, dtype=np.float32)
     keys = buffer.add_episode(observations, actions, np.array(REWARDS, np.float32), terminated=terminated)
     return relive_torch.as_tensors(buffer.read(keys))
@@ -112,7 +102,7 @@ TARGET_VALUES = [[0.0, 1.0], [9.0, 9.0], [1.0, 1.0], [2.0, 8.0], [9.0, 4.0]]
 
 
 def table(values: list[list[float]]) -> torch.nn.Linear:
-    """Answers a network with these values."""
+    """Return a network with these values."""
     network = torch.nn.Linear(5, 2, bias=False)
     with torch.no_grad():
         network.weight.copy_(torch.tensor(values).T)
@@ -120,7 +110,7 @@ def table(values: list[list[float]]) -> torch.nn.Linear:
 
 
 def constant(values: list[float], num_inputs: int) -> torch.nn.Linear:
-    """Answers a network that says these values of everything."""
+    """Return a network that says these values of everything."""
     network = torch.nn.Linear(num_inputs, len(values))
     with torch.no_grad():
         network.weight.zero_()
@@ -284,7 +274,7 @@ def test_target_critics_follow_slowly() -> None:
 def test_actors_follow_the_policy_and_a_batch_a_step_is_learned_from_once_there_are_a_thousand_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """250 steps in each of 4 environments and a reset come before the first batch, and 49 behind it."""
+    """250 steps in each of 4 environments and a reset come before the first batch, and 9 behind it."""
     calls: list[str] = []
     actions = sac.Learner.actions
 
@@ -294,8 +284,8 @@ def test_actors_follow_the_policy_and_a_batch_a_step_is_learned_from_once_there_
 
     monkeypatch.setattr(sac.Learner, "actions", spied)
     monkeypatch.setattr(sac.Learner, "learn", lambda learner, batch: calls.append(f"learn from {len(batch)}"))
-    printed(sac, "--short")
-    assert calls == ["act", *[f"learn from {sac.BATCH_SIZE}"] * 4] * 49
+    printed(sac, "--steps", "1040")
+    assert calls == ["act", *[f"learn from {sac.BATCH_SIZE}"] * 4] * 9
 
 
 def test_actions_go_from_minus_one_to_one() -> None:
@@ -307,19 +297,16 @@ def test_actions_go_from_minus_one_to_one() -> None:
 # Atari.
 
 
-def test_a_step_takes_an_eighth_of_two_stacks_of_four() -> None:
-    stored, stacked = (float(figure) for figure in re.findall(rf"{FIGURE}(?= MB)", printed_often(atari)[-1]))
-    assert stacked == pytest.approx(8 * 84 * 84 * 1_000 / 1e6, abs=0.05)
-    assert 7.5 < stacked / stored < 8
-
-
-def test_shares_of_the_time_add_up_to_less_than_the_whole() -> None:
-    shares = [int(share) for share in re.findall(r"(\d+)%", "\n".join(printed_often(atari)))]
-    assert len(shares) == 3
-    assert 0 < sum(shares) <= 101
-
-
-def test_the_same_seed_plays_the_same_game(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("size", "steps"),
+    [
+        pytest.param(["--steps", "400"], 400, id="tiny"),
+        pytest.param(["--short"], 1_000, marks=pytest.mark.long, id="short"),
+    ],
+)
+def test_a_step_takes_an_eighth_of_two_stacks_of_four_and_the_same_seed_plays_the_same_game(
+    size: list[str], steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     buffers: list[relive.RingReplayBuffer] = []
 
     class Spied(relive.RingReplayBuffer):
@@ -328,7 +315,16 @@ def test_the_same_seed_plays_the_same_game(monkeypatch: pytest.MonkeyPatch) -> N
             buffers.append(self)
 
     monkeypatch.setattr(relive, "RingReplayBuffer", Spied)
-    for _ in range(2):
-        printed(atari, "--steps", "80", "--seed", "3")
+    monkeypatch.setattr(atari, "SECONDS_BETWEEN_LINES", 0)
+    lines = printed(atari, *size, "--seed", "3")
+    assert re.fullmatch(r"step 8: \d+ steps a second", lines[0])
+    assert re.fullmatch(rf"{FIGURE} MB for {steps} steps; two stacks a transition take {FIGURE} MB", lines[-1])
+    stored, stacked = (float(figure) for figure in re.findall(rf"{FIGURE}(?= MB)", lines[-1]))
+    assert stacked == pytest.approx(8 * 84 * 84 * steps / 1e6, abs=0.05)
+    assert 7 < stacked / stored < 8
+    shares = [int(share) for share in re.findall(r"(\d+)%", "\n".join(lines))]
+    assert len(shares) == 3
+    assert 0 < sum(shares) <= 101
+    printed(atari, "--steps", "80", "--seed", "3")
     first, again = (buffer.read(range(80)).observation for buffer in buffers)
     assert np.array_equal(first, again)

@@ -1,6 +1,7 @@
 """The drop-in comparison runs in its short form, and its figures are what its text says."""
 
 from collections.abc import Iterator
+import dataclasses
 import importlib.util
 import pathlib
 import random
@@ -8,6 +9,9 @@ import re
 
 import numpy as np
 import pytest
+
+pytest.importorskip("stable_baselines3")
+
 import torch
 
 _SPEC = importlib.util.spec_from_file_location("example_drop_in", pathlib.Path(__file__).with_name("drop_in.py"))
@@ -29,9 +33,19 @@ def _what_others_may_rely_on() -> Iterator[None]:
     random.setstate(states[2])
 
 
+TINY = [(300, {"learning_starts": 200, "train_freq": 64, "gradient_steps": 4}), (210, {"learning_starts": 200})]
+
+
+@pytest.mark.parametrize("is_tiny", [True, pytest.param(False, marks=pytest.mark.long)], ids=["tiny", "short"])
 def test_the_short_form_ends_with_the_figures_of_both(
-    capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
+    is_tiny: bool, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if is_tiny:
+        tasks = [
+            dataclasses.replace(task, short_steps=steps, settings=task.settings | settings)
+            for task, (steps, settings) in zip(drop_in.TASKS, TINY, strict=True)
+        ]
+        monkeypatch.setattr(drop_in, "TASKS", tasks)
     drop_in.main(["--short", "--seed", "3", "--plot", str(tmp_path / "curves.png")])
     lines = capsys.readouterr().out.splitlines()[-6:]
     for task, of_task in [("DQN on CartPole-v1", lines[:3]), ("SAC on Pendulum-v1", lines[3:])]:

@@ -12,6 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+pytest.importorskip("minari")
+pytest.importorskip("torch")
+
 import torch
 
 import relive
@@ -37,6 +41,14 @@ LAST_LINES = {
     offline: f"mean return: clone {FIGURE}, controller {FIGURE}, recorded {FIGURE}, random {FIGURE}",
 }
 
+TINY = {
+    r2d2: ["--steps", "1600"],
+    her: ["--steps", "300", "--bits", "6"],
+    agents: ["--steps", "600"],
+    offline: ["--short"],
+}
+"""As few steps as learn something and look at it."""
+
 
 @pytest.fixture(autouse=True)
 def _what_others_may_rely_on(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Iterator[None]:
@@ -49,7 +61,7 @@ def _what_others_may_rely_on(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.
 
 
 def constant_network(values: list[float], num_inputs: int) -> torch.nn.Linear:
-    """Answers a network whose values are these for every observation."""
+    """Return a network whose values are these for every observation."""
     network = torch.nn.Linear(num_inputs, len(values))
     with torch.no_grad():
         network.weight.zero_()
@@ -61,13 +73,19 @@ def constant_network(values: list[float], num_inputs: int) -> torch.nn.Linear:
 
 
 @pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
-@pytest.mark.parametrize("module", LAST_LINES, ids=lambda module: module.__name__)
-def test_short_forms_end_with_the_same_figures_each_time(
-    module: Any, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
+@pytest.mark.parametrize(
+    ("module", "size"),
+    [
+        *[pytest.param(module, size, id=module.__name__) for module, size in TINY.items()],
+        *[pytest.param(module, ["--short"], id=f"{module.__name__}-short", marks=pytest.mark.long) for module in TINY],
+    ],
+)
+def test_runs_of_a_seed_end_with_the_same_figures(
+    module: Any, size: list[str], capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
 ) -> None:
     last_lines = []
     for arguments in (["--plot", str(tmp_path / "curve.png")], []):
-        module.main(["--short", "--seed", "3", *arguments])
+        module.main([*size, "--seed", "3", *arguments])
         last_lines.append(capsys.readouterr().out.splitlines()[-1])
         torch.rand(3)
     assert last_lines[0] == last_lines[1]
@@ -80,7 +98,7 @@ def test_short_forms_end_with_the_same_figures_each_time(
 
 
 def sequences(**fields: Any) -> relive_torch.SequenceTensors:
-    """Answers two sequences of 4 + 3 steps; the first has 2 steps beyond the burn-in and ends, the other goes on."""
+    """Return two sequences of 4 + 3 steps; the first has 2 steps beyond the burn-in and ends, the other goes on."""
     rng = np.random.default_rng(0)
     steps = r2d2.BURN_IN + 3
     terminated, mask = np.zeros((2, steps), np.bool_), np.ones((2, steps), np.bool_)
@@ -226,7 +244,7 @@ def test_episodes_end_where_the_goal_is_reached_or_after_as_many_steps_as_there_
 
 
 def conversation(topic: str, *tools: str) -> Any:
-    """Answers a conversation about the topic after those tools were tried."""
+    """Return a conversation about the topic after those tools were tried."""
     answer = (agents.Message("user", f"a question about a {topic}"),)
     for tool in tools:
         answer, _, _ = agents.carry_out(answer, agents.Reply(tool, 1.0, 0))

@@ -4,11 +4,15 @@ import pathlib
 import tracemalloc
 from typing import Any
 
-import ale_py
-import gymnasium
 import numpy as np
 import numpy.typing as npt
 import pytest
+
+pytest.importorskip("ale_py")
+pytest.importorskip("mujoco")
+
+import ale_py
+import gymnasium
 
 import relive
 from relive import column_oracle_test as oracle_lib
@@ -30,7 +34,7 @@ class Recording:
         return len(self.observations) - 1
 
     def expected(self, name: str, windows: list[dict[str, Any]]) -> Array:
-        """Answers a field of naive windows, with what its numbers stand for."""
+        """Return a field of naive windows, with what its numbers stand for."""
         places: Array = np.array([fields[name] for fields in windows])
         if name in ("observation", "next_observation"):
             places = np.stack(self.observations)[places]
@@ -40,7 +44,7 @@ class Recording:
 
 
 def frame_of(screen: Array) -> Array:
-    """Answers a frame of 84 by 84 from a grey screen of 210 by 160: the nearest pixels."""
+    """Return a frame of 84 by 84 from a grey screen of 210 by 160: the nearest pixels."""
     return screen[ROWS[:, None], COLUMNS]
 
 

@@ -2,11 +2,14 @@
 
 from typing import Any
 
-from gymnasium import spaces
 import hypothesis
 from hypothesis import strategies as st
 import numpy as np
 import pytest
+
+pytest.importorskip("gymnasium")
+
+from gymnasium import spaces
 
 import relive
 from relive import errors

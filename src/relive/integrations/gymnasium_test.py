@@ -5,12 +5,15 @@ import functools
 import sys
 from typing import Any
 
+import numpy as np
+import pytest
+
+pytest.importorskip("gymnasium")
+
 import gymnasium
 from gymnasium import spaces
 from gymnasium import vector
 from gymnasium.wrappers import vector as vector_wrappers
-import numpy as np
-import pytest
 
 import relive
 from relive import errors
@@ -719,7 +722,7 @@ def test_another_space_is_refused_by_name(space: Any) -> None:
 
 
 class Sampling(gymnasium.Env[Any, Any]):
-    """Answers what its spaces have at random."""
+    """Return what its spaces have at random."""
 
     observation_space: Any = NESTED
     action_space: Any = spaces.Tuple((spaces.Discrete(2), BOX))

@@ -1,10 +1,13 @@
 from typing import Any
 
+import numpy as np
+import pytest
+
+pytest.importorskip("jax")
+
 import jax
 from jax import numpy as jnp
 from jax import tree_util
-import numpy as np
-import pytest
 
 import relive
 from relive import errors

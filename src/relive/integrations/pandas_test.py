@@ -3,8 +3,11 @@
 from typing import Any
 
 import numpy as np
-import pandas
 import pytest
+
+pytest.importorskip("pandas")
+
+import pandas
 
 import relive
 from relive import errors
@@ -29,7 +32,7 @@ def rest(number: int) -> dict[str, Any]:
 
 
 def filled() -> relive.RingReplayBuffer:
-    """Answers steps 2 to 9 of ten, in two streams; the observation of step k is number 10 * stream + its step."""
+    """Return steps 2 to 9 of ten, in two streams; the observation of step k is number 10 * stream + its step."""
     buffer = relive.RingReplayBuffer(8, SCHEMA, streams=2, seed=0)
     for k in range(10):
         stream, step = k % 2, k // 2
@@ -226,7 +229,7 @@ ARGUMENTS: dict[str, Any] = {"action_probability": "mu", "possible_actions": ran
 
 
 def timeline(**settings: Any) -> relive.RingReplayBuffer:
-    """Answers an episode that terminated and one that was truncated."""
+    """Return an episode that terminated and one that was truncated."""
     buffer = relive.RingReplayBuffer(9, **settings)
     for key in range(5):
         end = {2: "terminated", 4: "truncated"}.get(key)

@@ -2,12 +2,15 @@ from collections.abc import Callable, Iterator
 import pathlib
 from typing import Any
 
-import gymnasium
-from gymnasium import spaces
 import hypothesis
 from hypothesis import strategies as st
 import numpy as np
 import pytest
+
+pytest.importorskip("stable_baselines3")
+
+import gymnasium
+from gymnasium import spaces
 import stable_baselines3
 from stable_baselines3.common import buffers
 from stable_baselines3.common import vec_env
@@ -99,7 +102,7 @@ def with_twin(space: Any, action_space: Any, capacity: int, n_envs: int, **setti
 
 
 def rows(samples: Any) -> list[tuple[bytes, ...]]:
-    """Answers each transition as the bytes of its parts, sorted; shapes and dtypes first."""
+    """Return each transition as the bytes of its parts, sorted; shapes and dtypes first."""
     leaves: list[Any] = []
     for part in samples:
         leaves += [part[key] for key in sorted(part)] if isinstance(part, dict) else [part]
@@ -175,7 +178,7 @@ def test_an_algorithm_trains_from_the_transitions_that_theirs_would_hold(
     algorithm: Any, env_id: str, n_envs: int
 ) -> None:
     env = vec_env.DummyVecEnv([lambda: gymnasium.make(env_id)] * n_envs)
-    model = model_of(algorithm, env, buffer_size=300, train_freq=4)
+    model = model_of(algorithm, env, buffer_size=300, train_freq=4, learning_starts=400)
     model.replay_buffer = with_twin(env.observation_space, env.action_space, 300, n_envs)
     before = [parameter.clone() for parameter in model.policy.parameters()]
     model.learn(480)

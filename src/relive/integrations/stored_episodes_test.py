@@ -42,13 +42,13 @@ class TwinEpisode:
 
 
 def observations_of(numbers: Any) -> dict[str, Any]:
-    """Answers the observations of such numbers [...]."""
+    """Return the observations of such numbers [...]."""
     numbers = np.asarray(numbers)
     return {"place": (numbers / 4).astype(">f4"), "image": (numbers[..., None, None] % 100 + [[0, 1]]).astype("uint8")}
 
 
 def rest_of(keys: Any) -> tuple[Any, Any, dict[str, Any]]:
-    """Answers the actions, the rewards and the extras of the steps of those keys [...]."""
+    """Return the actions, the rewards and the extras of the steps of those keys [...]."""
     keys = np.asarray(keys)
     actions = {"0": keys, "1": (keys[..., None] + [0, 0.5]).astype("float16")}
     extras = {"logp": keys / 3, "policy": {"version": (keys // 2).astype("int32")}}
@@ -65,12 +65,12 @@ class Twin:
         self.oldest_key = self.next_key = self.last_number = 0
 
     def number(self) -> int:
-        """Answers another number."""
+        """Return another number."""
         self.last_number += 1
         return self.last_number
 
     def observation(self, stream: int, splices: bool = False) -> int:
-        """Answers with what the stream goes on, and ends the open episode there if it cannot."""
+        """Return with what the stream goes on, and ends the open episode there if it cannot."""
         episode = self.open.get(stream)
         if episode is not None and episode.final is not None and not splices:
             return episode.final
@@ -156,7 +156,7 @@ class Twin:
         self.oldest_key = self.next_key
 
     def stored(self) -> list[dict[str, Any]]:
-        """Answers what is to be found, in the words of `shown`."""
+        """Return what is to be found, in the words of `shown`."""
         oldest = max(self.oldest_key, self.next_key - self.buffer.capacity)
         found = []
         for episode in self.episodes:
@@ -187,14 +187,14 @@ class Twin:
 
 
 def leaves(tree: Any) -> Any:
-    """Answers a tree of arrays as one of lists, each with its dtype."""
+    """Return a tree of arrays as one of lists, each with its dtype."""
     if isinstance(tree, dict):
         return {key: leaves(part) for key, part in tree.items()}
     return tree.dtype.str, tree.tolist()
 
 
 def shown(episode: stored_episodes.StoredEpisode) -> dict[str, Any]:
-    """Answers an episode as numbers and lists."""
+    """Return an episode as numbers and lists."""
     return {
         "keys": episode.keys.tolist(),
         "stream": episode.stream,
@@ -212,7 +212,7 @@ def shown(episode: stored_episodes.StoredEpisode) -> dict[str, Any]:
 
 
 @hypothesis.given(capacity=st.integers(5, 30), calls=st.lists(CALLS, max_size=60))
-@hypothesis.settings(max_examples=150, deadline=None)
+@hypothesis.settings(max_examples=2 * hypothesis.settings().max_examples)
 def test_episodes_are_those_of_the_twin(capacity: int, calls: list[Any]) -> None:
     """Whatever was added, in whatever order, comes out as it went in, as far as it was not evicted."""
     twin = Twin(capacity)

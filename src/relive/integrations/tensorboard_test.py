@@ -5,6 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+pytest.importorskip("tensorboard")
+
 from tensorboard import summary
 from tensorboard.backend.event_processing import event_accumulator
 from tensorboard.util import tensor_util
@@ -15,7 +18,7 @@ from relive.integrations import tensorboard
 
 
 def read(folder: pathlib.Path) -> dict[str, list[tuple[int, float]]]:
-    """Answers the steps and values of each tag, as TensorBoard reads them."""
+    """Return the steps and values of each tag, as TensorBoard reads them."""
     events: Any = event_accumulator.EventAccumulator(str(folder))
     events.Reload()
     return {
