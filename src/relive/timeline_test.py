@@ -288,6 +288,14 @@ def test_streams_are_in_turn_whichever_of_them_begins() -> None:
         timeline.clear()
 
 
+def test_a_turn_may_be_added_where_stream_0_is_next() -> None:
+    timeline = timeline_lib.Timeline(12, 3)
+    assert timeline.turning_slot() == 0
+    for slot, stream in enumerate((2, 0, 1, 2, 0, 1)):
+        timeline.append_one(stream, False, True, False, False)
+        assert timeline.turning_slot() == (slot + 1 if stream == 2 else -1)
+
+
 def rounds_linked(timeline: timeline_lib.Timeline, *, most: int) -> int:
     """Adds a row to every stream until there are no links, and answers how often."""
     never = np.zeros(timeline.streams, np.bool_)
