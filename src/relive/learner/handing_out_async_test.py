@@ -210,8 +210,8 @@ async def test_a_cancelled_wait_takes_nothing() -> None:
 async def test_a_call_cancelled_at_any_await_has_happened_or_left_no_trace(call: str) -> None:
     """It is cancelled after another number of rounds in each of the buffers."""
     buffers = [Buffer(admission=admission_lib.Admission(0, 1), groups=groups_lib.Groups(1)) for _ in range(6)]
-    happened = []
-    for rounds, buffer in enumerate(buffers):
+
+    async def has_happened(buffer: Buffer, rounds: int) -> bool:
         with buffer.admit_nowait() as ticket:
             task: asyncio.Task[Any] = asyncio.create_task(getattr(buffer, call)(1))
             await settle(rounds)
@@ -222,8 +222,9 @@ async def test_a_call_cancelled_at_any_await_has_happened_or_left_no_trace(call:
             await settle(rounds // 2)
             task.cancel()
             await asyncio.wait([task])
-        happened.append(not task.cancelled())
-    del task
+        return not task.cancelled()
+
+    happened = [await has_happened(buffer, rounds) for rounds, buffer in enumerate(buffers)]
     gc.collect()
     await settle()
     found = []
