@@ -395,6 +395,23 @@ def test_what_may_be_drawn_so_often_only_is_waited_for_and_drawn_no_more_often()
     local_test.run(main())
 
 
+def test_statistics_count_at_once_what_a_shard_has_lost() -> None:
+    """The client that asks for them is the one that finds another life of the shard, and tells it."""
+
+    async def main() -> None:
+        fleet = fleet_of(ring, 2)
+        fill(fleet, (3, 4))
+        client = fleet.replay()
+        before = await client.stats()
+        fleet.kill(1)
+        fleet.start(1)
+        after = await client.stats()
+        assert (before.size, before.lost) == (7, 0)
+        assert (after.size, after.lost) == (3, 4)
+
+    local_test.run(main())
+
+
 def test_while_no_shard_is_there_a_batch_waits_and_then_gives_up() -> None:
     async def main() -> None:
         fleet = fleet_of(ring, 2, recovery=20.0)

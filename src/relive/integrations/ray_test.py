@@ -87,7 +87,7 @@ def copy_of(replay: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def _columns() -> Iterator[Any]:
-    yield from started(prioritized, shards=2, timeout=2.0, recovery=PATIENCE, seed=1)
+    yield from started(prioritized, shards=2, timeout=2.0, recovery=PATIENCE, checkpoint_seconds=None, seed=1)
 
 
 @pytest.fixture(scope="module")
