@@ -4,7 +4,7 @@ Each of them may be a call of numpy, and a call of numpy takes half a microsecon
 counted, not timed: the counts are the same on every machine. `python src/relive/call_counts_test.py` prints the table.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import dis
 import functools
 import pathlib
@@ -29,8 +29,20 @@ LIMITS = {
     "sample, sequences": 180,
     "update_priorities": 65,
     "add": 109,
+    "add, lists": 163,
+    "add, mappings": 227,
+    "add, an extra": 152,
+    "add, without next_observation": 156,
+    "add, an episode ends": 201,
     "add, priorities": 140,
     "extend, 64 streams": 155,
+    "extend, lists": 217,
+    "extend, mappings": 388,
+    "extend, an extra": 370,
+    "extend, flags": 318,
+    "extend, streams=": 322,
+    "extend, an episode ends": 256,
+    "extend, over the seam": 194,
     "add_episode": 343,
     "sample_n_step_nowait": 804,
     "append_observation_action_reward_nowait": 39,
@@ -121,12 +133,50 @@ def prioritized() -> Any:
     return filled(relive.PrioritizedReplayBuffer(1_000, VECTORS, seed=0))
 
 
-def streams() -> Callable[[], object]:
-    buffer = filled(relive.RingReplayBuffer(1_024, VECTORS, streams=64, seed=0))
-    step = np.zeros((64, 4), np.float32), np.zeros(64, int), np.zeros(64), np.zeros((64, 4), np.float32)
-    for _ in range(20):
-        buffer.extend(*step)
-    return lambda: buffer.extend(*step)
+def added(name: str, **told: Any) -> Callable[[], Callable[[], object]]:
+    """Return what makes a call of `add` in a full buffer, spelled with one thing otherwise than usual."""
+
+    def made() -> Callable[[], object]:
+        buffer, step = spelled(name, 1, told)
+        return lambda: buffer.add(**step, stream=0)
+
+    return made
+
+
+def extended(name: str, turns: int = 20, **told: Any) -> Callable[[], Callable[[], object]]:
+    """Return the same for `extend`, of 64 streams."""
+
+    def made() -> Callable[[], object]:
+        buffer, step = spelled(name, 64, told)
+        if name == "a seam":
+            buffer.add_episode(np.zeros((11, 4)), np.zeros(10), np.zeros(10), terminated=True, stream=0)
+        for _ in range(turns):
+            buffer.extend(**step)
+        return lambda: buffer.extend(**step)
+
+    return made
+
+
+def spelled(name: str, streams: int, told: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return a full buffer, and a step of each stream for it."""
+    lead = () if streams == 1 else (streams,)
+    observation: Any = np.zeros((*lead, 4), np.float32)
+    field: Any = relive.Field(4, "float32")
+    if name == "mappings":
+        observation, field = {"pose": observation, "goal": observation}, {"pose": field, "goal": field}
+    step: dict[str, Any] = {
+        **{"observation": observation, "action": np.zeros(lead, int), "reward": np.zeros(lead)},
+        **{"next_observation": observation, **told},
+    }
+    extras = {"cost": relive.Field((), "float32")} if "cost" in told else None
+    schema = relive.Schema(field, relive.Field((), "int64"), reward=relive.Field((), "float32"), extras=extras)
+    buffer = relive.RingReplayBuffer(1_024, schema, streams=streams, seed=0)
+    for _ in range(3 * buffer.capacity // (2 * streams)):
+        if streams == 1:
+            buffer.add(**step, stream=0)
+        else:
+            buffer.extend(**step)
+    return buffer, step
 
 
 def update() -> Callable[[], object]:
@@ -170,8 +220,20 @@ HOT_PATHS: dict[str, Callable[[], Callable[[], object]]] = {
     "sample, sequences": samples(lambda: filled(relive.SequenceReplayBuffer(1_000, IMAGES, length=64, seed=0)), 16),
     "update_priorities": update,
     "add": lambda: add(ring()),
+    "add, lists": added("lists", observation=[0.0] * 4, next_observation=[0.0] * 4, action=0, reward=0.0),
+    "add, mappings": added("mappings"),
+    "add, an extra": added("an extra", cost=0.5),
+    "add, without next_observation": added("lazily", next_observation=None),
+    "add, an episode ends": added("an end", terminated=True),
     "add, priorities": lambda: add(prioritized()),
-    "extend, 64 streams": streams,
+    "extend, 64 streams": extended("arrays"),
+    "extend, lists": extended("lists", observation=[[0.0] * 4] * 64, next_observation=[[0.0] * 4] * 64),
+    "extend, mappings": extended("mappings"),
+    "extend, an extra": extended("an extra", cost=np.zeros(64)),
+    "extend, flags": extended("flags", terminated=[False] * 64, truncated=[False] * 64),
+    "extend, streams=": extended("streams", streams=np.arange(64)),
+    "extend, an episode ends": extended("an end", terminated=np.arange(64) == 7),
+    "extend, over the seam": extended("a seam", turns=15),
     "add_episode": whole_episode,
     "sample_n_step_nowait": lambda: functools.partial(episodes().sample_n_step_nowait, 32, n=5, gamma=0.9),
     "append_observation_action_reward_nowait": append,
