@@ -18,14 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import batches
-from relive import checks
+from relive.common import validation
 from relive import column_buffer
 from relive import column_stats
-from relive import copies
+from relive.common import copies
 from relive import errors
 from relive import fitting
 from relive import gate
-from relive import later
+from relive.common import later
 from relive import states
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class AsyncReplayBuffer(Generic[Batch]):
     """
 
     def __init__(self, buffer: column_buffer.ColumnReplayBuffer[Batch]) -> None:
-        checks.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
+        validation.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
         self._buffer = buffer
         self._gate = gate.Gate(buffer, f"the {type(buffer).__name__} inside")
 

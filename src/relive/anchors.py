@@ -19,7 +19,7 @@ from relive import draw_limit
 from relive import drawn_rows
 from relive import eligibility
 from relive import errors
-from relive import later
+from relive.common import later
 from relive import samplers
 from relive import states
 from relive import timeline as timeline_lib

@@ -16,7 +16,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from relive import derived
+from relive.common import derived
 from relive import errors
 
 Ints = npt.NDArray[np.int64]

@@ -15,9 +15,9 @@ from typing import ClassVar, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import derived
+from relive.common import derived
 from relive import episode_table
-from relive import flags
+from relive.common import flags
 from relive import links
 from relive import open_episodes
 from relive import ring

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from relive import checks
+from relive.common import validation
 from relive import directories
 from relive import durable
 from relive import errors
@@ -59,7 +59,7 @@ def save(state: states.State, path: Path, *, keep: int = 1, progress: states.Pro
     (3, array([2, 3, 5]))
     """
     path = directories.absolute("path", path)
-    keep = checks.integer_of_at_least_one("keep", keep)
+    keep = validation.integer_of_at_least_one("keep", keep)
     states.check_progress(progress)
     arrays = _checked_arrays(state)
     values = {name: value for name, value in state.items() if name != "arrays"}
@@ -105,7 +105,7 @@ def opened(path: Path, *, verify: bool = False, progress: states.Progress | None
             version.
     """
     path = directories.absolute("path", path)
-    verify = checks.boolean("verify", verify)
+    verify = validation.boolean("verify", verify)
     states.check_progress(progress)
     with contextlib.ExitStack() as files:
         state = _opened(path, files, progress)
@@ -130,17 +130,17 @@ class _Report:
 def _checked_arrays(state: object) -> dict[str, Any]:
     """Answers the arrays and columns of a state, all of which a file can hold."""
     if not isinstance(state, dict) or not isinstance(state.get("arrays"), dict):
-        raise errors.ArgumentTypeError(f"state must be a dict with a dict of arrays, got {checks.shown(state)}")
+        raise errors.ArgumentTypeError(f"state must be a dict with a dict of arrays, got {validation.shown(state)}")
     arrays: dict[str, Any] = state["arrays"]
     for name, column in arrays.items():
         if type(name) is not str or not name or not manifest.is_text(name):
-            raise errors.ArgumentError(f"arrays must have non-empty strings as names, got {checks.shown(name)}")
+            raise errors.ArgumentError(f"arrays must have non-empty strings as names, got {validation.shown(name)}")
         label = f"array {name!r}"
         if isinstance(column, np.ma.MaskedArray):
             raise errors.ArgumentTypeError(f"{label} must be an array or a column, got a masked array")
         is_column = isinstance(getattr(column, "dtype", None), np.dtype) and hasattr(column, "shape")
         if not is_column or not (isinstance(column, np.ndarray) or hasattr(column, "read")):
-            raise errors.ArgumentTypeError(f"{label} must be an array or a column, got {checks.shown(column)}")
+            raise errors.ArgumentTypeError(f"{label} must be an array or a column, got {validation.shown(column)}")
         npy_header.check_dtype(label, column.dtype)
         if not 1 <= len(column.shape) <= npy_header.MOST_AXES:
             rule = f"must have 1 to {npy_header.MOST_AXES} axes"

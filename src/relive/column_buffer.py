@@ -20,11 +20,11 @@ import numpy.typing as npt
 
 from relive import anchors
 from relive import batches
-from relive import checks
+from relive.common import validation
 from relive import column_stats
 from relive import errors
 from relive import history as history_lib
-from relive import later
+from relive.common import later
 from relive import limiters
 from relive import persistence
 from relive import prefetch as prefetch_lib
@@ -107,15 +107,15 @@ class ColumnReplayBuffer(persistence.Journaled, Generic[Batch]):
         max_times_sampled: int | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> None:
-        capacity = checks.integer_of_at_least_one("capacity", capacity)
-        streams = checks.integer_of_at_least_one("streams", streams)
+        capacity = validation.integer_of_at_least_one("capacity", capacity)
+        streams = validation.integer_of_at_least_one("streams", streams)
         if streams > capacity:
             raise errors.ArgumentError(f"streams must be at most capacity = {capacity}, got {streams}")
         if streams > MOST_STREAMS:
             raise errors.ArgumentError(f"streams must be at most {MOST_STREAMS}, got {streams}")
         if schema is not None:
-            checks.instance("schema", schema, schema_lib.Schema)
-        checks.instance("window", window, windows.Window)
+            validation.instance("schema", schema, schema_lib.Schema)
+        validation.instance("window", window, windows.Window)
         if storage is not None:
             storage_lib.check_members(storage)
         if storage is not None and storage.capacity != capacity:
@@ -124,8 +124,8 @@ class ColumnReplayBuffer(persistence.Journaled, Generic[Batch]):
             raise errors.ArgumentError(f"storage must be of the schema {schema}, got {storage.schema}")
         if sampler is None:
             sampler = samplers.UniformSampler()
-        checks.instance("sampler", sampler, samplers.Sampler)
-        self._rng = checks.generator("seed", seed)
+        validation.instance("sampler", sampler, samplers.Sampler)
+        self._rng = validation.generator("seed", seed)
         self._window = window
         self._history = history_lib.History(capacity, streams)
         self._anchors = anchors.Anchors(self._history.timeline, window, sampler, max_times_sampled)
@@ -509,8 +509,8 @@ class ColumnReplayBuffer(persistence.Journaled, Generic[Batch]):
             ArgumentError: A priority breaks its rule, the lengths differ, or the buffer has no priorities.
         """
         sampler = self._prioritized_sampler("update_priorities")
-        keys = checks.integers("keys", keys)
-        priorities = checks.numbers_of_at_least_zero("priority", priorities, len(keys))
+        keys = validation.integers("keys", keys)
+        priorities = validation.numbers_of_at_least_zero("priority", priorities, len(keys))
         alive = self._history.timeline.is_alive(keys)
         sampler.set_priorities(self._history.timeline.slots(keys[alive]), priorities[alive])
         return self._count_alive(alive)
@@ -522,8 +522,8 @@ class ColumnReplayBuffer(persistence.Journaled, Generic[Batch]):
             ArgumentError: A priority breaks its rule, or the buffer has no priorities.
         """
         sampler = self._prioritized_sampler("check_priorities")
-        count = checks.leading_length("priorities", priorities)
-        sampler.check_priorities(checks.numbers_of_at_least_zero("priority", priorities, count))
+        count = validation.leading_length("priorities", priorities)
+        sampler.check_priorities(validation.numbers_of_at_least_zero("priority", priorities, count))
 
     def get_priorities(self, keys: Any) -> Floats:
         """Answers the raw priorities of the steps with those keys [B].
@@ -543,8 +543,8 @@ class ColumnReplayBuffer(persistence.Journaled, Generic[Batch]):
         Raises:
             ArgumentError: `keys` are not integers, or `eligible` is not True or False.
         """
-        keys = checks.integers("keys", keys)
-        eligible = checks.boolean("eligible", eligible)
+        keys = validation.integers("keys", keys)
+        eligible = validation.boolean("eligible", eligible)
         if self._journal is not None:
             self._journal.set_eligible(keys, eligible)
         self._position = None
@@ -595,7 +595,7 @@ class ColumnReplayBuffer(persistence.Journaled, Generic[Batch]):
                 storage is no memory map and its rows are not to be copied.
             CheckpointError: It could not be written, somebody else is writing it, or something cannot be saved.
         """
-        copy_rows = checks.boolean("copy_rows", copy_rows)
+        copy_rows = validation.boolean("copy_rows", copy_rows)
         checkpoint.save(self._whole_state(copy_rows=copy_rows), path, keep=keep, progress=progress)
 
     def _state(self, *, copy_rows: bool = True, **options: Any) -> states.State:
@@ -669,7 +669,7 @@ class ColumnReplayBuffer(persistence.Journaled, Generic[Batch]):
             key = operator.index(asked)
         except TypeError:
             raise errors.ArgumentTypeError(
-                f"explain must be given a key or a batch, got {checks.shown(asked)}"
+                f"explain must be given a key or a batch, got {validation.shown(asked)}"
             ) from None
         self._stored_slots(key)
         return explain_lib.rows(self._history.timeline, self._anchors, np.array([key]))[0]
@@ -699,7 +699,7 @@ class ColumnReplayBuffer(persistence.Journaled, Generic[Batch]):
         self._anchors.check()
 
     def _stored_slots(self, keys: Any) -> Ints:
-        keys = checks.integers("keys", keys)
+        keys = validation.integers("keys", keys)
         timeline = self._history.timeline
         for key in keys[~timeline.is_alive(keys)]:
             raise errors.UnknownKeyError(f"key {key} not found: its step was evicted, or never was")

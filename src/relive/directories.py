@@ -7,7 +7,7 @@ import os
 import stat
 from typing import Any
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 
 STRICT = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
@@ -26,10 +26,10 @@ def absolute(name: str, path: object) -> str:
         ArgumentError: `path` is empty, holds a NUL, or is a root.
     """
     if not isinstance(path, str | bytes | os.PathLike):
-        raise errors.ArgumentTypeError(f"{name} must be a path, got {checks.shown(path)}")
+        raise errors.ArgumentTypeError(f"{name} must be a path, got {validation.shown(path)}")
     text = os.fsdecode(path)
     if not text or "\0" in text or not os.path.basename(os.path.abspath(text)):
-        raise errors.ArgumentError(f"{name} must be the path of a directory in another, got {checks.shown(text)}")
+        raise errors.ArgumentError(f"{name} must be the path of a directory in another, got {validation.shown(text)}")
     return os.path.abspath(text)
 
 

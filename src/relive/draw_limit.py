@@ -5,7 +5,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import eligibility
 from relive import errors
 from relive import samplers
@@ -22,7 +22,7 @@ class DrawLimit:
 
     def __init__(self, capacity: int, max_times_sampled: int | None) -> None:
         if max_times_sampled is not None:
-            max_times_sampled = checks.integer_of_at_least_one("max_times_sampled", max_times_sampled)
+            max_times_sampled = validation.integer_of_at_least_one("max_times_sampled", max_times_sampled)
         self._most = max_times_sampled
         self._times = np.zeros(0 if max_times_sampled is None else capacity, np.int64)
         self.num_spent = 0

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import derived
+from relive.common import derived
 from relive import errors
 
 Ints: TypeAlias = npt.NDArray[np.int64]

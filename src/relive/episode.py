@@ -16,7 +16,7 @@ import operator
 import time
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 
 Obs = TypeVar("Obs")
@@ -153,7 +153,7 @@ class Episode(Generic[Obs, Act]):
         Raises:
             ArgumentError: It is no integer of at least that of the step before.
         """
-        version = checks.integer_of_at_least_zero("policy_version", policy_version)
+        version = validation.integer_of_at_least_zero("policy_version", policy_version)
         before = self.newest_version
         if before is not None and version < before:
             whose = "the step before" if self.actions else "the start of the episode"
@@ -175,6 +175,6 @@ class Episode(Generic[Obs, Act]):
         """Raises an error unless the episode may end now with `status`."""
         if not isinstance(status, str) or status not in FINAL_STATUSES:
             names = ", ".join(FINAL_STATUSES)
-            raise errors.ArgumentError(f"status must be one of {names} to end an episode, got {checks.shown(status)}")
+            raise errors.ArgumentError(f"status must be one of {names} to end an episode, got {validation.shown(status)}")
         if self.status != "IN_PROGRESS":
             raise errors.ArgumentError(f"episode {self.episode_id} is already finished: it is {self.status}")

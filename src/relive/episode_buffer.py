@@ -21,14 +21,14 @@ import weakref
 
 import numpy as np
 
-from relive import checks
-from relive import copies
+from relive.common import validation
+from relive.common import copies
 from relive import episode as episode_lib
 from relive import episode_stats
 from relive import episode_store
 from relive import errors
 from relive import gate
-from relive import later
+from relive.common import later
 from relive import limiters
 from relive import n_step
 from relive import persistence
@@ -109,10 +109,10 @@ class EpisodeReplayBuffer(persistence.Journaled, handing_out.HandingOut[Obs, Act
         seed: int | np.random.Generator | None = None,
     ) -> None:
         if max_transitions is not None:
-            max_transitions = checks.integer_of_at_least_one("max_transitions", max_transitions)
+            max_transitions = validation.integer_of_at_least_one("max_transitions", max_transitions)
         if max_episodes is not None:
-            max_episodes = checks.integer_of_at_least_one("max_episodes", max_episodes)
-        self._rng = checks.generator("seed", seed)
+            max_episodes = validation.integer_of_at_least_one("max_episodes", max_episodes)
+        self._rng = validation.generator("seed", seed)
         self._store: episode_store.EpisodeStore[Obs, Act] = episode_store.EpisodeStore(max_transitions, max_episodes)
         self._limited = limiters.LimitedBuffer(limiter, self._store, "max_transitions", max_transitions)
         self._gate = gate.Gate(self._limited, "sample_n_step_nowait")
@@ -157,13 +157,13 @@ class EpisodeReplayBuffer(persistence.Journaled, handing_out.HandingOut[Obs, Act
     ) -> str:
         """Does what `start_episode` does, and raises what it raises, as a plain call."""
         self._gate.refuse_if_closed()
-        agent_id = checks.string("agent_id", agent_id)
+        agent_id = validation.string("agent_id", agent_id)
         if group_id is not None:
-            group_id = checks.string("group_id", group_id)
+            group_id = validation.string("group_id", group_id)
             if not group_id:
                 raise errors.ArgumentError("group_id must be a string of at least 1 character, got ''")
         if policy_version is not None:
-            policy_version = checks.integer_of_at_least_zero("policy_version", policy_version)
+            policy_version = validation.integer_of_at_least_zero("policy_version", policy_version)
         self._hand_outs.check_start(group_id, ticket)
         episode = self._store.new_episode(agent_id, group_id, policy_version)
         if self._journal is not None:
@@ -300,7 +300,7 @@ class EpisodeReplayBuffer(persistence.Journaled, handing_out.HandingOut[Obs, Act
             ArgumentError: It is below 0, or below the one before.
         """
         before = self._store.policy_version
-        version = checks.next_version(version, before)
+        version = validation.next_version(version, before)
         if self._journal is not None:
             self._journal.learn(version)
         self._store.policy_version = version
@@ -553,7 +553,7 @@ class EpisodeReplayBuffer(persistence.Journaled, handing_out.HandingOut[Obs, Act
         Raises:
             ArgumentTypeError: `sample` is no ReplaySample.
         """
-        checks.instance("sample", sample, n_step.ReplaySample)
+        validation.instance("sample", sample, n_step.ReplaySample)
         return explain_lib.sample(self._store, sample)
 
     def clear(self) -> None:
@@ -587,10 +587,10 @@ class EpisodeReplayBuffer(persistence.Journaled, handing_out.HandingOut[Obs, Act
     def _checked_request(self, batch_size: int, n: int, gamma: float) -> tuple[int, int, float]:
         """Answers the arguments of a sample call, checked."""
         if self._gate.is_closed:
-            batch_size = checks.integer_of_at_least_one("batch_size", batch_size)
+            batch_size = validation.integer_of_at_least_one("batch_size", batch_size)
         else:
             batch_size = self._limited.checked_batch_size(batch_size)
-        return batch_size, checks.integer_of_at_least_one("n", n), checks.discount("gamma", gamma)
+        return batch_size, validation.integer_of_at_least_one("n", n), validation.discount("gamma", gamma)
 
     def _checked_lags(self, max_lag: int | None, lag_decay: float) -> version_counts.Lags | None:
         """Answers which lags a sample call asks for; None if it does not."""
@@ -616,7 +616,7 @@ class EpisodeReplayBuffer(persistence.Journaled, handing_out.HandingOut[Obs, Act
     ) -> tuple[Obs, Act, float, int | None]:
         """Answers the step as it is now: the caller may go on to change what it gave, also while the call waits."""
         if type(reward) is not float or not math.isfinite(reward):
-            reward = checks.finite_number("reward", reward)
+            reward = validation.finite_number("reward", reward)
         return copies.copied(observation), copies.copied(action), reward, policy_version
 
     def _append(self, episode_id: str, step: tuple[Obs, Act, float, int | None]) -> None:

@@ -23,7 +23,7 @@ import re
 import struct
 from typing import Any, TypeAlias
 
-from relive import checks
+from relive.common import validation
 from relive import codecs
 from relive import episode as episode_lib
 from relive import episode_store
@@ -184,14 +184,14 @@ class Replay:
             self._store.clear()
         elif kind == EVICT and len(payload) % _ID_SIZE == _EVICT.size:
             counts = _EVICT.unpack_from(payload)
-            if max(counts) > checks.LARGEST:
+            if max(counts) > validation.LARGEST:
                 raise errors.CheckpointError(f"says that {max(counts)} were evicted, more than there can be")
             for start in range(_EVICT.size, len(payload), _ID_SIZE):
                 self._store.forget_oldest(_id(payload[start : start + _ID_SIZE]))
             self._store.set_evicted(*counts)
         elif kind == LEARNED and len(payload) == _LEARNED.size:
             (version,) = _LEARNED.unpack(payload)
-            if not (self._store.policy_version or 0) <= version <= checks.LARGEST:
+            if not (self._store.policy_version or 0) <= version <= validation.LARGEST:
                 raise errors.CheckpointError(f"says that the learner is of version {version}, which cannot be")
             self._store.policy_version = version
         elif kind in (START, STARTED) and len(payload) >= _ID_SIZE:
@@ -270,7 +270,7 @@ def _is_description(value: Any) -> bool:
     if type(value) is not list or len(value) != 3:
         return False
     agent_id, group_id, version = value
-    is_version = version is None or (type(version) is int and 0 <= version <= checks.LARGEST)
+    is_version = version is None or (type(version) is int and 0 <= version <= validation.LARGEST)
     return type(agent_id) is str and (group_id is None or type(group_id) is str) and is_version
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import relive
-from relive import checks
+from relive.common import validation
 from relive import codecs
 from relive import episode_journal
 from relive import errors
@@ -415,9 +415,9 @@ def test_records_like_those_that_are_forged_can_be_right(tmp_path: pathlib.Path)
     buffer = forged(tmp_path / "log", started(), appended(), appended(), ended(2), started(OTHER))
     stats = buffer.get_stats()
     assert (len(buffer), stats.truncated, stats.in_progress, stats.appended) == (2, 1, 1, 2)
-    counts = struct.pack("<QQ", checks.LARGEST, checks.LARGEST)
+    counts = struct.pack("<QQ", validation.LARGEST, validation.LARGEST)
     buffer = forged(tmp_path / "evicted", started(), ended(), (episode_journal.EVICT, counts + UUID.encode()))
-    assert (buffer.get_stats().total_episodes, buffer.get_stats().evicted_episodes) == (0, checks.LARGEST)
+    assert (buffer.get_stats().total_episodes, buffer.get_stats().evicted_episodes) == (0, validation.LARGEST)
 
 
 def test_what_is_told_of_an_episode_of_a_segment_that_has_gone_is_past(tmp_path: pathlib.Path) -> None:

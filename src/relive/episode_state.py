@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import codecs
 from relive import episode as episode_lib
 from relive import episode_store
@@ -145,7 +145,7 @@ def made(given: states.Given, codec: codecs.Codec, store: Store) -> Store:
             each.status == "ABORTED" and 0 < len(each.actions) == len(each.observations) for each in episodes
         )
     if counters.has("policy_version"):
-        counts["policy_version"] = counters.integer("policy_version", most=checks.LARGEST)
+        counts["policy_version"] = counters.integer("policy_version", most=validation.LARGEST)
     now = time.monotonic()
     answer: Store = episode_store.EpisodeStore(store.max_transitions, store.max_episodes)
     answer.fill(
@@ -177,7 +177,7 @@ def _episodes(given: states.Given, codec: codecs.Codec) -> list[Episode]:
     if len(set(names)) != count or not all(map(_ID.fullmatch, names)):
         raise errors.CheckpointError("array episode_id must hold UUIDs, each once")
     statuses = given.array("episode_status", np.uint8, (count,))
-    steps = given.integers("episode_steps", count, 0, checks.LARGEST)
+    steps = given.integers("episode_steps", count, 0, validation.LARGEST)
     has_final = given.booleans("episode_has_final", count)
     if (statuses >= len(_STATUSES)).any():
         raise errors.CheckpointError(f"array episode_status must hold numbers below {len(_STATUSES)}")
@@ -230,7 +230,7 @@ def _groups(given: states.Given, count: int) -> Iterator[Any]:
 
 def _decoded(given: states.Given, name: str, ends_name: str, count: int, codec: codecs.Codec) -> Iterator[Any]:
     """Gives so many values; their bytes are read some at a time, in order."""
-    ends = given.integers(ends_name, count, 0, checks.LARGEST)
+    ends = given.integers(ends_name, count, 0, validation.LARGEST)
     if (np.diff(ends, prepend=0) < 0).any():
         raise errors.CheckpointError(f"array {ends_name} must not fall")
     column = given.column(name, np.uint8, (int(ends[-1]) if count else 0,))

@@ -20,7 +20,7 @@ import uuid
 
 import numpy as np
 
-from relive import checks
+from relive.common import validation
 from relive import counted_deque
 from relive import episode as episode_lib
 from relive import episode_stats
@@ -164,7 +164,7 @@ class EpisodeStore(Generic[Obs, Act]):
             raise errors.SamplerError(f"_draw must answer batch_size = {size} draws, got {len(pairs)}")
         for episode, start in pairs:
             if not isinstance(episode, episode_lib.Episode) or episode not in self:
-                raise errors.SamplerError(f"_draw must answer stored episodes, got {checks.shown(episode)}")
+                raise errors.SamplerError(f"_draw must answer stored episodes, got {validation.shown(episode)}")
             if not 0 <= start < len(episode):
                 raise errors.SamplerError(
                     f"_draw must answer start steps in [0, {len(episode)}) of episode {episode.episode_id}, got {start}"
@@ -410,21 +410,21 @@ def _check_episode(episode_id: str, episode: episode_lib.Episode[Obs, Act]) -> N
             f"{steps} actions and {len(episode.rewards)} rewards"
         )
     first = -1 if episode.policy_version is None else episode.policy_version
-    changes = [(-1, first), *episode.version_changes, (steps, checks.LARGEST + 1)]
+    changes = [(-1, first), *episode.version_changes, (steps, validation.LARGEST + 1)]
     if any(
         start >= next_start or version >= next_one
         for (start, version), (next_start, next_one) in itertools.pairwise(changes)
     ):
         raise errors.CorruptionError(
-            f"episode {episode_id} of {steps} steps from policy version {checks.shown(episode.policy_version)} on "
-            f"has changes {checks.shown(episode.version_changes)}, which do not go up"
+            f"episode {episode_id} of {steps} steps from policy version {validation.shown(episode.policy_version)} on "
+            f"has changes {validation.shown(episode.version_changes)}, which do not go up"
         )
     for t, reward in enumerate(episode.rewards):
         if type(reward) is not float or not math.isfinite(reward):
-            raise errors.CorruptionError(f"episode {episode_id} has reward {checks.shown(reward)} at step {t}")
+            raise errors.CorruptionError(f"episode {episode_id} has reward {validation.shown(reward)} at step {t}")
 
 
 def _check_equal(name: str, found: object, expected: object) -> None:
     """Raises CorruptionError unless what was found is what must be."""
     if found != expected:
-        raise errors.CorruptionError(f"{name} must be {checks.shown(expected)}, found {checks.shown(found)}")
+        raise errors.CorruptionError(f"{name} must be {validation.shown(expected)}, found {validation.shown(found)}")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import relive
-from relive import checks
+from relive.common import validation
 from relive import codecs
 from relive import episode_journal
 from relive import episode_journal_test
@@ -540,7 +540,7 @@ def example() -> Buffer:
     lived(buffer, [5], "TRUNCATED", policy_version=5)
     lived(buffer, [4, 4, 4], None)
     lived(buffer, [None] * 2)
-    buffer.set_policy_version(checks.LARGEST)
+    buffer.set_policy_version(validation.LARGEST)
     buffer.sample_n_step_nowait(3, 1, 0.9)
     return buffer
 
@@ -554,7 +554,7 @@ def test_groups_and_versions_come_back() -> None:
         assert [getattr(episode, name) for name in names] == [getattr(other, name) for name in names]
     growing = [[(version, e.episode_id) for version, e in each.versions.growing()] for each in (buffer._store, store)]
     assert growing[0] == growing[1] != []
-    assert store.policy_version == checks.LARGEST
+    assert store.policy_version == validation.LARGEST
     assert list(store.versions.last_lags) == list(buffer._store.versions.last_lags) != []
 
 

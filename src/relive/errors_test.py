@@ -3,7 +3,7 @@ import importlib
 import pytest
 
 from relive import errors
-from relive import extras
+from relive.common import extras
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -53,7 +53,7 @@ def fit(name: str, value: object, shape: tuple[int, ...], dtype: DType, is_weak:
     if source == dtype:
         return array
     if not _are_alike(source, dtype):
-        raise errors.SchemaError(f"{name} must be of dtype {dtype}, got {checks.shown(value)}")
+        raise errors.SchemaError(f"{name} must be of dtype {dtype}, got {validation.shown(value)}")
     if _holds_all_of(dtype, source):
         return array.astype(dtype)
     may_round = dtype.kind in "fc" and (is_weak or (source.kind in "fc" and _is_of_python(value)))
@@ -84,7 +84,7 @@ def as_array(name: str, value: object) -> Array:
 def _not_an_array(name: str, value: object) -> errors.SchemaError:
     rule = "must be an array of numbers, of text or of dates"
     return errors.SchemaError(
-        f"{name} {rule}, got {checks.shown(value)}: EpisodeReplayBuffer keeps objects of any kind"
+        f"{name} {rule}, got {validation.shown(value)}: EpisodeReplayBuffer keeps objects of any kind"
     )
 
 
@@ -133,7 +133,7 @@ def _cast(name: str, array: Array, dtype: DType, may_round: bool) -> Array:
     if np.count_nonzero(fits) == fits.size:
         return cast
     first, first_cast = array[~fits][0], cast[~fits][0]
-    shown = checks.shown(first.item()) if dtype.kind in "US" else str(first)
+    shown = validation.shown(first.item()) if dtype.kind in "US" else str(first)
     would_lose_digits = array.dtype.kind in "fc" and dtype.kind in "iufc" and np.isfinite([first, first_cast]).all()
     hint = f": cast it yourself, or declare the field {array.dtype}" if would_lose_digits else ""
     raise errors.SchemaError(f"{name} must fit {dtype}, got {shown}{hint}")

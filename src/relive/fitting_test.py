@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 import numpy as np
 import pytest
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 from relive import fitting
 
@@ -280,7 +280,7 @@ def test_the_order_of_bytes_is_no_value(native: str) -> None:
     ],
 )
 def test_each_sort_of_things_comes_from_its_own(value: Any, dtype: str) -> None:
-    assert refusal(value, dtype) == f"x must be of dtype {np.dtype(dtype)}, got {checks.shown(value)}"
+    assert refusal(value, dtype) == f"x must be of dtype {np.dtype(dtype)}, got {validation.shown(value)}"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 from relive import persistence_test
 from relive import seed_blocks_test
@@ -193,4 +193,4 @@ def test_a_forged_state_is_refused_or_makes_a_buffer_that_works(name: str, seeds
 
 
 def test_limits_are_as_large_as_the_checks_of_arguments_have_them() -> None:
-    assert checks.LARGEST in VALUES
+    assert validation.LARGEST in VALUES

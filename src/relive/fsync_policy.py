@@ -4,7 +4,7 @@ import dataclasses
 import threading
 from typing import Literal, TypeAlias
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 
 
@@ -16,7 +16,7 @@ class EveryRecords:
 
     def __post_init__(self) -> None:
         """Checks the count, which is at least 1."""
-        checks.integer_of_at_least_one("count", self.count)
+        validation.integer_of_at_least_one("count", self.count)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,9 +27,9 @@ class EverySeconds:
 
     def __post_init__(self) -> None:
         """Checks the seconds, which are above 0 and no longer than a thread can wait."""
-        if not 0 < checks.finite_number("seconds", self.seconds) <= threading.TIMEOUT_MAX:
+        if not 0 < validation.finite_number("seconds", self.seconds) <= threading.TIMEOUT_MAX:
             raise errors.ArgumentError(
-                f"seconds must be above 0 and at most {threading.TIMEOUT_MAX:.0f}, got {checks.shown(self.seconds)}"
+                f"seconds must be above 0 and at most {threading.TIMEOUT_MAX:.0f}, got {validation.shown(self.seconds)}"
             )
 
 
@@ -41,7 +41,7 @@ def check(fsync: object) -> None:
     is_word = isinstance(fsync, str) and fsync in ("always", "never")
     if not is_word and not isinstance(fsync, EveryRecords | EverySeconds):
         raise errors.ArgumentError(
-            f"fsync must be 'always', 'never', EveryRecords(n) or EverySeconds(t), got {checks.shown(fsync)}"
+            f"fsync must be 'always', 'never', EveryRecords(n) or EverySeconds(t), got {validation.shown(fsync)}"
         )
 
 
@@ -49,4 +49,4 @@ def most_unsynced(fsync: Policy) -> int:
     """Answers how many records a policy leaves unsynced, plus one: with so many, an append syncs."""
     if isinstance(fsync, EveryRecords):
         return int(fsync.count)
-    return 1 if fsync == "always" else checks.LARGEST
+    return 1 if fsync == "always" else validation.LARGEST

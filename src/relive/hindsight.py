@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import batches
-from relive import checks
+from relive.common import validation
 from relive import episode_table
 from relive import errors
 from relive import fitting
@@ -25,7 +25,7 @@ from relive import history as history_lib
 from relive import ring_buffer
 from relive import schema as schema_lib
 from relive import timeline as timeline_lib
-from relive import trees
+from relive.common import trees
 from relive import windows
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -98,15 +98,15 @@ def relabel(
     >>> batch.observation["desired_goal"].tolist(), batch.reward.tolist(), batch.is_terminal.tolist()
     ([3, 3, 3], [-1.0, -1.0, 0.0], [False, False, True])
     """
-    checks.instance("buffer", buffer, ring_buffer.RingReplayBuffer)
-    checks.instance("batch", batch, batches.TransitionBatch)
+    validation.instance("buffer", buffer, ring_buffer.RingReplayBuffer)
+    validation.instance("batch", batch, batches.TransitionBatch)
     if not callable(compute):
-        raise errors.ArgumentTypeError(f"compute must be a function, got {checks.shown(compute)}")
-    checks.one_of("strategy", strategy, ("future", "final", "episode"))
-    share = checks.number_of_at_least_zero("share", share)
+        raise errors.ArgumentTypeError(f"compute must be a function, got {validation.shown(compute)}")
+    validation.one_of("strategy", strategy, ("future", "final", "episode"))
+    share = validation.number_of_at_least_zero("share", share)
     if share > 1:
         raise errors.ArgumentError(f"share must be at most 1, got {share}")
-    open_episodes = checks.boolean("open_episodes", open_episodes)
+    open_episodes = validation.boolean("open_episodes", open_episodes)
     window = buffer.window_for(n_step, gamma)
     longest = batch.steps.max(initial=0)
     if window.n_step < longest:
@@ -153,13 +153,13 @@ def relabel(
 
 def _paths(schema: schema_lib.Schema, name: str, key: str) -> dict[str, str]:
     """Answers the paths of the observation's fields at `key`, by the path in the goal: {"goal": path} for one field."""
-    checks.instance(name, key, str)
+    validation.instance(name, key, str)
     root = f"observation/{key}"
     paths = [path for path in schema.observation_paths if path == root or path.startswith(f"{root}/")]
     if not paths:
         known = [path.removeprefix("observation/") for path in schema.observation_paths if path != "observation"]
         rule = f"{name} must be a key of the observation, which has {', '.join(known) or 'none'}"
-        raise errors.ArgumentError(f"{rule}, got {checks.shown(key)}")
+        raise errors.ArgumentError(f"{rule}, got {validation.shown(key)}")
     return {f"goal{path[len(root) :]}": path for path in paths}
 
 
@@ -244,10 +244,10 @@ def _judged(
     wanted = {goal_path: np.repeat(column, span, axis=0) for goal_path, column in goals.items()}
     answer: Any = compute(trees.nested("goal", achieved), trees.nested("goal", wanted))
     if not isinstance(answer, tuple) or len(answer) != 2:
-        raise errors.SchemaError(f"compute must answer a tuple of rewards and terminated, got {checks.shown(answer)}")
+        raise errors.SchemaError(f"compute must answer a tuple of rewards and terminated, got {validation.shown(answer)}")
     terminated = fitting.as_array("terminated of compute", answer[1])
     if terminated.dtype != np.bool_:
-        raise errors.SchemaError(f"terminated of compute must be bools, got {checks.shown(answer[1])}")
+        raise errors.SchemaError(f"terminated of compute must be bools, got {validation.shown(answer[1])}")
     shape = (int(span.sum()),)
     rewards, ends = np.zeros(is_real.shape, history.schema.reward.dtype), np.zeros_like(is_real)
     rewards[is_real] = fitting.fit("rewards of compute", answer[0], shape, rewards.dtype, is_weak=True)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import flags
+from relive.common import flags
 from relive import history_state
 from relive import row_bytes
 from relive import schema as schema_lib

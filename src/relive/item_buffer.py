@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 from relive import fitting
 from relive import item_cuts
 from relive import item_store
-from relive import later
+from relive.common import later
 from relive import persistence
 from relive import states
 
@@ -95,12 +95,12 @@ class ItemReplayBuffer(persistence.Persistent):
         *,
         seed: int | np.random.Generator | None = None,
     ) -> None:
-        self._capacity = checks.integer_of_at_least_one("capacity", capacity)
+        self._capacity = validation.integer_of_at_least_one("capacity", capacity)
         if storage_unit not in get_args(StorageUnit):
             units = ", ".join(get_args(StorageUnit))
-            raise errors.ArgumentError(f"storage_unit must be one of {units}, got {checks.shown(storage_unit)}")
+            raise errors.ArgumentError(f"storage_unit must be one of {units}, got {validation.shown(storage_unit)}")
         self._unit: StorageUnit = storage_unit
-        self._rng = checks.generator("seed", seed)
+        self._rng = validation.generator("seed", seed)
         self._store = self._new_store()
         self._rows: dict[str, Array] = {}
         """A column of no rows for each name: its dtype and the shape of a row; of the first add."""
@@ -165,7 +165,7 @@ class ItemReplayBuffer(persistence.Persistent):
             ArgumentError: num_items is not an integer of at least 1.
             NotReadyError: The buffer is empty.
         """
-        num_items = checks.integer_of_at_least_one("num_items", num_items)
+        num_items = validation.integer_of_at_least_one("num_items", num_items)
         if not self._store.items:
             raise errors.NotReadyError(f"sample found no {self._unit} to draw: add a batch first")
         columns, lengths = self._store.read(self._rng.integers(self._store.items, size=num_items))
@@ -248,7 +248,7 @@ class ItemReplayBuffer(persistence.Persistent):
     def _checked(self, columns: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
         """Answers the columns as arrays, each as it was in the first add."""
         if not isinstance(columns, Mapping):
-            raise errors.ArgumentTypeError(f"columns must be a mapping of names to arrays, got {checks.shown(columns)}")
+            raise errors.ArgumentTypeError(f"columns must be a mapping of names to arrays, got {validation.shown(columns)}")
         arrays = {name: _as_array(name, values) for name, values in columns.items()}
         for name in self._rows:
             if name not in arrays:
@@ -270,10 +270,10 @@ class ItemReplayBuffer(persistence.Persistent):
 def _as_array(name: object, values: npt.ArrayLike) -> Array:
     """Answers a column as an array [rows, ...] that is not copied yet."""
     if not isinstance(name, str):
-        raise errors.ArgumentTypeError(f"columns must have strings for names, got {checks.shown(name)}")
+        raise errors.ArgumentTypeError(f"columns must have strings for names, got {validation.shown(name)}")
     array = fitting.as_array(f"column {name}", values)
     if array.ndim == 0:
-        raise errors.SchemaError(f"column {name} must have a row for each time step, got {checks.shown(values)}")
+        raise errors.SchemaError(f"column {name} must have a row for each time step, got {validation.shown(values)}")
     return array
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 
 StorageUnit = Literal["timesteps", "sequences", "episodes", "fragments"]
@@ -46,7 +46,7 @@ def _sequences(columns: Mapping[str, Array]) -> tuple[Ints, Bools]:
     if (lengths < 1).any() or (lengths > rows).any() or lengths.sum() != rows:
         raise errors.SchemaError(
             f"column seq_lens must hold integers of at least 1 that sum to the {rows} rows of the other columns, "
-            f"got {checks.shown(lengths.tolist())}"
+            f"got {validation.shown(lengths.tolist())}"
         )
     return lengths, np.ones(len(lengths), np.bool_)
 

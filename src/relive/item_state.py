@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import dtypes
 from relive import errors
 from relive import item_cuts
@@ -123,12 +123,12 @@ def _columns(value: object) -> dict[str, Array]:
     """Answers a column of no rows for each that was described."""
     rule = "columns must be a list of a name, a dtype and the shape of a row for each"
     if not isinstance(value, list):
-        raise errors.CheckpointError(f"{rule}, got {checks.shown(value)}")
+        raise errors.CheckpointError(f"{rule}, got {validation.shown(value)}")
     columns: dict[str, Array] = {}
     for row in value:
         is_row = isinstance(row, list) and len(row) == 3 and isinstance(row[0], str) and isinstance(row[2], list)
         if not is_row or row[0] in columns or not all(type(axis) is int and axis >= 0 for axis in row[2]):
-            raise errors.CheckpointError(f"{rule}, got {checks.shown(row)}")
+            raise errors.CheckpointError(f"{rule}, got {validation.shown(row)}")
         try:
             columns[row[0]] = np.zeros((0, *row[2]), npy_header.dtype_of(row[1]))
         except (ValueError, OverflowError, MemoryError, errors.CheckpointError) as error:

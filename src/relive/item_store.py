@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from relive import counted_deque
 from relive import errors
-from relive import later
+from relive.common import later
 from relive import states
 
 if TYPE_CHECKING:

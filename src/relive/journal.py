@@ -20,7 +20,7 @@ import threading
 from typing import cast
 import weakref
 
-from relive import checks
+from relive.common import validation
 from relive import directories
 from relive import durable
 from relive import errors
@@ -71,7 +71,7 @@ class Journal:
         self.path = directories.absolute("path", path)
         fsync_policy.check(fsync)
         self._fsync = fsync
-        self._segment_bytes = checks.integer_of_at_least_one("segment_bytes", segment_bytes)
+        self._segment_bytes = validation.integer_of_at_least_one("segment_bytes", segment_bytes)
         self._most_unsynced = fsync_policy.most_unsynced(fsync)
         self._pid = os.getpid()
         self._num_records = self._num_synced = 0

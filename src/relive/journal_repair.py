@@ -11,7 +11,7 @@ A repair that was interrupted is completed by the next one, and a repaired journ
 import dataclasses
 import os
 
-from relive import checks
+from relive.common import validation
 from relive import directories
 from relive import durable
 from relive import errors
@@ -56,7 +56,7 @@ def repair(path: str | os.PathLike[str], *, drop_damaged: bool = False) -> Repor
         CheckpointError: The journal is damaged, and `drop_damaged` is False; or it is open elsewhere, cannot be read or
             written, or holds files that are none of its own.
     """
-    checks.boolean("drop_damaged", drop_damaged)
+    validation.boolean("drop_damaged", drop_damaged)
     path = directories.absolute("path", path)
     with journal_reader.opened(path) as directory:
         journal_reader.list_segments(directory)  # What is no journal gets no lock beside it.

@@ -14,7 +14,7 @@ import fractions
 import math
 from typing import Protocol
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 
 
@@ -42,7 +42,7 @@ class MinSize(RateLimiter):
     """Samples once at least `n` transitions can be drawn; inserts always."""
 
     def __init__(self, n: int) -> None:
-        self.min_size = checks.integer_of_at_least_one("n", n)
+        self.min_size = validation.integer_of_at_least_one("n", n)
 
     def __repr__(self) -> str:
         return f"MinSize({self.min_size})"
@@ -86,11 +86,11 @@ class SampleToInsertRatio(RateLimiter):
     """
 
     def __init__(self, ratio: float, min_size: int, error_buffer: float) -> None:
-        self.ratio = checks.finite_number("ratio", ratio)
+        self.ratio = validation.finite_number("ratio", ratio)
         if self.ratio <= 0:
             raise errors.ArgumentError(f"ratio must be above 0, got {ratio}")
-        self.min_size = checks.integer_of_at_least_one("min_size", min_size)
-        self.error_buffer = checks.finite_number("error_buffer", error_buffer)
+        self.min_size = validation.integer_of_at_least_one("min_size", min_size)
+        self.error_buffer = validation.finite_number("error_buffer", error_buffer)
         if self.error_buffer < max(1.0, self.ratio):
             raise errors.ArgumentError(
                 f"error_buffer must be at least max(1, ratio) = {max(1.0, self.ratio):g}, or neither side could move, "
@@ -160,8 +160,8 @@ class LimitedBuffer:
         if limiter is None:
             limiter = MinSize(1)
         if not isinstance(limiter, RateLimiter):
-            raise errors.ArgumentTypeError(f"limiter must be a RateLimiter, got {checks.shown(limiter)}")
-        checks.integer_of_at_least_one("limiter.min_size", limiter.min_size)
+            raise errors.ArgumentTypeError(f"limiter must be a RateLimiter, got {validation.shown(limiter)}")
+        validation.integer_of_at_least_one("limiter.min_size", limiter.min_size)
         if limit is not None and limiter.min_size > limit:
             raise errors.ArgumentError(
                 f"limiter must ask for at most {limit_name} = {limit} transitions, got {limiter!r}"
@@ -190,7 +190,7 @@ class LimitedBuffer:
         Raises:
             ArgumentError: It is not an integer of at least 1, or so large that the limiter could never allow it.
         """
-        size = checks.integer_of_at_least_one("batch_size", batch_size)
+        size = validation.integer_of_at_least_one("batch_size", batch_size)
         most = self.limiter.max_batch_size
         if most is not None and size > most:
             raise errors.ArgumentError(f"batch_size must be at most {most} with {self.limiter!r}, got {size}")

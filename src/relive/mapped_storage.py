@@ -18,7 +18,7 @@ import weakref
 
 import numpy as np
 
-from relive import checks
+from relive.common import validation
 from relive import directories
 from relive import errors
 from relive import map_folder
@@ -77,11 +77,11 @@ class MemmapStorage(storage.ColumnStorage):
         """Makes the files, or opens those there are, of which no row is read then. O(1)."""
         self._path = pathlib.Path(directories.absolute("path", path))
         if schema is not None:
-            checks.instance("schema", schema, schema_lib.Schema)
+            validation.instance("schema", schema, schema_lib.Schema)
         if capacity is not None:
-            capacity = checks.integer_of_at_least_one("capacity", capacity)
-        checks.one_of("mode", mode, ("r+", "r"))
-        reserve = checks.boolean("reserve", reserve)
+            capacity = validation.integer_of_at_least_one("capacity", capacity)
+        validation.one_of("mode", mode, ("r+", "r"))
+        reserve = validation.boolean("reserve", reserve)
         is_writable = mode == "r+"
         if reserve and not is_writable:
             raise errors.ArgumentError("reserve must be False with mode='r', got True")

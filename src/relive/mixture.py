@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import batches
-from relive import checks
+from relive.common import validation
 from relive import column_buffer
 from relive import errors
 
@@ -41,13 +41,13 @@ class MixtureSampler(Generic[Batch]):
     """
 
     def __init__(self, buffers: Sequence[column_buffer.ColumnReplayBuffer[Batch]], shares: Sequence[float]) -> None:
-        checks.instance("buffers", buffers, Sequence)
-        checks.leading_length("shares", shares)
+        validation.instance("buffers", buffers, Sequence)
+        validation.leading_length("shares", shares)
         self._buffers = list(buffers)
         if not self._buffers:
             raise errors.ArgumentError("buffers must be at least one, got none")
         for buffer in self._buffers:
-            checks.instance("buffers", buffer, column_buffer.ColumnReplayBuffer)
+            validation.instance("buffers", buffer, column_buffer.ColumnReplayBuffer)
         kinds = {type(buffer.window).__name__ for buffer in self._buffers}
         if len(kinds) > 1:
             raise errors.ArgumentError(f"buffers must have windows of one kind, got {', '.join(sorted(kinds))}")
@@ -55,7 +55,7 @@ class MixtureSampler(Generic[Batch]):
             raise errors.ArgumentError("buffers must be distinct, got one of them twice")
         if len(shares) != len(self._buffers):
             raise errors.ArgumentError(f"shares must be one a buffer, {len(self._buffers)}, got {len(shares)}")
-        weights = [checks.finite_number("share", share) for share in shares]
+        weights = [validation.finite_number("share", share) for share in shares]
         if min(weights) <= 0:
             raise errors.ArgumentError(f"shares must be above 0, got {min(weights):g}")
         # Divided by the largest first: their sum could be infinite.
@@ -69,7 +69,7 @@ class MixtureSampler(Generic[Batch]):
         Raises:
             ArgumentError: batch_size is not an integer of at least 1.
         """
-        batch_size = checks.integer_of_at_least_one("batch_size", batch_size)
+        batch_size = validation.integer_of_at_least_one("batch_size", batch_size)
         exact = [batch_size * share for share in self._shares]
         counts = [int(number) for number in exact]
         by_remainder = sorted(range(len(exact)), key=lambda source: counts[source] - exact[source])
@@ -109,7 +109,7 @@ class MixtureSampler(Generic[Batch]):
 
     def sources(self, keys: Any) -> Ints:
         """Answers from which of the buffers, counted from 0, the rows with those keys are [B]."""
-        return checks.integers("keys", keys) % len(self._buffers)
+        return validation.integers("keys", keys) % len(self._buffers)
 
     def update_priorities(self, keys: Any, priorities: Any) -> int:
         """Gives the rows of a batch new priorities, and answers how many of them were still stored.
@@ -119,8 +119,8 @@ class MixtureSampler(Generic[Batch]):
         Raises:
             ArgumentError: A priority breaks its rule, or the lengths differ. Nothing has changed.
         """
-        keys = checks.integers("keys", keys)
-        priorities = checks.numbers_of_at_least_zero("priority", priorities, len(keys))
+        keys = validation.integers("keys", keys)
+        priorities = validation.numbers_of_at_least_zero("priority", priorities, len(keys))
         sources = self.sources(keys)
         prioritized = [(source, buffer) for source, buffer in enumerate(self._buffers) if buffer.has_priorities]
         for source, buffer in prioritized:

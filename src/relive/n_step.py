@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import dataclasses
 from typing import Generic, Literal, TypeAlias, TypeVar
 
-from relive import copies
+from relive.common import copies
 from relive import episode as episode_lib
 from relive import returns
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from relive import checks
+from relive.common import validation
 from relive import dtypes
 from relive import errors
 
@@ -29,7 +29,7 @@ def dtype_of(description: object) -> np.dtype[Any]:
     Raises:
         CheckpointError: It is no description that `dtypes.described` answers, or one of no bytes.
     """
-    refused = f"dtype must be a description of values without objects, got {checks.shown(description)}"
+    refused = f"dtype must be a description of values without objects, got {validation.shown(description)}"
     try:
         dtype = dtypes.from_descr(description)
     except errors.CheckpointError as error:
@@ -46,13 +46,13 @@ def check_dtype(name: str, dtype: np.dtype[Any]) -> None:
         ArgumentError: They are objects, or of no size, or their fields have titles, overlap or are out of order.
     """
     if dtype.hasobject:
-        raise errors.ArgumentError(f"{name} must hold no Python objects, got dtype {checks.shown(dtype)}")
+        raise errors.ArgumentError(f"{name} must hold no Python objects, got dtype {validation.shown(dtype)}")
     try:
         is_same = dtype_of(dtypes.described(dtype)) == dtype
     except errors.CheckpointError:
         is_same = False
     if not is_same:
-        raise errors.ArgumentError(f"{name} must be of a dtype that a .npy file can hold, got {checks.shown(dtype)}")
+        raise errors.ArgumentError(f"{name} must be of a dtype that a .npy file can hold, got {validation.shown(dtype)}")
 
 
 def shape_of(value: object) -> tuple[int, ...]:
@@ -62,9 +62,9 @@ def shape_of(value: object) -> tuple[int, ...]:
         CheckpointError: It is none.
     """
     if type(value) is not list or not 1 <= len(value) <= MOST_AXES:
-        raise errors.CheckpointError(f"shape must be a list of 1 to {MOST_AXES} lengths, got {checks.shown(value)}")
+        raise errors.CheckpointError(f"shape must be a list of 1 to {MOST_AXES} lengths, got {validation.shown(value)}")
     if not all(type(length) is int and 0 <= length <= _MOST_LENGTH for length in value):
-        raise errors.CheckpointError(f"shape must hold lengths of at least 0, got {checks.shown(value)}")
+        raise errors.CheckpointError(f"shape must hold lengths of at least 0, got {validation.shown(value)}")
     return tuple(value)
 
 

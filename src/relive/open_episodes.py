@@ -12,9 +12,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import derived
+from relive.common import derived
 from relive import episode_table
-from relive import flags
+from relive.common import flags
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]

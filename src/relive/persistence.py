@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 
-from relive import checks
+from relive.common import validation
 from relive import errors
-from relive import later
+from relive.common import later
 from relive import states
 
 if TYPE_CHECKING:
@@ -184,11 +184,11 @@ class Persistent(abc.ABC):
             # Who has no schema yet takes that of the state.
             if not settings_lib.are_same(own, other) and not (name == "schema" and own is None):
                 raise errors.CheckpointError(
-                    f"settings/{name} must be {own!r}, as it is here, got {checks.shown(other)}"
+                    f"settings/{name} must be {own!r}, as it is here, got {validation.shown(other)}"
                 )
         for name, array in state["arrays"].items():
             if not isinstance(array, np.ndarray):
-                raise errors.CheckpointError(f"array {name} must be an array, got {checks.shown(array)}")
+                raise errors.CheckpointError(f"array {name} must be an array, got {validation.shown(array)}")
         rng = self._generator(given)
         if rng is not None:
             generators.check_kind(self._rng, rng)
@@ -202,7 +202,7 @@ class Persistent(abc.ABC):
         given = states.Given(state, state.get("arrays") if isinstance(state, dict) else None)
         name = given.text("class")
         if name != cls.__name__:
-            name = name if name.isidentifier() and len(name) < 100 else checks.shown(name)
+            name = name if name.isidentifier() and len(name) < 100 else validation.shown(name)
             raise errors.CheckpointError(f"the state is of a {name}, and not of a {cls.__name__}: use {name}")
         return given
 
@@ -281,7 +281,7 @@ class Journaled(Persistent):
         self._journal = self._attached = self._position = None
 
     def _attach(self, journal: "journal_lib.Journal", **options: Any) -> None:
-        checks.instance("journal", journal, journal_lib.Journal)
+        validation.instance("journal", journal, journal_lib.Journal)
         if self._journal is not None:
             raise errors.ArgumentError("a journal is attached already: detach it first")
         position = self._position

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import dtypes
 from relive import errors
 from relive import plain_encoding
@@ -132,7 +132,7 @@ def _layout(head: bytes) -> Layout:
     dtype, shape = dtypes.from_descr(layout[0]), tuple(layout[1])
     is_shape = len(shape) <= 64 and all(type(size) is int and size >= 0 for size in shape)
     if not is_shape or not plain_encoding.may_have(dtype, shape):
-        raise errors.CheckpointError(f"plain-1 content has an array of shape {checks.shown(layout[1])}")
+        raise errors.CheckpointError(f"plain-1 content has an array of shape {validation.shown(layout[1])}")
     return dtype, shape, math.prod(shape) * dtype.itemsize, not dtypes.takes_any_bytes(dtype)
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import dtypes
 from relive import errors
 
@@ -170,7 +170,7 @@ def refusal(value: Any) -> errors.ArgumentError:
                 return errors.ArgumentError(f"{path} {dtypes.VALUES}")
             continue
         if any(item is other for other in around):
-            return errors.ArgumentError(f"{path} must not be what it is a part of, got {checks.shown(item)}")
+            return errors.ArgumentError(f"{path} must not be what it is a part of, got {validation.shown(item)}")
         if len(around) == DEEPEST:
             return errors.ArgumentError(f"value must be nested at most {DEEPEST} levels deep")
         if not isinstance(item, list | tuple) and are_alike(item):
@@ -185,7 +185,7 @@ def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, item in value.items():
             yield f"a key of {path}", key
-            yield f"{path}[{checks.shown(key)}]", item
+            yield f"{path}[{validation.shown(key)}]", item
     elif isinstance(value, list | tuple):
         for position, item in enumerate(value):
             yield f"{path}[{position}]", item
@@ -197,9 +197,9 @@ def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _not_plain(path: str, value: Any) -> errors.ArgumentTypeError:
     kind = type(value)
     module = "" if kind.__module__ == "builtins" else kind.__module__ + "."
-    what = f"{module}{kind.__qualname__} {checks.shown(value)}"
+    what = f"{module}{kind.__qualname__} {validation.shown(value)}"
     if isinstance(value, np.ndarray | np.generic) and kind in ENCODERS:
-        what = f"{what} of {checks.shown(value.dtype)}"
+        what = f"{what} of {validation.shown(value.dtype)}"
     rule = "be None, bool, int, float, complex, str, bytes, list, tuple, dict, set or of numpy without objects"
     return errors.ArgumentTypeError(f"{path} must {rule}, got {what}: give codec= an object with encode and decode")
 

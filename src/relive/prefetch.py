@@ -13,7 +13,7 @@ from concurrent import futures
 import threading
 from typing import Generic, TypeVar
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 
 Batch = TypeVar("Batch")
@@ -70,7 +70,7 @@ class Batches(Generic[Batch]):
     """
 
     def __init__(self, draw: Callable[[], Callable[[], Batch]], gathers: Gathers, prefetch: int) -> None:
-        self._prefetch = checks.integer_of_at_least_zero("prefetch", prefetch)
+        self._prefetch = validation.integer_of_at_least_zero("prefetch", prefetch)
         self._draw = draw
         self._gathers = gathers
         self._executor = futures.ThreadPoolExecutor(1, "relive gather")

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 from relive import samplers
 from relive import schedules
@@ -53,14 +53,14 @@ class PrioritizedSampler(samplers.Sampler):
         stratified: bool = True,
         new_priority: NewPriority = "running",
     ) -> None:
-        self._alpha = checks.number_of_at_least_zero("alpha", alpha)
-        self._epsilon = checks.number_of_at_least_zero("epsilon", epsilon)
-        self._beta = beta if isinstance(beta, schedules.Schedule) else checks.number_of_at_least_zero("beta", beta)
-        checks.one_of("weight_normalization", weight_normalization, ("batch", "buffer", "none"))
-        checks.one_of("new_priority", new_priority, ("running", "live"))
+        self._alpha = validation.number_of_at_least_zero("alpha", alpha)
+        self._epsilon = validation.number_of_at_least_zero("epsilon", epsilon)
+        self._beta = beta if isinstance(beta, schedules.Schedule) else validation.number_of_at_least_zero("beta", beta)
+        validation.one_of("weight_normalization", weight_normalization, ("batch", "buffer", "none"))
+        validation.one_of("new_priority", new_priority, ("running", "live"))
         self._weight_normalization: WeightNormalization = weight_normalization
         self._new_priority = new_priority
-        self._stratified = checks.boolean("stratified", stratified)
+        self._stratified = validation.boolean("stratified", stratified)
         self._ticks = 0
         self._running_maximum = 1.0
 
@@ -83,7 +83,7 @@ class PrioritizedSampler(samplers.Sampler):
 
     @alpha.setter
     def alpha(self, alpha: float) -> None:
-        alpha = checks.number_of_at_least_zero("alpha", alpha)
+        alpha = validation.number_of_at_least_zero("alpha", alpha)
         if self.is_attached:
             slots = self.anchors.slots()
             # Also of what is not eligible now, and of what new rows will get: they must not be refused later.
@@ -97,7 +97,7 @@ class PrioritizedSampler(samplers.Sampler):
     def beta(self) -> float:
         """The exponent of the importance weights at the next draw; raises ArgumentError if a schedule gives none."""
         if isinstance(self._beta, schedules.Schedule):
-            return checks.number_of_at_least_zero("beta", self._beta.value(self._ticks))
+            return validation.number_of_at_least_zero("beta", self._beta.value(self._ticks))
         return self._beta
 
     @property
@@ -107,7 +107,7 @@ class PrioritizedSampler(samplers.Sampler):
 
     @ticks.setter
     def ticks(self, ticks: int) -> None:
-        self._ticks = checks.integer_of_at_least_zero("ticks", ticks)
+        self._ticks = validation.integer_of_at_least_zero("ticks", ticks)
 
     @property
     def weight_normalization(self) -> WeightNormalization:
@@ -135,7 +135,7 @@ class PrioritizedSampler(samplers.Sampler):
         Raises:
             ArgumentError: It is negative, infinite or NaN, or alpha makes too large a weight of it.
         """
-        priority = checks.number_of_at_least_zero("priority", priority)
+        priority = validation.number_of_at_least_zero("priority", priority)
         if self._stored is None and priority > self._running_maximum:
             self._weight_of_new = self._weight_of(priority, self._alpha)
             self._running_maximum = priority
@@ -220,7 +220,7 @@ class PrioritizedSampler(samplers.Sampler):
             super().check_beta(beta)
 
     def _exponent(self, beta: float | None) -> float:
-        return self.beta if beta is None else checks.number_of_at_least_zero("beta", beta)
+        return self.beta if beta is None else validation.number_of_at_least_zero("beta", beta)
 
     def _normalized(self, importance: Floats, exponent: float) -> Floats:
         """Answers the importance weights [k >= 1] of importance above 0 [k]."""

@@ -17,7 +17,7 @@ import struct
 from typing import Final, NamedTuple
 import zlib
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 
 BASE: Final = 0
@@ -98,7 +98,7 @@ def seed_of(header: bytes, first: int) -> int:
     """
     if not header.startswith(MAGIC):
         if header.startswith(_ANY_VERSION):
-            version = checks.shown(header[len(_ANY_VERSION) : len(MAGIC)].decode("latin-1").strip())
+            version = validation.shown(header[len(_ANY_VERSION) : len(MAGIC)].decode("latin-1").strip())
             raise errors.CheckpointError(f"is a journal of format {version}, and this relive reads format '1'")
         raise errors.CheckpointError("does not begin as a journal does")
     if len(header) < SEGMENT_HEADER_BYTES:
@@ -107,7 +107,7 @@ def seed_of(header: bytes, first: int) -> int:
     (checksum,) = _CHECKSUM.unpack_from(header, _SEGMENT.size)
     if checksum != _crc32(header[: _SEGMENT.size]):
         raise errors.CheckpointError("has a header whose checksum is wrong")
-    if own_first != first or first > checks.LARGEST:
+    if own_first != first or first > validation.LARGEST:
         raise errors.CheckpointError(f"has a header that says its first record is {own_first}")
     return int(checksum)
 
@@ -120,9 +120,9 @@ def framed(number: int, kind: int, payload: bytes, seed: int) -> bytes:
         ArgumentError: `kind` lies outside [0, 256), or `payload` is longer than 2^32 - 1 bytes.
     """
     if type(payload) is not bytes:
-        raise errors.ArgumentTypeError(f"payload must be bytes, got {checks.shown(payload)}")
+        raise errors.ArgumentTypeError(f"payload must be bytes, got {validation.shown(payload)}")
     if not 0 <= kind < 256:
-        raise errors.ArgumentError(f"kind must be in [0, 256), got {checks.shown(kind)}")
+        raise errors.ArgumentError(f"kind must be in [0, 256), got {validation.shown(kind)}")
     if len(payload) > LARGEST_PAYLOAD:
         raise errors.ArgumentError(f"payload must be at most {LARGEST_PAYLOAD} bytes, got {len(payload)}")
     head = _pack_record(len(payload), kind, number)

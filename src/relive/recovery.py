@@ -9,7 +9,7 @@ import os
 from typing import Any, TypeAlias
 
 from relive import checkpoint as checkpoint_lib
-from relive import checks
+from relive.common import validation
 from relive import codecs
 from relive import column_buffer
 from relive import directories
@@ -131,7 +131,7 @@ def _check_class(buffer_class: object) -> None:
     """Raises ArgumentTypeError unless it is a class that has a journal, or None."""
     is_class = isinstance(buffer_class, type) and issubclass(buffer_class, _FAMILIES)
     if buffer_class is not None and not is_class:
-        raise errors.ArgumentTypeError(f"buffer_class must be a class of buffers, got {checks.shown(buffer_class)}")
+        raise errors.ArgumentTypeError(f"buffer_class must be a class of buffers, got {validation.shown(buffer_class)}")
 
 
 def _num_bytes(path: str) -> int:
@@ -149,7 +149,7 @@ def _state(payload: bytes) -> states.State:
     """Answers the state in a base."""
     state = codecs.PlainCodec().decode(payload)
     if not isinstance(state, dict):
-        raise errors.CheckpointError(f"a base must hold a state, got {checks.shown(state)}")
+        raise errors.CheckpointError(f"a base must hold a state, got {validation.shown(state)}")
     return state
 
 
@@ -157,7 +157,7 @@ def _class_of(state: states.State) -> type[Buffer]:
     """Answers the class of the buffer that a state is of."""
     name = states.Given(state, state.get("arrays")).text("class")
     if name not in _CLASSES:
-        raise errors.CheckpointError(f"it is of a {checks.shown(name)}: give buffer_class=")
+        raise errors.CheckpointError(f"it is of a {validation.shown(name)}: give buffer_class=")
     return _CLASSES[name]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 
 _FLOAT64 = np.dtype(np.float64)
 
@@ -59,8 +59,8 @@ def compute_discounted_return(rewards: Iterable[float], gamma: float) -> float:
     >>> round(relive.compute_discounted_return([1.0, 2.0, 3.0], gamma=0.9), 6)
     5.23
     """
-    gamma = checks.discount("gamma", gamma)
-    numbers = [checks.finite_number("reward", reward) for reward in rewards]
+    gamma = validation.discount("gamma", gamma)
+    numbers = [validation.finite_number("reward", reward) for reward in rewards]
     return weighted_sum(numbers, discount_powers(gamma, len(numbers)))
 
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import dtypes
 from relive import errors
 from relive import fitting
-from relive import later
+from relive.common import later
 from relive import persistence
 from relive import schema
 from relive import states
-from relive import trees
+from relive.common import trees
 
 if TYPE_CHECKING:
     from relive import npy_header
@@ -64,7 +64,7 @@ class RolloutBuffer(persistence.Persistent):
     _DRAWS: ClassVar[bool] = False
 
     def __init__(self, max_steps: int) -> None:
-        self._max_steps = checks.integer_of_at_least_one("max_steps", max_steps)
+        self._max_steps = validation.integer_of_at_least_one("max_steps", max_steps)
         self._schema: schema.Schema | None = None
         self._lead: tuple[int, ...] = ()  # [] or [S], the shape of a reward
         self._value_dtype: np.dtype[Any] = np.dtype(np.float64)
@@ -168,8 +168,8 @@ class RolloutBuffer(persistence.Persistent):
             SchemaError: last_value has another shape than a reward.
             NotReadyError: No step was added.
         """
-        gamma = checks.discount("gamma", gamma)
-        lambda_ = checks.finite_number("lambda_", lambda_)
+        gamma = validation.discount("gamma", gamma)
+        lambda_ = validation.finite_number("lambda_", lambda_)
         if not 0 <= lambda_ <= 1:
             raise errors.ArgumentError(f"lambda_ must be in [0, 1], got {lambda_}")
         columns = self._steps("advantages")

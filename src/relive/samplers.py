@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import eligibility
 from relive import errors
 from relive import index_set
@@ -147,7 +147,7 @@ class Sampler(abc.ABC):
         try:
             slots, probabilities = np.asarray(draw[0]), np.array(draw[1], np.float64)
         except (TypeError, ValueError, IndexError) as error:
-            raise errors.SamplerError(f"_draw must answer a Draw, got {checks.shown(draw)}") from error
+            raise errors.SamplerError(f"_draw must answer a Draw, got {validation.shown(draw)}") from error
         for name, array in (("slots", slots), ("probabilities", probabilities)):
             if array.shape != (size,):
                 raise errors.SamplerError(f"_draw must answer {name} of shape ({size},), got {array.shape}")
@@ -206,7 +206,7 @@ class Sampler(abc.ABC):
             ArgumentError: A beta was given, and there are no priorities.
         """
         if beta is not None:
-            raise errors.ArgumentError(f"beta must be left out without priorities, got {checks.shown(beta)}")
+            raise errors.ArgumentError(f"beta must be left out without priorities, got {validation.shown(beta)}")
         return np.ones(len(importance))
 
     def check_beta(self, beta: float | None) -> None:

@@ -16,10 +16,10 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 from relive import fitting
-from relive import trees
+from relive.common import trees
 
 Array: TypeAlias = fitting.Array
 RESERVED = frozenset(
@@ -55,15 +55,15 @@ def _shape(shape: object) -> tuple[int, ...]:
     """Answers a shape as a tuple of ints."""
     axes: tuple[Any, ...] = tuple(shape) if isinstance(shape, Sequence) else (shape,)
     if not all(isinstance(axis, numbers.Integral) and not isinstance(axis, bool) for axis in axes):
-        raise errors.ArgumentTypeError(f"shape must be an integer or a sequence of them, got {checks.shown(shape)}")
+        raise errors.ArgumentTypeError(f"shape must be an integer or a sequence of them, got {validation.shown(shape)}")
     if min(axes, default=0) < 0:
-        raise errors.ArgumentError(f"shape must have no negative length, got {checks.shown(shape)}")
+        raise errors.ArgumentError(f"shape must have no negative length, got {validation.shown(shape)}")
     return tuple(map(operator.index, axes))
 
 
 def _dtype(dtype: Any) -> np.dtype[Any]:
     """Answers a dtype whose values have a fixed size and hold no reference."""
-    rule = f"dtype must be what numpy takes for a dtype, got {checks.shown(dtype)}"
+    rule = f"dtype must be what numpy takes for a dtype, got {validation.shown(dtype)}"
     if dtype is None:
         raise errors.ArgumentTypeError(rule)
     try:
@@ -141,7 +141,7 @@ class Schema:
                 shape (), or an extra has the name of an argument of `add`.
         """
         if extras is not None and not isinstance(extras, Mapping):
-            raise errors.ArgumentTypeError(f"extras must be a mapping from names to Fields, got {checks.shown(extras)}")
+            raise errors.ArgumentTypeError(f"extras must be a mapping from names to Fields, got {validation.shown(extras)}")
         for name in extras or ():
             if name in RESERVED:
                 raise errors.ArgumentError(f"an extra must not be named like an argument of add, got {name!r}")
@@ -187,10 +187,10 @@ class Schema:
         >>> relive.Schema.from_example(np.zeros(4, np.float32), 1)
         Schema(observation=Field((4,), 'float32'), action=Field((), 'int64'), reward=Field((), 'float64'), extras={})
         """
-        num_leading = checks.integer_of_at_least_zero("num_leading", num_leading)
+        num_leading = validation.integer_of_at_least_zero("num_leading", num_leading)
         reward_field = _example("reward", reward, num_leading)
         if reward_field.dtype.kind not in "biuf":
-            raise errors.SchemaError(f"reward must be a real number, got {checks.shown(reward)}")
+            raise errors.SchemaError(f"reward must be a real number, got {validation.shown(reward)}")
         if reward_field.shape != ():
             raise errors.SchemaError(f"reward must be of shape (), got {reward_field.shape}")
 
@@ -285,7 +285,7 @@ def _group(name: str, tree: object) -> dict[str, Field]:
     fields = trees.flat(name, tree)
     for path, field in fields.items():
         if not isinstance(field, Field):
-            raise errors.ArgumentTypeError(f"{path} must be a Field, got {checks.shown(field)}")
+            raise errors.ArgumentTypeError(f"{path} must be a Field, got {validation.shown(field)}")
     return dict(sorted(fields.items()))
 
 
@@ -312,7 +312,7 @@ def _mismatch(name: str, expected: list[str], leaves: Mapping[str, object]) -> e
     """Answers the error for leaves whose paths are not the expected ones."""
     if name in leaves:
         return errors.SchemaError(
-            f"{name} must be a mapping with {', '.join(expected)}, got {checks.shown(leaves[name])}"
+            f"{name} must be a mapping with {', '.join(expected)}, got {validation.shown(leaves[name])}"
         )
     known = f"the schema has {', '.join(map(_label, expected)) or 'no extras'}"
     for path in leaves:

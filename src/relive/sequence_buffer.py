@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from relive import batches
-from relive import checks
+from relive.common import validation
 from relive import column_buffer
 from relive import errors
 from relive import limiters
@@ -89,9 +89,9 @@ class SequenceReplayBuffer(column_buffer.ColumnReplayBuffer[batches.SequenceBatc
         seed: int | np.random.Generator | None = None,
     ) -> None:
         window = windows.SequenceWindow(length, burn_in, stride, pad)
-        if checks.integer_of_at_least_one("capacity", capacity) < length:
+        if validation.integer_of_at_least_one("capacity", capacity) < length:
             raise errors.ArgumentError(f"length must be at most capacity = {capacity}, got {length}")
-        self._prioritized = checks.boolean("prioritized", prioritized)
+        self._prioritized = validation.boolean("prioritized", prioritized)
         self._by_priority = by_priority = prioritized_sampler.PrioritizedSampler(
             alpha=alpha,
             beta=beta,

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from relive import checks
+from relive.common import validation
 from relive import dtypes
 from relive import errors
 from relive import limiters
@@ -24,7 +24,7 @@ from relive import samplers
 from relive import schedules
 from relive import schema as schema_lib
 from relive import states
-from relive import trees
+from relive.common import trees
 from relive import windows
 from relive.learner import admission
 from relive.learner import groups
@@ -159,11 +159,11 @@ def schema_of(value: Any) -> schema_lib.Schema:
     fields: dict[str, schema_lib.Field] = {}
     rule = "schema must be a list of a path, a dtype and a shape for each field"
     if not isinstance(value, list):
-        raise errors.CheckpointError(f"{rule}, got {checks.shown(value)}")
+        raise errors.CheckpointError(f"{rule}, got {validation.shown(value)}")
     for row in value:
         is_row = isinstance(row, list) and len(row) == 3 and isinstance(row[0], str) and isinstance(row[2], list)
         if not is_row or row[0] in fields or row[0].count("/") > _DEEPEST:
-            raise errors.CheckpointError(f"{rule}, got {checks.shown(row)}")
+            raise errors.CheckpointError(f"{rule}, got {validation.shown(row)}")
         try:
             fields[row[0]] = schema_lib.Field(row[2], npy_header.dtype_of(row[1]))
         except (errors.ArgumentError, errors.CheckpointError) as error:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -26,14 +26,14 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 CHUNK = 1 << 24
 """Bytes of a column in memory at once."""
-MOST = checks.LARGEST // 2
+MOST = validation.LARGEST // 2
 """No count is larger: what goes on from it can be saved again."""
 
 
 def check_progress(progress: object) -> None:
     """Raises ArgumentTypeError unless it is a Progress or None."""
     if progress is not None and not callable(progress):
-        raise errors.ArgumentTypeError(f"progress must be callable or None, got {checks.shown(progress)}")
+        raise errors.ArgumentTypeError(f"progress must be callable or None, got {validation.shown(progress)}")
 
 
 class Column(Protocol):
@@ -92,14 +92,14 @@ class Given:
     def __init__(self, values: Any, arrays: Any, path: str = "") -> None:
         name = path.rstrip("/") or "state"
         if not isinstance(values, Mapping):
-            raise errors.CheckpointError(f"{name} must be a mapping, got {checks.shown(values)}")
+            raise errors.CheckpointError(f"{name} must be a mapping, got {validation.shown(values)}")
         if not isinstance(arrays, Mapping):
-            raise errors.CheckpointError(f"arrays must be a mapping, got {checks.shown(arrays)}")
+            raise errors.CheckpointError(f"arrays must be a mapping, got {validation.shown(arrays)}")
         self._values, self._arrays, self._path = values, arrays, path
 
     def refused(self, name: str, rule: str, value: object) -> errors.CheckpointError:
         """Answers the error for a value that breaks a rule."""
-        return errors.CheckpointError(f"{self._path}{name} must be {rule}, got {checks.shown(value)}")
+        return errors.CheckpointError(f"{self._path}{name} must be {rule}, got {validation.shown(value)}")
 
     # JSON values.
 

@@ -7,12 +7,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import errors
-from relive import flags as flags_lib
+from relive.common import flags as flags_lib
 from relive import row_bytes
 from relive import schema as schema_lib
-from relive import trees
+from relive.common import trees
 
 Array: TypeAlias = npt.NDArray[Any]
 Columns: TypeAlias = Mapping[str, Array]
@@ -102,9 +102,9 @@ def one_step(
     if type(stream) is not int or not 0 <= stream < num_streams:
         stream = stream_number(num_streams, stream)
     if terminated is not False and terminated is not True:
-        terminated = checks.boolean("terminated", terminated)
+        terminated = validation.boolean("terminated", terminated)
     if truncated is not False and truncated is not True:
-        truncated = checks.boolean("truncated", truncated)
+        truncated = validation.boolean("truncated", truncated)
     if truncated and not terminated and next_observation is None:
         raise errors.ArgumentError("next_observation must be given with a truncated step, got None")
     if rows is None:
@@ -168,17 +168,17 @@ def step_of_each(
 ) -> Steps:
     """Answers the steps that the arguments of `extend` describe; the rest is as in `one_step`."""
     if "stream" in fields[3]:
-        raise errors.ArgumentError(f"extend takes streams, got stream={checks.shown(fields[3]['stream'])}")
+        raise errors.ArgumentError(f"extend takes streams, got stream={validation.shown(fields[3]['stream'])}")
     numbers = _checked_streams(num_streams, streams)
     lead = (len(numbers),)
     terminated, truncated = (
-        checks.booleans("terminated", terminated, *lead),
-        checks.booleans("truncated", truncated, *lead),
+        validation.booleans("terminated", terminated, *lead),
+        validation.booleans("truncated", truncated, *lead),
     )
     if next_observation is None and np.any(truncated & ~terminated):
         raise errors.ArgumentError("next_observation must be given with a truncated step, got None")
     observation, action, reward, extras = fields
-    count = checks.leading_length("reward", reward)
+    count = validation.leading_length("reward", reward)
     if count != len(numbers):
         raise errors.ArgumentError(f"extend must have a step of each of {len(numbers)} streams, got {count} rewards")
     schema = schema or schema_lib.Schema.from_example(observation, action, reward, extras=extras, num_leading=1)
@@ -199,9 +199,9 @@ def whole_episode(
 ) -> WholeEpisode:
     """Answers the episode that the arguments of `add_episode` describe; the rest is as in `one_step`."""
     stream = stream_number(num_streams, stream)
-    is_terminated = checks.boolean("terminated", terminated)
+    is_terminated = validation.boolean("terminated", terminated)
     observations, actions, rewards, extras = fields
-    length = checks.leading_length("rewards", rewards)
+    length = validation.leading_length("rewards", rewards)
     if not 1 <= length <= capacity:
         raise errors.ArgumentError(f"an episode must have 1 to capacity = {capacity} steps, got {length}")
     schema = schema or schema_lib.Schema.from_example(observations, actions, rewards, extras=extras, num_leading=1)
@@ -214,7 +214,7 @@ def whole_episode(
 
 def stream_number(num_streams: int, stream: Any) -> int:
     """Answers the number of a stream; raises ArgumentError if there is none."""
-    number = checks.integer_of_at_least_zero("stream", stream)
+    number = validation.integer_of_at_least_zero("stream", stream)
     if number >= num_streams:
         raise errors.ArgumentError(f"stream must be below streams = {num_streams}, got {number}")
     return number
@@ -223,9 +223,9 @@ def stream_number(num_streams: int, stream: Any) -> int:
 def _checked_streams(num_streams: int, streams: Any) -> Ints:
     if streams is None:
         return np.arange(num_streams)
-    numbers = checks.integers("streams", streams)
+    numbers = validation.integers("streams", streams)
     for number in numbers[(numbers < 0) | (numbers >= num_streams)]:
         raise errors.ArgumentError(f"streams must be 0 to {num_streams - 1}, got {number}")
     if len(np.unique(numbers)) < len(numbers):
-        raise errors.ArgumentError(f"streams must be distinct, got {checks.shown(numbers.tolist())}")
+        raise errors.ArgumentError(f"streams must be distinct, got {validation.shown(numbers.tolist())}")
     return numbers

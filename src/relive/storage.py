@@ -16,8 +16,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
-from relive import derived
+from relive.common import validation
+from relive.common import derived
 from relive import errors
 from relive import fitting
 from relive import schema as schemas
@@ -74,7 +74,7 @@ def check_members(storage: object) -> None:
     """Raises ArgumentTypeError if `storage` has not the members of a Storage, or is a class."""
     if isinstance(storage, type) or not all(hasattr(storage, name) for name in ("capacity", "schema", "read", "write")):
         raise errors.ArgumentTypeError(
-            f"storage must have capacity, schema, read and write, got {checks.shown(storage)}"
+            f"storage must have capacity, schema, read and write, got {validation.shown(storage)}"
         )
 
 
@@ -143,8 +143,8 @@ class ColumnStorage(derived.Derived):
             ArgumentTypeError: `capacity` is not an integer.
             ArgumentError: `capacity` is below 1, or `allocate` answers something else.
         """
-        self._capacity = checks.integer_of_at_least_one("capacity", capacity)
-        checks.instance("schema", schema, schemas.Schema)
+        self._capacity = validation.integer_of_at_least_one("capacity", capacity)
+        validation.instance("schema", schema, schemas.Schema)
         self._schema = schema
         self._blocks = blocks_of(schema)
         self._arrays = [self._allocated(paths, allocate) for paths in self._blocks]
@@ -253,7 +253,7 @@ class ColumnStorage(derived.Derived):
         gathered: dict[int, Array] = {}
         for path in sources if fields is None else fields:
             if path not in sources:
-                raise errors.ArgumentError(f"fields must be among {', '.join(sources)}, got {checks.shown(path)}")
+                raise errors.ArgumentError(f"fields must be among {', '.join(sources)}, got {validation.shown(path)}")
             array, is_shared = sources[path]
             if not is_shared:
                 columns[path] = array.take(slots, axis=0)

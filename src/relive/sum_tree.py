@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from relive import block_levels
 from relive import block_sums
-from relive import checks
+from relive.common import validation
 from relive import errors
 
 Ints = npt.NDArray[np.int64]
@@ -54,7 +54,7 @@ class SumTree:
     """
 
     def __init__(self, capacity: int) -> None:
-        self._capacity = checks.integer_of_at_least_one("capacity", capacity)
+        self._capacity = validation.integer_of_at_least_one("capacity", capacity)
         self._sums = block_sums.BlockSums(block_levels.leaves(self._capacity))
         self._leaves = self._sums.levels[0]
         self._maxima = block_levels.Levels(block_levels.maxima, self._leaves)
@@ -192,7 +192,7 @@ class SumTree:
             NotReadyError: All weights are zero.
             ArgumentError: `size` is not an integer of at least 1.
         """
-        size = checks.integer_of_at_least_one("size", size)
+        size = validation.integer_of_at_least_one("size", size)
         self._require_weight("sample")
         return self._sums.find(np.minimum(rng.random(size) * self._sums.total, math.nextafter(self._sums.total, 0)))
 
@@ -206,7 +206,7 @@ class SumTree:
             NotReadyError: All weights are zero.
             ArgumentError: `size` is not an integer of at least 1.
         """
-        size = checks.integer_of_at_least_one("size", size)
+        size = validation.integer_of_at_least_one("size", size)
         self._require_weight("stratified_sample")
         firsts, lasts = _strata(size)
         points = rng.random(size)
@@ -314,7 +314,7 @@ def _array(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
     try:
         return np.asarray(values)
     except (TypeError, ValueError) as error:
-        raise errors.ArgumentTypeError(f"{name} must be an array of numbers, got {checks.shown(values)}") from error
+        raise errors.ArgumentTypeError(f"{name} must be an array of numbers, got {validation.shown(values)}") from error
 
 
 def _real_numbers(name: str, values: npt.ArrayLike) -> Floats:
@@ -322,6 +322,6 @@ def _real_numbers(name: str, values: npt.ArrayLike) -> Floats:
     if numbers.dtype == np.float64:
         return numbers
     if numbers.dtype.kind not in "biuf":
-        raise errors.ArgumentTypeError(f"{name} must be real numbers, got {checks.shown(values)}")
+        raise errors.ArgumentTypeError(f"{name} must be real numbers, got {validation.shown(values)}")
     with np.errstate(over="ignore"):
         return numbers.astype(np.float64)

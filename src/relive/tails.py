@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import derived
+from relive.common import derived
 from relive import episode_table
 from relive import errors
-from relive import flags
+from relive.common import flags
 from relive import schema as schema_lib
 from relive import timeline as timeline_lib
 

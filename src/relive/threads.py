@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import batches
-from relive import checks
+from relive.common import validation
 from relive import column_buffer
 from relive import column_stats
 from relive import errors
@@ -65,8 +65,8 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
     """
 
     def __init__(self, buffer: column_buffer.ColumnReplayBuffer[Batch], *, timeout: float | None = None) -> None:
-        checks.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
-        self._timeout = None if timeout is None else checks.number_of_at_least_zero("timeout", timeout)
+        validation.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
+        self._timeout = None if timeout is None else validation.number_of_at_least_zero("timeout", timeout)
         self._buffer = buffer
         self._changed = threading.Condition()
         self._is_closed = False

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from relive import chains
 from relive import episode_table
 from relive import errors
-from relive import flags
+from relive.common import flags
 from relive import ring
 from relive import timeline_state
 

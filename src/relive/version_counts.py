@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import counted_deque
 from relive import episode as episode_lib
 from relive import errors
@@ -58,8 +58,8 @@ def asked(max_lag: object, lag_decay: object) -> Lags | None:
         ArgumentError: `max_lag` is below 0, or `lag_decay` not in (0, 1].
     """
     if max_lag is not None:
-        max_lag = checks.integer_of_at_least_zero("max_lag", max_lag)
-    decay = checks.discount("lag_decay", lag_decay)
+        max_lag = validation.integer_of_at_least_zero("max_lag", max_lag)
+    decay = validation.discount("lag_decay", lag_decay)
     return None if max_lag is None and decay == 1 else Lags(max_lag=max_lag, decay=decay)
 
 
@@ -249,8 +249,8 @@ class VersionCounts(Generic[Obs, Act]):
             found[version] = of_finished, {episode.episode_id: pool.growing[episode] for episode in pool.growing}
         if found != expected or self._versions != sorted(expected):
             raise errors.CorruptionError(
-                f"transitions by policy version must be {checks.shown(expected)}, found {checks.shown(found)} "
-                f"of {checks.shown(self._versions)}"
+                f"transitions by policy version must be {validation.shown(expected)}, found {validation.shown(found)} "
+                f"of {validation.shown(self._versions)}"
             )
 
     def _pool(self, version: int) -> _Pool[Obs, Act]:

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import episode as episode_lib
 from relive import errors
 from relive import states
@@ -46,10 +46,10 @@ def versions(given: states.Given, steps: Ints) -> tuple[list[int | None], list[l
     """
     of_starts = np.full(len(steps), _NO_VERSION, np.int64)
     if given.has_array("episode_policy_version"):
-        of_starts = given.integers("episode_policy_version", len(steps), _NO_VERSION, checks.LARGEST)
+        of_starts = given.integers("episode_policy_version", len(steps), _NO_VERSION, validation.LARGEST)
     of_steps = np.repeat(of_starts, steps)
     if given.has_array("policy_version"):
-        of_steps = given.integers("policy_version", len(of_steps), _NO_VERSION, checks.LARGEST)
+        of_steps = given.integers("policy_version", len(of_steps), _NO_VERSION, validation.LARGEST)
     starts = steps.cumsum() - steps
     before = np.concatenate([of_steps[:1], of_steps[:-1]])
     before[starts[steps > 0]] = of_starts[steps > 0]
@@ -98,7 +98,7 @@ def last_lags(given: states.Given) -> list[int]:
     """
     if not given.has_array("draw_lag"):
         return []
-    lags: list[int] = given.integers("draw_lag", None, -checks.LARGEST, checks.LARGEST).tolist()
+    lags: list[int] = given.integers("draw_lag", None, -validation.LARGEST, validation.LARGEST).tolist()
     if len(lags) > version_counts.LAST:
         raise errors.CheckpointError(f"array draw_lag must hold at most {version_counts.LAST} lags, got {len(lags)}")
     return lags

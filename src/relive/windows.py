@@ -19,13 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import batches
-from relive import checks
+from relive.common import validation
 from relive import episode_table
 from relive import errors
 from relive import history as history_lib
 from relive import returns
 from relive import timeline as timeline_lib
-from relive import trees
+from relive.common import trees
 
 Array: TypeAlias = npt.NDArray[Any]
 Columns: TypeAlias = dict[str, Array]
@@ -132,10 +132,10 @@ class TransitionWindow(Window[batches.TransitionBatch]):
     stack_padding: StackPadding = "zeros"
 
     def __post_init__(self) -> None:
-        checks.integer_of_at_least_one("n_step", self.n_step)
-        checks.discount("gamma", self.gamma)
-        checks.integer_of_at_least_one("frame_stack", self.frame_stack)
-        checks.one_of("stack_padding", self.stack_padding, ("zeros", "first"))
+        validation.integer_of_at_least_one("n_step", self.n_step)
+        validation.discount("gamma", self.gamma)
+        validation.integer_of_at_least_one("frame_stack", self.frame_stack)
+        validation.one_of("stack_padding", self.stack_padding, ("zeros", "first"))
 
     def is_readable(self, timeline: timeline_lib.Timeline, slots: Ints) -> Bools:
         """Answers whether the next observation is known, and the older frames of the stack are there [k]."""
@@ -304,10 +304,10 @@ class SequenceWindow(Window[batches.SequenceBatch]):
     pad: bool = False
 
     def __post_init__(self) -> None:
-        checks.integer_of_at_least_one("length", self.length)
-        checks.integer_of_at_least_one("stride", self.stride)
-        checks.integer_of_at_least_zero("burn_in", self.burn_in)
-        checks.boolean("pad", self.pad)
+        validation.integer_of_at_least_one("length", self.length)
+        validation.integer_of_at_least_one("stride", self.stride)
+        validation.integer_of_at_least_zero("burn_in", self.burn_in)
+        validation.boolean("pad", self.pad)
         if self.burn_in >= self.length:
             raise errors.ArgumentError(f"burn_in must be below length = {self.length}, got {self.burn_in}")
 

@@ -5,7 +5,7 @@ import textwrap
 import numpy as np
 
 from relive import errors
-from relive import extras
+from relive.common import extras
 from relive.bench import results
 
 with extras.needed("bench"):

@@ -9,7 +9,7 @@ A chunk can be cut: where a shard died in the middle of one, what it had not yet
 import dataclasses
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from relive import trees
+from relive.common import trees
 
 End: TypeAlias = Literal["OPEN", "TERMINATED", "TRUNCATED"]
 """Whether an episode goes on after a chunk, or how it ended with it."""

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from relive import column_buffer
 from relive import errors
 from relive import prioritized_sampler
-from relive import trees
+from relive.common import trees
 from relive.fleet import chunks
 from relive.fleet import port
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 from relive import fitting
 from relive.fleet import chunks
@@ -75,9 +75,9 @@ class ColumnWriter(writer.Writer):
             ReplayError: A buffer has refused steps that were sent before; it is raised once.
             ClosedError: The writer is closed.
         """
-        stream = checks.integer_of_at_least_zero("stream", stream)
-        terminated = checks.boolean("terminated", terminated)
-        truncated = checks.boolean("truncated", truncated)
+        stream = validation.integer_of_at_least_zero("stream", stream)
+        terminated = validation.boolean("terminated", terminated)
+        truncated = validation.boolean("truncated", truncated)
         if next_observation is None:
             raise errors.ArgumentError("next_observation must be given to a writer of a fleet, got None")
         observation, next_observation = _owned("observation", observation), _owned("next_observation", next_observation)
@@ -123,8 +123,8 @@ class ColumnWriter(writer.Writer):
             ReplayError: A buffer has refused steps that were sent before; it is raised once.
             ClosedError: The writer is closed.
         """
-        terminated = checks.boolean("terminated", terminated)
-        if not checks.leading_length("rewards", rewards):
+        terminated = validation.boolean("terminated", terminated)
+        if not validation.leading_length("rewards", rewards):
             raise errors.ArgumentError("an episode must have at least 1 step, got 0")
         chunk = chunks.ColumnChunk(
             stream=_WHOLE,
@@ -140,7 +140,7 @@ class ColumnWriter(writer.Writer):
 
     async def end_episode(self, *, stream: int = 0) -> bool:
         """Ends the episode that is open in a stream as truncated after its newest step; answers whether one was."""
-        stream = checks.integer_of_at_least_zero("stream", stream)
+        stream = validation.integer_of_at_least_zero("stream", stream)
         await self._room()
         is_open = stream in self._runs
         if is_open:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 from relive import schedules
 from relive import version_counts
@@ -131,5 +131,5 @@ class Draws:
         if self._description.beta is None or exponent is None:
             return None
         if isinstance(exponent, schedules.Schedule):
-            exponent = checks.number_of_at_least_zero("beta", exponent.value(tick))
+            exponent = validation.number_of_at_least_zero("beta", exponent.value(tick))
         return shares.importance(list(masses.values()), exponent, self._description.weight_normalization)

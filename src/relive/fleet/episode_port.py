@@ -5,7 +5,7 @@ import inspect
 import math
 from typing import Any
 
-from relive import checks
+from relive.common import validation
 from relive import episode_buffer
 from relive import version_counts
 from relive.fleet import chunks
@@ -71,8 +71,8 @@ class EpisodePort(port.Port):
     def mass(self, options: Mapping[str, Any]) -> port.Mass:
         """Answers the number of complete transitions, or the sum of their weights by lag."""
         given = self._signature.bind(1, **options).arguments
-        checks.integer_of_at_least_one("n", given["n"])
-        checks.discount("gamma", given["gamma"])
+        validation.integer_of_at_least_one("n", given["n"])
+        validation.discount("gamma", given["gamma"])
         lags = version_counts.asked(given.get("max_lag"), given.get("lag_decay", 1.0))
         size, learner = self.size, self._buffer.policy_version
         if lags is None:

@@ -11,8 +11,8 @@ import contextlib
 import dataclasses
 from typing import Any
 
-from relive import checks
-from relive import copies
+from relive.common import validation
+from relive.common import copies
 from relive import episode as episode_lib
 from relive import errors
 from relive.fleet import chunks
@@ -48,11 +48,11 @@ class EpisodesWriter(writer.Writer):
             ReplayError: A buffer has refused steps that were sent before; it is raised once.
             ClosedError: The writer is closed.
         """
-        agent_id = checks.string("agent_id", agent_id)
+        agent_id = validation.string("agent_id", agent_id)
         if group_id is not None:
-            group_id = checks.string("group_id", group_id)
+            group_id = validation.string("group_id", group_id)
         if policy_version is not None:
-            policy_version = checks.integer_of_at_least_zero("policy_version", policy_version)
+            policy_version = validation.integer_of_at_least_zero("policy_version", policy_version)
         await self._room()
         start = chunks.EpisodeChunk(
             episode=self._count,
@@ -113,7 +113,7 @@ class OpenEpisode:
             ReplayError: A buffer has refused steps that were sent before; it is raised once.
             ClosedError: The writer is closed.
         """
-        reward = checks.finite_number("reward", reward)
+        reward = validation.finite_number("reward", reward)
         version = self._checked_version(policy_version)
         observation, action = copies.copied(observation), copies.copied(action)
         await self._room()
@@ -132,7 +132,7 @@ class OpenEpisode:
             ClosedError: The writer is closed.
         """
         self._check_open()
-        checks.one_of("status", status, episode_lib.FINAL_STATUSES)
+        validation.one_of("status", status, episode_lib.FINAL_STATUSES)
         final_observation = copies.copied(final_observation)
         await self._room()
         self._check_open()
@@ -161,7 +161,7 @@ class OpenEpisode:
         self._check_open()
         if policy_version is None:
             return None
-        version = checks.integer_of_at_least_zero("policy_version", policy_version)
+        version = validation.integer_of_at_least_zero("policy_version", policy_version)
         if self._version is not None and version < self._version:
             raise errors.ArgumentError(
                 f"policy_version must be at least {self._version}, that of the step before, got {version}"

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 from relive.fleet import answers
 from relive.fleet import column_writer
@@ -91,7 +91,7 @@ class Replay(Generic[Batch]):
         self._transport, self._settings, self._description = transport, settings, description
         self._shards = membership.Membership(transport, settings.shards, timeout=settings.timeout)
         self._first = int(np.random.default_rng().integers(settings.shards))
-        self._draws = draws.Draws(self._shards, description, settings.recovery, checks.generator("seed", seed))
+        self._draws = draws.Draws(self._shards, description, settings.recovery, validation.generator("seed", seed))
         self._returning: set[asyncio.Task[None]] = set()
         self._largest_priority = 1.0
         self._stale_priorities = 0
@@ -122,8 +122,8 @@ class Replay(Generic[Batch]):
         return episodes_writer.EpisodesWriter(*self._outbox(batch_steps, max_in_flight))
 
     def _outbox(self, batch_steps: int, max_in_flight: int) -> tuple[outbox.Outbox, int]:
-        batch_steps = checks.integer_of_at_least_one("batch_steps", batch_steps)
-        max_in_flight = checks.integer_of_at_least_one("max_in_flight", max_in_flight)
+        batch_steps = validation.integer_of_at_least_one("batch_steps", batch_steps)
+        max_in_flight = validation.integer_of_at_least_one("max_in_flight", max_in_flight)
         self._first = (self._first + 1) % self._settings.shards
         answer = outbox.Outbox(
             self._shards,
@@ -152,7 +152,7 @@ class Replay(Generic[Batch]):
             ArgumentError: An argument breaks its rule, or the limiter could never allow such a batch.
             ShardLostError: No shard has answered for `recovery` seconds.
         """
-        size = checks.integer_of_at_least_one("batch_size", batch_size)
+        size = validation.integer_of_at_least_one("batch_size", batch_size)
         masses = await self._draws.masses(options)
         if self._settings.has_limiter:
             while not await self._turn(size, sum([mass.size for mass in masses.values()])):
@@ -201,7 +201,7 @@ class Replay(Generic[Batch]):
         Raises:
             ArgumentError: An argument breaks its rule.
         """
-        prefetch = checks.integer_of_at_least_zero("prefetch", prefetch)
+        prefetch = validation.integer_of_at_least_zero("prefetch", prefetch)
         ahead: collections.deque[asyncio.Task[Batch]] = collections.deque()
         try:
             while True:
@@ -225,8 +225,8 @@ class Replay(Generic[Batch]):
         Raises:
             ArgumentError: A priority breaks its rule, the lengths differ, or the buffers have no priorities.
         """
-        keys = checks.integers("keys", keys)
-        priorities = checks.numbers_of_at_least_zero("priority", priorities, len(keys))
+        keys = validation.integers("keys", keys)
+        priorities = validation.numbers_of_at_least_zero("priority", priorities, len(keys))
         if self._description.beta is None:
             raise errors.ArgumentError(f"update_priorities needs buffers with priorities, got {self._description.kind}")
         places = shares.by_shard(keys, self._settings.shards)
@@ -255,7 +255,7 @@ class Replay(Generic[Batch]):
             ArgumentTypeError: `version` is not an integer.
             ArgumentError: It is below 0, or below the one before, or the shards have buffers of columns.
         """
-        version = checks.next_version(version, self._draws.policy_version)
+        version = validation.next_version(version, self._draws.policy_version)
         await self._of_each("learn", version)
         self._draws.policy_version = max(version, self._draws.policy_version or 0)
 

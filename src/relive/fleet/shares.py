@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import copies
+from relive.common import copies
 from relive import prioritized_sampler
 from relive.fleet import port
 

@@ -13,7 +13,7 @@ import asyncio
 import bisect
 from collections.abc import Awaitable, Callable
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 from relive import limiters
 from relive import wait_queue
@@ -36,7 +36,7 @@ class Turns:
     def __init__(
         self, limiter: limiters.RateLimiter, lease: float, count: Callable[[], Awaitable[tuple[int, int, int]]]
     ) -> None:
-        checks.instance("limiter", limiter, limiters.RateLimiter)
+        validation.instance("limiter", limiter, limiters.RateLimiter)
         self.limiter = limiter
         self._lease = lease
         self._count: Callable[[], Awaitable[tuple[int, int, int]]] | None = count

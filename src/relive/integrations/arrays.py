@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import batches
-from relive import checks
+from relive.common import validation
 from relive import errors
 
 A = TypeVar("A", bound=Sized)
@@ -70,7 +70,7 @@ class Sequences(Generic[A]):
 def check_batch(batch: object) -> None:
     """Raises ArgumentTypeError unless that is a batch of arrays of numpy."""
     if not isinstance(batch, batches.TransitionBatch | batches.SequenceBatch):
-        raise errors.ArgumentTypeError(f"batch must be what a buffer has drawn, got {checks.shown(batch)}")
+        raise errors.ArgumentTypeError(f"batch must be what a buffer has drawn, got {validation.shown(batch)}")
 
 
 def converted(batch: Any, convert: Callable[[str, Any], Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-from relive import extras
+from relive.common import extras
 from relive import schema as schema_lib
 
 with extras.needed("arrow"):

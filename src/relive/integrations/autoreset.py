@@ -6,9 +6,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import errors
-from relive import extras
+from relive.common import extras
 from relive.integrations import vector_infos
 
 with extras.needed("gymnasium"):
@@ -31,7 +31,7 @@ def mode_of(env: "vector.VectorEnv[Any, Any, Any]") -> Mode:
     if not isinstance(said, vector.AutoresetMode):
         raise errors.ArgumentError(
             "env must say how it resets: set env.metadata['autoreset_mode'] to a gymnasium.vector.AutoresetMode, "
-            f"got {checks.shown(said)}"
+            f"got {validation.shown(said)}"
         )
     return said
 
@@ -48,7 +48,7 @@ def reset_mask(mode: Mode, count: int, options: Mapping[str, Any] | None) -> Boo
     if mode is not DISABLED:
         raise errors.ArgumentError(f"reset_mask must not be given: env resets itself by {mode.name}")
     if not (isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == (count,)):
-        raise errors.ArgumentError(f"reset_mask must be an array of {count} bools, got {checks.shown(mask)}")
+        raise errors.ArgumentError(f"reset_mask must be an array of {count} bools, got {validation.shown(mask)}")
     return mask.copy()
 
 
@@ -79,7 +79,7 @@ def check(mode: Mode, is_step: Bools, rewards: Any, has_ended: Bools, infos: Any
     """
     if not isinstance(infos, Mapping):
         raise errors.ArgumentError(
-            f"infos must be a mapping, got {checks.shown(infos)}: record below the wrapper that makes it another thing"
+            f"infos must be a mapping, got {validation.shown(infos)}: record below the wrapper that makes it another thing"
         )
     says = f"env says that it resets by {mode.name}, and"
     went_on = ~is_step & (has_ended if rewards is None else has_ended | (rewards != 0))

@@ -18,12 +18,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
-from relive import copies
+from relive.common import validation
+from relive.common import copies
 from relive import errors
-from relive import extras as extras_lib
+from relive.common import extras as extras_lib
 from relive import schema as schema_lib
-from relive import trees
+from relive.common import trees
 from relive.integrations import autoreset
 from relive.integrations import recorded_episodes
 from relive.integrations import recording
@@ -65,7 +65,7 @@ def schema_from_spaces(
     >>> relive_gymnasium.schema_from_spaces(box, discrete).fields["observation"]
     Field((4,), 'float32')
     """
-    frame_stack = checks.integer_of_at_least_one("frame_stack", frame_stack)
+    frame_stack = validation.integer_of_at_least_one("frame_stack", frame_stack)
     return schema_lib.Schema(
         spaces.one_frame(spaces.fields_of("observation_space", observation_space), frame_stack),
         spaces.fields_of("action_space", action_space),
@@ -102,7 +102,7 @@ def from_env(
     elif isinstance(env, gymnasium.Env):
         observation_space, action_space = env.observation_space, env.action_space
     else:
-        raise errors.ArgumentTypeError(f"env must be an environment of Gymnasium, got {checks.shown(env)}")
+        raise errors.ArgumentTypeError(f"env must be an environment of Gymnasium, got {validation.shown(env)}")
     return schema_from_spaces(
         observation_space, action_space, frame_stack=frame_stack, reward_dtype=reward_dtype, extras=extras
     )
@@ -155,11 +155,11 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         infos: Mapping[str, str] | None = None,
         on_episode: recorded_episodes.Listener | None = None,
     ) -> None:
-        checks.instance("env", env, gymnasium.Env)
+        validation.instance("env", env, gymnasium.Env)
         super().__init__(env)
         self._infos = recording.checked_infos(infos)
         self.buffer = recording.checked_buffer(buffer, self._infos)
-        self._stream = checks.integer_of_at_least_zero("stream", stream)
+        self._stream = validation.integer_of_at_least_zero("stream", stream)
         if self._stream >= (streams := recording.num_streams(buffer)):
             raise errors.ArgumentError(f"stream must be below {streams}, the streams of the buffer, got {stream}")
         self._frames = recording.Frames(buffer, frame_stack)
@@ -261,7 +261,7 @@ class VectorRecorder(vector.VectorWrapper):
         infos: Mapping[str, str] | None = None,
         on_episode: recorded_episodes.Listener | None = None,
     ) -> None:
-        checks.instance("env", env, vector.VectorEnv)
+        validation.instance("env", env, vector.VectorEnv)
         super().__init__(env)
         self._infos = recording.checked_infos(infos)
         self.buffer = recording.checked_buffer(buffer, self._infos)

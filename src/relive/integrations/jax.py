@@ -11,7 +11,7 @@ import numpy as np
 
 from relive import batches
 from relive import errors
-from relive import extras
+from relive.common import extras
 from relive.integrations import arrays
 
 with extras.needed("jax"):

@@ -18,10 +18,10 @@ import warnings
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import column_buffer
 from relive import errors
-from relive import extras as extras_lib
+from relive.common import extras as extras_lib
 from relive import schema as schema_lib
 from relive import states
 from relive.integrations import field_spaces
@@ -116,7 +116,7 @@ def add_dataset(
         SchemaError: A field of an episode does not fit; the same.
         NotReadyError: The limiter holds inserts back; the same.
     """
-    checks.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
+    validation.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
     states.check_progress(progress)
     opened, names = _opened(dataset), recording.checked_infos(infos)
     with minari_episodes.reading(opened.id):
@@ -152,7 +152,7 @@ def _opened(dataset: Any) -> Any:
     if isinstance(dataset, minari.MinariDataset):
         return dataset
     if not isinstance(dataset, str):
-        raise errors.ArgumentTypeError(f"dataset must be a MinariDataset or the id of one, got {checks.shown(dataset)}")
+        raise errors.ArgumentTypeError(f"dataset must be a MinariDataset or the id of one, got {validation.shown(dataset)}")
     with minari_episodes.reading(dataset):
         try:
             return minari.load_dataset(dataset)
@@ -201,10 +201,10 @@ def to_dataset(
             field in that format, an observation is not known, or another argument breaks its rule.
         NotReadyError: No step is stored, or none that batches have.
     """
-    checks.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
+    validation.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
     states.check_progress(progress)
-    checks.one_of("data_format", data_format, _FORMATS)
-    checks.one_of("incomplete", incomplete, ("refuse", "as_sampled"))
+    validation.one_of("data_format", data_format, _FORMATS)
+    validation.one_of("incomplete", incomplete, ("refuse", "as_sampled"))
     options = _checked_metadata(metadata)
     _check_id(dataset_id)
     schema = buffer.schema
@@ -250,20 +250,20 @@ def _checked_metadata(metadata: Any) -> dict[str, Any]:
         return {}
     known = [name for name in inspect.signature(minari.create_dataset_from_buffers).parameters if name not in _OWN]
     if not isinstance(metadata, Mapping) or not all(name in known for name in metadata):
-        raise errors.ArgumentError(f"metadata must be by the names {', '.join(known)}, got {checks.shown(metadata)}")
+        raise errors.ArgumentError(f"metadata must be by the names {', '.join(known)}, got {validation.shown(metadata)}")
     for name in _TEXTS:
         given = metadata.get(name)
         texts = given if isinstance(given, set) and name in _SETS else [given]
         if given is not None and not all(isinstance(text, str) for text in texts):
             rule = "a text or a set of texts" if name in _SETS else "a text"
-            raise errors.ArgumentError(f"metadata/{name} must be {rule}, got {checks.shown(given)}")
+            raise errors.ArgumentError(f"metadata/{name} must be {rule}, got {validation.shown(given)}")
     _check_eval_env(metadata.get("eval_env"))
     return dict(metadata)
 
 
 def _check_eval_env(env: Any) -> None:
     """Raises ArgumentError unless an environment can be made again of what was given."""
-    rule = f"metadata/eval_env must be a registered environment, its spec or its id, got {checks.shown(env)}"
+    rule = f"metadata/eval_env must be a registered environment, its spec or its id, got {validation.shown(env)}"
     try:
         spec = gymnasium.spec(env) if isinstance(env, str) else getattr(env, "spec", env)
     except gymnasium.error.Error as error:
@@ -282,7 +282,7 @@ def _check_id(dataset_id: Any) -> None:
     except (TypeError, ValueError) as error:
         raise errors.ArgumentError(
             "dataset_id must be like 'namespace/name-v0', with a namespace of at least two letters, digits, - and _, "
-            f"got {checks.shown(dataset_id)}"
+            f"got {validation.shown(dataset_id)}"
         ) from error
     if datasets_root_dir.get_dataset_path(dataset_id).exists():
         raise errors.ArgumentError(f"dataset_id must be a new one, got {dataset_id!r}")
@@ -295,7 +295,7 @@ def _made(env: Any) -> Iterator[Any]:
         yield env
         return
     if not isinstance(env, str | registration.EnvSpec):
-        raise errors.ArgumentTypeError(f"env must be an environment, its spec or its id, got {checks.shown(env)}")
+        raise errors.ArgumentTypeError(f"env must be an environment, its spec or its id, got {validation.shown(env)}")
     try:
         made = gymnasium.make(env)
     except gymnasium.error.Error as error:

@@ -16,10 +16,10 @@ import numpy as np
 
 from relive import column_buffer
 from relive import errors
-from relive import extras as extras_lib
+from relive.common import extras as extras_lib
 from relive import schema as schema_lib
 from relive import states
-from relive import trees
+from relive.common import trees
 from relive.integrations import field_spaces
 from relive.integrations import recording
 from relive.integrations import spaces

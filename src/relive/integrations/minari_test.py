@@ -20,7 +20,7 @@ from minari.data_collector import episode_buffer
 import relive
 from relive import described_steps
 from relive import errors
-from relive import trees
+from relive.common import trees
 from relive.integrations import gymnasium as relive_gymnasium
 from relive.integrations import minari as relive_minari
 from relive.integrations import stored_episodes

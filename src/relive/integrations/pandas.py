@@ -10,10 +10,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import column_buffer
 from relive import errors
-from relive import extras
+from relive.common import extras
 from relive import schema as schema_lib
 from relive import states
 from relive.integrations import pre_timeline
@@ -97,13 +97,13 @@ def _chosen(schema: schema_lib.Schema, fields: Iterable[str] | None) -> list[str
     if fields is None:
         return list(schema.fields)
     if isinstance(fields, str) or not isinstance(fields, Iterable):
-        raise errors.ArgumentTypeError(f"fields must be a collection of paths, got {checks.shown(fields)}")
+        raise errors.ArgumentTypeError(f"fields must be a collection of paths, got {validation.shown(fields)}")
     paths = list(fields)
     for path in paths:
         if not isinstance(path, str):
-            raise errors.ArgumentTypeError(f"fields must be paths, got {checks.shown(path)}")
+            raise errors.ArgumentTypeError(f"fields must be paths, got {validation.shown(path)}")
         if path not in schema.fields:
-            raise errors.ArgumentError(f"fields must be among {', '.join(schema.fields)}, got {checks.shown(path)}")
+            raise errors.ArgumentError(f"fields must be among {', '.join(schema.fields)}, got {validation.shown(path)}")
     return [path for path in schema.fields if path in paths]
 
 

@@ -10,14 +10,14 @@ from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
-from relive import checks
+from relive.common import validation
 from relive import column_buffer
 from relive import directories
 from relive import errors
-from relive import extras
+from relive.common import extras
 from relive import schema as schema_lib
 from relive import states
-from relive import trees
+from relive.common import trees
 from relive.integrations import parquet_format
 from relive.integrations import replaced_file
 from relive.integrations import step_columns
@@ -80,7 +80,7 @@ def write_parquet(
     """
     schema = step_columns.known_schema("write_parquet", buffer)
     kind = parquet_format.arrow_schema(schema, buffer.streams)
-    overwrite = checks.boolean("overwrite", overwrite)
+    overwrite = validation.boolean("overwrite", overwrite)
     place = replaced_file.absolute("path", path)
     episodes = stored_episodes.stored_episodes(buffer, progress=progress)
     try:
@@ -166,7 +166,7 @@ def add_parquet(buffer: AnyBuffer, path: Path, *, progress: states.Progress | No
             ended with a final observation, and for each step of another: one of those can be in to a part.
         SchemaError: The steps of the buffer hold something else.
     """
-    checks.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
+    validation.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
     states.check_progress(progress)
     with _opened(replaced_file.absolute("path", path)) as file:
         description = file.description

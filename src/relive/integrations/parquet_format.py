@@ -16,15 +16,15 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import column_buffer
 from relive import dtypes
 from relive import errors
-from relive import extras
+from relive.common import extras
 from relive import schema as schema_lib
 from relive import settings
 from relive import states
-from relive import trees
+from relive.common import trees
 from relive.integrations import arrow_columns
 from relive.integrations import step_columns
 from relive.integrations import stored_episodes
@@ -147,7 +147,7 @@ def _check_columns(found: Any, schema: schema_lib.Schema) -> None:
     """Raises CheckpointError unless those are the columns of a file of that schema."""
     wanted = arrow_schema(schema, 1)
     if found.names != wanted.names:
-        raise errors.CheckpointError(f"its columns must be {', '.join(wanted.names)}, got {checks.shown(found.names)}")
+        raise errors.CheckpointError(f"its columns must be {', '.join(wanted.names)}, got {validation.shown(found.names)}")
     for name in wanted.names:
         kinds = [each.field(name).type for each in (found, wanted)]
         if name == "status":  # Versions of pyarrow read back different dictionaries of the same texts.

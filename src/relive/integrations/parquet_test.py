@@ -24,7 +24,7 @@ from pyarrow import parquet as arrow_parquet
 import relive
 from relive import durable
 from relive import errors
-from relive import trees
+from relive.common import trees
 from relive.integrations import arrow_columns
 from relive.integrations import parquet
 from relive.integrations import parquet_format

@@ -18,11 +18,11 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from relive import checks
+from relive.common import validation
 from relive import codecs
 from relive import directories
 from relive import errors
-from relive import extras
+from relive.common import extras
 from relive import fsync_policy
 from relive import limiters
 from relive.fleet import answers
@@ -101,19 +101,19 @@ class ShardedReplay(replay.Replay[Batch]):
             Exception: What make_buffer has raised.
         """
         if not callable(make_buffer):
-            raise errors.ArgumentTypeError(f"make_buffer must be callable, got {checks.shown(make_buffer)}")
-        num_shards = checks.integer_of_at_least_one("shards", shards)
+            raise errors.ArgumentTypeError(f"make_buffer must be callable, got {validation.shown(make_buffer)}")
+        num_shards = validation.integer_of_at_least_one("shards", shards)
         if limiter is not None:
-            checks.instance("limiter", limiter, limiters.RateLimiter)
+            validation.instance("limiter", limiter, limiters.RateLimiter)
         times = {"lease": lease, "timeout": timeout, "recovery": recovery, "start_timeout": start_timeout}
         if checkpoint_seconds is not None:
             times["checkpoint_seconds"] = checkpoint_seconds
         for name, seconds in times.items():
-            if checks.finite_number(name, seconds) <= 0:
+            if validation.finite_number(name, seconds) <= 0:
                 raise errors.ArgumentError(f"{name} must be above 0 seconds, got {seconds}")
         fsync = fsync_policy.EverySeconds(1.0) if fsync is None else fsync
         fsync_policy.check(fsync)
-        rng = checks.generator("seed", seed)
+        rng = validation.generator("seed", seed)
         if directory is not None:
             _check_directory(os.fspath(directory), num_shards)
         actors = _actors(shard_lib.Shard, actor_options or {})
@@ -198,7 +198,7 @@ def _actors(kind: type, options: Mapping[str, Any]) -> Any:
         return ray.remote(kind).options(**ours, **options)
     except (TypeError, ValueError) as error:
         raise errors.ArgumentError(
-            f"actor_options must be options of Ray, got {checks.shown(dict(options))}"
+            f"actor_options must be options of Ray, got {validation.shown(dict(options))}"
         ) from error
 
 

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -46,7 +46,7 @@ class Totals:
 
     def __init__(self, streams: Ints, listener: Listener | None) -> None:
         if listener is not None and not callable(listener):
-            raise errors.ArgumentTypeError(f"on_episode must be callable or None, got {checks.shown(listener)}")
+            raise errors.ArgumentTypeError(f"on_episode must be callable or None, got {validation.shown(listener)}")
         self._streams, self._listener = streams, listener
         self._lengths: Ints = np.zeros(len(streams), np.int64)
         self._rewards: Floats = np.zeros(len(streams))

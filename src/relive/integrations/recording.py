@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import column_buffer
-from relive import copies
+from relive.common import copies
 from relive import errors
 from relive import schema as schema_lib
 from relive import threads
@@ -29,7 +29,7 @@ def checked_buffer(buffer: Any, infos: Mapping[str, str]) -> Buffer:
     """
     if not isinstance(buffer, column_buffer.ColumnReplayBuffer | threads.ThreadSafeReplayBuffer):
         raise errors.ArgumentTypeError(
-            f"buffer must be a ColumnReplayBuffer or a ThreadSafeReplayBuffer, got {checks.shown(buffer)}"
+            f"buffer must be a ColumnReplayBuffer or a ThreadSafeReplayBuffer, got {validation.shown(buffer)}"
         )
     with _inside(buffer) as columns:
         schema = columns.schema
@@ -148,7 +148,7 @@ def checked_infos(infos: Any) -> dict[str, str]:
     if infos is None:
         return {}
     if not isinstance(infos, Mapping) or not all(type(text) is str for pair in infos.items() for text in pair):
-        raise errors.ArgumentTypeError(f"infos must be keys of the info by extra, got {checks.shown(infos)}")
+        raise errors.ArgumentTypeError(f"infos must be keys of the info by extra, got {validation.shown(infos)}")
     return dict(infos)
 
 
@@ -159,7 +159,7 @@ def found(info: Mapping[str, Any], extra: str, key: str) -> Any:
         ArgumentError: There is nothing.
     """
     if key not in info:
-        raise errors.ArgumentError(f"info must hold {key!r} for the extra {extra!r}, got {checks.shown(list(info))}")
+        raise errors.ArgumentError(f"info must hold {key!r} for the extra {extra!r}, got {validation.shown(list(info))}")
     return info[key]
 
 
@@ -178,7 +178,7 @@ class Frames:
     """
 
     def __init__(self, buffer: Buffer, frame_stack: int) -> None:
-        self._number = checks.integer_of_at_least_one("frame_stack", frame_stack)
+        self._number = validation.integer_of_at_least_one("frame_stack", frame_stack)
         with _inside(buffer) as columns:
             window = columns.window
         of_buffer = getattr(window, "frame_stack", None)

@@ -13,7 +13,7 @@ import os
 import stat
 from typing import BinaryIO
 
-from relive import checks
+from relive.common import validation
 from relive import directories
 from relive import durable
 from relive import errors
@@ -40,7 +40,7 @@ def absolute(name: str, path: object) -> str:
     except errors.ArgumentTypeError:
         raise
     except errors.ArgumentError as error:
-        raise errors.ArgumentError(f"{name} must be the path of a file, got {checks.shown(path)}") from error
+        raise errors.ArgumentError(f"{name} must be the path of a file, got {validation.shown(path)}") from error
 
 
 def check_parent(path: str) -> None:

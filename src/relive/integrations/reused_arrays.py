@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from relive import copies
+from relive.common import copies
 from relive import errors
-from relive import trees
+from relive.common import trees
 
 
 class ReusedArrays:

@@ -8,9 +8,9 @@ has the columns observation/image, observation/hand/0 and observation/hand/1.
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from relive import checks
+from relive.common import validation
 from relive import errors
-from relive import extras as extras_lib
+from relive.common import extras as extras_lib
 from relive import schema as schema_lib
 
 with extras_lib.needed("gymnasium"):
@@ -34,7 +34,7 @@ def fields_of(name: str, space: object) -> Any:
         return {key: fields_of(f"{name}/{key}", part) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return {str(number): fields_of(f"{name}/{number}", part) for number, part in enumerate(space.spaces)}
-    found = type(space).__name__ if isinstance(space, spaces.Space) else checks.shown(space)
+    found = type(space).__name__ if isinstance(space, spaces.Space) else validation.shown(space)
     raise errors.ArgumentError(f"{name} {_RULE}, got {found}")
 
 

@@ -16,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import batches
-from relive import checks
-from relive import copies
+from relive.common import validation
+from relive.common import copies
 from relive import errors
-from relive import extras as extras_lib
+from relive.common import extras as extras_lib
 from relive import returns
 from relive import ring_buffer
 from relive import schema as schema_lib
-from relive import trees
+from relive.common import trees
 from relive import windows
 from relive.integrations import recording
 
@@ -86,15 +86,15 @@ class ReplayBuffer(buffers.ReplayBuffer):
         stack_padding: windows.StackPadding = "zeros",
         seed: int | np.random.Generator | None = None,
     ) -> None:
-        buffer_size = checks.integer_of_at_least_one("buffer_size", buffer_size)
+        buffer_size = validation.integer_of_at_least_one("buffer_size", buffer_size)
         if buffer_size < n_envs:
             raise errors.ArgumentError(f"buffer_size must be at least n_envs = {n_envs}, got {buffer_size}")
         if optimize_memory_usage:
             raise errors.ArgumentError("optimize_memory_usage must be False, as each observation is stored once anyway")
-        n_steps = checks.integer_of_at_least_one("n_steps", n_steps)
+        n_steps = validation.integer_of_at_least_one("n_steps", n_steps)
         if gamma is None and n_steps > 1:
             raise errors.ArgumentError(f"gamma must be given with n_steps = {n_steps}, and be that of the algorithm")
-        frame_stack = checks.integer_of_at_least_one("frame_stack", frame_stack)
+        frame_stack = validation.integer_of_at_least_one("frame_stack", frame_stack)
         # That of the base: theirs would allocate its arrays.
         super(buffers.ReplayBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs)
         self.handle_timeout_termination = True  # load_replay_buffer looks for it.
@@ -134,7 +134,7 @@ class ReplayBuffer(buffers.ReplayBuffer):
 
     @buffer.setter
     def buffer(self, buffer: ring_buffer.RingReplayBuffer) -> None:
-        checks.instance("buffer", buffer, ring_buffer.RingReplayBuffer)
+        validation.instance("buffer", buffer, ring_buffer.RingReplayBuffer)
         for name in ("capacity", "streams", "schema", "window"):
             own, other = getattr(self._buffer, name), getattr(buffer, name)
             if own != other:

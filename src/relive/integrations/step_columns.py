@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import column_buffer
 from relive import errors
 from relive import schema as schema_lib
-from relive import trees
+from relive.common import trees
 from relive.integrations import stored_episodes
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -39,7 +39,7 @@ def known_schema(call: str, buffer: object) -> schema_lib.Schema:
         ArgumentTypeError: It is no buffer of columns.
         NotReadyError: No step has said so yet.
     """
-    checks.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
+    validation.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
     schema: schema_lib.Schema | None = getattr(buffer, "schema", None)
     if schema is None:
         raise errors.NotReadyError(f"{call} has no columns: no step has said what a step holds, so add one first")

@@ -13,12 +13,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import column_buffer
 from relive import errors
 from relive import history as history_lib
 from relive import states
-from relive import trees
+from relive.common import trees
 
 Array: TypeAlias = npt.NDArray[Any]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -102,7 +102,7 @@ def stored_episodes(
     [1 2] 1 COMPLETED [1 2 3]
     [3 4] 0 TRUNCATED [5 6 7]
     """
-    checks.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
+    validation.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
     states.check_progress(progress)
     return _episodes(buffer.history, progress)
 

@@ -12,10 +12,10 @@ from typing import Any, Self, TypeAlias, overload
 import numpy as np
 
 from relive import batches
-from relive import checks
+from relive.common import validation
 from relive import column_buffer
 from relive import errors
-from relive import extras
+from relive.common import extras
 from relive.integrations import arrays
 
 with extras.needed("torch"):
@@ -124,10 +124,10 @@ class ReplayDataset(data.IterableDataset[Any]):
         **options: Any,
     ) -> None:
         super().__init__()
-        checks.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
+        validation.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
         self._buffer = buffer
-        self._batch_size = checks.integer_of_at_least_one("batch_size", batch_size)
-        self._num_batches = None if num_batches is None else checks.integer_of_at_least_one("num_batches", num_batches)
+        self._batch_size = validation.integer_of_at_least_one("batch_size", batch_size)
+        self._num_batches = None if num_batches is None else validation.integer_of_at_least_one("num_batches", num_batches)
         inspect.signature(buffer.sample).bind(batch_size, **options)
         self._options = options
         self._num_passes = 0

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -56,7 +56,7 @@ def column(infos: Mapping[str, Any], extra: str, key: str, is_step: Bools, is_fi
         source = finals if is_final[row] else infos
         value = _row(source[key], row) if key in source and _holds(source, key, row) else None
         if value is None:
-            there = checks.shown(list(filter(_is_shown, source)))
+            there = validation.shown(list(filter(_is_shown, source)))
             raise errors.ArgumentError(
                 f"infos must hold {key!r} of environment {row} for the extra {extra!r}, got {there}"
             )

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 from relive import history as history_lib
-from relive import later
+from relive.common import later
 from relive import limiters
 from relive import persistence
 from relive import schema as schema_lib
@@ -96,19 +96,19 @@ class JointReplayBuffer(persistence.Persistent):
         limiter: limiters.RateLimiter | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> None:
-        capacity = checks.integer_of_at_least_one("capacity", capacity)
-        streams = checks.integer_of_at_least_one("streams", streams)
+        capacity = validation.integer_of_at_least_one("capacity", capacity)
+        streams = validation.integer_of_at_least_one("streams", streams)
         self._numbers = {agent: number for number, agent in enumerate(_names(agents))}
         if streams * len(self._numbers) > MOST_RUNS:
             raise errors.ArgumentError(f"streams must be at most {MOST_RUNS // len(self._numbers)}, got {streams}")
         schemas = {} if schemas is None else schemas
-        checks.instance("schemas", schemas, Mapping)
+        validation.instance("schemas", schemas, Mapping)
         for agent, schema in schemas.items():
             if agent not in self._numbers:
                 raise errors.ArgumentError(f"schemas must be of {', '.join(self._numbers)}, got one of {agent!r}")
-            checks.instance(f"schema of {agent!r}", schema, schema_lib.Schema)
+            validation.instance(f"schema of {agent!r}", schema, schema_lib.Schema)
         self._window = windows.TransitionWindow(n_step, gamma)
-        self._rng = checks.generator("seed", seed)
+        self._rng = validation.generator("seed", seed)
         self._streams = streams
         self._table = joint_table.JointTable(capacity, len(self._numbers), streams)
         self._counters = joint_stats.Counters(table=self._table)
@@ -349,7 +349,7 @@ class JointReplayBuffer(persistence.Persistent):
             ArgumentError: Another argument breaks its rule.
         """
         window = self._window_for(n_step, gamma)
-        keys = checks.integers("keys", keys)
+        keys = validation.integers("keys", keys)
         for key in keys[~self._table.is_alive(keys)]:
             raise errors.UnknownKeyError(f"key {key} not found: its joint step was evicted, or never was")
         return self._read(window, keys.copy())
@@ -438,7 +438,7 @@ def _names(agents: Any) -> list[str]:
     """Answers the names of agents, or raises ArgumentError."""
     rule = "agents must be a sequence of distinct names, at least one"
     if isinstance(agents, str) or not isinstance(agents, Sequence) or not all(isinstance(name, str) for name in agents):
-        raise errors.ArgumentTypeError(f"{rule}, got {checks.shown(agents)}")
+        raise errors.ArgumentTypeError(f"{rule}, got {validation.shown(agents)}")
     if not agents or len(set(agents)) < len(agents):
-        raise errors.ArgumentError(f"{rule}, got {checks.shown(agents)}")
+        raise errors.ArgumentError(f"{rule}, got {validation.shown(agents)}")
     return [str(name) for name in agents]

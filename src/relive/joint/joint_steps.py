@@ -7,7 +7,7 @@ PettingZoo environment can be given as they are, which may still hold who has ju
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 from relive import history as history_lib
 from relive import step_checks
@@ -52,12 +52,12 @@ def checked(
     }
     for name, value in {"actions": actions, "next_observations": next_observations, **required, **extras}.items():
         if not isinstance(value, Mapping):
-            raise errors.ArgumentTypeError(f"{name} must be a mapping by agent, got {checks.shown(value)}")
+            raise errors.ArgumentTypeError(f"{name} must be a mapping by agent, got {validation.shown(value)}")
     if not actions:
         raise errors.ArgumentError("actions must be of at least one agent, got none")
     for agent in actions:
         if agent not in numbers:
-            raise errors.ArgumentError(f"actions must be of {', '.join(numbers)}, got one of {checks.shown(agent)}")
+            raise errors.ArgumentError(f"actions must be of {', '.join(numbers)}, got one of {validation.shown(agent)}")
     steps: Steps = {}
     for agent, action in actions.items():
         for name, values in required.items():

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import types
 from typing import Self
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 
 
@@ -41,8 +41,8 @@ class Admission:
     """
 
     def __init__(self, max_lag: int, episodes_per_version: int) -> None:
-        self.max_lag = checks.integer_of_at_least_zero("max_lag", max_lag)
-        self.episodes_per_version = checks.integer_of_at_least_one("episodes_per_version", episodes_per_version)
+        self.max_lag = validation.integer_of_at_least_zero("max_lag", max_lag)
+        self.episodes_per_version = validation.integer_of_at_least_one("episodes_per_version", episodes_per_version)
 
     def __repr__(self) -> str:
         return f"Admission(max_lag={self.max_lag}, episodes_per_version={self.episodes_per_version})"
@@ -119,7 +119,7 @@ class Desk:
         Raises:
             ArgumentError: That is not an integer of at least 1, or more than there ever are places for at once.
         """
-        checked = checks.integer_of_at_least_one("count", count)
+        checked = validation.integer_of_at_least_one("count", count)
         if self._rule is not None and checked > self._rule.most_admitted(0):
             raise errors.ArgumentError(
                 f"count must be at most {self._rule.most_admitted(0)} with {self._rule!r}, got {checked}"
@@ -152,7 +152,7 @@ class Desk:
             if self._rule is not None:
                 raise errors.ArgumentError(f"{call} needs a ticket with {self._rule!r}: await buffer.admit() first")
             return
-        checks.instance("ticket", ticket, Ticket)
+        validation.instance("ticket", ticket, Ticket)
         assert isinstance(ticket, Ticket)
         if ticket._desk is not self:
             raise errors.ArgumentError("ticket must be of this buffer, and not from before it was loaded: admit again")

@@ -13,7 +13,7 @@ import collections
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, TypeAlias
 
-from relive import checks
+from relive.common import validation
 from relive import episode as episode_lib
 from relive import errors
 from relive.learner import drops as drops_lib
@@ -45,17 +45,17 @@ class Groups:
     """
 
     def __init__(self, size: int, timeout: float | None = None, min_size: int | None = None) -> None:
-        self.size = checks.integer_of_at_least_one("size", size)
+        self.size = validation.integer_of_at_least_one("size", size)
         self.timeout = timeout
         if timeout is not None:
-            self.timeout = checks.number_of_at_least_zero("timeout", timeout)
+            self.timeout = validation.number_of_at_least_zero("timeout", timeout)
             if not self.timeout:
                 raise errors.ArgumentError(
-                    f"timeout must be above 0 seconds (None for no timeout), got {checks.shown(timeout)}"
+                    f"timeout must be above 0 seconds (None for no timeout), got {validation.shown(timeout)}"
                 )
         self.min_size = min_size
         if min_size is not None:
-            self.min_size = checks.integer_of_at_least_one("min_size", min_size)
+            self.min_size = validation.integer_of_at_least_one("min_size", min_size)
             if self.min_size > self.size:
                 raise errors.ArgumentError(f"min_size must be at most size = {self.size}, got {self.min_size}")
             if timeout is None:
@@ -125,7 +125,7 @@ class GroupBook:
         group = self._groups.get(group_id)
         if group is None:
             return
-        name = f"group {checks.shown(group_id)}"
+        name = f"group {validation.shown(group_id)}"
         if group.phase != "GATHERING":
             why = "is whole already" if group.phase == "WHOLE" else "was handed out or given up"
             raise errors.ArgumentError(f"no episode can start in {name}: it {why}")
@@ -231,14 +231,14 @@ class GroupBook:
         """
         for group_id, phase, since in phases:
             if group_id in self._groups:
-                raise errors.CorruptionError(f"group {checks.shown(group_id)} is there twice")
+                raise errors.CorruptionError(f"group {validation.shown(group_id)} is there twice")
             group = self._groups[group_id] = _Group(phase, since)
             if phase == "GATHERING":
                 self._gathering[group_id] = group
         for episode, waits in episodes:
             group_id = str(episode.group_id)
             if group_id not in self._groups:
-                raise errors.CorruptionError(f"group {checks.shown(group_id)} of a stored episode is missing")
+                raise errors.CorruptionError(f"group {validation.shown(group_id)} of a stored episode is missing")
             group = self._groups[group_id]
             group.stored += 1
             group.running += episode.status == "IN_PROGRESS"
@@ -268,7 +268,7 @@ class GroupBook:
                 is_sound = is_sound and not waiting
             if not is_sound:
                 raise errors.CorruptionError(
-                    f"group {checks.shown(group_id)} cannot be {group.phase} with {group.stored} episodes, of which "
+                    f"group {validation.shown(group_id)} cannot be {group.phase} with {group.stored} episodes, of which "
                     f"{group.running} run and {waiting} wait"
                 )
         if [group.since for group in self._gathering.values()] != sorted(

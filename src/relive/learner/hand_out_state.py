@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, get_args
 
 import numpy as np
 
-from relive import checks
+from relive.common import validation
 from relive import codecs
 from relive import errors
 from relive import states
@@ -30,7 +30,7 @@ Phases: TypeAlias = list[tuple[str, groups_lib.Phase, float]]
 
 _COUNTS = tuple(field.name for field in dataclasses.fields(training_bias.Tally) if field.name != "returns")
 _PHASES = get_args(groups_lib.Phase)
-_MOST_SUM = checks.LARGEST**2
+_MOST_SUM = validation.LARGEST**2
 """No sum of versions is larger."""
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import time
 from typing import Any, TypeAlias
 
-from relive import checks
+from relive.common import validation
 from relive import episode as episode_lib
 from relive import episode_store
 from relive import errors
@@ -65,9 +65,9 @@ class HandOuts:
         lost: Callable[[], None],
     ) -> None:
         if admission is not None:
-            checks.instance("admission", admission, admission_lib.Admission)
+            validation.instance("admission", admission, admission_lib.Admission)
         if groups is not None:
-            checks.instance("groups", groups, groups_lib.Groups)
+            validation.instance("groups", groups, groups_lib.Groups)
         self.store, self.admission, self.groups = store, admission, groups
         self.desk = admission_lib.Desk(admission, came_back, lost)
         self.drops = drops_lib.Drops()

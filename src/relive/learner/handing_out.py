@@ -13,13 +13,13 @@ import functools
 from typing import TYPE_CHECKING, Generic, TypeVar
 import weakref
 
-from relive import checks
-from relive import copies
+from relive.common import validation
+from relive.common import copies
 from relive import episode as episode_lib
 from relive import episode_store
 from relive import errors
 from relive import gate
-from relive import later
+from relive.common import later
 from relive import states
 from relive.learner import admission as admission_lib
 from relive.learner import groups as groups_lib
@@ -232,7 +232,7 @@ class HandingOut(Generic[Obs, Act]):
 
     def _checked_next(self, count: object, max_lag: object, episodes_each: int) -> tuple[int, int | None]:
         """Answers the arguments of a call for the next ones, checked."""
-        count = checks.integer_of_at_least_one("count", count)
+        count = validation.integer_of_at_least_one("count", count)
         for what, most in (("episodes", self._store.max_episodes), ("transitions", self._store.max_transitions)):
             if most is not None and count * episodes_each > most:
                 raise errors.ArgumentError(
@@ -240,7 +240,7 @@ class HandingOut(Generic[Obs, Act]):
                 )
         if max_lag is None:
             return count, None
-        max_lag = checks.integer_of_at_least_zero("max_lag", max_lag)
+        max_lag = validation.integer_of_at_least_zero("max_lag", max_lag)
         if self._store.policy_version is None:
             raise errors.ArgumentError("max_lag asks for the learner's policy version: call set_policy_version first")
         return count, max_lag

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 from relive import fitting
 from relive import states
@@ -56,7 +56,7 @@ class RaggedColumns:
         fields: Mapping[str, npt.DTypeLike],
         row_fields: Mapping[str, npt.DTypeLike] | None = None,
     ) -> None:
-        self._max_values = checks.integer_of_at_least_one("max_values", max_values)
+        self._max_values = validation.integer_of_at_least_one("max_values", max_values)
         self._columns: dict[str, Array] = {name: np.zeros(self._max_values, dtype) for name, dtype in fields.items()}
         # The rows from key _base on; those before _oldest have left. Value p is number p of all that ever were.
         self._offsets: Ints = np.zeros(_SMALLEST + 1, np.int64)
@@ -105,7 +105,7 @@ class RaggedColumns:
             SchemaError: A value does not fit its field, or there is none.
             ArgumentError: A row is empty, or the rows have more than max_values values together.
         """
-        sizes = checks.integers("lengths", lengths)
+        sizes = validation.integers("lengths", lengths)
         if (sizes < 1).any():
             raise errors.ArgumentError(f"lengths must be at least 1, got {sizes[sizes < 1][0]}")
         total = sum(sizes.tolist())
@@ -199,7 +199,7 @@ class RaggedColumns:
 
     def _places(self, keys: npt.ArrayLike) -> Ints:
         """Answers where in the columns of rows those of some keys stand [k]."""
-        names = checks.integers("keys", keys)
+        names = validation.integers("keys", keys)
         for key in names[(names < self._oldest) | (names >= self._next)]:
             raise errors.UnknownKeyError(f"key {key} not found: its row was evicted, or never was")
         return names - self._base

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import episode as episode_lib
 from relive import errors
 from relive.tokens import ragged
@@ -102,9 +102,9 @@ class TokenBatch:
         >>> batch.log_probabilities
         array([[ 0.  ,  0.  , -0.5 , -0.25,  0.  ,  0.  ,  0.  ,  0.  ]])
         """
-        checks.instance("episodes", episodes, Sequence)
+        validation.instance("episodes", episodes, Sequence)
         for number, each in enumerate(episodes):
-            checks.instance(f"episode {number}", each, episode_lib.Episode)
+            validation.instance(f"episode {number}", each, episode_lib.Episode)
         padding, multiple = checked_padding(padding, pad_to_multiple_of)
         lived = [each for each in episodes if each.actions]
         if not lived:
@@ -191,6 +191,6 @@ def checked_padding(padding: object, pad_to_multiple_of: object) -> tuple[int, i
         ArgumentError: `padding` is no integer of at least 0, or `pad_to_multiple_of` none of at least 1.
     """
     return (
-        checks.integer_of_at_least_zero("padding", padding),
-        checks.integer_of_at_least_one("pad_to_multiple_of", pad_to_multiple_of),
+        validation.integer_of_at_least_zero("padding", padding),
+        validation.integer_of_at_least_one("pad_to_multiple_of", pad_to_multiple_of),
     )

@@ -15,9 +15,9 @@ import uuid
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import errors
-from relive import later
+from relive.common import later
 from relive import persistence
 from relive import states
 from relive.tokens import ragged
@@ -77,9 +77,9 @@ class TokenReplayBuffer(persistence.Persistent):
         pad_to_multiple_of: int = 1,
         seed: int | np.random.Generator | None = None,
     ) -> None:
-        self._max_tokens = checks.integer_of_at_least_one("max_tokens", max_tokens)
+        self._max_tokens = validation.integer_of_at_least_one("max_tokens", max_tokens)
         self._padding, self._pad_to_multiple_of = token_batch.checked_padding(padding, pad_to_multiple_of)
-        self._rng = checks.generator("seed", seed)
+        self._rng = validation.generator("seed", seed)
         self._rows: ragged.RaggedColumns | None = None
         self._sources: dict[int, token_episode.SequenceSource] = {}
         """Where each sequence held comes from, by key, the oldest first."""
@@ -117,9 +117,9 @@ class TokenReplayBuffer(persistence.Persistent):
             SchemaError: The log-probabilities do not fit the dtype of the first that were added.
         """
         joined = token_episode.join(steps)
-        agent_id = checks.string("agent_id", agent_id)
+        agent_id = validation.string("agent_id", agent_id)
         if group_id is not None:
-            group_id = checks.string("group_id", group_id)
+            group_id = validation.string("group_id", group_id)
         total = int(joined.lengths.sum())
         if total > self._max_tokens:
             raise errors.ArgumentError(
@@ -147,7 +147,7 @@ class TokenReplayBuffer(persistence.Persistent):
             ArgumentTypeError: `version` is not an integer.
             ArgumentError: It is below 0, or below the one before.
         """
-        self._policy_version = checks.next_version(version, self._policy_version)
+        self._policy_version = validation.next_version(version, self._policy_version)
 
     def clear(self) -> None:
         """Forgets every sequence. Keys, counters, the generator and the policy's version stay as they are."""
@@ -174,7 +174,7 @@ class TokenReplayBuffer(persistence.Persistent):
                 and no version was set.
             NotReadyError: No sequence may be drawn.
         """
-        batch_size = checks.integer_of_at_least_one("batch_size", batch_size)
+        batch_size = validation.integer_of_at_least_one("batch_size", batch_size)
         keys = self.eligible_keys(max_lag=max_lag)
         if not len(keys):
             raise errors.NotReadyError(f"sample found no sequence to draw: {self._why_none()}")
@@ -189,7 +189,7 @@ class TokenReplayBuffer(persistence.Persistent):
             ArgumentError: As in `sample`.
         """
         if max_lag is not None:
-            max_lag = checks.integer_of_at_least_zero("max_lag", max_lag)
+            max_lag = validation.integer_of_at_least_zero("max_lag", max_lag)
             if self._policy_version is None:
                 raise errors.ArgumentError(
                     "max_lag asks for the learner's policy version: call set_policy_version first"
@@ -209,7 +209,7 @@ class TokenReplayBuffer(persistence.Persistent):
             UnknownKeyError: No sequence of one of the keys is held.
             ArgumentError: There is no key.
         """
-        names = checks.integers("keys", keys)
+        names = validation.integers("keys", keys)
         if not len(names):
             raise errors.ArgumentError("keys must have at least 1 key, got 0")
         for key in names.tolist():

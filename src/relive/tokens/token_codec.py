@@ -8,7 +8,7 @@ Anything else is as a PlainCodec has it.
 
 from typing import Any
 
-from relive import checks
+from relive.common import validation
 from relive import codecs
 from relive import errors
 from relive.tokens import token_step
@@ -55,7 +55,7 @@ class TokenStepCodec:
             return self._plain.decode(content)
         values = self._plain.decode(content[1:])
         if type(values) is not tuple or len(values) != len(_NAMES):
-            raise errors.CheckpointError(f"a TokenStep must be {', '.join(_NAMES)}, got {checks.shown(values)}")
+            raise errors.CheckpointError(f"a TokenStep must be {', '.join(_NAMES)}, got {validation.shown(values)}")
         try:
             return token_step.TokenStep(**dict(zip(_NAMES, values, strict=True)))
         except errors.ArgumentError as error:

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import episode as episode_lib
 from relive import errors
 from relive import returns
@@ -114,11 +114,11 @@ def join(steps: Sequence[token_step.TokenStep]) -> TokenEpisode:
     TokenMismatch(step=1, position=1, expected=5, found=6)
     """
     if not isinstance(steps, Sequence):
-        raise errors.ArgumentTypeError(f"steps must be a sequence of TokenSteps, got {checks.shown(steps)}")
+        raise errors.ArgumentTypeError(f"steps must be a sequence of TokenSteps, got {validation.shown(steps)}")
     if not steps:
         raise errors.ArgumentError("steps must have at least 1 step, got 0")
     for number, step in enumerate(steps):
-        checks.instance(f"step {number}", step, token_step.TokenStep)
+        validation.instance(f"step {number}", step, token_step.TokenStep)
     mismatches: list[TokenMismatch | None] = [None]
     pieces: list[Array] = []
     sizes: list[int] = []
@@ -189,7 +189,7 @@ def steps_of(episode: episode_lib.Episode[Any, token_step.TokenStep]) -> list[to
     """
     steps = []
     for number, (step, reward) in enumerate(zip(episode.actions, episode.rewards, strict=True)):
-        checks.instance(f"action {number} of episode {episode.episode_id}", step, token_step.TokenStep)
+        validation.instance(f"action {number} of episode {episode.episode_id}", step, token_step.TokenStep)
         if step.reward not in (0, reward):
             raise errors.ArgumentError(
                 f"action {number} of episode {episode.episode_id} must have the reward {reward} of its step, or 0, "

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from relive import checks
+from relive.common import validation
 from relive import codecs
 from relive import dtypes
 from relive import errors
@@ -157,4 +157,4 @@ def _source(value: Any) -> token_episode.SequenceSource:
                     step=mismatch[0], position=mismatch[1], expected=mismatch[2], found=mismatch[3]
                 ),
             )
-    raise errors.CheckpointError(f"a source must be three names and a mismatch, got {checks.shown(value)}")
+    raise errors.CheckpointError(f"a source must be three names and a mismatch, got {validation.shown(value)}")

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 from relive import fitting
 
@@ -101,7 +101,7 @@ class TokenStep:
         for name, array in values.items():
             array.flags.writeable = False
             object.__setattr__(self, name, array)
-        object.__setattr__(self, "reward", checks.finite_number("reward", reward))
+        object.__setattr__(self, "reward", validation.finite_number("reward", reward))
 
     def __repr__(self) -> str:
         sizes = f"a prompt of {len(self.prompt)} tokens and an answer of {len(self.answer)}"
@@ -123,14 +123,14 @@ def _row(name: str, value: Any, kind: str) -> Array:
     # numpy takes True for 1 where it stands among numbers.
     has_bools = isinstance(value, list | tuple) and kind != "bools" and not _BOOLS.isdisjoint(map(type, value))
     if array is None or array.ndim != 1 or has_mask or has_bools:
-        raise errors.ArgumentTypeError(f"{name} must be a row of {kind}, got {checks.shown(value)}")
+        raise errors.ArgumentTypeError(f"{name} must be a row of {kind}, got {validation.shown(value)}")
     return array
 
 
 def _integers(name: str, value: Any, most: int) -> Array:
     array = _row(name, value, "integers")
     if array.dtype.kind not in "iu" and array.size:
-        raise errors.ArgumentTypeError(f"{name} must be a row of integers, got {checks.shown(value)}")
+        raise errors.ArgumentTypeError(f"{name} must be a row of integers, got {validation.shown(value)}")
     _check(name, array, (array >= 0) & (array <= most), f"integers in [0, {most}]")
     return array
 
@@ -150,7 +150,7 @@ def _log_probabilities(value: Any, count: int) -> Array:
     if array.dtype.kind in "iu":
         array = fitting.fit(name, array, array.shape, np.dtype(np.float64))
     if array.dtype.type not in FLOATS:
-        raise errors.ArgumentTypeError(f"{name} must be a row of floats, got {checks.shown(value)}")
+        raise errors.ArgumentTypeError(f"{name} must be a row of floats, got {validation.shown(value)}")
     _check_count(name, array, count)
     rule = f"finite numbers of at most 0, up to {_MOST_ROUNDED} for rounding"
     _check(name, array, are_log_probabilities(array), rule)
@@ -161,8 +161,8 @@ def _versions(value: Any, count: int) -> Ints:
     name = "policy_version"
     single = _array(value)
     if single is not None and single.ndim == 0:
-        return np.full(count, checks.integer_of_at_least_zero(name, value), np.int64)
-    array = _integers(name, value, checks.LARGEST)
+        return np.full(count, validation.integer_of_at_least_zero(name, value), np.int64)
+    array = _integers(name, value, validation.LARGEST)
     _check_count(name, array, count)
     return array.astype(np.int64)
 
@@ -171,7 +171,7 @@ def _booleans(value: Any, count: int) -> Bools:
     name = "loss_mask"
     array = _row(name, value, "bools")
     if array.dtype.kind != "b":
-        raise errors.ArgumentTypeError(f"{name} must be a row of bools, got {checks.shown(value)}")
+        raise errors.ArgumentTypeError(f"{name} must be a row of bools, got {validation.shown(value)}")
     _check_count(name, array, count)
     return array.astype(np.bool_)
 

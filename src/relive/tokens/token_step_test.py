@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relive import copies
+from relive.common import copies
 from relive import errors
 from relive.tokens import token_step
 

@@ -20,7 +20,7 @@ from relive import directories
 from relive import durable
 from relive import errors
 from relive import journal_reader
-from relive import later
+from relive.common import later
 from relive import states
 from relive.integrations import replaced_file
 from relive.tools import loading

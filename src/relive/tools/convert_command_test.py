@@ -14,7 +14,7 @@ import pytest
 
 import relive
 from relive import states
-from relive import trees
+from relive.common import trees
 from relive.integrations import minari as relive_minari
 from relive.integrations import parquet
 from relive.integrations import stored_episodes

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any, TypeAlias
 
-from relive import extras
+from relive.common import extras
 from relive.tools import training as training_lib
 
 with extras.needed("demo"):

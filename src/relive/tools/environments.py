@@ -3,7 +3,7 @@
 import numpy as np
 
 from relive import errors
-from relive import extras
+from relive.common import extras
 from relive.tools import tasks
 
 with extras.needed("demo"):

@@ -8,7 +8,7 @@ import pathlib
 import sys
 
 from relive import errors
-from relive import extras
+from relive.common import extras
 from relive.tools import inspection
 from relive.tools import reading
 from relive.tools import tables

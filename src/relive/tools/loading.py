@@ -3,7 +3,7 @@
 from typing import Any, TypeAlias
 
 import relive
-from relive import checks
+from relive.common import validation
 from relive import codecs
 from relive import durable
 from relive import errors
@@ -71,7 +71,7 @@ def rebuilt(path: str) -> tuple[Buffer | None, str]:
         return None, "it holds no record"
     state = codecs.PlainCodec().decode(first.payload)
     if not isinstance(state, dict):
-        raise errors.CheckpointError(f"a base must hold a state, got {checks.shown(state)}")
+        raise errors.CheckpointError(f"a base must hold a state, got {validation.shown(state)}")
     reason = why_not(state)
     if reason:
         return None, reason

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import extras
+from relive.common import extras
 from relive.tools import inspection
 from relive.tools import state_facts
 from relive.tools import wording

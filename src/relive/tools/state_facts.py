@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import checks
+from relive.common import validation
 from relive import episode_table
 from relive import errors
 from relive import states
@@ -91,8 +91,8 @@ def _of_columns(given: states.Given, counters: dict[str, int]) -> Facts:
     count = len(end)
     if (end > episode_table.TRUNCATED).any():
         raise errors.CheckpointError(f"array episode_end must hold numbers of at most {episode_table.TRUNCATED}")
-    length = given.integers("episode_length", count, 1, checks.LARGEST)
-    begin = np.argsort(given.integers("episode_first_key", count, 0, checks.LARGEST), kind="stable")
+    length = given.integers("episode_length", count, 1, validation.LARGEST)
+    begin = np.argsort(given.integers("episode_first_key", count, 0, validation.LARGEST), kind="stable")
     row_episode = given.column("row_episode", np.int64, (None,))
     rows = row_episode.shape[0]
     rewards = _rewards(given, rows)
@@ -181,7 +181,7 @@ def _means_by_age(column: states.Column) -> Floats:
 
 
 def _of_episodes(given: states.Given, counters: dict[str, int]) -> Facts:
-    steps = given.integers("episode_steps", None, 0, checks.LARGEST)
+    steps = given.integers("episode_steps", None, 0, validation.LARGEST)
     count = len(steps)
     status = given.array("episode_status", np.uint8, (count,))
     has_final = given.booleans("episode_has_final", count)
@@ -234,7 +234,7 @@ def _of_items(given: states.Given, counters: dict[str, int]) -> Facts:
 
 
 def _of_tokens(given: states.Given, counters: dict[str, int]) -> Facts:
-    lengths = given.integers("sequences/lengths", None, 0, checks.LARGEST)
+    lengths = given.integers("sequences/lengths", None, 0, validation.LARGEST)
     returns = given.array("sequences/rows/returns", np.float64, (len(lengths),))
     return Facts(
         sizes={

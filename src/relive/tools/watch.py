@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 import relive
-from relive import extras
+from relive.common import extras
 from relive.tools import display
 from relive.tools import wording
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relive import derived
+from relive.common import derived
 
 
 class Numbers(derived.Derived):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from relive import copies
+from relive.common import copies
 
 
 class Point(NamedTuple):

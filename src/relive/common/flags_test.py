@@ -2,7 +2,7 @@ import hypothesis
 from hypothesis import strategies as st
 import numpy as np
 
-from relive import flags
+from relive.common import flags
 
 
 @hypothesis.given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3)))

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 
 
 @pytest.mark.parametrize("value", [1, 7, np.int64(7), np.uint8(1), 2**62])
 def test_integers_of_at_least_one_come_back_as_int(value: Any) -> None:
-    checked = checks.integer_of_at_least_one("n", value)
+    checked = validation.integer_of_at_least_one("n", value)
     assert type(checked) is int
     assert checked == value
 
@@ -20,13 +20,13 @@ def test_integers_of_at_least_one_come_back_as_int(value: Any) -> None:
 @pytest.mark.parametrize("value", [0, -1, np.int8(-3)])
 def test_integers_below_one_are_refused(value: Any) -> None:
     with pytest.raises(errors.ArgumentError, match=rf"^n must be at least 1, got {int(value)}$"):
-        checks.integer_of_at_least_one("n", value)
+        validation.integer_of_at_least_one("n", value)
 
 
 @pytest.mark.parametrize("value", [1.0, 1.5, "1", None, True, math.nan, [1], np.ones(1, int)])
 def test_what_is_no_integer_is_refused(value: Any) -> None:
     with pytest.raises(errors.ArgumentTypeError, match=r"^n must be an integer of at least 1, got .+$"):
-        checks.integer_of_at_least_one("n", value)
+        validation.integer_of_at_least_one("n", value)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_what_is_no_integer_is_refused(value: Any) -> None:
      fractions.Fraction(1, 4), np.longdouble(1.5), 2**53],
 )  # fmt: skip
 def test_finite_numbers_come_back_as_float(value: Any) -> None:
-    number = checks.finite_number("reward", value)
+    number = validation.finite_number("reward", value)
     assert type(number) is float
     assert number == value
 
@@ -43,7 +43,7 @@ def test_finite_numbers_come_back_as_float(value: Any) -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float32("nan"), np.array(np.inf), 10**400])
 def test_numbers_that_are_not_finite_are_refused(value: Any) -> None:
     with pytest.raises(errors.ArgumentError, match=r"^reward must be a finite real number, got .+$"):
-        checks.finite_number("reward", value)
+        validation.finite_number("reward", value)
 
 
 @pytest.mark.parametrize(
@@ -52,19 +52,19 @@ def test_numbers_that_are_not_finite_are_refused(value: Any) -> None:
 )
 def test_what_is_no_real_number_is_refused(value: Any) -> None:
     with pytest.raises(errors.ArgumentTypeError, match=r"^reward must be a finite real number, got .+$") as caught:
-        checks.finite_number("reward", value)
+        validation.finite_number("reward", value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [2**53 + 1, fractions.Fraction(1, 3)])
 def test_numbers_that_a_float_would_change_are_refused(value: Any) -> None:
     with pytest.raises(errors.ArgumentError, match=r"^reward must be a number that a float holds exactly, got .+$"):
-        checks.finite_number("reward", value)
+        validation.finite_number("reward", value)
 
 
 @pytest.mark.parametrize("value", [1, 1.0, 0.5, 5e-324, np.float32(0.5)])
 def test_discounts_come_back_as_float(value: Any) -> None:
-    gamma = checks.discount("gamma", value)
+    gamma = validation.discount("gamma", value)
     assert type(gamma) is float
     assert gamma == value
 
@@ -72,56 +72,56 @@ def test_discounts_come_back_as_float(value: Any) -> None:
 @pytest.mark.parametrize("value", [0, 0.0, -0.1, 1.5, math.nextafter(1, 2), math.nan, math.inf, 10**400])
 def test_discounts_outside_their_range_are_refused(value: Any) -> None:
     with pytest.raises(errors.ArgumentError, match=r"^gamma must be in \(0, 1\], got .+$"):
-        checks.discount("gamma", value)
+        validation.discount("gamma", value)
 
 
 @pytest.mark.parametrize("value", [None, "0.9", True, 1j, np.ones(1)])
 def test_what_is_no_discount_is_refused(value: Any) -> None:
     with pytest.raises(errors.ArgumentTypeError, match=r"^gamma must be a number in \(0, 1\], got .+$"):
-        checks.discount("gamma", value)
+        validation.discount("gamma", value)
 
 
 def test_values_are_shown_on_one_short_line() -> None:
-    assert checks.shown("x") == "'x'"
-    shown = checks.shown(np.zeros((100, 100)))
+    assert validation.shown("x") == "'x'"
+    shown = validation.shown(np.zeros((100, 100)))
     assert "\n" not in shown
     assert len(shown) < 100
 
 
 def test_a_seed_becomes_a_generator_and_a_generator_stays_itself() -> None:
     rng = np.random.default_rng(1)
-    assert checks.generator("seed", rng) is rng
-    assert checks.generator("seed", 1).random() == np.random.default_rng(1).random()
-    assert checks.generator("seed", None).random() != checks.generator("seed", None).random()
+    assert validation.generator("seed", rng) is rng
+    assert validation.generator("seed", 1).random() == np.random.default_rng(1).random()
+    assert validation.generator("seed", None).random() != validation.generator("seed", None).random()
 
 
 @pytest.mark.parametrize("value", ["x", 1.5, True, [], [1, 2], np.random.RandomState(0)])
 def test_what_is_no_seed_is_refused(value: Any) -> None:
     with pytest.raises(errors.ArgumentTypeError, match=r"^seed must be an integer, a numpy Generator or None, got "):
-        checks.generator("seed", value)
+        validation.generator("seed", value)
 
 
 def test_a_negative_seed_is_refused() -> None:
     with pytest.raises(errors.ArgumentError, match=r"^seed must be at least 0, got -1$"):
-        checks.generator("seed", -1)
+        validation.generator("seed", -1)
 
 
 def test_no_count_is_above_2_to_the_62() -> None:
     with pytest.raises(errors.ArgumentError, match=r"^n must be at most 2\*\*62, got 4611686018427387905$"):
-        checks.integer_of_at_least_one("n", 2**62 + 1)
+        validation.integer_of_at_least_one("n", 2**62 + 1)
 
 
 def test_a_version_never_goes_down() -> None:
-    assert checks.next_version(3, None) == checks.next_version(np.int64(3), 3) == 3
+    assert validation.next_version(3, None) == validation.next_version(np.int64(3), 3) == 3
     with pytest.raises(errors.ArgumentError, match="^version must be at least 4, the one before, got 3$"):
-        checks.next_version(3, 4)
+        validation.next_version(3, 4)
     with pytest.raises(errors.ArgumentError, match="^version must be at least 0, got -1$"):
-        checks.next_version(-1, None)
+        validation.next_version(-1, None)
 
 
 def test_a_string_of_a_subclass_becomes_a_plain_one() -> None:
-    plain = checks.string("name", np.str_("agent"))
+    plain = validation.string("name", np.str_("agent"))
     assert (type(plain), plain) == (str, "agent")
-    assert checks.string("name", plain) is plain
+    assert validation.string("name", plain) is plain
     with pytest.raises(errors.ArgumentTypeError, match="^name must be a string, got 3$"):
-        checks.string("name", 3)
+        validation.string("name", 3)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from relive import errors
-from relive import trees
+from relive.common import trees
 
 KEYS = st.text(st.characters(exclude_characters="/"), min_size=1, max_size=3)
 TREES = st.recursive(st.integers(), lambda children: st.dictionaries(KEYS, children, min_size=1, max_size=3))

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from relive import checks
+from relive.common import validation
 from relive import errors
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ def flat(name: str, value: Any) -> dict[str, Any]:
     Raises:
         ArgumentError: A mapping is empty, or a key is not a non-empty string without "/".
 
-    >>> from relive import trees
+    >>> from relive.common import trees
     >>> trees.flat("observation", {"image": 1, "hand": {"angle": 2}})
     {'observation/image': 1, 'observation/hand/angle': 2}
     >>> trees.flat("action", 3)
@@ -39,7 +39,7 @@ def nested(name: str, columns: Mapping[str, T]) -> T | dict[str, Any]:
 
     Where no path is `name` or begins with it, the tree is an empty dict.
 
-    >>> from relive import trees
+    >>> from relive.common import trees
     >>> trees.nested("observation", {"observation/image": 1, "observation/hand/angle": 2, "reward": 3})
     {'image': 1, 'hand': {'angle': 2}}
     >>> trees.nested("reward", {"observation/image": 1, "reward": 3})
@@ -81,9 +81,9 @@ def _gather(name: str, value: Any, leaves: dict[str, Any]) -> None:
         leaves[name] = value
         return
     if not value:
-        raise errors.ArgumentError(f"{name} must have at least one key, got {checks.shown(value)}")
+        raise errors.ArgumentError(f"{name} must have at least one key, got {validation.shown(value)}")
     for key, child in value.items():
         if not isinstance(key, str) or not key or "/" in key:
             rule = f"keys of {name} must be non-empty strings without '/'"
-            raise errors.ArgumentError(f"{rule}, got {checks.shown(key)}")
+            raise errors.ArgumentError(f"{rule}, got {validation.shown(key)}")
         _gather(f"{name}/{key}", child, leaves)

@@ -17,7 +17,7 @@ class _Later(types.ModuleType):
 def module(name: str) -> types.ModuleType:
     """Answers what stands for the module of that name.
 
-    >>> from relive import later
+    >>> from relive.common import later
     >>> later.module("relive.returns").compute_discounted_return([1.0, 1.0], 0.5)
     1.5
     """
