@@ -26,12 +26,12 @@ from relive import errors
 from relive import fitting
 from relive import gate
 from relive.common import later
-from relive import states
+from relive.persistence import state as state_lib
 
 if TYPE_CHECKING:
-    from relive import checkpoint
+    from relive.persistence import checkpoint
 else:
-    checkpoint = later.module("relive.checkpoint")
+    checkpoint = later.module("relive.persistence.checkpoint")
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Keys: TypeAlias = npt.NDArray[np.int64]
@@ -175,7 +175,7 @@ class AsyncReplayBuffer(Generic[Batch]):
         return answer
 
     async def save(
-        self, path: str | os.PathLike[str], *, keep: int = 1, progress: states.Progress | None = None
+        self, path: str | os.PathLike[str], *, keep: int = 1, progress: state_lib.Progress | None = None
     ) -> None:
         """Saves the buffer inside as it is when the call begins to run; the other tasks go on while it is written.
 
@@ -240,11 +240,11 @@ class AsyncReplayBuffer(Generic[Batch]):
         self._buffer.clear()
         self._gate.wake()
 
-    def state_dict(self) -> states.State:
+    def state_dict(self) -> state_lib.State:
         """Answers what `save` would save, in memory; see ColumnReplayBuffer.state_dict."""
         return self._buffer.state_dict()
 
-    def load_state_dict(self, state: states.State) -> None:
+    def load_state_dict(self, state: state_lib.State) -> None:
         """Makes the buffer inside what it was when it answered that state; see ColumnReplayBuffer.load_state_dict."""
         self._buffer.load_state_dict(state)
         self._gate.wake()

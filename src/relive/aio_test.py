@@ -18,7 +18,7 @@ from relive import aio
 from relive import batches
 from relive import errors
 from relive import limiters
-from relive import persistence_test
+from relive.persistence import checkpointable_test
 from relive import prioritized_buffer
 from relive import ring_buffer
 from relive import samplers
@@ -852,7 +852,7 @@ def test_one_buffer_belongs_to_one_event_loop() -> None:
 async def test_the_other_tasks_go_on_while_the_buffer_is_written_as_it_was(tmp_path: pathlib.Path) -> None:
     buffer = ring(6)
     await live(buffer, 5)
-    before = persistence_test.plain(buffer.state_dict())
+    before = checkpointable_test.plain(buffer.state_dict())
     may_go_on, writers = threading.Event(), set[int]()
 
     def progress(count: int, total: int) -> None:
@@ -868,8 +868,8 @@ async def test_the_other_tasks_go_on_while_the_buffer_is_written_as_it_was(tmp_p
     await in_time(saving)
     assert writers == writers - {threading.get_ident()} != set()
     loaded = ring_buffer.RingReplayBuffer.load(tmp_path / "saved")
-    assert persistence_test.plain(loaded.state_dict()) == before
-    assert persistence_test.plain(buffer.state_dict()) != before
+    assert checkpointable_test.plain(loaded.state_dict()) == before
+    assert checkpointable_test.plain(buffer.state_dict()) != before
 
 
 def test_a_cancelled_save_is_written_all_the_same(tmp_path: pathlib.Path) -> None:
@@ -892,7 +892,7 @@ def test_a_cancelled_save_is_written_all_the_same(tmp_path: pathlib.Path) -> Non
 
     asyncio.run(save_and_cancel())  # It ends when the threads have.
     loaded = ring_buffer.RingReplayBuffer.load(tmp_path / "saved")
-    assert persistence_test.plain(loaded.state_dict()) == persistence_test.plain(buffer.state_dict())
+    assert checkpointable_test.plain(loaded.state_dict()) == checkpointable_test.plain(buffer.state_dict())
 
 
 async def test_a_closed_buffer_can_be_saved_and_the_next_one_goes_on(tmp_path: pathlib.Path) -> None:
@@ -902,7 +902,7 @@ async def test_a_closed_buffer_can_be_saved_and_the_next_one_goes_on(tmp_path: p
     await buffer.save(tmp_path / "saved")
     await buffer.save(tmp_path / "saved", keep=2)
     other = aio.AsyncReplayBuffer(ring_buffer.RingReplayBuffer.load(tmp_path / "saved.1"))
-    assert persistence_test.plain(await other.sample(3)) == persistence_test.plain(buffer.buffer.sample(3))
+    assert checkpointable_test.plain(await other.sample(3)) == checkpointable_test.plain(buffer.buffer.sample(3))
 
 
 async def test_a_state_that_is_loaded_wakes_who_waits() -> None:
@@ -911,7 +911,7 @@ async def test_a_state_that_is_loaded_wakes_who_waits() -> None:
     waiting = asyncio.create_task(buffer.sample(3))
     await settle()
     buffer.load_state_dict(full.state_dict())
-    assert persistence_test.plain(await in_time(waiting)) == persistence_test.plain(await full.sample(3))
+    assert checkpointable_test.plain(await in_time(waiting)) == checkpointable_test.plain(await full.sample(3))
 
 
 def test_saving_belongs_to_the_event_loop_too(tmp_path: pathlib.Path) -> None:

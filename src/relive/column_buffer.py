@@ -26,29 +26,29 @@ from relive import errors
 from relive import history as history_lib
 from relive.common import later
 from relive import limiters
-from relive import persistence
+from relive.persistence import checkpointable
 from relive import prefetch as prefetch_lib
 from relive import prioritized_sampler
 from relive import samplers
 from relive import schema as schema_lib
-from relive import states
+from relive.persistence import state
 from relive import step_checks
 from relive import storage as storage_lib
 from relive import windows
 from relive import writer as writer_lib
 
 if TYPE_CHECKING:
-    from relive import checkpoint
+    from relive.persistence import checkpoint
     from relive import column_journal
     from relive import column_state
     from relive import explain as explain_lib
-    from relive import journal as journal_lib
+    from relive.persistence import journal as journal_lib
 else:
-    checkpoint = later.module("relive.checkpoint")
+    checkpoint = later.module("relive.persistence.checkpoint")
     column_journal = later.module("relive.column_journal")
     column_state = later.module("relive.column_state")
     explain_lib = later.module("relive.explain")
-    journal_lib = later.module("relive.journal")
+    journal_lib = later.module("relive.persistence.journal")
 
 Array: TypeAlias = npt.NDArray[Any]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -62,7 +62,7 @@ MOST_STREAMS = 2**19
 """So many streams a buffer has at most: each takes memory, which a saved one must not be able to only claim."""
 
 
-class ColumnReplayBuffer(persistence.Journaled, Generic[Batch]):
+class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
     """Stores steps of fixed shapes and dtypes in preallocated columns, and answers windows of them.
 
     Most people want RingReplayBuffer, PrioritizedReplayBuffer or SequenceReplayBuffer; this one takes any window.
@@ -575,7 +575,7 @@ class ColumnReplayBuffer(persistence.Journaled, Generic[Batch]):
         *,
         copy_rows: bool = True,
         keep: int = 1,
-        progress: states.Progress | None = None,
+        progress: state.Progress | None = None,
     ) -> None:
         """Saves the buffer as a directory, or as a new one in the place of an older.
 
@@ -598,13 +598,13 @@ class ColumnReplayBuffer(persistence.Journaled, Generic[Batch]):
         copy_rows = validation.boolean("copy_rows", copy_rows)
         checkpoint.save(self._whole_state(copy_rows=copy_rows), path, keep=keep, progress=progress)
 
-    def _state(self, *, copy_rows: bool = True, **options: Any) -> states.State:
+    def _state(self, *, copy_rows: bool = True, **options: Any) -> state.State:
         return self._kept.taken() if copy_rows else self._kept.taken_without_copies()
 
-    def _base_state(self, **options: Any) -> states.State:
+    def _base_state(self, **options: Any) -> state.State:
         return self._kept.taken_of_open_episodes()
 
-    def _restore(self, given: states.Given, *, is_new: bool, **options: Any) -> None:
+    def _restore(self, given: state.Given, *, is_new: bool, **options: Any) -> None:
         restore = self._kept.restoring(given, is_new=is_new)
         self._gathers.finish()
         self._forget()
@@ -618,10 +618,10 @@ class ColumnReplayBuffer(persistence.Journaled, Generic[Batch]):
         timeline = self._history.timeline
         return timeline.next_key, len(timeline), timeline.num_evicted
 
-    def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> persistence.Bound:
+    def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> checkpointable.Bound:
         return column_journal.ColumnJournal(journal, self._history, [] if replay is None else replay.begun)
 
-    def _replay(self, **options: Any) -> persistence.Replay:
+    def _replay(self, **options: Any) -> checkpointable.Replay:
         return column_journal.Replay(self._history, self._writer, self._forget, self._anchors.set_barred)
 
     # Everything else.

@@ -21,14 +21,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import codecs
-from relive import dtypes
+from relive.persistence import codec
+from relive.persistence import dtypes
 from relive import errors
 from relive import history as history_lib
-from relive import journal as journal_lib
+from relive.persistence import journal as journal_lib
 from relive import row_bytes
 from relive import schema as schema_lib
-from relive import settings
+from relive.persistence import settings
 from relive import step_checks
 from relive import storage
 from relive import writer as writer_lib
@@ -115,7 +115,7 @@ class ColumnJournal:
         self._prune()
         if not self._history.has_begun:
             storage.ColumnStorage(schema, self._history.timeline.capacity)  # What has no room is not written.
-            fields = codecs.PlainCodec().encode(settings.encoded(schema))
+            fields = codec.PlainCodec().encode(settings.encoded(schema))
             # In one record: of two, the disk may have had room for one.
             kind, payload = FIRST, b"".join([_FIRST.pack(kind, len(fields)), fields, payload])
         self._append(kind, payload)
@@ -187,7 +187,7 @@ class Replay:
         kind, length = part.head(_FIRST)
         if self._history.has_begun or kind not in (STEP, STEPS, EPISODE):
             raise errors.CheckpointError("says what a step holds, and cannot be here")
-        schema = settings.schema_of(codecs.PlainCodec().decode(part.take(length)))
+        schema = settings.schema_of(codec.PlainCodec().decode(part.take(length)))
         try:
             columns = storage.ColumnStorage(schema, self._history.timeline.capacity)
         except (errors.ArgumentError, MemoryError, ValueError) as error:

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import relive
-from relive import codecs
+from relive.persistence import codec
 from relive import column_journal
 from relive import errors
-from relive import journal_reader
-from relive import persistence_test
-from relive import recovery
-from relive import recovery_test
-from relive import settings
+from relive.persistence import journal_reader
+from relive.persistence import checkpointable_test
+from relive.persistence import recover
+from relive.persistence import recover_test
+from relive.persistence import settings
 from relive import storage
 
 SCHEMA = relive.Schema(
@@ -94,33 +94,33 @@ class TestEveryCall:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         buffer = ring(streams, schema)
-        with recovery_test.opened(tmp_path / "log") as log:
+        with recover_test.opened(tmp_path / "log") as log:
             buffer.attach(log)
             for t in range(count):
                 add(buffer, t)
-            before = persistence_test.plain(buffer.state_dict())
+            before = checkpointable_test.plain(buffer.state_dict())
             with monkeypatch.context() as patch:
                 patch.setattr(os, "write", no_space)
                 with pytest.raises(errors.CheckpointError, match="log could not be written: No space left on device$"):
                     call(buffer)
-            assert persistence_test.plain(buffer.state_dict()) == before
+            assert checkpointable_test.plain(buffer.state_dict()) == before
             buffer.check()
             call(buffer)
-        assert recovery_test.content(recovery.recover(tmp_path / "log")) == recovery_test.content(buffer)
+        assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
 
     def test_a_closed_journal_refuses_it_and_nothing_has_changed(
         self, call: Callable[[Any], Any], streams: int, schema: relive.Schema | None, count: int, tmp_path: pathlib.Path
     ) -> None:
         buffer = ring(streams, schema)
-        with recovery_test.opened(tmp_path / "log") as log:
+        with recover_test.opened(tmp_path / "log") as log:
             buffer.attach(log)
             for t in range(count):
                 add(buffer, t)
-        before = persistence_test.plain(buffer.state_dict())
+        before = checkpointable_test.plain(buffer.state_dict())
         with pytest.raises(errors.ClosedError, match="log cannot be written: it was closed$"):
             call(buffer)
-        assert persistence_test.plain(buffer.state_dict()) == before
-        assert recovery_test.content(recovery.recover(tmp_path / "log")) == recovery_test.content(buffer)
+        assert checkpointable_test.plain(buffer.state_dict()) == before
+        assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
         buffer.detach()
         call(buffer)
 
@@ -128,7 +128,7 @@ class TestEveryCall:
 def test_what_is_refused_for_itself_is_not_written(tmp_path: pathlib.Path) -> None:
     buffer = relive.RingReplayBuffer(12, SCHEMA, limiter=relive.SampleToInsertRatio(1.0, 1, error_buffer=2.0))
     wrong: Any = "x"
-    with recovery_test.opened(tmp_path / "log") as log:
+    with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
         with pytest.raises(errors.SchemaError):
             buffer.add(wrong, True, 0.0, NEXT, word="a", n=1)
@@ -146,7 +146,7 @@ def test_a_schema_that_was_not_written_is_not_remembered(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buffer = ring(schema=None)
-    with recovery_test.opened(tmp_path / "log") as log:
+    with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", no_space)
@@ -154,9 +154,9 @@ def test_a_schema_that_was_not_written_is_not_remembered(
                 buffer.add(0.0, 0, 0.0)
         assert buffer.schema is None
         add(buffer)
-    recovered: Any = recovery.recover(tmp_path / "log")
+    recovered: Any = recover.recover(tmp_path / "log")
     assert recovered.schema == buffer.schema
-    assert recovery_test.content(recovered) == recovery_test.content(buffer)
+    assert recover_test.content(recovered) == recover_test.content(buffer)
 
 
 def test_rows_for_which_there_is_no_room_are_not_written(
@@ -166,7 +166,7 @@ def test_rows_for_which_there_is_no_room_are_not_written(
         raise MemoryError
 
     buffer = ring(schema=None)
-    with recovery_test.opened(tmp_path / "log") as log:
+    with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
         with monkeypatch.context() as patch:
             patch.setattr(storage, "ColumnStorage", no_memory)
@@ -183,17 +183,17 @@ def test_rows_for_which_there_is_no_room_are_not_written(
 def test_segments_go_with_the_rows_that_they_hold(schema: relive.Schema | None, tmp_path: pathlib.Path) -> None:
     buffer = ring(schema=schema)
     most = 0
-    with recovery_test.opened(tmp_path / "log", 100) as log:
+    with recover_test.opened(tmp_path / "log", 100) as log:
         buffer.attach(log)
         for t in range(500):
             add(buffer, t)
-            most = max(most, len(recovery_test.segments(tmp_path / "log")))
+            most = max(most, len(recover_test.segments(tmp_path / "log")))
         assert most <= 3
         buffer.clear()
-        while len(recovery_test.segments(tmp_path / "log")) > 1:
+        while len(recover_test.segments(tmp_path / "log")) > 1:
             add(buffer)
             assert len(buffer) < 12
-    assert recovery_test.content(recovery.recover(tmp_path / "log")) == recovery_test.content(buffer)
+    assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
 
 
 def test_what_has_gone_is_on_the_disk_before_its_segment_is_deleted(
@@ -202,7 +202,7 @@ def test_what_has_gone_is_on_the_disk_before_its_segment_is_deleted(
     """Else a power failure could take the steps that evicted it, and what they evicted is gone already."""
     buffer = ring()
     unsynced = []
-    with recovery_test.opened(tmp_path / "log", 2000) as log:
+    with recover_test.opened(tmp_path / "log", 2000) as log:
         prune = log.prune
 
         def pruning(before: int) -> int:
@@ -221,7 +221,7 @@ def test_a_segment_that_cannot_be_deleted_is_tried_again(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buffer = ring()
-    with recovery_test.opened(tmp_path / "log", 100) as log:
+    with recover_test.opened(tmp_path / "log", 100) as log:
         buffer.attach(log)
         with monkeypatch.context() as patch:
             patch.setattr(os, "unlink", unlink_failing(os.unlink))
@@ -229,17 +229,17 @@ def test_a_segment_that_cannot_be_deleted_is_tried_again(
 
             def adding() -> None:
                 for t in range(500):
-                    before.append(persistence_test.plain(buffer.state_dict()))
+                    before.append(checkpointable_test.plain(buffer.state_dict()))
                     add(buffer, t)
 
             with pytest.raises(errors.CheckpointError, match="log could not be pruned: Input/output error$"):
                 adding()
-            assert persistence_test.plain(buffer.state_dict()) == before[-1]
+            assert checkpointable_test.plain(buffer.state_dict()) == before[-1]
         assert len(buffer) == 12
         for t in range(500):
             add(buffer, t)
-        assert len(recovery_test.segments(tmp_path / "log")) <= 3
-    assert recovery_test.content(recovery.recover(tmp_path / "log")) == recovery_test.content(buffer)
+        assert len(recover_test.segments(tmp_path / "log")) <= 3
+    assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
 
 
 def unlink_failing(unlink: Callable[..., None]) -> Callable[..., None]:
@@ -254,7 +254,7 @@ def unlink_failing(unlink: Callable[..., None]) -> Callable[..., None]:
 def test_a_row_is_in_the_journal_until_it_was_evicted(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the step that would have evicted it was refused."""
     buffer = ring()
-    with recovery_test.opened(tmp_path / "log", 100) as log:
+    with recover_test.opened(tmp_path / "log", 100) as log:
         buffer.attach(log)
         for t in range(36):
             with monkeypatch.context() as patch:
@@ -262,18 +262,18 @@ def test_a_row_is_in_the_journal_until_it_was_evicted(tmp_path: pathlib.Path, mo
                 with pytest.raises(errors.CheckpointError, match="No space left"):
                     add(buffer, t)
             shutil.copytree(tmp_path / "log", tmp_path / f"copy {t}")
-            assert recovery_test.content(recovery.recover(tmp_path / f"copy {t}")) == recovery_test.content(buffer)
+            assert recover_test.content(recover.recover(tmp_path / f"copy {t}")) == recover_test.content(buffer)
             add(buffer, t)
 
 
 def test_an_episode_longer_than_a_segment_comes_back(tmp_path: pathlib.Path) -> None:
     buffer = ring()
-    with recovery_test.opened(tmp_path / "log", 10) as log:
+    with recover_test.opened(tmp_path / "log", 10) as log:
         buffer.attach(log)
         for length in (12, 1, 12, 5):
             add_episode(buffer, length)
             extend(buffer)
-    assert recovery_test.content(recovery.recover(tmp_path / "log")) == recovery_test.content(buffer)
+    assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
 
 
 def test_the_first_step_of_an_unknown_schema_may_begin_a_segment(
@@ -283,13 +283,13 @@ def test_the_first_step_of_an_unknown_schema_may_begin_a_segment(
     for call in (add, extend, add_episode):
         buffer = ring(schema=None)
         path = tmp_path / call.__name__
-        with recovery_test.opened(path, 10) as log:
+        with recover_test.opened(path, 10) as log:
             buffer.attach(log)
             for _ in range(40):
                 buffer.clear()
             call(buffer)
             call(buffer)
-        assert recovery_test.content(recovery.recover(path)) == recovery_test.content(buffer)
+        assert recover_test.content(recover.recover(path)) == recover_test.content(buffer)
 
 
 @pytest.mark.parametrize("schema", [SCHEMA, None], ids=["schema", "inferred"])
@@ -297,23 +297,23 @@ def test_rounds_whose_next_observations_are_not_known_come_back(
     schema: relive.Schema | None, tmp_path: pathlib.Path
 ) -> None:
     buffer = ring(3, schema)
-    with recovery_test.opened(tmp_path / "log") as log:
+    with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
         for t in range(9):
             extras = {"word": np.full(2, "b"), "n": np.full(2, t)}
             observations, ends = np.full((2, 2), t, np.uint8), np.array([t % 4 == 3, False])
             buffer.extend(observations, np.zeros(2, bool), np.zeros(2), None, ends, ends, streams=[2, t % 2], **extras)
-    assert recovery_test.content(recovery.recover(tmp_path / "log")) == recovery_test.content(buffer)
+    assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
 
 
 def test_data_come_back_to_the_last_bit(tmp_path: pathlib.Path) -> None:
     rng = random.Random(0)
     for name in ("ring", "prioritized of 3 streams, live", "sequences of 3 streams", "schema inferred"):
-        buffer = persistence_test.COLUMNS[name]()
-        with recovery_test.opened(tmp_path / name, 3000) as log:
+        buffer = checkpointable_test.COLUMNS[name]()
+        with recover_test.opened(tmp_path / name, 3000) as log:
             buffer.attach(log)
-            persistence_test.work(buffer, rng, 200)
-        assert recovery_test.content(recovery.recover(tmp_path / name)) == recovery_test.content(buffer)
+            checkpointable_test.work(buffer, rng, 200)
+        assert recover_test.content(recover.recover(tmp_path / name)) == recover_test.content(buffer)
 
 
 # Records that cannot be.
@@ -322,10 +322,10 @@ def test_data_come_back_to_the_last_bit(tmp_path: pathlib.Path) -> None:
 def forged(
     path: pathlib.Path, kind: int, payload: bytes, schema: relive.Schema | None = SCHEMA, streams: int = 2
 ) -> Any:
-    with recovery_test.opened(path) as log:
+    with recover_test.opened(path) as log:
         ring(streams, schema).attach(log)
         log.append(kind, payload)
-    return recovery.recover(path)
+    return recover.recover(path)
 
 
 ROW = b"".join([b"\1\2", b"\1", bytes(8), b"a\0\0\0", bytes(8)])
@@ -400,29 +400,29 @@ def test_records_like_those_that_are_forged_can_be_right(tmp_path: pathlib.Path)
 
 
 def test_a_forged_end_of_an_episode_whose_last_observation_is_not_known_is_refused(tmp_path: pathlib.Path) -> None:
-    with recovery_test.opened(tmp_path / "log") as log:
+    with recover_test.opened(tmp_path / "log") as log:
         buffer = ring()
         buffer.attach(log)
         buffer.add(NEXT, True, 0.0, word="a", n=1)
         log.append(column_journal.END, bytes(4))
     with pytest.raises(errors.CheckpointError, match="record 2 ends an episode of stream 0, whose last observation is"):
-        recovery.recover(tmp_path / "log")
+        recover.recover(tmp_path / "log")
 
 
 def test_an_end_that_the_journal_did_not_hear_of_keeps_it_from_going_on(tmp_path: pathlib.Path) -> None:
-    with recovery_test.opened(tmp_path / "log") as log:
+    with recover_test.opened(tmp_path / "log") as log:
         buffer = ring()
         buffer.attach(log)
         add(buffer)
-    recovered: Any = recovery.recover(tmp_path / "log")
+    recovered: Any = recover.recover(tmp_path / "log")
     assert recovered.end_episode()
     message = "journal must hold what the buffer does"
-    with recovery_test.opened(tmp_path / "log") as log, pytest.raises(errors.ArgumentError, match=message):
+    with recover_test.opened(tmp_path / "log") as log, pytest.raises(errors.ArgumentError, match=message):
         recovered.attach(log)
 
 
 def first(fields: Any, kind: int = column_journal.STEP, payload: bytes = b"") -> bytes:
-    encoded = codecs.PlainCodec().encode(fields)
+    encoded = codec.PlainCodec().encode(fields)
     return struct.pack("<BI", kind, len(encoded)) + encoded + payload
 
 
@@ -443,9 +443,9 @@ def test_a_forged_schema_is_refused(tmp_path: pathlib.Path) -> None:
 
 def test_settings_that_nothing_can_be_done_with_are_an_error(tmp_path: pathlib.Path) -> None:
     buffer = relive.RingReplayBuffer(12, SCHEMA, streams=3)
-    with recovery_test.opened(tmp_path / "log") as log:
+    with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
         for t in range(20):
             extend(buffer, t)
     with pytest.raises(errors.CheckpointError, match="log: record [0-9]* cannot be played back: "):
-        recovery.recover(tmp_path / "log", frame_stack=2**61)
+        recover.recover(tmp_path / "log", frame_stack=2**61)

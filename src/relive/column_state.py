@@ -8,8 +8,8 @@ from relive import errors
 from relive import history as history_lib
 from relive import history_state
 from relive import mapped_storage
-from relive import settings
-from relive import states
+from relive.persistence import settings
+from relive.persistence import state as state_lib
 from relive import storage as storage_lib
 from relive import timeline_state
 
@@ -22,16 +22,16 @@ class ColumnState:
     ) -> None:
         self._history, self._anchors, self._counters = history, anchors, counters
 
-    def taken(self) -> states.State:
+    def taken(self) -> state_lib.State:
         """Answers the state."""
         return self._taken(self._history.timeline.state())
 
-    def taken_of_open_episodes(self) -> states.State:
+    def taken_of_open_episodes(self) -> state_lib.State:
         """Answers the state as it would be if all that is stored had been evicted just now."""
         timeline = self._history.timeline
         return self._taken(timeline.state().without_rows(timeline.streams))
 
-    def taken_without_copies(self) -> states.State:
+    def taken_without_copies(self) -> state_lib.State:
         """Answers the state with the rows left where they are, in a memory map, which is flushed.
 
         Raises:
@@ -45,13 +45,13 @@ class ColumnState:
         arrays = {name: array for name, array in state["arrays"].items() if not name.startswith("rows/")}
         return {**state, "rows_in": {"id": storage.id, "generation": storage.generation}, "arrays": arrays}
 
-    def _taken(self, rows: timeline_state.TimelineState) -> states.State:
+    def _taken(self, rows: timeline_state.TimelineState) -> state_lib.State:
         history = self._history.state(rows)
         anchors = self._anchors.state(self._history.timeline.slots(rows.keys))
         arrays = history.pop("arrays") | anchors.pop("arrays")
         return {"counters": self._counters.values(), **history, **anchors, "arrays": arrays}
 
-    def restoring(self, given: states.Given, *, is_new: bool) -> Callable[[], None]:
+    def restoring(self, given: state_lib.Given, *, is_new: bool) -> Callable[[], None]:
         """Answers what restores that state once every row was taken away; nothing of it can fail then.
 
         Args:
@@ -89,7 +89,7 @@ class ColumnState:
 
         return restore
 
-    def _check_map(self, given: states.Given, is_new: bool) -> None:
+    def _check_map(self, given: state_lib.Given, is_new: bool) -> None:
         """Raises CheckpointError unless the storage is the memory map whose rows those of a checkpoint are."""
         storage = self._storage
         if not is_new or not isinstance(storage, mapped_storage.MemmapStorage):

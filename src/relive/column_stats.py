@@ -11,7 +11,7 @@ from relive import eligibility
 from relive import episode_table
 from relive import errors
 from relive import history as history_lib
-from relive import states
+from relive.persistence import state
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -46,12 +46,12 @@ class Counters:
         """Answers the counts by name."""
         return {name: getattr(self, name) for name in _COUNTS}
 
-    def check_values(self, given: states.Given) -> None:
+    def check_values(self, given: state.Given) -> None:
         """Raises CheckpointError if those are no counts."""
         for name in _COUNTS:
             given.integer(name)
 
-    def restore(self, given: states.Given) -> None:
+    def restore(self, given: state.Given) -> None:
         """Goes on from those counts."""
         for name in _COUNTS:
             setattr(self, name, given.integer(name))

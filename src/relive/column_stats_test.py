@@ -9,18 +9,18 @@ import pytest
 
 import relive
 from relive import errors
-from relive import persistence_test
+from relive.persistence import checkpointable_test
 from relive import samplers
 
 NUMBER = relive.Field((), "float64")
 VERSION = relive.Schema(NUMBER, NUMBER, extras={"policy_version": relive.Field((), "int64")})
 
 
-@pytest.mark.parametrize("make", persistence_test.COLUMNS.values(), ids=persistence_test.COLUMNS.keys())
-def test_what_is_not_stored_any_more_was_dropped(make: persistence_test.Made) -> None:
+@pytest.mark.parametrize("make", checkpointable_test.COLUMNS.values(), ids=checkpointable_test.COLUMNS.keys())
+def test_what_is_not_stored_any_more_was_dropped(make: checkpointable_test.Made) -> None:
     buffer, rng = make(), random.Random(1)
     for _ in range(30):
-        persistence_test.work(buffer, rng, 4)
+        checkpointable_test.work(buffer, rng, 4)
         stats, timeline = buffer.get_stats(), buffer.history.timeline
         assert stats.appended == stats.size + sum(stats.dropped.values()) == timeline.next_key
         assert stats.oldest_age == max(timeline.next_key - 1 - timeline.oldest_key, 0)
@@ -142,21 +142,21 @@ def test_only_an_integer_is_a_policy_version(field: relive.Field) -> None:
     assert (buffer.get_stats().policy_lag, buffer.get_stats().max_policy_lag) == (None, None)
 
 
-@pytest.mark.parametrize("make", persistence_test.BUFFERS.values(), ids=persistence_test.BUFFERS.keys())
+@pytest.mark.parametrize("make", checkpointable_test.BUFFERS.values(), ids=checkpointable_test.BUFFERS.keys())
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 30))])
 def test_statistics_of_a_loaded_buffer_are_those_of_the_saved_one(
-    make: persistence_test.Made, seed: int, tmp_path: pathlib.Path
+    make: checkpointable_test.Made, seed: int, tmp_path: pathlib.Path
 ) -> None:
-    buffer = persistence_test.worked(make, seed, 80)
+    buffer = checkpointable_test.worked(make, seed, 80)
     buffer.save(tmp_path / "buffer")
     loaded = type(buffer).load(tmp_path / "buffer")
-    assert persistence_test.plain(loaded.get_stats()) == persistence_test.plain(buffer.get_stats())
+    assert checkpointable_test.plain(loaded.get_stats()) == checkpointable_test.plain(buffer.get_stats())
     assert loaded.get_stats().sampled > 0
 
 
 @pytest.mark.parametrize("name", ["ring", "ring with max_times_sampled", "prioritized, not stratified"])
 def test_a_checkpoint_from_before_draws_were_kept_loads_as_if_nothing_had_been_drawn(name: str) -> None:
-    buffer = persistence_test.worked(persistence_test.COLUMNS[name], 3, 80)
+    buffer = checkpointable_test.worked(checkpointable_test.COLUMNS[name], 3, 80)
     buffer.sample(4)
     state = buffer.state_dict()
     for array in ("drawn", "draw_key", "draw_age"):
@@ -169,22 +169,22 @@ def test_a_checkpoint_from_before_draws_were_kept_loads_as_if_nothing_had_been_d
     else:
         assert stats.never_drawn == stats.num_eligible > 0
     loaded.check()
-    assert persistence_test.batch_of(loaded) == persistence_test.batch_of(buffer)
+    assert checkpointable_test.batch_of(loaded) == checkpointable_test.batch_of(buffer)
 
 
 def test_an_episode_checkpoint_from_before_draws_were_kept_loads_as_if_nothing_had_been_drawn() -> None:
-    buffer: Any = persistence_test.worked(persistence_test.EPISODES["episodes"], 1, 200)
+    buffer: Any = checkpointable_test.worked(checkpointable_test.EPISODES["episodes"], 1, 200)
     state = buffer.state_dict()
     del state["arrays"]["episode_drawn"]
     del state["counters"]["aborted_steps"]
-    stats = type(buffer)._made(state, {}, **persistence_test.options(buffer)).get_stats()
+    stats = type(buffer)._made(state, {}, **checkpointable_test.options(buffer)).get_stats()
     assert stats.never_drawn == stats.total_episodes > buffer.get_stats().never_drawn
     assert stats.dropped == buffer.get_stats().dropped
     assert stats.aborted_steps > 0
     half = buffer.state_dict()
     del half["counters"]["aborted_steps"]
     with pytest.raises(errors.CheckpointError, match="^counters/aborted_steps is missing$"):
-        type(buffer)._made(half, {}, **persistence_test.options(buffer))
+        type(buffer)._made(half, {}, **checkpointable_test.options(buffer))
 
 
 def test_a_draw_that_was_not_counted_is_found() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-from relive import states
+from relive.persistence import state
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
@@ -144,7 +144,7 @@ class DrawnRows:
         self._next_key, self.last_keys, self.last_ages = next_key, last_keys, last_ages
 
 
-def checked_last(given: states.Given, next_key: int) -> tuple[Ints, Ints]:
+def checked_last(given: state.Given, next_key: int) -> tuple[Ints, Ints]:
     """Answers keys and ages of the last draws, as `DrawnRows.last` has answered them.
 
     Raises:

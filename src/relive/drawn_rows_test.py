@@ -7,7 +7,7 @@ import pytest
 
 from relive import drawn_rows
 from relive import errors
-from relive import states
+from relive.persistence import state
 
 
 class Naive:
@@ -111,8 +111,8 @@ def test_what_was_drawn_may_be_changed_afterwards() -> None:
     assert (rows.last_keys.tolist(), rows.last_ages.tolist()) == ([1, 2], [3, 2])
 
 
-def given(keys: Any, ages: Any) -> states.Given:
-    return states.Given({}, {"draw_key": np.array(keys, np.int64), "draw_age": np.array(ages, np.int64)})
+def given(keys: Any, ages: Any) -> state.Given:
+    return state.Given({}, {"draw_key": np.array(keys, np.int64), "draw_age": np.array(ages, np.int64)})
 
 
 def test_last_draws_are_taken_as_they_were() -> None:

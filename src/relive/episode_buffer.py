@@ -31,8 +31,8 @@ from relive import gate
 from relive.common import later
 from relive import limiters
 from relive import n_step
-from relive import persistence
-from relive import states
+from relive.persistence import checkpointable
+from relive.persistence import state as state_lib
 from relive import version_counts
 from relive.learner import admission as admission_lib
 from relive.learner import groups as groups_lib
@@ -40,27 +40,27 @@ from relive.learner import hand_outs
 from relive.learner import handing_out
 
 if TYPE_CHECKING:
-    from relive import checkpoint
-    from relive import codecs
+    from relive.persistence import checkpoint
+    from relive.persistence import codec as codec_lib
     from relive import episode_journal
     from relive import episode_state
     from relive import explain as explain_lib
-    from relive import journal as journal_lib
+    from relive.persistence import journal as journal_lib
     from relive.learner import hand_out_state
 else:
-    checkpoint = later.module("relive.checkpoint")
-    codecs = later.module("relive.codecs")
+    checkpoint = later.module("relive.persistence.checkpoint")
+    codec_lib = later.module("relive.persistence.codec")
     episode_journal = later.module("relive.episode_journal")
     episode_state = later.module("relive.episode_state")
     explain_lib = later.module("relive.explain")
     hand_out_state = later.module("relive.learner.hand_out_state")
-    journal_lib = later.module("relive.journal")
+    journal_lib = later.module("relive.persistence.journal")
 
 Obs = TypeVar("Obs")
 Act = TypeVar("Act")
 
 
-class EpisodeReplayBuffer(persistence.Journaled, handing_out.HandingOut[Obs, Act], Generic[Obs, Act]):
+class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, Act], Generic[Obs, Act]):
     """Stores the episodes of many agents and answers n-step samples, uniform over all complete transitions.
 
     Observations and actions may be any objects. Arrays, built-in containers and dataclasses are copied in and out;
@@ -402,7 +402,7 @@ class EpisodeReplayBuffer(persistence.Journaled, handing_out.HandingOut[Obs, Act
         *,
         codec: "codecs.Codec | None" = None,
         keep: int = 1,
-        progress: states.Progress | None = None,
+        progress: state_lib.Progress | None = None,
     ) -> None:
         """Saves the buffer as a directory, or as a new one in the place of an older.
 
@@ -420,7 +420,7 @@ class EpisodeReplayBuffer(persistence.Journaled, handing_out.HandingOut[Obs, Act
             CheckpointError: It could not be written, somebody else is writing it, or something cannot be saved: an
                 object that the codec does not know.
         """
-        checkpoint.save(self._whole_state(codec=codecs.checked(codec)), path, keep=keep, progress=progress)
+        checkpoint.save(self._whole_state(codec=codec_lib.checked(codec)), path, keep=keep, progress=progress)
 
     @classmethod
     def load(
@@ -428,7 +428,7 @@ class EpisodeReplayBuffer(persistence.Journaled, handing_out.HandingOut[Obs, Act
         path: str | os.PathLike[str],
         *,
         codec: "codecs.Codec | None" = None,
-        progress: states.Progress | None = None,
+        progress: state_lib.Progress | None = None,
         **instead: Any,
     ) -> Self:
         """Answers the buffer that was saved at `path`.
@@ -443,11 +443,11 @@ class EpisodeReplayBuffer(persistence.Journaled, handing_out.HandingOut[Obs, Act
         Raises:
             CheckpointError: There is no checkpoint, it is damaged, or of another class, codec or a newer version.
         """
-        codec = codecs.checked(codec)
+        codec = codec_lib.checked(codec)
         with checkpoint.opened(path, progress=progress) as state:
             return cls._made(state, instead, codec=codec)
 
-    def state_dict(self, *, codec: "codecs.Codec | None" = None) -> states.State:
+    def state_dict(self, *, codec: "codecs.Codec | None" = None) -> state_lib.State:
         """Answers what `save` would save, as one dict of JSON values, and of arrays by name under "arrays".
 
         Nothing in it is shared with the buffer.
@@ -455,9 +455,9 @@ class EpisodeReplayBuffer(persistence.Journaled, handing_out.HandingOut[Obs, Act
         Raises:
             CheckpointError: Something cannot be saved.
         """
-        return self._state_in_memory(codec=codecs.checked(codec))
+        return self._state_in_memory(codec=codec_lib.checked(codec))
 
-    def load_state_dict(self, state: states.State, *, codec: "codecs.Codec | None" = None) -> None:
+    def load_state_dict(self, state: state_lib.State, *, codec: "codecs.Codec | None" = None) -> None:
         """Makes the buffer what it was when it answered that state, which is left as it is and not shared.
 
         The settings must be those of the state. Who wrote to an episode that is not in it gets UnknownEpisodeError.
@@ -465,22 +465,22 @@ class EpisodeReplayBuffer(persistence.Journaled, handing_out.HandingOut[Obs, Act
         Raises:
             CheckpointError: That is no state of such a buffer. Nothing has changed.
         """
-        self._put(state, codec=codecs.checked(codec))
+        self._put(state, codec=codec_lib.checked(codec))
 
     def _setting(self, name: str) -> Any:
         if name in ("admission", "groups"):
             return getattr(self._hand_outs, name)
         return self._limited.limiter if name == "limiter" else getattr(self._store, name)
 
-    def _state(self, **options: Any) -> states.State:
+    def _state(self, **options: Any) -> state_lib.State:
         state = episode_state.taken(self._store, **options)
         return {**state, "arrays": {**state["arrays"], **hand_out_state.taken(self._hand_outs)}}
 
-    def _base_state(self, **options: Any) -> states.State:
+    def _base_state(self, **options: Any) -> state_lib.State:
         state = episode_state.taken(self._store.without_episodes(), **options)
         return {**state, "arrays": {**state["arrays"], **hand_out_state.taken_without_episodes(self._hand_outs)}}
 
-    def _restore(self, given: states.Given, *, is_new: bool, **options: Any) -> None:
+    def _restore(self, given: state_lib.Given, *, is_new: bool, **options: Any) -> None:
         store = episode_state.made(given, store=self._store, **options)
         new = self._new_hand_outs(store, self._hand_outs.admission, self._hand_outs.groups)
         hand_out_state.put(given, new, is_same_rule=self._has_rules_of(given))
@@ -504,7 +504,7 @@ class EpisodeReplayBuffer(persistence.Journaled, handing_out.HandingOut[Obs, Act
             ArgumentError: A journal is attached already, or this one holds something else than the buffer.
             CheckpointError: It could not be written, or the codec does not know an object.
         """
-        self._attach(journal, codec=codecs.checked(codec))
+        self._attach(journal, codec=codec_lib.checked(codec))
 
     def detach(self) -> None:
         """Stops writing to the journal, which stays open; does nothing if there is none."""
@@ -517,10 +517,10 @@ class EpisodeReplayBuffer(persistence.Journaled, handing_out.HandingOut[Obs, Act
         version = -1 if stats.policy_version is None else stats.policy_version
         return (*counts, stats.in_progress, stats.completed, stats.truncated, stats.aborted, version)
 
-    def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> persistence.Bound:
+    def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> checkpointable.Bound:
         return episode_journal.EpisodeJournal(journal, self._store, replay, **options)
 
-    def _replay(self, **options: Any) -> persistence.Replay:
+    def _replay(self, **options: Any) -> checkpointable.Replay:
         self._store.left = functools.partial(hand_outs.HandOuts.past, weakref.proxy(self._hand_outs))
         turns = dict(zip([episode.episode_id for episode in self._store], self._hand_outs.turns(), strict=True))
         written = self._written()

@@ -24,11 +24,11 @@ import struct
 from typing import Any, TypeAlias
 
 from relive.common import validation
-from relive import codecs
+from relive.persistence import codec as codec_lib
 from relive import episode as episode_lib
 from relive import episode_store
 from relive import errors
-from relive import journal as journal_lib
+from relive.persistence import journal as journal_lib
 
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
 Store: TypeAlias = episode_store.EpisodeStore[Any, Any]
@@ -48,7 +48,7 @@ class EpisodeJournal:
     """Writes to a journal what happens to a buffer, just before it does."""
 
     def __init__(
-        self, journal: journal_lib.Journal, store: Store, replay: "Replay | None", codec: codecs.Codec
+        self, journal: journal_lib.Journal, store: Store, replay: "Replay | None", codec: codec_lib.Codec
     ) -> None:
         self._journal, self._store, self._codec = journal, store, codec
         self.evicted: list[Episode] = []
@@ -85,10 +85,10 @@ class EpisodeJournal:
         """Writes that an episode starts."""
         head = _START.pack(episode.episode_id.encode(), episode.start_time)
         if episode.group_id is None and episode.policy_version is None:
-            self._journal.append(START, head + codecs.PlainCodec().encode(episode.agent_id))
+            self._journal.append(START, head + codec_lib.PlainCodec().encode(episode.agent_id))
         else:
             described = [episode.agent_id, episode.group_id, episode.policy_version]
-            self._journal.append(STARTED, head + codecs.PlainCodec().encode(described))
+            self._journal.append(STARTED, head + codec_lib.PlainCodec().encode(described))
         self._count(episode.episode_id)
 
     def append(self, episode_id: str, observation: Any, action: Any, reward: float, policy_version: int | None) -> None:
@@ -158,7 +158,7 @@ class EpisodeJournal:
 class Replay:
     """Plays back what a journal holds."""
 
-    def __init__(self, store: Store, codec: codecs.Codec, ended: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, store: Store, codec: codec_lib.Codec, ended: Callable[[], None] = lambda: None) -> None:
         self._store, self._codec, self._ended = store, codec, ended
         self.codec_name = codec.name
         """The name of the codec that the journal was written with."""
@@ -210,7 +210,7 @@ class Replay:
 
     def _start(self, payload: bytes, is_described: bool) -> None:
         encoded, start_time = _head(_START, payload)
-        described = codecs.PlainCodec().decode(payload[_START.size :])
+        described = codec_lib.PlainCodec().decode(payload[_START.size :])
         if not is_described:
             described = [described, None, None]
         episode_id = _id(encoded)
@@ -280,7 +280,7 @@ def _id(encoded: bytes) -> str:
     return encoded.decode("ascii")
 
 
-def _decoded(codec: codecs.Codec, content: bytes) -> Any:
+def _decoded(codec: codec_lib.Codec, content: bytes) -> Any:
     """Answers the value of the bytes."""
     try:
         return codec.decode(content)

@@ -13,21 +13,21 @@ import pytest
 
 import relive
 from relive.common import validation
-from relive import codecs
+from relive.persistence import codec
 from relive import episode_journal
 from relive import errors
-from relive import journal_reader
-from relive import persistence_test
-from relive import recovery
-from relive import recovery_test
-from relive import segment_file
+from relive.persistence import journal_reader
+from relive.persistence import checkpointable_test
+from relive.persistence import recover
+from relive.persistence import recover_test
+from relive.persistence import segment_file
 
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 OTHER = "11234567-89ab-cdef-0123-456789abcdef"
 
 
 def plain(buffer: Any) -> Any:
-    return persistence_test.plain(buffer.state_dict())
+    return checkpointable_test.plain(buffer.state_dict())
 
 
 def first_open(buffer: Any) -> str:
@@ -65,7 +65,7 @@ class TestEveryCall:
         self, call: Callable[[Any], Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         buffer = filled()
-        with recovery_test.opened(tmp_path / "log") as log:
+        with recover_test.opened(tmp_path / "log") as log:
             buffer.attach(log)
             before = plain(buffer)
             with monkeypatch.context() as patch:
@@ -75,13 +75,13 @@ class TestEveryCall:
             assert plain(buffer) == before
             buffer.check()
             call(buffer)
-        assert recovery_test.content(recovery.recover(tmp_path / "log")) == recovery_test.content(buffer)
+        assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
 
     def test_a_closed_journal_refuses_it_and_nothing_has_changed(
         self, call: Callable[[Any], Any], tmp_path: pathlib.Path
     ) -> None:
         buffer = filled()
-        with recovery_test.opened(tmp_path / "log") as log:
+        with recover_test.opened(tmp_path / "log") as log:
             buffer.attach(log)
         before = plain(buffer)
         with pytest.raises(errors.ClosedError, match="log cannot be written: it was closed$"):
@@ -94,7 +94,7 @@ class TestEveryCall:
         self, call: Callable[[Any], Any], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         buffer = filled()
-        with recovery_test.opened(tmp_path / "log", 1) as log:
+        with recover_test.opened(tmp_path / "log", 1) as log:
             buffer.attach(log)
             while log._segment is not None and log._segment.size < log._limit:
                 buffer.append_observation_action_reward_nowait(first_open(buffer), b"x" * 100, 2, 3.0)
@@ -107,7 +107,7 @@ class TestEveryCall:
             assert plain(buffer) == before
             call(buffer)
             buffer.check()
-        assert recovery_test.content(recovery.recover(tmp_path / "log")) == recovery_test.content(buffer)
+        assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
 
 
 def test_what_is_refused_for_itself_is_not_written(tmp_path: pathlib.Path) -> None:
@@ -123,7 +123,7 @@ def test_what_is_refused_for_itself_is_not_written(tmp_path: pathlib.Path) -> No
         lambda: buffer.end_episode_nowait(UUID, 1),
         lambda: buffer.end_episode_nowait(first_open(buffer), 1, wrong),
     ]
-    with recovery_test.opened(tmp_path / "log") as log:
+    with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
         for call in calls:
             with pytest.raises(errors.ArgumentError):
@@ -136,27 +136,27 @@ def test_what_is_refused_for_itself_is_not_written(tmp_path: pathlib.Path) -> No
 
 async def test_a_block_that_is_left_early_ends_as_aborted_in_the_journal_too(tmp_path: pathlib.Path) -> None:
     buffer = relive.EpisodeReplayBuffer[int, int]()
-    with recovery_test.opened(tmp_path / "log") as log:
+    with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
         with pytest.raises(ZeroDivisionError):
             async with buffer.episode("agent") as writer:
                 await writer.append(0, 0, 0.0)
                 await writer.append(1, 1, 1.0)
                 raise ZeroDivisionError
-    recovered: Any = recovery.recover(tmp_path / "log")
+    recovered: Any = recover.recover(tmp_path / "log")
     assert recovered.get_stats().aborted == 1
-    assert recovery_test.content(recovered) == recovery_test.content(buffer)
+    assert recover_test.content(recovered) == recover_test.content(buffer)
 
 
 def test_a_string_of_a_class_of_its_own_names_an_agent(tmp_path: pathlib.Path) -> None:
     """Such as numpy's, of which a file knows nothing."""
     buffer = relive.EpisodeReplayBuffer[int, int]()
-    with recovery_test.opened(tmp_path / "log") as log:
+    with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
         buffer.start_episode_nowait(np.array(["agent"])[0])
     buffer.save(tmp_path / "saved")
-    for each in (recovery.recover(tmp_path / "log"), relive.EpisodeReplayBuffer.load(tmp_path / "saved")):
-        assert recovery_test.content(each) == recovery_test.content(buffer)
+    for each in (recover.recover(tmp_path / "log"), relive.EpisodeReplayBuffer.load(tmp_path / "saved")):
+        assert recover_test.content(each) == recover_test.content(buffer)
 
 
 # Codecs.
@@ -168,7 +168,7 @@ class Unknown:
 
 def test_what_the_codec_does_not_know_is_named_and_nothing_has_changed(tmp_path: pathlib.Path) -> None:
     buffer = filled()
-    with recovery_test.opened(tmp_path / "log") as log:
+    with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
         before = plain(buffer)
         calls: list[Callable[[], Any]] = [
@@ -183,7 +183,7 @@ def test_what_the_codec_does_not_know_is_named_and_nothing_has_changed(tmp_path:
         assert log.num_records == 1
     buffer.detach()
     buffer.append_observation_action_reward_nowait(first_open(buffer), Unknown(), 0, 0.0)
-    with recovery_test.opened(tmp_path / "other") as log:
+    with recover_test.opened(tmp_path / "other") as log:
         with pytest.raises(errors.CheckpointError, match="observation 0 of episode .* cannot be saved: .*Unknown"):
             buffer.attach(log)
         assert log.num_records == 0
@@ -204,21 +204,21 @@ class JsonCodec:
 
 def test_a_codec_of_your_own_writes_and_reads(tmp_path: pathlib.Path) -> None:
     buffer = filled()
-    with recovery_test.opened(tmp_path / "log", 200) as log:
+    with recover_test.opened(tmp_path / "log", 200) as log:
         buffer.attach(log, codec=JsonCodec())
         for t in range(30):
             buffer.append_observation_action_reward_nowait(first_open(buffer), {"t": t}, [t], 1.0)
     with pytest.raises(errors.CheckpointError, match="codec must be the one that saved, json, got plain-1$"):
-        recovery.recover(tmp_path / "log")
-    recovered: Any = recovery.recover(tmp_path / "log", codec=JsonCodec())
-    assert recovery_test.content(recovered) == recovery_test.content(buffer)
-    with recovery_test.opened(tmp_path / "log") as log:
+        recover.recover(tmp_path / "log")
+    recovered: Any = recover.recover(tmp_path / "log", codec=JsonCodec())
+    assert recover_test.content(recovered) == recover_test.content(buffer)
+    with recover_test.opened(tmp_path / "log") as log:
         with pytest.raises(errors.ArgumentError, match="^codec must be the one of the journal, json, got plain-1$"):
             recovered.attach(log)
         recovered.attach(log, codec=JsonCodec())
     wrong: Any = 3
     with pytest.raises(errors.ArgumentTypeError, match="^codec must have a name"):
-        recovery.recover(tmp_path / "log", codec=wrong)
+        recover.recover(tmp_path / "log", codec=wrong)
 
 
 class FailingCodec(JsonCodec):
@@ -230,11 +230,11 @@ class FailingCodec(JsonCodec):
 
 def test_a_codec_that_fails_is_an_error_that_says_how(tmp_path: pathlib.Path) -> None:
     buffer = relive.EpisodeReplayBuffer[Any, Any]()
-    with recovery_test.opened(tmp_path / "log") as log:
+    with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log, codec=JsonCodec())
         buffer.append_observation_action_reward_nowait(buffer.start_episode_nowait("a"), 1, 2, 3.0)
     with pytest.raises(errors.CheckpointError, match="log: record 2 cannot be decoded: ZeroDivisionError: no$"):
-        recovery.recover(tmp_path / "log", codec=FailingCodec())
+        recover.recover(tmp_path / "log", codec=FailingCodec())
 
 
 # Segments and evictions.
@@ -243,7 +243,7 @@ def test_a_codec_that_fails_is_an_error_that_says_how(tmp_path: pathlib.Path) ->
 def test_segments_go_with_the_episodes_that_began_in_them(tmp_path: pathlib.Path) -> None:
     buffer = filled(2, max_episodes=6, max_transitions=50)
     most = 0
-    with recovery_test.opened(tmp_path / "log", 500) as log:
+    with recover_test.opened(tmp_path / "log", 500) as log:
         buffer.attach(log)
         for number in range(150):
             episode_id = buffer.start_episode_nowait("agent")
@@ -255,14 +255,14 @@ def test_segments_go_with_the_episodes_that_began_in_them(tmp_path: pathlib.Path
                 for each in buffer.get_stats().open_ages:
                     buffer.end_episode_nowait(each, None)
             if number > 110:
-                most = max(most, len(recovery_test.segments(tmp_path / "log")))
+                most = max(most, len(recover_test.segments(tmp_path / "log")))
             if number == 100:
-                assert len(recovery_test.segments(tmp_path / "log")) > 10
+                assert len(recover_test.segments(tmp_path / "log")) > 10
         assert most <= 5
         buffer.clear()
-        assert len(recovery_test.segments(tmp_path / "log")) == 1
+        assert len(recover_test.segments(tmp_path / "log")) == 1
         buffer.start_episode_nowait("agent")
-    assert recovery_test.content(recovery.recover(tmp_path / "log")) == recovery_test.content(buffer)
+    assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
 
 
 def test_what_has_gone_is_on_the_disk_before_its_segment_is_deleted(
@@ -270,7 +270,7 @@ def test_what_has_gone_is_on_the_disk_before_its_segment_is_deleted(
 ) -> None:
     buffer = filled(2, max_episodes=3)
     unsynced = []
-    with recovery_test.opened(tmp_path / "log", 1000) as log:
+    with recover_test.opened(tmp_path / "log", 1000) as log:
         prune = log.prune
 
         def pruning(before: int) -> int:
@@ -290,7 +290,7 @@ def test_an_eviction_that_cannot_be_written_is_written_the_next_time(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buffer = filled(1, max_episodes=1)
-    with recovery_test.opened(tmp_path / "log") as log:
+    with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
         buffer.end_episode_nowait(first_open(buffer), None)
         append = log.append
@@ -307,18 +307,18 @@ def test_an_eviction_that_cannot_be_written_is_written_the_next_time(
         unsettled: Any = len(list(journal_reader.records(tmp_path / "log")))
         CALLS["append"](buffer)
         assert len(list(journal_reader.records(tmp_path / "log"))) == unsettled + 2
-    assert recovery_test.content(recovery.recover(tmp_path / "log")) == recovery_test.content(buffer)
+    assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
 
 
 def test_an_eviction_that_was_never_written_happens_again(tmp_path: pathlib.Path) -> None:
     buffer = filled(1, max_episodes=1)
-    with recovery_test.opened(tmp_path / "log") as log:
+    with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
         buffer.end_episode_nowait(first_open(buffer), None)
         buffer.start_episode_nowait("agent")
-        place = tmp_path / "log" / recovery_test.segments(tmp_path / "log")[0]
+        place = tmp_path / "log" / recover_test.segments(tmp_path / "log")[0]
     os.truncate(place, place.stat().st_size - 1)
-    recovered: Any = recovery.recover(tmp_path / "log")
+    recovered: Any = recover.recover(tmp_path / "log")
     assert recovered.get_stats().total_episodes == 2
     recovered.start_episode_nowait("agent")
     assert recovered.get_stats().total_episodes == 2
@@ -330,25 +330,25 @@ def test_segments_that_cannot_be_deleted_by_a_clear_go_later(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buffer = filled(3)
-    with recovery_test.opened(tmp_path / "log", 300) as log:
+    with recover_test.opened(tmp_path / "log", 300) as log:
         buffer.attach(log)
-        persistence_test.work(buffer, random.Random(0), 100)
-        count = len(recovery_test.segments(tmp_path / "log"))
+        checkpointable_test.work(buffer, random.Random(0), 100)
+        count = len(recover_test.segments(tmp_path / "log"))
         assert count > 3
         with monkeypatch.context() as patch:
             patch.setattr(os, "unlink", no_space)
             buffer.clear()
-        assert len(recovery_test.segments(tmp_path / "log")) >= count
+        assert len(recover_test.segments(tmp_path / "log")) >= count
         assert len(buffer) == 0
         buffer.clear()
-        assert len(recovery_test.segments(tmp_path / "log")) == 1
-    assert recovery_test.content(recovery.recover(tmp_path / "log")) == recovery_test.content(buffer)
+        assert len(recover_test.segments(tmp_path / "log")) == 1
+    assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
 
 
 def test_what_is_detached_hears_of_nothing(tmp_path: pathlib.Path) -> None:
     buffer = filled(2, max_episodes=2)
     buffer.detach()
-    with recovery_test.opened(tmp_path / "log") as log:
+    with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
         buffer.detach()
         for _ in range(3):
@@ -360,16 +360,16 @@ def test_what_is_detached_hears_of_nothing(tmp_path: pathlib.Path) -> None:
 
 
 def forged(path: pathlib.Path, *records: tuple[int, bytes]) -> Any:
-    with recovery_test.opened(path) as log:
+    with recover_test.opened(path) as log:
         relive.EpisodeReplayBuffer[Any, Any]().attach(log)
         for kind, payload in records:
             log.append(kind, payload)
-    return recovery.recover(path)
+    return recover.recover(path)
 
 
 def started(episode_id: str = UUID, start_time: float = 0.0, agent: Any = "agent") -> tuple[int, bytes]:
     head = struct.pack("<36sd", episode_id.encode(), start_time)
-    return episode_journal.START, head + codecs.PlainCodec().encode(agent)
+    return episode_journal.START, head + codec.PlainCodec().encode(agent)
 
 
 def appended(reward: float = 0.0, length: int = 1, values: bytes = b"NN", episode_id: str = UUID) -> tuple[int, bytes]:

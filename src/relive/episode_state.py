@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.common import validation
-from relive import codecs
+from relive.persistence import codec as codec_lib
 from relive import episode as episode_lib
 from relive import episode_store
 from relive import errors
-from relive import states
+from relive.persistence import state
 from relive import version_state
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -39,7 +39,7 @@ class _Encoded:
     So it takes the time of encoding twice, and no memory for all of them at once.
     """
 
-    def __init__(self, values: Sequence[tuple[str, Any]], codec: codecs.Codec) -> None:
+    def __init__(self, values: Sequence[tuple[str, Any]], codec: codec_lib.Codec) -> None:
         self._values, self._codec = values, codec
         lengths = [len(self._encode(place)) for place in range(len(values))]
         self.ends = np.cumsum(np.array(lengths, np.int64))
@@ -63,7 +63,7 @@ class _Encoded:
             raise errors.CheckpointError(f"{name} cannot be saved: {error}") from error
 
 
-def taken(store: Store, codec: codecs.Codec) -> states.State:
+def taken(store: Store, codec: codec_lib.Codec) -> state.State:
     """Answers the state of a store.
 
     Raises:
@@ -71,7 +71,7 @@ def taken(store: Store, codec: codecs.Codec) -> states.State:
     """
     episodes = list(store)
     places = {episode.episode_id: place for place, episode in enumerate(episodes)}
-    agents = _Encoded([("an agent_id", episode.agent_id) for episode in episodes], codecs.PlainCodec())
+    agents = _Encoded([("an agent_id", episode.agent_id) for episode in episodes], codec_lib.PlainCodec())
     observations = _Encoded([*_named(episodes, "observation")], codec)
     actions = _Encoded([*_named(episodes, "action")], codec)
     ages = store.stats().open_ages
@@ -107,7 +107,7 @@ def _groups_of(episodes: Sequence[Episode]) -> dict[str, Any]:
     """Answers the groups of the episodes, where there are any."""
     if all(episode.group_id is None for episode in episodes):
         return {}
-    groups = _Encoded([("a group_id", episode.group_id) for episode in episodes], codecs.PlainCodec())
+    groups = _Encoded([("a group_id", episode.group_id) for episode in episodes], codec_lib.PlainCodec())
     return {"episode_group": groups, "episode_group_end": groups.ends}
 
 
@@ -118,7 +118,7 @@ def _named(episodes: Sequence[Episode], what: str) -> Iterator[tuple[str, Any]]:
             yield f"{what} {t} of episode {episode.episode_id}", value
 
 
-def made(given: states.Given, codec: codecs.Codec, store: Store) -> Store:
+def made(given: state.Given, codec: codec_lib.Codec, store: Store) -> Store:
     """Answers a store of the given state, with the limits of another.
 
     Raises:
@@ -161,7 +161,7 @@ def made(given: states.Given, codec: codecs.Codec, store: Store) -> Store:
     return answer
 
 
-def _places(given: states.Given, name: str, expected: Ints) -> Ints:
+def _places(given: state.Given, name: str, expected: Ints) -> Ints:
     """Answers the places of just the expected episodes, in any order."""
     places = given.integers(name, len(expected), 0, max(len(expected), int(expected.max(initial=0))))
     if not np.array_equal(np.sort(places), expected):
@@ -169,7 +169,7 @@ def _places(given: states.Given, name: str, expected: Ints) -> Ints:
     return places
 
 
-def _episodes(given: states.Given, codec: codecs.Codec) -> list[Episode]:
+def _episodes(given: state.Given, codec: codec_lib.Codec) -> list[Episode]:
     """Answers the episodes with all that is in them."""
     ids = given.array("episode_id", "S36", (None,))
     count = len(ids)
@@ -189,7 +189,7 @@ def _episodes(given: states.Given, codec: codecs.Codec) -> list[Episode]:
     rewards = given.array("rewards", np.float64, (total,))
     if not (np.isfinite(start_times).all() and np.isfinite(rewards).all()):
         raise errors.CheckpointError("arrays rewards and episode_start_time must hold finite numbers")
-    agents = _decoded(given, "episode_agent", "episode_agent_end", count, codecs.PlainCodec())
+    agents = _decoded(given, "episode_agent", "episode_agent_end", count, codec_lib.PlainCodec())
     observations = _decoded(given, "observations", "observation_end", total + int(has_final.sum()), codec)
     actions = _decoded(given, "actions", "action_end", total, codec)
     reward_list = iter(rewards.tolist())
@@ -221,14 +221,14 @@ def _episodes(given: states.Given, codec: codecs.Codec) -> list[Episode]:
     return episodes
 
 
-def _groups(given: states.Given, count: int) -> Iterator[Any]:
+def _groups(given: state.Given, count: int) -> Iterator[Any]:
     """Gives the groups of the episodes; none has one where the arrays are missing."""
     if not (given.has_array("episode_group") or given.has_array("episode_group_end")):
         return itertools.repeat(None, count)
-    return _decoded(given, "episode_group", "episode_group_end", count, codecs.PlainCodec())
+    return _decoded(given, "episode_group", "episode_group_end", count, codec_lib.PlainCodec())
 
 
-def _decoded(given: states.Given, name: str, ends_name: str, count: int, codec: codecs.Codec) -> Iterator[Any]:
+def _decoded(given: state.Given, name: str, ends_name: str, count: int, codec: codec_lib.Codec) -> Iterator[Any]:
     """Gives so many values; their bytes are read some at a time, in order."""
     ends = given.integers(ends_name, count, 0, validation.LARGEST)
     if (np.diff(ends, prepend=0) < 0).any():
@@ -237,10 +237,10 @@ def _decoded(given: states.Given, name: str, ends_name: str, count: int, codec: 
     return _read(name, column, ends, codec)
 
 
-def _read(name: str, column: states.Column, ends: Ints, codec: codecs.Codec) -> Iterator[Any]:
+def _read(name: str, column: state.Column, ends: Ints, codec: codec_lib.Codec) -> Iterator[Any]:
     first = begin = 0
     while first < len(ends):
-        last = max(first + 1, int(np.searchsorted(ends, begin + states.CHUNK, side="right")))
+        last = max(first + 1, int(np.searchsorted(ends, begin + state.CHUNK, side="right")))
         content = column.read(begin, int(ends[last - 1])).tobytes()
         start = 0
         for end in (ends[first:last] - begin).tolist():

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 import relive
-from relive import codecs
+from relive.persistence import codec as codec_lib
 from relive import episode_state
 from relive import episode_store
 from relive import errors
-from relive import states
+from relive.persistence import state as state_lib
 
-PLAIN = codecs.PlainCodec()
+PLAIN = codec_lib.PlainCodec()
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
 
 
@@ -36,8 +36,8 @@ def example() -> Buffer:
     return buffer
 
 
-def made(state: Any, codec: codecs.Codec = PLAIN) -> episode_store.EpisodeStore[Any, Any]:
-    return episode_state.made(states.Given(state, state["arrays"]), codec, episode_store.EpisodeStore(None, None))
+def made(state: Any, codec: codec_lib.Codec = PLAIN) -> episode_store.EpisodeStore[Any, Any]:
+    return episode_state.made(state_lib.Given(state, state["arrays"]), codec, episode_store.EpisodeStore(None, None))
 
 
 def episodes_of(store: episode_store.EpisodeStore[Any, Any]) -> list[Any]:
@@ -200,7 +200,7 @@ def test_values_are_read_a_chunk_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
     for value in values:
         buffer.append_observation_action_reward_nowait(episode_id, value, b"", 0.0)
     for chunk in (1, 3, 8, 100):
-        monkeypatch.setattr(states, "CHUNK", chunk)
+        monkeypatch.setattr(state_lib, "CHUNK", chunk)
         (episode,) = made(buffer.state_dict(codec=Raw()), Raw())
         assert episode.observations == values
         assert episode.actions == [b""] * len(values)
@@ -284,5 +284,5 @@ def test_ids_are_kept() -> None:
 
 def test_no_value_is_left_over() -> None:
     ends = np.array([2, 4, 6])
-    column = states.Given({}, {"x": np.frombuffer(PLAIN.encode("") * 3, np.uint8)}).column("x", np.uint8, (6,))
+    column = state_lib.Given({}, {"x": np.frombuffer(PLAIN.encode("") * 3, np.uint8)}).column("x", np.uint8, (6,))
     assert list(episode_state._read("x", column, ends, PLAIN)) == ["", "", ""]

@@ -14,16 +14,16 @@ import pytest
 
 import relive
 from relive.common import validation
-from relive import codecs
+from relive.persistence import codec
 from relive import episode_journal
 from relive import episode_journal_test
 from relive import episode_state
 from relive import episode_store
 from relive import errors
-from relive import persistence_test
-from relive import recovery
-from relive import recovery_test
-from relive import states
+from relive.persistence import checkpointable_test
+from relive.persistence import recover
+from relive.persistence import recover_test
+from relive.persistence import state as state_lib
 from relive import testing
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
@@ -106,9 +106,9 @@ async def test_a_version_that_cannot_be_is_refused_and_nothing_has_changed(
     limiter = relive.SampleToInsertRatio(1.0, 1, error_buffer=2.0) if holds_back else None
     buffer = Buffer(limiter=limiter)
     episode_id = lived(buffer, [5, 5, 5], None)
-    state = persistence_test.plain(buffer.state_dict())
+    state = checkpointable_test.plain(buffer.state_dict())
     step = episode_id, 0, 0, 0.0
-    with recovery_test.opened(tmp_path / "log") as log:
+    with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
         with pytest.raises(errors.ArgumentError, match=message):
             buffer.append_observation_action_reward_nowait(*step, policy_version=version)
@@ -117,11 +117,11 @@ async def test_a_version_that_cannot_be_is_refused_and_nothing_has_changed(
                 await buffer.append_observation_action_reward(*step, policy_version=version)
         assert log.num_records == 1
         buffer.detach()
-    assert persistence_test.plain(buffer.state_dict()) == state
+    assert checkpointable_test.plain(buffer.state_dict()) == state
     episode = buffer._store[episode_id]
     with pytest.raises(errors.ArgumentError, match=message):
         episode.append_observation_action_reward(0, 0, 0.0, version)
-    assert persistence_test.plain(buffer.state_dict()) == state
+    assert checkpointable_test.plain(buffer.state_dict()) == state
     buffer.check()
 
 
@@ -482,7 +482,7 @@ async def test_inserts_are_held_back_again_when_the_limiter_forbids_the_batch_th
     episode_id = lived(other, [0, 0, 0], None)
     other.set_policy_version(1)
     buffer._restore(
-        states.Given(other.state_dict(), other.state_dict()["arrays"]), is_new=True, codec=codecs.PlainCodec()
+        state_lib.Given(other.state_dict(), other.state_dict()["arrays"]), is_new=True, codec=codec.PlainCodec()
     )
     learner = asyncio.create_task(buffer.sample_n_step(1, 1, 0.9, max_lag=0))
     await settle()
@@ -529,7 +529,7 @@ def test_who_says_nothing_of_groups_and_versions_writes_what_was_always_written(
 
 def made(state: Any) -> episode_store.EpisodeStore[Any, Any]:
     store: episode_store.EpisodeStore[Any, Any] = episode_store.EpisodeStore(None, None)
-    return episode_state.made(states.Given(state, state["arrays"]), codecs.PlainCodec(), store)
+    return episode_state.made(state_lib.Given(state, state["arrays"]), codec.PlainCodec(), store)
 
 
 def example() -> Buffer:
@@ -652,7 +652,7 @@ def test_a_group_is_a_string() -> None:
     buffer = Buffer()
     buffer.start_episode_nowait("a", group_id="g")
     state = buffer.state_dict()
-    content = codecs.PlainCodec().encode(b"g")
+    content = codec.PlainCodec().encode(b"g")
     state["arrays"]["episode_group"] = np.frombuffer(content, np.uint8)
     state["arrays"]["episode_group_end"] = np.array([len(content)])
     with pytest.raises(errors.CheckpointError, match="^array episode_group must hold strings, and None$"):
@@ -662,7 +662,7 @@ def test_a_group_is_a_string() -> None:
 def test_a_journal_brings_groups_and_versions_back(tmp_path: pathlib.Path) -> None:
     buffer = Buffer(seed=0, max_episodes=9)
     buffer.set_policy_version(1)
-    with recovery_test.opened(tmp_path / "log", 600) as log:
+    with recover_test.opened(tmp_path / "log", 600) as log:
         buffer.attach(log)
         open_id = lived(buffer, [None, 3, 3, None, 2**62], None, group_id="g", policy_version=2)
         buffer.set_policy_version(8)
@@ -673,25 +673,25 @@ def test_a_journal_brings_groups_and_versions_back(tmp_path: pathlib.Path) -> No
         buffer.append_observation_action_reward_nowait(open_id, 0, 0, 0.0)
         buffer.set_policy_version(9)
     for checkpoint in (None, tmp_path / "saved"):
-        recovered: Any = recovery.recover(tmp_path / "log", checkpoint=checkpoint)
+        recovered: Any = recover.recover(tmp_path / "log", checkpoint=checkpoint)
         assert recovered.policy_version == 9
         assert recovered._store[open_id].policy_versions == [2, 3, 3, 3, 2**62, 2**62]
-        assert recovery_test.content(recovered) == recovery_test.content(buffer)
+        assert recover_test.content(recovered) == recover_test.content(buffer)
         recovered.check()
 
 
 def test_the_version_of_the_learner_is_in_every_base(tmp_path: pathlib.Path) -> None:
     """The segment in which it was said is gone."""
     buffer = Buffer(max_episodes=2)
-    with recovery_test.opened(tmp_path / "log", 300) as log:
+    with recover_test.opened(tmp_path / "log", 300) as log:
         buffer.attach(log)
         buffer.set_policy_version(5)
         for _ in range(40):
             lived(buffer, [5, None])
         assert not (tmp_path / "log" / "segment-00000000000000000000.relive").exists()
-    recovered: Any = recovery.recover(tmp_path / "log")
+    recovered: Any = recover.recover(tmp_path / "log")
     assert recovered.policy_version == 5
-    assert recovery_test.content(recovered) == recovery_test.content(buffer)
+    assert recover_test.content(recovered) == recover_test.content(buffer)
 
 
 def test_records_are_longer_only_where_there_is_more_to_say(
@@ -699,7 +699,7 @@ def test_records_are_longer_only_where_there_is_more_to_say(
 ) -> None:
     buffer = Buffer()
     kinds: list[int] = []
-    with recovery_test.opened(tmp_path / "log") as log:
+    with recover_test.opened(tmp_path / "log") as log:
         append = log.append
         buffer.attach(log)
 
@@ -723,21 +723,21 @@ def test_a_journal_that_cannot_be_written_refuses_the_call(call: str, tmp_path: 
         "append": lambda: buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 0.0, policy_version=3),
         "learn": lambda: buffer.set_policy_version(3),
     }
-    with recovery_test.opened(tmp_path / "log") as log:
+    with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
-    before = persistence_test.plain(buffer.state_dict())
+    before = checkpointable_test.plain(buffer.state_dict())
     with pytest.raises(errors.ClosedError, match="log cannot be written: it was closed$"):
         calls[call]()
-    assert persistence_test.plain(buffer.state_dict()) == before
+    assert checkpointable_test.plain(buffer.state_dict()) == before
 
 
 def test_a_recovered_buffer_that_has_learned_cannot_go_on_with_its_journal(tmp_path: pathlib.Path) -> None:
-    with recovery_test.opened(tmp_path / "log") as log:
+    with recover_test.opened(tmp_path / "log") as log:
         Buffer().attach(log)
-    recovered: Any = recovery.recover(tmp_path / "log")
+    recovered: Any = recover.recover(tmp_path / "log")
     recovered.set_policy_version(0)
     with (
-        recovery_test.opened(tmp_path / "log") as log,
+        recover_test.opened(tmp_path / "log") as log,
         pytest.raises(errors.ArgumentError, match="^the buffer was written to since it was recovered"),
     ):
         recovered.attach(log)
@@ -748,7 +748,7 @@ UUID = episode_journal_test.UUID
 
 def started(described: Any) -> tuple[int, bytes]:
     head = struct.pack("<36sd", UUID.encode(), 0.0)
-    return episode_journal.STARTED, head + codecs.PlainCodec().encode(described)
+    return episode_journal.STARTED, head + codec.PlainCodec().encode(described)
 
 
 def stepped(version: int, length: int = 1, reward: float = 0.0) -> tuple[int, bytes]:

@@ -18,7 +18,7 @@ from relive.common import flags
 from relive import history_state
 from relive import row_bytes
 from relive import schema as schema_lib
-from relive import states
+from relive.persistence import state as state_lib
 from relive import storage as storage_lib
 from relive import tails as tails_lib
 from relive import timeline as timeline_lib
@@ -274,14 +274,14 @@ class History:
         """
         return self._tails.read(handles)
 
-    def state(self, kept: timeline_state.TimelineState) -> states.State:
+    def state(self, kept: timeline_state.TimelineState) -> state_lib.State:
         """Answers what a checkpoint keeps of those rows: what lies in the storage when it is asked for."""
-        arrays: dict[str, Array | states.Column] = dict(kept.arrays())
+        arrays: dict[str, Array | state_lib.Column] = dict(kept.arrays())
         if self._storage is not None:
             arrays |= {f"final/{path}": column for path, column in self.tails(kept.handles[kept.has_tail]).items()}
             for path, field in self.schema.fields.items():
                 shape = (len(kept), *field.shape)
-                arrays[f"rows/{path}"] = states.Gathered(shape, field.dtype, functools.partial(self._part, path))
+                arrays[f"rows/{path}"] = state_lib.Gathered(shape, field.dtype, functools.partial(self._part, path))
         return {**kept.values(), "arrays": arrays}
 
     def _part(self, path: str, start: int, stop: int) -> Array:
@@ -297,7 +297,7 @@ class History:
         """
         self.clear()
         kept = state.timeline
-        for start, stop in states.chunks(len(kept), len(kept) * self.schema.nbytes) if state.rows else ():
+        for start, stop in state_lib.chunks(len(kept), len(kept) * self.schema.nbytes) if state.rows else ():
             slots = self.timeline.slots_from(kept.next_key - len(kept) + start, stop - start)
             self.storage.write(slots, {path: column.read(start, stop) for path, column in state.rows.items()})
         handles = self.timeline.restore(kept)

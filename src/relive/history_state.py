@@ -5,7 +5,7 @@ import dataclasses
 
 from relive import errors
 from relive import schema as schema_lib
-from relive import states
+from relive.persistence import state
 from relive import timeline_state
 
 
@@ -20,13 +20,13 @@ class HistoryState:
     """
 
     timeline: timeline_state.TimelineState
-    rows: Mapping[str, states.Column]
-    final: Mapping[str, states.Array]
+    rows: Mapping[str, state.Column]
+    final: Mapping[str, state.Array]
 
     @classmethod
     def of(
         cls,
-        given: states.Given,
+        given: state.Given,
         schema: schema_lib.Schema | None,
         capacity: int,
         streams: int,

@@ -23,8 +23,8 @@ from relive import fitting
 from relive import item_cuts
 from relive import item_store
 from relive.common import later
-from relive import persistence
-from relive import states
+from relive.persistence import checkpointable
+from relive.persistence import state
 
 if TYPE_CHECKING:
     from relive import item_state
@@ -58,7 +58,7 @@ class ItemBufferStats:
     dropped: int
 
 
-class ItemReplayBuffer(persistence.Persistent):
+class ItemReplayBuffer(checkpointable.Persistent):
     """Stores the items of added batches, first in, first out, and answers batches of items drawn uniformly.
 
     A batch is a mapping of columns: arrays with a row for each time step. Every batch brings columns of the same names,
@@ -178,14 +178,14 @@ class ItemReplayBuffer(persistence.Persistent):
     def _setting(self, name: str) -> Any:
         return getattr(self, name)
 
-    def _state(self, **options: Any) -> states.State:
+    def _state(self, **options: Any) -> state.State:
         return {
             "counters": {name: getattr(self, f"_{name}") for name in item_state.COUNTERS},
             "columns": item_state.described(self._rows),
             "arrays": self._store.state(),
         }
 
-    def _restore(self, given: states.Given, *, is_new: bool, **options: Any) -> None:
+    def _restore(self, given: state.Given, *, is_new: bool, **options: Any) -> None:
         kept = item_state.ItemState.of(given, self._unit, self._capacity)
         store = self._new_store()
         try:

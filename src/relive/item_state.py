@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.common import validation
-from relive import dtypes
+from relive.persistence import dtypes
 from relive import errors
 from relive import item_cuts
-from relive import npy_header
-from relive import states
+from relive.persistence import npy_header
+from relive.persistence import state
 
 Array: TypeAlias = npt.NDArray[Any]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -53,11 +53,11 @@ class ItemState:
 
     columns: Mapping[str, Array]
     lengths: Ints
-    rows: Mapping[str, states.Column]
+    rows: Mapping[str, state.Column]
     counters: Mapping[str, int]
 
     @classmethod
-    def of(cls, given: states.Given, unit: item_cuts.StorageUnit, capacity: int) -> "ItemState":
+    def of(cls, given: state.Given, unit: item_cuts.StorageUnit, capacity: int) -> "ItemState":
         """Answers what was given, for a buffer of that unit and capacity.
 
         Raises:
@@ -103,11 +103,11 @@ def item_lengths(lengths: Ints) -> Ints:
     return lengths if lengths.ndim == 1 else lengths.max(axis=1, initial=0)
 
 
-def pieces(column: states.Column, lengths: Ints) -> Iterator[Array]:
+def pieces(column: state.Column, lengths: Ints) -> Iterator[Array]:
     """Gives the rows of each item of those lengths [items], as arrays of their own; about a chunk is read at once."""
     ends = np.cumsum(lengths)
     row_bytes = column.dtype.itemsize * int(np.prod(column.shape[1:], dtype=np.int64))
-    size = max(1, states.CHUNK // max(row_bytes, 1))
+    size = max(1, state.CHUNK // max(row_bytes, 1))
     first = begin = 0
     while first < len(ends):
         last = max(first + 1, int(np.searchsorted(ends, begin + size, side="right")))
@@ -136,7 +136,7 @@ def _columns(value: object) -> dict[str, Array]:
     return columns
 
 
-def _ragged(given: states.Given, columns: int, capacity: int) -> Ints:
+def _ragged(given: state.Given, columns: int, capacity: int) -> Ints:
     """Answers how many rows each column of each fragment has [items, columns]."""
     lengths: Ints = given.array("lengths", np.int64, (None, columns))
     longest = item_lengths(lengths)

@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 
 from relive import errors
-from relive import forged_states_test
+from relive.persistence import forged_states_test
 from relive import item_buffer
 from relive import item_cuts
 from relive import item_state
-from relive import persistence_test
-from relive import seed_blocks_test
-from relive import states
+from relive.persistence import checkpointable_test
+from relive.persistence import seed_blocks_test
+from relive.persistence import state as state_lib
 
 Unit = item_cuts.StorageUnit
 Buffer = item_buffer.ItemReplayBuffer
 UNITS: tuple[Unit, ...] = get_args(Unit)
-plain = persistence_test.plain
+plain = checkpointable_test.plain
 
 POSE = np.dtype([("x", "<f4")])
 
@@ -111,11 +111,11 @@ class TestEveryUnit:
         buffer = worked(unit, 3)
         expected = plain(buffer.state_dict())
         for size in (1, 16, 50):
-            monkeypatch.setattr(states, "CHUNK", size)
+            monkeypatch.setattr(state_lib, "CHUNK", size)
             parts = [column for column in buffer._state()["arrays"].values() if not isinstance(column, np.ndarray)]
             assert len(parts) >= 5
             for column in parts:
-                for start, stop in states.chunks(column.shape[0], column.shape[0] * column.dtype.itemsize):
+                for start, stop in state_lib.chunks(column.shape[0], column.shape[0] * column.dtype.itemsize):
                     assert len(column.read(start, stop)) == stop - start
             assert plain(buffer.state_dict()) == expected
             buffer.save(tmp_path / "saved")
@@ -353,12 +353,12 @@ def test_pieces_are_read_a_chunk_at_a_time_and_are_owned(monkeypatch: pytest.Mon
     asked = []
     rows = np.arange(12.0)
 
-    def read(start: int, stop: int) -> states.Array:
+    def read(start: int, stop: int) -> state_lib.Array:
         asked.append((start, stop))
         return rows[start:stop]
 
-    monkeypatch.setattr(states, "CHUNK", 32)
-    column = states.Gathered((12,), rows.dtype, read)
+    monkeypatch.setattr(state_lib, "CHUNK", 32)
+    column = state_lib.Gathered((12,), rows.dtype, read)
     pieces = list(item_state.pieces(column, np.array([1, 0, 3, 6, 1, 1])))
     assert [piece.tolist() for piece in pieces] == [[0], [], [1, 2, 3], [4, 5, 6, 7, 8, 9], [10], [11]]
     assert asked == [(0, 4), (4, 10), (10, 12)]

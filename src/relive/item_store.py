@@ -13,7 +13,7 @@ import numpy.typing as npt
 from relive import counted_deque
 from relive import errors
 from relive.common import later
-from relive import states
+from relive.persistence import state
 
 if TYPE_CHECKING:
     from relive import item_state
@@ -99,10 +99,10 @@ class Rows:
         slots = rows % self._capacity
         return {name: column.take(slots, axis=0) for name, column in self._columns.items()}, lengths
 
-    def state(self) -> dict[str, Array | states.Gathered]:
+    def state(self) -> dict[str, Array | state.Gathered]:
         """Answers the lengths of the items [items] and their rows, oldest first: what is there when they are read."""
         first_slot = (self._cursor - self.timesteps) % self._capacity
-        arrays: dict[str, Array | states.Gathered] = {"lengths": _of_ring(self._lengths, self._oldest, self.items)}
+        arrays: dict[str, Array | state.Gathered] = {"lengths": _of_ring(self._lengths, self._oldest, self.items)}
         for name, column in self._columns.items():
             arrays[f"rows/{name}"] = _of_ring(column, first_slot, self.timesteps)
         return arrays
@@ -113,7 +113,7 @@ class Rows:
         items, self.timesteps = len(kept.lengths), int(kept.lengths.sum())
         for name, rows in kept.rows.items():
             column = self._columns[name]
-            for start, stop in states.chunks(self.timesteps, column[: self.timesteps].nbytes):
+            for start, stop in state.chunks(self.timesteps, column[: self.timesteps].nbytes):
                 column[start:stop] = rows.read(start, stop)
         self._starts[:items] = np.cumsum(kept.lengths) - kept.lengths
         self._lengths[:items] = kept.lengths
@@ -180,11 +180,11 @@ class Fragments:
         }
         return columns, lengths
 
-    def state(self) -> dict[str, Array | states.Gathered]:
+    def state(self) -> dict[str, Array | state.Gathered]:
         """Answers how many rows each column of each item has [items, columns], and the rows, oldest first."""
         fragments = list(self._deque)
         lengths = np.zeros((len(fragments), len(self._columns)), np.int64)
-        arrays: dict[str, Array | states.Gathered] = {"lengths": lengths}
+        arrays: dict[str, Array | state.Gathered] = {"lengths": lengths}
         for place, (name, column) in enumerate(self._columns.items()):
             parts = [fragment[name] for fragment in fragments]
             lengths[:, place] = list(map(len, parts))
@@ -218,16 +218,16 @@ class Fragments:
             raise errors.CorruptionError(f"the items have {total} bytes, counted as {self.bytes}")
 
 
-def _of_ring(ring: Array, first: int, count: int) -> states.Gathered:
+def _of_ring(ring: Array, first: int, count: int) -> state.Gathered:
     """Answers `count` entries of a ring from one on, as a column."""
 
     def read(start: int, stop: int) -> Array:
         return ring.take(np.arange(first + start, first + stop) % len(ring), axis=0)
 
-    return states.Gathered((count, *ring.shape[1:]), ring.dtype, read)
+    return state.Gathered((count, *ring.shape[1:]), ring.dtype, read)
 
 
-def _joined(column: Array, arrays: Sequence[Array], lengths: Ints) -> states.Gathered:
+def _joined(column: Array, arrays: Sequence[Array], lengths: Ints) -> state.Gathered:
     """Answers arrays of those lengths, with rows as `column` has them, one after the other, as a column."""
     ends = np.cumsum(lengths)
     begins = ends - lengths
@@ -240,7 +240,7 @@ def _joined(column: Array, arrays: Sequence[Array], lengths: Ints) -> states.Gat
         ]
         return np.concatenate(parts, dtype=column.dtype)
 
-    return states.Gathered((int(lengths.sum()), *column.shape[1:]), column.dtype, read)
+    return state.Gathered((int(lengths.sum()), *column.shape[1:]), column.dtype, read)
 
 
 def _bytes(fragment: Mapping[str, Array]) -> int:

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relive import directories
-from relive import durable
+from relive.persistence import directories
+from relive.persistence import files
 from relive import errors
 from relive import map_manifest
 
@@ -55,7 +55,7 @@ class MapFolder:
                     directories.fsync_directory(os.path.dirname(path))
                 self._directory = stack.enter_context(directories.Directory(path, follow=True))
             if is_writable:
-                stack.enter_context(durable.locked(os.path.realpath(path)))
+                stack.enter_context(files.locked(os.path.realpath(path)))
             self._stack = stack.pop_all()
 
     def close(self) -> None:

@@ -24,8 +24,8 @@ import zlib
 
 from relive import errors
 from relive import schema as schema_lib
-from relive import settings
-from relive import states
+from relive.persistence import settings
+from relive.persistence import state
 from relive import storage
 
 VERSION = 1
@@ -51,7 +51,7 @@ def sealed(members: dict[str, Any]) -> bytes:
     return content + b',\n "crc32": %d\n}\n' % zlib.crc32(content)
 
 
-def unsealed(file: str, content: bytes) -> states.Given:
+def unsealed(file: str, content: bytes) -> state.Given:
     """Answers the members that `sealed` made `content` of.
 
     Raises:
@@ -62,7 +62,7 @@ def unsealed(file: str, content: bytes) -> states.Given:
     if seal is None or int(seal[1]) != zlib.crc32(content[:start]):
         raise errors.CheckpointError(f"{file} was changed or cut: its CRC-32 is another")
     try:
-        return states.Given(json.loads(content), {})
+        return state.Given(json.loads(content), {})
     except (ValueError, RecursionError) as error:
         raise errors.CheckpointError(f"{file} is no JSON") from error
 

@@ -19,7 +19,7 @@ import weakref
 import numpy as np
 
 from relive.common import validation
-from relive import directories
+from relive.persistence import directories
 from relive import errors
 from relive import map_folder
 from relive import map_manifest

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import relive
-from relive import directories
+from relive.persistence import directories
 from relive import errors
 from relive import map_folder
 from relive import map_manifest

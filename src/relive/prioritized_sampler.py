@@ -10,7 +10,7 @@ from relive.common import validation
 from relive import errors
 from relive import samplers
 from relive import schedules
-from relive import states
+from relive.persistence import state
 from relive import sum_tree
 
 Slots: TypeAlias = npt.NDArray[np.int64]
@@ -317,13 +317,13 @@ class PrioritizedSampler(samplers.Sampler):
         """Answers what `_weights_of` does of one priority."""
         return float(self._weights_of(np.array([priority]), alpha)[0])
 
-    def _state(self, slots: Slots) -> states.State:
+    def _state(self, slots: Slots) -> state.State:
         priorities = -self._negated[slots]
         priorities[np.signbit(priorities)] = np.nan
         values = {"ticks": self._ticks, "running_maximum": self._running_maximum}
         return {**values, "arrays": {"priorities": priorities}}
 
-    def _check_state(self, given: states.Given, rows: int) -> None:
+    def _check_state(self, given: state.Given, rows: int) -> None:
         given.integer("ticks")
         most = given.number("running_maximum", 1.0)
         priorities = given.array("priorities", np.float64, (rows,))
@@ -338,7 +338,7 @@ class PrioritizedSampler(samplers.Sampler):
         except errors.ArgumentError as error:
             raise errors.CheckpointError(f"sampler cannot be as it was: {error}") from error
 
-    def _restore(self, given: states.Given, slots: Slots) -> None:
+    def _restore(self, given: state.Given, slots: Slots) -> None:
         priorities = given.array("priorities", np.float64, (len(slots),))
         is_rated = ~np.isnan(priorities)
         self._ticks, self._running_maximum = given.integer("ticks"), given.number("running_maximum", 1.0)

@@ -14,28 +14,28 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.common import validation
-from relive import dtypes
+from relive.persistence import dtypes
 from relive import errors
 from relive import fitting
 from relive.common import later
-from relive import persistence
+from relive.persistence import checkpointable
 from relive import schema
-from relive import states
+from relive.persistence import state
 from relive.common import trees
 
 if TYPE_CHECKING:
-    from relive import npy_header
-    from relive import settings
+    from relive.persistence import npy_header
+    from relive.persistence import settings
 else:
-    npy_header = later.module("relive.npy_header")
-    settings = later.module("relive.settings")
+    npy_header = later.module("relive.persistence.npy_header")
+    settings = later.module("relive.persistence.settings")
 
 Array: TypeAlias = npt.NDArray[Any]
 
 _BOOL = np.dtype(np.bool_)
 
 
-class RolloutBuffer(persistence.Persistent):
+class RolloutBuffer(checkpointable.Persistent):
     """Stores the steps of one rollout, of one environment or of several side by side.
 
     The first `add` fixes shapes and dtypes, and whether rewards are numbers or arrays [S] of S environments. Then the
@@ -199,7 +199,7 @@ class RolloutBuffer(persistence.Persistent):
     def _setting(self, name: str) -> Any:
         return self._max_steps
 
-    def _state(self, **options: Any) -> states.State:
+    def _state(self, **options: Any) -> state.State:
         return {
             "schema": settings.encoded(self._schema),
             "environments": self._lead[0] if self._lead else None,
@@ -208,7 +208,7 @@ class RolloutBuffer(persistence.Persistent):
             "arrays": {f"rows/{path}": column[: self._size] for path, column in self._columns.items()},
         }
 
-    def _restore(self, given: states.Given, *, is_new: bool, **options: Any) -> None:
+    def _restore(self, given: state.Given, *, is_new: bool, **options: Any) -> None:
         value = given.value("schema")
         known = None if value is None else settings.schema_of(value)
         lead = () if given.value("environments") is None else (given.integer("environments"),)
@@ -225,7 +225,7 @@ class RolloutBuffer(persistence.Persistent):
                 for path, (shape, kind) in shapes.items():
                     rows = given.column(f"rows/{path}", kind, (size, *shape))
                     columns[path] = column = np.zeros((self._max_steps, *shape), kind)
-                    for start, stop in states.chunks(size, column[:size].nbytes):
+                    for start, stop in state.chunks(size, column[:size].nbytes):
                         column[start:stop] = rows.read(start, stop)
             except (MemoryError, ValueError) as error:
                 raise errors.CheckpointError(f"there is no memory for the steps: {error}") from error

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from relive import errors
-from relive import forged_states_test
-from relive import persistence_test
+from relive.persistence import forged_states_test
+from relive.persistence import checkpointable_test
 from relive import rollout_buffer
 
 # reward, value, terminated, truncated, next_value
@@ -420,7 +420,7 @@ def test_a_rollout_says_how_far_it_is() -> None:
 
 # To outlive the process.
 
-plain = persistence_test.plain
+plain = checkpointable_test.plain
 
 
 def add(rollout: rollout_buffer.RolloutBuffer, rng: random.Random, environments: int | None) -> None:

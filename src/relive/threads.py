@@ -23,7 +23,7 @@ from relive.common import validation
 from relive import column_buffer
 from relive import column_stats
 from relive import errors
-from relive import states
+from relive.persistence import state as state_lib
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Keys: TypeAlias = npt.NDArray[np.int64]
@@ -218,7 +218,7 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
         """Forgets every step and every open episode; see ColumnReplayBuffer.clear."""
         self._now(self._buffer.clear)
 
-    def save(self, path: str | os.PathLike[str], *, keep: int = 1, progress: states.Progress | None = None) -> None:
+    def save(self, path: str | os.PathLike[str], *, keep: int = 1, progress: state_lib.Progress | None = None) -> None:
         """Saves the buffer inside, while all other threads wait; see ColumnReplayBuffer.save.
 
         To load it: `ThreadSafeReplayBuffer(RingReplayBuffer.load(path))`, or whichever class is inside. Where the
@@ -227,12 +227,12 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
         with self._changed:
             self._buffer.save(path, keep=keep, progress=progress)
 
-    def state_dict(self) -> states.State:
+    def state_dict(self) -> state_lib.State:
         """Answers what `save` would save, in memory; see ColumnReplayBuffer.state_dict."""
         with self._changed:
             return self._buffer.state_dict()
 
-    def load_state_dict(self, state: states.State) -> None:
+    def load_state_dict(self, state: state_lib.State) -> None:
         """Makes the buffer inside what it was when it answered that state; see ColumnReplayBuffer.load_state_dict."""
         self._now(lambda: self._buffer.load_state_dict(state))
 

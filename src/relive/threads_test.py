@@ -16,7 +16,7 @@ import pytest
 from relive import batches
 from relive import errors
 from relive import limiters
-from relive import persistence_test
+from relive.persistence import checkpointable_test
 from relive import prioritized_buffer
 from relive import ring_buffer
 from relive import samplers
@@ -813,12 +813,12 @@ def test_saving_holds_the_lock_and_a_state_wakes_who_waits(tmp_path: pathlib.Pat
     assert all(held)
     loaded = ring_buffer.RingReplayBuffer.load(tmp_path / "saved")
     state = shell.state_dict()
-    assert persistence_test.plain(state) == persistence_test.plain(loaded.state_dict())
+    assert checkpointable_test.plain(state) == checkpointable_test.plain(loaded.state_dict())
     shell.clear()
     waiting = start(lambda: shell.sample(2))
     watched.until_waiting()
     shell.load_state_dict(state)
-    assert persistence_test.plain(waiting.result(PATIENCE)) == persistence_test.plain(loaded.sample(2))
+    assert checkpointable_test.plain(waiting.result(PATIENCE)) == checkpointable_test.plain(loaded.sample(2))
     shell.save(tmp_path / "saved", keep=2)
     assert {"saved", "saved.1"} <= {path.name for path in tmp_path.iterdir()}
 

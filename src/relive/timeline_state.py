@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from relive import episode_table
 from relive import errors
-from relive import states
+from relive.persistence import state as state_lib
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
@@ -127,7 +127,7 @@ class TimelineState:
         }
 
     @classmethod
-    def of(cls, given: states.Given, capacity: int, streams: int) -> "TimelineState":
+    def of(cls, given: state_lib.Given, capacity: int, streams: int) -> "TimelineState":
         """Answers what was given, for a timeline of that capacity and so many streams.
 
         Raises:

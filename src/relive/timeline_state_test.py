@@ -7,7 +7,7 @@ import pytest
 
 from relive import episode_table
 from relive import errors
-from relive import states
+from relive.persistence import state as state_lib
 from relive import timeline as timeline_lib
 from relive import timeline_state
 
@@ -53,8 +53,8 @@ def make_room(timeline: timeline_lib.Timeline, count: int) -> None:
     timeline.evict(max(0, len(timeline) + count - timeline.capacity))
 
 
-def given(state: State) -> states.Given:
-    return states.Given(state.values(), state.arrays())
+def given(state: State) -> state_lib.Given:
+    return state_lib.Given(state.values(), state.arrays())
 
 
 def plain(state: State) -> dict[str, Any]:

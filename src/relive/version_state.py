@@ -9,7 +9,7 @@ import numpy.typing as npt
 from relive.common import validation
 from relive import episode as episode_lib
 from relive import errors
-from relive import states
+from relive.persistence import state
 from relive import version_counts
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -38,7 +38,7 @@ def _integers(some_versions: Iterable[int | None]) -> Ints:
     return np.fromiter((_NO_VERSION if version is None else version for version in some_versions), np.int64)
 
 
-def versions(given: states.Given, steps: Ints) -> tuple[list[int | None], list[list[tuple[int, int]]]]:
+def versions(given: state.Given, steps: Ints) -> tuple[list[int | None], list[list[tuple[int, int]]]]:
     """Answers with which version each episode of so many steps started [E], and its changes [E].
 
     Raises:
@@ -66,7 +66,7 @@ def versions(given: states.Given, steps: Ints) -> tuple[list[int | None], list[l
 
 
 def growing(
-    given: states.Given, episodes: Sequence[Episode], growing_places: Sequence[int]
+    given: state.Given, episodes: Sequence[Episode], growing_places: Sequence[int]
 ) -> list[tuple[int, Episode]]:
     """Answers the open episodes that have transitions of each version, as VersionCounts.growing gives them.
 
@@ -90,7 +90,7 @@ def growing(
     return [(version, episodes[place]) for version, place in found]
 
 
-def last_lags(given: states.Given) -> list[int]:
+def last_lags(given: state.Given) -> list[int]:
     """Answers the lags of the last draws, the newest last.
 
     Raises:

@@ -10,14 +10,14 @@ import contextlib
 import os
 from typing import Any
 
-from relive import checkpoint as checkpoint_lib
-from relive import codecs
-from relive import directories
+from relive.persistence import checkpoint as checkpoint_lib
+from relive.persistence import codec as codec_lib
+from relive.persistence import directories
 from relive import errors
-from relive import fsync_policy
-from relive import journal as journal_lib
-from relive import journal_reader
-from relive import recovery
+from relive.persistence import fsync_policy
+from relive.persistence import journal as journal_lib
+from relive.persistence import journal_reader
+from relive.persistence import recover
 from relive.fleet import marks as marks_lib
 
 
@@ -33,7 +33,7 @@ class Files:
         CheckpointError: The directory could not be made.
     """
 
-    def __init__(self, directory: str | None, fsync: fsync_policy.Policy, codec: codecs.Codec | None) -> None:
+    def __init__(self, directory: str | None, fsync: fsync_policy.Policy, codec: codec_lib.Codec | None) -> None:
         self._directory = directory
         self._fsync: fsync_policy.Policy = fsync
         self._options: dict[str, Any] = {} if codec is None else {"codec": codec}
@@ -85,8 +85,8 @@ class Files:
         if os.path.isdir(checkpoint):
             # It may be older than the journal, or damaged: the journal alone has all steps.
             with contextlib.suppress(errors.CheckpointError):
-                return recovery.recover(journal, checkpoint=checkpoint, buffer_class=kind, **self._options)
-        return recovery.recover(journal, buffer_class=kind, **self._options)
+                return recover.recover(journal, checkpoint=checkpoint, buffer_class=kind, **self._options)
+        return recover.recover(journal, buffer_class=kind, **self._options)
 
 
 def _has_begun(path: str) -> bool:

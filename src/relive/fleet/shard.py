@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from relive import codecs
+from relive.persistence import codec as codec_lib
 from relive import errors
-from relive import fsync_policy
+from relive.persistence import fsync_policy
 from relive.fleet import answers
 from relive.fleet import chunks as chunks_lib
 from relive.fleet import files as files_lib
@@ -54,7 +54,7 @@ class Durability:
     directory: str | None = None
     fsync: fsync_policy.Policy = dataclasses.field(default_factory=lambda: fsync_policy.EverySeconds(1.0))
     checkpoint_seconds: float | None = None
-    codec: codecs.Codec | None = None
+    codec: codec_lib.Codec | None = None
 
 
 class Shard:

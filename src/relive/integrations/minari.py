@@ -23,7 +23,7 @@ from relive import column_buffer
 from relive import errors
 from relive.common import extras as extras_lib
 from relive import schema as schema_lib
-from relive import states
+from relive.persistence import state
 from relive.integrations import field_spaces
 from relive.integrations import minari_episodes
 from relive.integrations import recording
@@ -97,7 +97,7 @@ def add_dataset(
     dataset: Dataset,
     *,
     infos: Mapping[str, str] | None = None,
-    progress: states.Progress | None = None,
+    progress: state.Progress | None = None,
 ) -> int:
     """Adds every episode of a dataset to stream 0 of a buffer, and answers how many steps those were.
 
@@ -117,7 +117,7 @@ def add_dataset(
         NotReadyError: The limiter holds inserts back; the same.
     """
     validation.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
-    states.check_progress(progress)
+    state.check_progress(progress)
     opened, names = _opened(dataset), recording.checked_infos(infos)
     with minari_episodes.reading(opened.id):
         lengths = [int(facts["total_steps"]) for facts in opened.storage.get_episode_metadata(opened.episode_indices)]
@@ -175,7 +175,7 @@ def to_dataset(
     data_format: minari_episodes.DataFormat = "hdf5",
     incomplete: minari_episodes.Incomplete = "refuse",
     metadata: Mapping[str, Any] | None = None,
-    progress: states.Progress | None = None,
+    progress: state.Progress | None = None,
 ) -> "minari.MinariDataset":
     """Writes every stored episode to a new dataset on this machine, and answers it.
 
@@ -202,7 +202,7 @@ def to_dataset(
         NotReadyError: No step is stored, or none that batches have.
     """
     validation.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
-    states.check_progress(progress)
+    state.check_progress(progress)
     validation.one_of("data_format", data_format, _FORMATS)
     validation.one_of("incomplete", incomplete, ("refuse", "as_sampled"))
     options = _checked_metadata(metadata)

@@ -18,7 +18,7 @@ from relive import column_buffer
 from relive import errors
 from relive.common import extras as extras_lib
 from relive import schema as schema_lib
-from relive import states
+from relive.persistence import state
 from relive.common import trees
 from relive.integrations import field_spaces
 from relive.integrations import recording
@@ -177,7 +177,7 @@ def episodes_of(
     chosen: Mapping[str, Any],
     data_format: DataFormat,
     facts: list[dict[str, int]],
-    progress: states.Progress | None,
+    progress: state.Progress | None,
 ) -> Iterator[Any]:
     """Gives the episodes for Minari, and says of each its stream and its first step."""
     for stored in stored_episodes.stored_episodes(buffer, progress=progress):

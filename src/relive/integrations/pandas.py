@@ -15,7 +15,7 @@ from relive import column_buffer
 from relive import errors
 from relive.common import extras
 from relive import schema as schema_lib
-from relive import states
+from relive.persistence import state
 from relive.integrations import pre_timeline
 from relive.integrations import step_columns
 from relive.integrations import stored_episodes
@@ -31,7 +31,7 @@ _UNITS = ("s", "ms", "us", "ns")
 
 
 def steps_frame(
-    buffer: AnyBuffer, *, fields: Iterable[str] | None = None, progress: states.Progress | None = None
+    buffer: AnyBuffer, *, fields: Iterable[str] | None = None, progress: state.Progress | None = None
 ) -> pandas.DataFrame:
     """Answers a frame with a row for each stored step, episode by episode.
 
@@ -144,7 +144,7 @@ def pre_timeline_frame(
     possible_actions: str | Iterable[Any] | None = None,
     final_rows: bool = False,
     ds: str = "2019-01-01",
-    progress: states.Progress | None = None,
+    progress: state.Progress | None = None,
 ) -> pandas.DataFrame:
     """Answers a frame with a row for each stored step, as the timeline operator of ReAgent takes it.
 

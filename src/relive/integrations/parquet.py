@@ -12,11 +12,11 @@ import numpy as np
 
 from relive.common import validation
 from relive import column_buffer
-from relive import directories
+from relive.persistence import directories
 from relive import errors
 from relive.common import extras
 from relive import schema as schema_lib
-from relive import states
+from relive.persistence import state
 from relive.common import trees
 from relive.integrations import parquet_format
 from relive.integrations import replaced_file
@@ -42,7 +42,7 @@ _BROKEN = (OSError, ValueError, ArithmeticError, pyarrow.ArrowException)
 
 
 def write_parquet(
-    buffer: AnyBuffer, path: Path, *, overwrite: bool = True, progress: states.Progress | None = None
+    buffer: AnyBuffer, path: Path, *, overwrite: bool = True, progress: state.Progress | None = None
 ) -> None:
     """Writes all steps of a buffer into a new file, or one in the place of an older that relive wrote.
 
@@ -143,7 +143,7 @@ def schema_of(path: Path) -> schema_lib.Schema:
     return describe(path).schema
 
 
-def add_parquet(buffer: AnyBuffer, path: Path, *, progress: states.Progress | None = None) -> int:
+def add_parquet(buffer: AnyBuffer, path: Path, *, progress: state.Progress | None = None) -> int:
     """Adds all steps in a file that `write_parquet` made to a buffer, and answers how many they are.
 
     Each episode goes to the stream that it came from, and an open one stays open. Keys are new ones. An episode whose
@@ -167,7 +167,7 @@ def add_parquet(buffer: AnyBuffer, path: Path, *, progress: states.Progress | No
         SchemaError: The steps of the buffer hold something else.
     """
     validation.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
-    states.check_progress(progress)
+    state.check_progress(progress)
     with _opened(replaced_file.absolute("path", path)) as file:
         description = file.description
         if buffer.schema is not None and buffer.schema != description.schema:
@@ -184,7 +184,7 @@ def add_parquet(buffer: AnyBuffer, path: Path, *, progress: states.Progress | No
 class _Report:
     """Tells how much of a file was read, which is read twice."""
 
-    def __init__(self, progress: states.Progress | None, description: parquet_format.Description) -> None:
+    def __init__(self, progress: state.Progress | None, description: parquet_format.Description) -> None:
         self._progress = progress
         self._nbytes, self._total = description.schema.nbytes, 2 * description.num_steps
         self._num_read = 0

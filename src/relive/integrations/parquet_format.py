@@ -18,12 +18,12 @@ import numpy.typing as npt
 
 from relive.common import validation
 from relive import column_buffer
-from relive import dtypes
+from relive.persistence import dtypes
 from relive import errors
 from relive.common import extras
 from relive import schema as schema_lib
-from relive import settings
-from relive import states
+from relive.persistence import settings
+from relive.persistence import state
 from relive.common import trees
 from relive.integrations import arrow_columns
 from relive.integrations import step_columns
@@ -119,7 +119,7 @@ def described(label: str, file: Any) -> Description:
     if raw is None:
         raise errors.CheckpointError(f"{label} is a Parquet file that relive did not write")
     try:
-        said = states.Given(dtypes.read_json(raw.decode(errors="replace")), {})
+        said = state.Given(dtypes.read_json(raw.decode(errors="replace")), {})
         said.one_of("format", _FORMAT)
         version = said.integer("version", 1)
         if version != VERSION:

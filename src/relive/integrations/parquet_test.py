@@ -22,7 +22,7 @@ import pyarrow
 from pyarrow import parquet as arrow_parquet
 
 import relive
-from relive import durable
+from relive.persistence import files
 from relive import errors
 from relive.common import trees
 from relive.integrations import arrow_columns
@@ -149,7 +149,7 @@ def test_all_comes_back_to_the_last_bit(
         assert all_facts(again) == all_facts(buffer)
         assert again.schema == (SCHEMA if len(buffer) else schema)
         again.check()
-    assert not os.path.exists(durable.beside(str(path), "new"))
+    assert not os.path.exists(files.beside(str(path), "new"))
 
 
 def test_where_steps_belong_is_in_the_file(path: pathlib.Path) -> None:
@@ -435,7 +435,7 @@ def test_what_is_not_ours_stays(path: pathlib.Path) -> None:
 
 
 def test_a_path_in_use_is_refused(path: pathlib.Path) -> None:
-    with durable.locked(path), pytest.raises(errors.CheckpointError, match="is in use by this process"):
+    with files.locked(path), pytest.raises(errors.CheckpointError, match="is in use by this process"):
         parquet.write_parquet(small(), path)
 
 
@@ -446,7 +446,7 @@ def test_a_disk_that_fails_leaves_the_older_file(path: pathlib.Path, monkeypatch
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("relive.directories.fsync_file", full)
+    monkeypatch.setattr("relive.persistence.directories.fsync_file", full)
     with pytest.raises(errors.CheckpointError, match=r"steps.parquet cannot be written: No space left on device$"):
         parquet.write_parquet(small(), path)
     assert path.read_bytes() == before
@@ -457,8 +457,8 @@ def test_the_file_and_its_name_are_on_the_disk_in_that_order(
     path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Any] = []
-    monkeypatch.setattr("relive.directories.fsync_file", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
-    monkeypatch.setattr("relive.directories.fsync_directory", lambda place: synced.append((place, path.exists())))
+    monkeypatch.setattr("relive.persistence.directories.fsync_file", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    monkeypatch.setattr("relive.persistence.directories.fsync_directory", lambda place: synced.append((place, path.exists())))
     parquet.write_parquet(small(), path)
     assert synced == [path.stat().st_size, (str(path.parent), True)]
 
@@ -529,10 +529,10 @@ def test_a_new_file_takes_no_others_place(path: pathlib.Path, monkeypatch: pytes
         parquet.write_parquet(small(), path, overwrite=False)
     path.unlink()
     # Somebody makes it while the new one is being written.
-    monkeypatch.setattr("relive.directories.fsync_file", lambda descriptor: path.write_bytes(before))
+    monkeypatch.setattr("relive.persistence.directories.fsync_file", lambda descriptor: path.write_bytes(before))
     with pytest.raises(errors.CheckpointError, match=rf"^{path} exists: name another path$"):
         parquet.write_parquet(small(streams=2), path, overwrite=False)
-    monkeypatch.setattr("relive.directories.fsync_file", lambda descriptor: path.write_text("a letter"))
+    monkeypatch.setattr("relive.persistence.directories.fsync_file", lambda descriptor: path.write_text("a letter"))
     with pytest.raises(errors.CheckpointError, match=r"is no Parquet file, or was cut: .*: name another path$"):
         parquet.write_parquet(small(), path)
     assert path.read_text() == "a letter"
@@ -546,7 +546,7 @@ def test_a_file_in_the_place_of_another_has_its_mode(
     parquet.write_parquet(small(), path)
     path.chmod(mode)
     modes: list[int] = []
-    monkeypatch.setattr("relive.directories.fsync_file", lambda descriptor: modes.append(os.fstat(descriptor).st_mode))
+    monkeypatch.setattr("relive.persistence.directories.fsync_file", lambda descriptor: modes.append(os.fstat(descriptor).st_mode))
     parquet.write_parquet(small(), path)
     assert stat.S_IMODE(path.stat().st_mode) == mode
     assert stat.S_IMODE(modes[0]) & ~mode == 0

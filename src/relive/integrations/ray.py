@@ -19,11 +19,11 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from relive.common import validation
-from relive import codecs
-from relive import directories
+from relive.persistence import codec as codec_lib
+from relive.persistence import directories
 from relive import errors
 from relive.common import extras
-from relive import fsync_policy
+from relive.persistence import fsync_policy
 from relive import limiters
 from relive.fleet import answers
 from relive.fleet import port
@@ -62,7 +62,7 @@ class ShardedReplay(replay.Replay[Batch]):
         directory: str | os.PathLike[str] | None = None,
         fsync: fsync_policy.Policy | None = None,
         checkpoint_seconds: float | None = 300.0,
-        codec: codecs.Codec | None = None,
+        codec: codec_lib.Codec | None = None,
         lease: float = 30.0,
         timeout: float = 10.0,
         recovery: float = 60.0,

@@ -14,15 +14,15 @@ import stat
 from typing import BinaryIO
 
 from relive.common import validation
-from relive import directories
-from relive import durable
+from relive.persistence import directories
+from relive.persistence import files
 from relive import errors
-from relive import journal_reader
-from relive import records
+from relive.persistence import journal_reader
+from relive.persistence import records
 
 _FOLLOWING = directories.STRICT & ~getattr(os, "O_NOFOLLOW", 0)
 _MANIFESTS = (
-    (durable.MANIFEST, durable.MARKER, "checkpoint"),
+    (files.MANIFEST, files.MARKER, "checkpoint"),
     ("storage.json", b'{\n "format": "relive memory map",\n', "memory map"),
 )
 """The files by which a directory is known, how they begin, and what it is."""
@@ -107,8 +107,8 @@ def replacing(place: str, magic: bytes, check: Callable[[], None]) -> Iterator[B
         OSError: The system cannot write.
     """
     check_parent(place)
-    new = durable.beside(place, "new")
-    with durable.locked(place):
+    new = files.beside(place, "new")
+    with files.locked(place):
         check()
         _remove(new, magic)
         is_old = os.path.lexists(place)

@@ -17,7 +17,7 @@ from relive.common import validation
 from relive import column_buffer
 from relive import errors
 from relive import history as history_lib
-from relive import states
+from relive.persistence import state
 from relive.common import trees
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -78,7 +78,7 @@ class StoredEpisode:
 
 
 def stored_episodes(
-    buffer: "column_buffer.ColumnReplayBuffer[Any]", *, progress: states.Progress | None = None
+    buffer: "column_buffer.ColumnReplayBuffer[Any]", *, progress: state.Progress | None = None
 ) -> Iterator[StoredEpisode]:
     """Gives every episode that has a step stored, in the order of the first of those; every stored step is in one.
 
@@ -103,11 +103,11 @@ def stored_episodes(
     [3 4] 0 TRUNCATED [5 6 7]
     """
     validation.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
-    states.check_progress(progress)
+    state.check_progress(progress)
     return _episodes(buffer.history, progress)
 
 
-def _episodes(history: history_lib.History, progress: states.Progress | None) -> Iterator[StoredEpisode]:
+def _episodes(history: history_lib.History, progress: state.Progress | None) -> Iterator[StoredEpisode]:
     timeline = history.timeline
     slots = timeline.alive_slots()
     # Row by row, the oldest first: a stable sort leaves the rows of each episode in that order.

@@ -16,7 +16,7 @@ import types
 from typing import Any, Protocol, Self
 
 from relive.common import validation
-from relive import directories
+from relive.persistence import directories
 from relive import errors
 from relive.common import extras
 

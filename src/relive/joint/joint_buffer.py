@@ -21,9 +21,9 @@ from relive import errors
 from relive import history as history_lib
 from relive.common import later
 from relive import limiters
-from relive import persistence
+from relive.persistence import checkpointable
 from relive import schema as schema_lib
-from relive import states
+from relive.persistence import state as state_lib
 from relive import step_checks
 from relive import storage as storage_lib
 from relive import windows
@@ -44,7 +44,7 @@ MOST_RUNS = 2**19
 """So many agents in all streams a buffer has at most: each takes memory, which a saved one must not only claim."""
 
 
-class JointReplayBuffer(persistence.Persistent):
+class JointReplayBuffer(checkpointable.Persistent):
     """Stores the newest `capacity` joint steps of the agents of an environment, and draws what they lived together.
 
     A joint step holds a row of each agent that acted in it. Its place in a batch is that step for every agent; who was
@@ -393,14 +393,14 @@ class JointReplayBuffer(persistence.Persistent):
         return getattr(self, name)
 
     @classmethod
-    def _made(cls, state: states.State, instead: dict[str, Any], **options: Any) -> Self:
+    def _made(cls, state: state_lib.State, instead: dict[str, Any], **options: Any) -> Self:
         # The agents are no plain setting: their names are with what they have lived.
         return super()._made(state, {"agents": joint_state.names(cls._given(state)), **instead}, **options)
 
-    def _state(self, **options: Any) -> states.State:
+    def _state(self, **options: Any) -> state_lib.State:
         return {"counters": self._counters.values(), **self._kept.taken()}
 
-    def _restore(self, given: states.Given, *, is_new: bool, **options: Any) -> None:
+    def _restore(self, given: state_lib.Given, *, is_new: bool, **options: Any) -> None:
         restore = self._kept.restoring(given)
         counts = self._counters.checked(given.part("counters"))
         restore()

@@ -13,7 +13,7 @@ import pytest
 
 from relive import errors
 from relive import limiters
-from relive import persistence_test
+from relive.persistence import checkpointable_test
 from relive import schema as schema_lib
 from relive import storage
 from relive import testing
@@ -23,7 +23,7 @@ from relive.joint import joint_steps
 Buffer: TypeAlias = joint_buffer.JointReplayBuffer
 Rows: TypeAlias = dict[str, Any]
 """The arguments of `add` by name."""
-plain = persistence_test.plain
+plain = checkpointable_test.plain
 
 AGENTS = ("left", "right", "tall")
 GAMMA = 0.5

@@ -19,8 +19,8 @@ from relive import errors
 from relive import history as history_lib
 from relive import history_state
 from relive import schema as schema_lib
-from relive import settings
-from relive import states
+from relive.persistence import settings
+from relive.persistence import state as state_lib
 from relive import storage as storage_lib
 from relive import timeline_state
 from relive.joint import joint_table
@@ -73,7 +73,7 @@ class JointState:
         )
 
     @classmethod
-    def of(cls, given: states.Given, num_agents: int, capacity: int, streams: int) -> "JointState":
+    def of(cls, given: state_lib.Given, num_agents: int, capacity: int, streams: int) -> "JointState":
         """Answers what was given, for so many agents in so many streams.
 
         Raises:
@@ -215,7 +215,7 @@ class Kept:
     def __init__(self, table: joint_table.JointTable, histories: Mapping[str, history_lib.History]) -> None:
         self._table, self._histories = table, histories
 
-    def taken(self) -> states.State:
+    def taken(self) -> state_lib.State:
         """Answers the state."""
         joint, agents = JointState.taken(self._table), {}
         arrays: dict[str, Any] = joint.arrays()
@@ -226,7 +226,7 @@ class Kept:
             agents[str(number)] = {"name": name, "schema": schema, **of_history}
         return {**joint.values(), "agents": agents, "arrays": arrays}
 
-    def restoring(self, given: states.Given) -> Callable[[], None]:
+    def restoring(self, given: state_lib.Given) -> Callable[[], None]:
         """Answers what restores that state; nothing of it can fail then but a damaged column of a file.
 
         Raises:
@@ -273,7 +273,7 @@ class Kept:
             raise errors.CorruptionError("the rows of an agent are not in the order of the joint steps")
 
 
-def names(given: states.Given) -> list[str]:
+def names(given: state_lib.Given) -> list[str]:
     """Answers the names of the agents of a state.
 
     Raises:

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 from relive import errors
-from relive import forged_states_test
+from relive.persistence import forged_states_test
 from relive import limiters
-from relive import persistence_test
+from relive.persistence import checkpointable_test
 from relive import schema as schema_lib
-from relive import seed_blocks_test
+from relive.persistence import seed_blocks_test
 from relive.joint import joint_buffer
 from relive.joint import joint_buffer_test
 
 Buffer: TypeAlias = joint_buffer.JointReplayBuffer
 State: TypeAlias = dict[str, Any]
-plain = persistence_test.plain
+plain = checkpointable_test.plain
 AGENTS, SCHEMAS = joint_buffer_test.AGENTS, joint_buffer_test.SCHEMAS
 
 BUFFERS: dict[str, Callable[[], Buffer]] = {
@@ -66,7 +66,7 @@ def assert_same(buffer: Buffer, other: Buffer, count: int = 30) -> None:
     rngs = random.Random(count), random.Random(count)
     assert plain(buffer.state_dict()) == plain(other.state_dict())
     for _ in range(count):
-        assert persistence_test.batch_of(buffer) == persistence_test.batch_of(other)
+        assert checkpointable_test.batch_of(buffer) == checkpointable_test.batch_of(other)
         for each, rng in zip((buffer, other), rngs, strict=True):
             work(each, rng, 1)
     assert buffer.get_stats() == other.get_stats()
@@ -81,7 +81,7 @@ def assert_usable(buffer: Buffer) -> None:
         # What only the forged schema or limiter can be blamed for.
         with forged_states_test.suppressed(errors.ArgumentError, "agent '.*': |batch_size must be at most "):
             work(buffer, random.Random(seed), 15)
-            persistence_test.batch_of(buffer)
+            checkpointable_test.batch_of(buffer)
         buffer.check()
     again = Buffer._made(buffer.state_dict(), {})
     assert plain(again.state_dict()) == plain(buffer.state_dict())
@@ -243,7 +243,7 @@ def test_a_buffer_of_another_schema_takes_no_state() -> None:
 
 
 def test_what_is_of_a_class_of_ones_own_has_to_be_given_again(tmp_path: pathlib.Path) -> None:
-    limiter = persistence_test.OwnLimiter(2)
+    limiter = checkpointable_test.OwnLimiter(2)
     buffer = Buffer(9, SCHEMAS, agents=AGENTS, limiter=limiter)
     buffer.save(tmp_path / "saved")
     with pytest.raises(errors.CheckpointError, match="^limiter was an object of a class of its own"):

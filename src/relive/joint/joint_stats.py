@@ -4,7 +4,7 @@ from collections.abc import Mapping
 import dataclasses
 
 from relive import history as history_lib
-from relive import states
+from relive.persistence import state
 from relive.joint import joint_table
 
 _COUNTS = ("inserted", "sampled", "spliced_episodes")
@@ -35,7 +35,7 @@ class Counters:
         return {name: getattr(self, name) for name in _COUNTS}
 
     @staticmethod
-    def checked(given: states.Given) -> dict[str, int]:
+    def checked(given: state.Given) -> dict[str, int]:
         """Answers counts by name that somebody gave, or raises CheckpointError."""
         return {name: given.integer(name) for name in _COUNTS}
 

@@ -15,9 +15,9 @@ from typing import Any, TypeAlias, get_args
 import numpy as np
 
 from relive.common import validation
-from relive import codecs
+from relive.persistence import codec
 from relive import errors
-from relive import states
+from relive.persistence import state
 from relive.learner import drops as drops_lib
 from relive.learner import exact_sum
 from relive.learner import groups as groups_lib
@@ -34,7 +34,7 @@ _MOST_SUM = validation.LARGEST**2
 """No sum of versions is larger."""
 
 
-def taken(hand_outs: HandOuts) -> states.State:
+def taken(hand_outs: HandOuts) -> state.State:
     """Answers the arrays that a checkpoint keeps."""
     phases = [] if hand_outs.book is None else hand_outs.book.phases()
     now = time.monotonic()
@@ -45,7 +45,7 @@ def taken(hand_outs: HandOuts) -> states.State:
     }
 
 
-def taken_without_episodes(hand_outs: HandOuts) -> states.State:
+def taken_without_episodes(hand_outs: HandOuts) -> state.State:
     """Answers what `taken` would if all that is stored had been evicted just now."""
     produced, trained = hand_outs.sums()
     return {
@@ -55,7 +55,7 @@ def taken_without_episodes(hand_outs: HandOuts) -> states.State:
     }
 
 
-def put(given: states.Given, hand_outs: HandOuts, *, is_same_rule: bool) -> None:
+def put(given: state.Given, hand_outs: HandOuts, *, is_same_rule: bool) -> None:
     """Makes new hand-outs, whose store is filled, what they were.
 
     Args:
@@ -67,14 +67,14 @@ def put(given: states.Given, hand_outs: HandOuts, *, is_same_rule: bool) -> None
         CheckpointError: They cannot have been so.
     """
     turns = [hand_outs_lib.NOT_YET] * len(list(hand_outs.store))
-    rest: states.Given | None = None
+    rest: state.Given | None = None
     if given.has_array("hand_outs") or given.has_array("episode_turn"):
         turns = given.array("episode_turn", np.uint8, (len(turns),)).tolist()
         if max(turns, default=0) > hand_outs_lib.DROPPED:
             raise errors.CheckpointError(f"array episode_turn must hold numbers up to {hand_outs_lib.DROPPED}")
         content = given.array("hand_outs", np.uint8, (None,)).tobytes()
         try:
-            rest = states.Given(codecs.PlainCodec().decode(content), {}, "hand_outs/")
+            rest = state.Given(codec.PlainCodec().decode(content), {}, "hand_outs/")
         except errors.CheckpointError as error:
             raise errors.CheckpointError(f"array hand_outs cannot be decoded: {error}") from error
         _put_sums(rest, hand_outs)
@@ -91,7 +91,7 @@ def put(given: states.Given, hand_outs: HandOuts, *, is_same_rule: bool) -> None
 
 def _described(
     hand_outs: HandOuts, produced: training_bias.Tally, trained: training_bias.Tally, phases: Phases
-) -> states.Array:
+) -> state.Array:
     """Answers what is in one value."""
     counts = hand_outs.drops.view()
     content = {
@@ -103,14 +103,14 @@ def _described(
         "produced": _sums(produced),
         "trained": _sums(trained),
     }
-    return np.frombuffer(codecs.PlainCodec().encode(content), np.uint8).copy()
+    return np.frombuffer(codec.PlainCodec().encode(content), np.uint8).copy()
 
 
 def _sums(tally: training_bias.Tally) -> dict[str, Any]:
     return {**{name: getattr(tally, name) for name in _COUNTS}, "returns": list(tally.returns.terms)}
 
 
-def _put_sums(rest: states.Given, hand_outs: HandOuts) -> None:
+def _put_sums(rest: state.Given, hand_outs: HandOuts) -> None:
     """Takes over what was counted, and whether there is a line."""
     hand_outs.produced, hand_outs.trained = _tally(rest.part("produced")), _tally(rest.part("trained"))
     if any(getattr(hand_outs.trained, name) > getattr(hand_outs.produced, name) for name in _COUNTS):
@@ -118,14 +118,14 @@ def _put_sums(rest: states.Given, hand_outs: HandOuts) -> None:
     for row in _rows(rest, "drops", 3):
         reason, source, count = row
         is_drop = reason in drops_lib.REASONS and type(source) is str and type(count) is int
-        if not is_drop or not 1 <= count <= states.MOST:
+        if not is_drop or not 1 <= count <= state.MOST:
             raise rest.refused("drops", "a list of a reason, a source and a count each", row)
         hand_outs.drops.count(reason, source, count)
     if rest.boolean("has_line"):
         hand_outs.line = waiting_line.WaitingLine()
 
 
-def _tally(given: states.Given) -> training_bias.Tally:
+def _tally(given: state.Given) -> training_bias.Tally:
     counts = {name: given.integer(name, 0, _MOST_SUM) for name in _COUNTS}
     terms = given.value("returns")
     if type(terms) is not list or not all(type(term) is float for term in terms):
@@ -135,7 +135,7 @@ def _tally(given: states.Given) -> training_bias.Tally:
     return training_bias.Tally(**counts, returns=exact_sum.ExactSum(terms))
 
 
-def _phases(given: states.Given, rest: states.Given) -> Phases:
+def _phases(given: state.Given, rest: state.Given) -> Phases:
     rows = _rows(rest, "groups", 2)
     ages = given.array("group_age", np.float64, (len(rows),))
     if not (np.isfinite(ages) & (ages >= 0)).all():
@@ -147,7 +147,7 @@ def _phases(given: states.Given, rest: states.Given) -> Phases:
     return [(group_id, phase, now - age) for (group_id, phase), age in zip(rows, ages.tolist(), strict=True)]
 
 
-def _rows(rest: states.Given, name: str, length: int) -> list[list[Any]]:
+def _rows(rest: state.Given, name: str, length: int) -> list[list[Any]]:
     """Answers a list of lists of that length."""
     rows = rest.value(name)
     if type(rows) is not list or not all(type(row) is list and len(row) == length for row in rows):

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import relive
-from relive import codecs
+from relive.persistence import codec
 from relive import errors
-from relive import persistence
-from relive import states
+from relive.persistence import checkpointable
+from relive.persistence import state as state_lib
 from relive.learner import admission as admission_lib
 from relive.learner import groups as groups_lib
 from relive.learner import handing_out_test
@@ -69,7 +69,7 @@ def work(buffer: Buffer, rng: random.Random, count: int) -> list[Any]:
 def content(buffer: Buffer) -> Any:
     """All that is kept of hand-outs, but for times."""
     arrays = buffer.state_dict()["arrays"]
-    return arrays["episode_turn"].tolist(), codecs.PlainCodec().decode(arrays["hand_outs"].tobytes())
+    return arrays["episode_turn"].tolist(), codec.PlainCodec().decode(arrays["hand_outs"].tobytes())
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -123,7 +123,7 @@ def test_a_group_keeps_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
 # Older ones, and other rules.
 
 
-def older(state: states.State) -> states.State:
+def older(state: state_lib.State) -> state_lib.State:
     """As it was before there were hand-outs."""
     for name in ("episode_turn", "group_age", "hand_outs"):
         del state["arrays"][name]
@@ -137,7 +137,7 @@ def test_an_older_checkpoint_has_handed_out_nothing() -> None:
     lived = [live(buffer), live(buffer, status="ABORTED"), live(buffer)]
     buffer.next_episodes_nowait(1)
     state = older(buffer.state_dict())
-    other = Buffer._made(state, {}, codec=codecs.PlainCodec())
+    other = Buffer._made(state, {}, codec=codec.PlainCodec())
     buffer.load_state_dict(state)
     for each in (buffer, other):
         assert (each.get_drops(), each.get_training_bias().trained.episodes) == ({}, 0)
@@ -150,7 +150,7 @@ def test_an_older_checkpoint_can_be_given_rules() -> None:
         live(buffer, group_id="g" if number % 2 else None)
     running = buffer.start_episode_nowait("a", group_id="h")
     state = older(buffer.state_dict())
-    other = Buffer._made(state, copy.deepcopy(RULES), codec=codecs.PlainCodec())
+    other = Buffer._made(state, copy.deepcopy(RULES), codec=codec.PlainCodec())
     with pytest.raises(relive.NotReadyError, match="with 6 episodes admitted"):
         other.admit_nowait(11)
     with pytest.raises(errors.CheckpointError, match="settings/admission must be .*, as it is here, got None$"):
@@ -257,7 +257,7 @@ def test_a_later_segment_begins_with_all_sums(tmp_path: pathlib.Path) -> None:
 # Forged ones.
 
 
-def forged(change: Any) -> states.State:
+def forged(change: Any) -> state_lib.State:
     """The state of a buffer with something of everything, changed."""
     buffer = Buffer(**RULES)
     buffer.set_policy_version(1)
@@ -269,10 +269,10 @@ def forged(change: Any) -> states.State:
     buffer.next_episodes_nowait(1)
     buffer.start_episode_nowait("a", ticket=buffer.admit_nowait())
     state = buffer.state_dict()
-    rest = codecs.PlainCodec().decode(state["arrays"]["hand_outs"].tobytes())
+    rest = codec.PlainCodec().decode(state["arrays"]["hand_outs"].tobytes())
     change(state["arrays"], rest)
     if "hand_outs" in state["arrays"] and len(state["arrays"]["hand_outs"]) > 5:
-        state["arrays"]["hand_outs"] = np.frombuffer(codecs.PlainCodec().encode(rest), np.uint8)
+        state["arrays"]["hand_outs"] = np.frombuffer(codec.PlainCodec().encode(rest), np.uint8)
     return state
 
 
@@ -394,7 +394,7 @@ def test_a_forged_state_is_refused_or_works(change: Any, message: str | None) ->
         with pytest.raises(errors.CheckpointError, match=message):
             buffer.load_state_dict(state)
         with pytest.raises(errors.CheckpointError, match=message):
-            Buffer._made(state, {}, codec=codecs.PlainCodec())
+            Buffer._made(state, {}, codec=codec.PlainCodec())
         assert content(buffer) == before
         buffer.check()
 
@@ -403,7 +403,7 @@ def test_a_setting_that_was_always_there_must_be_there() -> None:
     state = Buffer().state_dict()
     del state["settings"]["max_episodes"]
     with pytest.raises(errors.CheckpointError, match="^settings/max_episodes is missing$"):
-        Buffer._made(state, {}, codec=codecs.PlainCodec())
+        Buffer._made(state, {}, codec=codec.PlainCodec())
     with pytest.raises(errors.CheckpointError, match="^settings/max_episodes is missing$"):
         Buffer().load_state_dict(state)
-    assert isinstance(Buffer(), persistence.Journaled)
+    assert isinstance(Buffer(), checkpointable.Journaled)

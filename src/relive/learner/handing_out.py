@@ -20,7 +20,7 @@ from relive import episode_store
 from relive import errors
 from relive import gate
 from relive.common import later
-from relive import states
+from relive.persistence import state
 from relive.learner import admission as admission_lib
 from relive.learner import groups as groups_lib
 from relive.learner import hand_out_queues
@@ -28,9 +28,9 @@ from relive.learner import hand_outs
 from relive.learner import training_bias
 
 if TYPE_CHECKING:
-    from relive import settings
+    from relive.persistence import settings
 else:
-    settings = later.module("relive.settings")
+    settings = later.module("relive.persistence.settings")
 
 Obs = TypeVar("Obs")
 Act = TypeVar("Act")
@@ -211,7 +211,7 @@ class HandingOut(Generic[Obs, Act]):
         self._hand_outs, hand_outs_.store = hand_outs_, self._store
         self._store.left = functools.partial(hand_outs.HandOuts.left, weakref.proxy(hand_outs_))
 
-    def _has_rules_of(self, given: states.Given) -> bool:
+    def _has_rules_of(self, given: state.Given) -> bool:
         """Answers whether admission and groups are those of a state."""
         saved, own = given.part("settings"), self._hand_outs
         return all(

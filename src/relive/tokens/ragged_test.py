@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from relive import errors
-from relive import states
+from relive.persistence import state as state_lib
 from relive.tokens import ragged
 
 FIELDS = {"token": "int32", "score": "float64"}
@@ -228,7 +228,7 @@ class RaggedMachine(stateful.RuleBasedStateMachine):
     @stateful.rule()
     def save_and_load(self) -> None:
         state = self.rows.state()
-        given = states.Given({}, {name: states.in_memory(array) for name, array in state.items()})
+        given = state_lib.Given({}, {name: state_lib.in_memory(array) for name, array in state.items()})
         kept = {name: given.column(name, array.dtype, (None,)) for name, array in state.items()}
         self.rows = new(self.max_values)
         self.rows.fill(self.first_key, kept)

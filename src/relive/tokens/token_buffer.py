@@ -18,8 +18,8 @@ import numpy.typing as npt
 from relive.common import validation
 from relive import errors
 from relive.common import later
-from relive import persistence
-from relive import states
+from relive.persistence import checkpointable
+from relive.persistence import state
 from relive.tokens import ragged
 from relive.tokens import token_batch
 from relive.tokens import token_episode
@@ -35,7 +35,7 @@ else:
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 
-class TokenReplayBuffer(persistence.Persistent):
+class TokenReplayBuffer(checkpointable.Persistent):
     """Stores episodes of language-model agents, first in, first out, and answers padded batches of their tokens.
 
     The steps of an episode are joined to one sequence if each prompt begins with the whole prompt and answer before it.
@@ -291,7 +291,7 @@ class TokenReplayBuffer(persistence.Persistent):
     def _setting(self, name: str) -> Any:
         return getattr(self, f"_{name}")
 
-    def _state(self, **options: Any) -> states.State:
+    def _state(self, **options: Any) -> state.State:
         return token_state.TokenState(
             rows=self._rows,
             sources=self._sources,
@@ -299,7 +299,7 @@ class TokenReplayBuffer(persistence.Persistent):
             counters=self._counters(),
         ).state()
 
-    def _restore(self, given: states.Given, *, is_new: bool, **options: Any) -> None:
+    def _restore(self, given: state.Given, *, is_new: bool, **options: Any) -> None:
         kept = token_state.TokenState.of(given, self._max_tokens)
         self._rows, self._sources, self._policy_version = kept.rows, kept.sources, kept.policy_version
         for name in ("episodes", "inexact_episodes", "evicted", "cleared", "sampled"):

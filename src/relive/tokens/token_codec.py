@@ -9,7 +9,7 @@ Anything else is as a PlainCodec has it.
 from typing import Any
 
 from relive.common import validation
-from relive import codecs
+from relive.persistence import codec
 from relive import errors
 from relive.tokens import token_step
 
@@ -32,7 +32,7 @@ class TokenStepCodec:
     name = "token-steps-1"
 
     def __init__(self) -> None:
-        self._plain = codecs.PlainCodec()
+        self._plain = codec.PlainCodec()
 
     def encode(self, value: Any) -> bytes:
         """Answers the bytes of a value.

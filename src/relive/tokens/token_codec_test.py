@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relive import codecs
+from relive.persistence import codec as codec_lib
 from relive import episode_buffer
 from relive import errors
-from relive import journal
-from relive import recovery
+from relive.persistence import journal
+from relive.persistence import recover
 from relive.tokens import token_batch
 from relive.tokens import token_codec
 from relive.tokens import token_episode_test
@@ -42,7 +42,7 @@ def test_a_step_comes_back_bit_for_bit(dtype: Any) -> None:
 
 @pytest.mark.parametrize("value", [None, [1, 5], ("TokenStep", 3), b"\0", {"a": (1.5, "x")}])
 def test_other_values_are_as_a_plain_codec_writes_them(value: Any) -> None:
-    codec, plain = token_codec.TokenStepCodec(), codecs.PlainCodec()
+    codec, plain = token_codec.TokenStepCodec(), codec_lib.PlainCodec()
     assert codec.encode(value) == plain.encode(value)
     assert codec.decode(codec.encode(value)) == value
 
@@ -74,7 +74,7 @@ GOOD: tuple[Any, ...] = (
 )
 def test_what_cannot_be_a_step_is_refused(value: Any, text: str) -> None:
     with pytest.raises(errors.CheckpointError, match=f"^{text}$"):
-        token_codec.TokenStepCodec().decode(b"\0" + codecs.PlainCodec().encode(value))
+        token_codec.TokenStepCodec().decode(b"\0" + codec_lib.PlainCodec().encode(value))
 
 
 def test_bytes_that_were_damaged_are_refused_or_make_a_step() -> None:
@@ -130,6 +130,6 @@ def test_steps_come_back_from_a_journal_of_episodes(tmp_path: pathlib.Path) -> N
     with journal.Journal(tmp_path / "journal") as log:
         buffer.attach(log, codec=token_codec.TokenStepCodec())
         write(buffer, steps)
-    recovered: Any = recovery.recover(tmp_path / "journal", codec=token_codec.TokenStepCodec())
+    recovered: Any = recover.recover(tmp_path / "journal", codec=token_codec.TokenStepCodec())
     for one, other in zip(stored(recovered), steps, strict=True):
         assert_equal(one, other)

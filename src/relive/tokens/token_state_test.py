@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relive import codecs
+from relive.persistence import codec
 from relive import errors
-from relive import forged_states_test
-from relive import seed_blocks_test
+from relive.persistence import forged_states_test
+from relive.persistence import seed_blocks_test
 from relive.tokens import token_batch
 from relive.tokens import token_buffer
 from relive.tokens import token_buffer_test
@@ -177,7 +177,7 @@ def source(value: Any) -> Any:
     """Puts another source in the place of the first."""
 
     def change(state: dict[str, Any]) -> None:
-        content = codecs.PlainCodec().encode(value)
+        content = codec.PlainCodec().encode(value)
         ends = state["arrays"]["source_ends"]
         old = state["arrays"]["sources"].tobytes()
         state["arrays"]["sources"] = np.frombuffer(content + old[ends[0] :], np.uint8)
@@ -335,7 +335,7 @@ def test_a_buffer_is_read_from_the_page_alone(tmp_path: pathlib.Path) -> None:
     assert arrays["sequences/rows/trained"].tolist() == batch.loss_mask.sum(axis=1).tolist()
     content, begin = arrays["sources"].tobytes(), 0
     for row, end in enumerate(arrays["source_ends"].tolist()):
-        episode_id, agent_id, group_id, mismatch = codecs.PlainCodec().decode(content[begin:end])
+        episode_id, agent_id, group_id, mismatch = codec.PlainCodec().decode(content[begin:end])
         begin = end
         assert (episode_id, agent_id, group_id) == (
             batch.episode_ids[row],

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import relive
 from relive import column_buffer
-from relive import directories
-from relive import durable
+from relive.persistence import directories
+from relive.persistence import files
 from relive import errors
-from relive import journal_reader
+from relive.persistence import journal_reader
 from relive.common import later
-from relive import states
+from relive.persistence import state
 from relive.integrations import replaced_file
 from relive.tools import loading
 from relive.tools import reading
@@ -123,14 +123,14 @@ def _check_target(options: argparse.Namespace, target: Kind) -> None:
 
 def _check_is_new(options: argparse.Namespace, target: Kind, path: str) -> None:
     """Raises ArgumentError if something is at a path that is not to be replaced."""
-    if not options.overwrite and os.path.lexists(durable.newest(path) if target is Kind.CHECKPOINT else path):
+    if not options.overwrite and os.path.lexists(files.newest(path) if target is Kind.CHECKPOINT else path):
         raise errors.ArgumentError(f"{directories.named(path)} exists: name another path, or say --overwrite")
 
 
 # Reading.
 
 
-def _read(options: argparse.Namespace, source: Kind, progress: states.Progress | None) -> AnyBuffer:
+def _read(options: argparse.Namespace, source: Kind, progress: state.Progress | None) -> AnyBuffer:
     """Answers a buffer with the steps of FROM."""
     if source is Kind.CHECKPOINT:
         return _saved(directories.absolute("FROM", options.source), progress)
@@ -162,7 +162,7 @@ def _new(options: argparse.Namespace, schema: relive.Schema, num_steps: int, str
     return relive.RingReplayBuffer(capacity, schema, streams=streams, seed=0)
 
 
-def _saved(path: str, progress: states.Progress | None) -> AnyBuffer:
+def _saved(path: str, progress: state.Progress | None) -> AnyBuffer:
     """Answers the buffer of a checkpoint or a journal; code that is in neither is not run.
 
     Raises:
@@ -194,7 +194,7 @@ def _saved(path: str, progress: states.Progress | None) -> AnyBuffer:
 
 
 def _write(
-    options: argparse.Namespace, target: Kind, buffer: AnyBuffer, progress: states.Progress | None
+    options: argparse.Namespace, target: Kind, buffer: AnyBuffer, progress: state.Progress | None
 ) -> tuple[int, int]:
     """Writes the steps of a buffer to TO, and answers how many steps and episodes it has then."""
     if target is Kind.MINARI:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import relive
-from relive import states
+from relive.persistence import state
 from relive.common import trees
 from relive.integrations import minari as relive_minari
 from relive.integrations import parquet
@@ -371,7 +371,7 @@ def test_an_interrupt_leaves_nothing(monkeypatch: pytest.MonkeyPatch, capsys: py
         raise KeyboardInterrupt
 
     buffer().save("replay")
-    monkeypatch.setattr("relive.directories.fsync_file", interrupted)
+    monkeypatch.setattr("relive.persistence.directories.fsync_file", interrupted)
     assert converted(capsys, "replay", "steps.parquet") == (130, "", "\nrelive convert: interrupted\n")
     assert sorted(os.listdir()) == [".replay.lock", ".steps.parquet.lock", "replay"]
 
@@ -383,7 +383,7 @@ def test_reading_and_writing_are_shown(monkeypatch: pytest.MonkeyPatch, capsys: 
         def __init__(self, label: str) -> None:
             self.numbers = told.setdefault(label, [])
 
-        def __enter__(self) -> states.Progress:
+        def __enter__(self) -> state.Progress:
             return lambda *numbers: self.numbers.append(numbers)
 
         def __exit__(self, *_: object) -> None: ...

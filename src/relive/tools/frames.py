@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import codecs
+from relive.persistence import codec as codec_lib
 from relive import errors
-from relive import states
+from relive.persistence import state as state_lib
 
 Image: TypeAlias = npt.NDArray[np.uint8]
 
@@ -32,7 +32,7 @@ class Frame:
     image: Image
 
 
-def of(state: states.State, count: int) -> list[Frame]:
+def of(state: state_lib.State, count: int) -> list[Frame]:
     """Answers at most `count` frames of each field that holds images, of rows drawn at random, the same at each call.
 
     Raises:
@@ -48,7 +48,7 @@ def of(state: states.State, count: int) -> list[Frame]:
     for path in images[:_MOST_FIELDS]:
         column, field = arrays[path], path.removeprefix("rows/")
         for row in _some(rng, column.shape[0], count):
-            (value,) = states.Given({}, arrays).column(path, column.dtype, column.shape).read(row, row + 1)
+            (value,) = state_lib.Given({}, arrays).column(path, column.dtype, column.shape).read(row, row + 1)
             frames.append(Frame(f"{field}, row {row:,}", image_of(value)))
     return frames
 
@@ -81,10 +81,10 @@ def _some(rng: np.random.Generator, rows: int, count: int) -> list[int]:
     return sorted(rng.choice(rows, min(rows, count), replace=False, shuffle=False).tolist()) if rows else []
 
 
-def _encoded(state: states.State, count: int) -> Iterator[Frame]:
+def _encoded(state: state_lib.State, count: int) -> Iterator[Frame]:
     """Gives frames of a buffer of episodes: of observations that are images, or mappings with images in them."""
-    given = states.Given(state, state["arrays"])
-    codec = codecs.PlainCodec()
+    given = state_lib.Given(state, state["arrays"])
+    codec = codec_lib.PlainCodec()
     if not given.has_array("observation_end") or state.get("codec") != codec.name:
         return
     ends = given.array("observation_end", np.int64, (None,))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import relive
-from relive import codecs
+from relive.persistence import codec
 from relive.tools import frames
 from relive.tools import saved_examples_test as examples
 
@@ -115,4 +115,4 @@ def test_forged_places_of_observations_are_an_error() -> None:
         )
     arrays = arrays | {"observation_end": np.array([5])}
     with pytest.raises(relive.ReplayError):
-        frames.of(state | {"codec": codecs.PlainCodec().name, "arrays": arrays}, 3)
+        frames.of(state | {"codec": codec.PlainCodec().name, "arrays": arrays}, 3)

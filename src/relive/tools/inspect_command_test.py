@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import relive
-from relive import checkpoint
+from relive.persistence import checkpoint
 from relive import tools
 from relive.tools import cli
 from relive.tools import inspect_command

@@ -5,13 +5,13 @@ import dataclasses
 import os
 from typing import Any
 
-from relive import checkpoint
-from relive import directories
+from relive.persistence import checkpoint
+from relive.persistence import directories
 from relive import errors
-from relive import journal_reader
-from relive import manifest
-from relive import npy_header
-from relive import states
+from relive.persistence import journal_reader
+from relive.persistence import manifest
+from relive.persistence import npy_header
+from relive.persistence import state as state_lib
 from relive.tools import frames as frames_lib
 from relive.tools import loading
 from relive.tools import saved_path
@@ -94,7 +94,7 @@ class Inspection:
         }
 
 
-def of(path: str, *, num_frames: int = 0, progress: states.Progress | None = None) -> Inspection:
+def of(path: str, *, num_frames: int = 0, progress: state_lib.Progress | None = None) -> Inspection:
     """Answers what is at a path; reads every byte once or twice, a part at a time, and changes nothing.
 
     Args:
@@ -111,7 +111,7 @@ def of(path: str, *, num_frames: int = 0, progress: states.Progress | None = Non
     return _of_checkpoint(path, num_frames, progress)
 
 
-def _of_checkpoint(path: str, num_frames: int, progress: states.Progress | None) -> Inspection:
+def _of_checkpoint(path: str, num_frames: int, progress: state_lib.Progress | None) -> Inspection:
     """Answers what is in a checkpoint: all of it if it is whole, else what its manifest says."""
     try:
         with checkpoint.opened(path, verify=True, progress=progress) as state:
@@ -143,7 +143,7 @@ def _notes_on(path: str) -> list[str]:
     return notes
 
 
-def _described(path: str, kind: saved_path.Kind, state: states.State, num_frames: int) -> Inspection:
+def _described(path: str, kind: saved_path.Kind, state: state_lib.State, num_frames: int) -> Inspection:
     """Answers what a state says, or its values alone if it is without its arrays."""
     name, settings, generator = state.get("class"), state.get("settings"), state.get("generator")
     bit_generator = generator.get("bit_generator") if isinstance(generator, dict) else None

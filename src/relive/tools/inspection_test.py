@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import relive
-from relive import journal as journal_lib
+from relive.persistence import journal as journal_lib
 from relive.tools import inspection
 from relive.tools import saved_examples_test as examples
 from relive.tools import saved_path

@@ -4,16 +4,16 @@ from typing import Any, TypeAlias
 
 import relive
 from relive.common import validation
-from relive import codecs
-from relive import durable
+from relive.persistence import codec as codec_lib
+from relive.persistence import files
 from relive import errors
-from relive import journal_reader
-from relive import persistence
-from relive import recovery
-from relive import states
+from relive.persistence import journal_reader
+from relive.persistence import checkpointable
+from relive.persistence import recover
+from relive.persistence import state as state_lib
 from relive.tools import wording
 
-Buffer: TypeAlias = persistence.Persistent
+Buffer: TypeAlias = checkpointable.Persistent
 
 _CLASSES = (
     "EpisodeReplayBuffer",
@@ -41,7 +41,7 @@ def why_not(values: dict[str, Any]) -> str:
     if own:
         return f"{', '.join(own)}, of which the code is not in it"
     codec = values.get("codec")
-    if name == "EpisodeReplayBuffer" and codec != codecs.PlainCodec().name:
+    if name == "EpisodeReplayBuffer" and codec != codec_lib.PlainCodec().name:
         return f"its codec is {wording.plain(str(codec))}, of which the code is not in it"
     return ""
 
@@ -69,22 +69,22 @@ def rebuilt(path: str) -> tuple[Buffer | None, str]:
     first = next(journal_reader.records(path), None)
     if first is None:
         return None, "it holds no record"
-    state = codecs.PlainCodec().decode(first.payload)
+    state = codec_lib.PlainCodec().decode(first.payload)
     if not isinstance(state, dict):
         raise errors.CheckpointError(f"a base must hold a state, got {validation.shown(state)}")
     reason = why_not(state)
     if reason:
         return None, reason
     try:
-        with durable.locked(path):
+        with files.locked(path):
             pass
     except errors.CheckpointError as error:
         return None, str(error)
-    buffer: Any = recovery.recover(path)
+    buffer: Any = recover.recover(path)
     buffer.check()
     return buffer, ""
 
 
-def state_of(buffer: Buffer) -> states.State:
+def state_of(buffer: Buffer) -> state_lib.State:
     """Answers the state of a buffer that was rebuilt."""
     return buffer.state_dict()

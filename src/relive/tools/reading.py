@@ -5,7 +5,7 @@ import contextlib
 import sys
 import time
 
-from relive import states
+from relive.persistence import state
 
 _SECONDS_BEFORE = 1.0
 _SECONDS_A_LOOK = 0.1
@@ -13,7 +13,7 @@ _WIDTH = 30
 
 
 @contextlib.contextmanager
-def shown(label: str) -> Iterator[states.Progress | None]:
+def shown(label: str) -> Iterator[state.Progress | None]:
     """Gives a function that hears how many bytes were read, and how many there are; None where nobody looks."""
     if not (sys.stdout.isatty() and sys.stderr.isatty()):
         yield None

@@ -14,11 +14,11 @@ import os
 import shlex
 import sys
 
-from relive import directories
-from relive import durable
+from relive.persistence import directories
+from relive.persistence import files
 from relive import errors
-from relive import journal_reader
-from relive import journal_repair
+from relive.persistence import journal_reader
+from relive.persistence import repair
 from relive.tools import reading
 from relive.tools import saved_path
 from relive.tools import wording
@@ -27,7 +27,7 @@ from relive.tools import wording
 def run(options: argparse.Namespace) -> int:
     """Repairs a path; answers 0 if it is whole then, else 1."""
     path = directories.absolute("PATH", options.path)
-    is_left_over = not os.path.lexists(durable.newest(path)) and os.path.isdir(durable.beside(path, "new"))
+    is_left_over = not os.path.lexists(files.newest(path)) and os.path.isdir(files.beside(path, "new"))
     try:
         if not is_left_over and saved_path.kind_of(path) is saved_path.Kind.JOURNAL:
             return _repair_journal(path, options)
@@ -48,7 +48,7 @@ def _repair_journal(path: str, options: argparse.Namespace) -> int:
         kept = f"keeps the {wording.counted(num_records, 'record')} before it, and sets the rest aside"
         _refuse(f"{damage}: relive repair --drop-damaged {shlex.quote(directories.named(path))} {kept}")
         return 1
-    result = journal_repair.repair(path, drop_damaged=options.drop_damaged)
+    result = repair.repair(path, drop_damaged=options.drop_damaged)
     label, records = directories.named(path), wording.counted(result.num_records, "record")
     if result.damage is not None:
         _say(f"{result.damage}")
@@ -64,7 +64,7 @@ def _repair_journal(path: str, options: argparse.Namespace) -> int:
 
 
 def _repair_checkpoint(path: str) -> int:
-    with durable.locked(path), reading.shown("verifying") as progress:
+    with files.locked(path), reading.shown("verifying") as progress:
         result = _renamed(path)
         faults = saved_path.faults(path, progress)
         if not faults:
@@ -86,7 +86,7 @@ def _renamed(path: str) -> list[str]:
     if os.path.lexists(path):
         return []
     older = saved_path.older(path)
-    new = durable.beside(path, "new")
+    new = files.beside(path, "new")
     moves = [(each, path if not number else older[number - 1]) for number, each in enumerate(older)]
     if not older:
         if not os.path.isdir(new):  # NAME.1 is there, but was saved by that name.
@@ -106,9 +106,9 @@ def _cleaned(path: str) -> list[str]:
     """Deletes what a crash left beside a checkpoint that is whole, and answers what it did, a line each."""
     lines = []
     for kind, what in (("new", "was never completed"), ("old", "was being deleted")):
-        place = durable.beside(path, kind)
+        place = files.beside(path, kind)
         if os.path.lexists(place):
-            durable.remove_directory(place)
+            files.remove_directory(place)
             lines.append(f"deleted {directories.named(place)}, which {what}")
     return lines
 
@@ -116,7 +116,7 @@ def _cleaned(path: str) -> list[str]:
 def _remedy(path: str) -> str:
     """Answers what to do about a checkpoint that is damaged."""
     label = directories.named(path)
-    for each in (durable.beside(path, "new"), *saved_path.older(path)):
+    for each in (files.beside(path, "new"), *saved_path.older(path)):
         if os.path.isdir(each) and not saved_path.faults(each):
             return f"{label} is left as it is, but {directories.named(each)} is whole: load that"
     return f"{label} is left as it is: nothing beside it is whole"

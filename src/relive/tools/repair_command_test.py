@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 import relive
-from relive import durable
-from relive import journal_reader
+from relive.persistence import files
+from relive.persistence import journal_reader
 from relive.tools import cli
 from relive.tools import saved_examples_test as examples
 
@@ -107,7 +107,7 @@ def test_of_a_damaged_checkpoint_nothing_goes_and_a_whole_one_is_named(capsys: p
 
 def test_one_in_use_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
     save("buffer")
-    with durable.locked("buffer"):
+    with files.locked("buffer"):
         code, _, (error,) = repaired(capsys, "buffer")
     assert code == 1
     assert error.startswith("buffer is in use by this process")

@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 
 import relive
-from relive import journal as journal_lib
+from relive.persistence import journal as journal_lib
 
 
 def frame(number: int, *shape: int) -> Any:

@@ -7,15 +7,15 @@ import math
 import os
 from typing import Any
 
-from relive import checkpoint
-from relive import directories
-from relive import durable
+from relive.persistence import checkpoint
+from relive.persistence import directories
+from relive.persistence import files
 from relive import errors
-from relive import journal_reader
-from relive import manifest
-from relive import npy_file
-from relive import records
-from relive import states
+from relive.persistence import journal_reader
+from relive.persistence import manifest
+from relive.persistence import npy
+from relive.persistence import records
+from relive.persistence import state
 
 _MAP_MANIFEST = "storage.json"
 _MOST_NAMED = 3
@@ -50,12 +50,12 @@ def kind_of(path: str) -> Kind:
         CheckpointError: Neither a checkpoint nor a journal is there; the message says what is, and what to do.
     """
     label = directories.named(path)
-    place = durable.newest(path)
+    place = files.newest(path)
     if not os.path.lexists(place):
         raise errors.CheckpointError(f"{label} does not exist")
     if not os.path.isdir(place):
         name = os.path.basename(path)
-        is_part = name == durable.MANIFEST or name.endswith(".npy") or records.first_of(name) is not None
+        is_part = name == files.MANIFEST or name.endswith(".npy") or records.first_of(name) is not None
         remedy = "name the directory that it is in" if is_part else "a checkpoint or a journal is a directory"
         raise errors.CheckpointError(f"{label} is not a directory: {remedy}")
     try:
@@ -63,7 +63,7 @@ def kind_of(path: str) -> Kind:
             names = sorted(directory.names())
     except OSError as error:
         raise errors.CheckpointError(f"{label} cannot be opened: {directories.reason(error)}") from error
-    if durable.MANIFEST in names:
+    if files.MANIFEST in names:
         return Kind.CHECKPOINT
     if any(is_of_journal(name) for name in names):
         return Kind.JOURNAL
@@ -89,12 +89,12 @@ def read_manifest(path: str) -> Manifest:
     Raises:
         CheckpointError: It is missing, of another version, or damaged.
     """
-    place = durable.newest(path)
-    label = f"{directories.named(place)}/{durable.MANIFEST}"
+    place = files.newest(path)
+    label = f"{directories.named(place)}/{files.MANIFEST}"
     try:
         with (
             directories.Directory(place, follow=True) as directory,
-            open(directory.open(durable.MANIFEST), "rb") as file,
+            open(directory.open(files.MANIFEST), "rb") as file,
         ):
             raw = file.read(manifest.MOST_BYTES + 1)
     except OSError as error:
@@ -104,7 +104,7 @@ def read_manifest(path: str) -> Manifest:
     return Manifest(place, *manifest.decoded(raw, label))
 
 
-def faults(path: str, progress: states.Progress | None = None) -> list[str]:
+def faults(path: str, progress: state.Progress | None = None) -> list[str]:
     """Reads all files of the checkpoint at `path`, and answers a line for each that is broken.
 
     A checkpoint that is whole is opened as a reader opens it; the files of a broken one are read one by one.
@@ -116,7 +116,7 @@ def faults(path: str, progress: states.Progress | None = None) -> list[str]:
         return _faults_of_each(path, progress) or [str(error)]
 
 
-def _faults_of_each(path: str, progress: states.Progress | None) -> list[str]:
+def _faults_of_each(path: str, progress: state.Progress | None) -> list[str]:
     """Answers what is wrong with the manifest, or else with each file."""
     try:
         found = read_manifest(path)
@@ -130,7 +130,7 @@ def _faults_of_each(path: str, progress: states.Progress | None) -> list[str]:
             place = f"{label}/{entry.file}"
             try:
                 with contextlib.closing(
-                    npy_file.Reader(
+                    npy.Reader(
                         directory.open(entry.file),
                         place,
                         entry.dtype,
@@ -153,7 +153,7 @@ def older(path: str) -> list[str]:
     found: list[str] = []
     while True:
         each = f"{path}.{len(found) + 1}"
-        is_own = os.path.lexists(durable.beside(each, "lock"))  # It was saved by that name.
-        if is_own or not os.path.isfile(os.path.join(each, durable.MANIFEST)):
+        is_own = os.path.lexists(files.beside(each, "lock"))  # It was saved by that name.
+        if is_own or not os.path.isfile(os.path.join(each, files.MANIFEST)):
             return found
         found.append(each)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from relive.common import validation
 from relive import episode_table
 from relive import errors
-from relive import states
+from relive.persistence import state as state_lib
 from relive.tools import distribution
 
 Distributions: TypeAlias = dict[str, distribution.Distribution]
@@ -42,13 +42,13 @@ class Facts:
     counters: dict[str, int]
 
 
-def of(state: states.State) -> Facts:
+def of(state: state_lib.State) -> Facts:
     """Answers what a state says; one of an unknown kind of buffer says nothing but its counters.
 
     Raises:
         CheckpointError: No buffer can be in such a state.
     """
-    given = states.Given(state, state["arrays"])
+    given = state_lib.Given(state, state["arrays"])
     counters = _counters(state)
     if given.has_array("row_episode"):
         return _of_columns(given, counters)
@@ -61,32 +61,32 @@ def of(state: states.State) -> Facts:
     return Facts(sizes={}, episodes={}, distributions={}, by_age={}, counters=counters)
 
 
-def _counters(state: states.State) -> dict[str, int]:
+def _counters(state: state_lib.State) -> dict[str, int]:
     counters = state.get("counters")
     found = dict(counters) if isinstance(counters, dict) else {}
     found |= {shown: state[name] for name, shown in _NUMBERS.items() if name in state}
     return {name: value for name, value in found.items() if type(value) is int}
 
 
-def _limit(given: states.Given, name: str) -> int | None:
+def _limit(given: state_lib.Given, name: str) -> int | None:
     """Answers a setting that is a number of rows; None if it is none."""
     value = given.part("settings").value(name)
     return value if type(value) is int else None
 
 
-def _parts(column: states.Column) -> Iterator[states.Array]:
-    for start, stop in states.chunks(column.shape[0], column.shape[0] * column.dtype.itemsize):
+def _parts(column: state_lib.Column) -> Iterator[state_lib.Array]:
+    for start, stop in state_lib.chunks(column.shape[0], column.shape[0] * column.dtype.itemsize):
         yield column.read(start, stop)
 
 
-def _spread(column: states.Column) -> distribution.Distribution:
+def _spread(column: state_lib.Column) -> distribution.Distribution:
     return distribution.of(_parts(column), column.shape[0])
 
 
 # Buffers of columns.
 
 
-def _of_columns(given: states.Given, counters: dict[str, int]) -> Facts:
+def _of_columns(given: state_lib.Given, counters: dict[str, int]) -> Facts:
     end = given.array("episode_end", np.uint8, (None,))
     count = len(end)
     if (end > episode_table.TRUNCATED).any():
@@ -119,12 +119,12 @@ def _of_columns(given: states.Given, counters: dict[str, int]) -> Facts:
             column = given.column(path, dtype, (rows,))
             spread[name] = _spread(column)
             by_age[name] = _means_by_age(column)
-    spread["ages"] = distribution.of((np.arange(*part) for part in states.chunks(rows, rows * 8)), rows)
+    spread["ages"] = distribution.of((np.arange(*part) for part in state_lib.chunks(rows, rows * 8)), rows)
     sizes = {"rows": rows, "capacity": _limit(given, "capacity"), "episodes": count}
     return Facts(sizes=sizes, episodes=episodes, distributions=spread, by_age=by_age, counters=counters)
 
 
-def _rewards(given: states.Given, rows: int) -> states.Column | None:
+def _rewards(given: state_lib.Given, rows: int) -> state_lib.Column | None:
     """Answers the rewards of a buffer that has a schema."""
     if not given.has_array("rows/reward"):
         return None
@@ -137,12 +137,12 @@ def _rewards(given: states.Given, rows: int) -> states.Column | None:
 
 
 def _sums(
-    row_episode: states.Column, rewards: states.Column | None, count: int
+    row_episode: state_lib.Column, rewards: state_lib.Column | None, count: int
 ) -> tuple[npt.NDArray[np.int64], Floats]:
     """Answers how many rows each episode has, and the sum of their rewards [count]."""
     alive, returns = np.zeros(count, np.int64), np.zeros(count)
     rows = row_episode.shape[0]
-    for start, stop in states.chunks(rows, rows * row_episode.dtype.itemsize):
+    for start, stop in state_lib.chunks(rows, rows * row_episode.dtype.itemsize):
         episode = row_episode.read(start, stop)
         if (episode < 0).any() or (episode >= count).any():
             raise errors.CheckpointError(f"array row_episode must hold integers in [0, {count - 1}]")
@@ -152,7 +152,7 @@ def _sums(
     return alive, returns
 
 
-def _add(returns: Floats, episode: npt.NDArray[np.int64], rewards: states.Array) -> None:
+def _add(returns: Floats, episode: npt.NDArray[np.int64], rewards: state_lib.Array) -> None:
     with np.errstate(over="ignore", invalid="ignore"):  # Rewards may be infinite; the returns say so.
         np.add.at(returns, episode, rewards.astype(np.float64))
 
@@ -161,12 +161,12 @@ def _of_array(values: npt.NDArray[Any]) -> distribution.Distribution:
     return distribution.of([values], len(values))
 
 
-def _means_by_age(column: states.Column) -> Floats:
+def _means_by_age(column: state_lib.Column) -> Floats:
     """Answers the means of a column over groups of rows that were added one after another, the newest first."""
     rows = column.shape[0]
     groups = min(_MOST_GROUPS, -(-rows // _LEAST_ROWS))
     sums, counts = np.zeros(groups), np.zeros(groups, np.int64)
-    for start, stop in states.chunks(rows, rows * column.dtype.itemsize):
+    for start, stop in state_lib.chunks(rows, rows * column.dtype.itemsize):
         values = column.read(start, stop).astype(np.float64)
         group = (rows - 1 - np.arange(start, stop)) * groups // rows
         is_finite = np.isfinite(values)
@@ -180,7 +180,7 @@ def _means_by_age(column: states.Column) -> Floats:
 # The buffer of episodes.
 
 
-def _of_episodes(given: states.Given, counters: dict[str, int]) -> Facts:
+def _of_episodes(given: state_lib.Given, counters: dict[str, int]) -> Facts:
     steps = given.integers("episode_steps", None, 0, validation.LARGEST)
     count = len(steps)
     status = given.array("episode_status", np.uint8, (count,))
@@ -190,7 +190,7 @@ def _of_episodes(given: states.Given, counters: dict[str, int]) -> Facts:
     total = sum(steps.tolist())
     rewards = given.column("rewards", np.float64, (total,))
     ends, returns = np.cumsum(steps), np.zeros(count)
-    for start, stop in states.chunks(total, total * rewards.dtype.itemsize):
+    for start, stop in state_lib.chunks(total, total * rewards.dtype.itemsize):
         episode = np.searchsorted(ends, np.arange(start, stop), side="right")
         _add(returns, episode, rewards.read(start, stop))
     has_ended = np.isin(status, (_STATUSES.index("COMPLETED"), _STATUSES.index("TRUNCATED")))
@@ -217,7 +217,7 @@ def _of_episodes(given: states.Given, counters: dict[str, int]) -> Facts:
 # The buffer of items.
 
 
-def _of_items(given: states.Given, counters: dict[str, int]) -> Facts:
+def _of_items(given: state_lib.Given, counters: dict[str, int]) -> Facts:
     """Answers what a buffer of items holds; what the columns of its user mean, nobody knows."""
     is_ragged = given.part("settings").value("storage_unit") == "fragments"
     lengths = given.array("lengths", np.int64, (None, None) if is_ragged else (None,))
@@ -233,7 +233,7 @@ def _of_items(given: states.Given, counters: dict[str, int]) -> Facts:
 # The buffer of tokens.
 
 
-def _of_tokens(given: states.Given, counters: dict[str, int]) -> Facts:
+def _of_tokens(given: state_lib.Given, counters: dict[str, int]) -> Facts:
     lengths = given.integers("sequences/lengths", None, 0, validation.LARGEST)
     returns = given.array("sequences/rows/returns", np.float64, (len(lengths),))
     return Facts(

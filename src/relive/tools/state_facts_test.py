@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import relive
-from relive import states
+from relive.persistence import state as state_lib
 from relive.tools import state_facts
 
 
 def test_episodes_of_columns_are_as_they_were_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(states, "CHUNK", 64)
+    monkeypatch.setattr(state_lib, "CHUNK", 64)
     rng = np.random.default_rng(0)
     buffer = relive.PrioritizedReplayBuffer(60, seed=0)
     episodes = []
@@ -54,7 +54,7 @@ def test_episodes_of_columns_are_as_they_were_added(monkeypatch: pytest.MonkeyPa
 
 
 def test_means_by_age_begin_with_the_newest_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(states, "CHUNK", 64)
+    monkeypatch.setattr(state_lib, "CHUNK", 64)
     buffer = relive.PrioritizedReplayBuffer(1000, seed=0, max_times_sampled=3)
     for t in range(1000):
         buffer.add(t, 0, 0.0, t + 1)
@@ -160,7 +160,7 @@ def test_another_kind_of_buffer_has_its_counters() -> None:
     assert state_facts.of({"counters": 3, "arrays": {}}).counters == {}
 
 
-def forged(name: str, value: Any) -> states.State:
+def forged(name: str, value: Any) -> state_lib.State:
     """Answers the state of a buffer with another array of that name."""
     buffer = relive.RingReplayBuffer(10, seed=0)
     buffer.add(0, 0, 0.5, 1, terminated=True)

@@ -8,10 +8,10 @@ import sys
 from typing import Any
 
 import relive
-from relive import directories
+from relive.persistence import directories
 from relive import errors
-from relive import journal_reader
-from relive import states
+from relive.persistence import journal_reader
+from relive.persistence import state
 from relive.tools import loading
 from relive.tools import reading
 from relive.tools import saved_path
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     return 1
 
 
-def verdict(path: str, progress: states.Progress | None = None) -> Verdict:
+def verdict(path: str, progress: state.Progress | None = None) -> Verdict:
     """Reads all that is at an absolute path, loads the buffer where that can be, and answers what was found.
 
     Raises:
@@ -89,7 +89,7 @@ def _needed_bytes(said: saved_path.Manifest) -> int:
     nbytes = sum(entry.nbytes for entry in said.entries.values())
     rows = [entry for name, entry in said.entries.items() if name.startswith("rows/")]
     per_row = sum(entry.dtype.itemsize * math.prod(entry.shape[1:]) for entry in rows)
-    capacity = states.Given(said.values, {}).part("settings").value("capacity") if rows else 0
+    capacity = state.Given(said.values, {}).part("settings").value("capacity") if rows else 0
     return nbytes + (capacity if type(capacity) is int else 0) * per_row
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import relive
-from relive import journal as journal_lib
+from relive.persistence import journal as journal_lib
 from relive.tools import cli
 from relive.tools import saved_examples_test as examples
 from relive.tools import verify_command

@@ -1,0 +1,233 @@
+"""States as directories: built beside, synced, renamed; read with suspicion.
+
+    buffer/manifest.json          what is no array, and of each array its dtype, its shape and its CRC-32
+    buffer/rows.reward.npy        the array "rows/reward"
+
+A reader sees the directory that was there or the one that comes, whole. `manifest` says what the manifest is,
+`npy_file` what a file is, `durable` what a crash leaves.
+"""
+
+from collections.abc import Callable, Iterator
+import contextlib
+import math
+import operator
+import os
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from relive.common import validation
+from relive.persistence import directories
+from relive.persistence import files as files_lib
+from relive import errors
+from relive.persistence import manifest
+from relive.persistence import npy
+from relive.persistence import npy_header
+from relive.persistence import state as state_lib
+
+Path: TypeAlias = str | os.PathLike[str]
+
+_ATTEMPTS = 100
+"""So often in a row may a writer replace a directory while it is being opened."""
+
+
+def save(state: state_lib.State, path: Path, *, keep: int = 1, progress: state_lib.Progress | None = None) -> None:
+    """Saves a state as the directory `path`, and keeps the `keep` - 1 before it as `path`.1, `path`.2 and so on.
+
+    Until the new directory is complete and on the disk, the old one stays; a crash leaves either. Beyond the state's
+    own memory it takes one chunk of `states.CHUNK` bytes.
+
+    Args:
+        state: JSON values, and under "arrays" an array or column by name, each with at least one axis.
+        path: Of a directory that relive saved, or of nothing; its parent must exist.
+        keep: How many directories to keep, the new one among them.
+        progress: Is called after each chunk, and at the end.
+
+    Raises:
+        ArgumentError: An argument breaks a rule; nothing has changed.
+        CheckpointError: The path is in use by another writer, something else is there, or the system cannot write, such
+            as to a full disk; what was there before is there still.
+
+    >>> import os, tempfile
+    >>> import numpy as np
+    >>> from relive.persistence import checkpoint
+    >>> with tempfile.TemporaryDirectory() as parent:
+    ...     path = os.path.join(parent, "numbers")
+    ...     checkpoint.save({"count": 3, "arrays": {"primes": np.array([2, 3, 5])}}, path)
+    ...     with checkpoint.opened(path) as state:
+    ...         state["count"], state["arrays"]["primes"].read(0, 3)
+    (3, array([2, 3, 5]))
+    """
+    path = directories.absolute("path", path)
+    keep = validation.integer_of_at_least_one("keep", keep)
+    state_lib.check_progress(progress)
+    arrays = _checked_arrays(state)
+    values = {name: value for name, value in state.items() if name != "arrays"}
+    manifest.check_values(values)
+    # A checksum of ten digits in each place: if that manifest is not too large, none is.
+    entries = {name: _entry(name, column, 2**32 - 1) for name, column in arrays.items()}
+    manifest.encoded(values, entries)
+    total = sum(entry.nbytes for entry in entries.values())
+    report = _Report(total, progress)
+    try:
+        with files_lib.locked(path):
+            new = files_lib.new_directory(path)
+            try:
+                _write(new, values, arrays, report)
+                files_lib.replace_directory(new, path, keep)
+            except BaseException:
+                with contextlib.suppress(OSError, errors.CheckpointError):
+                    files_lib.remove_directory(new)
+                raise
+    except OSError as error:
+        why = directories.reason(error)
+        raise errors.CheckpointError(f"{directories.named(path)} cannot be saved: {why}") from error
+    if progress is not None:
+        progress(total, total)
+
+
+@contextlib.contextmanager
+def opened(path: Path, *, verify: bool = False, progress: state_lib.Progress | None = None) -> Iterator[state_lib.State]:
+    """Answers the state in the directory `path`, in a `with`; its arrays are columns, open until the end of the block.
+
+    A save to the same path meanwhile changes nothing in it. Of a crash between two renames, which left `path`.1 alone,
+    it reads that. Opening takes time and memory for the manifest alone.
+
+    Args:
+        path: Of a directory that `save` made.
+        verify: Whether to read all files once, and compare their checksums. Without it a column that is read from its
+            first row to its last, in order, raises at the end if its checksum is another.
+        progress: Is called after each chunk that is read for the first time.
+
+    Raises:
+        ArgumentError: An argument breaks a rule.
+        CheckpointError: Nothing is there, or no checkpoint, or one that was damaged or forged, or is of another format
+            version.
+    """
+    path = directories.absolute("path", path)
+    verify = validation.boolean("verify", verify)
+    state_lib.check_progress(progress)
+    with contextlib.ExitStack() as files:
+        state = _opened(path, files, progress)
+        if verify:
+            for column in state["arrays"].values():
+                column.verify()
+        yield state
+
+
+class _Report:
+    """Adds up bytes, and says so."""
+
+    def __init__(self, total: int, progress: state_lib.Progress | None) -> None:
+        self._done, self._total, self._progress = 0, total, progress
+
+    def __call__(self, count: int) -> None:
+        self._done += count
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+
+def _checked_arrays(state: object) -> dict[str, Any]:
+    """Answers the arrays and columns of a state, all of which a file can hold."""
+    if not isinstance(state, dict) or not isinstance(state.get("arrays"), dict):
+        raise errors.ArgumentTypeError(f"state must be a dict with a dict of arrays, got {validation.shown(state)}")
+    arrays: dict[str, Any] = state["arrays"]
+    for name, column in arrays.items():
+        if type(name) is not str or not name or not manifest.is_text(name):
+            raise errors.ArgumentError(f"arrays must have non-empty strings as names, got {validation.shown(name)}")
+        label = f"array {name!r}"
+        if isinstance(column, np.ma.MaskedArray):
+            raise errors.ArgumentTypeError(f"{label} must be an array or a column, got a masked array")
+        is_column = isinstance(getattr(column, "dtype", None), np.dtype) and hasattr(column, "shape")
+        if not is_column or not (isinstance(column, np.ndarray) or hasattr(column, "read")):
+            raise errors.ArgumentTypeError(f"{label} must be an array or a column, got {validation.shown(column)}")
+        npy_header.check_dtype(label, column.dtype)
+        if not 1 <= len(column.shape) <= npy_header.MOST_AXES:
+            rule = f"must have 1 to {npy_header.MOST_AXES} axes"
+            raise errors.ArgumentError(f"{label} {rule}, got shape {column.shape}")
+    files = {manifest.file_name(name): name for name in arrays}
+    for name in arrays:
+        other = files[manifest.file_name(name)]
+        if other != name:
+            raise errors.ArgumentError(f"array {name!r} must have another name: its file is that of {other!r}")
+    return arrays
+
+
+def _entry(name: str, column: Any, crc32: int) -> manifest.Entry:
+    shape = tuple(map(operator.index, column.shape))
+    return manifest.Entry(manifest.file_name(name), column.dtype, shape, crc32)
+
+
+def _write(new: str, values: dict[str, Any], arrays: dict[str, Any], report: Callable[[int], None]) -> None:
+    """Writes all files into the directory `new`, and syncs them and it."""
+    entries: dict[str, manifest.Entry] = {}
+    with directories.Directory(new) as directory:
+        for name, column in arrays.items():
+            with open(directory.create(manifest.file_name(name)), "wb", buffering=0) as file:
+                crc32 = npy.write(file.fileno(), f"array {name!r}", column, report)
+            entries[name] = _entry(name, column, crc32)
+        directories.write_file(directory.create(files_lib.MANIFEST), manifest.encoded(values, entries))
+    directories.fsync_directory(new)
+
+
+def _opened(path: str, files: contextlib.ExitStack, progress: state_lib.Progress | None) -> state_lib.State:
+    """Answers the state of a directory, and leaves its files open on `files`."""
+    for _ in range(_ATTEMPTS):
+        place = files_lib.newest(path)
+        before = _identity(place)
+        with contextlib.ExitStack() as attempt:
+            try:
+                state = _state(place, attempt, progress)
+            except errors.CheckpointError:
+                if before == _identity(files_lib.newest(path)):
+                    raise
+            else:
+                files.push(attempt.pop_all())
+                return state
+    raise errors.CheckpointError(f"{directories.named(path)} is replaced again and again: stop its writer")
+
+
+def _identity(path: str) -> tuple[int, int, int] | None:
+    """Answers what tells a directory from another of its name, also if the system gave that one its number."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_ctime_ns
+
+
+def _state(path: str, files: contextlib.ExitStack, progress: state_lib.Progress | None) -> state_lib.State:
+    """Answers the state of a directory that nobody replaces."""
+    label = directories.named(path)
+    try:
+        directory = files.enter_context(directories.Directory(path, follow=True))
+    except FileNotFoundError:
+        raise errors.CheckpointError(f"{label} does not exist") from None
+    except OSError as error:
+        raise errors.CheckpointError(f"{label} cannot be opened: {directories.reason(error)}") from error
+    if not directory.has(files_lib.MANIFEST):
+        raise errors.CheckpointError(f"{label} is no checkpoint: it has no {files_lib.MANIFEST}")
+    values, entries = manifest.decoded(_read_manifest(directory), f"{label}/{files_lib.MANIFEST}")
+    total = sum(entry.dtype.itemsize * math.prod(entry.shape) for entry in entries.values())
+    report = _Report(total, progress)
+    arrays: dict[str, npy.Reader] = {}
+    for name, entry in entries.items():
+        descriptor = directory.open(entry.file)
+        reader = npy.Reader(
+            descriptor, f"{label}/{entry.file}", entry.dtype, entry.shape, entry.crc32, report=report
+        )
+        arrays[name] = files.enter_context(contextlib.closing(reader))
+    return {**values, "arrays": arrays}
+
+
+def _read_manifest(directory: directories.Directory) -> bytes:
+    """Answers all bytes of a manifest that is not too large."""
+    label = f"{directories.named(directory.path)}/{files_lib.MANIFEST}"
+    with open(directory.open(files_lib.MANIFEST), "rb") as file:
+        try:
+            raw = file.read(manifest.MOST_BYTES + 1)
+        except OSError as error:
+            raise errors.CheckpointError(f"{label} cannot be read: {directories.reason(error)}") from error
+    if len(raw) > manifest.MOST_BYTES:
+        raise errors.CheckpointError(f"{label} must have at most {manifest.MOST_BYTES} bytes")
+    return raw

@@ -1,0 +1,323 @@
+"""What every buffer can do to outlive its process: save and load, as a directory or as a plain state."""
+
+import abc
+from collections.abc import Callable
+import contextlib
+import dataclasses
+import os
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+
+import numpy as np
+
+from relive.common import validation
+from relive import errors
+from relive.common import later
+from relive.persistence import state as state_lib
+
+if TYPE_CHECKING:
+    from relive.persistence import checkpoint
+    from relive.persistence import codec
+    from relive.persistence import generators
+    from relive.persistence import journal as journal_lib
+    from relive.persistence import settings as settings_lib
+else:
+    checkpoint = later.module("relive.persistence.checkpoint")
+    codec = later.module("relive.persistence.codec")
+    generators = later.module("relive.persistence.generators")
+    journal_lib = later.module("relive.persistence.journal")
+    settings_lib = later.module("relive.persistence.settings")
+
+
+class Replay(Protocol):
+    """What plays back the records of a journal."""
+
+    def base(self, number: int) -> None:
+        """Hears that a segment begins with the record of that number."""
+        ...
+
+    def apply(self, kind: int, payload: bytes) -> None:
+        """Does what a record tells of, or raises CheckpointError."""
+        ...
+
+    def end(self) -> None:
+        """Hears that there is no more."""
+        ...
+
+
+class Bound(Protocol):
+    """What writes to a journal for a buffer."""
+
+    def begin(self, base: Callable[[], bytes]) -> None:
+        """Makes the journal ready; `base` answers what its next segment begins with."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Position:
+    """Where in a journal a buffer is.
+
+    Attributes:
+        journal_id: Which journal: 16 random bytes, in hexadecimal.
+        num_records: How many of its records the buffer knows of.
+        replay: What has played them back.
+        written: What `_written` of the buffer answered then.
+    """
+
+    journal_id: str
+    num_records: int
+    replay: Replay
+    written: tuple[int, ...]
+
+
+class Persistent(abc.ABC):
+    """A buffer that can be saved and loaded.
+
+    What comes back gives the same batches as what was saved would have given, bit for bit: the data, their keys, the
+    priorities, the generator, the limiter's counts and the episodes that are open are all there.
+    """
+
+    _SETTINGS: ClassVar[tuple[str, ...]]
+    """The names of the constructor's arguments that a checkpoint keeps."""
+    _DRAWS: ClassVar[bool] = True
+    """Whether there is a generator."""
+    _rng: np.random.Generator
+
+    @abc.abstractmethod
+    def _setting(self, name: str) -> Any:
+        """Answers what the constructor was given by that name."""
+
+    @abc.abstractmethod
+    def _state(self, **options: Any) -> state_lib.State:
+        """Answers what there is beside settings and generator.
+
+        Args:
+            options: What `save` and `load` of the class take besides, such as a codec.
+        """
+
+    @abc.abstractmethod
+    def _restore(self, given: state_lib.Given, *, is_new: bool, **options: Any) -> None:
+        """Takes the place of what it was, its generator's aside; raises CheckpointError, and then nothing has changed.
+
+        Args:
+            given: What `_state` has answered, or somebody made up.
+            is_new: Whether the buffer was made for it, and nobody minds what becomes of it if that fails.
+            options: As in `_state`.
+        """
+
+    def save(self, path: str | os.PathLike[str], *, keep: int = 1, progress: state_lib.Progress | None = None) -> None:
+        """Saves the buffer as a directory, or as a new one in the place of an older.
+
+        It is built beside, synced to the disk, and renamed: whoever reads `path` finds the old one or the new one,
+        whole, whatever happens meanwhile. It takes memory for one chunk of a column, 16 MiB.
+
+        Args:
+            path: The directory: one that is not there, is empty, or is a checkpoint.
+            keep: How many checkpoints stay: this one at `path`, those before it at `path.1`, `path.2` and so on.
+            progress: Called now and then with the bytes written so far and the bytes there are.
+
+        Raises:
+            ArgumentError: `path` is something else than a checkpoint, or `keep` is not an integer of at least 1.
+            CheckpointError: It could not be written, somebody else is writing it, or something cannot be saved.
+        """
+        checkpoint.save(self._whole_state(), path, keep=keep, progress=progress)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, progress: state_lib.Progress | None = None, **instead: Any) -> Self:
+        """Answers the buffer that was saved at `path`.
+
+        Args:
+            path: The directory.
+            progress: Called now and then with the bytes read so far and the bytes there are.
+            instead: Arguments of the constructor in the place of the saved ones: what is of a class of your own, such
+                as a limiter, is not in the checkpoint; nor is a storage.
+
+        Raises:
+            CheckpointError: There is no checkpoint, it is damaged, or of another class or a newer version.
+        """
+        with checkpoint.opened(path, progress=progress) as state:
+            return cls._made(state, instead)
+
+    def state_dict(self) -> state_lib.State:
+        """Answers what `save` would save, as one dict of JSON values, and of arrays by name under "arrays".
+
+        Nothing in it is shared with the buffer.
+
+        Raises:
+            CheckpointError: Something cannot be saved.
+        """
+        return self._state_in_memory()
+
+    def load_state_dict(self, state: state_lib.State) -> None:
+        """Makes the buffer what it was when it answered that state, which is left as it is and not shared.
+
+        The settings must be those of the state; but a buffer without a schema takes that of the state.
+
+        Raises:
+            CheckpointError: That is no state of such a buffer. Nothing has changed.
+        """
+        self._put(state)
+
+    def _whole_state(self, **options: Any) -> state_lib.State:
+        return self._described(self._state, **options)
+
+    def _described(self, state: Callable[..., state_lib.State], **options: Any) -> state_lib.State:
+        return {
+            "class": type(self).__name__,
+            "settings": {name: settings_lib.encoded(self._setting(name)) for name in self._SETTINGS},
+            "generator": generators.state_of(self._rng) if self._DRAWS else None,
+            **state(**options),
+        }
+
+    def _state_in_memory(self, **options: Any) -> state_lib.State:
+        return self._in_memory(self._whole_state(**options))
+
+    @staticmethod
+    def _in_memory(state: state_lib.State) -> state_lib.State:
+        arrays = {name: state_lib.in_memory(array) for name, array in state["arrays"].items()}
+        return {**state, "arrays": arrays}
+
+    def _put(self, state: state_lib.State, **options: Any) -> None:
+        given = self._given(state)
+        saved = given.part("settings")
+        for name in self._SETTINGS:
+            own, other = settings_lib.encoded(self._setting(name)), settings_lib.saved(saved, name)
+            # Who has no schema yet takes that of the state.
+            if not settings_lib.are_same(own, other) and not (name == "schema" and own is None):
+                raise errors.CheckpointError(
+                    f"settings/{name} must be {own!r}, as it is here, got {validation.shown(other)}"
+                )
+        for name, array in state["arrays"].items():
+            if not isinstance(array, np.ndarray):
+                raise errors.CheckpointError(f"array {name} must be an array, got {validation.shown(array)}")
+        rng = self._generator(given)
+        if rng is not None:
+            generators.check_kind(self._rng, rng)
+        self._restore(given, is_new=False, **options)
+        if rng is not None:
+            self._rng.bit_generator.state = rng.bit_generator.state
+
+    @classmethod
+    def _given(cls, state: Any) -> state_lib.Given:
+        """Answers a state of this class."""
+        given = state_lib.Given(state, state.get("arrays") if isinstance(state, dict) else None)
+        name = given.text("class")
+        if name != cls.__name__:
+            name = name if name.isidentifier() and len(name) < 100 else validation.shown(name)
+            raise errors.CheckpointError(f"the state is of a {name}, and not of a {cls.__name__}: use {name}")
+        return given
+
+    @classmethod
+    def _generator(cls, given: state_lib.Given) -> np.random.Generator | None:
+        """Answers the generator of a state, if the class has one."""
+        if cls._DRAWS:
+            return generators.made(given.part("generator"))
+        if given.value("generator") is not None:
+            raise given.refused("generator", "null", given.value("generator"))
+        return None
+
+    @classmethod
+    def _made(cls, state: state_lib.State, instead: dict[str, Any], **options: Any) -> Self:
+        """Answers a buffer of that state."""
+        given = cls._given(state)
+        saved = given.part("settings")
+        arguments = settings_lib.made(saved, {name: instead.get(name) for name in cls._SETTINGS})
+        rng = cls._generator(given)
+        arguments = {**({} if rng is None else {"seed": rng}), **instead, **arguments}
+        try:
+            buffer = cls(**arguments)
+        except (errors.ArgumentError, MemoryError, OverflowError, ValueError) as error:
+            raise errors.CheckpointError(f"a {cls.__name__} cannot be made of its settings: {error}") from error
+        try:
+            buffer._restore(given, is_new=True, **options)
+        except MemoryError as error:
+            raise errors.CheckpointError(f"a {cls.__name__} of that state does not fit in memory: {error}") from error
+        return buffer
+
+
+class Journaled(Persistent):
+    """A buffer that can also write to a journal what happens to it."""
+
+    _journal: Any = None
+    """What writes to a journal, if one is attached."""
+    _attached: "tuple[journal_lib.Journal, str] | None" = None
+    """The journal, and its id."""
+    _position: Position | None = None
+    """Where in a journal the buffer was recovered to."""
+
+    @abc.abstractmethod
+    def _base_state(self, **options: Any) -> state_lib.State:
+        """Answers what `_state` would if all that is stored had been evicted just now."""
+
+    @abc.abstractmethod
+    def _written(self) -> tuple[int, ...]:
+        """Answers numbers of which one is another once something was written."""
+
+    @abc.abstractmethod
+    def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> Bound:
+        """Answers what writes to a journal, which goes on after what `replay` has played back, if it is not None."""
+
+    @abc.abstractmethod
+    def _replay(self, **options: Any) -> Replay:
+        """Answers what plays back a journal into the buffer."""
+
+    def attach(self, journal: "journal_lib.Journal") -> None:
+        """Writes to a journal from now on: each step, end and `clear` just before it happens, so that none is lost.
+
+        A new journal begins with all that is stored now. One that holds something goes on after it: the buffer must be
+        what `recover` has answered. Draws and priorities are not written.
+
+        Args:
+            journal: An open one that no buffer writes to. While it is attached, a call that it cannot write raises
+                CheckpointError, and nothing has changed.
+
+        Raises:
+            ArgumentError: A journal is attached already, or this one holds something else than the buffer.
+            CheckpointError: It could not be written.
+        """
+        self._attach(journal)
+
+    def detach(self) -> None:
+        """Stops writing to the journal, which stays open; does nothing if there is none."""
+        self._journal = self._attached = self._position = None
+
+    def _attach(self, journal: "journal_lib.Journal", **options: Any) -> None:
+        validation.instance("journal", journal, journal_lib.Journal)
+        if self._journal is not None:
+            raise errors.ArgumentError("a journal is attached already: detach it first")
+        position = self._position
+        if position is not None and position.written != self._written():
+            raise errors.ArgumentError(
+                "the buffer was written to since it was recovered, which the journal cannot hear of any more: "
+                "recover it again, or detach it and attach a new journal"
+            )
+        if journal.num_records != (0 if position is None else position.num_records):
+            raise errors.ArgumentError(
+                f"journal must hold what the buffer does, got one of {journal.num_records} records: "
+                "relive.recover(path) answers its buffer"
+            )
+        journal_id = os.urandom(16).hex() if position is None else position.journal_id
+        bound = self._journaled(journal, None if position is None else position.replay, **options)
+        is_new = position is None
+
+        def base() -> bytes:
+            nonlocal is_new
+            state = self._in_memory(self._described(self._state if is_new else self._base_state, **options))
+            is_new = False
+            return codec.PlainCodec().encode({"journal_id": journal_id, **state})
+
+        bound.begin(base)
+        self._journal, self._attached, self._position = bound, (journal, journal_id), None
+
+    def _whole_state(self, **options: Any) -> state_lib.State:
+        journal = None
+        if self._attached is not None:
+            with contextlib.suppress(errors.ReplayError):
+                self._attached[0].sync()  # Else the checkpoint could outlive records that it is said to come after.
+            journal = {"id": self._attached[1], "num_records": self._attached[0].num_records}
+        return {"journal": journal, **super()._whole_state(**options)}
+
+    def _put(self, state: state_lib.State, **options: Any) -> None:
+        if self._journal is not None:
+            raise errors.ArgumentError("load_state_dict cannot be told to the journal: detach it first")
+        super()._put(state, **options)
+        self._position = None

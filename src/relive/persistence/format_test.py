@@ -1,0 +1,681 @@
+"""The files are what docs/format.md says: a reader that was written from that page, and uses none of relive's own."""
+
+import itertools
+import json
+import pathlib
+import random
+import struct
+from typing import Any, TypeAlias
+import zlib
+
+import numpy as np
+import pytest
+
+import relive
+from relive.persistence import checkpointable_test
+
+State: TypeAlias = dict[str, Any]
+Record: TypeAlias = tuple[int, int, bytes]
+
+# plain-1.
+
+
+def value_of(content: bytes) -> Any:
+    """Reads one value, and nothing behind it."""
+    value, end = value_at(content, 0)
+    assert end == len(content)
+    return value
+
+
+def size_at(content: bytes, place: int) -> tuple[int, int]:
+    size = shift = 0
+    while True:
+        byte = content[place]
+        size |= (byte & 127) << shift
+        place, shift = place + 1, shift + 7
+        if byte < 128:
+            return size, place
+
+
+def value_at(content: bytes, place: int) -> tuple[Any, int]:
+    tag, place = chr(content[place]), place + 1
+    if tag in "NTF":
+        return {"N": None, "T": True, "F": False}[tag], place
+    if tag == "f":
+        return struct.unpack_from("<d", content, place)[0], place + 8
+    if tag == "c":
+        return complex(*struct.unpack_from("<dd", content, place)), place + 16
+    size, place = size_at(content, place)
+    if tag in "isyYuz":
+        part = content[place : place + size]
+        if tag == "i":
+            return int.from_bytes(part, "little", signed=True), place + size
+        if tag in "su":
+            return part.decode("utf-8", "surrogatepass"), place + size
+        return part, place + size
+    if tag in "ag":
+        descr, shape = json.loads(content[place : place + size])
+        place += size
+        dtype = dtype_of(descr)
+        count = int(np.prod(shape, dtype=np.int64))
+        array = np.frombuffer(content, dtype, count, place).reshape(shape)
+        return array[()] if tag == "g" else array, place + array.nbytes
+    values = []
+    for _ in range(2 * size if tag == "d" else size):
+        value, place = value_at(content, place)
+        values.append(value)
+    if tag == "d":
+        return dict(zip(values[::2], values[1::2], strict=True)), place
+    return {"l": list, "t": tuple, "e": set, "E": frozenset}[tag](values), place
+
+
+def dtype_of(descr: Any) -> np.dtype[Any]:
+    if isinstance(descr, str):
+        return np.dtype(descr)
+    return np.dtype([(name, dtype_of(part), *map(tuple, shape)) for name, part, *shape in descr])
+
+
+# Checkpoints and memory maps.
+
+
+def unsealed(raw: bytes, begin: bytes) -> State:
+    """Reads a JSON file that ends with the CRC-32 of what comes before."""
+    assert raw.startswith(b"{\n " + begin)
+    comma = raw.rindex(b",\n")
+    assert raw[comma:] == b',\n "crc32": %d\n}\n' % zlib.crc32(raw[:comma])
+    state: State = json.loads(raw)
+    return state
+
+
+def file_of(name: str) -> str:
+    """Answers the name of the file of an array."""
+    text = ""
+    for byte in name.encode():
+        character = chr(byte)
+        stays = byte < 128 and (character.isalnum() or character in "_-")
+        text += character if stays else "." if character == "/" else f"%{byte:02x}"
+    if len(text) > 100 or any(character.isupper() for character in text):
+        text = f"{text[:100]}~{zlib.crc32(name.encode()):08x}"
+    return f"{text}.npy"
+
+
+def checkpoint_at(path: pathlib.Path) -> State:
+    """Reads a checkpoint."""
+    raw = (path / "manifest.json").read_bytes()
+    state = unsealed(raw, b'"format": "relive checkpoint",\n "version": 1,\n')
+    for name, entry in state["arrays"].items():
+        assert sorted(entry) == ["crc32", "dtype", "file", "nbytes", "shape"]
+        assert entry["file"] == file_of(name)
+        content = (path / entry["file"]).read_bytes()
+        assert (len(content), zlib.crc32(content)) == (entry["nbytes"], entry["crc32"])
+        array = np.load(path / entry["file"], allow_pickle=False)
+        assert (array.dtype, list(array.shape)) == (dtype_of(entry["dtype"]), entry["shape"])
+        state["arrays"][name] = array
+    assert {each.name for each in path.iterdir()} == {"manifest.json", *map(file_of, state["arrays"])}
+    return state
+
+
+def bytes_of(column: Any, row: int) -> bytes:
+    """Answers the bytes of a row as the file has them: a scalar would come in the machine's order."""
+    answer: bytes = column[row : row + 1].tobytes()
+    return answer
+
+
+# Journals.
+
+
+def records_at(path: pathlib.Path) -> list[Record]:
+    """Reads the records of a journal: number, kind and payload."""
+    records: list[Record] = []
+    segments = sorted(each for each in path.iterdir() if each.name.endswith(".relive"))
+    for segment in segments:
+        content = segment.read_bytes()
+        magic, first, _salt, seed = struct.unpack_from("<17sQQI", content)
+        assert (magic, zlib.crc32(content[:33])) == (b"relive journal 1\n", seed)
+        assert segment.name == f"segment-{first:020}.relive"
+        assert first == (records[-1][0] + 1 if records else first)
+        place = 37
+        while place + 17 <= len(content):
+            length, kind, number, crc32 = struct.unpack_from("<IBQI", content, place)
+            payload = content[place + 17 : place + 17 + length]
+            if len(payload) < length or zlib.crc32(payload, zlib.crc32(content[place : place + 13], seed)) != crc32:
+                break
+            assert number == (records[-1][0] + 1 if records else first)
+            assert (kind == 0) == (number == first)
+            records.append((number, kind, payload))
+            place += 17 + length
+        assert segment == segments[-1] or place == len(content)
+    return records
+
+
+class Columns:
+    """The rows of a buffer of columns."""
+
+    def __init__(self, state: State) -> None:
+        self.state, arrays = state, state["arrays"]
+        self.capacity, self.streams = state["settings"]["capacity"], state["settings"]["streams"]
+        self.next_key = state["next_key"]
+        self.set_schema(state["settings"]["schema"])
+        numbers, names = arrays["row_episode"].tolist(), ("stream", "length", "end", "has_tail")
+        self.episodes = [
+            dict(zip(names, values, strict=True))
+            for values in zip(*(arrays[f"episode_{name}"].tolist() for name in names), strict=True)
+        ]
+        tails = 0
+        for episode in self.episodes:
+            episode["tail"] = None
+            if episode["has_tail"]:
+                episode["tail"] = {path: bytes_of(arrays[f"final/{path}"], tails) for path in self.observation}
+                tails += 1
+        self.rows: list[dict[str, Any]] = []
+        for row, number in enumerate(numbers):
+            episode, alive = self.episodes[number], numbers.count(number)
+            self.rows.append(
+                {
+                    "key": self.next_key - len(numbers) + row,
+                    "episode": episode,
+                    "step": episode["length"] - alive + numbers[:row].count(number),
+                    "fields": {path: bytes_of(arrays[f"rows/{path}"], row) for path in self.fields},
+                    "barred": bool(arrays["barred"][row]),
+                }
+            )
+
+    def set_schema(self, schema: Any) -> None:
+        self.fields = {path: (dtype_of(descr), shape) for path, descr, shape in schema or ()}
+        self.observation = [path for path in self.fields if path.split("/")[0] == "observation"]
+
+    def size(self, path: str) -> int:
+        dtype, shape = self.fields[path]
+        return int(dtype.itemsize * np.prod(shape, dtype=np.int64))
+
+    def blocks(self) -> list[list[str]]:
+        blocks: dict[Any, list[str]] = {}
+        for path in self.fields:
+            is_alone = path == "reward" or self.size(path) > 64
+            blocks.setdefault(path if is_alone else path in self.observation, []).append(path)
+        return list(blocks.values())
+
+    def apply(self, kind: int, payload: bytes) -> None:
+        """Does what a record says."""
+        place = 0
+
+        def take(form: str) -> tuple[Any, ...]:
+            nonlocal place
+            numbers = struct.unpack_from("<" + form, payload, place)
+            place += struct.calcsize("<" + form)
+            return numbers
+
+        def columns(paths: list[str], count: int) -> list[dict[str, bytes]]:
+            rows: list[dict[str, bytes]] = [{} for _ in range(count)]
+            for path in paths:
+                for row in rows:
+                    (row[path],) = take(f"{self.size(path)}s")
+            return rows
+
+        if kind == 1:
+            stream, flags = take("IB")
+            (row,) = columns([path for block in self.blocks() for path in block], 1)
+            following = None
+            if flags & 4:
+                order = [path for block in self.blocks() for path in block if path in self.observation]
+                (following,) = columns(order, 1)
+            self.add(stream, row, following, bool(flags & 1), bool(flags & 2))
+        elif kind == 2:
+            count, flags = take("IB")
+            streams = take(f"{count}q")
+            rows = columns(list(self.fields), count)
+            next_rows = columns(self.observation, count) if flags & 4 else [None] * count
+            ends = zip(take(f"{count}?"), take(f"{count}?"), strict=True)
+            for stream, row, following, (terminated, truncated) in zip(streams, rows, next_rows, ends, strict=True):
+                self.add(stream, row, following, terminated, truncated)
+        elif kind == 3:
+            stream, flags, length = take("IBI")
+            rows = columns(list(self.fields), length)
+            (last,) = columns(self.observation, 1)
+            self.end(stream, 2)
+            for row, following in zip(rows, [*rows[1:], last], strict=True):
+                self.add(stream, row, {path: following[path] for path in self.observation}, False, False)
+            self.end(stream, 1 if flags & 1 else 2)
+        elif kind == 4:
+            first, length = take("BI")
+            self.set_schema(value_of(payload[place : place + length]))
+            self.apply(first, payload[place + length :])
+            place = len(payload)
+        elif kind == 5:
+            take("q")
+            self.rows, self.episodes = [], []
+        elif kind == 7:
+            (stream,) = take("I")
+            self.end(stream, 2)
+        else:
+            assert kind == 6
+            (is_eligible,) = take("?")
+            keys = take(f"{(len(payload) - 1) // 8}q")
+            for stored in self.rows:
+                if stored["key"] in keys:
+                    stored["barred"] = not is_eligible
+        assert place == len(payload)
+
+    def open_in(self, stream: int) -> dict[str, Any] | None:
+        for episode in self.episodes:
+            if episode["stream"] == stream and episode["end"] == 0:
+                return episode
+        return None
+
+    def end(self, stream: int, how: int) -> None:
+        episode = self.open_in(stream)
+        if episode is not None:
+            episode["end"] = how
+
+    def add(self, stream: int, row: dict[str, bytes], following: Any, terminated: bool, truncated: bool) -> None:
+        episode = self.open_in(stream)
+        if episode is not None and episode["tail"] not in (None, {path: row[path] for path in self.observation}):
+            self.end(stream, 2)
+            episode = None
+        if episode is None:
+            episode = {"stream": stream, "length": 0, "end": 0}
+            self.episodes.append(episode)
+        step = episode["length"]
+        self.rows.append({"key": self.next_key, "episode": episode, "step": step, "fields": row, "barred": False})
+        self.next_key += 1
+        del self.rows[: -self.capacity]
+        episode["tail"], episode["length"] = following, step + 1
+        if terminated or truncated:
+            self.end(stream, 1 if terminated else 2)
+
+    def steps(self) -> list[dict[str, Any]]:
+        """Answers all that can be read of each step, by its key."""
+        steps = []
+        for place, row in enumerate(self.rows):
+            episode = row["episode"]
+            later = [other for other in self.rows[place + 1 :] if other["episode"] is episode]
+            following = episode["tail"]
+            if later:
+                following = {path: later[0]["fields"][path] for path in self.observation}
+            steps.append(
+                {
+                    **{name: row[name] for name in ("key", "step", "fields", "barred")},
+                    "stream": episode["stream"],
+                    "terminated": not later and episode["end"] == 1,
+                    "truncated": not later and episode["end"] == 2,
+                    "following": following,
+                }
+            )
+        return steps
+
+
+class Episodes:
+    """What a buffer of episodes holds."""
+
+    def __init__(self, state: State) -> None:
+        self.state, arrays = state, state["arrays"]
+        assert state["codec"] == "plain-1"
+
+        def values(name: str, end: str) -> Any:
+            ends = arrays[end].tolist()
+            content = arrays[name].tobytes()
+            return iter([value_of(content[i:j]) for i, j in zip([0, *ends][:-1], ends, strict=True)])
+
+        agents, actions = values("episode_agent", "episode_agent_end"), values("actions", "action_end")
+        observations, rewards = values("observations", "observation_end"), iter(arrays["rewards"].tolist())
+        count = len(arrays["episode_id"])
+        groups = values("episode_group", "episode_group_end") if "episode_group" in arrays else iter([None] * count)
+        of_starts = arrays.get("episode_policy_version", np.full(count, -1))
+        of_steps = iter(arrays.get("policy_version", np.repeat(of_starts, arrays["episode_steps"])).tolist())
+        self.episodes: dict[str, list[Any]] = {}
+        for number, name in enumerate(arrays["episode_id"].tolist()):
+            steps, has_final = int(arrays["episode_steps"][number]), int(arrays["episode_has_final"][number])
+            self.episodes[name.decode()] = [
+                next(agents),
+                float(arrays["episode_start_time"][number]),
+                [next(observations) for _ in range(steps + has_final)],
+                [next(actions) for _ in range(steps)],
+                [next(rewards) for _ in range(steps)],
+                int(arrays["episode_status"][number]),
+                next(groups),
+                None if of_starts[number] == -1 else int(of_starts[number]),
+                [None if version == -1 else version for version in itertools.islice(of_steps, steps)],
+            ]
+        self.learner = state["counters"].get("policy_version")
+        self.finished = [list(self.episodes)[number] for number in arrays["finished"].tolist()]
+
+    def apply(self, kind: int, payload: bytes) -> None:
+        """Does what a record says."""
+        name = payload[:36].decode() if kind in (1, 2, 3, 4, 7, 8) else ""
+        if kind in (1, 7):
+            (start_time,) = struct.unpack_from("<d", payload, 36)
+            described = value_of(payload[44:])
+            agent, group, version = (described, None, None) if kind == 1 else described
+            self.episodes[name] = [agent, start_time, [], [], [], 0, group, version, []]
+        elif kind in (2, 8) and name in self.episodes:
+            reward, length = struct.unpack_from("<dI", payload, 36)
+            episode, place = self.episodes[name], 48 if kind == 2 else 56
+            episode[2].append(value_of(payload[place : place + length]))
+            episode[3].append(value_of(payload[place + length :]))
+            episode[4].append(reward)
+            before = episode[8][-1] if episode[8] else episode[7]
+            episode[8].append(before if kind == 2 else struct.unpack_from("<Q", payload, 48)[0])
+        elif kind == 9:
+            (self.learner,) = struct.unpack("<Q", payload)
+        elif kind == 3 and name in self.episodes:
+            self.episodes[name][2].append(value_of(payload[37:]))
+            self.episodes[name][5] = payload[36]
+            self.finished.append(name)
+        elif kind == 4 and name in self.episodes:
+            assert len(payload) == 36
+            self.episodes[name][5] = 3
+            self.finished.append(name)
+        elif kind == 5:
+            self.episodes, self.finished = {}, []
+        elif kind == 6:
+            for place in range(16, len(payload), 36):
+                gone = payload[place : place + 36].decode()
+                if gone in self.episodes:
+                    del self.episodes[gone]
+                    self.finished.remove(gone)
+
+
+def played(path: pathlib.Path, kind: Any) -> Any:
+    """Plays a journal back into what `kind` makes of its first base."""
+    (_, _, base), *rest = records_at(path)
+    state = value_of(base)
+    buffer = kind(state)
+    for _, number, payload in rest:
+        if number:
+            buffer.apply(number, payload)
+        else:
+            assert value_of(payload)["journal_id"] == state["journal_id"]
+    return buffer
+
+
+# What relive itself says.
+
+
+def leaves(tree: Any, path: str) -> dict[str, Any]:
+    """Answers the columns of a tree by path."""
+    if not isinstance(tree, dict):
+        return {path: tree}
+    return {name: column for key, part in tree.items() for name, column in leaves(part, f"{path}/{key}").items()}
+
+
+def assert_says(rows: Columns, buffer: Any) -> None:
+    """The buffer says the same of each step that it can draw."""
+    steps = {step["key"]: step for step in rows.steps()}
+    assert len(steps) == len(buffer)
+    assert sorted(steps) == list(range(rows.next_key - len(buffer), rows.next_key))
+    keys = buffer.eligible_keys()
+    assert not [key for key in keys.tolist() if steps[key]["barred"]]
+    if not len(keys):
+        return
+    batch = buffer.read(keys, n_step=1)
+    frames, next_frames = leaves(batch.observation, "observation"), leaves(batch.next_observation, "observation")
+    if buffer.window.frame_stack > 1:
+        frames, next_frames = ({path: each[:, -1] for path, each in stack.items()} for stack in (frames, next_frames))
+    found = frames | leaves(batch.action, "action") | {"reward": batch.reward} | leaves(batch.extras, "extras")
+    for place, key in enumerate(keys.tolist()):
+        step = steps[key]
+        assert {path: bytes_of(column, place) for path, column in found.items()} == step["fields"]
+        assert batch.is_terminal[place] == step["terminated"]
+        if step["following"] is not None:
+            assert {path: bytes_of(column, place) for path, column in next_frames.items()} == step["following"]
+
+
+def plain(value: Any) -> Any:
+    """Something that == compares to the last bit."""
+    return checkpointable_test.plain(value)
+
+
+def stored(buffer: relive.EpisodeReplayBuffer[Any, Any]) -> dict[str, Any]:
+    """Answers what a buffer of episodes holds."""
+    statuses = ["IN_PROGRESS", "COMPLETED", "TRUNCATED", "ABORTED"]
+    return {
+        episode.episode_id: [
+            episode.agent_id,
+            episode.start_time,
+            episode.observations,
+            episode.actions,
+            episode.rewards,
+            statuses.index(episode.status),
+            episode.group_id,
+            episode.policy_version,
+            episode.policy_versions,
+        ]
+        for episode in buffer._store
+    }
+
+
+RINGS = {
+    name: make
+    for name, make in checkpointable_test.COLUMNS.items()
+    if name.startswith(("ring", "prioritized", "schema")) and "sequences" not in name
+}
+
+
+@pytest.mark.parametrize("make", RINGS.values(), ids=RINGS.keys())
+def test_a_checkpoint_of_columns_is_read_from_the_page_alone(make: Any, tmp_path: pathlib.Path) -> None:
+    for seed, count in enumerate([0, 5, 70]):
+        buffer = checkpointable_test.worked(make, seed, count)
+        path = tmp_path / str(seed)
+        buffer.save(path)
+        state = checkpoint_at(path)
+        assert state["class"] == type(buffer).__name__
+        assert state["journal"] is None
+        assert_says(Columns(state), buffer)
+        keys = buffer.eligible_keys()
+        rows = keys - (state["next_key"] - len(buffer))
+        if isinstance(buffer, relive.PrioritizedReplayBuffer):
+            assert state["arrays"]["sampler/priorities"][rows].tolist() == buffer.get_priorities(keys).tolist()
+        else:
+            order = state["arrays"]["sampler/order"].tolist()
+            if state["sampler"]["is_interval"] and order:
+                order = [(order[0] + place) % buffer.capacity for place in range(len(keys))]
+            assert sorted(order) == sorted(key % buffer.capacity for key in keys.tolist())
+
+
+@pytest.mark.parametrize("make", RINGS.values(), ids=RINGS.keys())
+def test_a_journal_of_columns_is_read_from_the_page_alone(make: Any, tmp_path: pathlib.Path) -> None:
+    for seed, (before, count) in enumerate([(0, 20), (40, 80)]):
+        buffer = checkpointable_test.worked(make, seed, before)
+        path = tmp_path / f"journal {seed}"
+        with relive.Journal(path, fsync="never", segment_bytes=4_000) as journal:
+            buffer.attach(journal)
+            checkpointable_test.work(buffer, random.Random(seed), count)
+            buffer.save(tmp_path / f"checkpoint {seed}")
+            num_records = journal.num_records
+        assert records_at(path)[-1][0] == num_records - 1
+        read, state = played(path, Columns), checkpoint_at(tmp_path / f"checkpoint {seed}")
+        assert state["journal"] == {"id": read.state["journal_id"], "num_records": num_records}
+        assert read.steps() == Columns(state).steps()
+        assert_says(read, buffer)
+
+
+def test_fields_of_a_step_lie_in_blocks(tmp_path: pathlib.Path) -> None:
+    byte, image = relive.Field((), "uint8"), relive.Field((9, 9), "uint8")
+    schema = relive.Schema({"a": byte, "b": image, "c": byte}, {"d": byte}, extras={"e": image, "f": byte})
+    buffer = relive.RingReplayBuffer(4, schema)
+    with relive.Journal(tmp_path / "journal") as journal:
+        buffer.attach(journal)
+        for t in range(6):
+            now, then = ({"a": 10 * k, "b": np.full((9, 9), k, np.uint8), "c": k} for k in (t, t + 1))
+            buffer.add(now, {"d": 100 + t}, 0.5, then, e=np.full((9, 9), 50 + t, np.uint8), f=t)
+    read = played(tmp_path / "journal", Columns)
+    assert read.blocks() == [
+        ["observation/a", "observation/c"],
+        ["observation/b"],
+        ["action/d", "extras/f"],
+        ["reward"],
+        ["extras/e"],
+    ]
+    assert_says(read, buffer)
+    assert [step["fields"]["action/d"] for step in read.steps()] == [bytes([102 + t]) for t in range(4)]
+
+
+async def work(buffer: relive.EpisodeReplayBuffer[Any, Any], rng: random.Random, count: int) -> None:
+    """Does `count` things to a buffer of episodes, chosen at random."""
+    for t in range(count):
+        open_ids = list(buffer.get_stats().open_ages)
+        action = rng.randrange(20)
+        if action < 3:
+            group_id, version = rng.choice([None, "g\u65e5"]), rng.choice([None, None, t])
+            buffer.start_episode_nowait(rng.choice("abc\u65e5"), group_id=group_id, policy_version=version)
+        elif action < 15 and open_ids:
+            observation = {
+                "x": np.arange(rng.randrange(3), dtype=">i2"),
+                "t": [t, -t, 2**70, None, True],
+                "s": "\ud800",
+            }
+            step = observation, (t, b"a", 0.1, frozenset({t})), float(t)
+            episode_id = rng.choice(open_ids)
+            version = rng.choice([None, None, (buffer._store[episode_id].newest_version or 0) + rng.randrange(3)])
+            buffer.append_observation_action_reward_nowait(episode_id, *step, policy_version=version)
+        elif action < 18 and open_ids:
+            status: Any = rng.choice(["COMPLETED", "TRUNCATED", "ABORTED"])
+            buffer.end_episode_nowait(rng.choice(open_ids), np.float32(t), status)
+        elif action == 18:
+            async with buffer.episode("d") as writer:
+                await writer.append(1 + 2j, {3}, 0.5)
+        elif rng.random() < 0.1:
+            buffer.clear()
+        else:
+            buffer.set_policy_version((buffer.policy_version or 0) + rng.randrange(2))
+
+
+EPISODES: dict[str, dict[str, Any]] = {"no limits": {}, "limits": {"max_transitions": 20, "max_episodes": 9}}
+
+
+@pytest.mark.parametrize("limits", EPISODES.values(), ids=EPISODES.keys())
+async def test_a_buffer_of_episodes_is_read_from_the_page_alone(limits: dict[str, Any], tmp_path: pathlib.Path) -> None:
+    for seed, (before, count) in enumerate([(0, 0), (0, 60), (30, 60), (50, 300)]):
+        buffer: relive.EpisodeReplayBuffer[Any, Any] = relive.EpisodeReplayBuffer(**limits, seed=seed)
+        await work(buffer, random.Random(seed), before)
+        journal_path, path = tmp_path / f"journal {seed}", tmp_path / f"checkpoint {seed}"
+        with relive.Journal(journal_path, fsync="never", segment_bytes=4_000) as journal:
+            buffer.attach(journal)
+            await work(buffer, random.Random(seed + 100), count)
+            buffer.save(path)
+            num_records = journal.num_records
+        read, saved = played(journal_path, Episodes), Episodes(checkpoint_at(path))
+        for each in (read, saved):
+            assert plain(each.episodes) == plain(stored(buffer))
+            assert each.finished == [episode.episode_id for episode in buffer._store.finished]
+            assert each.learner == buffer.policy_version
+        assert saved.state["journal"] == {"id": read.state["journal_id"], "num_records": num_records}
+        assert saved.state["counters"]["inserted"] == buffer.get_stats().appended
+        places = saved.state["arrays"]["growing"].tolist()
+        transitions = [episode.episode_id for episode in buffer._store.open.values() if len(episode)]
+        assert sorted(list(saved.episodes)[place] for place in places) == sorted(transitions)
+        growing = [(version, episode.episode_id) for version, episode in buffer._store.versions.growing()]
+        places = saved.state["arrays"].get("version_growing", np.zeros(0, int)).tolist()
+        assert [list(saved.episodes)[place] for place in places] == [name for _, name in growing]
+        assert [version for version, _ in growing] == sorted(version for version, _ in growing)
+
+
+ITEMS: dict[Any, dict[str, Any]] = {
+    "timesteps": {"x": np.arange(6), "y": np.zeros((6, 2), np.float32)},
+    "sequences": {"x": np.arange(6), "seq_lens": np.array([1, 3, 2])},
+    "episodes": {
+        "x": np.arange(6),
+        "eps_id": np.array([4, 4, 7, 7, 7, 8]),
+        "t": np.array([0, 1, 0, 1, 2, 0]),
+        "terminated": np.array([False, True, False, False, True, True]),
+        "truncated": np.zeros(6, bool),
+    },
+    "fragments": {"x": np.arange(3), "y": np.arange(5.0)},
+}
+
+
+@pytest.mark.parametrize("unit", ITEMS)
+def test_a_buffer_of_items_is_read_from_the_page_alone(unit: Any, tmp_path: pathlib.Path) -> None:
+    buffer, columns = relive.ItemReplayBuffer(15, storage_unit=unit, seed=0), ITEMS[unit]
+    for _ in range(4):
+        buffer.add(columns)
+    buffer.save(tmp_path / "items")
+    state = checkpoint_at(tmp_path / "items")
+    arrays, stats = state["arrays"], buffer.get_stats()
+    names = [name for name, _, _ in state["columns"] if (unit, name) != ("sequences", "seq_lens")]
+    assert sorted(f"rows/{name}" for name in names) == sorted(set(arrays) - {"lengths"})
+    lengths = arrays["lengths"].reshape(stats.items, -1)
+    assert lengths.max(axis=1).sum() == stats.timesteps
+    assert state["counters"]["added"] == stats.added
+    assert state["generator"]["bit_generator"] == "PCG64"
+    for place, name in enumerate(names):
+        rows = arrays[f"rows/{name}"]
+        assert len(rows) == lengths[:, place % lengths.shape[1]].sum()
+        # The newest items are those of the last adds.
+        assert rows.tobytes() == np.concatenate([columns[name]] * 4)[-len(rows) :].tobytes()
+
+
+@pytest.mark.parametrize("environments", [None, 3])
+def test_a_rollout_is_read_from_the_page_alone(environments: int | None, tmp_path: pathlib.Path) -> None:
+    buffer = relive.RolloutBuffer(8)
+    for t in range(5):
+        reward = float(t) if environments is None else np.full(environments, float(t))
+        observation = np.full((2,) if environments is None else (environments, 2), t, np.float32)
+        action = t if environments is None else np.full(environments, t)
+        buffer.add(observation, action, reward, value=reward)
+    buffer.save(tmp_path / "rollout")
+    state = checkpoint_at(tmp_path / "rollout")
+    assert (state["size"], state["environments"], state["generator"]) == (5, environments, None)
+    arrays = state["arrays"]
+    paths = [path for path, _, _ in state["schema"]]
+    assert sorted(arrays) == sorted(
+        f"rows/{path}" for path in (*paths, "value", "terminated", "truncated", "next_value")
+    )
+    expected = buffer.arrays()
+    for path in ("observation", "action", "reward", "value"):
+        found = arrays[f"rows/{path}"]
+        assert (found.dtype, found.shape, found.tolist()) == (
+            expected[path].dtype,
+            expected[path].shape,
+            expected[path].tolist(),
+        )
+
+
+def test_a_record_that_is_cut_short_is_left_out(tmp_path: pathlib.Path) -> None:
+    buffer = relive.RingReplayBuffer(10)
+    with relive.Journal(tmp_path / "journal") as journal:
+        buffer.attach(journal)
+        for t in range(5):
+            buffer.add(t, t, 1.0)
+    (segment,) = (tmp_path / "journal").iterdir()
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:-3])
+    assert len(played(tmp_path / "journal", Columns).steps()) == 4
+    assert len(relive.recover(tmp_path / "journal")) == 4
+
+
+def test_a_memory_map_is_read_from_the_page_alone(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "rows"
+    with relive.MemmapStorage(path, checkpointable_test.SCHEMA, 20) as storage:
+        assert storage.generation == 0
+        buffer = relive.RingReplayBuffer(20, storage=storage, seed=0)
+        checkpointable_test.work(buffer, random.Random(3), 60)
+        buffer.save(tmp_path / "checkpoint")
+        assert sorted(each.name for each in path.iterdir())[:2] == ["dirty.json", "rows-0.bin"]
+    said = unsealed((path / "storage.json").read_bytes(), b'"format": "relive memory map",\n "version": 1,\n')
+    clean = unsealed((path / "clean.json").read_bytes(), b"")
+    assert (clean["id"], clean["generation"]) == (said["id"], 1)
+    fields = {name: (dtype_of(descr), tuple(shape)) for name, descr, shape in said["schema"]}
+    columns: dict[str, Any] = {}
+    for block in said["blocks"]:
+        raw = (path / block["file"]).read_bytes()
+        assert len(raw) == block["bytes"]
+        dtype = np.dtype([(name, *fields[name]) for name in block["fields"]])
+        array = np.frombuffer(raw, dtype, said["capacity"])
+        columns |= {name: array[name] for name in block["fields"]}
+    rows = Columns(checkpoint_at(tmp_path / "checkpoint"))
+    assert len(rows.rows) > 10
+    for row in rows.rows:
+        slot = row["key"] % said["capacity"]
+        assert {name: bytes_of(column, slot) for name, column in columns.items()} == row["fields"]
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("rows/observation/camera 1", "rows.observation.camera%201.npy"),
+        ("rows/extras/Q", "rows.extras.Q~97459b26.npy"),
+    ],
+)
+def test_files_are_named_as_the_page_says(name: str, file: str) -> None:
+    assert file_of(name) == file

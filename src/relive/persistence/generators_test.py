@@ -1,0 +1,96 @@
+import contextlib
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relive import errors
+from relive.persistence import generators
+from relive.persistence import state as state_lib
+
+KINDS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
+
+
+def made(state: dict[str, Any]) -> np.random.Generator:
+    return generators.made(state_lib.Given({"generator": state}, {}).part("generator"))
+
+
+def used(kind: str) -> np.random.Generator:
+    """One that has half of a number left."""
+    rng = np.random.Generator(getattr(np.random, kind)(5))
+    rng.random(3)
+    rng.integers(7, dtype=np.int32)
+    return rng
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_generator_goes_on_after_json(kind: str) -> None:
+    rng = used(kind)
+    state = generators.state_of(rng)
+    other = made(json.loads(json.dumps(state, allow_nan=False)))
+    assert rng.integers(7, size=99, dtype=np.int32).tolist() == other.integers(7, size=99, dtype=np.int32).tolist()
+    assert rng.standard_normal(999).tolist() == other.standard_normal(999).tolist()
+    assert state == generators.state_of(made(state))
+
+
+def places(state: Any) -> list[tuple[Any, Any]]:
+    own = list(state) if isinstance(state, dict) else list(range(len(state)))[:3]
+    below = [place for name in own if isinstance(state[name], dict | list) for place in places(state[name])]
+    return [(state, name) for name in own] + below
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_with_anything_else_in_it_is_refused_or_goes_on(kind: str) -> None:
+    for number in range(len(places(generators.state_of(used(kind))))):
+        for value in (None, True, -1, 3, 624, 625, 2**31, 2**32, 2**64, 2**128, 1.5, "x", [], [1], {}, {"a": 1}):
+            state = generators.state_of(used(kind))
+            container, name = places(state)[number]
+            container[name] = value
+            with contextlib.suppress(errors.CheckpointError):
+                rng = made(state)
+                assert generators.state_of(rng) == state
+                rng.integers(1000, size=100)
+                rng.integers(3, size=100, dtype=np.int32)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_missing_is_refused(kind: str) -> None:
+    for name in generators.state_of(used(kind)):
+        state = generators.state_of(used(kind))
+        del state[name]
+        with pytest.raises(errors.CheckpointError, match=f"^generator/{name} is missing$"):
+            made(state)
+
+
+def test_a_state_that_gives_one_number_for_ever_is_refused() -> None:
+    """With it, drawing a number below a limit would never end."""
+    twister = generators.state_of(used("MT19937"))
+    twister["state"]["key"] = [2**31 - 1] + [0] * 623
+    with pytest.raises(errors.CheckpointError, match="^generator must be of a state that MT19937 can be in$"):
+        made(twister)
+    for first, last in ((2**31, 0), (0, 1)):
+        twister["state"]["key"] = [first] + [0] * 622 + [last]
+        made(twister).integers(3, size=9)
+    for kind in ("PCG64", "PCG64DXSM"):
+        state = generators.state_of(used(kind))
+        state["state"] = {"state": 0, "inc": 0}
+        with pytest.raises(errors.CheckpointError, match=f"^generator must be of a state that {kind} can be in$"):
+            made(state)
+
+
+def test_a_generator_of_ones_own_is_not_saved() -> None:
+    class PCG64(np.random.PCG64):
+        pass
+
+    with pytest.raises(
+        errors.CheckpointError, match="^a generator of the kind PCG64 cannot be saved: make one of MT19937"
+    ):
+        generators.state_of(np.random.Generator(PCG64(0)))
+
+
+def test_kinds_are_compared() -> None:
+    generators.check_kind(used("PCG64"), used("PCG64"))
+    message = "^generator/bit_generator must be PCG64, as it is here, got Philox$"
+    with pytest.raises(errors.CheckpointError, match=message):
+        generators.check_kind(used("PCG64"), used("Philox"))

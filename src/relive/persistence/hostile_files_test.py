@@ -1,0 +1,450 @@
+"""Checkpoints and journals of buffers of every class, damaged and forged, by the hundred and by the thousand.
+
+    damaged      bits flipped, files cut, lost, swapped, or something else in their place
+    forged       what is in them is changed, and then sealed as relive itself would seal it
+
+Each gives a CheckpointError, or a buffer that passes its audit and can be written to, drawn from and saved.
+"""
+
+from collections.abc import Callable, Iterator
+import contextlib
+import functools
+import os
+import pathlib
+import pickle
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+from typing import Any, TypeAlias
+import uuid
+
+import numpy as np
+import pytest
+
+from relive.persistence import checkpoint
+from relive.persistence import checkpoint_fuzz_test
+from relive.persistence import codec
+from relive import errors
+from relive.persistence import forged_states_test
+from relive.persistence import journal as journal_lib
+from relive.persistence import journal_reader
+from relive.persistence import checkpointable_test
+from relive.persistence import records
+from relive.persistence import recover
+from relive.persistence import seed_blocks_test
+from relive.persistence import segment_file
+
+MAKERS = list(checkpointable_test.BUFFERS.values())
+SECONDS = 60
+"""A case that takes longer hangs."""
+MOST_BYTES = 64 << 20
+"""A case takes no more memory than that beyond what its files hold, which is little."""
+ADDRESSES = 4 << 30
+"""Bytes of addresses that a process of cases can have: what asks for more gets a MemoryError."""
+
+Files: TypeAlias = dict[str, bytes]
+Change: TypeAlias = Callable[[pathlib.Path, random.Random], None]
+
+
+# What is right.
+
+IDS = random.Random()
+"""What ids of episodes, journals and segments are made of in a process of cases: a case is the same in each."""
+
+
+@functools.cache
+def checkpoint_files(maker: int, seed: int) -> Files:
+    """The files of a checkpoint of a buffer in the middle of its life."""
+    IDS.seed(f"checkpoint {maker} {seed}")
+    with tempfile.TemporaryDirectory() as directory:
+        checkpointable_test.worked(MAKERS[maker], seed, 20 + 40 * seed).save(f"{directory}/saved")
+        return files_of(pathlib.Path(directory, "saved"))
+
+
+@functools.cache
+def journal_files(maker: int, seed: int) -> Files:
+    """The files of a journal of several segments, or of one."""
+    IDS.seed(f"journal {maker} {seed}")
+    with tempfile.TemporaryDirectory() as directory:
+        buffer = checkpointable_test.worked(MAKERS[maker], seed, 20 * seed)
+        size = [300, 10_000, 1 << 20][seed % 3]
+        with journal_lib.Journal(f"{directory}/log", fsync="never", segment_bytes=size) as log:
+            buffer.attach(log)
+            checkpointable_test.work(buffer, random.Random(seed), 60)
+        return files_of(pathlib.Path(directory, "log"))
+
+
+def files_of(path: pathlib.Path) -> Files:
+    return {each.name: each.read_bytes() for each in sorted(path.iterdir())}
+
+
+# Damages.
+
+
+def by_numpy(change: Callable[[pathlib.Path, np.random.Generator], None]) -> Change:
+    return lambda path, rng: change(path, np.random.default_rng(rng.randrange(2**32)))
+
+
+def resize(path: pathlib.Path, rng: random.Random) -> None:
+    file = path / rng.choice(sorted(os.listdir(path)))
+    size = file.stat().st_size
+    os.truncate(file, rng.choice([0, 1, 10, 37, 54, size // 2, size - 1, size + 1, size + 10_000, rng.randrange(size)]))
+
+
+def rename(path: pathlib.Path, rng: random.Random) -> None:
+    """Gives a file the name that another one could have."""
+    names = sorted(os.listdir(path))
+    number = rng.choice([0, 1, 2, 50, 10**19, 99999999999999999999])
+    others = ["segment-1.relive", "../victim", "x", "a.npy", "manifest.json", f"{names[0]}.new", f"{names[0]}.damaged"]
+    os.rename(path / rng.choice(names), path / rng.choice([records.segment_name(number), *others]))
+
+
+DAMAGES: list[Change] = [
+    *map(by_numpy, (checkpoint_fuzz_test.flip, checkpoint_fuzz_test.remove, checkpoint_fuzz_test.swap)),
+    by_numpy(checkpoint_fuzz_test.flip),
+    by_numpy(checkpoint_fuzz_test.replace),
+    resize,
+    resize,
+    rename,
+]
+
+
+# Forgeries of checkpoints.
+
+
+def forge_saved_state(path: pathlib.Path, rng: random.Random) -> None:
+    """Saves the state anew, with a few changes."""
+    with checkpoint.opened(path) as state:
+        arrays = {name: column.read(0, len_of(column)) for name, column in state["arrays"].items()}
+        state = state | {"arrays": arrays}
+    for each in path.iterdir():
+        each.unlink()
+    with contextlib.suppress(errors.ReplayError):
+        checkpoint.save(forged_states_test.forged(state, rng), path)
+
+
+def len_of(column: Any) -> int:
+    return int(column.shape[0])
+
+
+def swap_arrays(path: pathlib.Path, rng: random.Random) -> None:
+    """Gives an array the name of another."""
+    members = checkpoint_fuzz_test.members_of(path)
+    names = sorted(members["arrays"])
+    one, two = rng.choice(names), rng.choice(names)
+    arrays = members["arrays"]
+    arrays[one], arrays[two] = arrays[two], arrays[one]
+    checkpoint_fuzz_test.resigned(path, members)
+
+
+CHECKPOINT_FORGERIES: list[Change] = [
+    *[forge_saved_state] * 5,
+    swap_arrays,
+    *map(
+        by_numpy,
+        (
+            checkpoint_fuzz_test.forge_value,
+            checkpoint_fuzz_test.forge_value,
+            checkpoint_fuzz_test.forge_text,
+            checkpoint_fuzz_test.forge_rows,
+            checkpoint_fuzz_test.forge_rows,
+            checkpoint_fuzz_test.forge_shape,
+        ),
+    ),
+]
+
+
+# Forgeries of journals.
+
+
+def forge_records(path: pathlib.Path, rng: random.Random) -> None:
+    """Changes records, and writes segments that hold them with numbers and checksums that are right."""
+    segments: list[list[tuple[int, bytes]]] = []
+    for record in journal_reader.records(path):
+        if record.kind == records.BASE:
+            segments.append([])
+        segments[-1].append((record.kind, record.payload))
+    first = records.first_of(min(os.listdir(path)))
+    assert first is not None
+    for _ in range(rng.choice([1, 1, 1, 2, 5])):
+        rng.choice(RECORD_FORGERIES)(segments, rng)
+    for each in path.iterdir():
+        each.unlink()
+    for segment in segments:
+        place = path / records.segment_name(first)
+        segment_file.create(str(place), first, segment[0][1] if segment else b"")
+        header = place.read_bytes()[: records.SEGMENT_HEADER_BYTES]
+        seed = records.seed_of(header, first)
+        framed = [
+            records.framed(number, kind, payload, seed) for number, (kind, payload) in enumerate(segment, start=first)
+        ]
+        place.write_bytes(b"".join([header, *framed]))
+        first += len(segment)
+
+
+Segments: TypeAlias = list[list[tuple[int, bytes]]]
+
+
+def any_place(segments: Segments, rng: random.Random) -> tuple[list[tuple[int, bytes]], int]:
+    """A record, and no base."""
+    longer = [segment for segment in segments if len(segment) > 1]
+    if not longer:
+        return [(1, b"")], 0
+    segment = rng.choice(longer)
+    return segment, rng.randrange(1, len(segment))
+
+
+def forge_payload(segments: Segments, rng: random.Random) -> None:
+    segment, place = any_place(segments, rng)
+    kind, payload = segment[place]
+    raw = bytearray(payload)
+    action = rng.randrange(6)
+    if action == 0 and raw:
+        raw[rng.randrange(len(raw))] ^= 1 << rng.randrange(8)
+    elif action == 1 and raw:
+        raw[rng.randrange(min(len(raw), 16))] = rng.choice([0, 1, 2, 3, 127, 128, 255])
+    elif action == 2:
+        del raw[rng.randrange(len(raw) + 1) :]
+    elif action == 3:
+        raw += rng.randbytes(rng.choice([1, 8, 36, 1000]))
+    elif action == 4:
+        start = rng.randrange(len(raw) + 1)
+        raw[start : start + 8] = rng.choice([b"\xff" * 8, b"\0" * 8, b"\xff" * 7 + b"\x7f", b"\1" + b"\0" * 7])
+    else:
+        raw = bytearray(rng.randbytes(rng.choice([0, 1, 5, 13, 37, 48, 100])))
+    segment[place] = kind, bytes(raw)
+
+
+def forge_kind(segments: Segments, rng: random.Random) -> None:
+    segment, place = any_place(segments, rng)
+    segment[place] = rng.choice([1, 2, 3, 4, 5, 6, 7, 255]), segment[place][1]
+
+
+def forge_order(segments: Segments, rng: random.Random) -> None:
+    """Leaves a record out, writes it twice, or lets it come at another time."""
+    segment, place = any_place(segments, rng)
+    other, there = any_place(segments, rng)
+    action = rng.randrange(3)
+    if action == 0:
+        other.insert(there, segment[place])
+    elif action == 1:
+        segment[place], other[there] = other[there], segment[place]
+    else:
+        del segment[place]
+
+
+def forge_segments(segments: Segments, rng: random.Random) -> None:
+    """Leaves a segment out, or gives it the place of another."""
+    if rng.random() < 0.5:
+        rng.shuffle(segments)
+    elif segments:
+        del segments[rng.randrange(len(segments))]
+
+
+def forge_stranger(segments: Segments, rng: random.Random) -> None:
+    """Puts the record of another buffer there."""
+    segment, place = any_place(segments, rng)
+    files = journal_files(rng.randrange(len(MAKERS)), 2)
+    with tempfile.TemporaryDirectory() as directory:
+        for name, raw in files.items():
+            pathlib.Path(directory, name).write_bytes(raw)
+        others = list(journal_reader.records(directory))
+    other = rng.choice(others)
+    segment.insert(place, (other.kind or 1, other.payload))
+
+
+def forge_base(segments: Segments, rng: random.Random) -> None:
+    """Changes the state that the first segment, or another, begins with."""
+    if not segments:
+        return
+    segment = segments[0] if rng.random() < 0.8 else rng.choice(segments)
+    kind, payload = segment[0]
+    action = rng.randrange(8)
+    if action == 0:
+        raw = bytearray(payload)
+        raw[rng.randrange(len(raw))] = rng.randrange(256)
+        payload = bytes(raw)
+    elif action == 1:
+        value: Any = rng.choice(
+            [None, {}, [], {"journal_id": "x"}, {"class": []}, {1: 2}, {"arrays": {}}, b"", np.zeros(3)]
+        )
+        payload = codec.PlainCodec().encode(value)
+    else:
+        # What was forged before may be no state any more.
+        with contextlib.suppress(errors.ReplayError, TypeError, LookupError, ValueError, RecursionError):
+            state = forged_states_test.forged(codec.PlainCodec().decode(payload), rng)
+            payload = codec.PlainCodec().encode(state)
+    segment[0] = kind, payload
+
+
+RECORD_FORGERIES: list[Callable[[Segments, random.Random], None]] = [
+    *[forge_payload] * 5,
+    *[forge_base] * 4,
+    forge_kind,
+    forge_order,
+    forge_order,
+    forge_segments,
+    forge_stranger,
+]
+
+
+# Cases.
+
+
+def checkpoint_of(case: int) -> Files:
+    """Every 19 cases have all makers, and every 57 each of them with all seeds."""
+    return checkpoint_files(case % len(MAKERS), (case + case // len(MAKERS)) % 3)
+
+
+def journal_of(case: int) -> Files:
+    """Every 19 cases have all makers, and every 114 each of them with all seeds."""
+    return journal_files(case % len(MAKERS), (case + case // len(MAKERS)) % 6)
+
+
+class Guard:
+    """Fails where a case hangs, unpickles, or touches what is beside its directory."""
+
+    def __init__(self, parent: pathlib.Path) -> None:
+        self.parent = parent
+        for name in ("load", "loads", "Unpickler"):
+            setattr(pickle, name, self._unpickles)
+        signal.signal(signal.SIGALRM, self._hangs)
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        before = self._listing()
+        signal.alarm(SECONDS)
+        try:
+            yield
+        finally:
+            signal.alarm(0)
+        assert self._listing() == before
+
+    def _listing(self) -> Any:
+        """All that is beside the case and above it, with sizes and times; its lock comes and stays."""
+        listing = {}
+        for directory in (self.parent, self.parent.parent):
+            for entry in os.scandir(directory):
+                if entry.name not in ("bad", ".bad.lock", self.parent.name):
+                    status = entry.stat(follow_symlinks=False)
+                    listing[entry.path] = status.st_mtime_ns, status.st_size, status.st_mode
+        return listing
+
+    @staticmethod
+    def _unpickles(*_: object, **__: object) -> Any:
+        raise SystemExit("a pickle was read")
+
+    @staticmethod
+    def _hangs(*_: object) -> None:
+        raise SystemExit("it hangs")
+
+
+def change(path: pathlib.Path, rng: random.Random, forgeries: list[Change]) -> bool:
+    """Changes files; answers whether they are sealed again."""
+    is_forged = rng.random() < 0.7
+    rng.choice(forgeries if is_forged else DAMAGES)(path, rng)
+    return is_forged
+
+
+def load_case(case: int, parent: pathlib.Path, guard: Guard) -> bool:
+    """Loads a changed checkpoint; answers whether that gave a buffer."""
+    rng, maker = random.Random(case), case % len(MAKERS)
+    bad = parent / "bad"
+    checkpoint_fuzz_test.written(bad, checkpoint_of(case))
+    change(bad, rng, CHECKPOINT_FORGERIES)
+    return is_usable(lambda: type(MAKERS[maker]()).load(bad), rng, guard)
+
+
+def recover_case(case: int, parent: pathlib.Path, guard: Guard) -> bool:
+    """Recovers a changed journal; answers whether that gave a buffer, which can then go on with it."""
+    rng = random.Random(case)
+    bad = parent / "bad"
+    checkpoint_fuzz_test.written(bad, journal_of(case))
+    change(bad, rng, [forge_records])
+    buffers: list[Any] = []
+
+    def recovered() -> Any:
+        buffers.append(recover.recover(bad))
+        return buffers[-1]
+
+    if not is_usable(recovered, rng, guard):
+        return False
+    with guard.watching():
+        goes_on(recover.recover(bad), bad, rng)
+    return True
+
+
+def goes_on(buffer: Any, path: pathlib.Path, rng: random.Random) -> None:
+    """It can write to its journal, which can be recovered again."""
+    with journal_lib.Journal(path, fsync="never") as log:
+        buffer.attach(log)
+        with contextlib.suppress(errors.ArgumentError), np.errstate(all="ignore"):
+            checkpointable_test.work(buffer, rng, 10)
+        buffer.detach()
+    # Of segments that are gone, the one that is the first now may have been forged too.
+    with contextlib.suppress(errors.CheckpointError):
+        recover.recover(path).check()
+
+
+def is_usable(made: Callable[[], Any], rng: random.Random, guard: Guard) -> bool:
+    with guard.watching():
+        try:
+            buffer = made()
+        except errors.CheckpointError as error:
+            text = str(error)
+            assert "\n" not in text, text
+            assert len(text) < 20_000, text  # The names of arrays are as long as a forger likes.
+            return False
+        forged_states_test.assert_usable(buffer, rng)
+        return True
+
+
+def peak() -> int:
+    """The most bytes that this process had in memory since the last call, where the system says."""
+    try:
+        status = pathlib.Path("/proc/self/status").read_text()
+        pathlib.Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << (0 if sys.platform == "darwin" else 10)
+    return int(status.partition("VmHWM:")[2].split()[0]) << 10
+
+
+def run(what: str, first: int, last: int) -> int:
+    """Run cases, in a process of their own, and return how many gave a buffer."""
+    np.seterr(all="ignore")
+    run_case, files_of_case = {"load": (load_case, checkpoint_of), "recover": (recover_case, journal_of)}[what]
+    uuid.uuid4 = lambda: uuid.UUID(int=IDS.getrandbits(128), version=4)
+    os.urandom = IDS.randbytes
+    os.fsync = lambda fd: None  # Nothing here is about what a disk loses.
+    with tempfile.TemporaryDirectory() as grandparent:
+        parent = pathlib.Path(grandparent, "parent")
+        parent.mkdir()
+        (pathlib.Path(grandparent) / "beside").write_text("beside")
+        (parent / "victim").write_text("victim")
+        guard = Guard(parent)
+        for case in range(first, last):
+            files_of_case(case)
+        resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
+        usable, before = 0, (peak(), peak())[1]
+        for case in range(first, last):
+            with forged_states_test.noted(f"in case {case}"):
+                IDS.seed(case)
+                usable += run_case(case, parent, guard)
+            taken = peak() - before
+            assert taken < MOST_BYTES, f"case {case} took {taken} bytes"
+    return usable
+
+
+@pytest.mark.parametrize("cases", seed_blocks_test.seed_blocks(38, 1000, 7))
+@pytest.mark.parametrize("what", ["load", "recover"])
+def test_a_hostile_file_gives_an_error_or_a_buffer_that_works(what: str, cases: range, tmp_path: pathlib.Path) -> None:
+    first, last = cases.start, cases.stop
+    program = f"from relive import hostile_files_test; print(hostile_files_test.run({what!r}, {first}, {last}))"
+    command = [sys.executable, "-c", program]
+    patience, environment = SECONDS * (len(cases) + 10), os.environ | {"TMPDIR": str(tmp_path)}
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=patience, check=False, env=environment)
+    assert answer.returncode == 0, answer.stderr[-5000:]
+    assert 0 < int(answer.stdout) < len(cases)

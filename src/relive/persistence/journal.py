@@ -1,0 +1,373 @@
+"""A journal: records on the disk before what they tell of happens.
+
+    segment-...00.relive   base | record | record | ...      as long as somebody needs them: `prune`
+    segment-...42.relive   base | record | record | ...
+    segment-...57.relive   base | record | record |          records are appended here
+
+A record is written by one system call at once, so a process that is killed loses none that was appended; when records
+are on the disk, and so survive the loss of power, is a matter of the `fsync` policy alone. A segment begins with a
+base, from which its owner can go on without any segment before it, and comes into being with it: made beside, synced,
+renamed. What a crash can leave torn is therefore the end of the last segment, and nothing else.
+
+A call that raises has appended nothing. If that cannot be made sure of, or the disk failed to sync what it had taken,
+the journal refuses all that follows: to sync again could succeed without the lost pages.
+"""
+
+from collections.abc import Callable
+import contextlib
+import os
+import threading
+from typing import cast
+import weakref
+
+from relive.common import validation
+from relive.persistence import directories
+from relive.persistence import files
+from relive import errors
+from relive.persistence import fsync_policy
+from relive.persistence import journal_reader
+from relive.persistence import records
+from relive.persistence import segment_file
+
+
+class Journal:
+    """Appends records to the segment files of a directory.
+
+    It belongs to one thread, to the process that opened it and not to a forked one, and to one owner, who calls `begin`
+    once and then `append`. While it is open, nobody else can open it.
+
+    Args:
+        path: The directory. If it is missing, it is made; if it holds a journal, that goes on after its last whole
+            record, and a torn tail is cut off.
+        fsync: When what was appended is on the disk: "always", before `append` returns; `EveryRecords(n)`;
+            `EverySeconds(t)`; or "never", when the system sees fit.
+        segment_bytes: After how many bytes of records a new segment begins; it may be more if the base is larger, so
+            that bases never take up more than half.
+
+    Raises:
+        CheckpointError: The directory cannot be made or read, holds files that are none of a journal, or holds one
+            whose last segment is damaged; or the journal is open elsewhere.
+
+    >>> import tempfile
+    >>> from relive.persistence import fsync_policy
+    >>> from relive.persistence import journal
+    >>> from relive.persistence import journal_reader
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     with journal.Journal(f"{directory}/steps", fsync=fsync_policy.EveryRecords(100)) as steps:
+    ...         steps.begin(lambda: b"all that came before")
+    ...         print(steps.append(1, b"a step"), steps.num_records, steps.num_synced)
+    ...     [(record.kind, record.payload) for record in journal_reader.records(steps.path)]
+    1 2 1
+    [(0, b'all that came before'), (1, b'a step')]
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        fsync: fsync_policy.Policy = "always",
+        segment_bytes: int = 64 * 2**20,
+    ) -> None:
+        self.path = directories.absolute("path", path)
+        fsync_policy.check(fsync)
+        self._fsync = fsync
+        self._segment_bytes = validation.integer_of_at_least_one("segment_bytes", segment_bytes)
+        self._most_unsynced = fsync_policy.most_unsynced(fsync)
+        self._pid = os.getpid()
+        self._num_records = self._num_synced = 0
+        self._base: Callable[[], bytes] | None = None
+        self._is_closed = False
+        self._refusal: str | None = None
+        # The segments' first records, the last segment, and at how many bytes an append has to stop and look.
+        self._firsts: list[int] = []
+        self._segment: segment_file.SegmentFile | None = None
+        self._limit = 0
+        # Held while a sync is under way, or while what is to be synced changes.
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._syncer: threading.Thread | None = None
+        with contextlib.ExitStack() as stack:
+            try:
+                self._open(stack)
+            except OSError as error:
+                raise self._failure("opened", error) from error
+            self._held = stack.pop_all()
+        _OPEN.add(self)
+
+    @property
+    def num_records(self) -> int:
+        """How many records were ever appended, bases too; the number that the next one gets."""
+        return self._num_records
+
+    @property
+    def num_synced(self) -> int:
+        """How many of them are known to be on the disk."""
+        return self._num_synced
+
+    def begin(self, base: Callable[[], bytes]) -> None:
+        """Makes the journal ready for appending: to the last segment if there is one, to a new one otherwise.
+
+        Args:
+            base: Answers a record from which its owner can go on without any before it. It is called within this call
+                or within an `append`, before the record of that is written.
+
+        Raises:
+            ArgumentError: The journal has begun before.
+            ClosedError: It was closed.
+            CheckpointError: The segment could not be written.
+        """
+        self._check_usable()
+        if self._base is not None:
+            raise errors.ArgumentError("begin was called before: a journal has one owner")
+        if self._segment is None:
+            self._begin_segment(base)
+        self._base = base
+        self._allow()
+        if isinstance(self._fsync, fsync_policy.EverySeconds):
+            arguments = (weakref.ref(self), self._closing, float(self._fsync.seconds))
+            self._syncer = threading.Thread(target=_sync_now_and_then, args=arguments, daemon=True)
+            self._syncer.start()
+
+    def append(self, kind: int, payload: bytes) -> int:
+        """Writes a record, and answers its number.
+
+        Args:
+            kind: In [1, 256), for its owner to tell one from another.
+            payload: At most 2^32 - 1 bytes.
+
+        Raises:
+            ArgumentError: An argument breaks a rule, or `begin` was not called.
+            ClosedError: The journal was closed.
+            CheckpointError: The record could not be written, or synced if that was due; it does not count.
+        """
+        segment = self._segment
+        if kind == records.BASE:
+            raise errors.ArgumentError("kind must be in [1, 256), got 0")
+        if segment is None or segment.size >= self._limit:
+            segment = self._ready_segment()
+        number, size = self._num_records, segment.size
+        record = records.framed(number, kind, payload, segment.seed)
+        try:
+            written = os.write(segment.descriptor, record)
+            if written != len(record):
+                raise OSError(f"only {written} of {len(record)} bytes fitted")
+            segment.size = size + written
+            self._num_records = number + 1
+            if number + 1 - self._num_synced >= self._most_unsynced:
+                self.sync()
+        except BaseException as error:
+            # An interrupt too: it may have come between writing and counting.
+            self._take_back(segment, number, size)
+            if isinstance(error, OSError):
+                raise self._failure("written", error) from error
+            raise
+        return number
+
+    def sync(self) -> None:
+        """Returns when all that was appended is on the disk.
+
+        Raises:
+            ClosedError: The journal was closed.
+            CheckpointError: The disk failed, now or before; from now on the journal refuses to be written.
+        """
+        self._check_usable()
+        with self._lock:
+            self._sync()
+
+    def prune(self, before: int) -> int:
+        """Deletes the segments that hold no record numbered `before` or later, and answers how many.
+
+        The last one stays. The oldest goes first, on the disk too, so that no crash leaves a gap.
+
+        Raises:
+            ClosedError: The journal was closed.
+            CheckpointError: A segment could not be deleted; those before it are.
+        """
+        self._check_usable()
+        count = 0
+        while len(self._firsts) > 1 and self._firsts[1] <= before:
+            try:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._place(self._firsts[0]))
+                directories.fsync_directory(self.path)
+            except OSError as error:
+                raise self._failure("pruned", error) from error
+            del self._firsts[0]
+            count += 1
+        return count
+
+    def close(self) -> None:
+        """Syncs what was appended, unless the policy is "never", and lets go of the directory.
+
+        A second call does nothing; in a forked process, it only lets go.
+
+        Raises:
+            CheckpointError: The disk failed to sync, now or before. The journal is closed nevertheless.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._limit = 0
+        try:
+            if os.getpid() == self._pid:
+                self._closing.set()
+                if self._syncer is not None:
+                    self._syncer.join()
+                if self._fsync != "never":
+                    self._sync()
+        finally:
+            if self._segment is not None:
+                self._segment.close()
+            self._held.close()
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self, stack: contextlib.ExitStack) -> None:
+        """Takes the lock, and goes on where the journal ends, if there is one."""
+        if not os.path.lexists(self.path):
+            os.mkdir(self.path)
+            directories.fsync_directory(os.path.dirname(self.path))
+        with journal_reader.opened(self.path) as directory:
+            journal_reader.list_segments(directory)  # What is no journal gets no lock beside it.
+            stack.enter_context(files.locked(self.path))
+            self._firsts = journal_reader.list_segments(directory)
+            for name in directory.names():
+                if name.endswith(journal_reader.NEW):
+                    directory.unlink(name)
+            if self._firsts:
+                ending = journal_reader.ending_of(directory, self._firsts[-1])
+                self._segment = segment_file.SegmentFile(self._place(self._firsts[-1]), ending)
+                stack.callback(self._segment.close)
+                self._segment.sync()
+                self._num_records = self._num_synced = ending.number
+
+    def _begin_segment(self, base: Callable[[], bytes]) -> None:
+        """Goes on in a new segment; if it cannot be made, in the old one."""
+        first, payload = self._num_records, base()
+        with self._lock:
+            self._sync()
+            self._refuse("making a segment was interrupted")
+            try:
+                ending = segment_file.create(self._place(first), first, payload)
+            except OSError as error:
+                if not os.path.lexists(self._place(first)):
+                    self._allow()
+                raise self._failure("written", error) from error
+            except errors.ArgumentError:
+                self._allow()
+                raise
+            try:
+                directories.fsync_directory(self.path)
+                segment = segment_file.SegmentFile(self._place(first), ending)
+            except OSError as error:
+                self._refuse(f"making a segment failed: {directories.reason(error)}")
+                raise self._failure("written", error) from error
+            if self._segment is not None:
+                self._segment.close()
+            self._segment = segment
+            self._firsts.append(first)
+            self._num_records = self._num_synced = ending.number
+            self._allow()
+
+    def _ready_segment(self) -> segment_file.SegmentFile:
+        """Answers a segment to append to, a new one if the last is full; raises if there can be none."""
+        self._check_usable()
+        if self._base is None:
+            raise errors.ArgumentError("append has no segment to write to: call begin first")
+        self._begin_segment(self._base)
+        return cast(segment_file.SegmentFile, self._segment)
+
+    def _take_back(self, segment: segment_file.SegmentFile, number: int, size: int) -> None:
+        """Makes a record that could not be written, or not counted, as if it had never been."""
+        with self._lock:
+            earlier = self._refusal
+            self._refuse("a part of a record is left in it, of an append that failed")
+            with contextlib.suppress(OSError):
+                segment.cut(size)
+                self._num_records = number
+                self._num_synced = min(self._num_synced, number)
+                self._refusal = earlier
+            if self._refusal is None:
+                self._allow()
+
+    def _sync(self) -> None:
+        """Syncs with the lock held."""
+        number = self._num_records
+        if number == self._num_synced or self._segment is None:
+            return
+        if self._refusal is not None:
+            raise self._refused()
+        try:
+            self._segment.sync()
+        except OSError as error:
+            self._refuse(f"the disk failed to sync it: {directories.reason(error)}")
+            raise self._failure("synced", error) from error
+        self._num_synced = number
+
+    def _sync_in_background(self) -> None:
+        """Syncs, and leaves a failure for the next call to report."""
+        with contextlib.suppress(errors.ReplayError):
+            self.sync()
+
+    def _check_usable(self) -> None:
+        """Raises what keeps the journal from being written, if something does."""
+        if os.getpid() != self._pid:
+            raise errors.CheckpointError(
+                f"{directories.named(self.path)} cannot be written: it was opened by process {self._pid}, "
+                f"and this is its fork {os.getpid()}"
+            )
+        if self._is_closed:
+            raise errors.ClosedError(f"{directories.named(self.path)} cannot be written: it was closed")
+        if self._refusal is not None:
+            raise self._refused()
+
+    def _refuse(self, reason: str) -> None:
+        """Sends every append to ask first, where it is refused."""
+        self._refusal, self._limit = reason, 0
+
+    def _allow(self) -> None:
+        """Lets appends pass until the segment is full."""
+        self._refusal = None
+        if self._base is not None and self._segment is not None:
+            self._limit = self._segment.start + max(self._segment_bytes, self._segment.start)
+
+    def _refused(self) -> errors.CheckpointError:
+        return errors.CheckpointError(
+            f"{directories.named(self.path)} cannot be written: {self._refusal}; open it again"
+        )
+
+    def _failure(self, verb: str, error: OSError) -> errors.CheckpointError:
+        return errors.CheckpointError(
+            f"{directories.named(self.path)} could not be {verb}: {directories.reason(error)}"
+        )
+
+    def _place(self, first: int) -> str:
+        """Answers the path of the segment whose first record has that number."""
+        return os.path.join(self.path, records.segment_name(first))
+
+
+_OPEN: "weakref.WeakSet[Journal]" = weakref.WeakSet()
+
+
+def _stop_in_a_fork() -> None:
+    """Sends every append of a forked process to ask first, where it is refused."""
+    for journal in _OPEN:
+        journal._limit = 0
+
+
+with contextlib.suppress(AttributeError):  # Windows has no forks.
+    os.register_at_fork(after_in_child=_stop_in_a_fork)
+
+
+def _sync_now_and_then(reference: "weakref.ref[Journal]", closing: threading.Event, seconds: float) -> None:
+    """Syncs a journal every few seconds until it is closed or gone."""
+    while not closing.wait(seconds):
+        journal = reference()
+        if journal is None:
+            return
+        journal._sync_in_background()
+        del journal

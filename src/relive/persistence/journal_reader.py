@@ -1,0 +1,295 @@
+"""Reads a journal: its whole records in order, and what to make of the rest.
+
+    segment-...00.relive   ======================|        whole
+    segment-...42.relive   =================......        torn: the last segment ends with bytes that are no record
+    segment-...42.relive   ======x==========              damaged: whole records follow after what is none
+
+A process that dies while it writes, or a machine that loses power, leaves a torn tail, and that is no fault: what comes
+before it is the journal. Anything else is damage: a bad record before whole ones or in an earlier segment, a segment
+without its base, a gap between segments. Damage is an error that names the file and the byte; only a repair sets it
+aside, and only when told to.
+
+Nothing that a file says is believed: lengths are held against what is left of the file before anything is read, links
+are not followed, and what is no regular file is not opened.
+"""
+
+from collections.abc import Generator, Iterator
+import dataclasses
+import os
+import re
+from typing import BinaryIO, NamedTuple
+import zlib
+
+import numpy as np
+
+from relive.persistence import directories
+from relive import errors
+from relive.persistence import records as records_lib
+
+NEW = ".new"
+"""Ends the name of a segment that is still being made."""
+
+DAMAGED = ".damaged"
+"""Ends the name of a segment that was set aside."""
+
+_LEFT_OVER = re.compile(r"segment-[0-9]{20}\.relive(\.new|(\.[0-9]{1,9})?\.damaged)")
+_CHUNK = 1 << 18
+_HEADER = records_lib.RECORD_HEADER_BYTES
+
+
+class Ending(NamedTuple):
+    """Where the whole records of a segment end."""
+
+    number: int
+    """The number that the next record has."""
+    offset: int
+    """The byte after the last whole record."""
+    size: int
+    """The bytes of the file; what lies beyond `offset` is torn."""
+    start: int
+    """The byte after the base."""
+    seed: int
+    """Where the checksums of the segment start."""
+
+
+class DamageError(errors.CheckpointError):
+    """A journal is damaged.
+
+    Args:
+        path: The segment.
+        reason: What is wrong with it.
+        first: The number of its first record.
+        offset: Which byte is the first bad one.
+        whole: How many bytes before it are worth keeping; 0 if the segment lacks its base.
+    """
+
+    def __init__(self, path: str, reason: str, *, first: int, offset: int, whole: int) -> None:
+        super().__init__(f"{directories.named(path)} is damaged at byte {offset}: {reason}")
+        self.first = first
+        self.whole = whole
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What a journal holds."""
+
+    num_segments: int
+    """The segment files there are."""
+    num_records: int
+    """The whole records, up to what is torn or damaged."""
+    ending: Ending | None
+    """Where the last segment's whole records end; None if there is no segment, or something is damaged."""
+    damage: DamageError | None
+    """What is damaged and where; None if nothing is."""
+
+    @property
+    def num_torn_bytes(self) -> int:
+        """The bytes of a torn tail; 0 if the journal ends with a whole record, or is damaged."""
+        return 0 if self.ending is None else self.ending.size - self.ending.offset
+
+
+def records(path: str | os.PathLike[str]) -> Iterator[records_lib.Record]:
+    """Answers the whole records of the journal at `path`, in order, and leaves out a torn tail.
+
+    They are read one by one: memory is for one record at a time. A directory without segments has no records. The
+    journal may be written to meanwhile.
+
+    Raises:
+        CheckpointError: While they are read: the journal is damaged or cannot be read; the message names the file.
+    """
+    yield from _walk(directories.absolute("path", path))
+
+
+def examine(path: str | os.PathLike[str]) -> Findings:
+    """Reads the journal at `path` to its end and answers what is there; changes nothing.
+
+    Raises:
+        CheckpointError: It cannot be read, or holds files that are none of its own.
+    """
+    path = directories.absolute("path", path)
+    with opened(path) as directory:
+        num_segments = len(list_segments(directory))
+    walk, num_records = _walk(path), 0
+    try:
+        while True:
+            next(walk)
+            num_records += 1
+    except StopIteration as stop:
+        return Findings(num_segments=num_segments, num_records=num_records, ending=stop.value, damage=None)
+    except DamageError as error:
+        return Findings(num_segments=num_segments, num_records=num_records, ending=None, damage=error)
+
+
+def ending_of(directory: directories.Directory, first: int) -> Ending:
+    """Reads the last segment of a journal and answers where its whole records end.
+
+    Raises:
+        CheckpointError: It is damaged, or cannot be read.
+    """
+    walk = read_segment(directory, first, is_last=True)
+    try:
+        while True:
+            next(walk)
+    except StopIteration as stop:
+        ending: Ending = stop.value
+        return ending
+
+
+def list_segments(directory: directories.Directory) -> list[int]:
+    """Answers the numbers of the first records of the segments in a directory, in order.
+
+    Raises:
+        CheckpointError: It cannot be read, or holds something that is not a journal's.
+    """
+    try:
+        names = directory.names()
+    except OSError as error:
+        raise errors.CheckpointError(
+            f"{directories.named(directory.path)} could not be read: {directories.reason(error)}"
+        ) from error
+    firsts = []
+    for name in sorted(names):
+        first = records_lib.first_of(name)
+        if first is not None:
+            firsts.append(first)
+        elif not _LEFT_OVER.fullmatch(name):
+            raise errors.CheckpointError(
+                f"{directories.named(directory.path)} holds {name!a}, which is no part of a journal: move it away"
+            )
+    return firsts
+
+
+def opened(path: str) -> directories.Directory:
+    """Opens the directory at `path`, which may be a link to one.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    try:
+        return directories.Directory(path, follow=True)
+    except OSError as error:
+        raise errors.CheckpointError(
+            f"{directories.named(path)} could not be read: {directories.reason(error)}"
+        ) from error
+
+
+def read_segment(
+    directory: directories.Directory, first: int, *, is_last: bool
+) -> Generator[records_lib.Record, None, Ending]:
+    """Yields the whole records of a segment, and returns where they end.
+
+    Raises:
+        CheckpointError: The segment is damaged, or ends with a torn record and is not the last one.
+    """
+    name = records_lib.segment_name(first)
+    path = os.path.join(directory.path, name)
+    with open(directory.open(name), "rb") as file:
+        try:
+            return (yield from _read_segment(file, path, first, is_last=is_last))
+        except OSError as error:
+            raise errors.CheckpointError(
+                f"{directories.named(path)} could not be read: {directories.reason(error)}"
+            ) from error
+
+
+def _read_segment(
+    file: BinaryIO, path: str, first: int, *, is_last: bool
+) -> Generator[records_lib.Record, None, Ending]:
+    size = os.fstat(file.fileno()).st_size
+    try:
+        seed = records_lib.seed_of(file.read(records_lib.SEGMENT_HEADER_BYTES), first)
+    except errors.CheckpointError as error:
+        raise DamageError(path, f"it {error}", first=first, offset=0, whole=0) from None
+    start = offset = records_lib.SEGMENT_HEADER_BYTES
+    number, wrong = first, "it ends before its base"
+    while offset < size:
+        record = _read_record(file, size - offset, number, seed)
+        if isinstance(record, str):
+            wrong = record
+            break
+        if (record.kind == records_lib.BASE) != (number == first):
+            wrong = f"its record {number} is of kind {record.kind}"
+            break
+        yield record
+        offset += _HEADER + len(record.payload)
+        if number == first:
+            start = offset
+        number += 1
+    if number == first:
+        raise DamageError(path, wrong, first=first, offset=offset, whole=0)
+    if offset < size:
+        if not is_last:
+            raise DamageError(path, f"{wrong}, and another segment follows", first=first, offset=offset, whole=offset)
+        if _has_record(file, offset + 1, size, number, seed):
+            raise DamageError(path, f"{wrong}, and whole records follow", first=first, offset=offset, whole=offset)
+    return Ending(number, offset, size, start, seed)
+
+
+def _walk(path: str) -> Generator[records_lib.Record, None, Ending | None]:
+    """Yields the records of all segments; returns where those of the last one end, None if there is no segment."""
+    with opened(path) as directory:
+        firsts = list_segments(directory)
+        ending = None
+        for first in firsts:
+            if ending is not None and ending.number != first:
+                reason = f"the segment before it ends before record {ending.number}"
+                name = records_lib.segment_name(first)
+                raise DamageError(os.path.join(path, name), reason, first=first, offset=0, whole=0)
+            ending = yield from read_segment(directory, first, is_last=first == firsts[-1])
+        return ending
+
+
+def _read_record(file: BinaryIO, left: int, number: int, seed: int) -> records_lib.Record | str:
+    """Answers the record that the file goes on with, of `left` bytes, or what is wrong with it."""
+    header = file.read(_HEADER)
+    if left < _HEADER or len(header) < _HEADER:
+        return f"its record {number} ends after {left} bytes"
+    head = records_lib.head_of(header, seed)
+    if head.length > left - _HEADER:
+        return f"its record {number} claims {head.length} bytes where {left - _HEADER} are left"
+    payload = file.read(head.length)
+    if zlib.crc32(payload, head.proof) != head.checksum:
+        return f"its record {number} has a wrong checksum"
+    if head.number != number:
+        return f"its record {number} has the number {head.number}"
+    return records_lib.Record(number, head.kind, payload)
+
+
+def _has_record(file: BinaryIO, start: int, size: int, number: int, seed: int) -> bool:
+    """Answers whether a whole record of that number or a later one begins at any byte in [start, size).
+
+    Few bytes look like a header with a number that fits, so the time is that of reading the file, about. A file made
+    so that many do would cost its size squared: when a few times its size has been read, the answer is yes.
+    """
+    patience = 4 * (size - start) + _CHUNK
+    most = (size - start) // _HEADER
+    for begin in range(start, size, _CHUNK):
+        file.seek(begin)
+        chunk = file.read(_CHUNK + _HEADER - 1)
+        count = len(chunk) - _HEADER + 1
+        if count <= 0:
+            break
+        # The numbers of headers that would begin at each byte: arrays whose entries overlap.
+        lengths = np.ndarray((count,), "<u4", chunk, 0, (1,))
+        numbers = np.ndarray((count,), "<u8", chunk, 5, (1,))
+        left = np.arange(size - begin - _HEADER, size - begin - _HEADER - count, -1)
+        plausible = np.flatnonzero((numbers - np.uint64(number) <= most) & (lengths <= left))
+        for place in plausible.tolist():
+            head = records_lib.head_of(chunk[place : place + _HEADER], seed)
+            patience -= head.length + 1024
+            if patience < 0 or _is_proven(file, begin + place + _HEADER, head):
+                return True
+    return False
+
+
+def _is_proven(file: BinaryIO, start: int, head: records_lib.Head) -> bool:
+    """Answers whether the payload that begins at `start` has the checksum that its header says."""
+    file.seek(start)
+    proof, left = head.proof, head.length
+    while left:
+        piece = file.read(min(left, _CHUNK))
+        if not piece:
+            return False
+        proof = zlib.crc32(piece, proof)
+        left -= len(piece)
+    return proof == head.checksum

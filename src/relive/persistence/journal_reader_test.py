@@ -1,0 +1,350 @@
+"""Reading a journal: every prefix of the bytes gives a prefix of the records; every other change that, or an error."""
+
+import os
+import pathlib
+import random
+import shutil
+import tracemalloc
+
+import hypothesis
+from hypothesis import strategies as st
+import pytest
+
+from relive import errors
+from relive.persistence import journal
+from relive.persistence import journal_reader
+from relive.persistence import records
+from relive.persistence import seed_blocks_test
+
+Twin = list[tuple[int, int, bytes]]
+
+
+def write(path: pathlib.Path, payloads: list[bytes], *, segment_bytes: int = 2**20) -> Twin:
+    """Writes a journal, and answers what is in it."""
+    twin: Twin = []
+
+    def base() -> bytes:
+        twin.append((len(twin), 0, b"base %d" % len(twin)))
+        return twin[-1][2]
+
+    with journal.Journal(path, fsync="never", segment_bytes=segment_bytes) as log:
+        log.begin(base)
+        for payload in payloads:
+            number = log.append(1 + len(payload) % 255, payload)
+            assert number == len(twin)
+            twin.append((number, 1 + len(payload) % 255, payload))
+        assert log.num_records == len(twin)
+    return twin
+
+
+def read(path: pathlib.Path) -> Twin:
+    return [*journal_reader.records(path)]
+
+
+def segments(path: pathlib.Path) -> list[pathlib.Path]:
+    return sorted(path.glob("*.relive"))
+
+
+def ends_of(twin: Twin) -> list[int]:
+    """Answers at which bytes the records of a single segment end."""
+    ends = [records.SEGMENT_HEADER_BYTES]
+    for _, _, payload in twin:
+        ends.append(ends[-1] + records.RECORD_HEADER_BYTES + len(payload))
+    return ends[1:]
+
+
+@hypothesis.given(
+    payloads=st.lists(st.binary(max_size=40), max_size=30), segment_bytes=st.integers(1, 400), splits=st.integers(1, 4)
+)
+def test_what_was_appended_is_read(
+    tmp_path_factory: pytest.TempPathFactory, payloads: list[bytes], segment_bytes: int, splits: int
+) -> None:
+    """Also when it was closed and opened in between; its base is only asked for when a segment begins."""
+    path = tmp_path_factory.mktemp("any") / "journal"
+    twin: Twin = []
+
+    def base() -> bytes:
+        twin.append((len(twin), 0, b"base"))
+        return b"base"
+
+    for part in range(splits):
+        with journal.Journal(path, fsync="never", segment_bytes=segment_bytes) as log:
+            assert log.num_records == len(twin)
+            log.begin(base)
+            for payload in payloads[part::splits]:
+                log.append(7, payload)
+                twin.append((len(twin), 7, payload))
+        assert read(path) == twin
+    assert len(segments(path)) == sum(kind == 0 for _, kind, _ in twin)
+    shutil.rmtree(path)
+
+
+def test_cut_at_any_byte_it_reads_the_whole_records_before(tmp_path: pathlib.Path) -> None:
+    twin = write(tmp_path / "log", [b"", b"one", b"x" * 40, b"\0" * 50, b"end"])
+    (segment,) = segments(tmp_path / "log")
+    content, ends = segment.read_bytes(), ends_of(twin)
+    assert ends[-1] == len(content)
+    for size in range(len(content)):
+        segment.write_bytes(content[:size])
+        whole = sum(end <= size for end in ends)
+        if not whole:
+            with pytest.raises(errors.CheckpointError, match="segment-0+.relive is damaged at byte"):
+                read(tmp_path / "log")
+            continue
+        assert read(tmp_path / "log") == twin[:whole]
+        findings = journal_reader.examine(tmp_path / "log")
+        assert (findings.num_records, findings.num_torn_bytes) == (whole, size - ends[whole - 1])
+        with journal.Journal(tmp_path / "log", fsync="never") as log:
+            assert log.num_records == whole
+            log.begin(lambda: b"")
+            log.append(9, b"again")
+        assert read(tmp_path / "log") == [*twin[:whole], (whole, 9, b"again")]
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 5000, b"\xff" * 5000, bytes(range(256)) * 4, b"\1" * 3000])
+def test_garbage_after_the_last_record_is_a_torn_tail(tmp_path: pathlib.Path, tail: bytes) -> None:
+    twin = write(tmp_path / "log", [b"one", b"two"])
+    (segment,) = segments(tmp_path / "log")
+    with segment.open("ab") as file:
+        file.write(tail)
+    assert read(tmp_path / "log") == twin
+    assert journal_reader.examine(tmp_path / "log").num_torn_bytes == len(tail)
+
+
+def test_a_torn_payload_that_holds_a_journal_is_no_damage(tmp_path: pathlib.Path) -> None:
+    write(tmp_path / "inner", [b"payload %d" % number for number in range(20)])
+    inner = segments(tmp_path / "inner")[0].read_bytes()
+    twin = write(tmp_path / "log", [b"one", inner])
+    (segment,) = segments(tmp_path / "log")
+    segment.write_bytes(segment.read_bytes()[:-1])
+    assert read(tmp_path / "log") == twin[:-1]
+
+
+@pytest.mark.parametrize("begin", range(3, 6))
+def test_zeros_before_whole_records_are_damage(tmp_path: pathlib.Path, begin: int) -> None:
+    twin = write(tmp_path / "log", [b"payload %d" % number for number in range(8)])
+    (segment,) = segments(tmp_path / "log")
+    content, ends = segment.read_bytes(), ends_of(twin)
+    segment.write_bytes(content[: ends[begin]] + b"\0" * (ends[-2] - ends[begin]) + content[ends[-2] :])
+    message = (
+        f"is damaged at byte {ends[begin]}: its record {begin + 1} has a wrong checksum, and whole records follow$"
+    )
+    with pytest.raises(errors.CheckpointError, match=message):
+        read(tmp_path / "log")
+
+
+def test_whole_records_are_found_wherever_the_search_reads_on(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_reader, "_CHUNK", 64)
+    write(tmp_path / "log", [b"x" * 200])
+    (segment,) = segments(tmp_path / "log")
+    content = segment.read_bytes()
+    bad = records.SEGMENT_HEADER_BYTES + records.RECORD_HEADER_BYTES + len(b"base 0")
+    for inserted in range(70):
+        segment.write_bytes(content[:bad] + b"\xff" * inserted + content[bad:])
+        assert (journal_reader.examine(tmp_path / "log").damage is not None) == (inserted > 0)
+
+
+@pytest.mark.parametrize("seeds", seed_blocks_test.seed_blocks(150, 2000, 3))
+def test_a_flipped_bit_gives_an_error_or_a_prefix(seeds: range, tmp_path: pathlib.Path) -> None:
+    twin = write(tmp_path / "log", [b"payload %d" % number for number in range(12)], segment_bytes=120)
+    files = segments(tmp_path / "log")
+    assert len(files) >= 3
+    for seed in seeds:
+        chance = random.Random(seed)
+        segment = chance.choice(files)
+        content = bytearray(segment.read_bytes())
+        old = bytes(content)
+        content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        segment.write_bytes(content)
+        got: Twin = []
+        message = ""
+        try:
+            for record in journal_reader.records(tmp_path / "log"):
+                got.append(record)
+        except errors.CheckpointError as error:
+            message = str(error)
+        if message:
+            assert str(segment) in message
+            assert "\n" not in message
+            assert got == twin[: len(got)], seed
+        else:
+            assert segment == files[-1], seed
+            assert got == twin[:-1]  # Only the last record of all can be taken for torn.
+        segment.write_bytes(old)
+    assert read(tmp_path / "log") == twin
+
+
+def test_a_claim_of_four_gigabytes_costs_nothing(tmp_path: pathlib.Path) -> None:
+    twin = write(tmp_path / "log", [b"payload %d" % number for number in range(12)], segment_bytes=120)
+    files = segments(tmp_path / "log")
+    for segment in (files[-1], files[0]):
+        with segment.open("ab") as file:
+            file.write(b"\xff" * 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            errors.CheckpointError, match="claims 4294967295 bytes where 3 are left, and another segment"
+        ):
+            read(tmp_path / "log")
+        files[0].write_bytes(files[0].read_bytes()[:-20])
+        assert read(tmp_path / "log") == twin
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_tail_made_to_be_searched_for_ever_is_called_damaged(tmp_path: pathlib.Path) -> None:
+    """Each ninth byte begins what could be a header of a long record."""
+    write(tmp_path / "log", [b"one"])
+    (segment,) = segments(tmp_path / "log")
+    seed = records.seed_of(segment.read_bytes(), 0)
+    head = bytearray(records.framed(5, 1, b"", seed))
+    head[:4] = (200_000).to_bytes(4, "little")
+    with segment.open("ab") as file:
+        file.write(bytes(head) * 30_000)
+    with pytest.raises(errors.CheckpointError, match="and whole records follow"):
+        read(tmp_path / "log")
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_torn(tmp_path: pathlib.Path) -> None:
+    big = b"x" * 20_000
+    twin = write(tmp_path / "log", [big, big, big])
+    (segment,) = segments(tmp_path / "log")
+    walk = journal_reader.records(tmp_path / "log")
+    got = [next(walk), next(walk)]
+    os.truncate(segment, 50_000)
+    got += walk
+    assert got == twin[:3]
+
+
+def test_a_candidate_that_is_cut_short_meanwhile_is_no_record(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_bytes(b"short")
+    with (tmp_path / "file").open("rb") as file:
+        assert not journal_reader._is_proven(file, 0, records.Head(6, 1, 1, 0, 0))
+
+
+def test_a_gap_between_segments_is_damage(tmp_path: pathlib.Path) -> None:
+    twin = write(tmp_path / "log", [b"payload %d" % number for number in range(20)], segment_bytes=120)
+    files = segments(tmp_path / "log")
+    files[1].rename(tmp_path / "away")
+    first = int(files[1].stem[-20:])
+    with pytest.raises(
+        errors.CheckpointError,
+        match=f"{files[2].name} is damaged at byte 0: the segment before it ends before record {first}$",
+    ) as caught:
+        read(tmp_path / "log")
+    assert isinstance(caught.value, journal_reader.DamageError)
+    files[0].unlink()
+    assert read(tmp_path / "log") == twin[int(files[2].stem[-20:]) :]
+
+
+def test_an_overlap_of_segments_is_damage(tmp_path: pathlib.Path) -> None:
+    write(tmp_path / "log", [b"payload %d" % number for number in range(20)], segment_bytes=120)
+    second = segments(tmp_path / "log")[1]
+    with journal.Journal(tmp_path / "other", fsync="never") as log:
+        log.begin(lambda: b"")
+        for _ in range(int(second.stem[-20:]) + 3):
+            log.append(1, b"")
+    shutil.copy(segments(tmp_path / "other")[0], segments(tmp_path / "log")[0])
+    with pytest.raises(errors.CheckpointError, match="is damaged at byte 0: the segment before it ends before record"):
+        read(tmp_path / "log")
+
+
+def forged(path: pathlib.Path, *framed: tuple[int, int, bytes]) -> pathlib.Path:
+    """Makes a segment of any records, with right checksums."""
+    path.mkdir()
+    header = records.segment_header(0, 1)
+    seed = records.seed_of(header, 0)
+    content = header + b"".join(records.framed(*record, seed) for record in framed)
+    (path / records.segment_name(0)).write_bytes(content)
+    return path
+
+
+def test_a_segment_begins_with_its_one_base(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(errors.CheckpointError, match="is damaged at byte 37: it ends before its base$"):
+        read(forged(tmp_path / "empty"))
+    with pytest.raises(errors.CheckpointError, match="is damaged at byte 37: its record 0 is of kind 1$"):
+        read(forged(tmp_path / "other", (0, 1, b"")))
+    with pytest.raises(errors.CheckpointError, match="is damaged at byte 37: its record 0 has the number 1$"):
+        read(forged(tmp_path / "late", (1, 0, b"")))
+    twice = forged(tmp_path / "twice", (0, 0, b""), (1, 0, b""))
+    assert read(twice) == [(0, 0, b"")]
+    jump = forged(tmp_path / "jump", (0, 0, b""), (2, 1, b""))
+    assert read(jump) == [(0, 0, b"")]
+    then = forged(tmp_path / "then", (0, 0, b""), (1, 0, b""), (2, 1, b""))
+    with pytest.raises(
+        errors.CheckpointError, match="at byte 54: its record 1 is of kind 0, and whole records follow$"
+    ):
+        read(then)
+
+
+@pytest.mark.parametrize("content", [b"", b"relive journal 1\n", b"relive journal 9\n" + b"x" * 40, b"x" * 100])
+def test_a_segment_without_its_header_is_damage(tmp_path: pathlib.Path, content: bytes) -> None:
+    path = forged(tmp_path / "log", (0, 0, b""))
+    (path / records.segment_name(0)).write_bytes(content)
+    with pytest.raises(errors.CheckpointError, match="segment-0+.relive is damaged at byte 0: it "):
+        read(path)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes in directories")
+def test_links_pipes_and_directories_are_no_segments(tmp_path: pathlib.Path) -> None:
+    path = forged(tmp_path / "log", (0, 0, b""))
+    segment = path / records.segment_name(0)
+    segment.rename(tmp_path / "real")
+    segment.symlink_to(tmp_path / "real")
+    with pytest.raises(errors.CheckpointError, match="is a link$"):
+        read(path)
+    segment.unlink()
+    os.mkfifo(segment)
+    with pytest.raises(errors.CheckpointError, match="is not a regular file$"):
+        read(path)
+    segment.unlink()
+    segment.mkdir()
+    with pytest.raises(errors.CheckpointError, match="is not a regular file$"):
+        read(path)
+
+
+def test_a_disk_that_fails_to_read_is_an_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = forged(tmp_path / "log", (0, 0, b""))
+
+    def failing(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(journal_reader, "_read_record", failing)
+    with pytest.raises(errors.CheckpointError, match=r"segment-0+.relive could not be read: Input/output error$"):
+        read(path)
+    monkeypatch.setattr(os, "listdir", failing)
+    with pytest.raises(errors.CheckpointError, match="log could not be read: Input/output error$"):
+        read(path)
+
+
+def test_what_is_no_journal_is_not_read(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(errors.CheckpointError, match="nowhere could not be read: No such file or directory$"):
+        read(tmp_path / "nowhere")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(errors.CheckpointError, match="file could not be read: Not a directory$"):
+        read(tmp_path / "file")
+    path = forged(tmp_path / "log", (0, 0, b""))
+    (path / "a\nb").write_bytes(b"")
+    with pytest.raises(
+        errors.CheckpointError, match=r"log holds 'a\\nb', which is no part of a journal: move it away$"
+    ):
+        read(path)
+
+
+def test_left_overs_are_passed_over(tmp_path: pathlib.Path) -> None:
+    path = forged(tmp_path / "log", (0, 0, b"base"))
+    for end in (".new", ".damaged", ".1.damaged"):
+        (path / f"{records.segment_name(3)}{end}").write_bytes(b"anything")
+    assert read(path) == [(0, 0, b"base")]
+    if os.name != "nt":
+        (tmp_path / "link").symlink_to(path)
+        assert read(tmp_path / "link") == [(0, 0, b"base")]
+
+
+def test_a_directory_without_segments_has_no_records(tmp_path: pathlib.Path) -> None:
+    assert read(tmp_path) == []
+    findings = journal_reader.examine(tmp_path)
+    assert (findings.num_segments, findings.num_records, findings.num_torn_bytes, findings.damage) == (0, 0, 0, None)

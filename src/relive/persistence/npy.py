@@ -1,0 +1,223 @@
+"""Arrays as .npy files, written in chunks and read with suspicion.
+
+A file is what `np.save` makes of the array in the order of C, and `np.load` reads it. The reader does not: it is told
+the dtype and the shape, and demands the header that the writer would write for them, byte for byte. So no header is
+parsed, no pickle ever found, and no memory taken for rows that the file does not have.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent import futures
+import math
+import operator
+import os
+from typing import Any, TypeAlias
+import zlib
+
+import numpy as np
+import numpy.typing as npt
+
+from relive.persistence import directories
+from relive.persistence import dtypes
+from relive import errors
+from relive.persistence import npy_header
+from relive.persistence import state
+
+Array: TypeAlias = npt.NDArray[Any]
+
+_WORTH_A_THREAD = 1 << 20
+"""So many bytes take longer to sum up than a thread to start."""
+
+
+def _bytes_of(array: Array) -> memoryview:
+    """Answers the memory of an array in the order of C."""
+    return array.reshape(-1).view(np.uint8).data
+
+
+# Writing.
+
+
+def write(descriptor: int, name: str, column: Array | state.Column, wrote: Callable[[int], None]) -> int:
+    """Writes an array or column to a new file, syncs it, and answers the CRC-32 of the file.
+
+    Beyond a column's own memory it takes one chunk of `states.CHUNK` bytes, or one row; an array in the order of C is
+    not copied.
+
+    Args:
+        descriptor: Of the file.
+        name: What the column is called in an error.
+        column: Of a dtype that `npy_header.check_dtype` lets pass, and with at least one axis.
+        wrote: Is called with the number of bytes of each chunk after it was written.
+
+    Raises:
+        ArgumentError: The column answers rows of another shape or dtype, or values that are none.
+        OSError: The system cannot write.
+    """
+    shape, dtype = tuple(map(operator.index, column.shape)), column.dtype
+    head = npy_header.header(dtype, shape)
+    crc32 = _append(descriptor, memoryview(head), 0, wrote)
+    for start, stop in state.chunks(shape[0], dtype.itemsize * math.prod(shape)):
+        rows = np.asarray(column[start:stop] if isinstance(column, np.ndarray) else column.read(start, stop))
+        if rows.shape != (stop - start, *shape[1:]) or rows.dtype != dtype:
+            rule = f"must answer rows of dtype {dtype} and shape {(stop - start, *shape[1:])}"
+            raise errors.ArgumentError(f"{name} {rule}, got {rows.dtype} and {rows.shape}")
+        rows = np.ascontiguousarray(rows)
+        if not dtypes.are_values(rows):
+            raise errors.ArgumentError(f"{name} {dtypes.VALUES}")
+        crc32 = _append(descriptor, _bytes_of(rows), crc32, wrote)
+    directories.fsync_file(descriptor)
+    return crc32
+
+
+def _append(descriptor: int, memory: memoryview, crc32: int, wrote: Callable[[int], None]) -> int:
+    """Writes memory, and answers the CRC-32 of what `crc32` is that of, and of it."""
+    for start in range(0, len(memory), state.CHUNK):
+        chunk = memory[start : start + state.CHUNK]
+        if len(chunk) < _WORTH_A_THREAD:
+            crc32 = zlib.crc32(chunk, crc32)
+            _put(descriptor, chunk)
+        else:  # Both let go of the interpreter, so that the sum costs no time of its own.
+            with futures.ThreadPoolExecutor(1) as executor:
+                summed = executor.submit(zlib.crc32, chunk, crc32)
+                _put(descriptor, chunk)
+                crc32 = summed.result()
+        wrote(len(chunk))
+    return crc32
+
+
+def _put(descriptor: int, chunk: memoryview) -> None:
+    """Writes all of a chunk, of which the system may take a part at a time."""
+    written = 0
+    while written < len(chunk):
+        written += os.write(descriptor, chunk[written:])
+
+
+# Reading.
+
+
+class Reader:
+    """The rows of a file, as a column: read in order from the first one on, they are checked against the CRC-32.
+
+    Rows read in another order are not, unless `verify` was called before.
+    """
+
+    def __init__(
+        self,
+        descriptor: int,
+        label: str,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        crc32: int,
+        *,
+        report: Callable[[int], None],
+    ) -> None:
+        """Takes over the descriptor of a regular file, and checks size and header; no row is read.
+
+        Args:
+            descriptor: Of the file; it is closed when the reader is, also by an error here.
+            label: What the file is called in an error.
+            dtype: Of the values, without objects.
+            shape: Of the array.
+            crc32: Of the whole file.
+            report: Is called with the number of bytes of rows that were read for the first time.
+
+        Raises:
+            CheckpointError: The file is of another size or has another header, or has no rows and another CRC-32.
+        """
+        self._file = os.fdopen(descriptor, "rb", buffering=0)
+        self._label, self._expected_crc32, self._report = label, crc32, report
+        self.dtype, self.shape = dtype, shape
+        self.nbytes = dtype.itemsize * math.prod(shape)
+        """Bytes of the rows."""
+        try:
+            head = npy_header.header(dtype, shape)
+            self._start = len(head)
+            size = os.fstat(descriptor).st_size
+            if size != self._start + self.nbytes:
+                raise errors.CheckpointError(f"{label} must have {self._start + self.nbytes} bytes, got {size}")
+            found = bytearray(self._start)
+            self._fill(0, memoryview(found))
+            if found != head:
+                raise errors.CheckpointError(f"{label} must have the header of dtype {dtype} and shape {shape}")
+            self._head_crc32 = self._crc32 = zlib.crc32(head)
+            self._position = 0
+            self._reported = 0
+            if not self.nbytes:
+                self._check_crc32()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def read(self, start: int, stop: int) -> Array:
+        """Answers the rows in [start, stop) as an array of its own.
+
+        Raises:
+            ArgumentError: There are no such rows.
+            CheckpointError: They were the last ones of all, read in order, and the CRC-32 is another; or a value is
+                none; or the system cannot read or has no memory.
+            ClosedError: The file was closed.
+        """
+        length = self.shape[0]
+        if not 0 <= start <= stop <= length:
+            raise errors.ArgumentError(f"rows must be in [0, {length}], got [{start}, {stop})")
+        if self._file.closed:
+            raise errors.ClosedError(f"{self._label} was closed: read it before")
+        try:
+            rows: Array = np.empty((stop - start, *self.shape[1:]), self.dtype)
+        except (MemoryError, ValueError) as error:
+            raise errors.CheckpointError(f"{self._label} does not fit in memory: {error}") from error
+        memory = _bytes_of(rows)
+        row_bytes = self.nbytes // max(length, 1)
+        self._fill(self._start + start * row_bytes, memory)
+        if start == 0:
+            self._position, self._crc32 = 0, self._head_crc32
+        if start == self._position:
+            self._crc32 = zlib.crc32(memory, self._crc32)
+            self._position = stop
+            if stop == length:
+                self._check_crc32()
+            self._report(max(0, stop * row_bytes - self._reported))
+            self._reported = max(self._reported, stop * row_bytes)
+        if not dtypes.are_values(rows):
+            raise errors.CheckpointError(f"{self._label} {dtypes.VALUES}")
+        return rows
+
+    def chunks(self) -> Iterator[Array]:
+        """Gives all rows in order, in parts of about `states.CHUNK` bytes; after the last one they are verified.
+
+        Raises:
+            CheckpointError: As `read` has it.
+        """
+        for start, stop in state.chunks(self.shape[0], self.nbytes):
+            yield self.read(start, stop)
+
+    def verify(self) -> None:
+        """Reads all rows once.
+
+        Raises:
+            CheckpointError: As `read` has it.
+        """
+        for _ in self.chunks():
+            pass
+
+    def _check_crc32(self) -> None:
+        if self._crc32 != self._expected_crc32:
+            raise errors.CheckpointError(
+                f"{self._label} was changed: its CRC-32 must be {self._expected_crc32}, got {self._crc32}"
+            )
+
+    def _fill(self, offset: int, memory: memoryview) -> None:
+        """Reads so many bytes from there on."""
+        try:
+            self._file.seek(offset)
+            filled = 0
+            while filled < len(memory):
+                count = self._file.readinto(memory[filled:])
+                if not count:
+                    raise errors.CheckpointError(f"{self._label} ends early")
+                filled += count
+        except OSError as error:
+            raise errors.CheckpointError(f"{self._label} cannot be read: {directories.reason(error)}") from error

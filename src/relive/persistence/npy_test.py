@@ -1,0 +1,297 @@
+from collections.abc import Callable
+import os
+import pathlib
+import tracemalloc
+from typing import Any, cast
+import zlib
+
+import hypothesis
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as st_np
+import numpy as np
+import pytest
+
+from relive import errors
+from relive.persistence import npy
+from relive.persistence import npy_header
+from relive.persistence import npy_header_test
+from relive.persistence import state
+
+
+def nothing(count: int) -> None:
+    pass
+
+
+def write(path: pathlib.Path, column: Any, wrote: Callable[[int], None] = nothing) -> int:
+    with open(path, "wb", buffering=0) as file:
+        return npy.write(file.fileno(), "array 'a'", column, wrote)
+
+
+def reader_of(
+    path: pathlib.Path, dtype: Any, shape: tuple[int, ...], crc32: int, report: Callable[[int], None] = nothing
+) -> npy.Reader:
+    return npy.Reader(os.open(path, os.O_RDONLY), "a.npy", np.dtype(dtype), shape, crc32, report=report)
+
+
+@pytest.fixture
+def path(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "a.npy"
+
+
+def fill(array: Any, rng: np.random.Generator) -> None:
+    """Puts any values into an array."""
+    if array.dtype.names is not None:
+        for name in array.dtype.names:
+            fill(array[name], rng)
+    elif array.dtype.kind == "b":
+        array[...] = rng.integers(0, 2, array.shape)
+    elif array.dtype.kind == "U":
+        array[...] = rng.choice(["", "a", "é日本", chr(0x10FFFF)], array.shape)
+    else:
+        array[...] = np.frombuffer(rng.bytes(array.nbytes), array.dtype, array.size).reshape(array.shape)
+
+
+@hypothesis.given(npy_header_test.DTYPES, npy_header_test.SHAPES, st.integers(0, 9), st.integers(1, 20))
+def test_what_was_written_is_read(
+    tmp_path_factory: pytest.TempPathFactory, dtype: np.dtype[Any], shape: tuple[int, ...], seed: int, chunk: int
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "round.npy"
+    array = np.zeros(shape, dtype)
+    fill(array, np.random.default_rng(seed))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state, "CHUNK", chunk)
+        crc32 = write(path, array)
+        assert path.read_bytes() == npy_header_test.saved(array)
+        assert crc32 == zlib.crc32(path.read_bytes())
+        loaded = np.load(path, allow_pickle=False)
+        assert (loaded.dtype, loaded.shape, loaded.tobytes()) == (dtype, shape, array.tobytes())
+        reader = reader_of(path, dtype, shape, crc32)
+        parts = list(reader.chunks())
+        assert b"".join(part.tobytes() for part in parts) == array.tobytes()
+        assert all(part.dtype == dtype and part.shape[1:] == shape[1:] and part.flags.owndata for part in parts)
+        assert reader.nbytes == array.nbytes
+        reader.verify()
+        assert reader.read(0, shape[0]).tobytes() == array.tobytes()
+        reader.close()
+
+
+@hypothesis.given(st_np.arrays(np.int16, st.tuples(st.integers(2, 5), st.integers(1, 4), st.integers(1, 3))))
+def test_an_array_in_any_order_is_written_in_that_of_c(tmp_path_factory: pytest.TempPathFactory, array: Any) -> None:
+    path = tmp_path_factory.getbasetemp() / "order.npy"
+    for view in (np.asfortranarray(array), array[::-1], array[:, ::2], array.T, array[:1], array.view(np.recarray)):
+        write(path, view)
+        assert path.read_bytes() == npy_header_test.saved(np.asarray(view).copy("C"))
+
+
+def test_a_column_is_written_as_the_array_of_its_rows(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "CHUNK", 24)
+    array = np.arange(20, dtype=np.float32).reshape(10, 2)
+    asked = []
+
+    def read(start: int, stop: int) -> Any:
+        asked.append((start, stop))
+        return array[start:stop]
+
+    counts: list[int] = []
+    write(path, state.Gathered(cast(Any, (np.int64(10), np.int64(2))), array.dtype, read), counts.append)
+    assert path.read_bytes() == npy_header_test.saved(array)
+    assert asked == [(0, 3), (3, 6), (6, 9), (9, 10)]
+    assert counts == [24, 24, 24, 24, 24, 8, 24, 24, 24, 8]
+
+
+def test_a_row_larger_than_a_chunk_is_written_in_parts(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "CHUNK", 1000)
+    array = np.arange(600, dtype=np.int64).reshape(2, 300)
+    counts: list[int] = []
+    write(path, array, counts.append)
+    assert path.read_bytes() == npy_header_test.saved(array)
+    assert counts == [128, 1000, 1000, 400, 1000, 1000, 400]
+
+
+def test_what_the_system_takes_in_parts_is_written_whole(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    system_write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, memory: system_write(descriptor, memory[:7]))
+    array = np.arange(100)
+    write(path, array)
+    assert path.read_bytes() == npy_header_test.saved(array)
+
+
+@pytest.mark.parametrize(
+    "rows", [np.zeros((3, 2), np.float64), np.zeros((2, 2), np.float32), np.zeros((3, 1), np.float32), [[0, 0]] * 3, 0]
+)
+def test_a_column_that_answers_other_rows_is_refused(path: pathlib.Path, rows: Any) -> None:
+    column = state.Gathered((3, 2), np.dtype("f4"), lambda start, stop: rows)
+    with pytest.raises(
+        errors.ArgumentError, match=r"^array 'a' must answer rows of dtype float32 and shape \(3, 2\), "
+    ):
+        write(path, column)
+
+
+FORGED_BOOL = np.array([0, 1, 2], np.uint8).view(bool)
+FORGED_TEXT = np.array([0x110000], "<u4").view("<U1")
+FORGED_SWAPPED_TEXT = np.array([0x41, 0x110000], ">u4").view(">U2")
+FORGED_FIELD = np.zeros(2, [("a", "u1"), ("b", [("c", "?", (2,))])])
+FORGED_FIELD.view(np.uint8)[-1] = 255
+FORGED_TEXT_FIELD = np.zeros(2, [("a", "u1"), ("b", "<U2")])
+FORGED_TEXT_FIELD.view(np.uint8)[-1] = 255
+
+
+@pytest.mark.parametrize(
+    "array", [FORGED_BOOL, FORGED_TEXT, FORGED_SWAPPED_TEXT, FORGED_FIELD, FORGED_TEXT_FIELD], ids=range(5)
+)
+def test_bytes_that_are_no_value_are_neither_written_nor_read(path: pathlib.Path, array: Any) -> None:
+    rule = "must hold bools that are 0 or 1, and characters of Unicode$"
+    with pytest.raises(errors.ArgumentError, match=f"^array 'a' {rule}"):
+        write(path, array)
+    raw = npy_header.header(array.dtype, array.shape) + array.tobytes()
+    path.write_bytes(raw)
+    reader = reader_of(path, array.dtype, array.shape, zlib.crc32(raw))
+    with pytest.raises(errors.CheckpointError, match=rf"^a\.npy {rule}"):
+        reader.verify()
+    reader.close()
+
+
+def test_the_last_character_of_unicode_is_read(path: pathlib.Path) -> None:
+    array = np.array([chr(0x10FFFF), "a"])
+    crc32 = write(path, array)
+    reader = reader_of(path, array.dtype, array.shape, crc32)
+    assert (reader.read(0, 2) == array).all()
+    reader.close()
+
+
+# Readers.
+
+
+@pytest.fixture
+def reader(path: pathlib.Path) -> Any:
+    crc32 = write(path, np.arange(12, dtype="<i4").reshape(6, 2))
+    reader = reader_of(path, "<i4", (6, 2), crc32)
+    yield reader
+    reader.close()
+
+
+def test_rows_are_read_in_any_order(reader: npy.Reader) -> None:
+    assert reader.read(4, 6).tolist() == [[8, 9], [10, 11]]
+    assert reader.read(1, 2).tolist() == [[2, 3]]
+    assert reader.read(3, 3).shape == (0, 2)
+    assert reader.read(0, 6).tolist() == np.arange(12).reshape(6, 2).tolist()
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 2), (0, 7), (3, 2), (7, 7)])
+def test_rows_that_are_not_there_are_an_error(reader: npy.Reader, start: int, stop: int) -> None:
+    with pytest.raises(errors.ArgumentError, match=rf"^rows must be in \[0, 6\], got \[{start}, {stop}\)$"):
+        reader.read(start, stop)
+
+
+def test_what_is_read_is_ones_own(reader: npy.Reader) -> None:
+    reader.read(0, 6)[:] = 7
+    assert reader.read(0, 1).tolist() == [[0, 1]]
+
+
+def test_a_closed_file_says_so(reader: npy.Reader) -> None:
+    reader.close()
+    with pytest.raises(errors.ClosedError, match=r"^a\.npy was closed: read it before$"):
+        reader.read(0, 1)
+
+
+def test_each_byte_of_rows_is_reported_once(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "CHUNK", 16)
+    crc32 = write(path, np.zeros((5, 2), "<i4"))
+    counts: list[int] = []
+    reader = reader_of(path, "<i4", (5, 2), crc32, counts.append)
+    reader.read(3, 4)
+    reader.verify()
+    reader.verify()
+    assert [count for count in counts if count] == [16, 16, 8]
+    reader.close()
+
+
+@pytest.mark.parametrize("byte", range(128, 152))
+def test_a_changed_byte_is_found_where_rows_are_read_in_order(path: pathlib.Path, byte: int) -> None:
+    crc32 = write(path, np.arange(3))
+    raw = bytearray(path.read_bytes())
+    raw[byte] ^= 16
+    path.write_bytes(raw)
+    reader = reader_of(path, "<i8", (3,), crc32)
+    reader.read(0, 1)
+    reader.read(1, 2)
+    with pytest.raises(errors.CheckpointError, match=rf"^a\.npy was changed: its CRC-32 must be {crc32}, got \d+$"):
+        reader.read(2, 3)
+    with pytest.raises(errors.CheckpointError, match="was changed"):
+        reader.read(0, 3)
+    reader.close()
+
+
+def test_a_second_look_begins_at_the_first_row(path: pathlib.Path) -> None:
+    crc32 = write(path, np.arange(3))
+    reader = reader_of(path, "<i8", (3,), crc32)
+    reader.read(0, 2)
+    assert reader.read(0, 1).tolist() == [0]
+    assert reader.read(2, 3).tolist() == [2]
+    assert reader.read(1, 3).tolist() == [1, 2]
+    reader.close()
+
+
+@pytest.mark.parametrize("byte", range(128))
+def test_a_changed_byte_of_the_header_is_found_at_once(path: pathlib.Path, byte: int) -> None:
+    write(path, np.arange(3))
+    raw = bytearray(path.read_bytes())
+    raw[byte] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(errors.CheckpointError, match=r"^a\.npy must have the header of dtype int64 and shape \(3,\)$"):
+        reader_of(path, "<i8", (3,), zlib.crc32(raw))
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (4, 0)])
+def test_an_array_without_values_is_verified_at_once(path: pathlib.Path, shape: tuple[int, ...]) -> None:
+    crc32 = write(path, np.zeros(shape))
+    reader_of(path, float, shape, crc32).close()
+    with pytest.raises(errors.CheckpointError, match="was changed"):
+        reader_of(path, float, shape, crc32 + 1)
+
+
+@pytest.mark.parametrize("change", [-1, 1, -100, 1000])
+def test_a_file_of_another_size_is_refused(path: pathlib.Path, change: int) -> None:
+    crc32 = write(path, np.arange(3))
+    os.truncate(path, 152 + change)
+    with pytest.raises(errors.CheckpointError, match=rf"^a\.npy must have 152 bytes, got {152 + change}$"):
+        reader_of(path, "<i8", (3,), crc32)
+
+
+@pytest.mark.parametrize("shape", [(10**15,), (2**62, 2**62), (2**63 - 1,) * 32])
+def test_rows_that_a_file_does_not_have_take_no_memory(path: pathlib.Path, shape: tuple[int, ...]) -> None:
+    path.write_bytes(npy_header.header(np.dtype("f8"), shape))
+    tracemalloc.start()
+    with pytest.raises(errors.CheckpointError, match=r"^a\.npy must have \d+ bytes, got 1\d\d\d?$|got \d+$"):
+        reader_of(path, "f8", shape, 0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100_000
+
+
+def test_a_shape_that_numpy_does_not_make_is_refused(path: pathlib.Path) -> None:
+    shape = (0, 2**62, 2**62)
+    path.write_bytes(npy_header.header(np.dtype("f8"), shape))
+    reader = reader_of(path, "f8", shape, zlib.crc32(path.read_bytes()))
+    with pytest.raises(errors.CheckpointError, match=r"^a\.npy does not fit in memory: "):
+        reader.read(0, 0)
+    reader.close()
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_refused(path: pathlib.Path) -> None:
+    crc32 = write(path, np.arange(3))
+    reader = reader_of(path, "<i8", (3,), crc32)
+    os.truncate(path, 140)
+    with pytest.raises(errors.CheckpointError, match=r"^a\.npy ends early$"):
+        reader.read(0, 3)
+    reader.close()
+
+
+def test_what_the_system_cannot_read_is_refused(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    crc32 = write(path, np.arange(3))
+    reader = reader_of(path, "<i8", (3,), crc32)
+    reader._file.close()
+    reader._file = os.fdopen(os.open(path, os.O_WRONLY), "wb", buffering=0)
+    with pytest.raises(errors.CheckpointError, match=r"^a\.npy cannot be read: "):
+        reader.read(0, 3)
+    reader.close()

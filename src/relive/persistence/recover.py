@@ -1,0 +1,179 @@
+"""Rebuilds a buffer from its journal.
+
+segment 0   base  record  record  record      made of the base; each record is played back
+segment 4   base  record  record              the base is skipped: what it says is known
+"""
+
+import itertools
+import os
+from typing import Any, TypeAlias
+
+from relive.persistence import checkpoint as checkpoint_lib
+from relive.common import validation
+from relive.persistence import codec as codec_lib
+from relive import column_buffer
+from relive.persistence import directories
+from relive import episode_buffer
+from relive import errors
+from relive.persistence import journal_reader
+from relive.persistence import repair
+from relive.persistence import checkpointable
+from relive import prioritized_buffer
+from relive.persistence import records
+from relive import ring_buffer
+from relive import sequence_buffer
+from relive.persistence import state as state_lib
+
+Buffer: TypeAlias = column_buffer.ColumnReplayBuffer[Any] | episode_buffer.EpisodeReplayBuffer[Any, Any]
+
+_FAMILIES = column_buffer.ColumnReplayBuffer, episode_buffer.EpisodeReplayBuffer
+_CLASSES: dict[str, type[Buffer]] = {
+    kind.__name__: kind
+    for kind in (
+        column_buffer.ColumnReplayBuffer,
+        ring_buffer.RingReplayBuffer,
+        prioritized_buffer.PrioritizedReplayBuffer,
+        sequence_buffer.SequenceReplayBuffer,
+        episode_buffer.EpisodeReplayBuffer,
+    )
+}
+
+
+def recover(
+    path: str | os.PathLike[str],
+    *,
+    checkpoint: str | os.PathLike[str] | None = None,
+    buffer_class: type[Buffer] | None = None,
+    codec: codec_lib.Codec | None = None,
+    progress: state_lib.Progress | None = None,
+    **instead: Any,
+) -> Buffer:
+    """Answers the buffer whose journal is at `path`, as it was after the last record that is whole.
+
+    A torn tail, which a process leaves that dies while it writes, is cut off; a second call finds the same and cuts
+    nothing. To go on writing: `buffer.attach(Journal(path))`.
+
+    Steps and episodes come back exactly. What a journal does not hold is as it was when the oldest segment began, or
+    the checkpoint was saved: priorities, draws, and the generator.
+
+    Args:
+        path: The journal's directory.
+        checkpoint: A checkpoint that the buffer has saved while the journal was attached: only what came after it is
+            played back.
+        buffer_class: The class of the buffer, where it is one of your own.
+        codec: The one that the journal was written with, of an EpisodeReplayBuffer; a PlainCodec if None.
+        progress: Called now and then with the bytes read so far and the bytes there are.
+        instead: As in `load`.
+
+    Raises:
+        ArgumentError: `buffer_class` is no class of buffers, or another argument breaks its rule.
+        CheckpointError: There is no journal, it is damaged, or it is open elsewhere; or the checkpoint is none of it.
+
+    >>> import tempfile
+    >>> import relive
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     buffer = relive.RingReplayBuffer(100)
+    ...     with relive.Journal(f"{directory}/steps") as journal:
+    ...         buffer.attach(journal)
+    ...         key = buffer.add([0.1, 0.2], 1, 0.5, [0.3, 0.4])
+    ...     del buffer  # As if the process had been killed.
+    ...     relive.recover(f"{directory}/steps")
+    <RingReplayBuffer of 1 steps, capacity=100, streams=1>
+    """
+    path = directories.absolute("path", path)
+    label = directories.named(path)
+    _check_class(buffer_class)
+    state_lib.check_progress(progress)
+    num_records = repair.repair(path).num_records
+    total = _num_bytes(path)
+    journal, read = journal_reader.records(path), 0
+    first = next(journal, None)
+    if first is None:
+        raise errors.CheckpointError(f"{label} holds no record")
+    try:
+        state = _state(first.payload)
+        journal_id = state_lib.Given(state, state.get("arrays")).text("journal_id")
+        kind: type[Buffer] = buffer_class or _class_of(state)
+        options = {"codec": codec_lib.checked(codec)} if issubclass(kind, episode_buffer.EpisodeReplayBuffer) else {}
+        buffer = kind._made(state, instead, **options) if checkpoint is None else None
+    except errors.CheckpointError as error:
+        raise errors.CheckpointError(f"{label} begins with a record that cannot be one: {error}") from error
+    skipped = first.number + 1
+    if buffer is None:
+        assert checkpoint is not None
+        with checkpoint_lib.opened(checkpoint) as saved:
+            skipped = _place_of(saved, os.fspath(checkpoint), journal_id, first.number, first.number + num_records)
+            buffer = kind._made(saved, instead, **options)
+    replay = buffer._replay(**options)
+    for record in itertools.chain([first], journal):
+        try:
+            if record.kind == records.BASE:
+                replay.base(record.number)
+            elif record.number >= skipped:
+                replay.apply(record.kind, record.payload)
+        except errors.CheckpointError as error:
+            raise errors.CheckpointError(f"{label}: record {record.number} {error}") from error
+        except (MemoryError, OverflowError, ValueError) as error:  # Of settings that nothing can be done with.
+            raise errors.CheckpointError(f"{label}: record {record.number} cannot be played back: {error}") from error
+        num_records, read = record.number + 1, read + len(record.payload)
+        if progress is not None and record.number % 1024 == 0:
+            progress(read, total)
+    replay.end()
+    buffer._position = checkpointable.Position(
+        journal_id=journal_id, num_records=num_records, replay=replay, written=buffer._written()
+    )
+    if progress is not None:
+        progress(total, total)
+    return buffer
+
+
+def _check_class(buffer_class: object) -> None:
+    """Raises ArgumentTypeError unless it is a class that has a journal, or None."""
+    is_class = isinstance(buffer_class, type) and issubclass(buffer_class, _FAMILIES)
+    if buffer_class is not None and not is_class:
+        raise errors.ArgumentTypeError(f"buffer_class must be a class of buffers, got {validation.shown(buffer_class)}")
+
+
+def _num_bytes(path: str) -> int:
+    """Answers how many bytes the files of a directory have."""
+    try:
+        with os.scandir(path) as entries:
+            return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
+    except OSError as error:
+        raise errors.CheckpointError(
+            f"{directories.named(path)} could not be read: {directories.reason(error)}"
+        ) from error
+
+
+def _state(payload: bytes) -> state_lib.State:
+    """Answers the state in a base."""
+    state = codec_lib.PlainCodec().decode(payload)
+    if not isinstance(state, dict):
+        raise errors.CheckpointError(f"a base must hold a state, got {validation.shown(state)}")
+    return state
+
+
+def _class_of(state: state_lib.State) -> type[Buffer]:
+    """Answers the class of the buffer that a state is of."""
+    name = state_lib.Given(state, state.get("arrays")).text("class")
+    if name not in _CLASSES:
+        raise errors.CheckpointError(f"it is of a {validation.shown(name)}: give buffer_class=")
+    return _CLASSES[name]
+
+
+def _place_of(saved: state_lib.State, checkpoint: str, journal_id: str, first: int, last: int) -> int:
+    """Answers the number of the first record that comes after a checkpoint."""
+    noted = saved.get("journal")
+    if not isinstance(noted, dict) or noted.get("id") != journal_id:
+        raise errors.CheckpointError(f"{checkpoint} was saved without this journal: leave it out")
+    number = state_lib.Given(noted, {}, "journal/").integer("num_records")
+    if number < first:
+        raise errors.CheckpointError(
+            f"{checkpoint} is older than the journal, which begins with record {first}: leave it out"
+        )
+    if number > last:
+        raise errors.CheckpointError(
+            f"{checkpoint} is newer than the journal, which ends before record {last}: "
+            "load it, and attach a new journal"
+        )
+    return number

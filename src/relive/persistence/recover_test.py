@@ -1,0 +1,463 @@
+"""What was written to a journal comes back, for both families."""
+
+from collections.abc import Callable
+import dataclasses
+import os
+import pathlib
+import random
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relive
+from relive.persistence import codec
+from relive import column_buffer
+from relive import errors
+from relive.persistence import generators
+from relive.persistence import journal as journal_lib
+from relive.persistence import journal_reader
+from relive.persistence import checkpointable_test
+from relive.persistence import records
+from relive.persistence import recover
+from relive import samplers
+from relive.persistence import segment_file
+from relive import windows
+
+NOT_HELD = (
+    *("sampled", "stale_keys", "num_eligible", "spent", "nbytes", "open_ages", "aborted_steps", "cleared_steps"),
+    *("never_drawn", "effective_sample_size", "mean_drawn_age", "policy_lag"),
+)
+"""What `get_stats` says and a journal does not."""
+DRAWS = ("times_sampled", "drawn", "draw_key", "draw_age", "draw_lag", "episode_drawn", "episode_turn", "hand_outs")
+"""The arrays about what was drawn."""
+SEEDS = [7, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(7))]
+
+
+def content(buffer: Any) -> Any:
+    """All that a journal holds of a buffer."""
+    state = buffer.state_dict()
+    arrays = {
+        name: array
+        for name, array in state["arrays"].items()
+        if not name.startswith("sampler") and name not in (*DRAWS, "open_age", "growing", "version_growing")
+    }
+    stats = {name: value for name, value in vars_of(buffer.get_stats()).items() if name not in NOT_HELD}
+    return checkpointable_test.plain([state["settings"], arrays, stats])
+
+
+def vars_of(stats: Any) -> dict[str, Any]:
+    return {field.name: getattr(stats, field.name) for field in dataclasses.fields(stats)}
+
+
+def opened(path: pathlib.Path, segment_bytes: int = 1 << 20) -> journal_lib.Journal:
+    return journal_lib.Journal(path, fsync="never", segment_bytes=segment_bytes)
+
+
+def segments(path: pathlib.Path) -> list[str]:
+    return sorted(os.listdir(path))
+
+
+def written(path: pathlib.Path, buffer: Any, seed: int = 0, count: int = 30, segment_bytes: int = 1 << 20) -> Any:
+    """Answers the buffer after it did some things with a journal at the path, which is closed."""
+    with opened(path, segment_bytes) as log:
+        buffer.attach(log)
+        checkpointable_test.work(buffer, random.Random(seed), count)
+        buffer.detach()
+    return buffer
+
+
+@pytest.mark.parametrize("make", checkpointable_test.BUFFERS.values(), ids=checkpointable_test.BUFFERS.keys())
+class TestEveryBuffer:
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_what_is_recovered_is_what_was_written_and_goes_on(
+        self, make: checkpointable_test.Made, seed: int, tmp_path: pathlib.Path
+    ) -> None:
+        """Three processes, one after the other; the first may hold something when it begins."""
+        rng = random.Random(seed)
+        buffer, twin, path = make(), make(), tmp_path / "log"
+        state = rng.choice([0, 25])
+        for each in (buffer, twin):
+            checkpointable_test.work(each, random.Random(seed), state)
+        for lifetime in range(3):
+            log = opened(path, rng.choice([200, 2000, 1 << 20]))
+            buffer.attach(log)
+            count = rng.randrange(50)
+            checkpointable_test.work(buffer, random.Random(lifetime), count)
+            buffer.check()
+            log.close()
+            recovered: Any = recover.recover(path)
+            recovered.check()
+            assert type(recovered) is type(buffer)
+            expected = content(buffer)
+            assert content(recovered) == expected
+            if lifetime == 2:
+                assert content(recover.recover(path)) == expected
+            if is_columns(buffer) and lifetime == 0:
+                checkpointable_test.work(twin, random.Random(lifetime), count)
+                assert content(twin) == expected
+            buffer = recovered
+
+    def test_a_checkpoint_saves_playing_back_what_came_before(
+        self, make: checkpointable_test.Made, tmp_path: pathlib.Path
+    ) -> None:
+        buffer = checkpointable_test.worked(make, 1, 20)
+        with opened(tmp_path / "log", 2000) as log:
+            buffer.attach(log)
+            checkpointable_test.work(buffer, random.Random(2), 30)
+            buffer.save(tmp_path / "saved")
+            saved = checkpointable_test.plain(buffer.state_dict())
+            recovered: Any = type(buffer).load(tmp_path / "saved")
+            assert checkpointable_test.plain(recovered.state_dict() | {"journal": None}) == saved | {"journal": None}
+        recovered = recover.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
+        # Nothing came after it: priorities, generator and draws are there too.
+        checkpointable_test.assert_same(recovered, type(buffer).load(tmp_path / "saved"), 8)
+        recovered = recover.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
+        with opened(tmp_path / "log", 500) as log:
+            recovered.attach(log)
+            checkpointable_test.work(recovered, random.Random(3), 3)
+        again: Any = recover.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
+        again.check()
+        assert content(again) == content(recovered)
+        assert content(recover.recover(tmp_path / "log")) == content(recovered)
+
+    @pytest.mark.parametrize("is_whole", [False, pytest.param(True, marks=pytest.mark.long)], ids=["ends", "bytes"])
+    def test_a_torn_end_is_cut_where_the_last_whole_record_ends(
+        self, make: checkpointable_test.Made, is_whole: bool, tmp_path: pathlib.Path
+    ) -> None:
+        """What is recovered is a buffer that had stopped there: at every byte, or where something begins or ends."""
+        buffer, twin, rngs = make(), make(), (random.Random(7), random.Random(7))
+        stops: list[tuple[int, Any]] = []
+        with opened(tmp_path / "log") as log:
+            buffer.attach(log)
+            (name,) = segments(tmp_path / "log")
+            place = tmp_path / "log" / name
+            start = place.stat().st_size
+            for _ in range(8):
+                stops.append((place.stat().st_size, content(twin if is_columns(buffer) else buffer)))
+                checkpointable_test.work(buffer, rngs[0], 1)
+                checkpointable_test.work(twin, rngs[1], 1)
+        raw = place.read_bytes()
+        (tmp_path / "cut").mkdir()
+        ends = {stop + offset for stop, _ in stops for offset in (-1, 0, records.RECORD_HEADER_BYTES)} | {len(raw) - 1}
+        for size in range(start, len(raw)):
+            if not is_whole and size not in ends:
+                continue
+            (tmp_path / "cut" / name).write_bytes(raw[:size])
+            recovered = recover.recover(tmp_path / "cut")
+            (expected,) = [found for stop, found in stops if stop <= size][-1:]
+            assert content(recovered) == expected
+
+    def test_what_is_recovered_twice_without_a_word_in_between_is_the_same_file(
+        self, make: checkpointable_test.Made, tmp_path: pathlib.Path
+    ) -> None:
+        written(tmp_path / "log", make(), 3)
+        place = tmp_path / "log" / segments(tmp_path / "log")[-1]
+        place.write_bytes(place.read_bytes() + b"torn")
+        first = recover.recover(tmp_path / "log")
+        before = place.read_bytes()
+        assert content(recover.recover(tmp_path / "log")) == content(first)
+        assert place.read_bytes() == before
+
+    def test_a_buffer_has_one_journal_and_a_journal_one_buffer(
+        self, make: checkpointable_test.Made, tmp_path: pathlib.Path
+    ) -> None:
+        buffer, other = make(), make()
+        with opened(tmp_path / "one") as one, opened(tmp_path / "two") as two:
+            buffer.attach(one)
+            with pytest.raises(errors.ArgumentError, match="^a journal is attached already: detach it first$"):
+                buffer.attach(two)
+            message = r"^journal must hold what the buffer does, got one of 1 records: relive\.recover\(path\) answers"
+            with pytest.raises(errors.ArgumentError, match=message):
+                other.attach(one)
+            buffer.detach()
+            with pytest.raises(errors.ArgumentError, match=message):
+                buffer.attach(one)
+            buffer.attach(two)
+            assert two.num_records == 1
+        with pytest.raises(errors.ArgumentTypeError, match="^journal must be an instance of Journal, got 'log'$"):
+            other.attach("log")
+        with pytest.raises(errors.ClosedError, match="log cannot be written: it was closed$"):
+            closed = opened(tmp_path / "log")
+            closed.close()
+            other.attach(closed)
+        assert content(other) == content(make())
+
+    def test_what_was_written_to_since_it_was_recovered_cannot_go_on(
+        self, make: checkpointable_test.Made, tmp_path: pathlib.Path
+    ) -> None:
+        buffer = written(tmp_path / "log", make())
+        changes: list[Callable[[Any], Any]] = [lambda buffer: buffer.clear()]
+        changes.append(lambda buffer: checkpointable_test.work(buffer, random.Random(1), 20))
+        if is_columns(buffer):
+            changes.append(lambda buffer: buffer.set_eligible([0], False))
+            changes.append(lambda buffer: buffer.load_state_dict(buffer.state_dict()))
+        for change in changes:
+            recovered: Any = recover.recover(tmp_path / "log")
+            change(recovered)
+            message = "since it was recovered|must hold what the buffer does"
+            with opened(tmp_path / "log") as log, pytest.raises(errors.ArgumentError, match=message):
+                recovered.attach(log)
+            shutil.rmtree(tmp_path / "new", ignore_errors=True)
+            recovered.detach()
+            with opened(tmp_path / "new") as log:
+                recovered.attach(log)
+            assert content(recover.recover(tmp_path / "new")) == content(recovered)
+
+    def test_a_state_cannot_be_loaded_past_the_journal(
+        self, make: checkpointable_test.Made, tmp_path: pathlib.Path
+    ) -> None:
+        buffer = make()
+        with opened(tmp_path / "log") as log:
+            buffer.attach(log)
+            message = "^load_state_dict cannot be told to the journal: detach it first$"
+            with pytest.raises(errors.ArgumentError, match=message):
+                buffer.load_state_dict(make().state_dict())
+            buffer.detach()
+            buffer.load_state_dict(make().state_dict())
+
+    def test_progress_reaches_the_total(self, make: checkpointable_test.Made, tmp_path: pathlib.Path) -> None:
+        written(tmp_path / "log", make(), segment_bytes=300)
+        heard: list[tuple[int, int]] = []
+        recover.recover(tmp_path / "log", progress=lambda count, total: heard.append((count, total)))
+        assert heard == sorted(heard)
+        assert heard[-1][0] == heard[-1][1] > 0
+
+    def test_a_recovered_buffer_can_have_another_seed(
+        self, make: checkpointable_test.Made, tmp_path: pathlib.Path
+    ) -> None:
+        written(tmp_path / "log", make(), segment_bytes=300)
+        recovered = recover.recover(tmp_path / "log", seed=5)
+        assert generators.state_of(recovered.rng) == generators.state_of(np.random.default_rng(5))
+
+    def test_a_segment_that_could_not_be_begun_is_tried_again(
+        self, make: checkpointable_test.Made, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whatever was counted for it counts once."""
+        buffer, rng, refusals = make(), random.Random(4), 0
+        with opened(tmp_path / "log", 300) as log:
+            buffer.attach(log)
+            for _ in range(100):
+                checkpointable_test.work(buffer, rng, 1)
+                if refusals > 2:
+                    break
+                with monkeypatch.context() as patch:
+                    patch.setattr(segment_file, "create", full)
+                    for _ in range(2):
+                        before = checkpointable_test.plain(buffer.state_dict())
+                        try:
+                            checkpointable_test.work(buffer, rng, 1)
+                        except errors.CheckpointError:
+                            refusals += 1
+                            assert checkpointable_test.plain(buffer.state_dict()) == before
+            checkpointable_test.work(buffer, rng, 10)
+        buffer.check()
+        assert refusals
+        if is_columns(buffer):  # An episode may have been evicted, and it is not yet written that it was.
+            assert content(recover.recover(tmp_path / "log")) == content(buffer)
+
+
+def full(*_: object) -> Any:
+    raise OSError(28, "No space left on device")
+
+
+def is_columns(buffer: Any) -> bool:
+    return isinstance(buffer, column_buffer.ColumnReplayBuffer)
+
+
+# Checkpoints that do not fit.
+
+
+def filled(path: pathlib.Path, log: journal_lib.Journal) -> Any:
+    buffer = relive.RingReplayBuffer(5, seed=0)
+    buffer.attach(log)
+    buffer.add(0.0, 0, 0.0, 1.0)
+    buffer.save(path)
+    return buffer
+
+
+def test_a_checkpoint_of_another_journal_is_refused(tmp_path: pathlib.Path) -> None:
+    with opened(tmp_path / "one") as one, opened(tmp_path / "two") as two:
+        filled(tmp_path / "first", one)
+        filled(tmp_path / "second", two)
+    message = "second was saved without this journal: leave it out$"
+    with pytest.raises(errors.CheckpointError, match=message):
+        recover.recover(tmp_path / "one", checkpoint=tmp_path / "second")
+    relive.RingReplayBuffer(5, seed=0).save(tmp_path / "second")
+    with pytest.raises(errors.CheckpointError, match=message):
+        recover.recover(tmp_path / "one", checkpoint=tmp_path / "second")
+    assert len(recover.recover(tmp_path / "one", checkpoint=tmp_path / "first")) == 1
+
+
+def test_a_checkpoint_older_than_the_journal_is_refused(tmp_path: pathlib.Path) -> None:
+    with opened(tmp_path / "log", 100) as log:
+        buffer = filled(tmp_path / "saved", log)
+        for t in range(200):
+            buffer.add(float(t), 0, 0.0, t + 1.0)
+    first = records.first_of(segments(tmp_path / "log")[0])
+    message = f"saved is older than the journal, which begins with record {first}: leave it out$"
+    with pytest.raises(errors.CheckpointError, match=message):
+        recover.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
+    assert content(recover.recover(tmp_path / "log")) == content(buffer)
+
+
+def test_a_checkpoint_just_before_the_journal_begins_is_taken(tmp_path: pathlib.Path) -> None:
+    with opened(tmp_path / "log", 100) as log:
+        buffer = filled(tmp_path / "saved", log)
+        places: dict[int, pathlib.Path] = {}
+        first: int | None = None
+        for t in range(60):
+            buffer.add(float(t), 0, 0.0, t + 1.0)
+            buffer.save(tmp_path / f"saved {t}")
+            places[log.num_records] = tmp_path / f"saved {t}"
+            first = records.first_of(segments(tmp_path / "log")[0])
+            if first in places:
+                break
+    assert first is not None
+    assert content(recover.recover(tmp_path / "log", checkpoint=places[first])) == content(buffer)
+
+
+def test_a_checkpoint_newer_than_the_journal_is_refused(tmp_path: pathlib.Path) -> None:
+    with opened(tmp_path / "log") as log:
+        buffer = filled(tmp_path / "saved", log)
+        buffer.add(5.0, 0, 0.0, 6.0)
+        buffer.save(tmp_path / "saved")
+    place = tmp_path / "log" / segments(tmp_path / "log")[0]
+    os.truncate(place, place.stat().st_size - 1)
+    message = "saved is newer than the journal, which ends before record 2: load it, and attach a new journal$"
+    with pytest.raises(errors.CheckpointError, match=message):
+        recover.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
+
+
+def test_a_checkpoint_never_outlives_what_the_journal_has_on_the_disk(tmp_path: pathlib.Path) -> None:
+    with opened(tmp_path / "log") as log:
+        buffer = filled(tmp_path / "saved", log)
+        assert log.num_synced == log.num_records == 2
+        buffer.add(5.0, 0, 0.0, 6.0)
+        assert log.num_synced == 2
+        buffer.state_dict()
+        assert log.num_synced == 3
+    buffer.save(tmp_path / "saved")  # A journal that was closed does not keep it from being saved.
+    assert len(recover.recover(tmp_path / "log", checkpoint=tmp_path / "saved")) == 2
+
+
+# What cannot be recovered.
+
+
+def test_what_is_no_journal_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(errors.CheckpointError, match="log could not be read: No such file or directory$"):
+        recover.recover(tmp_path / "log")
+    (tmp_path / "log").mkdir()
+    with pytest.raises(errors.CheckpointError, match="log holds no record$"):
+        recover.recover(tmp_path / "log")
+    (tmp_path / "log" / "notes").write_text("")
+    with pytest.raises(errors.CheckpointError, match="log holds 'notes', which is no part of a journal: move it away$"):
+        recover.recover(tmp_path / "log")
+
+
+def test_a_journal_that_is_open_is_not_recovered(tmp_path: pathlib.Path) -> None:
+    with opened(tmp_path / "log") as log:
+        filled(tmp_path / "saved", log)
+        with pytest.raises(errors.CheckpointError, match="log is in use by this process"):
+            recover.recover(tmp_path / "log")
+
+
+def test_a_directory_that_cannot_be_measured_is_an_error(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "log") as log:
+        filled(tmp_path / "saved", log)
+
+    def scandir(path: str) -> Any:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(errors.CheckpointError, match="log could not be read: Input/output error$"):
+        recover.recover(tmp_path / "log")
+
+
+def begun(path: pathlib.Path, base: Any, *records_: tuple[int, bytes]) -> pathlib.Path:
+    """A journal that begins with that value, and goes on with those records."""
+    shutil.rmtree(path, ignore_errors=True)
+    with opened(path) as log:
+        log.begin(lambda: codec.PlainCodec().encode(base))
+        for kind, payload in records_:
+            log.append(kind, payload)
+    return path
+
+
+def test_a_base_that_is_none_is_refused(tmp_path: pathlib.Path) -> None:
+    bases: dict[str, Any] = {
+        "a base must hold a state, got 3": 3,
+        "arrays must be a mapping, got None": {"journal_id": "x"},
+        "journal_id is missing": {"arrays": {}},
+        "class is missing": {"arrays": {}, "journal_id": "x"},
+        r"class must be a string, got \[1\]": {"arrays": {}, "journal_id": "x", "class": [1]},
+        "it is of a 'Own': give buffer_class=": {"arrays": {}, "journal_id": "x", "class": "Own"},
+        "settings is missing": {"arrays": {}, "journal_id": "x", "class": "RingReplayBuffer"},
+    }
+    for rule, base in bases.items():
+        with pytest.raises(errors.CheckpointError, match=f"log begins with a record that cannot be one: {rule}$"):
+            recover.recover(begun(tmp_path / "log", base))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: relive.RingReplayBuffer(5), relive.EpisodeReplayBuffer], ids=["ring", "episodes"]
+)
+def test_a_record_that_cannot_be_is_named(make: checkpointable_test.Made, tmp_path: pathlib.Path) -> None:
+    with opened(tmp_path / "log") as log:
+        make().attach(log)
+        log.append(99, b"abc")
+    message = "log: record 1 is of kind 99 with 3 bytes, which cannot be here$"
+    with pytest.raises(errors.CheckpointError, match=message):
+        recover.recover(tmp_path / "log")
+
+
+def test_arguments_are_checked_before_anything_is_read(tmp_path: pathlib.Path) -> None:
+    classes: list[Any] = [3, dict, "RingReplayBuffer"]
+    for wrong in classes:
+        with pytest.raises(errors.ArgumentTypeError, match="^buffer_class must be a class of buffers, got "):
+            recover.recover(tmp_path / "log", buffer_class=wrong)
+    not_callable: Any = 3
+    with pytest.raises(errors.ArgumentTypeError, match="^progress must be callable or None, got 3$"):
+        recover.recover(tmp_path / "log", progress=not_callable)
+    with pytest.raises(errors.ArgumentTypeError, match="^path must be a path, got 3$"):
+        recover.recover(3)  # type: ignore[arg-type]
+
+
+# Classes of one's own.
+
+
+class OwnBuffer(column_buffer.ColumnReplayBuffer[Any]):
+    """A buffer of a class that relive does not know."""
+
+
+class OwnSampler(samplers.UniformSampler):
+    """A sampler of a class that relive does not know."""
+
+
+def test_a_buffer_of_a_class_of_your_own_is_recovered(tmp_path: pathlib.Path) -> None:
+    buffer = OwnBuffer(10, window=windows.TransitionWindow(), sampler=OwnSampler())
+    written(tmp_path / "log", buffer)
+    with pytest.raises(errors.CheckpointError, match="it is of a 'OwnBuffer': give buffer_class=$"):
+        recover.recover(tmp_path / "log")
+    with pytest.raises(errors.CheckpointError, match="sampler was an object of a class of its own, .*: give sampler="):
+        recover.recover(tmp_path / "log", buffer_class=OwnBuffer)
+    recovered = recover.recover(tmp_path / "log", buffer_class=OwnBuffer, sampler=OwnSampler())
+    assert type(recovered) is OwnBuffer
+    assert content(recovered) == content(buffer)
+
+
+def test_reading_goes_on_where_the_repair_has_ended(tmp_path: pathlib.Path) -> None:
+    with opened(tmp_path / "log", 100) as log:
+        buffer = filled(tmp_path / "saved", log)
+        for t in range(50):
+            buffer.add(float(t), 0, 0.0, t + 1.0)
+        num_records = log.num_records
+    recovered = recover.recover(tmp_path / "log")
+    assert isinstance(recovered, relive.RingReplayBuffer)
+    assert recovered._position is not None
+    assert recovered._position.num_records == num_records
+    last = list(journal_reader.records(tmp_path / "log"))[-1]
+    assert last.number == num_records - 1

@@ -1,0 +1,139 @@
+"""Repairs a journal: cuts what is torn, and sets aside what is damaged when told to.
+
+    torn      segment-...42.relive   =======......       is cut after its last whole record
+    damaged   segment-...42.relive   ===x====            is cut before its first bad one; the whole of it stays as
+              segment-...57.relive   ========            segment-...42.relive.damaged, and what followed as
+                                                         segment-...57.relive.damaged
+
+A repair that was interrupted is completed by the next one, and a repaired journal has nothing to repair.
+"""
+
+import dataclasses
+import os
+
+from relive.common import validation
+from relive.persistence import directories
+from relive.persistence import files
+from relive import errors
+from relive.persistence import journal_reader
+from relive.persistence import records
+
+_CHUNK = 1 << 18
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """What `repair` did; as a string, in words."""
+
+    num_records: int
+    """The whole records that are left."""
+    num_bytes_cut: int
+    """The bytes of a torn tail that were cut off."""
+    damage: str | None
+    """What was damaged and where; None if nothing was."""
+    set_aside: tuple[str, ...]
+    """The files that hold what was damaged and what came after it, in the journal's directory."""
+
+    def __str__(self) -> str:
+        """Answers the report on one line."""
+        text = f"{self.num_records} whole records"
+        if self.damage is not None:
+            return f"{text}: {self.damage}; set aside as {', '.join(self.set_aside)}"
+        if self.num_bytes_cut:
+            return f"{text}: cut {self.num_bytes_cut} bytes after them, which are no record"
+        return f"{text}: nothing to repair"
+
+
+def repair(path: str | os.PathLike[str], *, drop_damaged: bool = False) -> Report:
+    """Cuts a torn tail off the journal at `path`, and answers what was cut; a second call finds nothing to do.
+
+    Args:
+        path: The journal's directory.
+        drop_damaged: Whether a damaged journal is to end with the last record before the damage. The files with what
+            was damaged and what followed stay in the directory, under names that end in ".damaged".
+
+    Raises:
+        CheckpointError: The journal is damaged, and `drop_damaged` is False; or it is open elsewhere, cannot be read or
+            written, or holds files that are none of its own.
+    """
+    validation.boolean("drop_damaged", drop_damaged)
+    path = directories.absolute("path", path)
+    with journal_reader.opened(path) as directory:
+        journal_reader.list_segments(directory)  # What is no journal gets no lock beside it.
+        with files.locked(path):
+            firsts = journal_reader.list_segments(directory)
+            findings = journal_reader.examine(path)
+            damage = findings.damage
+            if damage is not None and not drop_damaged:
+                raise errors.CheckpointError(
+                    f"{damage}: repair with drop_damaged=True keeps the {findings.num_records} records before it"
+                )
+            set_aside: list[str] = []
+            try:
+                if damage is not None:
+                    set_aside = _set_aside(path, firsts, damage)
+                elif findings.ending is not None and findings.num_torn_bytes:
+                    cut(os.path.join(path, records.segment_name(firsts[-1])), findings.ending.offset)
+            except OSError as error:
+                raise errors.CheckpointError(
+                    f"{directories.named(path)} could not be repaired: {directories.reason(error)}"
+                ) from error
+    return Report(
+        num_records=findings.num_records,
+        num_bytes_cut=findings.num_torn_bytes,
+        damage=None if damage is None else str(damage),
+        set_aside=tuple(set_aside),
+    )
+
+
+def cut(path: str, size: int) -> None:
+    """Shortens the file at `path` to `size` bytes, on the disk too.
+
+    Raises:
+        OSError: It could not be written.
+    """
+    descriptor = os.open(path, os.O_WRONLY | directories.STRICT)
+    try:
+        os.ftruncate(descriptor, size)
+        directories.fsync_file(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _set_aside(path: str, firsts: list[int], damage: journal_reader.DamageError) -> list[str]:
+    """Ends the journal before the damage, and answers the names of the files that hold what followed.
+
+    The newest go first, so that what is left at any moment is the journal with its damage, or without.
+    """
+    names = []
+    for first in reversed([first for first in firsts if first >= damage.first]):
+        name = records.segment_name(first)
+        source = os.path.join(path, name)
+        aside = _free_name(path, name)
+        if first == damage.first and damage.whole:
+            _copy(source, os.path.join(path, aside))
+            directories.fsync_directory(path)
+            cut(source, damage.whole)
+        else:
+            os.rename(source, os.path.join(path, aside))
+            directories.fsync_directory(path)
+        names.append(aside)
+    return names[::-1]
+
+
+def _free_name(path: str, name: str) -> str:
+    """Answers under which name in the directory a segment can be set aside."""
+    free, count = f"{name}{journal_reader.DAMAGED}", 1
+    while os.path.lexists(os.path.join(path, free)):
+        free, count = f"{name}.{count}{journal_reader.DAMAGED}", count + 1
+    return free
+
+
+def _copy(source: str, target: str) -> None:
+    """Copies a file, on the disk too; nothing may stand at the target yet."""
+    descriptor = os.open(source, os.O_RDONLY | directories.STRICT)
+    with open(descriptor, "rb") as old, open(target, "xb") as new:
+        while piece := old.read(_CHUNK):
+            new.write(piece)
+        new.flush()
+        directories.fsync_file(new.fileno())

@@ -1,0 +1,191 @@
+"""Repairing a journal: torn tails are cut, damage is set aside when told to, and a second repair finds nothing."""
+
+import contextlib
+import os
+import pathlib
+from typing import Any
+
+import pytest
+
+from relive.persistence import files as files_lib
+from relive import errors
+from relive.persistence import journal
+from relive.persistence import journal_reader
+from relive.persistence import repair
+from relive.persistence import records
+
+Twin = list[tuple[int, int, bytes]]
+
+
+def write(path: pathlib.Path) -> tuple[Twin, list[pathlib.Path]]:
+    """Writes a journal of several segments; answers what is in it, and the segments."""
+    with journal.Journal(path, fsync="never", segment_bytes=120) as log:
+        log.begin(lambda: b"base")
+        for number in range(12):
+            log.append(1, b"payload %d" % number)
+    return read(path), sorted(path.glob("*.relive"))
+
+
+def read(path: pathlib.Path) -> Twin:
+    return [*journal_reader.records(path)]
+
+
+def flip(path: pathlib.Path, offset: int) -> bytes:
+    """Spoils a byte, and answers the content."""
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 1
+    path.write_bytes(content)
+    return bytes(content)
+
+
+def failing(*_: object, **__: object) -> Any:
+    raise OSError(5, "Input/output error")
+
+
+def test_a_whole_journal_needs_no_repair(tmp_path: pathlib.Path) -> None:
+    twin, files = write(tmp_path / "log")
+    contents = [file.read_bytes() for file in files]
+    report = repair.repair(tmp_path / "log")
+    assert str(report) == f"{len(twin)} whole records: nothing to repair"
+    assert [file.read_bytes() for file in files] == contents
+
+
+def test_an_empty_directory_needs_no_repair(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "log").mkdir()
+    assert str(repair.repair(tmp_path / "log")) == "0 whole records: nothing to repair"
+
+
+def test_a_torn_tail_is_cut_once(tmp_path: pathlib.Path) -> None:
+    twin, files = write(tmp_path / "log")
+    content = files[-1].read_bytes()
+    files[-1].write_bytes(content + b"torn")
+    report = repair.repair(tmp_path / "log")
+    assert (report.num_records, report.num_bytes_cut, report.damage, report.set_aside) == (len(twin), 4, None, ())
+    assert str(report) == f"{len(twin)} whole records: cut 4 bytes after them, which are no record"
+    assert files[-1].read_bytes() == content
+    assert repair.repair(tmp_path / "log").num_bytes_cut == 0
+    assert read(tmp_path / "log") == twin
+
+
+def test_damage_is_only_set_aside_when_told_to(tmp_path: pathlib.Path) -> None:
+    twin, files = write(tmp_path / "log")
+    spoiled = flip(files[1], -1)
+    later = [file.read_bytes() for file in files[2:]]
+    kept = twin[: int(files[2].stem[-20:]) - 1]
+    with pytest.raises(
+        errors.CheckpointError,
+        match=f"another segment follows: repair with drop_damaged=True keeps the {len(kept)} records before it$",
+    ):
+        repair.repair(tmp_path / "log")
+    assert files[1].read_bytes() == spoiled
+    report = repair.repair(tmp_path / "log", drop_damaged=True)
+    assert read(tmp_path / "log") == kept
+    assert report.num_records == len(kept)
+    assert report.set_aside == tuple(f"{file.name}.damaged" for file in files[1:])
+    assert str(report) == f"{len(kept)} whole records: {report.damage}; set aside as {', '.join(report.set_aside)}"
+    assert [(tmp_path / "log" / name).read_bytes() for name in report.set_aside] == [spoiled, *later]
+    assert str(repair.repair(tmp_path / "log")) == f"{len(kept)} whole records: nothing to repair"
+    with journal.Journal(tmp_path / "log", fsync="never") as log:
+        assert log.num_records == len(kept)
+
+
+def test_what_was_set_aside_before_stays(tmp_path: pathlib.Path) -> None:
+    twin, files = write(tmp_path / "log")
+    for count in range(3):
+        spoiled = flip(files[0], records.SEGMENT_HEADER_BYTES + 17 + 4 + 17)
+        with files[0].open("ab") as file:
+            file.write(spoiled[:0])
+        report = repair.repair(tmp_path / "log", drop_damaged=True)
+        assert report.num_records == 1
+        if count == 0:
+            assert report.set_aside[0] == f"{files[0].name}.damaged"
+        with journal.Journal(tmp_path / "log", fsync="never") as log:
+            log.begin(lambda: b"base")
+            log.append(1, b"payload 0")
+            log.append(1, b"payload 1")
+    names = sorted(file.name for file in (tmp_path / "log").glob(f"{files[0].name}*"))
+    assert names == [files[0].name, *(f"{files[0].name}{end}" for end in (".1.damaged", ".2.damaged", ".damaged"))]
+    assert read(tmp_path / "log")[0] == twin[0]
+
+
+@pytest.mark.parametrize("offset", [0, 20, 40, 56])
+def test_a_segment_without_header_or_base_is_set_aside_whole(tmp_path: pathlib.Path, offset: int) -> None:
+    twin, files = write(tmp_path / "log")
+    flip(files[-1], offset)
+    report = repair.repair(tmp_path / "log", drop_damaged=True)
+    assert report.set_aside == (f"{files[-1].name}.damaged",)
+    assert read(tmp_path / "log") == twin[: int(files[-1].stem[-20:])]
+
+
+def test_what_follows_a_gap_is_set_aside(tmp_path: pathlib.Path) -> None:
+    twin, files = write(tmp_path / "log")
+    files[1].unlink()
+    report = repair.repair(tmp_path / "log", drop_damaged=True)
+    assert report.set_aside == tuple(f"{file.name}.damaged" for file in files[2:])
+    assert read(tmp_path / "log") == twin[: int(files[1].stem[-20:])]
+
+
+def test_a_journal_damaged_at_its_start_is_empty_afterwards(tmp_path: pathlib.Path) -> None:
+    _, files = write(tmp_path / "log")
+    flip(files[0], 0)
+    assert repair.repair(tmp_path / "log", drop_damaged=True).num_records == 0
+    assert read(tmp_path / "log") == []
+    with journal.Journal(tmp_path / "log", fsync="never") as log:
+        log.begin(lambda: b"again")
+    assert read(tmp_path / "log") == [(0, 0, b"again")]
+
+
+def test_a_repair_that_fails_is_completed_by_the_next(tmp_path: pathlib.Path) -> None:
+    passing = 0
+    for passing in range(40):
+        path = tmp_path / str(passing)
+        twin, files = write(path)
+        flip(files[1], -1)
+        kept = twin[: int(files[2].stem[-20:]) - 1]
+        left = [passing]
+
+        def around(real: Any, left: list[int] = left) -> Any:
+            def call(*arguments: Any, **named: Any) -> Any:
+                left[0] -= 1
+                return failing() if left[0] == -1 else real(*arguments, **named)
+
+            return call
+
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("rename", "ftruncate", "fsync"):
+                patch.setattr(os, name, around(getattr(os, name)))
+            with contextlib.suppress(errors.CheckpointError):
+                repair.repair(path, drop_damaged=True)
+        if left[0] >= 0:
+            break
+        repair.repair(path, drop_damaged=True)
+        assert read(path) == kept
+    assert 4 <= passing < 39
+
+
+def test_what_cannot_be_cut_is_an_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, files = write(tmp_path / "log")
+    with files[-1].open("ab") as file:
+        file.write(b"torn")
+    monkeypatch.setattr(repair, "cut", failing)
+    with pytest.raises(errors.CheckpointError, match="log could not be repaired: Input/output error$"):
+        repair.repair(tmp_path / "log")
+
+
+def test_a_journal_in_use_is_not_repaired(tmp_path: pathlib.Path) -> None:
+    write(tmp_path / "log")
+    with files_lib.locked(tmp_path / "log"), pytest.raises(errors.CheckpointError, match="log is in use by this process"):
+        repair.repair(tmp_path / "log")
+
+
+def test_what_is_no_journal_is_left_alone(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "home"
+    path.mkdir()
+    (path / "thesis.txt").write_text("all of it")
+    with pytest.raises(errors.CheckpointError, match="home holds 'thesis.txt', which is no part of a journal"):
+        repair.repair(path, drop_damaged=True)
+    with pytest.raises(errors.CheckpointError, match="nowhere could not be read: No such file or directory$"):
+        repair.repair(tmp_path / "nowhere")
+    with pytest.raises(errors.ArgumentTypeError, match="^drop_damaged must be True or False, got 'yes'$"):
+        repair.repair(path, drop_damaged="yes")  # type: ignore[arg-type]
+    assert [file.name for file in tmp_path.iterdir()] == ["home"]

@@ -1,0 +1,137 @@
+from typing import Any
+
+import numpy as np
+import pytest
+
+from relive import errors
+from relive.persistence import state as state_lib
+
+
+def given(**values: Any) -> state_lib.Given:
+    arrays = values.pop("arrays", {})
+    return state_lib.Given({"part": values}, arrays).part("part")
+
+
+class TestValues:
+    @pytest.mark.parametrize("value", [0, 5, 2**61])
+    def test_an_integer_comes_back(self, value: int) -> None:
+        assert given(a=value).integer("a") == value
+
+    def test_a_count_can_go_on(self) -> None:
+        with pytest.raises(errors.CheckpointError, match=rf"^part/a must be an integer in \[0, {2**61}\], got "):
+            given(a=2**61 + 1).integer("a")
+
+    @pytest.mark.parametrize("value", [-1, 6, True, 1.0, "1", None, [], np.int64(3)])
+    def test_what_is_no_such_integer_is_refused(self, value: object) -> None:
+        with pytest.raises(errors.CheckpointError, match=r"^part/a must be an integer in \[0, 5\], got "):
+            given(a=value).integer("a", 0, 5)
+
+    @pytest.mark.parametrize("value", [0.0, 1e308])
+    def test_a_number_comes_back(self, value: float) -> None:
+        assert given(a=value).number("a", 0.0) == value
+
+    @pytest.mark.parametrize("value", [-0.5, 1, True, float("nan"), float("inf"), "1", None, np.float64(1)])
+    def test_what_is_no_such_number_is_refused(self, value: object) -> None:
+        with pytest.raises(errors.CheckpointError, match=r"^part/a must be a finite float of at least 0.0, got "):
+            given(a=value).number("a", 0.0)
+
+    def test_a_bool_comes_back_and_nothing_else(self) -> None:
+        assert given(a=True).boolean("a") is True
+        for value in (1, None, "true", np.True_):
+            with pytest.raises(errors.CheckpointError, match="^part/a must be true or false, got "):
+                given(a=value).boolean("a")
+
+    def test_a_text_comes_back_and_nothing_else(self) -> None:
+        assert given(a="x").text("a") == "x"
+        assert given(a="x").one_of("a", "x", "y") == "x"
+        for value in (1, None, b"x", np.str_("x")):
+            with pytest.raises(errors.CheckpointError, match="^part/a must be a string, got "):
+                given(a=value).text("a")
+        with pytest.raises(errors.CheckpointError, match="^part/a must be x or y, got 'z'$"):
+            given(a="z").one_of("a", "x", "y")
+
+    def test_what_is_missing_is_named(self) -> None:
+        with pytest.raises(errors.CheckpointError, match="^part/a is missing$"):
+            given().value("a")
+
+    @pytest.mark.parametrize("value", [None, [], 3, "x"])
+    def test_a_part_is_a_mapping(self, value: object) -> None:
+        with pytest.raises(errors.CheckpointError, match="^part/a must be a mapping, got "):
+            given(a=value).part("a")
+        with pytest.raises(errors.CheckpointError, match="^state must be a mapping, got "):
+            state_lib.Given(value, {})
+        with pytest.raises(errors.CheckpointError, match="^arrays must be a mapping, got "):
+            state_lib.Given({}, value)
+
+
+class TestArrays:
+    def test_an_array_comes_back_as_a_copy(self) -> None:
+        array = np.arange(6.0).reshape(3, 2)[:, ::-1]
+        state = given(arrays={"part/a": array})
+        assert state.has_array("a")
+        assert not state.has_array("b")
+        copy = state.array("a", "<f8", (None, 2))
+        assert copy.tolist() == array.tolist()
+        assert copy.flags.c_contiguous
+        assert not np.shares_memory(copy, array)
+        part = state.column("a", "<f8", (3, 2)).read(1, 3)
+        assert part.tolist() == array[1:3].tolist()
+        assert not np.shares_memory(part, array)
+
+    def test_a_column_comes_back_as_it_is_and_is_read_in_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(state_lib, "CHUNK", 16)
+        reads: list[tuple[int, int]] = []
+
+        def read(start: int, stop: int) -> state_lib.Array:
+            reads.append((start, stop))
+            return np.arange(start, stop)
+
+        column = state_lib.Gathered((5,), np.dtype(np.int64), read)
+        state = given(arrays={"part/a": column})
+        assert state.column("a", np.int64, (5,)) is column
+        assert state.integers("a", None, 0, 4).tolist() == [0, 1, 2, 3, 4]
+        assert reads == [(0, 2), (2, 4), (4, 5)]
+
+    @pytest.mark.parametrize(
+        ("array", "found"),
+        [
+            (np.zeros(3, ">i8"), ">i8 and \\(3,\\)"),
+            (np.zeros((3, 1), np.int64), "int64 and \\(3, 1\\)"),
+            (np.zeros(2, np.int64), "int64 and \\(2,\\)"),
+            (np.int64(3), "None and \\(\\)"),
+            ([1, 2, 3], "None and \\(\\)"),
+            (None, "None and \\(\\)"),
+        ],
+    )
+    def test_another_array_is_refused(self, array: object, found: str) -> None:
+        message = rf"^array part/a must be of dtype int64 and shape \(3\), got {found}$"
+        with pytest.raises(errors.CheckpointError, match=message):
+            given(arrays={"part/a": array}).array("a", np.int64, (3,))
+
+    def test_any_length_is_said_so(self) -> None:
+        with pytest.raises(errors.CheckpointError, match=r"must be of dtype float64 and shape \(any, 2\), got "):
+            given(arrays={"part/a": np.zeros((4, 3))}).array("a", np.float64, (None, 2))
+        with pytest.raises(errors.CheckpointError, match="^array part/a is missing$"):
+            given().array("a", np.float64, (None, 2))
+
+    def test_integers_lie_in_their_bounds(self) -> None:
+        state = given(arrays={"part/a": np.array([0, 7, 3])})
+        assert state.integers("a", 3, 0, 7).tolist() == [0, 7, 3]
+        for least, most, first in ((1, 7, 0), (0, 6, 7)):
+            message = rf"^array part/a must hold integers in \[{least}, {most}\], got {first}$"
+            with pytest.raises(errors.CheckpointError, match=message):
+                state.integers("a", 3, least, most)
+
+    def test_bools_are_0_and_1(self) -> None:
+        assert given(arrays={"part/a": np.array([True, False])}).booleans("a", 2).tolist() == [True, False]
+        strange = np.array([1, 2], np.uint8).view(np.bool_)
+        with pytest.raises(errors.CheckpointError, match="^array part/a must hold the bytes 0 and 1 alone$"):
+            given(arrays={"part/a": strange}).booleans("a", 2)
+
+
+def test_chunks_cover_all_rows_once_whatever_a_row_takes() -> None:
+    assert list(state_lib.chunks(0, 0)) == []
+    assert list(state_lib.chunks(5, 0))[-1][1] == 5
+    assert list(state_lib.chunks(5, 5 * state_lib.CHUNK)) == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)]
+    assert list(state_lib.chunks(3, 30 * state_lib.CHUNK)) == [(0, 1), (1, 2), (2, 3)]
+    assert list(state_lib.chunks(5, 2 * state_lib.CHUNK)) == [(0, 2), (2, 4), (4, 5)]
