@@ -23,7 +23,7 @@ from relive import column_buffer
 from relive import column_stats
 from relive.common import copies
 from relive import errors
-from relive import fitting
+from relive.schema import casting
 from relive import gate
 from relive.common import later
 from relive.persistence import state as state_lib
@@ -299,5 +299,5 @@ def _owned(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_owned(part) for part in value]
     if hasattr(value, "__array__") and not isinstance(value, np.ndarray | np.generic):
-        return fitting.as_array("what is added", value).copy()  # Another library's array, such as a tensor.
+        return casting.as_array("what is added", value).copy()  # Another library's array, such as a tensor.
     return copies.copied(value)

@@ -20,7 +20,7 @@ from relive import history as history_lib
 from relive import prioritized_buffer
 from relive import ring_buffer
 from relive import samplers
-from relive import schema as schemas
+from relive.schema import schema as schemas
 from relive import sequence_buffer
 from relive import storage as storages
 from relive import timeline as timeline_lib

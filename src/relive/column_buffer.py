@@ -30,9 +30,9 @@ from relive.persistence import checkpointable
 from relive import prefetch as prefetch_lib
 from relive import prioritized_sampler
 from relive import samplers
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 from relive.persistence import state
-from relive import step_checks
+from relive.schema import step_checks
 from relive import storage as storage_lib
 from relive import windows
 from relive import writer as writer_lib

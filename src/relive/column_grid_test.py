@@ -9,7 +9,7 @@ import pytest
 from relive import column_oracle_test as oracle_lib
 from relive import prioritized_buffer
 from relive import ring_buffer
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 from relive import sequence_buffer
 from relive import storage as storage_lib
 

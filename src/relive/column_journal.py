@@ -26,10 +26,10 @@ from relive.persistence import dtypes
 from relive import errors
 from relive import history as history_lib
 from relive.persistence import journal as journal_lib
-from relive import row_bytes
-from relive import schema as schema_lib
+from relive.schema import row_bytes
+from relive.schema import schema as schema_lib
 from relive.persistence import settings
-from relive import step_checks
+from relive.schema import step_checks
 from relive import storage
 from relive import writer as writer_lib
 

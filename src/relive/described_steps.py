@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from relive import batches
 from relive import column_buffer
-from relive import schema as schemas
+from relive.schema import schema as schemas
 
 Array: TypeAlias = npt.NDArray[Any]
 Ints: TypeAlias = npt.NDArray[np.int64]

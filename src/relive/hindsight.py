@@ -20,10 +20,10 @@ from relive import batches
 from relive.common import validation
 from relive import episode_table
 from relive import errors
-from relive import fitting
+from relive.schema import casting
 from relive import history as history_lib
 from relive import ring_buffer
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 from relive import timeline as timeline_lib
 from relive.common import trees
 from relive import windows
@@ -245,13 +245,13 @@ def _judged(
     answer: Any = compute(trees.nested("goal", achieved), trees.nested("goal", wanted))
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise errors.SchemaError(f"compute must answer a tuple of rewards and terminated, got {validation.shown(answer)}")
-    terminated = fitting.as_array("terminated of compute", answer[1])
+    terminated = casting.as_array("terminated of compute", answer[1])
     if terminated.dtype != np.bool_:
         raise errors.SchemaError(f"terminated of compute must be bools, got {validation.shown(answer[1])}")
     shape = (int(span.sum()),)
     rewards, ends = np.zeros(is_real.shape, history.schema.reward.dtype), np.zeros_like(is_real)
-    rewards[is_real] = fitting.fit("rewards of compute", answer[0], shape, rewards.dtype, is_weak=True)
-    ends[is_real] = fitting.fit("terminated of compute", terminated, shape, ends.dtype)
+    rewards[is_real] = casting.fit("rewards of compute", answer[0], shape, rewards.dtype, is_weak=True)
+    ends[is_real] = casting.fit("terminated of compute", terminated, shape, ends.dtype)
     is_terminal = np.asarray(ends.any(axis=1))
     return rewards, np.where(is_terminal, ends.argmax(axis=1) + 1, span), is_terminal
 

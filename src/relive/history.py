@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from relive.common import flags
 from relive import history_state
-from relive import row_bytes
-from relive import schema as schema_lib
+from relive.schema import row_bytes
+from relive.schema import schema as schema_lib
 from relive.persistence import state as state_lib
 from relive import storage as storage_lib
 from relive import tails as tails_lib

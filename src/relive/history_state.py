@@ -4,7 +4,7 @@ from collections.abc import Mapping
 import dataclasses
 
 from relive import errors
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 from relive.persistence import state
 from relive import timeline_state
 

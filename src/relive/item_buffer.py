@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from relive.common import validation
 from relive import errors
-from relive import fitting
+from relive.schema import casting
 from relive import item_cuts
 from relive import item_store
 from relive.common import later
@@ -271,7 +271,7 @@ def _as_array(name: object, values: npt.ArrayLike) -> Array:
     """Answers a column as an array [rows, ...] that is not copied yet."""
     if not isinstance(name, str):
         raise errors.ArgumentTypeError(f"columns must have strings for names, got {validation.shown(name)}")
-    array = fitting.as_array(f"column {name}", values)
+    array = casting.as_array(f"column {name}", values)
     if array.ndim == 0:
         raise errors.SchemaError(f"column {name} must have a row for each time step, got {validation.shown(values)}")
     return array

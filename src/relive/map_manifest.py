@@ -23,7 +23,7 @@ import uuid
 import zlib
 
 from relive import errors
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 from relive.persistence import settings
 from relive.persistence import state
 from relive import storage

@@ -23,7 +23,7 @@ from relive.persistence import directories
 from relive import errors
 from relive import map_folder
 from relive import map_manifest
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 from relive import storage
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ from relive import errors
 from relive import map_folder
 from relive import map_manifest
 from relive import mapped_storage
-from relive import schema as schemas
+from relive.schema import schema as schemas
 from relive import storage as storages
 from relive import testing
 

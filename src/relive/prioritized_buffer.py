@@ -8,7 +8,7 @@ from relive import limiters
 from relive import prioritized_sampler
 from relive import ring_buffer
 from relive import schedules
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 from relive import storage as storage_lib
 from relive import windows
 

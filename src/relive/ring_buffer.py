@@ -10,7 +10,7 @@ from relive import column_buffer
 from relive import limiters
 from relive import prefetch as prefetch_lib
 from relive import samplers
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 from relive import storage as storage_lib
 from relive import windows
 

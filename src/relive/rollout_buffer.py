@@ -16,10 +16,10 @@ import numpy.typing as npt
 from relive.common import validation
 from relive.persistence import dtypes
 from relive import errors
-from relive import fitting
+from relive.schema import casting
 from relive.common import later
 from relive.persistence import checkpointable
-from relive import schema
+from relive.schema import schema
 from relive.persistence import state
 from relive.common import trees
 
@@ -241,7 +241,7 @@ class RolloutBuffer(checkpointable.Persistent):
 
 def _lead(reward: object) -> tuple[int, ...]:
     """Answers the shape of the rewards, [] or [S]."""
-    shape = fitting.as_array("reward", reward).shape
+    shape = casting.as_array("reward", reward).shape
     if len(shape) > 1:
         raise errors.SchemaError(f"reward must be a number or of shape [environments], got shape {list(shape)}")
     return shape
@@ -249,14 +249,14 @@ def _lead(reward: object) -> tuple[int, ...]:
 
 def _float_dtype(value: npt.ArrayLike) -> np.dtype[Any]:
     """Answers the dtype of `value` if that is one of floats, else float64."""
-    dtype = fitting.as_array("value", value).dtype
+    dtype = casting.as_array("value", value).dtype
     return dtype if dtype.kind == "f" else np.dtype(np.float64)
 
 
 def _spread(name: str, value: npt.ArrayLike, lead: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Answers `value` as an array of shape `lead`; one number is that of all environments."""
     shape = () if np.ndim(value) == 0 else lead
-    return np.broadcast_to(fitting.fit(name, value, shape, dtype), lead)
+    return np.broadcast_to(casting.fit(name, value, shape, dtype), lead)
 
 
 def _discounted_sums(terms: Array, factor: float, is_end: Array) -> Array:

@@ -12,7 +12,7 @@ from relive import errors
 from relive import prioritized_sampler
 from relive import sampler_suite
 from relive import samplers
-from relive import schema as schemas
+from relive.schema import schema as schemas
 from relive import storage as storages
 from relive import sum_tree
 

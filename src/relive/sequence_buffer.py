@@ -12,7 +12,7 @@ from relive import limiters
 from relive import prioritized_sampler
 from relive import samplers
 from relive import schedules
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 from relive import storage as storage_lib
 from relive import windows
 

@@ -19,10 +19,10 @@ import numpy.typing as npt
 from relive.common import validation
 from relive.common import derived
 from relive import errors
-from relive import fitting
-from relive import schema as schemas
+from relive.schema import casting
+from relive.schema import schema as schemas
 
-Array: TypeAlias = fitting.Array
+Array: TypeAlias = casting.Array
 Slots: TypeAlias = npt.NDArray[np.int64] | int
 """Addresses of rows, of any shape; an int is one of shape []."""
 Rows: TypeAlias = Mapping[str, Array]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import expectations
-from relive import schema as schemas
+from relive.schema import schema as schemas
 from relive import storage as storages
 
 Rows: TypeAlias = dict[str, npt.NDArray[Any]]

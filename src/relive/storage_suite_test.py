@@ -3,7 +3,7 @@ from collections.abc import Callable, Collection
 import numpy as np
 import pytest
 
-from relive import schema as schemas
+from relive.schema import schema as schemas
 from relive import storage as storages
 from relive import storage_suite
 

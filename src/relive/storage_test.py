@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from relive import errors
-from relive import schema as schemas
+from relive.schema import schema as schemas
 from relive import storage as storages
 from relive import testing
 

@@ -14,7 +14,7 @@ from relive.common import derived
 from relive import episode_table
 from relive import errors
 from relive.common import flags
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 from relive import timeline as timeline_lib
 
 Array: TypeAlias = npt.NDArray[Any]

@@ -20,7 +20,7 @@ from relive.persistence import checkpointable_test
 from relive import prioritized_buffer
 from relive import ring_buffer
 from relive import samplers
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 from relive import sequence_buffer
 from relive import storage as storage_lib
 from relive import threads

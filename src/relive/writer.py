@@ -19,9 +19,9 @@ from relive import errors
 from relive import history as history_lib
 from relive import limiters
 from relive import prefetch
-from relive import row_bytes
-from relive import schema as schema_lib
-from relive import step_checks
+from relive.schema import row_bytes
+from relive.schema import schema as schema_lib
+from relive.schema import step_checks
 from relive import storage
 from relive import timeline as timeline_lib
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from relive.common import validation
 from relive import errors
-from relive import fitting
+from relive.schema import casting
 from relive.fleet import chunks
 from relive.fleet import outbox as outbox_lib
 from relive.fleet import writer
@@ -181,7 +181,7 @@ def _owned(name: str, value: Any) -> Any:
     """Answers `value` with arrays of its own in the place of all that is no mapping."""
     if isinstance(value, Mapping):
         return {key: _owned(f"{name}/{key}", part) for key, part in value.items()}
-    return np.array(fitting.as_array(name, value))
+    return np.array(casting.as_array(name, value))
 
 
 def _stacked(values: list[Any]) -> Any:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from relive import errors
 from relive.common import extras
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 
 with extras.needed("arrow"):
     import pyarrow

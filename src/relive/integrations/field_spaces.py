@@ -13,7 +13,7 @@ import numpy as np
 from relive.common import validation
 from relive import errors
 from relive.common import extras as extras_lib
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 from relive.integrations import spaces as space_trees
 
 with extras_lib.needed("gymnasium"):

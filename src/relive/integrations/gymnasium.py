@@ -22,7 +22,7 @@ from relive.common import validation
 from relive.common import copies
 from relive import errors
 from relive.common import extras as extras_lib
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 from relive.common import trees
 from relive.integrations import autoreset
 from relive.integrations import recorded_episodes

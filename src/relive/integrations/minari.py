@@ -22,7 +22,7 @@ from relive.common import validation
 from relive import column_buffer
 from relive import errors
 from relive.common import extras as extras_lib
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 from relive.persistence import state
 from relive.integrations import field_spaces
 from relive.integrations import minari_episodes

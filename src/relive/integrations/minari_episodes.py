@@ -17,7 +17,7 @@ import numpy as np
 from relive import column_buffer
 from relive import errors
 from relive.common import extras as extras_lib
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 from relive.persistence import state
 from relive.common import trees
 from relive.integrations import field_spaces

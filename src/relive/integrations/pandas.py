@@ -14,7 +14,7 @@ from relive.common import validation
 from relive import column_buffer
 from relive import errors
 from relive.common import extras
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 from relive.persistence import state
 from relive.integrations import pre_timeline
 from relive.integrations import step_columns

@@ -15,7 +15,7 @@ from relive import column_buffer
 from relive.persistence import directories
 from relive import errors
 from relive.common import extras
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 from relive.persistence import state
 from relive.common import trees
 from relive.integrations import parquet_format

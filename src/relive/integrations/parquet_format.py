@@ -21,7 +21,7 @@ from relive import column_buffer
 from relive.persistence import dtypes
 from relive import errors
 from relive.common import extras
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 from relive.persistence import settings
 from relive.persistence import state
 from relive.common import trees

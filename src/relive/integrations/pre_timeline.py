@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from relive.common import validation
 from relive import errors
-from relive import fitting
-from relive import schema as schema_lib
+from relive.schema import casting
+from relive.schema import schema as schema_lib
 from relive.integrations import step_columns
 from relive.integrations import stored_episodes
 
@@ -222,7 +222,7 @@ def _possible(
 def _maps(part: str, fields: dict[str, Array]) -> list[dict[int, float]]:
     """Answers all numbers of a part of each step, by their places."""
     flat = [
-        fitting.fit(path, array, array.shape, _FLOAT).reshape(len(array), -1)
+        casting.fit(path, array, array.shape, _FLOAT).reshape(len(array), -1)
         for path, array in fields.items()
         if path == part or path.startswith(f"{part}/")
     ]

@@ -11,7 +11,7 @@ from relive.common import validation
 from relive import column_buffer
 from relive.common import copies
 from relive import errors
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 from relive import threads
 from relive.integrations import spaces
 

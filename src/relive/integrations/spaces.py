@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from relive.common import validation
 from relive import errors
 from relive.common import extras as extras_lib
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 
 with extras_lib.needed("gymnasium"):
     from gymnasium import spaces

@@ -22,7 +22,7 @@ from relive import errors
 from relive.common import extras as extras_lib
 from relive import returns
 from relive import ring_buffer
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 from relive.common import trees
 from relive import windows
 from relive.integrations import recording

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from relive.common import validation
 from relive import column_buffer
 from relive import errors
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 from relive.common import trees
 from relive.integrations import stored_episodes
 

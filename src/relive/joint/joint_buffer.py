@@ -22,9 +22,9 @@ from relive import history as history_lib
 from relive.common import later
 from relive import limiters
 from relive.persistence import checkpointable
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 from relive.persistence import state as state_lib
-from relive import step_checks
+from relive.schema import step_checks
 from relive import storage as storage_lib
 from relive import windows
 from relive.joint import joint_batch

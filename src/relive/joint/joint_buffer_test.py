@@ -14,7 +14,7 @@ import pytest
 from relive import errors
 from relive import limiters
 from relive.persistence import checkpointable_test
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 from relive import storage
 from relive import testing
 from relive.joint import joint_buffer

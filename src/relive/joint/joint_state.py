@@ -18,7 +18,7 @@ from relive import episode_table
 from relive import errors
 from relive import history as history_lib
 from relive import history_state
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 from relive.persistence import settings
 from relive.persistence import state as state_lib
 from relive import storage as storage_lib

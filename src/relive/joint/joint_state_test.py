@@ -15,7 +15,7 @@ from relive import errors
 from relive.persistence import forged_states_test
 from relive import limiters
 from relive.persistence import checkpointable_test
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 from relive.persistence import seed_blocks_test
 from relive.joint import joint_buffer
 from relive.joint import joint_buffer_test

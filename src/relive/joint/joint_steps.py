@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from relive.common import validation
 from relive import errors
 from relive import history as history_lib
-from relive import step_checks
+from relive.schema import step_checks
 
 Steps: TypeAlias = dict[int, step_checks.OneStep]
 """A step of each agent that is there, by the number of the agent."""

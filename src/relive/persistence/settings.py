@@ -22,7 +22,7 @@ from relive.persistence import npy_header
 from relive import prioritized_sampler
 from relive import samplers
 from relive import schedules
-from relive import schema as schema_lib
+from relive.schema import schema as schema_lib
 from relive.persistence import state
 from relive.common import trees
 from relive import windows

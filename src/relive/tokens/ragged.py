@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from relive.common import validation
 from relive import errors
-from relive import fitting
+from relive.schema import casting
 from relive.persistence import state
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -246,4 +246,4 @@ def _fitted(columns: Mapping[str, Array], values: Mapping[str, npt.ArrayLike], c
     for name in columns:
         if name not in values:
             raise errors.SchemaError(f"field {name} must have values, got none")
-    return {name: fitting.fit(name, values[name], (count,), column.dtype) for name, column in columns.items()}
+    return {name: casting.fit(name, values[name], (count,), column.dtype) for name, column in columns.items()}

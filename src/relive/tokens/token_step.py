@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from relive.common import validation
 from relive import errors
-from relive import fitting
+from relive.schema import casting
 
 Array: TypeAlias = npt.NDArray[Any]
 Bools: TypeAlias = npt.NDArray[np.bool_]
@@ -148,7 +148,7 @@ def _log_probabilities(value: Any, count: int) -> Array:
     name = "log_probabilities"
     array = _row(name, value, "floats")
     if array.dtype.kind in "iu":
-        array = fitting.fit(name, array, array.shape, np.dtype(np.float64))
+        array = casting.fit(name, array, array.shape, np.dtype(np.float64))
     if array.dtype.type not in FLOATS:
         raise errors.ArgumentTypeError(f"{name} must be a row of floats, got {validation.shown(value)}")
     _check_count(name, array, count)

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from relive import errors
-from relive import fitting
-from relive import schema as schema_lib
+from relive.schema import casting
+from relive.schema import schema as schema_lib
 from relive import storage
 
 Row: TypeAlias = Sequence[bytes]
@@ -33,7 +33,7 @@ class RowBytes:
 
     >>> import numpy as np
     >>> import relive
-    >>> from relive import row_bytes
+    >>> from relive.schema import row_bytes
     >>> schema = relive.Schema(relive.Field(2, "uint8"), relive.Field((), "int16"))
     >>> row_bytes.RowBytes(schema).row(np.array([1, 2], np.uint8), 3, 0.0, {})
     [b'\x01\x02', b'\x03\x00', b'\x00\x00\x00\x00\x00\x00\x00\x00']
@@ -95,10 +95,10 @@ class RowBytes:
             shape, dtype = self._types[0]
             if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:
                 return [value.tobytes()]
-            return [fitting.fit(name, value, shape, dtype).tobytes()]
+            return [casting.fit(name, value, shape, dtype).tobytes()]
         return self._joined(self.observation_blocks, self.schema.observation_rows(name, value, ()))
 
-    def _joined(self, blocks: Sequence[Sequence[str]], rows: Mapping[str, fitting.Array]) -> Row:
+    def _joined(self, blocks: Sequence[Sequence[str]], rows: Mapping[str, casting.Array]) -> Row:
         """Answers the bytes of each block of the columns."""
         return [b"".join([rows[path].tobytes() for path in paths]) for paths in blocks]
 
@@ -124,14 +124,14 @@ class RowBytes:
         shape, dtype = self._types[position]
         if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != (count, *shape):
             try:
-                value = fitting.fit("", value, (count, *shape), dtype, position == _REWARD)
+                value = casting.fit("", value, (count, *shape), dtype, position == _REWARD)
             except errors.SchemaError:
                 return None
         return cast("bytes", value.tobytes())
 
-    def columns(self, row: Row, count: int) -> dict[str, fitting.Array]:
+    def columns(self, row: Row, count: int) -> dict[str, casting.Array]:
         """Answers the columns [count, ...] of so many rows; they cannot be written to."""
-        columns: dict[str, fitting.Array] = {}
+        columns: dict[str, casting.Array] = {}
         for paths, values in zip(self.blocks, row, strict=True):
             fields = [(path, self.schema.fields[path].dtype, self.schema.fields[path].shape) for path in paths]
             block = np.ndarray(count, np.dtype(fields), values)
@@ -146,7 +146,7 @@ def _encoder(path: str, field: schema_lib.Field, is_reward: bool) -> _Encoder:
     def encode(value: Any) -> bytes:
         if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:
             return value.tobytes()
-        return fitting.fit(path, value, shape, dtype, is_reward).tobytes()
+        return casting.fit(path, value, shape, dtype, is_reward).tobytes()
 
     code = _CODES.get(dtype.str[1:])
     if shape or code is None or not dtype.isnative:

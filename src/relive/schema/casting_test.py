@@ -10,7 +10,7 @@ import pytest
 
 from relive.common import validation
 from relive import errors
-from relive import fitting
+from relive.schema import casting
 
 REALS = [
     np.dtype(name) for name in ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", ">i4", ">f4"]
@@ -21,9 +21,9 @@ EDGES = [
 ]
 
 
-def fit(value: Any, dtype: Any, is_weak: bool = False) -> fitting.Array:
+def fit(value: Any, dtype: Any, is_weak: bool = False) -> casting.Array:
     """Answers `value` fitted to its own shape."""
-    return fitting.fit("x", value, np.shape(value), np.dtype(dtype), is_weak)
+    return casting.fit("x", value, np.shape(value), np.dtype(dtype), is_weak)
 
 
 def refusal(value: Any, dtype: Any, is_weak: bool = False) -> str:
@@ -33,7 +33,7 @@ def refusal(value: Any, dtype: Any, is_weak: bool = False) -> str:
 
 
 @st.composite
-def arrays(draw: st.DrawFn, dtypes: list[np.dtype[Any]]) -> fitting.Array:
+def arrays(draw: st.DrawFn, dtypes: list[np.dtype[Any]]) -> casting.Array:
     """Draws an array whose values are often at the edge of what another dtype holds."""
     dtype = draw(st.sampled_from(dtypes))
     elements: st.SearchStrategy[Any] = hnp.from_dtype(dtype)
@@ -43,7 +43,7 @@ def arrays(draw: st.DrawFn, dtypes: list[np.dtype[Any]]) -> fitting.Array:
     elif dtype.kind != "b":
         with np.errstate(all="ignore"):
             elements |= st.sampled_from(np.array(EDGES, np.float64).astype(dtype).tolist())
-    array: fitting.Array = draw(
+    array: casting.Array = draw(
         hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=3), elements=elements)
     )
     return array
@@ -69,7 +69,7 @@ def same(one: Any, other: Any) -> bool:
 
 @hypothesis.given(array=arrays(REALS), dtype=st.sampled_from(NUMBERS))
 def test_a_cast_is_made_if_and_only_if_python_finds_every_value_equal(
-    array: fitting.Array, dtype: np.dtype[Any]
+    array: casting.Array, dtype: np.dtype[Any]
 ) -> None:
     """Python compares an int with a float exactly."""
     values = array.ravel().tolist()
@@ -87,7 +87,7 @@ def test_a_cast_is_made_if_and_only_if_python_finds_every_value_equal(
 @hypothesis.given(
     array=arrays([np.dtype("c8"), np.dtype("c16")]), dtype=st.sampled_from([np.dtype("c8"), np.dtype("c16")])
 )
-def test_complex_numbers_fit_where_both_parts_do(array: fitting.Array, dtype: np.dtype[Any]) -> None:
+def test_complex_numbers_fit_where_both_parts_do(array: casting.Array, dtype: np.dtype[Any]) -> None:
     if all(same(value, cast(value, dtype)) for value in array.ravel().tolist()):
         answer = fit(array, dtype)
         assert answer.dtype == dtype
@@ -97,7 +97,7 @@ def test_complex_numbers_fit_where_both_parts_do(array: fitting.Array, dtype: np
 
 
 @hypothesis.given(array=arrays(REALS), dtype=st.sampled_from([dtype for dtype in NUMBERS if dtype.kind in "fc"]))
-def test_a_weak_value_may_be_rounded_but_stays_finite(array: fitting.Array, dtype: np.dtype[Any]) -> None:
+def test_a_weak_value_may_be_rounded_but_stays_finite(array: casting.Array, dtype: np.dtype[Any]) -> None:
     values = array.ravel().tolist()
     wrong = [value for value in values if cast(value, dtype) is None]
     if wrong:
@@ -195,7 +195,7 @@ def test_numpys_floats_are_narrowed_by_nobody_but_the_caller(value: Any) -> None
     assert refusal(value, np.float32) == f"x must fit float32, got 0.1: {hint}"
     assert refusal(value, np.complex64) == f"x must fit complex64, got 0.1: {hint}"
     with pytest.raises(errors.SchemaError, match="^x must fit float32, got 0.1"):
-        fitting.fit("x", value, np.shape(value), np.dtype(np.float32))
+        casting.fit("x", value, np.shape(value), np.dtype(np.float32))
 
 
 def test_numpys_complex_numbers_are_narrowed_by_nobody_but_the_caller() -> None:
@@ -217,7 +217,7 @@ def test_nothing_is_broadcast_or_reshaped(shape: tuple[int, ...]) -> None:
         with pytest.raises(
             errors.SchemaError, match=rf"^observation must be of shape \(4,\), got {re.escape(str(shape))}$"
         ):
-            fitting.fit("observation", np.zeros(shape, dtype), (4,), np.dtype(np.float64))
+            casting.fit("observation", np.zeros(shape, dtype), (4,), np.dtype(np.float64))
 
 
 @pytest.mark.parametrize("dtype", ["f8", "u1", "?", "U3", "M8[s]", [("a", "i4")]])
@@ -293,7 +293,7 @@ def test_python_objects_are_no_arrays(value: Any, dtype: str) -> None:
         r"^x must be an array of numbers, of text or of dates, got .+: EpisodeReplayBuffer keeps objects of any kind$"
     )
     with pytest.raises(errors.SchemaError, match=message):
-        fitting.fit("x", value, (), np.dtype(dtype))
+        casting.fit("x", value, (), np.dtype(dtype))
 
 
 @pytest.mark.parametrize("value", [["a", 1], [["a"], [0.5]], [True, "a"], [b"a", 1], [b"a", "b"]])
@@ -321,7 +321,7 @@ class Tensor:
     def __init__(self, values: Any) -> None:
         self.values = values
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> fitting.Array:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> casting.Array:
         if self.values is None:
             raise RuntimeError("the values are on another machine")
         return np.array(self.values)
@@ -334,7 +334,7 @@ def test_what_makes_an_array_of_itself_is_one() -> None:
 
 def test_what_makes_no_array_of_itself_is_refused_with_its_reason() -> None:
     with pytest.raises(errors.SchemaError, match="^x must be an array of numbers") as caught:
-        fitting.fit("x", Tensor(None), (2,), np.dtype(np.float32))
+        casting.fit("x", Tensor(None), (2,), np.dtype(np.float32))
     assert str(caught.value.__cause__) == "the values are on another machine"
 
 
@@ -358,4 +358,4 @@ class Refusing(np.ndarray[Any, Any]):
 def test_a_date_that_numpy_refuses_is_named() -> None:
     dates = np.array([["2000-01-01", "2500-01-01"], ["2600-01-01", "2000-01-01"]], "M8[s]").view(Refusing)
     with pytest.raises(errors.SchemaError, match=r"^x must fit datetime64\[ns\], got 2500-01-01T00:00:00$"):
-        fitting._cast("x", dates, np.dtype("M8[ns]"), False)
+        casting._cast("x", dates, np.dtype("M8[ns]"), False)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from relive import errors
-from relive import schema as schemas
+from relive.schema import schema as schemas
 
 Field = schemas.Field
 PLAIN = schemas.Schema(Field(4, np.float32), Field((), np.int64))

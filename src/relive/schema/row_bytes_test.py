@@ -11,7 +11,7 @@ import pytest
 
 import relive
 from relive import errors
-from relive import row_bytes
+from relive.schema import row_bytes
 from relive import storage
 
 DTYPES = [

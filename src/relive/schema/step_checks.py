@@ -10,8 +10,8 @@ import numpy.typing as npt
 from relive.common import validation
 from relive import errors
 from relive.common import flags as flags_lib
-from relive import row_bytes
-from relive import schema as schema_lib
+from relive.schema import row_bytes
+from relive.schema import schema as schema_lib
 from relive.common import trees
 
 Array: TypeAlias = npt.NDArray[Any]

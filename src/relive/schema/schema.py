@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from relive.common import validation
 from relive import errors
-from relive import fitting
+from relive.schema import casting
 from relive.common import trees
 
-Array: TypeAlias = fitting.Array
+Array: TypeAlias = casting.Array
 RESERVED = frozenset(
     ("observation", "action", "reward", "next_observation", "terminated", "truncated", "stream", "streams")
 )
@@ -253,7 +253,7 @@ class Schema:
         """
         rows = _fitted("observation", "observation", self._observation, observation, lead)
         rows.update(_fitted("action", "action", self._action, action, lead))
-        rows["reward"] = fitting.fit("reward", reward, lead, self._reward_dtype, True)
+        rows["reward"] = casting.fit("reward", reward, lead, self._reward_dtype, True)
         if extras or self._extras:
             rows.update(_fitted("extras", "extras", self._extras, extras, lead))
         return rows
@@ -295,14 +295,14 @@ def _fitted(
     """Answers the columns of the part `root`, whose value is called `name`."""
     if root in fields:
         field = fields[root]
-        return {root: fitting.fit(name, value, lead + field.shape, field.dtype)}
+        return {root: casting.fit(name, value, lead + field.shape, field.dtype)}
     leaves = {} if root == "extras" and not value else trees.flat(name, value)
     rows: dict[str, Array] = {}
     for path, field in fields.items():
         leaf = path if name == root else name + path[len(root) :]
         if leaf not in leaves:
             break
-        rows[path] = fitting.fit(leaf, leaves[leaf], lead + field.shape, field.dtype)
+        rows[path] = casting.fit(leaf, leaves[leaf], lead + field.shape, field.dtype)
     if len(rows) < max(len(fields), len(leaves)):
         raise _mismatch(name, [name + path[len(root) :] for path in fields], leaves)
     return rows
@@ -331,7 +331,7 @@ def _label(path: str) -> str:
 
 def _example(path: str, value: object, num_leading: int) -> Field:
     """Answers the field that `value` [leading..., shape...] fits."""
-    array = fitting.as_array(path, value)
+    array = casting.as_array(path, value)
     if array.ndim < num_leading:
         raise errors.SchemaError(f"{path} must have at least {num_leading} leading axes, got shape {array.shape}")
     return Field(array.shape[num_leading:], array.dtype)

@@ -37,10 +37,10 @@ def fit(name: str, value: object, shape: tuple[int, ...], dtype: DType, is_weak:
         SchemaError: `value` has another shape, or does not fit.
 
     >>> import numpy as np
-    >>> from relive import fitting
-    >>> fitting.fit("action", [1, 2], (2,), np.dtype(np.uint8))
+    >>> from relive.schema import casting
+    >>> casting.fit("action", [1, 2], (2,), np.dtype(np.uint8))
     array([1, 2], dtype=uint8)
-    >>> fitting.fit("action", [1, 300], (2,), np.dtype(np.uint8))
+    >>> casting.fit("action", [1, 300], (2,), np.dtype(np.uint8))
     Traceback (most recent call last):
     relive.errors.SchemaError: action must fit uint8, got 300
     """
