@@ -22,7 +22,7 @@ from relive import ring_buffer
 from relive import samplers
 from relive.schema import schema as schemas
 from relive import sequence_buffer
-from relive import storage as storages
+from relive.storage import memory as storages
 from relive import timeline as timeline_lib
 from relive import windows
 

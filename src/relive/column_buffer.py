@@ -33,7 +33,7 @@ from relive import samplers
 from relive.schema import schema as schema_lib
 from relive.persistence import state
 from relive.schema import step_checks
-from relive import storage as storage_lib
+from relive.storage import memory
 from relive import windows
 from relive import writer as writer_lib
 
@@ -102,7 +102,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
         window: windows.Window[Batch],
         sampler: samplers.Sampler | None = None,
         streams: int = 1,
-        storage: storage_lib.Storage | None = None,
+        storage: memory.Storage | None = None,
         limiter: limiters.RateLimiter | None = None,
         max_times_sampled: int | None = None,
         seed: int | np.random.Generator | None = None,
@@ -117,7 +117,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
             validation.instance("schema", schema, schema_lib.Schema)
         validation.instance("window", window, windows.Window)
         if storage is not None:
-            storage_lib.check_members(storage)
+            memory.check_members(storage)
         if storage is not None and storage.capacity != capacity:
             raise errors.ArgumentError(f"storage must be of capacity {capacity}, got {storage.capacity}")
         if storage is not None and schema is not None and storage.schema != schema:
@@ -134,7 +134,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
         self._gathers = prefetch_lib.Gathers()
         self._writer = writer_lib.Writer(self._history, self._anchors, self._limited, self._counters, self._gathers)
         if storage is None and schema is not None:
-            storage = storage_lib.ColumnStorage(schema, capacity)
+            storage = memory.ColumnStorage(schema, capacity)
         if storage is not None:
             self._history.begin(storage)
 

@@ -11,7 +11,7 @@ from relive import prioritized_buffer
 from relive import ring_buffer
 from relive.schema import schema as schema_lib
 from relive import sequence_buffer
-from relive import storage as storage_lib
+from relive.storage import memory
 
 SCHEMA = schema_lib.Schema(
     schema_lib.Field((), np.int64), schema_lib.Field((), np.int64), extras={"extra": schema_lib.Field((), np.int64)}
@@ -19,9 +19,9 @@ SCHEMA = schema_lib.Schema(
 POISON = -999
 
 
-def poisoned_storage(capacity: int) -> storage_lib.ColumnStorage:
+def poisoned_storage(capacity: int) -> memory.ColumnStorage:
     """Answers a storage whose unwritten slots are recognisable."""
-    return storage_lib.ColumnStorage(SCHEMA, capacity, allocate=lambda shape, dtype: np.full(shape, POISON, dtype))
+    return memory.ColumnStorage(SCHEMA, capacity, allocate=lambda shape, dtype: np.full(shape, POISON, dtype))
 
 
 class Writer:

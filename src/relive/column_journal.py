@@ -30,7 +30,7 @@ from relive.schema import row_bytes
 from relive.schema import schema as schema_lib
 from relive.persistence import settings
 from relive.schema import step_checks
-from relive import storage
+from relive.storage import memory
 from relive import writer as writer_lib
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -114,7 +114,7 @@ class ColumnJournal:
         """Writes a record of steps; with their schema, if it is not known before."""
         self._prune()
         if not self._history.has_begun:
-            storage.ColumnStorage(schema, self._history.timeline.capacity)  # What has no room is not written.
+            memory.ColumnStorage(schema, self._history.timeline.capacity)  # What has no room is not written.
             fields = codec.PlainCodec().encode(settings.encoded(schema))
             # In one record: of two, the disk may have had room for one.
             kind, payload = FIRST, b"".join([_FIRST.pack(kind, len(fields)), fields, payload])
@@ -189,7 +189,7 @@ class Replay:
             raise errors.CheckpointError("says what a step holds, and cannot be here")
         schema = settings.schema_of(codec.PlainCodec().decode(part.take(length)))
         try:
-            columns = storage.ColumnStorage(schema, self._history.timeline.capacity)
+            columns = memory.ColumnStorage(schema, self._history.timeline.capacity)
         except (errors.ArgumentError, MemoryError, ValueError) as error:
             raise errors.CheckpointError(f"says that a step holds what does not fit in memory: {error}") from error
         self._history.begin(columns)

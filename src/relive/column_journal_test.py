@@ -20,7 +20,7 @@ from relive.persistence import checkpointable_test
 from relive.persistence import recover
 from relive.persistence import recover_test
 from relive.persistence import settings
-from relive import storage
+from relive.storage import memory
 
 SCHEMA = relive.Schema(
     relive.Field(2, "uint8"),
@@ -169,7 +169,7 @@ def test_rows_for_which_there_is_no_room_are_not_written(
     with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
         with monkeypatch.context() as patch:
-            patch.setattr(storage, "ColumnStorage", no_memory)
+            patch.setattr(memory, "ColumnStorage", no_memory)
             with pytest.raises(MemoryError):
                 add(buffer)
         assert log.num_records == 1

@@ -7,10 +7,10 @@ from relive import column_stats
 from relive import errors
 from relive import history as history_lib
 from relive import history_state
-from relive import mapped_storage
+from relive.storage import memmap
 from relive.persistence import settings
 from relive.persistence import state as state_lib
-from relive import storage as storage_lib
+from relive.storage import memory
 from relive import timeline_state
 
 
@@ -38,7 +38,7 @@ class ColumnState:
             ArgumentError: The storage is another one.
         """
         storage = self._storage
-        if not isinstance(storage, mapped_storage.MemmapStorage):
+        if not isinstance(storage, memmap.MemmapStorage):
             raise errors.ArgumentError("copy_rows must be True where the storage is no MemmapStorage, got False")
         state = self.taken()
         storage.flush()
@@ -67,7 +67,7 @@ class ColumnState:
             schema = schema and self._history.schema
         elif schema is not None:
             try:
-                storage = storage_lib.ColumnStorage(schema, timeline.capacity)
+                storage = memory.ColumnStorage(schema, timeline.capacity)
             except (MemoryError, ValueError) as error:
                 raise errors.CheckpointError(f"schema cannot be that of {timeline.capacity} rows: {error}") from error
         has_rows = not given.has("rows_in")
@@ -92,7 +92,7 @@ class ColumnState:
     def _check_map(self, given: state_lib.Given, is_new: bool) -> None:
         """Raises CheckpointError unless the storage is the memory map whose rows those of a checkpoint are."""
         storage = self._storage
-        if not is_new or not isinstance(storage, mapped_storage.MemmapStorage):
+        if not is_new or not isinstance(storage, memmap.MemmapStorage):
             raise errors.CheckpointError("the rows are in a memory map: load with storage=MemmapStorage(...)")
         if given.text("id") != storage.id:
             raise errors.CheckpointError(f"storage must be the memory map {given.text('id')}, got {storage.id}")
@@ -103,5 +103,5 @@ class ColumnState:
             )
 
     @property
-    def _storage(self) -> storage_lib.Storage | None:
+    def _storage(self) -> memory.Storage | None:
         return self._history.storage if self._history.has_begun else None

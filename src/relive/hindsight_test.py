@@ -12,7 +12,7 @@ from relive import batches
 from relive import column_oracle_test as oracle_lib
 from relive import hindsight
 from relive import ring_buffer
-from relive import storage as storage_lib
+from relive.storage import memory
 from relive import testing
 
 WANTED = 1000
@@ -62,7 +62,7 @@ class Pair:
     """A buffer and its twin, written alike; observations have the names 1, 2, 3 and so on, never twice."""
 
     def __init__(self, capacity: int, streams: int, rng: np.random.Generator, **settings: Any) -> None:
-        storage = storage_lib.ColumnStorage(SCHEMA, capacity, allocate=lambda shape, dtype: np.full(shape, -999, dtype))
+        storage = memory.ColumnStorage(SCHEMA, capacity, allocate=lambda shape, dtype: np.full(shape, -999, dtype))
         self.buffer = ring_buffer.RingReplayBuffer(
             capacity, gamma=0.5, streams=streams, storage=storage, seed=rng, **settings
         )

@@ -19,7 +19,7 @@ from relive import history_state
 from relive.schema import row_bytes
 from relive.schema import schema as schema_lib
 from relive.persistence import state as state_lib
-from relive import storage as storage_lib
+from relive.storage import memory
 from relive import tails as tails_lib
 from relive import timeline as timeline_lib
 from relive import timeline_state
@@ -51,7 +51,7 @@ class History:
 
     def __init__(self, capacity: int, streams: int) -> None:
         self.timeline = timeline_lib.Timeline(capacity, streams)
-        self._storage: storage_lib.Storage | None = None
+        self._storage: memory.Storage | None = None
         self._rows: row_bytes.RowBytes | None = None
         self._tails = tails_lib.Tails((), self.timeline)
         self._write_row: Callable[[int, row_bytes.Row], None]
@@ -60,7 +60,7 @@ class History:
         self._all = 0 if streams == 1 else _ALL
         self._turns = False
 
-    def begin(self, storage: storage_lib.Storage) -> None:
+    def begin(self, storage: memory.Storage) -> None:
         """Says where the columns are; before that there is nothing to write to or to read."""
         self._storage = storage
         self._rows = rows = row_bytes.RowBytes(storage.schema)
@@ -70,8 +70,8 @@ class History:
         blocks = [{path: fields[path] for path in paths} for paths in rows.observation_blocks]
         self._tails = tails_lib.Tails(blocks, self.timeline)
         self._write_row = self._write_columns
-        writes_itself = getattr(storage.write, "__func__", None) is storage_lib.ColumnStorage.write
-        if isinstance(storage, storage_lib.ColumnStorage) and writes_itself:
+        writes_itself = getattr(storage.write, "__func__", None) is memory.ColumnStorage.write
+        if isinstance(storage, memory.ColumnStorage) and writes_itself:
             self._write_row = storage.write_row
             # Elsewhere a write may fail, and a turn writes before it evicts.
             self._turns = True
@@ -82,7 +82,7 @@ class History:
         return self._storage is not None
 
     @property
-    def storage(self) -> storage_lib.Storage:
+    def storage(self) -> memory.Storage:
         """The columns of the steps."""
         assert self._storage is not None
         return self._storage

@@ -28,7 +28,7 @@ from relive import samplers
 from relive import schedules
 from relive.schema import schema as schema_lib
 from relive import sequence_buffer
-from relive import storage as storage_lib
+from relive.storage import memory
 from relive import windows
 
 Buffer = column_buffer.ColumnReplayBuffer[Any]
@@ -369,7 +369,7 @@ def test_without_prefetching_there_are_no_threads(monkeypatch: pytest.MonkeyPatc
 # Errors.
 
 
-class FailingStorage(storage_lib.ColumnStorage):
+class FailingStorage(memory.ColumnStorage):
     """A disk that fails at one of its reads."""
 
     def __init__(self, schema: schema_lib.Schema, capacity: int, failing: int) -> None:

@@ -9,7 +9,7 @@ from relive import prioritized_sampler
 from relive import ring_buffer
 from relive import schedules
 from relive.schema import schema as schema_lib
-from relive import storage as storage_lib
+from relive.storage import memory
 from relive import windows
 
 
@@ -76,7 +76,7 @@ class PrioritizedReplayBuffer(ring_buffer.RingReplayBuffer):
         frame_stack: int = 1,
         stack_padding: windows.StackPadding = "zeros",
         streams: int = 1,
-        storage: storage_lib.Storage | None = None,
+        storage: memory.Storage | None = None,
         limiter: limiters.RateLimiter | None = None,
         alpha: float = 0.6,
         beta: float | schedules.Schedule = 0.4,

@@ -47,7 +47,7 @@ def test_a_name_imports_what_it_needs_alone() -> None:
     program = """
 import sys, relive
 relive.Episode
-print("relive.storage" in sys.modules)
+print("relive.storage.memory" in sys.modules)
 relive.RingReplayBuffer
 print("asyncio" in sys.modules)
 relive.ThreadSafeReplayBuffer

@@ -11,7 +11,7 @@ from relive import limiters
 from relive import prefetch as prefetch_lib
 from relive import samplers
 from relive.schema import schema as schema_lib
-from relive import storage as storage_lib
+from relive.storage import memory
 from relive import windows
 
 
@@ -69,7 +69,7 @@ class RingReplayBuffer(column_buffer.ColumnReplayBuffer[batches_lib.TransitionBa
         frame_stack: int = 1,
         stack_padding: windows.StackPadding = "zeros",
         streams: int = 1,
-        storage: storage_lib.Storage | None = None,
+        storage: memory.Storage | None = None,
         limiter: limiters.RateLimiter | None = None,
         sampler: samplers.Sampler | None = None,
         max_times_sampled: int | None = None,

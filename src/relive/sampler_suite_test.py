@@ -13,7 +13,7 @@ from relive import prioritized_sampler
 from relive import sampler_suite
 from relive import samplers
 from relive.schema import schema as schemas
-from relive import storage as storages
+from relive.storage import memory as storages
 from relive import sum_tree
 
 

@@ -13,7 +13,7 @@ from relive import prioritized_sampler
 from relive import samplers
 from relive import schedules
 from relive.schema import schema as schema_lib
-from relive import storage as storage_lib
+from relive.storage import memory
 from relive import windows
 
 
@@ -76,7 +76,7 @@ class SequenceReplayBuffer(column_buffer.ColumnReplayBuffer[batches.SequenceBatc
         pad: bool = False,
         prioritized: bool = False,
         streams: int = 1,
-        storage: storage_lib.Storage | None = None,
+        storage: memory.Storage | None = None,
         limiter: limiters.RateLimiter | None = None,
         sampler: samplers.Sampler | None = None,
         alpha: float = 0.6,

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from relive import expectations
 from relive.schema import schema as schemas
-from relive import storage as storages
+from relive.storage import memory as storages
 
 Rows: TypeAlias = dict[str, npt.NDArray[Any]]
 

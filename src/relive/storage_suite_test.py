@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from relive.schema import schema as schemas
-from relive import storage as storages
+from relive.storage import memory as storages
 from relive import storage_suite
 
 

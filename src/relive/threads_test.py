@@ -22,7 +22,7 @@ from relive import ring_buffer
 from relive import samplers
 from relive.schema import schema as schema_lib
 from relive import sequence_buffer
-from relive import storage as storage_lib
+from relive.storage import memory
 from relive import threads
 
 Shell = threads.ThreadSafeReplayBuffer[Any]
@@ -170,17 +170,17 @@ SCHEMA = schema_lib.Schema(
 )
 
 
-class SplitStorage(storage_lib.ColumnStorage):
+class SplitStorage(memory.ColumnStorage):
     """A storage that lets a test do something between reading one column and the next, and between writing them."""
 
     between: Callable[[], object] | None = None
 
-    def write(self, slots: storage_lib.Slots, rows: storage_lib.Rows) -> None:
+    def write(self, slots: memory.Slots, rows: memory.Rows) -> None:
         for path in self.schema.fields:
             self._pause(path)
             super().write(slots, {**super().read(slots), path: rows[path]})
 
-    def read(self, slots: storage_lib.Slots, fields: Collection[str] | None = None) -> dict[str, Any]:
+    def read(self, slots: memory.Slots, fields: Collection[str] | None = None) -> dict[str, Any]:
         columns: dict[str, Any] = {}
         for path in self.schema.fields if fields is None else fields:
             self._pause(path)

@@ -22,7 +22,7 @@ from relive import prefetch
 from relive.schema import row_bytes
 from relive.schema import schema as schema_lib
 from relive.schema import step_checks
-from relive import storage
+from relive.storage import memory
 from relive import timeline as timeline_lib
 
 Keys: TypeAlias = npt.NDArray[np.int64]
@@ -144,7 +144,7 @@ class Writer:
         """Evicts the oldest rows until `count` more have room."""
         timeline = self._timeline
         if not self._history.has_begun:
-            self._history.begin(storage.ColumnStorage(schema, timeline.capacity))
+            self._history.begin(memory.ColumnStorage(schema, timeline.capacity))
         surplus = len(timeline) + count - timeline.capacity
         if surplus == 1:
             self._anchors.evicting_one(timeline.oldest_key % timeline.capacity)

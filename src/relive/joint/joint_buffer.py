@@ -25,7 +25,7 @@ from relive.persistence import checkpointable
 from relive.schema import schema as schema_lib
 from relive.persistence import state as state_lib
 from relive.schema import step_checks
-from relive import storage as storage_lib
+from relive.storage import memory
 from relive import windows
 from relive.joint import joint_batch
 from relive.joint import joint_stats
@@ -239,7 +239,7 @@ class JointReplayBuffer(checkpointable.Persistent):
 
     def _begin(self, schemas: Mapping[int, schema_lib.Schema]) -> None:
         """Makes room for the steps of agents, given their schemas by number: of all, or if that fails of none."""
-        storages = {agent: storage_lib.ColumnStorage(schema, self.capacity) for agent, schema in schemas.items()}
+        storages = {agent: memory.ColumnStorage(schema, self.capacity) for agent, schema in schemas.items()}
         for agent, storage in storages.items():
             self._histories[agent].begin(storage)
 

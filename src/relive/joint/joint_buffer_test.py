@@ -15,7 +15,7 @@ from relive import errors
 from relive import limiters
 from relive.persistence import checkpointable_test
 from relive.schema import schema as schema_lib
-from relive import storage
+from relive.storage import memory
 from relive import testing
 from relive.joint import joint_buffer
 from relive.joint import joint_steps
@@ -605,13 +605,13 @@ class TestRefusedCalls:
         assert buffer.schemas.keys() == set(AGENTS)
 
     def test_without_memory_for_one_agent_nobody_has_begun(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def allocate(schema: schema_lib.Schema, capacity: int) -> storage.ColumnStorage:
+        def allocate(schema: schema_lib.Schema, capacity: int) -> memory.ColumnStorage:
             if schema.extras:
                 raise MemoryError
             return real(schema, capacity)
 
-        buffer, real = Buffer(8, agents=AGENTS), storage.ColumnStorage
-        monkeypatch.setattr(storage, "ColumnStorage", allocate)
+        buffer, real = Buffer(8, agents=AGENTS), memory.ColumnStorage
+        monkeypatch.setattr(memory, "ColumnStorage", allocate)
         with pytest.raises(MemoryError):
             buffer.add(**rows_of(0, 0, AGENTS))
         assert buffer.schemas == {}

@@ -21,7 +21,7 @@ from relive import history_state
 from relive.schema import schema as schema_lib
 from relive.persistence import settings
 from relive.persistence import state as state_lib
-from relive import storage as storage_lib
+from relive.storage import memory
 from relive import timeline_state
 from relive.joint import joint_table
 
@@ -237,7 +237,7 @@ class Kept:
             raise given.refused("agents", f"those of {', '.join(self._histories)}", names(given))
         joint = JointState.of(given, len(self._histories), capacity, streams)
         kept: list[history_state.HistoryState] = []
-        storages: list[storage_lib.ColumnStorage | None] = []
+        storages: list[memory.ColumnStorage | None] = []
         for number, history in enumerate(self._histories.values()):
             part = given.part("agents").part(str(number))
             schema = settings.made(part, {"schema": None})["schema"]
@@ -283,8 +283,8 @@ def names(given: state_lib.Given) -> list[str]:
     return [agents.part(str(number)).text("name") for number in range(len(given.value("agents")))]
 
 
-def _storage(schema: schema_lib.Schema, capacity: int) -> storage_lib.ColumnStorage:
+def _storage(schema: schema_lib.Schema, capacity: int) -> memory.ColumnStorage:
     try:
-        return storage_lib.ColumnStorage(schema, capacity)
+        return memory.ColumnStorage(schema, capacity)
     except (MemoryError, ValueError) as error:
         raise errors.CheckpointError(f"schema cannot be that of {capacity} rows: {error}") from error

@@ -27,7 +27,7 @@ from relive.persistence import checkpointable
 from relive import prioritized_sampler
 from relive import samplers
 from relive import schedules
-from relive import storage
+from relive.storage import memory
 from relive import windows
 from relive.learner import admission
 from relive.learner import groups
@@ -666,12 +666,12 @@ class TestSettings:
     def test_a_storage_may_be_given(self) -> None:
         """It need not be the one that the buffer had."""
         state = ring().state_dict()
-        own = storage.ColumnStorage(ring().history.schema, 10)
+        own = memory.ColumnStorage(ring().history.schema, 10)
         loaded = relive.RingReplayBuffer._made(state, {"storage": own})
         assert loaded.history.storage is own
         assert_same(ring(), loaded)
         empty = relive.RingReplayBuffer(10, seed=0).state_dict()
-        fresh = relive.RingReplayBuffer._made(empty, {"storage": storage.ColumnStorage(SCHEMA, 10)})
+        fresh = relive.RingReplayBuffer._made(empty, {"storage": memory.ColumnStorage(SCHEMA, 10)})
         assert (len(fresh), fresh.schema) == (0, SCHEMA)
 
     def test_a_column_that_is_no_array_is_no_part_of_a_state(self) -> None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from relive.common import validation
 from relive import episode as episode_lib
 from relive import errors
-from relive.tokens import ragged
+from relive.storage import ragged
 from relive.tokens import token_episode
 from relive.tokens import token_step
 

@@ -20,7 +20,7 @@ from relive import errors
 from relive.common import later
 from relive.persistence import checkpointable
 from relive.persistence import state
-from relive.tokens import ragged
+from relive.storage import ragged
 from relive.tokens import token_batch
 from relive.tokens import token_episode
 from relive.tokens import token_rows

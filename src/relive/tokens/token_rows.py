@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-from relive.tokens import ragged
+from relive.storage import ragged
 from relive.tokens import token_episode
 from relive.tokens import token_step
 

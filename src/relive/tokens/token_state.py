@@ -21,7 +21,7 @@ from relive.persistence import dtypes
 from relive import errors
 from relive.persistence import npy_header
 from relive.persistence import state
-from relive.tokens import ragged
+from relive.storage import ragged
 from relive.tokens import token_episode
 from relive.tokens import token_rows
 from relive.tokens import token_step

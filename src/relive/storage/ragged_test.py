@@ -9,7 +9,7 @@ import pytest
 
 from relive import errors
 from relive.persistence import state as state_lib
-from relive.tokens import ragged
+from relive.storage import ragged
 
 FIELDS = {"token": "int32", "score": "float64"}
 

@@ -91,9 +91,9 @@ def blocks_of(schema: schemas.Schema) -> tuple[tuple[str, ...], ...]:
     its own, and so is every larger field.
 
     >>> import relive
-    >>> from relive import storage
+    >>> from relive.storage import memory
     >>> flag = relive.Field((), bool)
-    >>> storage.blocks_of(relive.Schema(relive.Field((84, 84), "uint8"), relive.Field((), int), extras={"flag": flag}))
+    >>> memory.blocks_of(relive.Schema(relive.Field((84, 84), "uint8"), relive.Field((), int), extras={"flag": flag}))
     (('observation',), ('action', 'extras/flag'), ('reward',))
     """
     observation_paths = schema.observation_paths
@@ -111,8 +111,8 @@ class ColumnStorage(derived.Derived):
 
     >>> import numpy as np
     >>> import relive
-    >>> from relive import storage
-    >>> rows = storage.ColumnStorage(relive.Schema(relive.Field(2, "uint8"), relive.Field((), int)), capacity=10)
+    >>> from relive.storage import memory
+    >>> rows = memory.ColumnStorage(relive.Schema(relive.Field(2, "uint8"), relive.Field((), int)), capacity=10)
     >>> columns = {"observation": np.array([3, 4], np.uint8), "action": np.array(1), "reward": np.array(0.5)}
     >>> rows.write(7, columns)
     >>> rows.read(np.array([[7, 0], [7, 7]]), ["observation"])["observation"].shape

@@ -26,7 +26,7 @@ from relive import errors
 from relive.schema import schema as schema_lib
 from relive.persistence import settings
 from relive.persistence import state
-from relive import storage
+from relive.storage import memory
 
 VERSION = 1
 _FORMAT = "relive memory map"
@@ -43,7 +43,7 @@ def rows_file(number: int) -> str:
 def sealed(members: dict[str, Any]) -> bytes:
     r"""Answers a JSON object whose last member is the CRC-32 of all bytes before it.
 
-    >>> from relive import map_manifest
+    >>> from relive.storage import map_manifest
     >>> map_manifest.sealed({"generation": 3})
     b'{\n "generation": 3,\n "crc32": 360426098\n}\n'
     """
@@ -79,13 +79,13 @@ class Description:
     def sizes(self) -> list[int]:
         """The bytes of each block."""
         fields = self.schema.fields
-        blocks = storage.blocks_of(self.schema)
+        blocks = memory.blocks_of(self.schema)
         return [self.capacity * sum(fields[path].nbytes for path in paths) for paths in blocks]
 
     @property
     def blocks(self) -> list[dict[str, Any]]:
         """The file of each block, the fields in it and its bytes."""
-        blocks = zip(storage.blocks_of(self.schema), self.sizes, strict=True)
+        blocks = zip(memory.blocks_of(self.schema), self.sizes, strict=True)
         return [
             {"file": rows_file(number), "fields": list(paths), "bytes": size}
             for number, (paths, size) in enumerate(blocks)
@@ -116,7 +116,7 @@ def new(schema: schema_lib.Schema, capacity: int) -> Description:
         raise errors.ArgumentError(f"capacity must be of at most {sys.maxsize} bytes in all, got {capacity} rows")
     try:
         same = decoded("it", description.encoded()) == description
-        storage.ColumnStorage(schema, 1)
+        memory.ColumnStorage(schema, 1)
     except (errors.CheckpointError, ValueError) as error:
         raise errors.ArgumentError(f"schema must be one that files can hold: {error}") from error
     if not same:

@@ -10,7 +10,7 @@ import pytest
 
 from relive import errors
 from relive.schema import schema as schemas
-from relive import storage as storages
+from relive.storage import memory as storages
 from relive import testing
 
 PLAIN = schemas.Schema(schemas.Field(2, np.float32), schemas.Field((), np.int64))

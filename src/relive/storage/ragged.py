@@ -38,7 +38,7 @@ class RaggedColumns:
         fields: The dtype of each field.
         row_fields: The dtype of what there is once a row.
 
-    >>> from relive.tokens import ragged
+    >>> from relive.storage import ragged
     >>> rows = ragged.RaggedColumns(6, {"token": "int32"}, {"score": "float64"})
     >>> rows.extend({"token": [7, 7, 7, 8]}, lengths=[3, 1], row_values={"score": [0.5, 0.25]})
     0

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from relive.persistence import directories
 from relive.persistence import files
 from relive import errors
-from relive import map_manifest
+from relive.storage import map_manifest
 
 MANIFEST, CLEAN, DIRTY = "storage.json", "clean.json", "dirty.json"
 _NEW = ".new"

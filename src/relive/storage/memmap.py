@@ -21,15 +21,15 @@ import numpy as np
 from relive.common import validation
 from relive.persistence import directories
 from relive import errors
-from relive import map_folder
-from relive import map_manifest
+from relive.storage import map_folder
+from relive.storage import map_manifest
 from relive.schema import schema as schema_lib
-from relive import storage
+from relive.storage import memory
 
 T = TypeVar("T")
 
 
-class MemmapStorage(storage.ColumnStorage):
+class MemmapStorage(memory.ColumnStorage):
     """A storage whose rows are in files under a directory, otherwise a ColumnStorage, and as fast.
 
     The files are sparse: a row takes room on the disk once it is written. If there is none left then, the kernel kills
@@ -52,14 +52,14 @@ class MemmapStorage(storage.ColumnStorage):
 
     >>> import tempfile
     >>> import relive
-    >>> from relive import mapped_storage
+    >>> from relive.storage import memmap
     >>> folder = tempfile.TemporaryDirectory()
     >>> path = folder.name + "/rows"
     >>> schema = relive.Schema(relive.Field((84, 84), "uint8"), relive.Field((), int))
-    >>> with mapped_storage.MemmapStorage(path, schema, 1_000_000) as rows:
+    >>> with memmap.MemmapStorage(path, schema, 1_000_000) as rows:
     ...     buffer = relive.RingReplayBuffer(1_000_000, storage=rows)
     ...     key = buffer.add([[7] * 84] * 84, 0, reward=1.0)
-    >>> with mapped_storage.MemmapStorage(path) as rows:
+    >>> with memmap.MemmapStorage(path) as rows:
     ...     rows.read(0)["reward"].item(), rows.nbytes, rows.generation, rows.was_dirty
     (1.0, 7072000000, 1, False)
     >>> folder.cleanup()
@@ -121,7 +121,7 @@ class MemmapStorage(storage.ColumnStorage):
         self._is_dirty = self._was_dirty
         numbers = itertools.count()
 
-        def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> storage.Array:
+        def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> memory.Array:
             return folder.mapped(next(numbers), shape, dtype, reserve=reserve)
 
         try:
