@@ -16,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import draw_limit
-from relive import drawn_rows
-from relive import eligibility
+from relive.kernels import drawn_rows
+from relive.kernels import eligibility
 from relive import errors
 from relive.common import later
 from relive import samplers
 from relive.persistence import state
-from relive import timeline as timeline_lib
-from relive import timeline_state
+from relive.kernels import timeline as timeline_lib
+from relive.kernels import timeline_state
 from relive import windows
 
 if TYPE_CHECKING:

@@ -14,16 +14,16 @@ from relive import batches
 from relive import buffer_suite
 from relive import column_buffer
 from relive import column_stats
-from relive import episode_table
+from relive.kernels import episode_table
 from relive import errors
-from relive import history as history_lib
+from relive.kernels import history as history_lib
 from relive import prioritized_buffer
 from relive import ring_buffer
 from relive import samplers
 from relive.schema import schema as schemas
 from relive import sequence_buffer
 from relive.storage import memory as storages
-from relive import timeline as timeline_lib
+from relive.kernels import timeline as timeline_lib
 from relive import windows
 
 Buffer: TypeAlias = column_buffer.ColumnReplayBuffer[Any]

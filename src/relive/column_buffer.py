@@ -23,7 +23,7 @@ from relive import batches
 from relive.common import validation
 from relive import column_stats
 from relive import errors
-from relive import history as history_lib
+from relive.kernels import history as history_lib
 from relive.common import later
 from relive import limiters
 from relive.persistence import checkpointable

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from relive.persistence import codec
 from relive.persistence import dtypes
 from relive import errors
-from relive import history as history_lib
+from relive.kernels import history as history_lib
 from relive.persistence import journal as journal_lib
 from relive.schema import row_bytes
 from relive.schema import schema as schema_lib

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from relive import anchors as anchors_lib
 from relive import column_stats
 from relive import errors
-from relive import history as history_lib
-from relive import history_state
+from relive.kernels import history as history_lib
+from relive.kernels import history_state
 from relive.storage import memmap
 from relive.persistence import settings
 from relive.persistence import state as state_lib
 from relive.storage import memory
-from relive import timeline_state
+from relive.kernels import timeline_state
 
 
 class ColumnState:

@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import anchors as anchors_lib
-from relive import eligibility
-from relive import episode_table
+from relive.kernels import eligibility
+from relive.kernels import episode_table
 from relive import errors
-from relive import history as history_lib
+from relive.kernels import history as history_lib
 from relive.persistence import state
 
 Ints: TypeAlias = npt.NDArray[np.int64]

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.common import validation
-from relive import eligibility
+from relive.kernels import eligibility
 from relive import errors
 from relive import samplers
 

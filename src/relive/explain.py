@@ -7,13 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import anchors as anchors_lib
-from relive import eligibility
+from relive.kernels import eligibility
 from relive import episode as episode_lib
 from relive import episode_store
 from relive import errors
 from relive import n_step
 from relive import prioritized_sampler
-from relive import timeline as timeline_lib
+from relive.kernels import timeline as timeline_lib
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 EpisodeEnd: TypeAlias = Literal["OPEN", "TERMINATED", "TRUNCATED"]

@@ -18,13 +18,13 @@ import numpy.typing as npt
 
 from relive import batches
 from relive.common import validation
-from relive import episode_table
+from relive.kernels import episode_table
 from relive import errors
 from relive.schema import casting
-from relive import history as history_lib
+from relive.kernels import history as history_lib
 from relive import ring_buffer
 from relive.schema import schema as schema_lib
-from relive import timeline as timeline_lib
+from relive.kernels import timeline as timeline_lib
 from relive.common import trees
 from relive import windows
 

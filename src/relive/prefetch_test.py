@@ -19,7 +19,7 @@ import pytest
 from relive import batches as batches_lib
 from relive import column_buffer
 from relive import errors
-from relive import history as history_lib
+from relive.kernels import history as history_lib
 from relive import limiters
 from relive import prefetch
 from relive import prioritized_buffer

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import relive
-from relive import eligibility
+from relive.kernels import eligibility
 from relive import errors
 from relive import prioritized_sampler
 from relive import schedules

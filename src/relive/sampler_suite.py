@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from relive import eligibility
+from relive.kernels import eligibility
 from relive import errors
 from relive import expectations
 from relive import frequencies

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relive import eligibility
+from relive.kernels import eligibility
 from relive import errors
 from relive import prioritized_sampler
 from relive import sampler_suite

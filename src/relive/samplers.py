@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.common import validation
-from relive import eligibility
+from relive.kernels import eligibility
 from relive import errors
-from relive import index_set
+from relive.kernels import index_set
 from relive.persistence import state
 
 Slots: TypeAlias = npt.NDArray[np.int64]

@@ -20,11 +20,11 @@ import numpy.typing as npt
 
 from relive import batches
 from relive.common import validation
-from relive import episode_table
+from relive.kernels import episode_table
 from relive import errors
-from relive import history as history_lib
+from relive.kernels import history as history_lib
 from relive import returns
-from relive import timeline as timeline_lib
+from relive.kernels import timeline as timeline_lib
 from relive.common import trees
 
 Array: TypeAlias = npt.NDArray[Any]

@@ -12,10 +12,10 @@ import pytest
 import relive
 from relive import column_grid_test
 from relive import column_oracle_test as oracle_lib
-from relive import episode_table
+from relive.kernels import episode_table
 from relive import errors
 from relive import returns
-from relive import timeline as timeline_lib
+from relive.kernels import timeline as timeline_lib
 from relive import windows
 
 WRONG: dict[str, Any] = {"last": "last", "two": 2}

@@ -16,14 +16,14 @@ import numpy.typing as npt
 from relive import anchors as anchors_lib
 from relive import column_stats
 from relive import errors
-from relive import history as history_lib
+from relive.kernels import history as history_lib
 from relive import limiters
 from relive import prefetch
 from relive.schema import row_bytes
 from relive.schema import schema as schema_lib
 from relive.schema import step_checks
 from relive.storage import memory
-from relive import timeline as timeline_lib
+from relive.kernels import timeline as timeline_lib
 
 Keys: TypeAlias = npt.NDArray[np.int64]
 

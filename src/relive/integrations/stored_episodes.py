@@ -16,7 +16,7 @@ import numpy.typing as npt
 from relive.common import validation
 from relive import column_buffer
 from relive import errors
-from relive import history as history_lib
+from relive.kernels import history as history_lib
 from relive.persistence import state
 from relive.common import trees
 

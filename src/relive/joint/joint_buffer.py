@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from relive.common import validation
 from relive import errors
-from relive import history as history_lib
+from relive.kernels import history as history_lib
 from relive.common import later
 from relive import limiters
 from relive.persistence import checkpointable

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 import dataclasses
 
-from relive import history as history_lib
+from relive.kernels import history as history_lib
 from relive.persistence import state
 from relive.joint import joint_table
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from relive.common import validation
 from relive import errors
-from relive import history as history_lib
+from relive.kernels import history as history_lib
 from relive.schema import step_checks
 
 Steps: TypeAlias = dict[int, step_checks.OneStep]

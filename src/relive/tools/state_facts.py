@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.common import validation
-from relive import episode_table
+from relive.kernels import episode_table
 from relive import errors
 from relive.persistence import state as state_lib
 from relive.tools import distribution

@@ -1,7 +1,7 @@
 import numpy as np
 
 import relive
-from relive import history as history_lib
+from relive.kernels import history as history_lib
 
 
 def history() -> history_lib.History:

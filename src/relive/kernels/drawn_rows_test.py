@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from relive import drawn_rows
+from relive.kernels import drawn_rows
 from relive import errors
 from relive.persistence import state
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 
 from relive import errors
-from relive import index_set
+from relive.kernels import index_set
 from relive import testing
 
 Ints = npt.NDArray[np.int64]

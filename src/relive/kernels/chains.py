@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.common import derived
-from relive import episode_table
+from relive.kernels import episode_table
 from relive.common import flags
-from relive import links
-from relive import open_episodes
-from relive import ring
-from relive import timeline_state
+from relive.kernels import links
+from relive.kernels import open_episodes
+from relive.kernels import ring
+from relive.kernels import timeline_state
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]

@@ -6,7 +6,7 @@ import dataclasses
 from relive import errors
 from relive.schema import schema as schema_lib
 from relive.persistence import state
-from relive import timeline_state
+from relive.kernels import timeline_state
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

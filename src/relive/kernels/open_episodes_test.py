@@ -8,8 +8,8 @@ import hypothesis
 from hypothesis import strategies as st
 import numpy as np
 
-from relive import episode_table
-from relive import open_episodes
+from relive.kernels import episode_table
+from relive.kernels import open_episodes
 
 
 @dataclasses.dataclass

@@ -8,9 +8,9 @@ from hypothesis import strategies
 import numpy as np
 import pytest
 
-from relive import episode_table
+from relive.kernels import episode_table
 from relive import errors
-from relive import timeline as timeline_lib
+from relive.kernels import timeline as timeline_lib
 
 
 @dataclasses.dataclass(eq=False)

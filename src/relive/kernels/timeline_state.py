@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import episode_table
+from relive.kernels import episode_table
 from relive import errors
 from relive.persistence import state as state_lib
 

@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from relive import ring
+from relive.kernels import ring
 
 
 def ring_of(capacity: int, next_key: int, count: int) -> ring.Ring:

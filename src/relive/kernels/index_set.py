@@ -32,7 +32,7 @@ class IndexSet:
         ArgumentError: `capacity` is not an integer of at least 1.
 
     >>> import numpy as np
-    >>> from relive import index_set
+    >>> from relive.kernels import index_set
     >>> slots = index_set.IndexSet(10)
     >>> slots.add(np.arange(6))
     >>> slots.remove(np.array([1, 4]))

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.common import derived
-from relive import episode_table
+from relive.kernels import episode_table
 from relive.common import flags
 
 Ints: TypeAlias = npt.NDArray[np.int64]

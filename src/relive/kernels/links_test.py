@@ -4,7 +4,7 @@ import hypothesis
 from hypothesis import strategies as st
 import numpy as np
 
-from relive import links
+from relive.kernels import links
 
 CAPACITY = 8
 

@@ -13,12 +13,12 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import chains
-from relive import episode_table
+from relive.kernels import chains
+from relive.kernels import episode_table
 from relive import errors
 from relive.common import flags
-from relive import ring
-from relive import timeline_state
+from relive.kernels import ring
+from relive.kernels import timeline_state
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]

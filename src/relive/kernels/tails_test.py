@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import relive
-from relive import episode_table
+from relive.kernels import episode_table
 from relive import errors
-from relive import tails as tails_lib
-from relive import timeline as timeline_lib
+from relive.kernels import tails as tails_lib
+from relive.kernels import timeline as timeline_lib
 
 X, Y, IMAGE = relive.Field(2, "f4"), relive.Field((), "i8"), relive.Field((3, 3), "u1")
 BLOCKS = [{"x": X, "y": Y}, {"image": IMAGE}]

@@ -5,7 +5,7 @@ from hypothesis import strategies
 import numpy as np
 import pytest
 
-from relive import eligibility
+from relive.kernels import eligibility
 from relive import errors
 
 FACTS = (eligibility.READABLE, eligibility.BARRED, eligibility.SPENT)
