@@ -21,7 +21,7 @@ from relive import limiters
 from relive.persistence import checkpointable_test
 from relive import prioritized_buffer
 from relive import ring_buffer
-from relive import samplers
+from relive.samplers import sampler
 from relive import sequence_buffer
 
 Shell = aio.AsyncReplayBuffer[Any]
@@ -567,10 +567,10 @@ def test_the_questions_foretell_what_the_verbs_do_and_change_nothing(
     inside.check()
 
 
-class Moody(samplers.UniformSampler):
+class Moody(sampler.UniformSampler):
     """Refuses to draw although there are anchors, and does not say so beforehand."""
 
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         raise errors.NotReadyError("not in the mood")
 
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import draw_limit
+from relive.samplers import draw_limit
 from relive.kernels import drawn_rows
 from relive.kernels import eligibility
 from relive import errors
 from relive.common import later
-from relive import samplers
+from relive.samplers import sampler as sampler_lib
 from relive.persistence import state
 from relive.kernels import timeline as timeline_lib
 from relive.kernels import timeline_state
@@ -52,7 +52,7 @@ class Anchors:
         self,
         timeline: timeline_lib.Timeline,
         window: windows.Window[Any],
-        sampler: samplers.Sampler,
+        sampler: sampler_lib.Sampler,
         max_times_sampled: int | None,
     ) -> None:
         self._timeline = timeline
@@ -191,7 +191,7 @@ class Anchors:
         """Answers whether `draw` would answer that many. O(capacity) with max_times_sampled."""
         return len(self) > 0 and self._draw_limit.can_draw(self.sampler, size)
 
-    def draw(self, size: int, rng: np.random.Generator) -> tuple[samplers.Draw, samplers.Floats]:
+    def draw(self, size: int, rng: np.random.Generator) -> tuple[sampler_lib.Draw, sampler_lib.Floats]:
         """Answers `size` anchors, and their importance when they were drawn.
 
         Raises:

@@ -19,7 +19,7 @@ from relive import errors
 from relive.kernels import history as history_lib
 from relive import prioritized_buffer
 from relive import ring_buffer
-from relive import samplers
+from relive.samplers import sampler as sampler_lib
 from relive.schema import schema as schemas
 from relive import sequence_buffer
 from relive.storage import memory as storages
@@ -125,17 +125,17 @@ class TestRingOverAnotherStorage(buffer_suite.BufferTests):
         return ring_buffer.RingReplayBuffer(capacity, n_step=2, storage=storage, streams=streams, seed=seed)
 
 
-class Even(samplers.Sampler):
+class Even(sampler_lib.Sampler):
     """Draws even slots alone, and says so."""
 
     def can_draw(self) -> bool:
         return bool(np.any(self.anchors.slots() % 2 == 0))
 
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler_lib.Draw:
         slots = np.intersect1d(self.anchors.slots(), np.arange(0, self.anchors.capacity, 2))
         if not len(slots):
             raise errors.NotReadyError("no slot is even: add steps first")
-        return samplers.Draw(rng.choice(slots, size), np.full(size, 1 / len(slots)))
+        return sampler_lib.Draw(rng.choice(slots, size), np.full(size, 1 / len(slots)))
 
 
 class TestRingThatDrawsSome(buffer_suite.BufferTests):
@@ -280,25 +280,25 @@ class NeverReadable(windows.TransitionWindow):
         return np.zeros(len(slots), np.bool_)
 
 
-class IsSure(samplers.UniformSampler):
+class IsSure(sampler_lib.UniformSampler):
     """Reports probabilities that cannot be, where it is asked and does not draw."""
 
-    def probabilities(self, slots: samplers.Slots) -> samplers.Floats:
+    def probabilities(self, slots: sampler_lib.Slots) -> sampler_lib.Floats:
         return np.full(len(slots), 2.0)
 
 
-class WeighsNothing(samplers.UniformSampler):
-    def weights(self, importance: samplers.Floats, beta: float | None = None) -> samplers.Floats:
+class WeighsNothing(sampler_lib.UniformSampler):
+    def weights(self, importance: sampler_lib.Floats, beta: float | None = None) -> sampler_lib.Floats:
         return importance * np.nan
 
 
-class DrawsFromNumpy(samplers.UniformSampler):
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+class DrawsFromNumpy(sampler_lib.UniformSampler):
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler_lib.Draw:
         np.random.random()  # noqa: NPY002
         return super()._draw(size, rng)
 
 
-def with_sampler(sampler: type[samplers.Sampler]) -> Make:
+def with_sampler(sampler: type[sampler_lib.Sampler]) -> Make:
     def make(capacity: int, streams: int, seed: int) -> Buffer:
         return ring_buffer.RingReplayBuffer(capacity, sampler=sampler(), streams=streams, seed=seed)
 

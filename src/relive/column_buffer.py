@@ -28,8 +28,8 @@ from relive.common import later
 from relive import limiters
 from relive.persistence import checkpointable
 from relive import prefetch as prefetch_lib
-from relive import prioritized_sampler
-from relive import samplers
+from relive.samplers import prioritized
+from relive.samplers import sampler as sampler_lib
 from relive.schema import schema as schema_lib
 from relive.persistence import state
 from relive.schema import step_checks
@@ -100,7 +100,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
         schema: schema_lib.Schema | None = None,
         *,
         window: windows.Window[Batch],
-        sampler: samplers.Sampler | None = None,
+        sampler: sampler_lib.Sampler | None = None,
         streams: int = 1,
         storage: memory.Storage | None = None,
         limiter: limiters.RateLimiter | None = None,
@@ -123,8 +123,8 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
         if storage is not None and schema is not None and storage.schema != schema:
             raise errors.ArgumentError(f"storage must be of the schema {schema}, got {storage.schema}")
         if sampler is None:
-            sampler = samplers.UniformSampler()
-        validation.instance("sampler", sampler, samplers.Sampler)
+            sampler = sampler_lib.UniformSampler()
+        validation.instance("sampler", sampler, sampler_lib.Sampler)
         self._rng = validation.generator("seed", seed)
         self._window = window
         self._history = history_lib.History(capacity, streams)
@@ -161,7 +161,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
         return self._window
 
     @property
-    def sampler(self) -> samplers.Sampler:
+    def sampler(self) -> sampler_lib.Sampler:
         """What draws the anchors."""
         return self._anchors.sampler
 
@@ -178,7 +178,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
     @property
     def has_priorities(self) -> bool:
         """Whether update_priorities and get_priorities mean anything."""
-        return isinstance(self.sampler, prioritized_sampler.PrioritizedSampler)
+        return isinstance(self.sampler, prioritized.PrioritizedSampler)
 
     @property
     def history(self) -> history_lib.History:
@@ -469,7 +469,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
         weights = self.sampler.weights(self.sampler.importance(probabilities), beta)
         return window.read(self._history, slots, probabilities, weights)
 
-    def _draw(self, batch_size: int) -> tuple[samplers.Draw, Floats]:
+    def _draw(self, batch_size: int) -> tuple[sampler_lib.Draw, Floats]:
         if self.num_eligible and not self._limited.can_sample(batch_size):
             raise errors.NotReadyError(f"sample held back by {self.limiter!r}: add steps first")
         drawn = self._anchors.draw(batch_size, self._rng)
@@ -553,9 +553,9 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
         self._anchors.set_barred(slots, not eligible)
         return self._count_alive(alive)
 
-    def _prioritized_sampler(self, call: str) -> prioritized_sampler.PrioritizedSampler:
+    def _prioritized_sampler(self, call: str) -> prioritized.PrioritizedSampler:
         sampler = self.sampler
-        if not isinstance(sampler, prioritized_sampler.PrioritizedSampler):
+        if not isinstance(sampler, prioritized.PrioritizedSampler):
             raise errors.ArgumentError(f"{call} needs a PrioritizedSampler, got {type(sampler).__name__}")
         return sampler
 

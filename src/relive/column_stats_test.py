@@ -10,7 +10,7 @@ import pytest
 import relive
 from relive import errors
 from relive.persistence import checkpointable_test
-from relive import samplers
+from relive.samplers import sampler
 
 NUMBER = relive.Field((), "float64")
 VERSION = relive.Schema(NUMBER, NUMBER, extras={"policy_version": relive.Field((), "int64")})
@@ -78,20 +78,20 @@ def test_the_effective_sample_size_is_that_of_kish() -> None:
     assert buffer.get_stats().effective_sample_size == 1.0
 
 
-class Silent(samplers.Sampler):
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+class Silent(sampler.Sampler):
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         slots = rng.choice(self.anchors.slots(), size)
-        return samplers.Draw(slots, np.full(size, 1 / len(self.anchors)))
+        return sampler.Draw(slots, np.full(size, 1 / len(self.anchors)))
 
 
-class Half(samplers.UniformSampler):
+class Half(sampler.UniformSampler):
     """Draws the first half alone, and says so."""
 
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         slots = rng.choice(self.anchors.slots()[: len(self.anchors) // 2], size)
-        return samplers.Draw(slots, self.probabilities(slots))
+        return sampler.Draw(slots, self.probabilities(slots))
 
-    def probabilities(self, slots: samplers.Slots) -> samplers.Floats:
+    def probabilities(self, slots: sampler.Slots) -> sampler.Floats:
         half = len(self.anchors) // 2
         return np.isin(slots, self.anchors.slots()[:half]) / max(half, 1)
 

@@ -12,7 +12,7 @@ from relive import episode as episode_lib
 from relive import episode_store
 from relive import errors
 from relive import n_step
-from relive import prioritized_sampler
+from relive.samplers import prioritized
 from relive.kernels import timeline as timeline_lib
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -139,7 +139,7 @@ def _stored_rows(timeline: timeline_lib.Timeline, anchors: anchors_lib.Anchors, 
     handles = of_rows.handles
     times = anchors.times_sampled(slots)
     priorities = None
-    if isinstance(sampler, prioritized_sampler.PrioritizedSampler):
+    if isinstance(sampler, prioritized.PrioritizedSampler):
         priorities = sampler.priorities(slots)
     unknown = [None] * len(slots)
     columns: dict[str, list[Any]] = {

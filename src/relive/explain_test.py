@@ -14,7 +14,7 @@ from relive import errors
 from relive import explain
 from relive import prioritized_buffer
 from relive import ring_buffer
-from relive import samplers
+from relive.samplers import sampler as sampler_lib
 from relive import sequence_buffer
 
 Episodes = episode_buffer.EpisodeReplayBuffer[Any, Any]
@@ -139,8 +139,8 @@ def test_a_sequence_is_explained_by_the_step_it_starts_from() -> None:
 
 
 def test_what_nobody_counts_or_knows_is_none() -> None:
-    class Newest(samplers.Sampler):
-        def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+    class Newest(sampler_lib.Sampler):
+        def _draw(self, size: int, rng: np.random.Generator) -> sampler_lib.Draw:
             raise NotImplementedError
 
     for sampler, probability in ((None, 0.5), (Newest(), None)):

@@ -24,8 +24,8 @@ from relive import limiters
 from relive import prefetch
 from relive import prioritized_buffer
 from relive import ring_buffer
-from relive import samplers
-from relive import schedules
+from relive.samplers import sampler
+from relive.samplers import schedules
 from relive.schema import schema as schema_lib
 from relive import sequence_buffer
 from relive.storage import memory
@@ -400,15 +400,15 @@ def test_an_error_of_a_gather_comes_in_the_place_of_its_batch() -> None:
     assert len(next(iterator)) == 4
 
 
-class FailingSampler(samplers.UniformSampler):
+class FailingSampler(sampler.UniformSampler):
     """Draws nonsense at its third draw."""
 
     draws = 0
 
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         self.draws += 1
         draw = super()._draw(size, rng)
-        return samplers.Draw(draw.slots - 100, draw.probabilities) if self.draws == 3 else draw
+        return sampler.Draw(draw.slots - 100, draw.probabilities) if self.draws == 3 else draw
 
 
 def test_an_error_of_a_draw_loses_no_batch_that_was_drawn_before() -> None:

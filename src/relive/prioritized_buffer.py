@@ -5,9 +5,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from relive import limiters
-from relive import prioritized_sampler
+from relive.samplers import prioritized
 from relive import ring_buffer
-from relive import schedules
+from relive.samplers import schedules
 from relive.schema import schema as schema_lib
 from relive.storage import memory
 from relive import windows
@@ -62,7 +62,7 @@ class PrioritizedReplayBuffer(ring_buffer.RingReplayBuffer):
         "stack_padding",
         "streams",
         "limiter",
-        *prioritized_sampler.SETTINGS,
+        *prioritized.SETTINGS,
         "max_times_sampled",
     )
 
@@ -81,9 +81,9 @@ class PrioritizedReplayBuffer(ring_buffer.RingReplayBuffer):
         alpha: float = 0.6,
         beta: float | schedules.Schedule = 0.4,
         epsilon: float = 1e-6,
-        weight_normalization: prioritized_sampler.WeightNormalization = "batch",
+        weight_normalization: prioritized.WeightNormalization = "batch",
         stratified: bool = True,
-        new_priority: prioritized_sampler.NewPriority = "running",
+        new_priority: prioritized.NewPriority = "running",
         max_times_sampled: int | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> None:
@@ -97,7 +97,7 @@ class PrioritizedReplayBuffer(ring_buffer.RingReplayBuffer):
             streams=streams,
             storage=storage,
             limiter=limiter,
-            sampler=prioritized_sampler.PrioritizedSampler(
+            sampler=prioritized.PrioritizedSampler(
                 alpha=alpha,
                 beta=beta,
                 epsilon=epsilon,
@@ -110,6 +110,6 @@ class PrioritizedReplayBuffer(ring_buffer.RingReplayBuffer):
         )
 
     def _setting(self, name: str) -> Any:
-        if name in prioritized_sampler.SETTINGS:
+        if name in prioritized.SETTINGS:
             return self._prioritized_sampler("save").settings()[name]
         return super()._setting(name)

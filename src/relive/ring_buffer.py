@@ -9,7 +9,7 @@ from relive import batches as batches_lib
 from relive import column_buffer
 from relive import limiters
 from relive import prefetch as prefetch_lib
-from relive import samplers
+from relive.samplers import sampler as sampler_lib
 from relive.schema import schema as schema_lib
 from relive.storage import memory
 from relive import windows
@@ -71,7 +71,7 @@ class RingReplayBuffer(column_buffer.ColumnReplayBuffer[batches_lib.TransitionBa
         streams: int = 1,
         storage: memory.Storage | None = None,
         limiter: limiters.RateLimiter | None = None,
-        sampler: samplers.Sampler | None = None,
+        sampler: sampler_lib.Sampler | None = None,
         max_times_sampled: int | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> None:

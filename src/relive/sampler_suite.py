@@ -11,7 +11,7 @@ from relive import errors
 from relive import expectations
 from relive import frequencies
 from relive import ring_buffer
-from relive import samplers
+from relive.samplers import sampler as sampler_lib
 
 _MOST_SLOTS = 40
 
@@ -38,7 +38,7 @@ class SamplerTests(abc.ABC):
     """
 
     @abc.abstractmethod
-    def make(self) -> samplers.Sampler:
+    def make(self) -> sampler_lib.Sampler:
         """Answers a fresh sampler, which no buffer has taken; one that draws by chance, by that of `rng` alone."""
 
     # Alone.
@@ -225,7 +225,7 @@ class SamplerTests(abc.ABC):
 class _Anchors:
     """Anchors that come and go as those of a buffer do, and the sampler that hears of it; of one perhaps by number."""
 
-    def __init__(self, sampler: samplers.Sampler, capacity: int, *, by_number: bool = False) -> None:
+    def __init__(self, sampler: sampler_lib.Sampler, capacity: int, *, by_number: bool = False) -> None:
         self.sampler = sampler
         self._by_number = by_number
         self.eligible = eligibility.Eligibility(capacity)
@@ -258,7 +258,7 @@ class _Anchors:
             case _:
                 self._tell(*facts.set(eligibility.SPENT, some[facts.is_eligible(some)]))
 
-    def write(self, slots: samplers.Slots, readable: samplers.Slots) -> None:
+    def write(self, slots: sampler_lib.Slots, readable: sampler_lib.Slots) -> None:
         """Lets other rows come to `slots`; those in `readable`, of them, can be read at once."""
         old = slots[self._is_used[slots]]
         self._tell(old[:0], self.eligible.forget(old))
@@ -266,21 +266,21 @@ class _Anchors:
         self._is_used[slots] = True
         self._tell(*self.eligible.set(eligibility.READABLE, readable))
 
-    def bar(self, slots: samplers.Slots) -> None:
+    def bar(self, slots: sampler_lib.Slots) -> None:
         """Lets a user say no to `slots`."""
         self._tell(*self.eligible.set(eligibility.BARRED, slots))
 
-    def admit(self, slots: samplers.Slots) -> None:
+    def admit(self, slots: sampler_lib.Slots) -> None:
         """Lets a user say yes to `slots`."""
         self._tell(*self.eligible.unset(eligibility.BARRED, slots))
 
-    def _tell(self, entered: samplers.Slots, left: samplers.Slots) -> None:
+    def _tell(self, entered: sampler_lib.Slots, left: sampler_lib.Slots) -> None:
         """Tells the sampler which anchors became eligible and which ceased to be."""
         self._say(self.sampler.added, self.sampler.added_one, entered)
         self._say(self.sampler.removed, self.sampler.removed_one, left)
 
     def _say(
-        self, hear: Callable[[samplers.Slots], None], hear_one: Callable[[int], None], slots: samplers.Slots
+        self, hear: Callable[[sampler_lib.Slots], None], hear_one: Callable[[int], None], slots: sampler_lib.Slots
     ) -> None:
         """Lets the sampler hear of `slots`, which are not its to change."""
         if self._by_number and len(slots) == 1:

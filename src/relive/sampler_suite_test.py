@@ -9,72 +9,72 @@ import pytest
 
 from relive.kernels import eligibility
 from relive import errors
-from relive import prioritized_sampler
+from relive.samplers import prioritized
 from relive import sampler_suite
-from relive import samplers
+from relive.samplers import sampler
 from relive.schema import schema as schemas
 from relive.storage import memory as storages
-from relive import sum_tree
+from relive.samplers import sum_tree
 
 
-class BySlot(prioritized_sampler.PrioritizedSampler):
+class BySlot(prioritized.PrioritizedSampler):
     """Draws in proportion to the slot, counted by five."""
 
-    def _added(self, slots: samplers.Slots) -> None:
+    def _added(self, slots: sampler.Slots) -> None:
         super()._added(slots)
         self.set_priorities(slots, (slots % 5).astype(np.float64))
 
 
-class Newest(samplers.Sampler):
+class Newest(sampler.Sampler):
     """Draws among the newest anchors: the one of the guide."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.newest = np.zeros(0, np.int64)
 
-    def _added(self, slots: samplers.Slots) -> None:
+    def _added(self, slots: sampler.Slots) -> None:
         self.newest = np.concatenate([self.newest, slots])[-self.most :]
 
-    def _removed(self, slots: samplers.Slots) -> None:
+    def _removed(self, slots: sampler.Slots) -> None:
         self.newest = self.newest[~np.isin(self.newest, slots)]
 
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         newest = self.newest if self.newest.size else self.anchors.slots()
-        return samplers.Draw(rng.choice(newest, size), np.full(size, 1 / newest.size))
+        return sampler.Draw(rng.choice(newest, size), np.full(size, 1 / newest.size))
 
 
-class Even(samplers.Sampler):
+class Even(sampler.Sampler):
     """Draws even slots alone, and says so."""
 
-    def drawable(self) -> samplers.Slots:
+    def drawable(self) -> sampler.Slots:
         return np.intersect1d(self.anchors.slots(), np.arange(0, self.anchors.capacity, 2))
 
     def can_draw(self) -> bool:
         return len(self.drawable()) > 0
 
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         if not self.can_draw():
             raise errors.NotReadyError("no slot is even: add steps first")
-        return samplers.Draw(rng.choice(self.drawable(), size), np.full(size, 1 / len(self.drawable())))
+        return sampler.Draw(rng.choice(self.drawable(), size), np.full(size, 1 / len(self.drawable())))
 
 
-class Balanced(samplers.Sampler):
+class Balanced(sampler.Sampler):
     """Draws every label equally often, and looks for it in a storage: the one of the guide."""
 
     def __init__(self, storage: storages.Storage, num_labels: int) -> None:
         self.storage = storage
         self.trees = [sum_tree.SumTree(storage.capacity) for _ in range(num_labels)]
 
-    def _added(self, slots: samplers.Slots) -> None:
+    def _added(self, slots: sampler.Slots) -> None:
         labels = self.storage.read(slots, ["extras/label"])["extras/label"]
         for label, tree in enumerate(self.trees):
             tree.set(slots[labels == label], 1.0)
 
-    def _removed(self, slots: samplers.Slots) -> None:
+    def _removed(self, slots: sampler.Slots) -> None:
         for tree in self.trees:
             tree.set(slots, 0.0)
 
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         trees = [tree for tree in self.trees if tree.total]
         slots, probabilities = np.empty(size, np.int64), np.empty(size)
         chosen = rng.integers(len(trees), size=size)
@@ -83,40 +83,40 @@ class Balanced(samplers.Sampler):
             if here.size:
                 slots[here] = tree.sample(here.size, rng)
                 probabilities[here] = 1 / (len(trees) * tree.total)
-        return samplers.Draw(slots, probabilities)
+        return sampler.Draw(slots, probabilities)
 
 
 class TestUniformSampler(sampler_suite.SamplerTests):
-    def make(self) -> samplers.Sampler:
-        return samplers.UniformSampler()
+    def make(self) -> sampler.Sampler:
+        return sampler.UniformSampler()
 
 
 class TestPrioritizedSampler(sampler_suite.SamplerTests):
-    def make(self) -> samplers.Sampler:
+    def make(self) -> sampler.Sampler:
         return BySlot(stratified=True)
 
 
 class TestPrioritizedSamplerThatNeverDrawsSome(sampler_suite.SamplerTests):
     """Those of priority 0."""
 
-    def make(self) -> samplers.Sampler:
+    def make(self) -> sampler.Sampler:
         return BySlot(stratified=False, epsilon=0.0, new_priority="live")
 
 
 class TestNewest(sampler_suite.SamplerTests):
-    def make(self) -> samplers.Sampler:
+    def make(self) -> sampler.Sampler:
         return Newest(5)
 
 
 @pytest.mark.long
 class TestEven(sampler_suite.SamplerTests):
-    def make(self) -> samplers.Sampler:
+    def make(self) -> sampler.Sampler:
         return Even()
 
 
 @pytest.mark.long
 class TestBalanced(sampler_suite.SamplerTests):
-    def make(self) -> samplers.Sampler:
+    def make(self) -> sampler.Sampler:
         field = schemas.Field((), np.int64)
         storage = storages.ColumnStorage(schemas.Schema(field, field, extras={"label": field}), 40)
         slots = np.arange(40)
@@ -125,68 +125,68 @@ class TestBalanced(sampler_suite.SamplerTests):
         return Balanced(storage, 3)
 
 
-class Honest(samplers.Sampler):
+class Honest(sampler.Sampler):
     """A sampler to break in one way at a time."""
 
     def __init__(self) -> None:
         self.kept: list[int] = []
 
-    def _added(self, slots: samplers.Slots) -> None:
+    def _added(self, slots: sampler.Slots) -> None:
         self.kept += slots.tolist()
 
-    def _removed(self, slots: samplers.Slots) -> None:
+    def _removed(self, slots: sampler.Slots) -> None:
         self.kept = [slot for slot in self.kept if slot not in slots]
 
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
-        return samplers.Draw(rng.choice(self.kept, size), np.full(size, 1 / len(self.kept)))
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
+        return sampler.Draw(rng.choice(self.kept, size), np.full(size, 1 / len(self.kept)))
 
-    def probabilities(self, slots: samplers.Slots) -> samplers.Floats:
+    def probabilities(self, slots: sampler.Slots) -> sampler.Floats:
         return self.anchors.is_eligible(slots) / max(len(self.kept), 1)
 
 
 class TestHonest(sampler_suite.SamplerTests):
-    def make(self) -> samplers.Sampler:
+    def make(self) -> sampler.Sampler:
         return Honest()
 
 
 class Fewer(Honest):
-    def draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+    def draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         return super().draw(min(size, len(self.kept)), rng)
 
 
 class FewerSlots(Honest):
-    def draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+    def draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         slots, probabilities = super().draw(size, rng)
-        return samplers.Draw(slots[:1], probabilities)
+        return sampler.Draw(slots[:1], probabilities)
 
 
 class OneProbability(Honest):
-    def draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
-        return samplers.Draw(super().draw(size, rng).slots, np.ones(1))
+    def draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
+        return sampler.Draw(super().draw(size, rng).slots, np.ones(1))
 
 
 class IgnoresRemoved(Honest):
-    def _removed(self, slots: samplers.Slots) -> None:
+    def _removed(self, slots: sampler.Slots) -> None:
         pass
 
 
 class IgnoresAllButOverwritten(IgnoresRemoved):
-    def _overwritten(self, slots: samplers.Slots) -> None:
+    def _overwritten(self, slots: sampler.Slots) -> None:
         Honest._removed(self, slots)
 
 
 class Unchecked(IgnoresRemoved):
-    def draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+    def draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         return self._draw(size, rng)
 
 
 class HidesSome(Honest):
-    def drawable(self) -> samplers.Slots:
+    def drawable(self) -> sampler.Slots:
         return np.array(self.kept[1:], np.int64)
 
 
 class ShowsTooMuch(Honest):
-    def drawable(self) -> samplers.Slots:
+    def drawable(self) -> sampler.Slots:
         return np.arange(self.anchors.capacity)
 
 
@@ -207,13 +207,13 @@ class IsOutOfOrder(Honest):
 
 
 class WritesIntoWhatItHears(Honest):
-    def _removed(self, slots: samplers.Slots) -> None:
+    def _removed(self, slots: sampler.Slots) -> None:
         super()._removed(slots)
         slots[...] = 0
 
 
 class RefusesSilently(Honest):
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         if len(self.kept) < 3:
             raise errors.NotReadyError("too few anchors: add steps first")
         return super()._draw(size, rng)
@@ -230,50 +230,50 @@ class NeverDraws(Honest):
 
 
 class NeverDrawsOne(DrawsThoughItCannot):
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         if not self.can_draw():
             raise errors.NotReadyError("too few anchors: add steps first")
         return super()._draw(size, rng)
 
 
 class StaysWithTheFirst(Honest):
-    def _added(self, slots: samplers.Slots) -> None:
+    def _added(self, slots: sampler.Slots) -> None:
         super()._added(slots)
         self.first = getattr(self, "first", slots[0])
 
-    def draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
-        return samplers.Draw(np.full(size, self.first), np.ones(size))
+    def draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
+        return sampler.Draw(np.full(size, self.first), np.ones(size))
 
 
 class CountsSlots(Honest):
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
-        return samplers.Draw(rng.choice(self.kept, size), np.full(size, 1 / self.anchors.capacity))
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
+        return sampler.Draw(rng.choice(self.kept, size), np.full(size, 1 / self.anchors.capacity))
 
 
 class TellsOfTheIneligible(Honest):
-    def probabilities(self, slots: samplers.Slots) -> samplers.Floats:
+    def probabilities(self, slots: sampler.Slots) -> sampler.Floats:
         return np.full(len(slots), 1 / max(len(self.kept), 1))
 
 
 class TellsSomethingElse(Honest):
-    def probabilities(self, slots: samplers.Slots) -> samplers.Floats:
+    def probabilities(self, slots: sampler.Slots) -> sampler.Floats:
         return super().probabilities(slots) * 0.999
 
 
 class Reports(Honest):
     """Reports probabilities of places in a batch."""
 
-    def probabilities(self, slots: samplers.Slots) -> samplers.Floats:
+    def probabilities(self, slots: sampler.Slots) -> sampler.Floats:
         return np.full(len(slots), np.nan)
 
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         slots = rng.choice(self.kept, size)
-        return samplers.Draw(slots, np.linspace(0.1, 0.2, size))
+        return sampler.Draw(slots, np.linspace(0.1, 0.2, size))
 
 
 class IsTooSure(Reports):
-    def draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
-        return samplers.Draw(super().draw(size, rng).slots, np.full(size, 1.5))
+    def draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
+        return sampler.Draw(super().draw(size, rng).slots, np.full(size, 1.5))
 
 
 class Changes(Reports):
@@ -281,36 +281,36 @@ class Changes(Reports):
 
     num_draws = 0
 
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         self.num_draws += 1
         share = 1.0 if self.num_draws < 50 else 0.99
-        return samplers.Draw(rng.choice(self.kept, size), np.full(size, share / len(self.kept)))
+        return sampler.Draw(rng.choice(self.kept, size), np.full(size, share / len(self.kept)))
 
 
 class ReportsHalf(Reports):
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
-        return samplers.Draw(rng.choice(self.kept, size), np.full(size, 0.5 / len(self.kept)))
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
+        return sampler.Draw(rng.choice(self.kept, size), np.full(size, 0.5 / len(self.kept)))
 
 
 class ReportsTwice(Reports):
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
-        return samplers.Draw(rng.choice(self.kept, size), np.full(size, min(2 / len(self.kept), 1.0)))
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
+        return sampler.Draw(rng.choice(self.kept, size), np.full(size, min(2 / len(self.kept), 1.0)))
 
 
 class PrefersTheFirst(Honest):
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         places = np.maximum(rng.integers(-1, len(self.kept), size), 0)
-        return samplers.Draw(np.array(self.kept)[places], np.full(size, 1 / len(self.kept)))
+        return sampler.Draw(np.array(self.kept)[places], np.full(size, 1 / len(self.kept)))
 
 
 class NeverDrawsTheLast(Honest):
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         slots = self.kept[: max(len(self.kept) - 1, 1)]
-        return samplers.Draw(rng.choice(slots, size), np.full(size, 1 / len(self.kept)))
+        return sampler.Draw(rng.choice(slots, size), np.full(size, 1 / len(self.kept)))
 
 
 class SeedsItself(Honest):
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         return super()._draw(size, np.random.default_rng())
 
 
@@ -320,14 +320,14 @@ class CannotByChance(Honest):
 
 
 class DrawsFromNumpy(Honest):
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         slots = np.random.choice(self.kept, size)  # noqa: NPY002
-        return samplers.Draw(slots, np.full(size, 1 / len(self.kept)))
+        return sampler.Draw(slots, np.full(size, 1 / len(self.kept)))
 
 
 class DrawsFromPython(Honest):
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
-        return samplers.Draw(np.array(random.choices(self.kept, k=size)), np.full(size, 1 / len(self.kept)))
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
+        return sampler.Draw(np.array(random.choices(self.kept, k=size)), np.full(size, 1 / len(self.kept)))
 
 
 class BelongsToAll(Honest):
@@ -346,17 +346,17 @@ class GoesOver(Honest):
 
 
 class WeighsOne(Honest):
-    def weights(self, importance: samplers.Floats, beta: float | None = None) -> samplers.Floats:
+    def weights(self, importance: sampler.Floats, beta: float | None = None) -> sampler.Floats:
         return importance[:1]
 
 
 class WeighsNothing(Honest):
-    def weights(self, importance: samplers.Floats, beta: float | None = None) -> samplers.Floats:
+    def weights(self, importance: sampler.Floats, beta: float | None = None) -> sampler.Floats:
         return importance * np.nan
 
 
 SUITE = sampler_suite.SamplerTests
-BROKEN: list[tuple[type[samplers.Sampler], Callable[..., None]]] = [
+BROKEN: list[tuple[type[sampler.Sampler], Callable[..., None]]] = [
     (Fewer, SUITE.test_draws_are_of_the_size_that_was_asked_for),
     (FewerSlots, SUITE.test_draws_are_of_the_size_that_was_asked_for),
     (OneProbability, SUITE.test_draws_are_of_the_size_that_was_asked_for),
@@ -404,9 +404,9 @@ BROKEN: list[tuple[type[samplers.Sampler], Callable[..., None]]] = [
 
 
 @pytest.mark.parametrize(("broken", "test"), BROKEN)
-def test_a_sampler_that_is_broken_fails(broken: type[samplers.Sampler], test: Callable[..., None]) -> None:
+def test_a_sampler_that_is_broken_fails(broken: type[sampler.Sampler], test: Callable[..., None]) -> None:
     class Suite(sampler_suite.SamplerTests):
-        def make(self) -> samplers.Sampler:
+        def make(self) -> sampler.Sampler:
             return broken()
 
     with pytest.raises((AssertionError, errors.SamplerError, errors.NotReadyError, errors.CorruptionError)):

@@ -9,9 +9,9 @@ from relive.common import validation
 from relive import column_buffer
 from relive import errors
 from relive import limiters
-from relive import prioritized_sampler
-from relive import samplers
-from relive import schedules
+from relive.samplers import prioritized as prioritized_lib
+from relive.samplers import sampler as sampler_lib
+from relive.samplers import schedules
 from relive.schema import schema as schema_lib
 from relive.storage import memory
 from relive import windows
@@ -61,7 +61,7 @@ class SequenceReplayBuffer(column_buffer.ColumnReplayBuffer[batches.SequenceBatc
         "streams",
         "limiter",
         "sampler",
-        *prioritized_sampler.SETTINGS,
+        *prioritized_lib.SETTINGS,
         "max_times_sampled",
     )
 
@@ -78,13 +78,13 @@ class SequenceReplayBuffer(column_buffer.ColumnReplayBuffer[batches.SequenceBatc
         streams: int = 1,
         storage: memory.Storage | None = None,
         limiter: limiters.RateLimiter | None = None,
-        sampler: samplers.Sampler | None = None,
+        sampler: sampler_lib.Sampler | None = None,
         alpha: float = 0.6,
         beta: float | schedules.Schedule = 0.4,
         epsilon: float = 1e-6,
-        weight_normalization: prioritized_sampler.WeightNormalization = "batch",
+        weight_normalization: prioritized_lib.WeightNormalization = "batch",
         stratified: bool = True,
-        new_priority: prioritized_sampler.NewPriority = "running",
+        new_priority: prioritized_lib.NewPriority = "running",
         max_times_sampled: int | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> None:
@@ -92,7 +92,7 @@ class SequenceReplayBuffer(column_buffer.ColumnReplayBuffer[batches.SequenceBatc
         if validation.integer_of_at_least_one("capacity", capacity) < length:
             raise errors.ArgumentError(f"length must be at most capacity = {capacity}, got {length}")
         self._prioritized = validation.boolean("prioritized", prioritized)
-        self._by_priority = by_priority = prioritized_sampler.PrioritizedSampler(
+        self._by_priority = by_priority = prioritized_lib.PrioritizedSampler(
             alpha=alpha,
             beta=beta,
             epsilon=epsilon,
@@ -119,7 +119,7 @@ class SequenceReplayBuffer(column_buffer.ColumnReplayBuffer[batches.SequenceBatc
     def _setting(self, name: str) -> Any:
         if name in ("length", "burn_in", "stride", "pad"):
             return getattr(self.window, name)
-        if name in prioritized_sampler.SETTINGS:
+        if name in prioritized_lib.SETTINGS:
             return self._by_priority.settings()[name]
         if name == "prioritized":
             return self._prioritized

@@ -19,7 +19,7 @@ from relive import limiters
 from relive.persistence import checkpointable_test
 from relive import prioritized_buffer
 from relive import ring_buffer
-from relive import samplers
+from relive.samplers import sampler
 from relive.schema import schema as schema_lib
 from relive import sequence_buffer
 from relive.storage import memory
@@ -622,10 +622,10 @@ def test_a_wrong_argument_is_refused_at_once_and_not_after_the_wait(
     assert not is_held(shell)
 
 
-class Moody(samplers.UniformSampler):
+class Moody(sampler.UniformSampler):
     """Refuses to draw although there are anchors, and does not say so beforehand."""
 
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         raise errors.NotReadyError("not in the mood")
 
 

@@ -9,7 +9,7 @@ import tempfile
 import numpy as np
 import pytest
 
-from relive import sum_tree
+from relive.samplers import sum_tree
 from relive.bench import answers
 from relive.bench import chart
 from relive.bench import contestants

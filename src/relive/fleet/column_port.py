@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from relive import column_buffer
 from relive import errors
-from relive import prioritized_sampler
+from relive.samplers import prioritized
 from relive.common import trees
 from relive.fleet import chunks
 from relive.fleet import port
@@ -34,7 +34,7 @@ class ColumnPort(port.Port):
     def describe(self) -> port.Description:
         """Answers what kind of buffer of columns it is."""
         kind, sampler = type(self._buffer).__name__, self._buffer.sampler
-        if not isinstance(sampler, prioritized_sampler.PrioritizedSampler):
+        if not isinstance(sampler, prioritized.PrioritizedSampler):
             return port.Description(kind=kind, has_columns=True)
         return port.Description(
             kind=kind,
@@ -81,7 +81,7 @@ class ColumnPort(port.Port):
         self._signature.bind(1, **options)
         sampler, size = self._buffer.sampler, self.size
         sampler.check_beta(options.get("beta"))
-        if isinstance(sampler, prioritized_sampler.PrioritizedSampler):
+        if isinstance(sampler, prioritized.PrioritizedSampler):
             return port.Mass(weight=sampler.total_weight, size=size, least=sampler.least_weight, ticks=sampler.ticks)
         return port.Mass(weight=float(size), size=size)
 
@@ -89,7 +89,7 @@ class ColumnPort(port.Port):
         """Answers a batch of `count` windows."""
         rows = self._buffer.sample(count, **options)
         sampler = self._buffer.sampler
-        if isinstance(sampler, prioritized_sampler.PrioritizedSampler):
+        if isinstance(sampler, prioritized.PrioritizedSampler):
             # It has counted a draw of its own; of those of the fleet, which overtake each other, the latest counts.
             sampler.ticks = max(sampler.ticks - 1, tick + 1)
         return rows

@@ -15,7 +15,7 @@ import numpy as np
 
 from relive.common import validation
 from relive import errors
-from relive import schedules
+from relive.samplers import schedules
 from relive import version_counts
 from relive.fleet import membership
 from relive.fleet import port

@@ -11,8 +11,8 @@ from collections.abc import Hashable, Mapping
 import dataclasses
 from typing import Any
 
-from relive import prioritized_sampler
-from relive import schedules
+from relive.samplers import prioritized
+from relive.samplers import schedules
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +50,7 @@ class Description:
     kind: str
     has_columns: bool
     beta: float | schedules.Schedule | None = None
-    weight_normalization: prioritized_sampler.WeightNormalization = "batch"
+    weight_normalization: prioritized.WeightNormalization = "batch"
 
 
 class Port(abc.ABC):

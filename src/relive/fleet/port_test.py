@@ -8,7 +8,7 @@ import pytest
 
 import relive
 from relive import errors
-from relive import samplers
+from relive.samplers import sampler
 from relive import testing
 from relive.fleet import chunks
 from relive.fleet import column_port
@@ -386,12 +386,12 @@ def test_a_port_says_what_kind_of_buffer_it_has() -> None:
     assert (described.kind, described.has_columns, described.beta) == ("EpisodeReplayBuffer", False, None)
 
 
-class EvenSampler(samplers.Sampler):
+class EvenSampler(sampler.Sampler):
     """Draws whatever there is."""
 
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         slots = self.anchors.slots()
-        return samplers.Draw(rng.choice(slots, size), np.full(size, 1 / len(slots)))
+        return sampler.Draw(rng.choice(slots, size), np.full(size, 1 / len(slots)))
 
 
 def test_a_sampler_of_ones_own_is_drawn_by_what_is_eligible() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.common import copies
-from relive import prioritized_sampler
+from relive.samplers import prioritized
 from relive.fleet import port
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -34,7 +34,7 @@ class Importance:
     """
 
     exponent: float
-    normalization: prioritized_sampler.WeightNormalization
+    normalization: prioritized.WeightNormalization
     size: int
     least: float
 
@@ -57,7 +57,7 @@ def of(masses: Sequence[port.Mass]) -> Floats:
 
 
 def importance(
-    masses: Sequence[port.Mass], exponent: float, normalization: prioritized_sampler.WeightNormalization
+    masses: Sequence[port.Mass], exponent: float, normalization: prioritized.WeightNormalization
 ) -> Importance:
     """Answers how the importance weights of a batch are made that was drawn from shards with such masses."""
     likely = [(share, mass) for share, mass in zip(of(masses).tolist(), masses, strict=True) if mass.weight > 0]

@@ -24,9 +24,9 @@ from relive import errors
 from relive.persistence import generators
 from relive import limiters
 from relive.persistence import checkpointable
-from relive import prioritized_sampler
-from relive import samplers
-from relive import schedules
+from relive.samplers import prioritized
+from relive.samplers import sampler as sampler_lib
+from relive.samplers import schedules
 from relive.storage import memory
 from relive import windows
 from relive.learner import admission
@@ -78,7 +78,7 @@ COLUMNS: dict[str, Made] = {
         17, SCHEMA, limiter=limiters.SampleToInsertRatio(2.0, 4, error_buffer=8.0), seed=14
     ),
     "a window given": lambda: column_buffer.ColumnReplayBuffer(
-        17, SCHEMA, window=windows.EpisodeWindow(), sampler=samplers.UniformSampler(), seed=15
+        17, SCHEMA, window=windows.EpisodeWindow(), sampler=sampler_lib.UniformSampler(), seed=15
     ),
 }
 
@@ -469,35 +469,35 @@ class OwnSchedule(schedules.Schedule):
         return 0.5
 
 
-class OwnSampler(samplers.Sampler):
+class OwnSampler(sampler_lib.Sampler):
     """Draws the anchor that became eligible last, and remembers how often it was asked."""
 
     num_asked = 0
 
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler_lib.Draw:
         self.num_asked += 1
         newest = self._newest[self.anchors.is_eligible(self._newest)][-1:]
-        return samplers.Draw(np.repeat(newest, size), np.ones(size))
+        return sampler_lib.Draw(np.repeat(newest, size), np.ones(size))
 
     def _attached(self, capacity: int) -> None:
         self._newest = np.zeros(0, np.int64)
 
-    def _added(self, slots: samplers.Slots) -> None:
+    def _added(self, slots: sampler_lib.Slots) -> None:
         self._newest = np.concatenate([self._newest, slots])
 
-    def _removed(self, slots: samplers.Slots) -> None:
+    def _removed(self, slots: sampler_lib.Slots) -> None:
         self._newest = self._newest[~np.isin(self._newest, slots)]
 
 
 class CountingSampler(OwnSampler):
-    def _state(self, slots: samplers.Slots) -> dict[str, Any]:
+    def _state(self, slots: sampler_lib.Slots) -> dict[str, Any]:
         return {"num_asked": self.num_asked, "arrays": {"newest": self._newest}}
 
     def _check_state(self, given: Any, rows: int) -> None:
         given.integer("num_asked")
         given.integers("newest", None, 0, self.anchors.capacity - 1)
 
-    def _restore(self, given: Any, slots: samplers.Slots) -> None:
+    def _restore(self, given: Any, slots: sampler_lib.Slots) -> None:
         self.num_asked = given.integer("num_asked")
         self._newest = given.integers("newest", None, 0, self.anchors.capacity - 1)
 
@@ -525,7 +525,7 @@ class TestClassesOfOnesOwn:
             relive.PrioritizedReplayBuffer.load(tmp_path / "saved")
         schedule = OwnSchedule()
         loaded = relive.PrioritizedReplayBuffer.load(tmp_path / "saved", beta=schedule)
-        assert isinstance(loaded.sampler, prioritized_sampler.PrioritizedSampler)
+        assert isinstance(loaded.sampler, prioritized.PrioritizedSampler)
         assert loaded.sampler.beta == 0.5
 
     def test_a_window_has_to_be_given(self) -> None:
@@ -713,7 +713,7 @@ def test_priorities_that_are_gone_need_not_fit_another_alpha() -> None:
     buffer.update_priorities(keys, [1e200, 1.0, 1.0])
     buffer.update_priorities(keys, [1.0, 1.0, 1.0])
     sampler = buffer.sampler
-    assert isinstance(sampler, prioritized_sampler.PrioritizedSampler)
+    assert isinstance(sampler, prioritized.PrioritizedSampler)
     sampler.alpha = 2.0
     assert_same(buffer, relive.PrioritizedReplayBuffer._made(buffer.state_dict(), {}))
 

@@ -21,7 +21,7 @@ from relive.persistence import journal_reader
 from relive.persistence import checkpointable_test
 from relive.persistence import records
 from relive.persistence import recover
-from relive import samplers
+from relive.samplers import sampler
 from relive.persistence import segment_file
 from relive import windows
 
@@ -433,7 +433,7 @@ class OwnBuffer(column_buffer.ColumnReplayBuffer[Any]):
     """A buffer of a class that relive does not know."""
 
 
-class OwnSampler(samplers.UniformSampler):
+class OwnSampler(sampler.UniformSampler):
     """A sampler of a class that relive does not know."""
 
 

@@ -19,9 +19,9 @@ from relive.persistence import dtypes
 from relive import errors
 from relive import limiters
 from relive.persistence import npy_header
-from relive import prioritized_sampler
-from relive import samplers
-from relive import schedules
+from relive.samplers import prioritized
+from relive.samplers import sampler as sampler_lib
+from relive.samplers import schedules
 from relive.schema import schema as schema_lib
 from relive.persistence import state
 from relive.common import trees
@@ -35,8 +35,8 @@ _KINDS: dict[type, tuple[str, ...]] = {
     limiters.MinSize: ("n",),
     limiters.SampleToInsertRatio: ("ratio", "min_size", "error_buffer"),
     schedules.LinearSchedule: ("start", "end", "steps"),
-    samplers.UniformSampler: (),
-    prioritized_sampler.PrioritizedSampler: prioritized_sampler.SETTINGS,
+    sampler_lib.UniformSampler: (),
+    prioritized.PrioritizedSampler: prioritized.SETTINGS,
     windows.TransitionWindow: ("n_step", "gamma", "frame_stack", "stack_padding"),
     windows.SequenceWindow: ("length", "burn_in", "stride", "pad"),
     windows.EpisodeWindow: (),
@@ -84,14 +84,14 @@ def are_same(own: Any, other: Any) -> bool:
 
 def _arguments(value: Any) -> dict[str, Any]:
     """Answers the arguments that make such an object, of one of the classes that are kept."""
-    if isinstance(value, prioritized_sampler.PrioritizedSampler):
+    if isinstance(value, prioritized.PrioritizedSampler):
         return value.settings()
     if isinstance(value, limiters.MinSize):
         return {"n": value.min_size}
     return {name: getattr(value, name) for name in _KINDS[type(value)]}
 
 
-def twin(sampler: samplers.Sampler) -> samplers.Sampler | None:
+def twin(sampler: sampler_lib.Sampler) -> sampler_lib.Sampler | None:
     """Answers a sampler of the same settings that nobody has taken yet; None for one of a class of its own."""
     kind = type(sampler)
     if kind not in _KINDS:

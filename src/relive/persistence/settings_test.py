@@ -9,9 +9,9 @@ import pytest
 import relive
 from relive import errors
 from relive import limiters
-from relive import prioritized_sampler
-from relive import samplers
-from relive import schedules
+from relive.samplers import prioritized
+from relive.samplers import sampler as sampler_lib
+from relive.samplers import schedules
 from relive.persistence import settings
 from relive.persistence import state
 from relive import windows
@@ -72,8 +72,8 @@ def test_numbers_and_texts_of_other_classes_become_plain(value: Any, plain: obje
         limiters.MinSize(100),
         limiters.SampleToInsertRatio(4.0, 10, 64.0),
         schedules.LinearSchedule(0.4, 1.0, 100),
-        samplers.UniformSampler(),
-        prioritized_sampler.PrioritizedSampler(beta=schedules.LinearSchedule(0.4, 1.0, 9), new_priority="live"),
+        sampler_lib.UniformSampler(),
+        prioritized.PrioritizedSampler(beta=schedules.LinearSchedule(0.4, 1.0, 9), new_priority="live"),
         windows.TransitionWindow(3, 0.9, 4, "first"),
         windows.SequenceWindow(5, 1, 2, True),
         windows.EpisodeWindow(),
@@ -160,13 +160,13 @@ def test_what_no_schema_is_is_refused(rows: object, message: str) -> None:
 
 
 def test_a_twin_has_the_same_settings_and_no_buffer() -> None:
-    sampler = prioritized_sampler.PrioritizedSampler(alpha=0.3)
+    sampler = prioritized.PrioritizedSampler(alpha=0.3)
     twin = settings.twin(sampler)
     assert twin is not None
     assert twin is not sampler
     assert settings.encoded(twin) == settings.encoded(sampler)
 
-    class Own(samplers.UniformSampler):
+    class Own(sampler_lib.UniformSampler):
         pass
 
     assert settings.twin(Own()) is None

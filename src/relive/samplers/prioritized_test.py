@@ -6,29 +6,29 @@ import pytest
 import relive
 from relive.kernels import eligibility
 from relive import errors
-from relive import prioritized_sampler
-from relive import schedules
+from relive.samplers import prioritized
+from relive.samplers import schedules
 from relive import testing
 
 FOUR = np.arange(4)
 ONE_TO_FOUR = np.array([1.0, 2.0, 3.0, 4.0])
 
 
-def attached(capacity: int = 4, **settings: Any) -> prioritized_sampler.PrioritizedSampler:
+def attached(capacity: int = 4, **settings: Any) -> prioritized.PrioritizedSampler:
     """Answers a sampler with an anchor in each of four slots."""
-    sampler = prioritized_sampler.PrioritizedSampler(**{"epsilon": 0.0, **settings})
+    sampler = prioritized.PrioritizedSampler(**{"epsilon": 0.0, **settings})
     anchors = eligibility.Eligibility(capacity)
     sampler.attach(anchors)
     sampler.added(anchors.set(eligibility.READABLE, FOUR)[0])
     return sampler
 
 
-def weights_of(sampler: prioritized_sampler.PrioritizedSampler, probabilities: Any, beta: float | None = None) -> Any:
+def weights_of(sampler: prioritized.PrioritizedSampler, probabilities: Any, beta: float | None = None) -> Any:
     """Answers the weights of a batch of those probabilities."""
     return sampler.weights(sampler.importance(probabilities), beta)
 
 
-def rated(**settings: Any) -> prioritized_sampler.PrioritizedSampler:
+def rated(**settings: Any) -> prioritized.PrioritizedSampler:
     """Answers a sampler whose four anchors have the priorities 1, 2, 3, 4."""
     sampler = attached(**settings)
     sampler.set_priorities(FOUR, ONE_TO_FOUR)
@@ -158,7 +158,7 @@ def test_another_alpha_in_mid_run_equals_a_fresh_sampler(first: float) -> None:
     sampler.added(sampler.anchors.unset(eligibility.BARRED, np.array([3]))[0])
     assert sampler.alpha == 0.8
     assert sampler.probabilities(FOUR).tolist() == fresh.probabilities(FOUR).tolist()
-    unattached = prioritized_sampler.PrioritizedSampler()
+    unattached = prioritized.PrioritizedSampler()
     unattached.alpha = 0.2
     assert unattached.alpha == 0.2
 
@@ -228,7 +228,7 @@ def test_a_priority_too_large_for_its_weight_is_refused_and_changes_nothing() ->
 )
 def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(errors.ArgumentError, match=message):
-        prioritized_sampler.PrioritizedSampler(**settings)
+        prioritized.PrioritizedSampler(**settings)
 
 
 def test_a_wrong_beta_of_a_call_is_refused() -> None:
@@ -248,7 +248,7 @@ def test_check_finds_a_wrong_weight() -> None:
 def test_the_defaults_are_those_of_the_paper() -> None:
     sampler = attached(epsilon=1e-6)
     assert (sampler.alpha, sampler.beta) == (0.6, 0.4)
-    default = prioritized_sampler.PrioritizedSampler()
+    default = prioritized.PrioritizedSampler()
     anchors = eligibility.Eligibility(2)
     default.attach(anchors)
     default.added(anchors.set(eligibility.READABLE, np.arange(2))[0])
@@ -291,7 +291,7 @@ def test_a_schedule_that_gives_no_exponent_is_refused() -> None:
         sampler.weights(np.array([1.0, 2.0]))
 
 
-def state_of(sampler: prioritized_sampler.PrioritizedSampler) -> Any:
+def state_of(sampler: prioritized.PrioritizedSampler) -> Any:
     slots = np.arange(sampler.anchors.capacity)
     sampler.check()
     stored = None if sampler._stored is None else sampler._stored.get(slots).tolist()
@@ -352,7 +352,7 @@ def test_a_single_new_row_gets_the_largest_priority_so_far_at_once() -> None:
     sampler.check()
 
 
-class Heard(prioritized_sampler.PrioritizedSampler):
+class Heard(prioritized.PrioritizedSampler):
     """Keeps in mind what was added."""
 
     heard: list[int]
@@ -377,7 +377,7 @@ def test_a_sampler_made_from_this_one_hears_of_single_anchors_by_its_own_hook() 
     sampler.check()
 
 
-class Wrong(prioritized_sampler.PrioritizedSampler):
+class Wrong(prioritized.PrioritizedSampler):
     """Draws what is not there."""
 
     def _draw(self, size: int, rng: np.random.Generator) -> Any:
@@ -483,7 +483,7 @@ def test_a_restored_sampler_gives_new_rows_what_the_other_gives(new_priority: An
     zeros.check()
 
 
-class HalfBeta(prioritized_sampler.PrioritizedSampler):
+class HalfBeta(prioritized.PrioritizedSampler):
     """Takes a beta of at most a half."""
 
     def weights(self, importance: Any, beta: float | None = None) -> Any:
@@ -493,7 +493,7 @@ class HalfBeta(prioritized_sampler.PrioritizedSampler):
 
 
 def test_a_wrong_beta_is_refused_before_anything_is_drawn_whoever_weighs() -> None:
-    wrong: tuple[tuple[prioritized_sampler.PrioritizedSampler, float | None, str], ...] = (
+    wrong: tuple[tuple[prioritized.PrioritizedSampler, float | None, str], ...] = (
         (rated(), -1.0, "^beta must be at least 0, got -1.0$"),
         (rated(beta=schedules.LinearSchedule(-1.0, 1.0, 5)), None, "^beta must be at least 0, got -1.0$"),
         (HalfBeta(), 0.6, "^beta must be at most 0.5, got 0.6$"),

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from relive import block_levels
-from relive import block_sums
+from relive.samplers import block_levels
+from relive.samplers import block_sums
 from relive import errors
-from relive import sum_tree
+from relive.samplers import sum_tree
 from relive import testing
 
 Floats = npt.NDArray[np.float64]

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import block_levels
+from relive.samplers import block_levels
 from relive import errors
 
 Ints: TypeAlias = npt.NDArray[np.int64]

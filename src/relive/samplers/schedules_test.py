@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from relive import errors
-from relive import schedules
+from relive.samplers import schedules
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 

@@ -30,7 +30,7 @@ class LinearSchedule(Schedule):
     Raises:
         ArgumentError: A value is not a finite number, or `steps` is not an integer of at least 1.
 
-    >>> from relive import schedules
+    >>> from relive.samplers import schedules
     >>> beta = schedules.LinearSchedule(0.4, 1.0, steps=100_000)
     >>> beta.value(0), beta.value(11), beta.value(50_000), beta.value(100_000), beta.value(100_001)
     (0.4, 0.400066, 0.7, 1.0, 1.0)

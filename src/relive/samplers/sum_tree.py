@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relive import block_levels
-from relive import block_sums
+from relive.samplers import block_levels
+from relive.samplers import block_sums
 from relive.common import validation
 from relive import errors
 
@@ -44,7 +44,7 @@ class SumTree:
     Raises:
         ArgumentError: `capacity` is not an integer of at least 1.
 
-    >>> from relive import sum_tree
+    >>> from relive.samplers import sum_tree
     >>> tree = sum_tree.SumTree(4)
     >>> tree.set([0, 1, 2, 3], [0.5, 1.0, 0.5, 0.5])
     >>> tree.total

@@ -8,10 +8,10 @@ import numpy.typing as npt
 
 from relive.common import validation
 from relive import errors
-from relive import samplers
-from relive import schedules
+from relive.samplers import sampler
+from relive.samplers import schedules
 from relive.persistence import state
-from relive import sum_tree
+from relive.samplers import sum_tree
 
 Slots: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -23,7 +23,7 @@ SETTINGS = ("alpha", "beta", "epsilon", "weight_normalization", "stratified", "n
 """The arguments of PrioritizedSampler."""
 
 
-class PrioritizedSampler(samplers.Sampler):
+class PrioritizedSampler(sampler.Sampler):
     """Draws anchor i with probability P_i = w_i / sum_k w_k, w = (priority + epsilon)^alpha (Schaul et al. 2016).
 
     The raw priorities are kept, and alpha is applied once, when a weight is written. A weight of 0 is never drawn.
@@ -230,15 +230,15 @@ class PrioritizedSampler(samplers.Sampler):
         weights: Floats = importance**-exponent
         return weights
 
-    def draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+    def draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         """Answers as Sampler does; here are no draws but of eligible anchors, which need no check."""
         return self._draw(size, rng) if type(self) is PrioritizedSampler else super().draw(size, rng)
 
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         if not self.can_draw():
             raise errors.NotReadyError("every eligible priority weighs 0: update_priorities first")
         slots = self._tree.stratified_sample(size, rng) if self._stratified else self._tree.sample(size, rng)
-        return samplers.Draw(slots, self._tree.read(slots) / self._tree.total)
+        return sampler.Draw(slots, self._tree.read(slots) / self._tree.total)
 
     def can_draw(self) -> bool:
         """Answers whether a priority is not 0."""

@@ -6,11 +6,11 @@ import pytest
 import relive
 from relive.kernels import eligibility
 from relive import errors
-from relive import samplers
+from relive.samplers import sampler as sampler_lib
 from relive import testing
 
 
-def attached(sampler: samplers.Sampler, slots: list[int], capacity: int = 8) -> samplers.Sampler:
+def attached(sampler: sampler_lib.Sampler, slots: list[int], capacity: int = 8) -> sampler_lib.Sampler:
     """Answers the sampler, attached to anchors in `slots`."""
     anchors = eligibility.Eligibility(capacity)
     sampler.attach(anchors)
@@ -18,7 +18,7 @@ def attached(sampler: samplers.Sampler, slots: list[int], capacity: int = 8) -> 
     return sampler
 
 
-class Fixed(samplers.Sampler):
+class Fixed(sampler_lib.Sampler):
     """Draws what it was told to."""
 
     def __init__(self, answer: Any) -> None:
@@ -28,19 +28,19 @@ class Fixed(samplers.Sampler):
     def _attached(self, capacity: int) -> None:
         self.heard.append(("attached", capacity))
 
-    def _added(self, slots: samplers.Slots) -> None:
+    def _added(self, slots: sampler_lib.Slots) -> None:
         self.heard.append(("added", slots.tolist()))
 
-    def _removed(self, slots: samplers.Slots) -> None:
+    def _removed(self, slots: sampler_lib.Slots) -> None:
         self.heard.append(("removed", slots.tolist()))
 
-    def _overwritten(self, slots: samplers.Slots) -> None:
+    def _overwritten(self, slots: sampler_lib.Slots) -> None:
         self.heard.append(("overwritten", slots.tolist()))
 
     def _drawn(self) -> None:
         self.heard.append(("drawn",))
 
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler_lib.Draw:
         return self.answer  # type: ignore[no-any-return]
 
 
@@ -101,16 +101,16 @@ def test_a_sampler_hears_of_changes_and_not_of_nothing() -> None:
 
 
 def test_a_sampler_belongs_to_one_buffer() -> None:
-    sampler = attached(samplers.UniformSampler(), [0])
+    sampler = attached(sampler_lib.UniformSampler(), [0])
     with pytest.raises(errors.ArgumentError, match="^sampler must belong to one buffer alone, got <.*> a second time$"):
         sampler.attach(eligibility.Eligibility(4))
 
 
-class First(samplers.Sampler):
+class First(sampler_lib.Sampler):
     """The shortest sampler there is."""
 
-    def _draw(self, size: int, rng: np.random.Generator) -> samplers.Draw:
-        return samplers.Draw(np.repeat(self.anchors.slots()[:1], size), np.ones(size))
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler_lib.Draw:
+        return sampler_lib.Draw(np.repeat(self.anchors.slots()[:1], size), np.ones(size))
 
 
 def test_one_method_is_enough() -> None:
@@ -128,7 +128,7 @@ def test_one_method_is_enough() -> None:
 
 
 def test_uniform_draws_are_uniform_over_what_is_eligible() -> None:
-    sampler = attached(samplers.UniformSampler(), [1, 2, 3, 6])
+    sampler = attached(sampler_lib.UniformSampler(), [1, 2, 3, 6])
     sampler.removed(sampler.anchors.unset(eligibility.READABLE, np.array([2]))[1])
     sampler.check()
     draw = sampler.draw(3_000, np.random.default_rng(1))
@@ -140,7 +140,7 @@ def test_uniform_draws_are_uniform_over_what_is_eligible() -> None:
 
 
 def test_check_finds_a_uniform_sampler_that_missed_something() -> None:
-    sampler = attached(samplers.UniformSampler(), [1, 2])
+    sampler = attached(sampler_lib.UniformSampler(), [1, 2])
     sampler.anchors.unset(eligibility.READABLE, np.array([2]))
     with pytest.raises(errors.CorruptionError, match="^the uniform sampler does not hold the eligible anchors$"):
         sampler.check()
@@ -151,7 +151,7 @@ def test_a_sampler_that_does_not_say_otherwise_can_draw() -> None:
 
 
 def test_one_anchor_is_certain() -> None:
-    sampler = attached(samplers.UniformSampler(), [5])
+    sampler = attached(sampler_lib.UniformSampler(), [5])
     assert sampler.probabilities(np.array([5, 4])).tolist() == [1.0, 0.0]
     assert sampler.draw(2, RNG).probabilities.tolist() == [1.0, 1.0]
 
@@ -182,7 +182,7 @@ class Numbers(Fixed):
 class Arrays(Numbers):
     """Overrides the hook for arrays of a sampler that has one for numbers."""
 
-    def _added(self, slots: samplers.Slots) -> None:
+    def _added(self, slots: sampler_lib.Slots) -> None:
         self.heard.append(("added here", slots.tolist()))
 
 
@@ -195,7 +195,7 @@ class Mixed:
 
     heard: list[Any]
 
-    def _removed(self, slots: samplers.Slots) -> None:
+    def _removed(self, slots: sampler_lib.Slots) -> None:
         self.heard.append(("removed here", slots.tolist()))
 
 
@@ -238,7 +238,7 @@ def test_a_sampler_without_hooks_hears_nothing_of_single_anchors_either() -> Non
 
 
 def test_uniform_draws_are_the_same_whether_anchors_came_one_by_one_or_not() -> None:
-    one, many = (attached(samplers.UniformSampler(), [0, 1, 2]) for _ in range(2))
+    one, many = (attached(sampler_lib.UniformSampler(), [0, 1, 2]) for _ in range(2))
     for added, removed in [(3, 0), (4, 1), (0, 3), (7, 0), (1, 7)]:
         for sampler in (one, many):
             entered = sampler.anchors.set(eligibility.READABLE, np.array([added]))[0]
@@ -255,10 +255,10 @@ def test_uniform_draws_are_the_same_whether_anchors_came_one_by_one_or_not() -> 
         assert draws[0].probabilities.tolist() == draws[1].probabilities.tolist() == [1 / 3] * 50
 
 
-class Forgetful(samplers.UniformSampler):
+class Forgetful(sampler_lib.UniformSampler):
     """Does not hear what was removed."""
 
-    def _removed(self, slots: samplers.Slots) -> None:
+    def _removed(self, slots: sampler_lib.Slots) -> None:
         pass
 
 
@@ -290,7 +290,7 @@ def test_a_turn_of_one_anchor_is_what_the_hooks_hear_of_one(kind: type[Fixed], h
 def test_who_has_no_way_of_its_own_hears_first_who_left_and_then_who_came() -> None:
     for kind in (Fixed, Numbers, Heir, Counting, Forgetful):
         assert not kind.__new__(kind).hears_turns
-    for sampler in (samplers.UniformSampler(), OfTurns()):
+    for sampler in (sampler_lib.UniformSampler(), OfTurns()):
         assert sampler.hears_turns
     fixed = Fixed(None)
     fixed.left(1, 4, 2)
@@ -309,13 +309,13 @@ def test_a_turn_of_several_anchors_is_what_the_hooks_for_arrays_hear(kind: type[
     assert sampler.heard == [("removed", [1, 2, 3]), ("overwritten", [4, 5, 6]), ("added", [4, 5, 6])]
 
 
-class Counting(samplers.UniformSampler):
+class Counting(sampler_lib.UniformSampler):
     """Overrides one hook of a sampler that hears of turns in its own way."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
 
-    def _overwritten(self, slots: samplers.Slots) -> None:
+    def _overwritten(self, slots: sampler_lib.Slots) -> None:
         self.heard.append(slots.tolist())
 
 
@@ -340,7 +340,7 @@ def test_who_overrides_a_hook_hears_of_turns_by_it_unless_it_says_otherwise() ->
     "turns", [[(0, 4, 2), (2, 6, 2), (4, 0, 2)], [(2, 4, 2), (0, 6, 2)], [(0, 4, 1), (2, 5, 1)], [(0, 6, 1)]]
 )
 def test_uniform_draws_are_of_what_is_there_after_any_turn(turns: list[tuple[int, int, int]]) -> None:
-    sampler = attached(samplers.UniformSampler(), [0, 1, 2, 3])
+    sampler = attached(sampler_lib.UniformSampler(), [0, 1, 2, 3])
     there = {0, 1, 2, 3}
     for lost, slot, count in turns:
         sampler.anchors.leave(lost, count)

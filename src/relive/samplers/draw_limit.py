@@ -8,7 +8,7 @@ import numpy.typing as npt
 from relive.common import validation
 from relive.kernels import eligibility
 from relive import errors
-from relive import samplers
+from relive.samplers import sampler as sampler_lib
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -27,20 +27,20 @@ class DrawLimit:
         self._times = np.zeros(0 if max_times_sampled is None else capacity, np.int64)
         self.num_spent = 0
 
-    def can_draw(self, sampler: samplers.Sampler, size: int) -> bool:
+    def can_draw(self, sampler: sampler_lib.Sampler, size: int) -> bool:
         """Answers whether `draw` would answer `size` anchors; there is at least one. O(capacity) with a limit."""
         if self._most is None:
             return sampler.can_draw()
         # Who waits for a draw asks at every step: nothing is summed up where not even fresh anchors would do.
         return size <= self._most * len(sampler.anchors) and size <= self._num_left(sampler, self._most)
 
-    def _num_left(self, sampler: samplers.Sampler, most: int) -> int:
+    def _num_left(self, sampler: sampler_lib.Sampler, most: int) -> int:
         """Answers how many draws the anchors have left together."""
         return int(np.sum(most - self._times[sampler.drawable()]))
 
     def draw(
-        self, sampler: samplers.Sampler, size: int, rng: np.random.Generator
-    ) -> tuple[samplers.Draw, samplers.Floats]:
+        self, sampler: sampler_lib.Sampler, size: int, rng: np.random.Generator
+    ) -> tuple[sampler_lib.Draw, sampler_lib.Floats]:
         """Answers `size` anchors that the sampler draws, none of them more often than it may, and their importance.
 
         Draws beyond what an anchor has left are made again, from the other anchors: as if one were drawn after another.
@@ -69,7 +69,7 @@ class DrawLimit:
             sampler.removed(sampler.anchors.set(eligibility.SPENT, spent)[1])
             self.num_spent += len(spent)
             size -= len(drawn)
-        return samplers.Draw(np.concatenate(slots), np.concatenate(probabilities)), np.concatenate(importance)
+        return sampler_lib.Draw(np.concatenate(slots), np.concatenate(probabilities)), np.concatenate(importance)
 
     def forget(self, slots: Ints | int) -> None:
         """Counts anew in `slots`: other rows come there."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import relive
-from relive import draw_limit
+from relive.samplers import draw_limit
 from relive import errors
 from relive import testing
 
