@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from relive import batches
+from relive.windows import batches
 from relive.common import validation
 from relive import column_buffer
 from relive import column_stats

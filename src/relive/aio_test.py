@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from relive import aio
-from relive import batches
+from relive.windows import batches
 from relive import errors
 from relive import limiters
 from relive.persistence import checkpointable_test

@@ -24,7 +24,7 @@ from relive.samplers import sampler as sampler_lib
 from relive.persistence import state
 from relive.kernels import timeline as timeline_lib
 from relive.kernels import timeline_state
-from relive import windows
+from relive.windows import windows
 
 if TYPE_CHECKING:
     from relive.persistence import settings

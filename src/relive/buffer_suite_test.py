@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
-from relive import batches
+from relive.windows import batches
 from relive import buffer_suite
 from relive import column_buffer
 from relive import column_stats
@@ -24,7 +24,7 @@ from relive.schema import schema as schemas
 from relive import sequence_buffer
 from relive.storage import memory as storages
 from relive.kernels import timeline as timeline_lib
-from relive import windows
+from relive.windows import windows
 
 Buffer: TypeAlias = column_buffer.ColumnReplayBuffer[Any]
 Make: TypeAlias = Callable[[int, int, int], Buffer]

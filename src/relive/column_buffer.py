@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import anchors
-from relive import batches
+from relive.windows import batches
 from relive.common import validation
 from relive import column_stats
 from relive import errors
@@ -34,7 +34,7 @@ from relive.schema import schema as schema_lib
 from relive.persistence import state
 from relive.schema import step_checks
 from relive.storage import memory
-from relive import windows
+from relive.windows import windows
 from relive import writer as writer_lib
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any, assert_type
 import numpy as np
 import pytest
 
-from relive import batches
+from relive.windows import batches
 from relive import episode_buffer
 from relive import errors
 from relive import explain

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import batches
+from relive.windows import batches
 from relive.common import validation
 from relive.kernels import episode_table
 from relive import errors
@@ -26,7 +26,7 @@ from relive import ring_buffer
 from relive.schema import schema as schema_lib
 from relive.kernels import timeline as timeline_lib
 from relive.common import trees
-from relive import windows
+from relive.windows import windows
 
 Array: TypeAlias = npt.NDArray[Any]
 Bools: TypeAlias = npt.NDArray[np.bool_]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import relive
-from relive import batches
+from relive.windows import batches
 from relive import column_oracle_test as oracle_lib
 from relive import hindsight
 from relive import ring_buffer

@@ -17,7 +17,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 
 from relive.common import copies
 from relive import episode as episode_lib
-from relive import returns
+from relive.windows import returns
 
 Obs = TypeVar("Obs")
 Act = TypeVar("Act")

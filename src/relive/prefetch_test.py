@@ -16,7 +16,7 @@ import weakref
 import numpy as np
 import pytest
 
-from relive import batches as batches_lib
+from relive.windows import batches as batches_lib
 from relive import column_buffer
 from relive import errors
 from relive.kernels import history as history_lib
@@ -29,7 +29,7 @@ from relive.samplers import schedules
 from relive.schema import schema as schema_lib
 from relive import sequence_buffer
 from relive.storage import memory
-from relive import windows
+from relive.windows import windows
 
 Buffer = column_buffer.ColumnReplayBuffer[Any]
 PATIENCE = 60.0

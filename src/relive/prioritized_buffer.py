@@ -10,7 +10,7 @@ from relive import ring_buffer
 from relive.samplers import schedules
 from relive.schema import schema as schema_lib
 from relive.storage import memory
-from relive import windows
+from relive.windows import windows
 
 
 class PrioritizedReplayBuffer(ring_buffer.RingReplayBuffer):

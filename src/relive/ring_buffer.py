@@ -5,14 +5,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from relive import batches as batches_lib
+from relive.windows import batches as batches_lib
 from relive import column_buffer
 from relive import limiters
 from relive import prefetch as prefetch_lib
 from relive.samplers import sampler as sampler_lib
 from relive.schema import schema as schema_lib
 from relive.storage import memory
-from relive import windows
+from relive.windows import windows
 
 
 class RingReplayBuffer(column_buffer.ColumnReplayBuffer[batches_lib.TransitionBatch]):

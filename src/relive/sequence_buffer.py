@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from relive import batches
+from relive.windows import batches
 from relive.common import validation
 from relive import column_buffer
 from relive import errors
@@ -14,7 +14,7 @@ from relive.samplers import sampler as sampler_lib
 from relive.samplers import schedules
 from relive.schema import schema as schema_lib
 from relive.storage import memory
-from relive import windows
+from relive.windows import windows
 
 
 class SequenceReplayBuffer(column_buffer.ColumnReplayBuffer[batches.SequenceBatch]):

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, assert_type
 import numpy as np
 import pytest
 
-from relive import batches
+from relive.windows import batches
 from relive import errors
 from relive import limiters
 from relive.persistence import checkpointable_test

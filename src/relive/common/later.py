@@ -18,7 +18,7 @@ def module(name: str) -> types.ModuleType:
     """Answers what stands for the module of that name.
 
     >>> from relive.common import later
-    >>> later.module("relive.returns").compute_discounted_return([1.0, 1.0], 0.5)
+    >>> later.module("relive.windows.returns").compute_discounted_return([1.0, 1.0], 0.5)
     1.5
     """
     return _Later(name)

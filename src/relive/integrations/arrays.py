@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from relive import batches
+from relive.windows import batches
 from relive.common import validation
 from relive import errors
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, overload
 
 import numpy as np
 
-from relive import batches
+from relive.windows import batches
 from relive import errors
 from relive.common import extras
 from relive.integrations import arrays

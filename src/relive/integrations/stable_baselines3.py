@@ -15,16 +15,16 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import batches
+from relive.windows import batches
 from relive.common import validation
 from relive.common import copies
 from relive import errors
 from relive.common import extras as extras_lib
-from relive import returns
+from relive.windows import returns
 from relive import ring_buffer
 from relive.schema import schema as schema_lib
 from relive.common import trees
-from relive import windows
+from relive.windows import windows
 from relive.integrations import recording
 
 with extras_lib.needed("sb3"):

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeAlias, overload
 
 import numpy as np
 
-from relive import batches
+from relive.windows import batches
 from relive.common import validation
 from relive import column_buffer
 from relive import errors

@@ -26,7 +26,7 @@ from relive.schema import schema as schema_lib
 from relive.persistence import state as state_lib
 from relive.schema import step_checks
 from relive.storage import memory
-from relive import windows
+from relive.windows import windows
 from relive.joint import joint_batch
 from relive.joint import joint_stats
 from relive.joint import joint_steps

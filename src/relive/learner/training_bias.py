@@ -12,7 +12,7 @@ import dataclasses
 from typing import Any, Self
 
 from relive import episode as episode_lib
-from relive import returns
+from relive.windows import returns
 from relive.learner import exact_sum
 
 

@@ -28,7 +28,7 @@ from relive.samplers import prioritized
 from relive.samplers import sampler as sampler_lib
 from relive.samplers import schedules
 from relive.storage import memory
-from relive import windows
+from relive.windows import windows
 from relive.learner import admission
 from relive.learner import groups
 

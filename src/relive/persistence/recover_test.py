@@ -23,7 +23,7 @@ from relive.persistence import records
 from relive.persistence import recover
 from relive.samplers import sampler
 from relive.persistence import segment_file
-from relive import windows
+from relive.windows import windows
 
 NOT_HELD = (
     *("sampled", "stale_keys", "num_eligible", "spent", "nbytes", "open_ages", "aborted_steps", "cleared_steps"),

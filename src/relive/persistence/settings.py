@@ -25,7 +25,7 @@ from relive.samplers import schedules
 from relive.schema import schema as schema_lib
 from relive.persistence import state
 from relive.common import trees
-from relive import windows
+from relive.windows import windows
 from relive.learner import admission
 from relive.learner import groups
 

@@ -14,7 +14,7 @@ from relive.samplers import sampler as sampler_lib
 from relive.samplers import schedules
 from relive.persistence import settings
 from relive.persistence import state
-from relive import windows
+from relive.windows import windows
 
 SCHEMA = relive.Schema(
     {"image": relive.Field((4, 4), ">u2"), "hand": {"angle": relive.Field((), "float16")}},

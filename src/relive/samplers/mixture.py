@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from relive import batches
+from relive.windows import batches
 from relive.common import validation
 from relive import column_buffer
 from relive import errors

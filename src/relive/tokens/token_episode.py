@@ -25,7 +25,7 @@ import numpy.typing as npt
 from relive.common import validation
 from relive import episode as episode_lib
 from relive import errors
-from relive import returns
+from relive.windows import returns
 from relive.tokens import token_step
 
 Array: TypeAlias = npt.NDArray[Any]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import relive
-from relive import returns
+from relive.windows import returns
 
 REWARDS = st.lists(st.floats(-1e6, 1e6), max_size=12)
 GAMMAS = st.floats(0.01, 1.0)

@@ -14,9 +14,9 @@ from relive import column_grid_test
 from relive import column_oracle_test as oracle_lib
 from relive.kernels import episode_table
 from relive import errors
-from relive import returns
+from relive.windows import returns
 from relive.kernels import timeline as timeline_lib
-from relive import windows
+from relive.windows import windows
 
 WRONG: dict[str, Any] = {"last": "last", "two": 2}
 

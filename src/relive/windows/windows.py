@@ -18,12 +18,12 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from relive import batches
+from relive.windows import batches
 from relive.common import validation
 from relive.kernels import episode_table
 from relive import errors
 from relive.kernels import history as history_lib
-from relive import returns
+from relive.windows import returns
 from relive.kernels import timeline as timeline_lib
 from relive.common import trees
 
