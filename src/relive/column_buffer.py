@@ -25,9 +25,9 @@ from relive import column_stats
 from relive import errors
 from relive.kernels import history as history_lib
 from relive.common import later
-from relive import limiters
+from relive.waiting import rate_limiters
 from relive.persistence import checkpointable
-from relive import prefetch as prefetch_lib
+from relive.waiting import prefetch as prefetch_lib
 from relive.samplers import prioritized
 from relive.samplers import sampler as sampler_lib
 from relive.schema import schema as schema_lib
@@ -103,7 +103,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
         sampler: sampler_lib.Sampler | None = None,
         streams: int = 1,
         storage: memory.Storage | None = None,
-        limiter: limiters.RateLimiter | None = None,
+        limiter: rate_limiters.RateLimiter | None = None,
         max_times_sampled: int | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> None:
@@ -130,7 +130,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
         self._history = history_lib.History(capacity, streams)
         self._anchors = anchors.Anchors(self._history.timeline, window, sampler, max_times_sampled)
         self._counters = column_stats.Counters(eligible=self._anchors.eligibility)
-        self._limited = limiters.LimitedBuffer(limiter, self._counters, "capacity", capacity)
+        self._limited = rate_limiters.LimitedBuffer(limiter, self._counters, "capacity", capacity)
         self._gathers = prefetch_lib.Gathers()
         self._writer = writer_lib.Writer(self._history, self._anchors, self._limited, self._counters, self._gathers)
         if storage is None and schema is not None:
@@ -166,7 +166,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
         return self._anchors.sampler
 
     @property
-    def limiter(self) -> limiters.RateLimiter:
+    def limiter(self) -> rate_limiters.RateLimiter:
         """What says when a step may be added and a batch drawn."""
         return self._limited.limiter
 

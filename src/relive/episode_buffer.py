@@ -27,9 +27,9 @@ from relive import episode as episode_lib
 from relive import episode_stats
 from relive import episode_store
 from relive import errors
-from relive import gate
+from relive.waiting import gate
 from relive.common import later
-from relive import limiters
+from relive.waiting import rate_limiters
 from relive import n_step
 from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
@@ -103,7 +103,7 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
         *,
         max_transitions: int | None = None,
         max_episodes: int | None = None,
-        limiter: limiters.RateLimiter | None = None,
+        limiter: rate_limiters.RateLimiter | None = None,
         admission: admission_lib.Admission | None = None,
         groups: groups_lib.Groups | None = None,
         seed: int | np.random.Generator | None = None,
@@ -114,7 +114,7 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
             max_episodes = validation.integer_of_at_least_one("max_episodes", max_episodes)
         self._rng = validation.generator("seed", seed)
         self._store: episode_store.EpisodeStore[Obs, Act] = episode_store.EpisodeStore(max_transitions, max_episodes)
-        self._limited = limiters.LimitedBuffer(limiter, self._store, "max_transitions", max_transitions)
+        self._limited = rate_limiters.LimitedBuffer(limiter, self._store, "max_transitions", max_transitions)
         self._gate = gate.Gate(self._limited, "sample_n_step_nowait")
         self._begin_handing_out(admission, groups)
 
@@ -378,7 +378,7 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
     # To outlive the process.
 
     @property
-    def limiter(self) -> limiters.RateLimiter:
+    def limiter(self) -> rate_limiters.RateLimiter:
         """What says when a step may be appended and a batch drawn."""
         return self._limited.limiter
 

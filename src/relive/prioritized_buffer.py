@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from relive import limiters
+from relive.waiting import rate_limiters
 from relive.samplers import prioritized
 from relive import ring_buffer
 from relive.samplers import schedules
@@ -77,7 +77,7 @@ class PrioritizedReplayBuffer(ring_buffer.RingReplayBuffer):
         stack_padding: windows.StackPadding = "zeros",
         streams: int = 1,
         storage: memory.Storage | None = None,
-        limiter: limiters.RateLimiter | None = None,
+        limiter: rate_limiters.RateLimiter | None = None,
         alpha: float = 0.6,
         beta: float | schedules.Schedule = 0.4,
         epsilon: float = 1e-6,

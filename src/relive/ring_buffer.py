@@ -7,8 +7,8 @@ import numpy as np
 
 from relive.windows import batches as batches_lib
 from relive import column_buffer
-from relive import limiters
-from relive import prefetch as prefetch_lib
+from relive.waiting import rate_limiters
+from relive.waiting import prefetch as prefetch_lib
 from relive.samplers import sampler as sampler_lib
 from relive.schema import schema as schema_lib
 from relive.storage import memory
@@ -70,7 +70,7 @@ class RingReplayBuffer(column_buffer.ColumnReplayBuffer[batches_lib.TransitionBa
         stack_padding: windows.StackPadding = "zeros",
         streams: int = 1,
         storage: memory.Storage | None = None,
-        limiter: limiters.RateLimiter | None = None,
+        limiter: rate_limiters.RateLimiter | None = None,
         sampler: sampler_lib.Sampler | None = None,
         max_times_sampled: int | None = None,
         seed: int | np.random.Generator | None = None,

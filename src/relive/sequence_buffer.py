@@ -8,7 +8,7 @@ from relive.windows import batches
 from relive.common import validation
 from relive import column_buffer
 from relive import errors
-from relive import limiters
+from relive.waiting import rate_limiters
 from relive.samplers import prioritized as prioritized_lib
 from relive.samplers import sampler as sampler_lib
 from relive.samplers import schedules
@@ -77,7 +77,7 @@ class SequenceReplayBuffer(column_buffer.ColumnReplayBuffer[batches.SequenceBatc
         prioritized: bool = False,
         streams: int = 1,
         storage: memory.Storage | None = None,
-        limiter: limiters.RateLimiter | None = None,
+        limiter: rate_limiters.RateLimiter | None = None,
         sampler: sampler_lib.Sampler | None = None,
         alpha: float = 0.6,
         beta: float | schedules.Schedule = 0.4,

@@ -17,8 +17,8 @@ from relive import anchors as anchors_lib
 from relive import column_stats
 from relive import errors
 from relive.kernels import history as history_lib
-from relive import limiters
-from relive import prefetch
+from relive.waiting import rate_limiters
+from relive.waiting import prefetch
 from relive.schema import row_bytes
 from relive.schema import schema as schema_lib
 from relive.schema import step_checks
@@ -43,7 +43,7 @@ class Writer:
         self,
         history: history_lib.History,
         anchors: anchors_lib.Anchors,
-        limited: limiters.LimitedBuffer,
+        limited: rate_limiters.LimitedBuffer,
         counters: column_stats.Counters,
         gathers: prefetch.Gathers,
     ) -> None:

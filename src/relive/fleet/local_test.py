@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import pytest
 
 from relive import errors
-from relive import limiters
+from relive.waiting import rate_limiters
 from relive.fleet import membership
 from relive.fleet import replay
 from relive.fleet import shard as shard_lib
@@ -114,7 +114,7 @@ class LocalFleet:
         shards: int = 2,
         *,
         directory: pathlib.Path | None = None,
-        limiter: limiters.RateLimiter | None = None,
+        limiter: rate_limiters.RateLimiter | None = None,
         seed: int | None = None,
         delay: float = 0.01,
         lease: float = 30.0,

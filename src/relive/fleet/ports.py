@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 from relive import column_buffer
 from relive import episode_buffer
 from relive import errors
-from relive import limiters
+from relive.waiting import rate_limiters
 from relive.fleet import column_port
 from relive.fleet import episode_port
 from relive.fleet import port
@@ -34,7 +34,7 @@ def port_of(buffer: Any) -> port.Port:
         raise errors.ArgumentTypeError(
             f"make_buffer must answer a buffer of columns or of episodes, got {type(buffer).__name__}"
         )
-    if type(limiter) is not limiters.MinSize or limiter.min_size > 1:
+    if type(limiter) is not rate_limiters.MinSize or limiter.min_size > 1:
         raise errors.ArgumentError(
             f"make_buffer must answer a buffer without a limiter, which ShardedReplay.start takes, got {limiter!r}"
         )

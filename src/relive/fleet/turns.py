@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 
 from relive.common import validation
 from relive import errors
-from relive import limiters
-from relive import wait_queue
+from relive.waiting import rate_limiters
+from relive.waiting import wait_queue
 
 _PATIENCE = 1.0
 """For so many seconds a turn is waited for at most in one call."""
@@ -34,9 +34,9 @@ class Turns:
     """
 
     def __init__(
-        self, limiter: limiters.RateLimiter, lease: float, count: Callable[[], Awaitable[tuple[int, int, int]]]
+        self, limiter: rate_limiters.RateLimiter, lease: float, count: Callable[[], Awaitable[tuple[int, int, int]]]
     ) -> None:
-        validation.instance("limiter", limiter, limiters.RateLimiter)
+        validation.instance("limiter", limiter, rate_limiters.RateLimiter)
         self.limiter = limiter
         self._lease = lease
         self._count: Callable[[], Awaitable[tuple[int, int, int]]] | None = count

@@ -9,7 +9,7 @@ import pytest
 
 import relive
 from relive import errors
-from relive import limiters
+from relive.waiting import rate_limiters
 from relive.fleet import local_test
 from relive.fleet import turns
 
@@ -67,7 +67,7 @@ def test_a_batch_of_steps_may_pass_when_one_may() -> None:
 class Twin:
     """The limiter's equation, and nothing else."""
 
-    def __init__(self, limiter: limiters.RateLimiter) -> None:
+    def __init__(self, limiter: rate_limiters.RateLimiter) -> None:
         self.limiter, self.inserted, self.sampled = limiter, 0, 0
 
     def may_insert(self, rows: int) -> bool:
@@ -313,7 +313,7 @@ def test_what_holds_nobody_up_is_left_as_it_is(counts: tuple[int, int, int]) -> 
     local_test.run(main())
 
 
-class Never(limiters.RateLimiter):
+class Never(rate_limiters.RateLimiter):
     """Lets nothing pass."""
 
     def can_insert(self, *, size: int, inserted: int, sampled: int) -> bool:

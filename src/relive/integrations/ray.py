@@ -24,7 +24,7 @@ from relive.persistence import directories
 from relive import errors
 from relive.common import extras
 from relive.persistence import fsync_policy
-from relive import limiters
+from relive.waiting import rate_limiters
 from relive.fleet import answers
 from relive.fleet import port
 from relive.fleet import ports
@@ -58,7 +58,7 @@ class ShardedReplay(replay.Replay[Batch]):
         make_buffer: Callable[[], ports.Buffer],
         *,
         shards: int = 1,
-        limiter: limiters.RateLimiter | None = None,
+        limiter: rate_limiters.RateLimiter | None = None,
         directory: str | os.PathLike[str] | None = None,
         fsync: fsync_policy.Policy | None = None,
         checkpoint_seconds: float | None = 300.0,
@@ -104,7 +104,7 @@ class ShardedReplay(replay.Replay[Batch]):
             raise errors.ArgumentTypeError(f"make_buffer must be callable, got {validation.shown(make_buffer)}")
         num_shards = validation.integer_of_at_least_one("shards", shards)
         if limiter is not None:
-            validation.instance("limiter", limiter, limiters.RateLimiter)
+            validation.instance("limiter", limiter, rate_limiters.RateLimiter)
         times = {"lease": lease, "timeout": timeout, "recovery": recovery, "start_timeout": start_timeout}
         if checkpoint_seconds is not None:
             times["checkpoint_seconds"] = checkpoint_seconds
@@ -180,7 +180,7 @@ class ShardedReplay(replay.Replay[Batch]):
 class _Turns(turns_lib.Turns):
     """The fleet's Turns as an actor, which asks the shards what there is when its process begins."""
 
-    def __init__(self, limiter: limiters.RateLimiter, lease: float, handles: Sequence[Any]) -> None:
+    def __init__(self, limiter: rate_limiters.RateLimiter, lease: float, handles: Sequence[Any]) -> None:
         async def count() -> tuple[int, int, int]:
             stats = await asyncio.gather(*[_stats(handle) for handle in handles])
             inserted, sampled = sum(shard.inserted for shard in stats), sum(shard.sampled for shard in stats)

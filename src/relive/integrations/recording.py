@@ -12,7 +12,7 @@ from relive import column_buffer
 from relive.common import copies
 from relive import errors
 from relive.schema import schema as schema_lib
-from relive import threads
+from relive.waiting import threads
 from relive.integrations import spaces
 
 Array: TypeAlias = npt.NDArray[Any]

@@ -20,7 +20,7 @@ from relive.common import validation
 from relive import errors
 from relive.kernels import history as history_lib
 from relive.common import later
-from relive import limiters
+from relive.waiting import rate_limiters
 from relive.persistence import checkpointable
 from relive.schema import schema as schema_lib
 from relive.persistence import state as state_lib
@@ -93,7 +93,7 @@ class JointReplayBuffer(checkpointable.Persistent):
         n_step: int = 1,
         gamma: float = 0.99,
         streams: int = 1,
-        limiter: limiters.RateLimiter | None = None,
+        limiter: rate_limiters.RateLimiter | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> None:
         capacity = validation.integer_of_at_least_one("capacity", capacity)
@@ -112,7 +112,7 @@ class JointReplayBuffer(checkpointable.Persistent):
         self._streams = streams
         self._table = joint_table.JointTable(capacity, len(self._numbers), streams)
         self._counters = joint_stats.Counters(table=self._table)
-        self._limited = limiters.LimitedBuffer(limiter, self._counters, "capacity", capacity)
+        self._limited = rate_limiters.LimitedBuffer(limiter, self._counters, "capacity", capacity)
         self._histories = [history_lib.History(capacity, streams) for _ in self._numbers]
         self._by_name = dict(zip(self._numbers, self._histories, strict=True))
         self._begin({self._numbers[agent]: schema for agent, schema in schemas.items()})
@@ -150,7 +150,7 @@ class JointReplayBuffer(checkpointable.Persistent):
         return self._window.gamma
 
     @property
-    def limiter(self) -> limiters.RateLimiter:
+    def limiter(self) -> rate_limiters.RateLimiter:
         """What says when a joint step may be added and a batch drawn."""
         return self._limited.limiter
 

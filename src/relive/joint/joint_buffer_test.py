@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from relive import errors
-from relive import limiters
+from relive.waiting import rate_limiters
 from relive.persistence import checkpointable_test
 from relive.schema import schema as schema_lib
 from relive.storage import memory
@@ -626,7 +626,7 @@ class TestRefusedCalls:
             ({"n_step": 0}, "n_step must be at least 1, got 0"),
             ({"gamma": 2}, "gamma must be in .*, got 2"),
             ({"seed": -1}, "seed must be at least 0, got -1"),
-            ({"limiter": limiters.MinSize(9)}, "limiter must ask for at most capacity = 8 transitions, got MinSize.9."),
+            ({"limiter": rate_limiters.MinSize(9)}, "limiter must ask for at most capacity = 8 transitions, got MinSize.9."),
             ({"limiter": 3}, "limiter must be a RateLimiter, got 3"),
             ({"agents": "left"}, "agents must be a sequence of distinct names, at least one, got 'left'"),
             ({"agents": 3}, "agents must be a sequence of distinct names, at least one, got 3"),
@@ -648,7 +648,7 @@ class TestRefusedCalls:
 
 class TestLimiters:
     def test_joint_steps_are_counted(self) -> None:
-        limiter = limiters.SampleToInsertRatio(ratio=2.0, min_size=3, error_buffer=4.0)
+        limiter = rate_limiters.SampleToInsertRatio(ratio=2.0, min_size=3, error_buffer=4.0)
         buffer = Buffer(50, SCHEMAS, agents=AGENTS, limiter=limiter)
         assert buffer.limiter is limiter
         fill(buffer, 2)

@@ -13,7 +13,7 @@ import pytest
 
 from relive import errors
 from relive.persistence import forged_states_test
-from relive import limiters
+from relive.waiting import rate_limiters
 from relive.persistence import checkpointable_test
 from relive.schema import schema as schema_lib
 from relive.persistence import seed_blocks_test
@@ -28,7 +28,7 @@ AGENTS, SCHEMAS = joint_buffer_test.AGENTS, joint_buffer_test.SCHEMAS
 BUFFERS: dict[str, Callable[[], Buffer]] = {
     "one stream": lambda: Buffer(9, agents=AGENTS, n_step=3, gamma=0.9, seed=1),
     "three streams": lambda: Buffer(
-        12, SCHEMAS, agents=AGENTS, streams=3, limiter=limiters.SampleToInsertRatio(3.0, 2, 50.0), seed=2
+        12, SCHEMAS, agents=AGENTS, streams=3, limiter=rate_limiters.SampleToInsertRatio(3.0, 2, 50.0), seed=2
     ),
     "one joint step": lambda: Buffer(1, SCHEMAS, agents=AGENTS, streams=2, n_step=2, seed=3),
 }

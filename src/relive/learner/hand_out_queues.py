@@ -9,8 +9,8 @@ from collections.abc import Callable
 import contextlib
 import time
 
-from relive import gate as gate_lib
-from relive import wait_queue
+from relive.waiting import gate as gate_lib
+from relive.waiting import wait_queue
 
 _STARTS_A_TURN = 32
 

@@ -18,7 +18,7 @@ from relive.common import copies
 from relive import episode as episode_lib
 from relive import episode_store
 from relive import errors
-from relive import gate
+from relive.waiting import gate
 from relive.common import later
 from relive.persistence import state
 from relive.learner import admission as admission_lib

@@ -22,7 +22,7 @@ from relive.persistence import codec
 from relive import column_buffer
 from relive import errors
 from relive.persistence import generators
-from relive import limiters
+from relive.waiting import rate_limiters
 from relive.persistence import checkpointable
 from relive.samplers import prioritized
 from relive.samplers import sampler as sampler_lib
@@ -73,9 +73,9 @@ COLUMNS: dict[str, Made] = {
         20, SCHEMA, length=2, prioritized=True, new_priority="live", max_times_sampled=3, seed=11
     ),
     "schema inferred": lambda: relive.RingReplayBuffer(17, seed=12),
-    "min_size": lambda: relive.RingReplayBuffer(17, SCHEMA, limiter=limiters.MinSize(5), seed=13),
+    "min_size": lambda: relive.RingReplayBuffer(17, SCHEMA, limiter=rate_limiters.MinSize(5), seed=13),
     "ratio": lambda: relive.RingReplayBuffer(
-        17, SCHEMA, limiter=limiters.SampleToInsertRatio(2.0, 4, error_buffer=8.0), seed=14
+        17, SCHEMA, limiter=rate_limiters.SampleToInsertRatio(2.0, 4, error_buffer=8.0), seed=14
     ),
     "a window given": lambda: column_buffer.ColumnReplayBuffer(
         17, SCHEMA, window=windows.EpisodeWindow(), sampler=sampler_lib.UniformSampler(), seed=15
@@ -86,7 +86,7 @@ EPISODES: dict[str, Made] = {
     "episodes": lambda: relive.EpisodeReplayBuffer(seed=1),
     "episodes within limits": lambda: relive.EpisodeReplayBuffer(max_transitions=20, max_episodes=6, seed=2),
     "episodes with a ratio": lambda: relive.EpisodeReplayBuffer(
-        max_transitions=30, limiter=limiters.SampleToInsertRatio(2.0, 4, error_buffer=8.0), seed=3
+        max_transitions=30, limiter=rate_limiters.SampleToInsertRatio(2.0, 4, error_buffer=8.0), seed=3
     ),
     "episodes in groups": lambda: relive.EpisodeReplayBuffer(
         max_episodes=9,
@@ -460,7 +460,7 @@ def ring(**settings: Any) -> relive.RingReplayBuffer:
     return buffer
 
 
-class OwnLimiter(limiters.MinSize):
+class OwnLimiter(rate_limiters.MinSize):
     pass
 
 
@@ -721,7 +721,7 @@ def test_priorities_that_are_gone_need_not_fit_another_alpha() -> None:
 class TestLimiters:
     def test_a_ratio_neither_hangs_nor_bursts(self) -> None:
         """P74: what was inserted and sampled counts on."""
-        limiter = limiters.SampleToInsertRatio(1.0, 5, error_buffer=4.0)
+        limiter = rate_limiters.SampleToInsertRatio(1.0, 5, error_buffer=4.0)
         buffer = relive.RingReplayBuffer(50, limiter=limiter, seed=0)
         for t in range(20):
             while not buffer.can_insert():

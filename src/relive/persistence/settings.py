@@ -17,7 +17,7 @@ import numpy as np
 from relive.common import validation
 from relive.persistence import dtypes
 from relive import errors
-from relive import limiters
+from relive.waiting import rate_limiters
 from relive.persistence import npy_header
 from relive.samplers import prioritized
 from relive.samplers import sampler as sampler_lib
@@ -32,8 +32,8 @@ from relive.learner import groups
 _OWN = "own"
 
 _KINDS: dict[type, tuple[str, ...]] = {
-    limiters.MinSize: ("n",),
-    limiters.SampleToInsertRatio: ("ratio", "min_size", "error_buffer"),
+    rate_limiters.MinSize: ("n",),
+    rate_limiters.SampleToInsertRatio: ("ratio", "min_size", "error_buffer"),
     schedules.LinearSchedule: ("start", "end", "steps"),
     sampler_lib.UniformSampler: (),
     prioritized.PrioritizedSampler: prioritized.SETTINGS,
@@ -86,7 +86,7 @@ def _arguments(value: Any) -> dict[str, Any]:
     """Answers the arguments that make such an object, of one of the classes that are kept."""
     if isinstance(value, prioritized.PrioritizedSampler):
         return value.settings()
-    if isinstance(value, limiters.MinSize):
+    if isinstance(value, rate_limiters.MinSize):
         return {"n": value.min_size}
     return {name: getattr(value, name) for name in _KINDS[type(value)]}
 

@@ -8,7 +8,7 @@ import pytest
 
 import relive
 from relive import errors
-from relive import limiters
+from relive.waiting import rate_limiters
 from relive.samplers import prioritized
 from relive.samplers import sampler as sampler_lib
 from relive.samplers import schedules
@@ -32,7 +32,7 @@ class Number(enum.IntEnum):
     ONE = 1
 
 
-class OwnLimiter(limiters.MinSize):
+class OwnLimiter(rate_limiters.MinSize):
     pass
 
 
@@ -69,8 +69,8 @@ def test_numbers_and_texts_of_other_classes_become_plain(value: Any, plain: obje
 @pytest.mark.parametrize(
     "value",
     [
-        limiters.MinSize(100),
-        limiters.SampleToInsertRatio(4.0, 10, 64.0),
+        rate_limiters.MinSize(100),
+        rate_limiters.SampleToInsertRatio(4.0, 10, 64.0),
         schedules.LinearSchedule(0.4, 1.0, 100),
         sampler_lib.UniformSampler(),
         prioritized.PrioritizedSampler(beta=schedules.LinearSchedule(0.4, 1.0, 9), new_priority="live"),

@@ -15,7 +15,7 @@ import pytest
 
 from relive.windows import batches
 from relive import errors
-from relive import limiters
+from relive.waiting import rate_limiters
 from relive.persistence import checkpointable_test
 from relive import prioritized_buffer
 from relive import ring_buffer
@@ -23,7 +23,7 @@ from relive.samplers import sampler
 from relive.schema import schema as schema_lib
 from relive import sequence_buffer
 from relive.storage import memory
-from relive import threads
+from relive.waiting import threads
 
 Shell = threads.ThreadSafeReplayBuffer[Any]
 Answer = TypeVar("Answer")
@@ -335,7 +335,7 @@ def test_no_anchor_is_drawn_more_often_than_it_may() -> None:
 
 
 def test_writers_and_readers_keep_the_ratio() -> None:
-    limiter = limiters.SampleToInsertRatio(2.0, min_size=4, error_buffer=8.0)
+    limiter = rate_limiters.SampleToInsertRatio(2.0, min_size=4, error_buffer=8.0)
     shell, _ = shell_of(ring(streams=4, limiter=limiter))
     surpluses: list[int] = []
 
@@ -390,7 +390,7 @@ def barred() -> Any:
 
 
 def ahead() -> Any:
-    buffer = ring(limiter=limiters.SampleToInsertRatio(1.0, min_size=2, error_buffer=4.0))
+    buffer = ring(limiter=rate_limiters.SampleToInsertRatio(1.0, min_size=2, error_buffer=4.0))
     live(buffer, 2)
     buffer.sample(4)
     return buffer
@@ -417,7 +417,7 @@ WAITS: dict[str, tuple[Callable[[], Any], str, Change, Change]] = {
         lambda shell: shell.add_episode([2, 3, 4], [0, 0], [1.0, 1.0], terminated=True),
     ),
     "least size": (
-        lambda: ring(limiter=limiters.MinSize(2)),
+        lambda: ring(limiter=rate_limiters.MinSize(2)),
         "^sample has nothing to draw: no step is stored$",
         lambda shell: shell.add(0, 0, 1.0, 1),
         lambda shell: shell.add(1, 0, 1.0, 2),
@@ -485,7 +485,7 @@ def test_a_batch_waits_until_it_is_possible(reason: str, verb: str) -> None:
 
 def held_back(**settings: Any) -> tuple[Shell, Watched]:
     """A shell whose limiter holds inserts back: surplus = 2 * (steps - 4) - samples is 8 and within [-8, 8]."""
-    inside = ring(limiter=limiters.SampleToInsertRatio(2.0, min_size=4, error_buffer=8.0))
+    inside = ring(limiter=rate_limiters.SampleToInsertRatio(2.0, min_size=4, error_buffer=8.0))
     live(inside, 8)
     assert not inside.can_insert()
     return shell_of(inside, **settings)
@@ -548,7 +548,7 @@ def test_a_call_that_may_not_wait_longer_says_what_it_waited_for(timeout: Any) -
 
 
 def test_what_is_said_is_what_is_missing_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    shell, changed = shell_of(ring(limiter=limiters.MinSize(2)), timeout=0.5)
+    shell, changed = shell_of(ring(limiter=rate_limiters.MinSize(2)), timeout=0.5)
 
     def too_little_in_time(may: Callable[[], bool], timeout: float | None) -> bool:
         assert timeout == 0.5

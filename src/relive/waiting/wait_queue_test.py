@@ -3,7 +3,7 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from relive import wait_queue
+from relive.waiting import wait_queue
 
 PATIENCE = 60.0
 """Seconds after which a test has hung."""

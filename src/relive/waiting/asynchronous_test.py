@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from relive import aio
+from relive.waiting import asynchronous
 from relive.windows import batches
 from relive import errors
-from relive import limiters
+from relive.waiting import rate_limiters
 from relive.persistence import checkpointable_test
 from relive import prioritized_buffer
 from relive import ring_buffer
 from relive.samplers import sampler
 from relive import sequence_buffer
 
-Shell = aio.AsyncReplayBuffer[Any]
+Shell = asynchronous.AsyncReplayBuffer[Any]
 PATIENCE = 60.0
 """Seconds after which a test has hung."""
 
@@ -50,16 +50,16 @@ def num_waiting(buffer: Shell) -> tuple[int, int]:
 
 
 def ring(capacity: int = 100, **settings: Any) -> Shell:
-    return aio.AsyncReplayBuffer(ring_buffer.RingReplayBuffer(capacity, seed=0, **settings))
+    return asynchronous.AsyncReplayBuffer(ring_buffer.RingReplayBuffer(capacity, seed=0, **settings))
 
 
 def prioritized(capacity: int = 100, **settings: Any) -> Shell:
     settings = {"alpha": 1.0, "epsilon": 0.0} | settings
-    return aio.AsyncReplayBuffer(prioritized_buffer.PrioritizedReplayBuffer(capacity, seed=0, **settings))
+    return asynchronous.AsyncReplayBuffer(prioritized_buffer.PrioritizedReplayBuffer(capacity, seed=0, **settings))
 
 
 def sequences(capacity: int = 100, **settings: Any) -> Shell:
-    return aio.AsyncReplayBuffer(sequence_buffer.SequenceReplayBuffer(capacity, seed=0, **settings))
+    return asynchronous.AsyncReplayBuffer(sequence_buffer.SequenceReplayBuffer(capacity, seed=0, **settings))
 
 
 async def live(buffer: Shell, steps: int, first: int = 0) -> None:
@@ -105,7 +105,7 @@ async def test_every_way_of_writing_wakes_who_waits_for_a_batch(write: Callable[
 
 
 async def test_a_batch_waits_for_the_limiter() -> None:
-    buffer = ring(limiter=limiters.MinSize(5))
+    buffer = ring(limiter=rate_limiters.MinSize(5))
     waiter = asyncio.create_task(buffer.sample(2))
     await live(buffer, 4)
     await settle()
@@ -115,7 +115,7 @@ async def test_a_batch_waits_for_the_limiter() -> None:
 
 
 async def test_a_batch_waits_while_samples_run_ahead() -> None:
-    buffer = ring(limiter=limiters.SampleToInsertRatio(1.0, min_size=2, error_buffer=4.0))
+    buffer = ring(limiter=rate_limiters.SampleToInsertRatio(1.0, min_size=2, error_buffer=4.0))
     await live(buffer, 2)
     await buffer.sample(4)
     waiter = asyncio.create_task(buffer.sample(2))
@@ -202,7 +202,7 @@ async def test_a_batch_that_can_be_drawn_does_not_wait() -> None:
 
 def limited(capacity: int = 100, streams: int = 1) -> Shell:
     """Two samples an insert; surplus = 2 * (steps - 4) - samples within [-8, 8]: eight steps, then it is full."""
-    limiter = limiters.SampleToInsertRatio(2.0, min_size=4, error_buffer=8.0)
+    limiter = rate_limiters.SampleToInsertRatio(2.0, min_size=4, error_buffer=8.0)
     return ring(capacity, limiter=limiter, streams=streams)
 
 
@@ -523,12 +523,12 @@ def actions(draw: st.DrawFn) -> tuple[str, int]:
 @hypothesis.given(
     steps=st.lists(actions(), max_size=40),
     limiter=st.sampled_from(
-        [None, limiters.MinSize(3), limiters.SampleToInsertRatio(1.5, min_size=2, error_buffer=6.0)]
+        [None, rate_limiters.MinSize(3), rate_limiters.SampleToInsertRatio(1.5, min_size=2, error_buffer=6.0)]
     ),
     most=st.sampled_from([None, 1, 3]),
 )
 def test_the_questions_foretell_what_the_verbs_do_and_change_nothing(
-    steps: list[tuple[str, int]], limiter: limiters.RateLimiter | None, most: int | None
+    steps: list[tuple[str, int]], limiter: rate_limiters.RateLimiter | None, most: int | None
 ) -> None:
     inside = prioritized(8, limiter=limiter, max_times_sampled=most).buffer
     for verb, number in steps:
@@ -651,7 +651,7 @@ STORMS: dict[str, Callable[[int], Shell]] = {
     "ring": lambda streams: ring(150, streams=streams, n_step=3),
     "stacks": lambda streams: ring(150, streams=streams, frame_stack=3),
     "ratio": lambda streams: ring(
-        150, streams=streams, limiter=limiters.SampleToInsertRatio(4.0, min_size=10, error_buffer=40.0)
+        150, streams=streams, limiter=rate_limiters.SampleToInsertRatio(4.0, min_size=10, error_buffer=40.0)
     ),
     "priorities": lambda streams: prioritized(150, streams=streams),
     "three times": lambda streams: prioritized(150, streams=streams, max_times_sampled=3),
@@ -901,7 +901,7 @@ async def test_a_closed_buffer_can_be_saved_and_the_next_one_goes_on(tmp_path: p
     buffer.close()
     await buffer.save(tmp_path / "saved")
     await buffer.save(tmp_path / "saved", keep=2)
-    other = aio.AsyncReplayBuffer(ring_buffer.RingReplayBuffer.load(tmp_path / "saved.1"))
+    other = asynchronous.AsyncReplayBuffer(ring_buffer.RingReplayBuffer.load(tmp_path / "saved.1"))
     assert checkpointable_test.plain(await other.sample(3)) == checkpointable_test.plain(buffer.buffer.sample(3))
 
 
@@ -957,18 +957,18 @@ def test_check_says_what_is_wrong_inside(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("inside", [None, [], ring()])
 def test_what_is_no_column_buffer_is_refused(inside: Any) -> None:
     with pytest.raises(errors.ArgumentTypeError, match="^buffer must be an instance of ColumnReplayBuffer, got "):
-        aio.AsyncReplayBuffer(inside)
+        asynchronous.AsyncReplayBuffer(inside)
 
 
 async def test_types_survive_the_shell() -> None:
-    transitions = aio.AsyncReplayBuffer(ring_buffer.RingReplayBuffer(10))
-    assert_type(transitions, aio.AsyncReplayBuffer[batches.TransitionBatch])
+    transitions = asynchronous.AsyncReplayBuffer(ring_buffer.RingReplayBuffer(10))
+    assert_type(transitions, asynchronous.AsyncReplayBuffer[batches.TransitionBatch])
     assert_type(await transitions.add(0, 0, 1.0, 1), int)
-    assert_type(await transitions.extend([0], [0], [1.0], [1]), aio.Keys)
-    assert_type(await transitions.add_episode([0, 1], [0], [1.0], True), aio.Keys)
+    assert_type(await transitions.extend([0], [0], [1.0], [1]), asynchronous.Keys)
+    assert_type(await transitions.add_episode([0, 1], [0], [1.0], True), asynchronous.Keys)
     assert_type(await transitions.sample(1), batches.TransitionBatch)
-    assert_type(await transitions.sample_keys(1), aio.Keys)
+    assert_type(await transitions.sample_keys(1), asynchronous.Keys)
     assert_type(transitions.read([0]), batches.TransitionBatch)
-    runs = aio.AsyncReplayBuffer(sequence_buffer.SequenceReplayBuffer(10, length=1))
+    runs = asynchronous.AsyncReplayBuffer(sequence_buffer.SequenceReplayBuffer(10, length=1))
     await runs.add(0, 0, 1.0, 1)
     assert_type(await runs.sample(1), batches.SequenceBatch)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from relive import errors
-from relive import wait_queue
+from relive.waiting import wait_queue
 
 _CALLS_A_TURN = 32
 

@@ -24,7 +24,7 @@ from relive import column_stats
 from relive.common import copies
 from relive import errors
 from relive.schema import casting
-from relive import gate
+from relive.waiting import gate
 from relive.common import later
 from relive.persistence import state as state_lib
 

@@ -77,8 +77,8 @@ class SampleToInsertRatio(RateLimiter):
     Raises:
         ArgumentError: A setting breaks its rule.
 
-    >>> from relive import limiters
-    >>> limiter = limiters.SampleToInsertRatio(ratio=4.0, min_size=100, error_buffer=64.0)
+    >>> from relive.waiting import rate_limiters
+    >>> limiter = rate_limiters.SampleToInsertRatio(ratio=4.0, min_size=100, error_buffer=64.0)
     >>> limiter.can_sample(32, size=100, inserted=100, sampled=0)
     True
     >>> limiter.can_sample(32, size=100, inserted=100, sampled=64)

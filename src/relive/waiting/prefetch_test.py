@@ -20,8 +20,8 @@ from relive.windows import batches as batches_lib
 from relive import column_buffer
 from relive import errors
 from relive.kernels import history as history_lib
-from relive import limiters
-from relive import prefetch
+from relive.waiting import rate_limiters
+from relive.waiting import prefetch
 from relive import prioritized_buffer
 from relive import ring_buffer
 from relive.samplers import sampler
@@ -41,7 +41,7 @@ KINDS: dict[str, Callable[[int], Buffer]] = {
     "frame stack": lambda capacity: ring_buffer.RingReplayBuffer(capacity, frame_stack=2, seed=0),
     "limited draws": lambda capacity: ring_buffer.RingReplayBuffer(capacity, max_times_sampled=3, seed=0),
     "limiter": lambda capacity: ring_buffer.RingReplayBuffer(
-        capacity, limiter=limiters.SampleToInsertRatio(4.0, 2, 8.0), seed=0
+        capacity, limiter=rate_limiters.SampleToInsertRatio(4.0, 2, 8.0), seed=0
     ),
     "priorities": lambda capacity: prioritized_buffer.PrioritizedReplayBuffer(
         capacity, beta=schedules.LinearSchedule(0.0, 1.0, 30), seed=0
@@ -237,7 +237,7 @@ def test_two_batches_are_drawn_ahead_unless_said_otherwise(kind: str) -> None:
 
 def test_what_was_drawn_ahead_is_handed_out_before_the_next_batch_is_missed() -> None:
     """The limiter allows three batches, then none until a step comes."""
-    buffer = ring_buffer.RingReplayBuffer(10, limiter=limiters.SampleToInsertRatio(4.0, 1, 12.0), seed=0)
+    buffer = ring_buffer.RingReplayBuffer(10, limiter=rate_limiters.SampleToInsertRatio(4.0, 1, 12.0), seed=0)
     iterator = buffer.batches(4, prefetch=5)
     with pytest.raises(errors.NotReadyError, match="sample has nothing to draw: no step is stored"):
         next(iterator)
