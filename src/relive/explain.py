@@ -8,10 +8,10 @@ import numpy.typing as npt
 
 from relive import anchors as anchors_lib
 from relive.kernels import eligibility
-from relive import episode as episode_lib
-from relive import episode_store
+from relive.episodes import episode as episode_lib
+from relive.episodes import store as store_lib
 from relive import errors
-from relive import n_step
+from relive.episodes import samples
 from relive.samplers import prioritized
 from relive.kernels import timeline as timeline_lib
 
@@ -161,7 +161,7 @@ def _stored_rows(timeline: timeline_lib.Timeline, anchors: anchors_lib.Anchors, 
     return [RowOrigin(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)]
 
 
-def sample(store: episode_store.EpisodeStore[Any, Any], drawn: n_step.ReplaySample[Any, Any]) -> SampleOrigin:
+def sample(store: store_lib.EpisodeStore[Any, Any], drawn: samples.ReplaySample[Any, Any]) -> SampleOrigin:
     """Answers where a sample came from. O(episodes)."""
     origin = SampleOrigin(
         episode_id=drawn.episode_id,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from relive.windows import batches
-from relive import episode_buffer
+from relive.episodes import buffer as buffer_lib
 from relive import errors
 from relive import explain
 from relive import prioritized_buffer
@@ -17,7 +17,7 @@ from relive import ring_buffer
 from relive.samplers import sampler as sampler_lib
 from relive import sequence_buffer
 
-Episodes = episode_buffer.EpisodeReplayBuffer[Any, Any]
+Episodes = buffer_lib.EpisodeReplayBuffer[Any, Any]
 
 
 @dataclasses.dataclass

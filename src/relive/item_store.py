@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import counted_deque
+from relive.episodes import counted_deque
 from relive import errors
 from relive.common import later
 from relive.persistence import state

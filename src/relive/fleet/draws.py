@@ -16,7 +16,7 @@ import numpy as np
 from relive.common import validation
 from relive import errors
 from relive.samplers import schedules
-from relive import version_counts
+from relive.episodes import versions as versions_lib
 from relive.fleet import membership
 from relive.fleet import port
 from relive.fleet import shares
@@ -109,7 +109,7 @@ class Draws:
         known = [version for version in [*versions, self.policy_version] if version is not None]
         self.policy_version = max(known, default=None)
         if not known and not self._description.has_columns:
-            lags = version_counts.asked(options.get("max_lag"), options.get("lag_decay", 1.0))
+            lags = versions_lib.asked(options.get("max_lag"), options.get("lag_decay", 1.0))
             if lags is not None:
                 raise errors.ArgumentError(
                     "max_lag and lag_decay ask for the learner's policy version: call set_policy_version first"

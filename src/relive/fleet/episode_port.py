@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from relive.common import validation
-from relive import episode_buffer
-from relive import version_counts
+from relive.episodes import buffer as buffer_lib
+from relive.episodes import versions
 from relive.fleet import chunks
 from relive.fleet import port
 
@@ -15,7 +15,7 @@ from relive.fleet import port
 class EpisodePort(port.Port):
     """The one between a shard and its buffer of episodes."""
 
-    def __init__(self, buffer: episode_buffer.EpisodeReplayBuffer[Any, Any]) -> None:
+    def __init__(self, buffer: buffer_lib.EpisodeReplayBuffer[Any, Any]) -> None:
         self.buffer = self._buffer = buffer
         self._signature = inspect.signature(buffer.sample_n_step_nowait)
         self._episodes: dict[tuple[Hashable, int], str] = {}
@@ -73,7 +73,7 @@ class EpisodePort(port.Port):
         given = self._signature.bind(1, **options).arguments
         validation.integer_of_at_least_one("n", given["n"])
         validation.discount("gamma", given["gamma"])
-        lags = version_counts.asked(given.get("max_lag"), given.get("lag_decay", 1.0))
+        lags = versions.asked(given.get("max_lag"), given.get("lag_decay", 1.0))
         size, learner = self.size, self._buffer.policy_version
         if lags is None:
             return port.Mass(weight=float(size), size=size, policy_version=learner)
@@ -87,7 +87,7 @@ class EpisodePort(port.Port):
         return self._buffer.sample_n_step_nowait(count, **options)
 
 
-def _weighed(counts: Mapping[int, int], learner: int, lags: version_counts.Lags) -> tuple[float, int]:
+def _weighed(counts: Mapping[int, int], learner: int, lags: versions.Lags) -> tuple[float, int]:
     """Answers the sum of decay ** (lag - the least lag) over the transitions that may be drawn, and the least lag.
 
     Seen from the least one, as the buffer does: not all weights can become 0 by rounding.

@@ -13,7 +13,7 @@ from typing import Any
 
 from relive.common import validation
 from relive.common import copies
-from relive import episode as episode_lib
+from relive.episodes import episode as episode_lib
 from relive import errors
 from relive.fleet import chunks
 from relive.fleet import outbox as outbox_lib

@@ -3,14 +3,14 @@
 from typing import Any, TypeAlias
 
 from relive import column_buffer
-from relive import episode_buffer
+from relive.episodes import buffer as buffer_lib
 from relive import errors
 from relive.waiting import rate_limiters
 from relive.fleet import column_port
 from relive.fleet import episode_port
 from relive.fleet import port
 
-Buffer: TypeAlias = column_buffer.ColumnReplayBuffer[Any] | episode_buffer.EpisodeReplayBuffer[Any, Any]
+Buffer: TypeAlias = column_buffer.ColumnReplayBuffer[Any] | buffer_lib.EpisodeReplayBuffer[Any, Any]
 
 
 def port_of(buffer: Any) -> port.Port:
@@ -23,7 +23,7 @@ def port_of(buffer: Any) -> port.Port:
     answer: port.Port
     if isinstance(buffer, column_buffer.ColumnReplayBuffer):
         answer, limiter = column_port.ColumnPort(buffer), buffer.limiter
-    elif isinstance(buffer, episode_buffer.EpisodeReplayBuffer):
+    elif isinstance(buffer, buffer_lib.EpisodeReplayBuffer):
         answer, limiter = episode_port.EpisodePort(buffer), buffer.limiter
         for name, setting in (("admission", buffer.admission), ("groups", buffer.groups)):
             if setting is not None:

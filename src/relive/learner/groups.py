@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Literal, TypeAlias
 
 from relive.common import validation
-from relive import episode as episode_lib
+from relive.episodes import episode as episode_lib
 from relive import errors
 from relive.learner import drops as drops_lib
 from relive.learner import training_bias

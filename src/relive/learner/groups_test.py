@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 import relive
-from relive import episode as episode_lib
+from relive.episodes import episode as episode_lib
 from relive import errors
 from relive.learner import groups
 

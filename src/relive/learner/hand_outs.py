@@ -20,8 +20,8 @@ import time
 from typing import Any, TypeAlias
 
 from relive.common import validation
-from relive import episode as episode_lib
-from relive import episode_store
+from relive.episodes import episode as episode_lib
+from relive.episodes import store as store_lib
 from relive import errors
 from relive.learner import admission as admission_lib
 from relive.learner import drops as drops_lib
@@ -30,7 +30,7 @@ from relive.learner import training_bias
 from relive.learner import waiting_line
 
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
-Store: TypeAlias = episode_store.EpisodeStore[Any, Any]
+Store: TypeAlias = store_lib.EpisodeStore[Any, Any]
 Line: TypeAlias = waiting_line.WaitingLine[Episode]
 
 NOT_YET, HANDED_OUT, DROPPED = range(3)

@@ -15,8 +15,8 @@ import weakref
 
 from relive.common import validation
 from relive.common import copies
-from relive import episode as episode_lib
-from relive import episode_store
+from relive.episodes import episode as episode_lib
+from relive.episodes import store as store_lib
 from relive import errors
 from relive.waiting import gate
 from relive.common import later
@@ -39,7 +39,7 @@ Act = TypeVar("Act")
 class HandingOut(Generic[Obs, Act]):
     """What an episode buffer can do beside being drawn from."""
 
-    _store: episode_store.EpisodeStore[Obs, Act]
+    _store: store_lib.EpisodeStore[Obs, Act]
     _gate: gate.Gate
     _hand_outs: hand_outs.HandOuts
     _queues: hand_out_queues.HandOutQueues
@@ -199,7 +199,7 @@ class HandingOut(Generic[Obs, Act]):
 
     def _new_hand_outs(
         self,
-        store: episode_store.EpisodeStore[Obs, Act],
+        store: store_lib.EpisodeStore[Obs, Act],
         admission: admission_lib.Admission | None,
         groups: groups_lib.Groups | None,
     ) -> hand_outs.HandOuts:

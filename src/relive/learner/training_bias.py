@@ -11,7 +11,7 @@ import copy
 import dataclasses
 from typing import Any, Self
 
-from relive import episode as episode_lib
+from relive.episodes import episode as episode_lib
 from relive.windows import returns
 from relive.learner import exact_sum
 

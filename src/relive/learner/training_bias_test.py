@@ -5,7 +5,7 @@ import hypothesis
 from hypothesis import strategies as st
 import pytest
 
-from relive import episode as episode_lib
+from relive.episodes import episode as episode_lib
 from relive.learner import training_bias
 
 EPISODES = st.lists(

@@ -13,7 +13,7 @@ from relive.common import validation
 from relive.persistence import codec as codec_lib
 from relive import column_buffer
 from relive.persistence import directories
-from relive import episode_buffer
+from relive.episodes import buffer as buffer_lib
 from relive import errors
 from relive.persistence import journal_reader
 from relive.persistence import repair
@@ -24,9 +24,9 @@ from relive import ring_buffer
 from relive import sequence_buffer
 from relive.persistence import state as state_lib
 
-Buffer: TypeAlias = column_buffer.ColumnReplayBuffer[Any] | episode_buffer.EpisodeReplayBuffer[Any, Any]
+Buffer: TypeAlias = column_buffer.ColumnReplayBuffer[Any] | buffer_lib.EpisodeReplayBuffer[Any, Any]
 
-_FAMILIES = column_buffer.ColumnReplayBuffer, episode_buffer.EpisodeReplayBuffer
+_FAMILIES = column_buffer.ColumnReplayBuffer, buffer_lib.EpisodeReplayBuffer
 _CLASSES: dict[str, type[Buffer]] = {
     kind.__name__: kind
     for kind in (
@@ -34,7 +34,7 @@ _CLASSES: dict[str, type[Buffer]] = {
         ring_buffer.RingReplayBuffer,
         prioritized_buffer.PrioritizedReplayBuffer,
         sequence_buffer.SequenceReplayBuffer,
-        episode_buffer.EpisodeReplayBuffer,
+        buffer_lib.EpisodeReplayBuffer,
     )
 }
 
@@ -94,7 +94,7 @@ def recover(
         state = _state(first.payload)
         journal_id = state_lib.Given(state, state.get("arrays")).text("journal_id")
         kind: type[Buffer] = buffer_class or _class_of(state)
-        options = {"codec": codec_lib.checked(codec)} if issubclass(kind, episode_buffer.EpisodeReplayBuffer) else {}
+        options = {"codec": codec_lib.checked(codec)} if issubclass(kind, buffer_lib.EpisodeReplayBuffer) else {}
         buffer = kind._made(state, instead, **options) if checkpoint is None else None
     except errors.CheckpointError as error:
         raise errors.CheckpointError(f"{label} begins with a record that cannot be one: {error}") from error

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from relive import episode
-from relive import episode_buffer
+from relive.episodes import episode
+from relive.episodes import buffer as buffer_lib
 from relive import errors
 from relive.tokens import token_batch
 from relive.tokens import token_episode
@@ -140,7 +140,7 @@ def test_an_agent_stores_its_steps_in_an_episode_buffer_and_they_come_back_bit_f
         step_of([1, 5], [7, 2], log_probabilities=logs[0], policy_version=3),
         step_of([1, 5, 7, 2, 9], [8], log_probabilities=logs[1], policy_version=[4]),
     ]
-    buffer = episode_buffer.EpisodeReplayBuffer[Any, token_step.TokenStep](seed=0)
+    buffer = buffer_lib.EpisodeReplayBuffer[Any, token_step.TokenStep](seed=0)
     episode_id = buffer.start_episode_nowait("agent", group_id="prompt")
     for step, reward in zip(steps, [0.0, 1.0], strict=True):
         buffer.append_observation_action_reward_nowait(episode_id, step.prompt, step, reward)

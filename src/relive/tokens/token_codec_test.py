@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from relive.persistence import codec as codec_lib
-from relive import episode_buffer
+from relive.episodes import buffer as buffer_lib
 from relive import errors
 from relive.persistence import journal
 from relive.persistence import recover
@@ -94,21 +94,21 @@ def test_bytes_that_were_damaged_are_refused_or_make_a_step() -> None:
         codec.decode(text)
 
 
-def filled() -> tuple[episode_buffer.EpisodeReplayBuffer[Any, Any], list[token_step.TokenStep]]:
-    buffer = episode_buffer.EpisodeReplayBuffer[Any, Any](seed=0)
+def filled() -> tuple[buffer_lib.EpisodeReplayBuffer[Any, Any], list[token_step.TokenStep]]:
+    buffer = buffer_lib.EpisodeReplayBuffer[Any, Any](seed=0)
     logs = np.array([-0.1, -1 / 3], np.float32)
     steps = [step_of([1, 5], [7, 2], log_probabilities=logs), step_of([1, 5, 7, 2, 9], [8], policy_version=2)]
     return buffer, steps
 
 
-def write(buffer: episode_buffer.EpisodeReplayBuffer[Any, Any], steps: list[token_step.TokenStep]) -> None:
+def write(buffer: buffer_lib.EpisodeReplayBuffer[Any, Any], steps: list[token_step.TokenStep]) -> None:
     episode_id = buffer.start_episode_nowait("agent")
     for step in steps:
         buffer.append_observation_action_reward_nowait(episode_id, step.prompt, step, 0.5)
     buffer.end_episode_nowait(episode_id, None)
 
 
-def stored(buffer: episode_buffer.EpisodeReplayBuffer[Any, Any]) -> list[token_step.TokenStep]:
+def stored(buffer: buffer_lib.EpisodeReplayBuffer[Any, Any]) -> list[token_step.TokenStep]:
     (lived,) = buffer._store
     assert token_batch.TokenBatch.from_episodes([lived]).tokens.tolist() == [[1, 5, 7, 2, 9, 8]]
     return lived.actions

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.common import validation
-from relive import episode as episode_lib
+from relive.episodes import episode as episode_lib
 from relive import errors
 from relive.windows import returns
 from relive.tokens import token_step

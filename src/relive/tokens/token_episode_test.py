@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from relive import episode
+from relive.episodes import episode
 from relive import errors
 from relive.tokens import token_episode
 from relive.tokens import token_step

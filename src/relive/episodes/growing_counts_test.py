@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from relive import growing_counts
+from relive.episodes import growing_counts
 from relive import testing
 
 

@@ -6,8 +6,8 @@ import pytest
 
 import relive
 from relive.persistence import codec as codec_lib
-from relive import episode_state
-from relive import episode_store
+from relive.episodes import episode_state
+from relive.episodes import store as store_lib
 from relive import errors
 from relive.persistence import state as state_lib
 
@@ -36,11 +36,11 @@ def example() -> Buffer:
     return buffer
 
 
-def made(state: Any, codec: codec_lib.Codec = PLAIN) -> episode_store.EpisodeStore[Any, Any]:
-    return episode_state.made(state_lib.Given(state, state["arrays"]), codec, episode_store.EpisodeStore(None, None))
+def made(state: Any, codec: codec_lib.Codec = PLAIN) -> store_lib.EpisodeStore[Any, Any]:
+    return episode_state.made(state_lib.Given(state, state["arrays"]), codec, store_lib.EpisodeStore(None, None))
 
 
-def episodes_of(store: episode_store.EpisodeStore[Any, Any]) -> list[Any]:
+def episodes_of(store: store_lib.EpisodeStore[Any, Any]) -> list[Any]:
     names = ("episode_id", "agent_id", "observations", "actions", "rewards", "status", "start_time")
     return [[getattr(episode, name) for name in names] for episode in store]
 

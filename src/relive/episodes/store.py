@@ -21,12 +21,12 @@ import uuid
 import numpy as np
 
 from relive.common import validation
-from relive import counted_deque
-from relive import episode as episode_lib
-from relive import episode_stats
+from relive.episodes import counted_deque
+from relive.episodes import episode as episode_lib
+from relive.episodes import episode_stats
 from relive import errors
-from relive import growing_counts
-from relive import version_counts
+from relive.episodes import growing_counts
+from relive.episodes import versions as versions_lib
 
 Obs = TypeVar("Obs")
 Act = TypeVar("Act")
@@ -44,7 +44,7 @@ class EpisodeStore(Generic[Obs, Act]):
         self.sampled = 0
         self.policy_version: int | None = None
         """Which version the learner's policy is of; None until it has said."""
-        self.versions: version_counts.VersionCounts[Obs, Act] = version_counts.VersionCounts()
+        self.versions: versions_lib.VersionCounts[Obs, Act] = versions_lib.VersionCounts()
         self._evicted_episodes = 0
         self._evicted_transitions = 0
         self._aborted_steps = 0
@@ -185,12 +185,12 @@ class EpisodeStore(Generic[Obs, Act]):
         if self.policy_version is not None:
             self.versions.note(self.policy_version, versions)
 
-    def has_within(self, lags: version_counts.Lags) -> bool:
+    def has_within(self, lags: versions_lib.Lags) -> bool:
         """Answers whether there is a transition of such a lag. O(1)."""
         return self.versions.has(self.policy_version, lags)
 
     def draw_within(
-        self, size: int, rng: np.random.Generator, lags: version_counts.Lags
+        self, size: int, rng: np.random.Generator, lags: versions_lib.Lags
     ) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
         """Answers `size` independent transitions of such lags; there must be one. See VersionCounts.draw."""
         assert self.policy_version is not None

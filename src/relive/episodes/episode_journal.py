@@ -25,13 +25,13 @@ from typing import Any, TypeAlias
 
 from relive.common import validation
 from relive.persistence import codec as codec_lib
-from relive import episode as episode_lib
-from relive import episode_store
+from relive.episodes import episode as episode_lib
+from relive.episodes import store as store_lib
 from relive import errors
 from relive.persistence import journal as journal_lib
 
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
-Store: TypeAlias = episode_store.EpisodeStore[Any, Any]
+Store: TypeAlias = store_lib.EpisodeStore[Any, Any]
 
 START, APPEND, END, ABORT, CLEAR, EVICT, STARTED, STEPPED, LEARNED = range(1, 10)
 _ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")

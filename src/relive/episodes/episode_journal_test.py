@@ -14,7 +14,7 @@ import pytest
 import relive
 from relive.common import validation
 from relive.persistence import codec
-from relive import episode_journal
+from relive.episodes import episode_journal
 from relive import errors
 from relive.persistence import journal_reader
 from relive.persistence import checkpointable_test

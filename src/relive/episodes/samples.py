@@ -16,7 +16,7 @@ import dataclasses
 from typing import Generic, Literal, TypeAlias, TypeVar
 
 from relive.common import copies
-from relive import episode as episode_lib
+from relive.episodes import episode as episode_lib
 from relive.windows import returns
 
 Obs = TypeVar("Obs")

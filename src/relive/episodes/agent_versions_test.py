@@ -15,10 +15,10 @@ import pytest
 import relive
 from relive.common import validation
 from relive.persistence import codec
-from relive import episode_journal
-from relive import episode_journal_test
-from relive import episode_state
-from relive import episode_store
+from relive.episodes import episode_journal
+from relive.episodes import episode_journal_test
+from relive.episodes import episode_state
+from relive.episodes import store as store_lib
 from relive import errors
 from relive.persistence import checkpointable_test
 from relive.persistence import recover
@@ -527,8 +527,8 @@ def test_who_says_nothing_of_groups_and_versions_writes_what_was_always_written(
     assert "policy_version" not in state["counters"]
 
 
-def made(state: Any) -> episode_store.EpisodeStore[Any, Any]:
-    store: episode_store.EpisodeStore[Any, Any] = episode_store.EpisodeStore(None, None)
+def made(state: Any) -> store_lib.EpisodeStore[Any, Any]:
+    store: store_lib.EpisodeStore[Any, Any] = store_lib.EpisodeStore(None, None)
     return episode_state.made(state_lib.Given(state, state["arrays"]), codec.PlainCodec(), store)
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.common import validation
-from relive import episode as episode_lib
+from relive.episodes import episode as episode_lib
 from relive import errors
 from relive.persistence import state
-from relive import version_counts
+from relive.episodes import versions
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
@@ -18,7 +18,7 @@ Episode: TypeAlias = episode_lib.Episode[Any, Any]
 _NO_VERSION = -1
 
 
-def taken(episodes: Sequence[Episode], counts: version_counts.VersionCounts[Any, Any]) -> dict[str, Ints]:
+def taken(episodes: Sequence[Episode], counts: versions.VersionCounts[Any, Any]) -> dict[str, Ints]:
     """Answers the versions of starts and of steps, and in which order open episodes stand; no array without a value."""
     arrays: dict[str, Ints] = {}
     if any(episode.policy_version is not None for episode in episodes):
@@ -79,7 +79,7 @@ def growing(
         CheckpointError: Others are named.
     """
     expected = sorted(
-        (version, place) for place in growing_places for version, _ in version_counts.runs(episodes[place])
+        (version, place) for place in growing_places for version, _ in versions.runs(episodes[place])
     )
     if not (expected or given.has_array("version_growing")):
         return []
@@ -99,6 +99,6 @@ def last_lags(given: state.Given) -> list[int]:
     if not given.has_array("draw_lag"):
         return []
     lags: list[int] = given.integers("draw_lag", None, -validation.LARGEST, validation.LARGEST).tolist()
-    if len(lags) > version_counts.LAST:
-        raise errors.CheckpointError(f"array draw_lag must hold at most {version_counts.LAST} lags, got {len(lags)}")
+    if len(lags) > versions.LAST:
+        raise errors.CheckpointError(f"array draw_lag must hold at most {versions.LAST} lags, got {len(lags)}")
     return lags

@@ -18,15 +18,15 @@ import numpy.typing as npt
 
 from relive.common import validation
 from relive.persistence import codec as codec_lib
-from relive import episode as episode_lib
-from relive import episode_store
+from relive.episodes import episode as episode_lib
+from relive.episodes import store as store_lib
 from relive import errors
 from relive.persistence import state
-from relive import version_state
+from relive.episodes import version_state
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
-Store: TypeAlias = episode_store.EpisodeStore[Any, Any]
+Store: TypeAlias = store_lib.EpisodeStore[Any, Any]
 
 _STATUSES: tuple[episode_lib.EpisodeStatus, ...] = ("IN_PROGRESS", *episode_lib.FINAL_STATUSES)
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -147,7 +147,7 @@ def made(given: state.Given, codec: codec_lib.Codec, store: Store) -> Store:
     if counters.has("policy_version"):
         counts["policy_version"] = counters.integer("policy_version", most=validation.LARGEST)
     now = time.monotonic()
-    answer: Store = episode_store.EpisodeStore(store.max_transitions, store.max_episodes)
+    answer: Store = store_lib.EpisodeStore(store.max_transitions, store.max_episodes)
     answer.fill(
         episodes,
         [episodes[place] for place in finished.tolist()],

@@ -12,7 +12,7 @@ import pytest
 import relive
 from relive import errors
 from relive import testing
-from relive import version_counts
+from relive.episodes import versions as versions_lib
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
 
@@ -27,7 +27,7 @@ def lived(buffer: Buffer, versions: Sequence[int | None], status: Any = "COMPLET
     return episode_id
 
 
-def counts_of(buffer: Buffer) -> version_counts.VersionCounts[Any, Any]:
+def counts_of(buffer: Buffer) -> versions_lib.VersionCounts[Any, Any]:
     return buffer._store.versions
 
 
@@ -119,7 +119,7 @@ def of_many_versions() -> Buffer:
 def test_the_highest_and_the_lowest_number_draw_a_version_of_some_weight(
     decay: float, of_many_versions: Buffer
 ) -> None:
-    lags = version_counts.Lags(max_lag=None, decay=decay)
+    lags = versions_lib.Lags(max_lag=None, decay=decay)
     highest, lowest = (
         {episode.newest_version for episode, _ in counts_of(of_many_versions).draw(5, Fixed(value), 1_200, lags)}
         for value in (np.nextafter(1.0, 0.0), 0.0)
@@ -221,10 +221,10 @@ def test_lags_that_cannot_be_are_refused(arguments: dict[str, Any], message: str
 
 
 def test_a_decay_of_one_and_no_bound_asks_for_nothing() -> None:
-    assert version_counts.asked(None, 1) is None
-    assert version_counts.asked(None, np.float32(1)) is None
-    assert version_counts.asked(0, 1) == version_counts.Lags(max_lag=0, decay=1.0)
-    assert version_counts.asked(np.int8(3), 0.5) == version_counts.Lags(max_lag=3, decay=0.5)
+    assert versions_lib.asked(None, 1) is None
+    assert versions_lib.asked(None, np.float32(1)) is None
+    assert versions_lib.asked(0, 1) == versions_lib.Lags(max_lag=0, decay=1.0)
+    assert versions_lib.asked(np.int8(3), 0.5) == versions_lib.Lags(max_lag=3, decay=0.5)
     one, other = example(), Buffer()
     other.load_state_dict(one.state_dict())
     batch = one.sample_n_step_nowait(50, 2, 0.9)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import relive
-from relive import episode_store
+from relive.episodes import store as store_lib
 from relive import testing
-from relive import version_counts
+from relive.episodes import versions as versions_lib
 
 
 def started(store: Any, agent_id: str, policy_version: int | None = None) -> str:
@@ -45,7 +45,7 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
     )
     def start_store(self, max_transitions: int | None, max_episodes: int | None) -> None:
         self.limits = (max_transitions, max_episodes)
-        self.store: episode_store.EpisodeStore[tuple[int, int], int] = episode_store.EpisodeStore(*self.limits)
+        self.store: store_lib.EpisodeStore[tuple[int, int], int] = store_lib.EpisodeStore(*self.limits)
         self.stored: list[NaiveEpisode] = []
         self.finished: list[NaiveEpisode] = []
         self.appended = self.evicted_episodes = self.evicted_transitions = self.number = 0
@@ -237,7 +237,7 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
     @stateful.invariant()
     def what_is_drawn_within_a_lag_is_what_a_scan_finds(self) -> None:
         for max_lag in (None, 0, 2):
-            lags = version_counts.Lags(max_lag=max_lag, decay=0.5)
+            lags = versions_lib.Lags(max_lag=max_lag, decay=0.5)
             within = {
                 version
                 for version in self.stored_versions()
@@ -261,9 +261,9 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
 TestEpisodeStore = EpisodeStoreMachine.TestCase
 
 
-def filled() -> episode_store.EpisodeStore[int, int]:
+def filled() -> store_lib.EpisodeStore[int, int]:
     """Return a store with two finished episodes, of 2 and 3 transitions, and an open one of 2."""
-    store: episode_store.EpisodeStore[int, int] = episode_store.EpisodeStore(None, None)
+    store: store_lib.EpisodeStore[int, int] = store_lib.EpisodeStore(None, None)
     for steps in (2, 3, 3):
         episode_id = started(store, "a")
         for t in range(steps):
@@ -277,7 +277,7 @@ def filled() -> episode_store.EpisodeStore[int, int]:
 def test_draws_are_uniform_while_episodes_come_and_go() -> None:
     """Where a draw falls among all transitions stored at that moment, in the order of episode ids, is uniform."""
     rng = np.random.default_rng(3)
-    store: episode_store.EpisodeStore[int, int] = episode_store.EpisodeStore(30, None)
+    store: store_lib.EpisodeStore[int, int] = store_lib.EpisodeStore(30, None)
     drawn, expected = [0] * 40, [0.0] * 40
     for _ in range(1500):
         episode_id = started(store, "a")
@@ -421,7 +421,7 @@ def test_the_audit_names_what_is_broken(damage: Any, message: str) -> None:
 
 def test_a_crashing_actor_does_not_fill_the_memory() -> None:
     """Episodes without a transition take no room that max_transitions counts; they are limited all the same."""
-    store: episode_store.EpisodeStore[int, int] = episode_store.EpisodeStore(5, None)
+    store: store_lib.EpisodeStore[int, int] = store_lib.EpisodeStore(5, None)
     for _ in range(3000):
         store.append(episode_id := started(store, "a"), 0, 0, 0.0)
         store.abort(episode_id)

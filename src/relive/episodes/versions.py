@@ -21,10 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.common import validation
-from relive import counted_deque
-from relive import episode as episode_lib
+from relive.episodes import counted_deque
+from relive.episodes import episode as episode_lib
 from relive import errors
-from relive import growing_counts
+from relive.episodes import growing_counts
 
 Obs = TypeVar("Obs")
 Act = TypeVar("Act")

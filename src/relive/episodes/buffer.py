@@ -23,17 +23,17 @@ import numpy as np
 
 from relive.common import validation
 from relive.common import copies
-from relive import episode as episode_lib
-from relive import episode_stats
-from relive import episode_store
+from relive.episodes import episode as episode_lib
+from relive.episodes import episode_stats
+from relive.episodes import store as store_lib
 from relive import errors
 from relive.waiting import gate
 from relive.common import later
 from relive.waiting import rate_limiters
-from relive import n_step
+from relive.episodes import samples as samples_lib
 from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
-from relive import version_counts
+from relive.episodes import versions
 from relive.learner import admission as admission_lib
 from relive.learner import groups as groups_lib
 from relive.learner import hand_outs
@@ -42,16 +42,16 @@ from relive.learner import handing_out
 if TYPE_CHECKING:
     from relive.persistence import checkpoint
     from relive.persistence import codec as codec_lib
-    from relive import episode_journal
-    from relive import episode_state
+    from relive.episodes import episode_journal
+    from relive.episodes import episode_state
     from relive import explain as explain_lib
     from relive.persistence import journal as journal_lib
     from relive.learner import hand_out_state
 else:
     checkpoint = later.module("relive.persistence.checkpoint")
     codec_lib = later.module("relive.persistence.codec")
-    episode_journal = later.module("relive.episode_journal")
-    episode_state = later.module("relive.episode_state")
+    episode_journal = later.module("relive.episodes.episode_journal")
+    episode_state = later.module("relive.episodes.episode_state")
     explain_lib = later.module("relive.explain")
     hand_out_state = later.module("relive.learner.hand_out_state")
     journal_lib = later.module("relive.persistence.journal")
@@ -113,7 +113,7 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
         if max_episodes is not None:
             max_episodes = validation.integer_of_at_least_one("max_episodes", max_episodes)
         self._rng = validation.generator("seed", seed)
-        self._store: episode_store.EpisodeStore[Obs, Act] = episode_store.EpisodeStore(max_transitions, max_episodes)
+        self._store: store_lib.EpisodeStore[Obs, Act] = store_lib.EpisodeStore(max_transitions, max_episodes)
         self._limited = rate_limiters.LimitedBuffer(limiter, self._store, "max_transitions", max_transitions)
         self._gate = gate.Gate(self._limited, "sample_n_step_nowait")
         self._begin_handing_out(admission, groups)
@@ -309,7 +309,7 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
 
     async def sample_n_step(
         self, batch_size: int, n: int, gamma: float, *, max_lag: int | None = None, lag_decay: float = 1.0
-    ) -> list[n_step.ReplaySample[Obs, Act]]:
+    ) -> list[samples_lib.ReplaySample[Obs, Act]]:
         """Answers exactly batch_size n-step samples, drawn with replacement; waits until that is possible.
 
         It lets the other tasks run first, also where it need not wait.
@@ -340,7 +340,7 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
 
     def sample_n_step_nowait(
         self, batch_size: int, n: int, gamma: float, *, max_lag: int | None = None, lag_decay: float = 1.0
-    ) -> list[n_step.ReplaySample[Obs, Act]]:
+    ) -> list[samples_lib.ReplaySample[Obs, Act]]:
         """Does what `sample_n_step` does, as a plain call. Of a closed buffer it draws without asking the limiter.
 
         Raises:
@@ -547,13 +547,13 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
         """Answers what is stored, what is drawn, and what has happened so far. O(open episodes)."""
         return self._store.stats()
 
-    def explain(self, sample: n_step.ReplaySample[Obs, Act]) -> "explain_lib.SampleOrigin":
+    def explain(self, sample: samples_lib.ReplaySample[Obs, Act]) -> "explain_lib.SampleOrigin":
         """Answers where a sample of this buffer came from, and what has become of its episode. O(episodes).
 
         Raises:
             ArgumentTypeError: `sample` is no ReplaySample.
         """
-        validation.instance("sample", sample, n_step.ReplaySample)
+        validation.instance("sample", sample, samples_lib.ReplaySample)
         return explain_lib.sample(self._store, sample)
 
     def clear(self) -> None:
@@ -592,11 +592,11 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
             batch_size = self._limited.checked_batch_size(batch_size)
         return batch_size, validation.integer_of_at_least_one("n", n), validation.discount("gamma", gamma)
 
-    def _checked_lags(self, max_lag: int | None, lag_decay: float) -> version_counts.Lags | None:
+    def _checked_lags(self, max_lag: int | None, lag_decay: float) -> versions.Lags | None:
         """Answers which lags a sample call asks for; None if it does not."""
         if max_lag is None and type(lag_decay) is float and lag_decay == 1:
             return None
-        lags = version_counts.asked(max_lag, lag_decay)
+        lags = versions.asked(max_lag, lag_decay)
         if lags is not None and self._has_own_draw():
             raise errors.ArgumentError(
                 f"max_lag and lag_decay must be left out where {type(self).__name__}._draw decides what is drawn"
@@ -651,18 +651,18 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
             self._journal.settle()
 
     def _sample(
-        self, batch_size: int, n: int, gamma: float, lags: version_counts.Lags | None
-    ) -> list[n_step.ReplaySample[Obs, Act]]:
+        self, batch_size: int, n: int, gamma: float, lags: versions.Lags | None
+    ) -> list[samples_lib.ReplaySample[Obs, Act]]:
         if lags is not None:
             draws = self._store.draw_within(batch_size, self._rng, lags)
         else:
             draws = self._draw(batch_size)
             if self._has_own_draw():
                 draws = self._store.checked_draws(draws, batch_size)
-        samples = n_step.read(draws, n, gamma)
+        samples = samples_lib.read(draws, n, gamma)
         self._store.note(draws)
         if self._store.policy_version is not None:
-            self._store.note_versions([sample.policy_version for sample in samples[-version_counts.LAST :]])
+            self._store.note_versions([sample.policy_version for sample in samples[-versions.LAST :]])
         self._gate.wake()
         return samples
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from relive import counted_deque
+from relive.episodes import counted_deque
 
 
 class Thing:

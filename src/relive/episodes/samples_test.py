@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import relive
-from relive import n_step
+from relive.episodes import samples as samples_lib
 
 STATUSES: list[relive.EpisodeStatus] = ["IN_PROGRESS", "COMPLETED", "TRUNCATED", "ABORTED"]
 
@@ -76,13 +76,13 @@ def test_every_window_is_the_one_walked_step_by_step(
 ) -> None:
     episode = episode_of(steps, status, final_known)
     starts = range(len(episode))
-    samples = n_step.read([(episode, start) for start in starts], n, gamma)
+    samples = samples_lib.read([(episode, start) for start in starts], n, gamma)
     assert samples == [naive_sample(episode, start, n, gamma) for start in starts]
 
 
 def test_the_table_of_a_completed_episode() -> None:
     episode = episode_of(5, "COMPLETED")
-    samples = n_step.read([(episode, start) for start in range(5)], 3, 0.9)
+    samples = samples_lib.read([(episode, start) for start in range(5)], 3, 0.9)
     assert [sample.reward for sample in samples] == pytest.approx([5.23, 7.94, 10.65, 8.5, 5.0])
     assert [sample.actual_n for sample in samples] == [3, 3, 3, 2, 1]
     assert [sample.is_terminal for sample in samples] == [False, False, True, True, True]
@@ -94,7 +94,7 @@ def test_the_table_of_a_completed_episode() -> None:
 @pytest.mark.parametrize("status", ["TRUNCATED", "ABORTED"])
 def test_the_table_of_a_truncated_or_aborted_episode(status: relive.EpisodeStatus) -> None:
     episode = episode_of(5, status)
-    samples = n_step.read([(episode, start) for start in range(5)], 3, 0.9)
+    samples = samples_lib.read([(episode, start) for start in range(5)], 3, 0.9)
     assert [sample.is_terminal for sample in samples] == [False] * 5
     assert [sample.next_discount for sample in samples] == pytest.approx([0.729, 0.729, 0.729, 0.81, 0.9])
     assert [sample.window_end for sample in samples] == ["HORIZON"] * 3 + [status] * 2
@@ -102,7 +102,7 @@ def test_the_table_of_a_truncated_or_aborted_episode(status: relive.EpisodeStatu
 
 def test_the_table_of_an_open_episode() -> None:
     episode = episode_of(3, "IN_PROGRESS")
-    first, second = n_step.read([(episode, 0), (episode, 1)], 2, 0.9)
+    first, second = samples_lib.read([(episode, 0), (episode, 1)], 2, 0.9)
     assert (first.actual_n, first.next_observation, first.window_end) == (2, [2], "HORIZON")
     assert (first.reward, first.next_discount) == pytest.approx((2.8, 0.81))
     assert (second.actual_n, second.reward, second.next_observation, second.window_end) == (1, 2.0, [2], "OPEN")
@@ -110,7 +110,7 @@ def test_the_table_of_an_open_episode() -> None:
 
 
 def test_a_horizon_beyond_every_episode_costs_no_memory() -> None:
-    (sample,) = n_step.read([(episode_of(4, "TRUNCATED"), 0)], 10**12, 0.5)
+    (sample,) = samples_lib.read([(episode_of(4, "TRUNCATED"), 0)], 10**12, 0.5)
     assert (sample.actual_n, sample.next_discount) == (4, 0.0625)
 
 
@@ -119,7 +119,7 @@ def test_the_target_formula_holds_without_cases() -> None:
     episode = episode_of(6, "COMPLETED")
     values = [sum(0.9**k * (t + k + 1) for k in range(6 - t)) for t in range(7)]
     for n in range(1, 8):
-        for sample in n_step.read([(episode, start) for start in range(6)], n, 0.9):
+        for sample in samples_lib.read([(episode, start) for start in range(6)], n, 0.9):
             target = sample.reward + sample.next_discount * values[sample.next_observation[0]]
             assert target == pytest.approx(values[sample.start_step])
 
@@ -127,7 +127,7 @@ def test_the_target_formula_holds_without_cases() -> None:
 def test_two_horizons_from_the_same_starts_see_the_same_step() -> None:
     """Rainbow is all you need, issue 10: 1-step and n-step views of the same draws differ in observation and action."""
     draws = [(episode_of(9, "TRUNCATED"), start) for start in [4, 8, 0, 4]]
-    for one, three in zip(n_step.read(draws, 1, 0.9), n_step.read(draws, 3, 0.9), strict=True):
+    for one, three in zip(samples_lib.read(draws, 1, 0.9), samples_lib.read(draws, 3, 0.9), strict=True):
         assert (one.observation, one.action, one.start_step) == (three.observation, three.action, three.start_step)
 
 
@@ -135,7 +135,7 @@ def test_a_sample_owns_its_arrays_and_lists() -> None:
     episode: relive.Episode[dict[str, np.ndarray], np.ndarray] = relive.Episode(episode_id="e", agent_id="a")
     for _ in range(3):
         episode.append_observation_action_reward({"x": np.zeros(2)}, np.zeros(1), 1.0)
-    first, second = n_step.read([(episode, 0), (episode, 0)], 2, 0.9)
+    first, second = samples_lib.read([(episode, 0), (episode, 0)], 2, 0.9)
     before = dataclasses.asdict(second)
     first.observation["x"][:] = 7
     first.next_observation["x"][:] = 7
@@ -143,19 +143,19 @@ def test_a_sample_owns_its_arrays_and_lists() -> None:
     first.rewards_seq[0] = 7.0
     first.discount_powers[0] = 7.0
     first.observation.clear()
-    for sample in [second, *n_step.read([(episode, 0)], 2, 0.9)]:
+    for sample in [second, *samples_lib.read([(episode, 0)], 2, 0.9)]:
         assert str(dataclasses.asdict(sample)) == str(before)
 
 
 def test_the_reward_is_derived() -> None:
-    (sample,) = n_step.read([(episode_of(3, "COMPLETED"), 0)], 3, 0.5)
+    (sample,) = samples_lib.read([(episode_of(3, "COMPLETED"), 0)], 3, 0.5)
     assert sample.reward == relive.compute_discounted_return(sample.rewards_seq, sample.gamma) == 2.75
     with pytest.raises(AttributeError):
         sample.reward = 1.0  # type: ignore[misc]
 
 
 def test_a_sample_is_keyword_only_and_takes_no_attribute_that_it_does_not_have() -> None:
-    (sample,) = n_step.read([(episode_of(3, "COMPLETED"), 0)], 3, 0.5)
+    (sample,) = samples_lib.read([(episode_of(3, "COMPLETED"), 0)], 3, 0.5)
     with pytest.raises(TypeError, match="takes 1 positional argument"):
         relive.ReplaySample("e", "a")  # type: ignore[call-arg]
     with pytest.raises(AttributeError, match="next_obs"):
