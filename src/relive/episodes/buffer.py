@@ -34,10 +34,10 @@ from relive.episodes import samples as samples_lib
 from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
 from relive.episodes import versions
-from relive.learner import admission as admission_lib
-from relive.learner import groups as groups_lib
-from relive.learner import hand_outs
-from relive.learner import handing_out
+from relive.agents import admission as admission_lib
+from relive.agents import groups as groups_lib
+from relive.agents import queue
+from relive.agents import handing_out
 
 if TYPE_CHECKING:
     from relive.persistence import checkpoint
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
     from relive.episodes import episode_state
     from relive import explain as explain_lib
     from relive.persistence import journal as journal_lib
-    from relive.learner import hand_out_state
+    from relive.agents import queue_state
 else:
     checkpoint = later.module("relive.persistence.checkpoint")
     codec_lib = later.module("relive.persistence.codec")
     episode_journal = later.module("relive.episodes.episode_journal")
     episode_state = later.module("relive.episodes.episode_state")
     explain_lib = later.module("relive.explain")
-    hand_out_state = later.module("relive.learner.hand_out_state")
+    queue_state = later.module("relive.agents.queue_state")
     journal_lib = later.module("relive.persistence.journal")
 
 Obs = TypeVar("Obs")
@@ -474,16 +474,16 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
 
     def _state(self, **options: Any) -> state_lib.State:
         state = episode_state.taken(self._store, **options)
-        return {**state, "arrays": {**state["arrays"], **hand_out_state.taken(self._hand_outs)}}
+        return {**state, "arrays": {**state["arrays"], **queue_state.taken(self._hand_outs)}}
 
     def _base_state(self, **options: Any) -> state_lib.State:
         state = episode_state.taken(self._store.without_episodes(), **options)
-        return {**state, "arrays": {**state["arrays"], **hand_out_state.taken_without_episodes(self._hand_outs)}}
+        return {**state, "arrays": {**state["arrays"], **queue_state.taken_without_episodes(self._hand_outs)}}
 
     def _restore(self, given: state_lib.Given, *, is_new: bool, **options: Any) -> None:
         store = episode_state.made(given, store=self._store, **options)
         new = self._new_hand_outs(store, self._hand_outs.admission, self._hand_outs.groups)
-        hand_out_state.put(given, new, is_same_rule=self._has_rules_of(given))
+        queue_state.put(given, new, is_same_rule=self._has_rules_of(given))
         self._store.become(store)
         self._follow(new)
         self._gate.wake()
@@ -521,13 +521,13 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
         return episode_journal.EpisodeJournal(journal, self._store, replay, **options)
 
     def _replay(self, **options: Any) -> checkpointable.Replay:
-        self._store.left = functools.partial(hand_outs.HandOuts.past, weakref.proxy(self._hand_outs))
+        self._store.left = functools.partial(queue.HandOuts.past, weakref.proxy(self._hand_outs))
         turns = dict(zip([episode.episode_id for episode in self._store], self._hand_outs.turns(), strict=True))
         written = self._written()
 
         def ended() -> None:
             if self._written() != written:
-                self._hand_outs.rebuild([turns.get(episode.episode_id, hand_outs.NOT_YET) for episode in self._store])
+                self._hand_outs.rebuild([turns.get(episode.episode_id, queue.NOT_YET) for episode in self._store])
             self._follow(self._hand_outs)
 
         return episode_journal.Replay(self._store, ended=ended, **options)

@@ -29,8 +29,8 @@ from relive.samplers import sampler as sampler_lib
 from relive.samplers import schedules
 from relive.storage import memory
 from relive.windows import windows
-from relive.learner import admission
-from relive.learner import groups
+from relive.agents import admission
+from relive.agents import groups
 
 Columns: TypeAlias = column_buffer.ColumnReplayBuffer[Any]
 Episodes: TypeAlias = relive.EpisodeReplayBuffer[Any, Any]

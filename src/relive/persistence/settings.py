@@ -26,8 +26,8 @@ from relive.schema import schema as schema_lib
 from relive.persistence import state
 from relive.common import trees
 from relive.windows import windows
-from relive.learner import admission
-from relive.learner import groups
+from relive.agents import admission
+from relive.agents import groups
 
 _OWN = "own"
 

@@ -16,9 +16,9 @@ from typing import Any, Literal, TypeAlias
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive import errors
-from relive.learner import drops as drops_lib
-from relive.learner import training_bias
-from relive.learner import waiting_line
+from relive.agents import drops as drops_lib
+from relive.agents import bias
+from relive.agents import waiting_line
 
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
 Phase: TypeAlias = Literal["GATHERING", "WHOLE", "CLOSED", "EVICTED"]
@@ -39,7 +39,7 @@ class Groups:
     Raises:
         ArgumentError: A number breaks its rule, min_size is above size, or it is given without a timeout.
 
-    >>> from relive.learner import groups
+    >>> from relive.agents import groups
     >>> groups.Groups(8, timeout=600, min_size=6)
     Groups(size=8, timeout=600.0, min_size=6)
     """
@@ -279,5 +279,5 @@ class GroupBook:
 
 def oldest_version(episodes: Iterable[Episode]) -> int | None:
     """Answers the oldest version of the policy in some episodes; None if none says one."""
-    versions = map(training_bias.oldest_version, episodes)
+    versions = map(bias.oldest_version, episodes)
     return min((version for version in versions if version is not None), default=None)

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from relive.episodes import episode as episode_lib
 from relive.windows import returns
-from relive.learner import exact_sum
+from relive.agents import exact_sum
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

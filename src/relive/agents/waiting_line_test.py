@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 import pytest
 
 from relive import errors
-from relive.learner import waiting_line
+from relive.agents import waiting_line
 
 EVENTS = st.lists(
     st.tuples(st.just("append"), st.none() | st.integers(0, 4))

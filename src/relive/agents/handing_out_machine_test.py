@@ -12,10 +12,10 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 
 import relive
-from relive.learner import admission as admission_lib
-from relive.learner import groups as groups_lib
-from relive.learner import hand_out_state
-from relive.learner import hand_outs
+from relive.agents import admission as admission_lib
+from relive.agents import groups as groups_lib
+from relive.agents import queue_state
+from relive.agents import queue
 
 STARTS = st.lists(
     st.tuples(
@@ -303,7 +303,7 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         self.use_clock(time)
 
     def use_clock(self, clock: Any) -> None:
-        for module in (hand_outs, hand_out_state):
+        for module in (queue, queue_state):
             vars(module)["time"] = clock
 
     def settle(self) -> None:

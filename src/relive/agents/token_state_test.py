@@ -13,12 +13,12 @@ from relive.persistence import codec
 from relive import errors
 from relive.persistence import forged_states_test
 from relive.persistence import seed_blocks_test
-from relive.tokens import token_batch
-from relive.tokens import token_buffer
-from relive.tokens import token_buffer_test
-from relive.tokens import token_episode
-from relive.tokens import token_episode_test
-from relive.tokens import token_step
+from relive.agents import token_batch
+from relive.agents import token_buffer
+from relive.agents import token_buffer_test
+from relive.agents import token_episode
+from relive.agents import token_episode_test
+from relive.agents import token_step
 
 step_of = token_episode_test.step_of
 

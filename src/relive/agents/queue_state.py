@@ -18,17 +18,17 @@ from relive.common import validation
 from relive.persistence import codec
 from relive import errors
 from relive.persistence import state
-from relive.learner import drops as drops_lib
-from relive.learner import exact_sum
-from relive.learner import groups as groups_lib
-from relive.learner import hand_outs as hand_outs_lib
-from relive.learner import training_bias
-from relive.learner import waiting_line
+from relive.agents import drops as drops_lib
+from relive.agents import exact_sum
+from relive.agents import groups as groups_lib
+from relive.agents import queue
+from relive.agents import bias
+from relive.agents import waiting_line
 
-HandOuts: TypeAlias = hand_outs_lib.HandOuts
+HandOuts: TypeAlias = queue.HandOuts
 Phases: TypeAlias = list[tuple[str, groups_lib.Phase, float]]
 
-_COUNTS = tuple(field.name for field in dataclasses.fields(training_bias.Tally) if field.name != "returns")
+_COUNTS = tuple(field.name for field in dataclasses.fields(bias.Tally) if field.name != "returns")
 _PHASES = get_args(groups_lib.Phase)
 _MOST_SUM = validation.LARGEST**2
 """No sum of versions is larger."""
@@ -66,12 +66,12 @@ def put(given: state.Given, hand_outs: HandOuts, *, is_same_rule: bool) -> None:
     Raises:
         CheckpointError: They cannot have been so.
     """
-    turns = [hand_outs_lib.NOT_YET] * len(list(hand_outs.store))
+    turns = [queue.NOT_YET] * len(list(hand_outs.store))
     rest: state.Given | None = None
     if given.has_array("hand_outs") or given.has_array("episode_turn"):
         turns = given.array("episode_turn", np.uint8, (len(turns),)).tolist()
-        if max(turns, default=0) > hand_outs_lib.DROPPED:
-            raise errors.CheckpointError(f"array episode_turn must hold numbers up to {hand_outs_lib.DROPPED}")
+        if max(turns, default=0) > queue.DROPPED:
+            raise errors.CheckpointError(f"array episode_turn must hold numbers up to {queue.DROPPED}")
         content = given.array("hand_outs", np.uint8, (None,)).tobytes()
         try:
             rest = state.Given(codec.PlainCodec().decode(content), {}, "hand_outs/")
@@ -90,7 +90,7 @@ def put(given: state.Given, hand_outs: HandOuts, *, is_same_rule: bool) -> None:
 
 
 def _described(
-    hand_outs: HandOuts, produced: training_bias.Tally, trained: training_bias.Tally, phases: Phases
+    hand_outs: HandOuts, produced: bias.Tally, trained: bias.Tally, phases: Phases
 ) -> state.Array:
     """Answers what is in one value."""
     counts = hand_outs.drops.view()
@@ -106,7 +106,7 @@ def _described(
     return np.frombuffer(codec.PlainCodec().encode(content), np.uint8).copy()
 
 
-def _sums(tally: training_bias.Tally) -> dict[str, Any]:
+def _sums(tally: bias.Tally) -> dict[str, Any]:
     return {**{name: getattr(tally, name) for name in _COUNTS}, "returns": list(tally.returns.terms)}
 
 
@@ -125,14 +125,14 @@ def _put_sums(rest: state.Given, hand_outs: HandOuts) -> None:
         hand_outs.line = waiting_line.WaitingLine()
 
 
-def _tally(given: state.Given) -> training_bias.Tally:
+def _tally(given: state.Given) -> bias.Tally:
     counts = {name: given.integer(name, 0, _MOST_SUM) for name in _COUNTS}
     terms = given.value("returns")
     if type(terms) is not list or not all(type(term) is float for term in terms):
         raise given.refused("returns", "a list of floats", terms)
     if len(terms) > 1 and not all(map(math.isfinite, terms)):
         raise given.refused("returns", "finite, or one number", terms)
-    return training_bias.Tally(**counts, returns=exact_sum.ExactSum(terms))
+    return bias.Tally(**counts, returns=exact_sum.ExactSum(terms))
 
 
 def _phases(given: state.Given, rest: state.Given) -> Phases:

@@ -5,7 +5,7 @@ import pytest
 import relive
 from relive.episodes import episode as episode_lib
 from relive import errors
-from relive.learner import groups
+from relive.agents import groups
 
 Episode = episode_lib.Episode[Any, Any]
 

@@ -23,11 +23,11 @@ from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.episodes import store as store_lib
 from relive import errors
-from relive.learner import admission as admission_lib
-from relive.learner import drops as drops_lib
-from relive.learner import groups as groups_lib
-from relive.learner import training_bias
-from relive.learner import waiting_line
+from relive.agents import admission as admission_lib
+from relive.agents import drops as drops_lib
+from relive.agents import groups as groups_lib
+from relive.agents import bias
+from relive.agents import waiting_line
 
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
 Store: TypeAlias = store_lib.EpisodeStore[Any, Any]
@@ -71,7 +71,7 @@ class HandOuts:
         self.store, self.admission, self.groups = store, admission, groups
         self.desk = admission_lib.Desk(admission, came_back, lost)
         self.drops = drops_lib.Drops()
-        self.produced, self.trained = training_bias.Tally(), training_bias.Tally()
+        self.produced, self.trained = bias.Tally(), bias.Tally()
         self.line: Line | None = None
         self.book = None if groups is None else groups_lib.GroupBook(groups)
         self._handed: set[Episode] = set()
@@ -102,7 +102,7 @@ class HandOuts:
             self.desk.give_back(reason is not None)
             return
         elif reason is None:
-            self.line.append(episode.episode_id, episode, training_bias.oldest_version(episode))
+            self.line.append(episode.episode_id, episode, bias.oldest_version(episode))
         if reason is not None:
             self._drop([(reason, episode)])
 
@@ -161,7 +161,7 @@ class HandOuts:
                 if self._is_grouped(episode):
                     continue
                 if reason is None:
-                    self.line.append(episode.episode_id, episode, training_bias.oldest_version(episode))
+                    self.line.append(episode.episode_id, episode, bias.oldest_version(episode))
                 else:
                     self.drops.count(reason, episode.agent_id)
         return self.line
@@ -179,7 +179,7 @@ class HandOuts:
             self._handed.update(self.book.take(group_id))
         self._drop([("stale", episode) for group_id in stale for episode in self.book.take(group_id)])
 
-    def sums(self) -> tuple[training_bias.Tally, training_bias.Tally]:
+    def sums(self) -> tuple[bias.Tally, bias.Tally]:
         """Answers the sums over all that was produced, and was trained on, stored or not. O(steps that are stored)."""
         produced, trained = self.produced.copy(), self.trained.copy()
         for episode in self.store.finished:
@@ -267,7 +267,7 @@ class HandOuts:
             self.line = waiting_line.WaitingLine()
             for episode in self.store.finished:
                 if episode in waiting and not self._is_grouped(episode):
-                    self.line.append(episode.episode_id, episode, training_bias.oldest_version(episode))
+                    self.line.append(episode.episode_id, episode, bias.oldest_version(episode))
 
     def check(self) -> None:
         """Raises CorruptionError if something waits, or was handed out, that cannot be."""

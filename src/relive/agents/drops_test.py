@@ -4,7 +4,7 @@ import hypothesis
 from hypothesis import strategies as st
 import pytest
 
-from relive.learner import drops
+from relive.agents import drops
 
 
 @hypothesis.given(st.lists(st.tuples(st.sampled_from(drops.REASONS), st.sampled_from("abc"), st.integers(1, 3))))

@@ -22,9 +22,9 @@ from relive import errors
 from relive.persistence import npy_header
 from relive.persistence import state
 from relive.storage import ragged
-from relive.tokens import token_episode
-from relive.tokens import token_rows
-from relive.tokens import token_step
+from relive.agents import token_episode
+from relive.agents import token_rows
+from relive.agents import token_step
 
 COUNTERS = ("episodes", "inexact_episodes", "appended", "evicted", "cleared", "sampled")
 

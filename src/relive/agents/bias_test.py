@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 import pytest
 
 from relive.episodes import episode as episode_lib
-from relive.learner import training_bias
+from relive.agents import bias as bias_lib
 
 EPISODES = st.lists(
     st.tuples(
@@ -35,7 +35,7 @@ def episode_of(
 
 @hypothesis.given(EPISODES)
 def test_sums_are_exact(described: list[tuple[list[float], episode_lib.FinalStatus, int | None]]) -> None:
-    tally = training_bias.Tally()
+    tally = bias_lib.Tally()
     episodes = [episode_of(*each) for each in described]
     for episode in episodes:
         tally.add(episode)
@@ -55,8 +55,8 @@ def test_sums_are_exact(described: list[tuple[list[float], episode_lib.FinalStat
 
 
 def test_a_mean_of_nothing_is_none() -> None:
-    totals = training_bias.Tally().totals()
-    assert totals == training_bias.EpisodeTotals(
+    totals = bias_lib.Tally().totals()
+    assert totals == bias_lib.EpisodeTotals(
         episodes=0,
         transitions=0,
         mean_length=None,
@@ -66,15 +66,15 @@ def test_a_mean_of_nothing_is_none() -> None:
         aborted_share=None,
         mean_policy_version=None,
     )
-    assert training_bias.TrainingBias(produced=totals, trained=totals).difference == {}
+    assert bias_lib.TrainingBias(produced=totals, trained=totals).difference == {}
 
 
 def test_the_difference_is_of_the_means_that_are_known() -> None:
-    produced, trained = training_bias.Tally(), training_bias.Tally()
+    produced, trained = bias_lib.Tally(), bias_lib.Tally()
     for tally in (produced, trained):
         tally.add(episode_of([1.0, 2.0], "TRUNCATED"))
     produced.add(episode_of([0.0] * 6, "COMPLETED", 3))
-    bias = training_bias.TrainingBias(produced=produced.totals(), trained=trained.totals())
+    bias = bias_lib.TrainingBias(produced=produced.totals(), trained=trained.totals())
     assert bias.difference == {
         "mean_length": -2.0,
         "mean_return": 1.5,
@@ -85,7 +85,7 @@ def test_the_difference_is_of_the_means_that_are_known() -> None:
 
 
 def test_a_copy_goes_its_own_way() -> None:
-    tally = training_bias.Tally()
+    tally = bias_lib.Tally()
     tally.add(episode_of([1.0]))
     twin = tally.copy()
     twin.add(episode_of([0.1, 0.2]))
@@ -101,11 +101,11 @@ def test_the_oldest_version_is_the_first_that_was_said(
 ) -> None:
     episode = episode_of([0.0] * 3, version=start)
     episode.version_changes = changes
-    assert training_bias.oldest_version(episode) == version
+    assert bias_lib.oldest_version(episode) == version
 
 
 def test_a_return_that_no_float_holds_is_infinite() -> None:
-    tally = training_bias.Tally()
+    tally = bias_lib.Tally()
     tally.add(episode_of([1e308] * 3))
     tally.add(episode_of([1.0]))
     assert tally.totals().mean_return == math.inf

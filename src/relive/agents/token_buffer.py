@@ -21,16 +21,16 @@ from relive.common import later
 from relive.persistence import checkpointable
 from relive.persistence import state
 from relive.storage import ragged
-from relive.tokens import token_batch
-from relive.tokens import token_episode
-from relive.tokens import token_rows
-from relive.tokens import token_stats
-from relive.tokens import token_step
+from relive.agents import token_batch
+from relive.agents import token_episode
+from relive.agents import token_rows
+from relive.agents import token_stats
+from relive.agents import token_step
 
 if TYPE_CHECKING:
-    from relive.tokens import token_state
+    from relive.agents import token_state
 else:
-    token_state = later.module("relive.tokens.token_state")
+    token_state = later.module("relive.agents.token_state")
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 

@@ -12,8 +12,8 @@ import pytest
 
 import relive
 from relive import errors
-from relive.learner import admission as admission_lib
-from relive.learner import groups as groups_lib
+from relive.agents import admission as admission_lib
+from relive.agents import groups as groups_lib
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
 

@@ -14,13 +14,13 @@ import pytest
 
 from relive import errors
 from relive import testing
-from relive.tokens import token_batch
-from relive.tokens import token_buffer
-from relive.tokens import token_episode
-from relive.tokens import token_episode_test
-from relive.tokens import token_rows
-from relive.tokens import token_stats
-from relive.tokens import token_step
+from relive.agents import token_batch
+from relive.agents import token_buffer
+from relive.agents import token_episode
+from relive.agents import token_episode_test
+from relive.agents import token_rows
+from relive.agents import token_stats
+from relive.agents import token_step
 
 Steps = list[token_step.TokenStep]
 step_of = token_episode_test.step_of

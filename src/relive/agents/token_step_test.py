@@ -10,7 +10,7 @@ import pytest
 
 from relive.common import copies
 from relive import errors
-from relive.tokens import token_step
+from relive.agents import token_step
 
 
 def step_of(**changes: Any) -> token_step.TokenStep:

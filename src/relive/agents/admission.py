@@ -34,7 +34,7 @@ class Admission:
     Raises:
         ArgumentError: max_lag is not an integer of at least 0, or episodes_per_version not one of at least 1.
 
-    >>> from relive.learner import admission
+    >>> from relive.agents import admission
     >>> rule = admission.Admission(max_lag=1, episodes_per_version=4)
     >>> [rule.most_admitted(versions) for versions in (0, 1, 2)]
     [8, 12, 16]

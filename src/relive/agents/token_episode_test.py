@@ -10,8 +10,8 @@ import pytest
 
 from relive.episodes import episode
 from relive import errors
-from relive.tokens import token_episode
-from relive.tokens import token_step
+from relive.agents import token_episode
+from relive.agents import token_step
 
 
 def step_of(prompt: list[int], answer: list[int], **changes: Any) -> token_step.TokenStep:

@@ -16,7 +16,7 @@ class ExactSum:
     Args:
         terms: Those of another one, to go on from.
 
-    >>> from relive.learner import exact_sum
+    >>> from relive.agents import exact_sum
     >>> total = exact_sum.ExactSum()
     >>> for number in (1e16, 1.0, -1e16):
     ...     total.add(number)

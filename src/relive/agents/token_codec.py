@@ -11,7 +11,7 @@ from typing import Any
 from relive.common import validation
 from relive.persistence import codec
 from relive import errors
-from relive.tokens import token_step
+from relive.agents import token_step
 
 _MARK = b"\0"
 _NAMES = ("prompt", "answer", "log_probabilities", "policy_version", "loss_mask", "reward")

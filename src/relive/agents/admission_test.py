@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 import pytest
 
 import relive
-from relive.learner import admission
+from relive.agents import admission
 
 
 class Heard:

@@ -26,7 +26,7 @@ from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive import errors
 from relive.windows import returns
-from relive.tokens import token_step
+from relive.agents import token_step
 
 Array: TypeAlias = npt.NDArray[Any]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -101,7 +101,7 @@ def join(steps: Sequence[token_step.TokenStep]) -> TokenEpisode:
         ArgumentError: There is none.
 
     >>> import relive
-    >>> from relive.tokens import token_episode
+    >>> from relive.agents import token_episode
     >>> first = relive.TokenStep(prompt=[1, 5], answer=[7], log_probabilities=[-0.5], policy_version=0)
     >>> second = relive.TokenStep(prompt=[1, 5, 7, 9], answer=[8], log_probabilities=[-0.25], policy_version=0)
     >>> token_episode.join([first, second]).columns["tokens"]

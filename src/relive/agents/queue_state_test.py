@@ -14,9 +14,9 @@ from relive.persistence import codec
 from relive import errors
 from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
-from relive.learner import admission as admission_lib
-from relive.learner import groups as groups_lib
-from relive.learner import handing_out_test
+from relive.agents import admission as admission_lib
+from relive.agents import groups as groups_lib
+from relive.agents import handing_out_test
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
 live = handing_out_test.live

@@ -10,10 +10,10 @@ import pytest
 from relive.episodes import episode
 from relive.episodes import buffer as buffer_lib
 from relive import errors
-from relive.tokens import token_batch
-from relive.tokens import token_episode
-from relive.tokens import token_episode_test
-from relive.tokens import token_step
+from relive.agents import token_batch
+from relive.agents import token_episode
+from relive.agents import token_episode_test
+from relive.agents import token_step
 
 Steps = list[token_step.TokenStep]
 step_of = token_episode_test.step_of

@@ -21,11 +21,11 @@ from relive import errors
 from relive.waiting import gate
 from relive.common import later
 from relive.persistence import state
-from relive.learner import admission as admission_lib
-from relive.learner import groups as groups_lib
-from relive.learner import hand_out_queues
-from relive.learner import hand_outs
-from relive.learner import training_bias
+from relive.agents import admission as admission_lib
+from relive.agents import groups as groups_lib
+from relive.agents import hand_out_queues
+from relive.agents import queue
+from relive.agents import bias
 
 if TYPE_CHECKING:
     from relive.persistence import settings
@@ -41,7 +41,7 @@ class HandingOut(Generic[Obs, Act]):
 
     _store: store_lib.EpisodeStore[Obs, Act]
     _gate: gate.Gate
-    _hand_outs: hand_outs.HandOuts
+    _hand_outs: queue.HandOuts
     _queues: hand_out_queues.HandOutQueues
 
     @property
@@ -168,13 +168,13 @@ class HandingOut(Generic[Obs, Act]):
         self._hand_outs.pass_time()
         return self._hand_outs.drops.view()
 
-    def get_training_bias(self) -> training_bias.TrainingBias:
+    def get_training_bias(self) -> bias.TrainingBias:
         """Answers what the episodes are like that have ended, and those of them that the learner was trained on.
 
         Trained on is what a sample came from and what was handed out. O(steps that are stored).
         """
         produced, trained = self._hand_outs.sums()
-        return training_bias.TrainingBias(produced=produced.totals(), trained=trained.totals())
+        return bias.TrainingBias(produced=produced.totals(), trained=trained.totals())
 
     def _begin_handing_out(self, admission: admission_lib.Admission | None, groups: groups_lib.Groups | None) -> None:
         """Makes what hands out; the store, the gate and the rest are there already."""
@@ -202,14 +202,14 @@ class HandingOut(Generic[Obs, Act]):
         store: store_lib.EpisodeStore[Obs, Act],
         admission: admission_lib.Admission | None,
         groups: groups_lib.Groups | None,
-    ) -> hand_outs.HandOuts:
+    ) -> queue.HandOuts:
         """Answers hand-outs of a store, which nobody has told of anything."""
-        return hand_outs.HandOuts(store, admission, groups, self._queues.wake_starts, self._queues.wake_starts_soon)
+        return queue.HandOuts(store, admission, groups, self._queues.wake_starts, self._queues.wake_starts_soon)
 
-    def _follow(self, hand_outs_: hand_outs.HandOuts) -> None:
+    def _follow(self, hand_outs_: queue.HandOuts) -> None:
         """Has these hear from now on of what is evicted; the store does not keep them, so nothing goes in a circle."""
         self._hand_outs, hand_outs_.store = hand_outs_, self._store
-        self._store.left = functools.partial(hand_outs.HandOuts.left, weakref.proxy(hand_outs_))
+        self._store.left = functools.partial(queue.HandOuts.left, weakref.proxy(hand_outs_))
 
     def _has_rules_of(self, given: state.Given) -> bool:
         """Answers whether admission and groups are those of a state."""

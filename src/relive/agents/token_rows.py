@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from relive import errors
 from relive.storage import ragged
-from relive.tokens import token_episode
-from relive.tokens import token_step
+from relive.agents import token_episode
+from relive.agents import token_step
 
 Array: TypeAlias = npt.NDArray[Any]
 Ints: TypeAlias = npt.NDArray[np.int64]

@@ -17,8 +17,8 @@ from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive import errors
 from relive.storage import ragged
-from relive.tokens import token_episode
-from relive.tokens import token_step
+from relive.agents import token_episode
+from relive.agents import token_step
 
 Array: TypeAlias = npt.NDArray[Any]
 Floats: TypeAlias = npt.NDArray[np.float64]

@@ -4,7 +4,7 @@ import hypothesis
 from hypothesis import strategies as st
 import pytest
 
-from relive.learner import exact_sum
+from relive.agents import exact_sum
 
 NUMBERS = st.lists(st.floats(-1e300, 1e300) | st.sampled_from([1e16, -1e16, 1.0, 1e-300, 2.0**-1074]), max_size=50)
 

@@ -12,10 +12,10 @@ from relive.episodes import buffer as buffer_lib
 from relive import errors
 from relive.persistence import journal
 from relive.persistence import recover
-from relive.tokens import token_batch
-from relive.tokens import token_codec
-from relive.tokens import token_episode_test
-from relive.tokens import token_step
+from relive.agents import token_batch
+from relive.agents import token_codec
+from relive.agents import token_episode_test
+from relive.agents import token_step
 
 step_of = token_episode_test.step_of
 NAMES = ("prompt", "answer", "log_probabilities", "policy_version", "loss_mask", "reward")
