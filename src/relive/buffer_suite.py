@@ -10,13 +10,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import column_buffer
+from relive.buffers import column as column_lib
 from relive import described_steps
 from relive import errors
 from relive import expectations
 from relive import refused_calls
 
-Buffer: TypeAlias = column_buffer.ColumnReplayBuffer[Any]
+Buffer: TypeAlias = column_lib.ColumnReplayBuffer[Any]
 Fields: TypeAlias = dict[str, npt.NDArray[Any]]
 
 _MOST_GROWTH = 12_000

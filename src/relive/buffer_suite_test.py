@@ -12,21 +12,21 @@ import pytest
 
 from relive.windows import batches
 from relive import buffer_suite
-from relive import column_buffer
-from relive import column_stats
+from relive.buffers import column as column_lib
+from relive.buffers import column_stats
 from relive.kernels import episode_table
 from relive import errors
 from relive.kernels import history as history_lib
-from relive import prioritized_buffer
-from relive import ring_buffer
+from relive.buffers import prioritized
+from relive.buffers import ring
 from relive.samplers import sampler as sampler_lib
 from relive.schema import schema as schemas
-from relive import sequence_buffer
+from relive.buffers import sequence
 from relive.storage import memory as storages
 from relive.kernels import timeline as timeline_lib
 from relive.windows import windows
 
-Buffer: TypeAlias = column_buffer.ColumnReplayBuffer[Any]
+Buffer: TypeAlias = column_lib.ColumnReplayBuffer[Any]
 Make: TypeAlias = Callable[[int, int, int], Buffer]
 SUITE = buffer_suite.BufferTests
 
@@ -34,7 +34,7 @@ SUITE = buffer_suite.BufferTests
 @pytest.mark.long
 class TestRing(buffer_suite.BufferTests):
     def make(self, capacity: int, streams: int, seed: int) -> Buffer:
-        return ring_buffer.RingReplayBuffer(capacity, streams=streams, seed=seed)
+        return ring.RingReplayBuffer(capacity, streams=streams, seed=seed)
 
 
 @pytest.mark.long
@@ -42,13 +42,13 @@ class TestRingOfThreeSteps(buffer_suite.BufferTests):
     gamma = 0.5
 
     def make(self, capacity: int, streams: int, seed: int) -> Buffer:
-        return ring_buffer.RingReplayBuffer(capacity, n_step=3, gamma=0.5, streams=streams, seed=seed)
+        return ring.RingReplayBuffer(capacity, n_step=3, gamma=0.5, streams=streams, seed=seed)
 
 
 @pytest.mark.long
 class TestRingOfStacks(buffer_suite.BufferTests):
     def make(self, capacity: int, streams: int, seed: int) -> Buffer:
-        return ring_buffer.RingReplayBuffer(capacity, frame_stack=3, streams=streams, seed=seed)
+        return ring.RingReplayBuffer(capacity, frame_stack=3, streams=streams, seed=seed)
 
 
 class TestRingOfStacksPaddedWithTheFirst(buffer_suite.BufferTests):
@@ -57,7 +57,7 @@ class TestRingOfStacksPaddedWithTheFirst(buffer_suite.BufferTests):
     gamma = 0.5
 
     def make(self, capacity: int, streams: int, seed: int) -> Buffer:
-        return ring_buffer.RingReplayBuffer(
+        return ring.RingReplayBuffer(
             capacity,
             self.schema,
             n_step=2,
@@ -71,30 +71,30 @@ class TestRingOfStacksPaddedWithTheFirst(buffer_suite.BufferTests):
 
 class TestPrioritized(buffer_suite.BufferTests):
     def make(self, capacity: int, streams: int, seed: int) -> Buffer:
-        return prioritized_buffer.PrioritizedReplayBuffer(capacity, streams=streams, seed=seed)
+        return prioritized.PrioritizedReplayBuffer(capacity, streams=streams, seed=seed)
 
 
 @pytest.mark.long
 class TestSequence(buffer_suite.BufferTests):
     def make(self, capacity: int, streams: int, seed: int) -> Buffer:
-        return sequence_buffer.SequenceReplayBuffer(capacity, length=8, streams=streams, seed=seed)
+        return sequence.SequenceReplayBuffer(capacity, length=8, streams=streams, seed=seed)
 
 
 class TestSequencePadded(buffer_suite.BufferTests):
     def make(self, capacity: int, streams: int, seed: int) -> Buffer:
-        return sequence_buffer.SequenceReplayBuffer(
+        return sequence.SequenceReplayBuffer(
             capacity, length=5, stride=2, burn_in=2, pad=True, streams=streams, seed=seed
         )
 
 
 class TestSequencePrioritized(buffer_suite.BufferTests):
     def make(self, capacity: int, streams: int, seed: int) -> Buffer:
-        return sequence_buffer.SequenceReplayBuffer(capacity, length=3, prioritized=True, streams=streams, seed=seed)
+        return sequence.SequenceReplayBuffer(capacity, length=3, prioritized=True, streams=streams, seed=seed)
 
 
 class TestEpisodes(buffer_suite.BufferTests):
     def make(self, capacity: int, streams: int, seed: int) -> Buffer:
-        return column_buffer.ColumnReplayBuffer(capacity, window=windows.EpisodeWindow(), streams=streams, seed=seed)
+        return column_lib.ColumnReplayBuffer(capacity, window=windows.EpisodeWindow(), streams=streams, seed=seed)
 
 
 class ListStorage:
@@ -122,7 +122,7 @@ class ListStorage:
 class TestRingOverAnotherStorage(buffer_suite.BufferTests):
     def make(self, capacity: int, streams: int, seed: int) -> Buffer:
         storage = ListStorage(self.schema, capacity)
-        return ring_buffer.RingReplayBuffer(capacity, n_step=2, storage=storage, streams=streams, seed=seed)
+        return ring.RingReplayBuffer(capacity, n_step=2, storage=storage, streams=streams, seed=seed)
 
 
 class Even(sampler_lib.Sampler):
@@ -140,20 +140,20 @@ class Even(sampler_lib.Sampler):
 
 class TestRingThatDrawsSome(buffer_suite.BufferTests):
     def make(self, capacity: int, streams: int, seed: int) -> Buffer:
-        return ring_buffer.RingReplayBuffer(capacity, sampler=Even(), streams=streams, seed=seed)
+        return ring.RingReplayBuffer(capacity, sampler=Even(), streams=streams, seed=seed)
 
 
 # Broken ones.
 
 
-class Ring(ring_buffer.RingReplayBuffer):
+class Ring(ring.RingReplayBuffer):
     """A buffer to break in one way at a time."""
 
     def __init__(self, capacity: int, streams: int, seed: int | None) -> None:
         super().__init__(capacity, streams=streams, seed=seed)
 
 
-class Prioritized(prioritized_buffer.PrioritizedReplayBuffer):
+class Prioritized(prioritized.PrioritizedReplayBuffer):
     """Another one."""
 
     def __init__(self, capacity: int, streams: int, seed: int) -> None:
@@ -162,7 +162,7 @@ class Prioritized(prioritized_buffer.PrioritizedReplayBuffer):
 
 def with_window(window: windows.Window[Any]) -> Make:
     def make(capacity: int, streams: int, seed: int) -> Buffer:
-        return column_buffer.ColumnReplayBuffer(capacity, window=window, streams=streams, seed=seed)
+        return column_lib.ColumnReplayBuffer(capacity, window=window, streams=streams, seed=seed)
 
     return make
 
@@ -170,7 +170,7 @@ def with_window(window: windows.Window[Any]) -> Make:
 def with_storage(storage: type[storages.ColumnStorage]) -> Make:
     def make(capacity: int, streams: int, seed: int) -> Buffer:
         held = storage(SUITE.schema, capacity)
-        return ring_buffer.RingReplayBuffer(capacity, storage=held, streams=streams, seed=seed)
+        return ring.RingReplayBuffer(capacity, storage=held, streams=streams, seed=seed)
 
     return make
 
@@ -300,7 +300,7 @@ class DrawsFromNumpy(sampler_lib.UniformSampler):
 
 def with_sampler(sampler: type[sampler_lib.Sampler]) -> Make:
     def make(capacity: int, streams: int, seed: int) -> Buffer:
-        return ring_buffer.RingReplayBuffer(capacity, sampler=sampler(), streams=streams, seed=seed)
+        return ring.RingReplayBuffer(capacity, sampler=sampler(), streams=streams, seed=seed)
 
     return make
 
@@ -378,7 +378,7 @@ class KeepsEpisodesOpen(Ring):
         self._history.timeline.evict(len(self))
 
 
-class KeepsEpisodesOpenAndSaysNothing(sequence_buffer.SequenceReplayBuffer):
+class KeepsEpisodesOpenAndSaysNothing(sequence.SequenceReplayBuffer):
     def __init__(self, capacity: int, streams: int, seed: int) -> None:
         super().__init__(capacity, length=2, streams=streams, seed=seed)
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.windows import batches
-from relive import column_buffer
+from relive.buffers import column as column_lib
 from relive.schema import schema as schemas
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -65,7 +65,7 @@ class Writer:
         given: The arrays of the last call.
     """
 
-    def __init__(self, buffer: column_buffer.ColumnReplayBuffer[Any], seed: int) -> None:
+    def __init__(self, buffer: column_lib.ColumnReplayBuffer[Any], seed: int) -> None:
         self.buffer = buffer
         self.rng = np.random.default_rng(seed)
         self.spliced = 0

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from relive import column_buffer
+from relive.buffers import column as column_lib
 from relive import described_steps
 
 Call: TypeAlias = tuple[str, tuple[Any, ...], dict[str, Any]]
@@ -13,7 +13,7 @@ Call: TypeAlias = tuple[str, tuple[Any, ...], dict[str, Any]]
 Columns: TypeAlias = dict[str, Any]
 
 
-def of_any_buffer(buffer: column_buffer.ColumnReplayBuffer[Any]) -> Iterator[Call]:
+def of_any_buffer(buffer: column_lib.ColumnReplayBuffer[Any]) -> Iterator[Call]:
     """Answers calls that a buffer refuses before it has a step, too."""
     for size in (0, -1, 1.5, "one"):
         yield "sample", (size,), {}
@@ -37,7 +37,7 @@ def of_any_buffer(buffer: column_buffer.ColumnReplayBuffer[Any]) -> Iterator[Cal
         yield "add_episode", (), episode | wrong
 
 
-def of_one_with_steps(buffer: column_buffer.ColumnReplayBuffer[Any]) -> Iterator[Call]:
+def of_one_with_steps(buffer: column_lib.ColumnReplayBuffer[Any]) -> Iterator[Call]:
     """Answers calls that a buffer refuses once it has steps, one of them eligible."""
     keys = buffer.eligible_keys()
     yield "read", ([keys[0], 2**62],), {}

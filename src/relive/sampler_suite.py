@@ -10,7 +10,7 @@ from relive.kernels import eligibility
 from relive import errors
 from relive import expectations
 from relive import frequencies
-from relive import ring_buffer
+from relive.buffers import ring as ring_lib
 from relive.samplers import sampler as sampler_lib
 
 _MOST_SLOTS = 40
@@ -160,8 +160,8 @@ class SamplerTests(abc.ABC):
     def test_it_belongs_to_one_buffer(self) -> None:
         """A second buffer refuses it, and the first one keeps it."""
         sampler = self.make()
-        ring = ring_buffer.RingReplayBuffer(4, sampler=sampler, seed=0)
-        expectations.assert_raises(ValueError, ring_buffer.RingReplayBuffer, 9, sampler=sampler)
+        ring = ring_lib.RingReplayBuffer(4, sampler=sampler, seed=0)
+        expectations.assert_raises(ValueError, ring_lib.RingReplayBuffer, 9, sampler=sampler)
         rng = np.random.default_rng(1)
         for _ in range(8):
             _add(ring, rng)
@@ -174,7 +174,7 @@ class SamplerTests(abc.ABC):
         settings: list[dict[str, Any]] = [{}, {"n_step": 3}, {"frame_stack": 3}, {"streams": 3}]
         for setting in settings:
             rng = np.random.default_rng(2)
-            ring = ring_buffer.RingReplayBuffer(8, sampler=self.make(), seed=3, **setting)
+            ring = ring_lib.RingReplayBuffer(8, sampler=self.make(), seed=3, **setting)
             for _ in range(30):
                 _add(ring, rng)
                 _assert_drawn_well(ring)
@@ -182,7 +182,7 @@ class SamplerTests(abc.ABC):
     def test_what_is_set_ineligible_in_a_ring_is_not_drawn(self) -> None:
         """Until it is set eligible again."""
         rng = np.random.default_rng(4)
-        ring = ring_buffer.RingReplayBuffer(8, sampler=self.make(), seed=5)
+        ring = ring_lib.RingReplayBuffer(8, sampler=self.make(), seed=5)
         for _ in range(100):
             _add(ring, rng)
             ring.set_eligible(rng.integers(max(ring.get_stats().appended - 10, 0), ring.get_stats().appended, 3), False)
@@ -193,7 +193,7 @@ class SamplerTests(abc.ABC):
     def test_a_ring_that_was_cleared_is_drawn_from_anew(self) -> None:
         """Nothing of what was there before is drawn."""
         rng = np.random.default_rng(6)
-        ring = ring_buffer.RingReplayBuffer(8, sampler=self.make(), seed=7)
+        ring = ring_lib.RingReplayBuffer(8, sampler=self.make(), seed=7)
         for length in range(1, 12):
             for _ in range(length):
                 _add(ring, rng)
@@ -203,7 +203,7 @@ class SamplerTests(abc.ABC):
     def test_what_has_been_drawn_max_times_sampled_times_is_not_drawn(self) -> None:
         """The others are, as long as `can_sample` says so."""
         rng = np.random.default_rng(8)
-        ring = ring_buffer.RingReplayBuffer(8, sampler=self.make(), max_times_sampled=3, seed=9)
+        ring = ring_lib.RingReplayBuffer(8, sampler=self.make(), max_times_sampled=3, seed=9)
         for _ in range(60):
             _add(ring, rng)
             for size in (5, 3, 1):
@@ -291,13 +291,13 @@ class _Anchors:
         assert np.array_equal(heard, slots), f"{hear.__name__}({slots}) has changed them to {heard}"
 
 
-def _add(ring: ring_buffer.RingReplayBuffer, rng: np.random.Generator) -> None:
+def _add(ring: ring_lib.RingReplayBuffer, rng: np.random.Generator) -> None:
     """Adds a step of each stream, some of which end."""
     zeros = np.zeros(ring.streams)
     ring.extend(zeros, zeros, zeros, terminated=rng.random(ring.streams) < 0.2)
 
 
-def _assert_drawn_well(ring: ring_buffer.RingReplayBuffer) -> None:
+def _assert_drawn_well(ring: ring_lib.RingReplayBuffer) -> None:
     """Draws, if that is possible, and asserts that the batch is of eligible steps, and weighed."""
     ring.check()
     if ring.can_sample(6):

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from relive.persistence import codec as codec_lib
     from relive.episodes import episode_journal
     from relive.episodes import episode_state
-    from relive import explain as explain_lib
+    from relive.buffers import explain as explain_lib
     from relive.persistence import journal as journal_lib
     from relive.agents import queue_state
 else:
@@ -52,7 +52,7 @@ else:
     codec_lib = later.module("relive.persistence.codec")
     episode_journal = later.module("relive.episodes.episode_journal")
     episode_state = later.module("relive.episodes.episode_state")
-    explain_lib = later.module("relive.explain")
+    explain_lib = later.module("relive.buffers.explain")
     queue_state = later.module("relive.agents.queue_state")
     journal_lib = later.module("relive.persistence.journal")
 

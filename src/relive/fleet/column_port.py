@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping
 import inspect
 from typing import Any, TypeAlias
 
-from relive import column_buffer
+from relive.buffers import column as column_lib
 from relive import errors
 from relive.samplers import prioritized
 from relive.common import trees
@@ -25,7 +25,7 @@ class ColumnPort(port.Port):
     If more episodes go on than there are streams, the one that waits longest for its next steps is truncated.
     """
 
-    def __init__(self, buffer: column_buffer.ColumnReplayBuffer[Any]) -> None:
+    def __init__(self, buffer: column_lib.ColumnReplayBuffer[Any]) -> None:
         self.buffer = self._buffer = buffer
         self._signature = inspect.signature(buffer.sample)
         self._cut = 0

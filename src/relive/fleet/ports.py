@@ -2,7 +2,7 @@
 
 from typing import Any, TypeAlias
 
-from relive import column_buffer
+from relive.buffers import column
 from relive.episodes import buffer as buffer_lib
 from relive import errors
 from relive.waiting import rate_limiters
@@ -10,7 +10,7 @@ from relive.fleet import column_port
 from relive.fleet import episode_port
 from relive.fleet import port
 
-Buffer: TypeAlias = column_buffer.ColumnReplayBuffer[Any] | buffer_lib.EpisodeReplayBuffer[Any, Any]
+Buffer: TypeAlias = column.ColumnReplayBuffer[Any] | buffer_lib.EpisodeReplayBuffer[Any, Any]
 
 
 def port_of(buffer: Any) -> port.Port:
@@ -21,7 +21,7 @@ def port_of(buffer: Any) -> port.Port:
         ArgumentError: The buffer has a rate limiter, an admission or groups, which know nothing of the other shards.
     """
     answer: port.Port
-    if isinstance(buffer, column_buffer.ColumnReplayBuffer):
+    if isinstance(buffer, column.ColumnReplayBuffer):
         answer, limiter = column_port.ColumnPort(buffer), buffer.limiter
     elif isinstance(buffer, buffer_lib.EpisodeReplayBuffer):
         answer, limiter = episode_port.EpisodePort(buffer), buffer.limiter

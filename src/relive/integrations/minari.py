@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.common import validation
-from relive import column_buffer
+from relive.buffers import column
 from relive import errors
 from relive.common import extras as extras_lib
 from relive.schema import schema as schema_lib
@@ -38,7 +38,7 @@ with extras_lib.needed("minari"):
     from minari.storage import datasets_root_dir
 
 Array: TypeAlias = npt.NDArray[Any]
-Buffer: TypeAlias = "column_buffer.ColumnReplayBuffer[Any]"
+Buffer: TypeAlias = "column.ColumnReplayBuffer[Any]"
 Dataset: TypeAlias = "minari.MinariDataset | str"
 """A dataset, or the id of one that is on this machine."""
 Environment: TypeAlias = "gymnasium.Env[Any, Any] | registration.EnvSpec | str"
@@ -116,7 +116,7 @@ def add_dataset(
         SchemaError: A field of an episode does not fit; the same.
         NotReadyError: The limiter holds inserts back; the same.
     """
-    validation.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
+    validation.instance("buffer", buffer, column.ColumnReplayBuffer)
     state.check_progress(progress)
     opened, names = _opened(dataset), recording.checked_infos(infos)
     with minari_episodes.reading(opened.id):
@@ -201,7 +201,7 @@ def to_dataset(
             field in that format, an observation is not known, or another argument breaks its rule.
         NotReadyError: No step is stored, or none that batches have.
     """
-    validation.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
+    validation.instance("buffer", buffer, column.ColumnReplayBuffer)
     state.check_progress(progress)
     validation.one_of("data_format", data_format, _FORMATS)
     validation.one_of("incomplete", incomplete, ("refuse", "as_sampled"))

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from relive import column_buffer
+from relive.buffers import column
 from relive import errors
 from relive.common import extras as extras_lib
 from relive.schema import schema as schema_lib
@@ -28,7 +28,7 @@ from relive.integrations import stored_episodes
 with extras_lib.needed("minari"):
     from minari.data_collector import episode_buffer
 
-Buffer: TypeAlias = "column_buffer.ColumnReplayBuffer[Any]"
+Buffer: TypeAlias = "column.ColumnReplayBuffer[Any]"
 DataFormat: TypeAlias = Literal["hdf5", "arrow", "parquet"]
 Incomplete: TypeAlias = Literal["refuse", "as_sampled"]
 

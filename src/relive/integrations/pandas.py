@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.common import validation
-from relive import column_buffer
+from relive.buffers import column
 from relive import errors
 from relive.common import extras
 from relive.schema import schema as schema_lib
@@ -24,7 +24,7 @@ with extras.needed("arrow"):
     import pandas
 
 Array: TypeAlias = npt.NDArray[Any]
-AnyBuffer: TypeAlias = "column_buffer.ColumnReplayBuffer[Any]"
+AnyBuffer: TypeAlias = "column.ColumnReplayBuffer[Any]"
 
 _UNITS = ("s", "ms", "us", "ns")
 """The units of dates and durations that pandas has."""

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 
 from relive.common import validation
-from relive import column_buffer
+from relive.buffers import column
 from relive.persistence import directories
 from relive import errors
 from relive.common import extras
@@ -28,7 +28,7 @@ with extras.needed("arrow"):
     from pyarrow import parquet
 
 Path: TypeAlias = str | os.PathLike[str]
-AnyBuffer: TypeAlias = "column_buffer.ColumnReplayBuffer[Any]"
+AnyBuffer: TypeAlias = "column.ColumnReplayBuffer[Any]"
 
 _MAGIC = b"PAR1"
 _GROUP = 1 << 22
@@ -166,7 +166,7 @@ def add_parquet(buffer: AnyBuffer, path: Path, *, progress: state.Progress | Non
             ended with a final observation, and for each step of another: one of those can be in to a part.
         SchemaError: The steps of the buffer hold something else.
     """
-    validation.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
+    validation.instance("buffer", buffer, column.ColumnReplayBuffer)
     state.check_progress(progress)
     with _opened(replaced_file.absolute("path", path)) as file:
         description = file.description

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.common import validation
-from relive import column_buffer
+from relive.buffers import column as column_lib
 from relive.persistence import dtypes
 from relive import errors
 from relive.common import extras
@@ -126,7 +126,7 @@ def described(label: str, file: Any) -> Description:
             raise errors.CheckpointError(
                 f"it is of format version {version}, and this relive reads {VERSION}: update relive"
             )
-        streams = said.integer("streams", 1, column_buffer.MOST_STREAMS)
+        streams = said.integer("streams", 1, column_lib.MOST_STREAMS)
         schema = settings.schema_of(said.value("schema"))
         _check_columns(file.schema_arrow, schema)
         num_steps = _num_rows(file.metadata)

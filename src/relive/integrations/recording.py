@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.common import validation
-from relive import column_buffer
+from relive.buffers import column
 from relive.common import copies
 from relive import errors
 from relive.schema import schema as schema_lib
@@ -27,7 +27,7 @@ def checked_buffer(buffer: Any, infos: Mapping[str, str]) -> Buffer:
         ArgumentTypeError: It is not.
         ArgumentError: It has no such extra as one of the infos is for.
     """
-    if not isinstance(buffer, column_buffer.ColumnReplayBuffer | threads.ThreadSafeReplayBuffer):
+    if not isinstance(buffer, column.ColumnReplayBuffer | threads.ThreadSafeReplayBuffer):
         raise errors.ArgumentTypeError(
             f"buffer must be a ColumnReplayBuffer or a ThreadSafeReplayBuffer, got {validation.shown(buffer)}"
         )
@@ -47,9 +47,9 @@ def num_streams(buffer: Buffer) -> int:
 
 
 @contextlib.contextmanager
-def _inside(buffer: Buffer) -> "Iterator[column_buffer.ColumnReplayBuffer[Any]]":
+def _inside(buffer: Buffer) -> "Iterator[column.ColumnReplayBuffer[Any]]":
     """Gives the buffer itself, or the one in a shell while no other thread is at it."""
-    if isinstance(buffer, column_buffer.ColumnReplayBuffer):
+    if isinstance(buffer, column.ColumnReplayBuffer):
         yield buffer
     else:
         with buffer.locked() as columns:
@@ -61,7 +61,7 @@ def require_insert(buffer: Buffer) -> None:
 
     A ThreadSafeReplayBuffer waits instead, once the step is there.
     """
-    if isinstance(buffer, column_buffer.ColumnReplayBuffer) and not buffer.can_insert():
+    if isinstance(buffer, column.ColumnReplayBuffer) and not buffer.can_insert():
         raise errors.NotReadyError(f"step held back by {buffer.limiter!r}: draw samples first")
 
 

@@ -21,7 +21,7 @@ from relive.common import copies
 from relive import errors
 from relive.common import extras as extras_lib
 from relive.windows import returns
-from relive import ring_buffer
+from relive.buffers import ring
 from relive.schema import schema as schema_lib
 from relive.common import trees
 from relive.windows import windows
@@ -105,7 +105,7 @@ class ReplayBuffer(buffers.ReplayBuffer):
         self._reached: Any = None
         dtype: Any = self._maybe_cast_dtype(action_space.dtype)
         self._action = schema_lib.Field(self.action_dim, dtype)
-        self._buffer = ring_buffer.RingReplayBuffer(
+        self._buffer = ring.RingReplayBuffer(
             buffer_size,
             schema_lib.Schema(
                 self._fields(observation_space, self.obs_shape),
@@ -124,7 +124,7 @@ class ReplayBuffer(buffers.ReplayBuffer):
     # What it is.
 
     @property
-    def buffer(self) -> ring_buffer.RingReplayBuffer:
+    def buffer(self) -> ring.RingReplayBuffer:
         """Where the steps are; another one with the same settings, such as one that was loaded, may take its place.
 
         Raises:
@@ -133,8 +133,8 @@ class ReplayBuffer(buffers.ReplayBuffer):
         return self._buffer
 
     @buffer.setter
-    def buffer(self, buffer: ring_buffer.RingReplayBuffer) -> None:
-        validation.instance("buffer", buffer, ring_buffer.RingReplayBuffer)
+    def buffer(self, buffer: ring.RingReplayBuffer) -> None:
+        validation.instance("buffer", buffer, ring.RingReplayBuffer)
         for name in ("capacity", "streams", "schema", "window"):
             own, other = getattr(self._buffer, name), getattr(buffer, name)
             if own != other:

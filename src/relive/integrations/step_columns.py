@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.common import validation
-from relive import column_buffer
+from relive.buffers import column
 from relive import errors
 from relive.schema import schema as schema_lib
 from relive.common import trees
@@ -39,7 +39,7 @@ def known_schema(call: str, buffer: object) -> schema_lib.Schema:
         ArgumentTypeError: It is no buffer of columns.
         NotReadyError: No step has said so yet.
     """
-    validation.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
+    validation.instance("buffer", buffer, column.ColumnReplayBuffer)
     schema: schema_lib.Schema | None = getattr(buffer, "schema", None)
     if schema is None:
         raise errors.NotReadyError(f"{call} has no columns: no step has said what a step holds, so add one first")

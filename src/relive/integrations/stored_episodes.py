@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.common import validation
-from relive import column_buffer
+from relive.buffers import column
 from relive import errors
 from relive.kernels import history as history_lib
 from relive.persistence import state
@@ -78,7 +78,7 @@ class StoredEpisode:
 
 
 def stored_episodes(
-    buffer: "column_buffer.ColumnReplayBuffer[Any]", *, progress: state.Progress | None = None
+    buffer: "column.ColumnReplayBuffer[Any]", *, progress: state.Progress | None = None
 ) -> Iterator[StoredEpisode]:
     """Gives every episode that has a step stored, in the order of the first of those; every stored step is in one.
 
@@ -102,7 +102,7 @@ def stored_episodes(
     [1 2] 1 COMPLETED [1 2 3]
     [3 4] 0 TRUNCATED [5 6 7]
     """
-    validation.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
+    validation.instance("buffer", buffer, column.ColumnReplayBuffer)
     state.check_progress(progress)
     return _episodes(buffer.history, progress)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from relive.windows import batches
 from relive.common import validation
-from relive import column_buffer
+from relive.buffers import column
 from relive import errors
 from relive.common import extras
 from relive.integrations import arrays
@@ -117,14 +117,14 @@ class ReplayDataset(data.IterableDataset[Any]):
 
     def __init__(
         self,
-        buffer: "column_buffer.ColumnReplayBuffer[Any]",
+        buffer: "column.ColumnReplayBuffer[Any]",
         batch_size: int,
         *,
         num_batches: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
-        validation.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
+        validation.instance("buffer", buffer, column.ColumnReplayBuffer)
         self._buffer = buffer
         self._batch_size = validation.integer_of_at_least_one("batch_size", batch_size)
         self._num_batches = None if num_batches is None else validation.integer_of_at_least_one("num_batches", num_batches)

@@ -19,7 +19,7 @@ import pytest
 
 import relive
 from relive.persistence import codec
-from relive import column_buffer
+from relive.buffers import column as column_lib
 from relive import errors
 from relive.persistence import generators
 from relive.waiting import rate_limiters
@@ -32,7 +32,7 @@ from relive.windows import windows
 from relive.agents import admission
 from relive.agents import groups
 
-Columns: TypeAlias = column_buffer.ColumnReplayBuffer[Any]
+Columns: TypeAlias = column_lib.ColumnReplayBuffer[Any]
 Episodes: TypeAlias = relive.EpisodeReplayBuffer[Any, Any]
 Made: TypeAlias = Callable[[], Any]
 
@@ -77,7 +77,7 @@ COLUMNS: dict[str, Made] = {
     "ratio": lambda: relive.RingReplayBuffer(
         17, SCHEMA, limiter=rate_limiters.SampleToInsertRatio(2.0, 4, error_buffer=8.0), seed=14
     ),
-    "a window given": lambda: column_buffer.ColumnReplayBuffer(
+    "a window given": lambda: column_lib.ColumnReplayBuffer(
         17, SCHEMA, window=windows.EpisodeWindow(), sampler=sampler_lib.UniformSampler(), seed=15
     ),
 }
@@ -530,12 +530,12 @@ class TestClassesOfOnesOwn:
 
     def test_a_window_has_to_be_given(self) -> None:
         def make() -> Columns:
-            return column_buffer.ColumnReplayBuffer(10, SCHEMA, window=OwnWindow(), seed=0)
+            return column_lib.ColumnReplayBuffer(10, SCHEMA, window=OwnWindow(), seed=0)
 
         state = worked(make).state_dict()
         with pytest.raises(errors.CheckpointError, match="^window was an object .*OwnWindow: give window= to load$"):
-            column_buffer.ColumnReplayBuffer[Any]._made(state, {})
-        assert_same(worked(make), column_buffer.ColumnReplayBuffer._made(state, {"window": OwnWindow()}))
+            column_lib.ColumnReplayBuffer[Any]._made(state, {})
+        assert_same(worked(make), column_lib.ColumnReplayBuffer._made(state, {"window": OwnWindow()}))
 
     def test_a_sampler_hears_of_all_anchors(self) -> None:
         state = ring(sampler=OwnSampler()).state_dict()

@@ -11,29 +11,29 @@ from typing import Any, TypeAlias
 from relive.persistence import checkpoint as checkpoint_lib
 from relive.common import validation
 from relive.persistence import codec as codec_lib
-from relive import column_buffer
+from relive.buffers import column
 from relive.persistence import directories
 from relive.episodes import buffer as buffer_lib
 from relive import errors
 from relive.persistence import journal_reader
 from relive.persistence import repair
 from relive.persistence import checkpointable
-from relive import prioritized_buffer
+from relive.buffers import prioritized
 from relive.persistence import records
-from relive import ring_buffer
-from relive import sequence_buffer
+from relive.buffers import ring
+from relive.buffers import sequence
 from relive.persistence import state as state_lib
 
-Buffer: TypeAlias = column_buffer.ColumnReplayBuffer[Any] | buffer_lib.EpisodeReplayBuffer[Any, Any]
+Buffer: TypeAlias = column.ColumnReplayBuffer[Any] | buffer_lib.EpisodeReplayBuffer[Any, Any]
 
-_FAMILIES = column_buffer.ColumnReplayBuffer, buffer_lib.EpisodeReplayBuffer
+_FAMILIES = column.ColumnReplayBuffer, buffer_lib.EpisodeReplayBuffer
 _CLASSES: dict[str, type[Buffer]] = {
     kind.__name__: kind
     for kind in (
-        column_buffer.ColumnReplayBuffer,
-        ring_buffer.RingReplayBuffer,
-        prioritized_buffer.PrioritizedReplayBuffer,
-        sequence_buffer.SequenceReplayBuffer,
+        column.ColumnReplayBuffer,
+        ring.RingReplayBuffer,
+        prioritized.PrioritizedReplayBuffer,
+        sequence.SequenceReplayBuffer,
         buffer_lib.EpisodeReplayBuffer,
     )
 }

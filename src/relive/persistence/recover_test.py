@@ -13,7 +13,7 @@ import pytest
 
 import relive
 from relive.persistence import codec
-from relive import column_buffer
+from relive.buffers import column
 from relive import errors
 from relive.persistence import generators
 from relive.persistence import journal as journal_lib
@@ -263,7 +263,7 @@ def full(*_: object) -> Any:
 
 
 def is_columns(buffer: Any) -> bool:
-    return isinstance(buffer, column_buffer.ColumnReplayBuffer)
+    return isinstance(buffer, column.ColumnReplayBuffer)
 
 
 # Checkpoints that do not fit.
@@ -429,7 +429,7 @@ def test_arguments_are_checked_before_anything_is_read(tmp_path: pathlib.Path) -
 # Classes of one's own.
 
 
-class OwnBuffer(column_buffer.ColumnReplayBuffer[Any]):
+class OwnBuffer(column.ColumnReplayBuffer[Any]):
     """A buffer of a class that relive does not know."""
 
 

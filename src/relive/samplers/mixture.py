@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from relive.windows import batches
 from relive.common import validation
-from relive import column_buffer
+from relive.buffers import column
 from relive import errors
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -40,14 +40,14 @@ class MixtureSampler(Generic[Batch]):
     [0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
     """
 
-    def __init__(self, buffers: Sequence[column_buffer.ColumnReplayBuffer[Batch]], shares: Sequence[float]) -> None:
+    def __init__(self, buffers: Sequence[column.ColumnReplayBuffer[Batch]], shares: Sequence[float]) -> None:
         validation.instance("buffers", buffers, Sequence)
         validation.leading_length("shares", shares)
         self._buffers = list(buffers)
         if not self._buffers:
             raise errors.ArgumentError("buffers must be at least one, got none")
         for buffer in self._buffers:
-            validation.instance("buffers", buffer, column_buffer.ColumnReplayBuffer)
+            validation.instance("buffers", buffer, column.ColumnReplayBuffer)
         kinds = {type(buffer.window).__name__ for buffer in self._buffers}
         if len(kinds) > 1:
             raise errors.ArgumentError(f"buffers must have windows of one kind, got {', '.join(sorted(kinds))}")

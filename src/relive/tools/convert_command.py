@@ -15,7 +15,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import relive
-from relive import column_buffer
+from relive.buffers import column
 from relive.persistence import directories
 from relive.persistence import files
 from relive import errors
@@ -35,7 +35,7 @@ else:
     minari_lib = later.module("relive.integrations.minari")
     parquet_lib = later.module("relive.integrations.parquet")
 
-AnyBuffer: TypeAlias = "column_buffer.ColumnReplayBuffer[Any]"
+AnyBuffer: TypeAlias = "column.ColumnReplayBuffer[Any]"
 
 _MINARI = "minari:"
 _SEPARATORS = os.sep + (os.altsep or "")
@@ -184,7 +184,7 @@ def _saved(path: str, progress: state.Progress | None) -> AnyBuffer:
         if reason:
             raise errors.CheckpointError(f"{label} cannot be converted: {reason}")
         buffer = getattr(relive, said.values["class"]).load(path, progress=progress)
-    if not isinstance(buffer, column_buffer.ColumnReplayBuffer):
+    if not isinstance(buffer, column.ColumnReplayBuffer):
         name = type(buffer).__name__
         raise errors.CheckpointError(f"{label} cannot be converted: it is of {name}, whose steps are no columns")
     return buffer

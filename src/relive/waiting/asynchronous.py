@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from relive.windows import batches
 from relive.common import validation
-from relive import column_buffer
-from relive import column_stats
+from relive.buffers import column
+from relive.buffers import column_stats
 from relive.common import copies
 from relive import errors
 from relive.schema import casting
@@ -75,8 +75,8 @@ class AsyncReplayBuffer(Generic[Batch]):
     32.0
     """
 
-    def __init__(self, buffer: column_buffer.ColumnReplayBuffer[Batch]) -> None:
-        validation.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
+    def __init__(self, buffer: column.ColumnReplayBuffer[Batch]) -> None:
+        validation.instance("buffer", buffer, column.ColumnReplayBuffer)
         self._buffer = buffer
         self._gate = gate.Gate(buffer, f"the {type(buffer).__name__} inside")
 
@@ -265,7 +265,7 @@ class AsyncReplayBuffer(Generic[Batch]):
         self._gate.close()
 
     @property
-    def buffer(self) -> column_buffer.ColumnReplayBuffer[Batch]:
+    def buffer(self) -> column.ColumnReplayBuffer[Batch]:
         """The buffer inside. What is changed through it, and not through the shell, wakes nobody who waits."""
         return self._buffer
 

@@ -19,10 +19,10 @@ from relive.windows import batches
 from relive import errors
 from relive.waiting import rate_limiters
 from relive.persistence import checkpointable_test
-from relive import prioritized_buffer
-from relive import ring_buffer
+from relive.buffers import prioritized as prioritized_lib
+from relive.buffers import ring as ring_lib
 from relive.samplers import sampler
-from relive import sequence_buffer
+from relive.buffers import sequence
 
 Shell = asynchronous.AsyncReplayBuffer[Any]
 PATIENCE = 60.0
@@ -50,16 +50,16 @@ def num_waiting(buffer: Shell) -> tuple[int, int]:
 
 
 def ring(capacity: int = 100, **settings: Any) -> Shell:
-    return asynchronous.AsyncReplayBuffer(ring_buffer.RingReplayBuffer(capacity, seed=0, **settings))
+    return asynchronous.AsyncReplayBuffer(ring_lib.RingReplayBuffer(capacity, seed=0, **settings))
 
 
 def prioritized(capacity: int = 100, **settings: Any) -> Shell:
     settings = {"alpha": 1.0, "epsilon": 0.0} | settings
-    return asynchronous.AsyncReplayBuffer(prioritized_buffer.PrioritizedReplayBuffer(capacity, seed=0, **settings))
+    return asynchronous.AsyncReplayBuffer(prioritized_lib.PrioritizedReplayBuffer(capacity, seed=0, **settings))
 
 
 def sequences(capacity: int = 100, **settings: Any) -> Shell:
-    return asynchronous.AsyncReplayBuffer(sequence_buffer.SequenceReplayBuffer(capacity, seed=0, **settings))
+    return asynchronous.AsyncReplayBuffer(sequence.SequenceReplayBuffer(capacity, seed=0, **settings))
 
 
 async def live(buffer: Shell, steps: int, first: int = 0) -> None:
@@ -867,7 +867,7 @@ async def test_the_other_tasks_go_on_while_the_buffer_is_written_as_it_was(tmp_p
     may_go_on.set()
     await in_time(saving)
     assert writers == writers - {threading.get_ident()} != set()
-    loaded = ring_buffer.RingReplayBuffer.load(tmp_path / "saved")
+    loaded = ring_lib.RingReplayBuffer.load(tmp_path / "saved")
     assert checkpointable_test.plain(loaded.state_dict()) == before
     assert checkpointable_test.plain(buffer.state_dict()) != before
 
@@ -891,7 +891,7 @@ def test_a_cancelled_save_is_written_all_the_same(tmp_path: pathlib.Path) -> Non
         may_go_on.set()
 
     asyncio.run(save_and_cancel())  # It ends when the threads have.
-    loaded = ring_buffer.RingReplayBuffer.load(tmp_path / "saved")
+    loaded = ring_lib.RingReplayBuffer.load(tmp_path / "saved")
     assert checkpointable_test.plain(loaded.state_dict()) == checkpointable_test.plain(buffer.state_dict())
 
 
@@ -901,7 +901,7 @@ async def test_a_closed_buffer_can_be_saved_and_the_next_one_goes_on(tmp_path: p
     buffer.close()
     await buffer.save(tmp_path / "saved")
     await buffer.save(tmp_path / "saved", keep=2)
-    other = asynchronous.AsyncReplayBuffer(ring_buffer.RingReplayBuffer.load(tmp_path / "saved.1"))
+    other = asynchronous.AsyncReplayBuffer(ring_lib.RingReplayBuffer.load(tmp_path / "saved.1"))
     assert checkpointable_test.plain(await other.sample(3)) == checkpointable_test.plain(buffer.buffer.sample(3))
 
 
@@ -961,7 +961,7 @@ def test_what_is_no_column_buffer_is_refused(inside: Any) -> None:
 
 
 async def test_types_survive_the_shell() -> None:
-    transitions = asynchronous.AsyncReplayBuffer(ring_buffer.RingReplayBuffer(10))
+    transitions = asynchronous.AsyncReplayBuffer(ring_lib.RingReplayBuffer(10))
     assert_type(transitions, asynchronous.AsyncReplayBuffer[batches.TransitionBatch])
     assert_type(await transitions.add(0, 0, 1.0, 1), int)
     assert_type(await transitions.extend([0], [0], [1.0], [1]), asynchronous.Keys)
@@ -969,6 +969,6 @@ async def test_types_survive_the_shell() -> None:
     assert_type(await transitions.sample(1), batches.TransitionBatch)
     assert_type(await transitions.sample_keys(1), asynchronous.Keys)
     assert_type(transitions.read([0]), batches.TransitionBatch)
-    runs = asynchronous.AsyncReplayBuffer(sequence_buffer.SequenceReplayBuffer(10, length=1))
+    runs = asynchronous.AsyncReplayBuffer(sequence.SequenceReplayBuffer(10, length=1))
     await runs.add(0, 0, 1.0, 1)
     assert_type(await runs.sample(1), batches.SequenceBatch)

@@ -17,40 +17,40 @@ import numpy as np
 import pytest
 
 from relive.windows import batches as batches_lib
-from relive import column_buffer
+from relive.buffers import column
 from relive import errors
 from relive.kernels import history as history_lib
 from relive.waiting import rate_limiters
 from relive.waiting import prefetch
-from relive import prioritized_buffer
-from relive import ring_buffer
+from relive.buffers import prioritized
+from relive.buffers import ring as ring_lib
 from relive.samplers import sampler
 from relive.samplers import schedules
 from relive.schema import schema as schema_lib
-from relive import sequence_buffer
+from relive.buffers import sequence
 from relive.storage import memory
 from relive.windows import windows
 
-Buffer = column_buffer.ColumnReplayBuffer[Any]
+Buffer = column.ColumnReplayBuffer[Any]
 PATIENCE = 60.0
 """Seconds after which a test has hung."""
 
 KINDS: dict[str, Callable[[int], Buffer]] = {
-    "ring": lambda capacity: ring_buffer.RingReplayBuffer(capacity, n_step=3, seed=0),
-    "streams": lambda capacity: ring_buffer.RingReplayBuffer(capacity, n_step=2, streams=2, seed=0),
-    "frame stack": lambda capacity: ring_buffer.RingReplayBuffer(capacity, frame_stack=2, seed=0),
-    "limited draws": lambda capacity: ring_buffer.RingReplayBuffer(capacity, max_times_sampled=3, seed=0),
-    "limiter": lambda capacity: ring_buffer.RingReplayBuffer(
+    "ring": lambda capacity: ring_lib.RingReplayBuffer(capacity, n_step=3, seed=0),
+    "streams": lambda capacity: ring_lib.RingReplayBuffer(capacity, n_step=2, streams=2, seed=0),
+    "frame stack": lambda capacity: ring_lib.RingReplayBuffer(capacity, frame_stack=2, seed=0),
+    "limited draws": lambda capacity: ring_lib.RingReplayBuffer(capacity, max_times_sampled=3, seed=0),
+    "limiter": lambda capacity: ring_lib.RingReplayBuffer(
         capacity, limiter=rate_limiters.SampleToInsertRatio(4.0, 2, 8.0), seed=0
     ),
-    "priorities": lambda capacity: prioritized_buffer.PrioritizedReplayBuffer(
+    "priorities": lambda capacity: prioritized.PrioritizedReplayBuffer(
         capacity, beta=schedules.LinearSchedule(0.0, 1.0, 30), seed=0
     ),
-    "sequences": lambda capacity: sequence_buffer.SequenceReplayBuffer(capacity, length=3, seed=0),
-    "padded sequences": lambda capacity: sequence_buffer.SequenceReplayBuffer(
+    "sequences": lambda capacity: sequence.SequenceReplayBuffer(capacity, length=3, seed=0),
+    "padded sequences": lambda capacity: sequence.SequenceReplayBuffer(
         capacity, length=3, pad=True, prioritized=True, seed=0
     ),
-    "whole episodes": lambda capacity: column_buffer.ColumnReplayBuffer(
+    "whole episodes": lambda capacity: column.ColumnReplayBuffer(
         capacity, window=windows.EpisodeWindow(), seed=0
     ),
 }
@@ -237,7 +237,7 @@ def test_two_batches_are_drawn_ahead_unless_said_otherwise(kind: str) -> None:
 
 def test_what_was_drawn_ahead_is_handed_out_before_the_next_batch_is_missed() -> None:
     """The limiter allows three batches, then none until a step comes."""
-    buffer = ring_buffer.RingReplayBuffer(10, limiter=rate_limiters.SampleToInsertRatio(4.0, 1, 12.0), seed=0)
+    buffer = ring_lib.RingReplayBuffer(10, limiter=rate_limiters.SampleToInsertRatio(4.0, 1, 12.0), seed=0)
     iterator = buffer.batches(4, prefetch=5)
     with pytest.raises(errors.NotReadyError, match="sample has nothing to draw: no step is stored"):
         next(iterator)
@@ -387,7 +387,7 @@ class FailingStorage(memory.ColumnStorage):
 def test_an_error_of_a_gather_comes_in_the_place_of_its_batch() -> None:
     schema = schema_lib.Schema(schema_lib.Field(2, "int64"), schema_lib.Field((), "int64"))
     storage = FailingStorage(schema, 10, -1)
-    buffer = ring_buffer.RingReplayBuffer(10, storage=storage, seed=0)
+    buffer = ring_lib.RingReplayBuffer(10, storage=storage, seed=0)
     fill(buffer, 5)
     iterator = buffer.batches(4, prefetch=1)
     next(iterator)
@@ -412,8 +412,8 @@ class FailingSampler(sampler.UniformSampler):
 
 
 def test_an_error_of_a_draw_loses_no_batch_that_was_drawn_before() -> None:
-    buffer = ring_buffer.RingReplayBuffer(10, sampler=FailingSampler(), seed=0)
-    twin = ring_buffer.RingReplayBuffer(10, seed=0)
+    buffer = ring_lib.RingReplayBuffer(10, sampler=FailingSampler(), seed=0)
+    twin = ring_lib.RingReplayBuffer(10, seed=0)
     for each in (buffer, twin):
         fill(each, 5)
     iterator = buffer.batches(4, prefetch=1)
@@ -535,8 +535,8 @@ next(iterator)
 
 
 def test_the_types_of_batches_are_those_of_sample() -> None:
-    ring = ring_buffer.RingReplayBuffer(10)
-    runs = sequence_buffer.SequenceReplayBuffer(10, length=2)
+    ring = ring_lib.RingReplayBuffer(10)
+    runs = sequence.SequenceReplayBuffer(10, length=2)
     assert_type(ring.batches(1), prefetch.Batches[batches_lib.TransitionBatch])
     assert_type(runs.batches(1), prefetch.Batches[batches_lib.SequenceBatch])
     fill(ring, 5)

@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from relive.windows import batches
 from relive.common import validation
-from relive import column_buffer
-from relive import column_stats
+from relive.buffers import column
+from relive.buffers import column_stats
 from relive import errors
 from relive.persistence import state as state_lib
 
@@ -64,8 +64,8 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
     >>> actor.join()
     """
 
-    def __init__(self, buffer: column_buffer.ColumnReplayBuffer[Batch], *, timeout: float | None = None) -> None:
-        validation.instance("buffer", buffer, column_buffer.ColumnReplayBuffer)
+    def __init__(self, buffer: column.ColumnReplayBuffer[Batch], *, timeout: float | None = None) -> None:
+        validation.instance("buffer", buffer, column.ColumnReplayBuffer)
         self._timeout = None if timeout is None else validation.number_of_at_least_zero("timeout", timeout)
         self._buffer = buffer
         self._changed = threading.Condition()
@@ -168,7 +168,7 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
     # What never waits but for the lock.
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[column_buffer.ColumnReplayBuffer[Batch]]:
+    def locked(self) -> Iterator[column.ColumnReplayBuffer[Batch]]:
         """Gives the buffer inside for the length of a `with` block, while all other threads wait.
 
         For what the shell does not have, such as `explain`, and for calls between which nothing may change. The calls

@@ -17,11 +17,11 @@ from relive.windows import batches
 from relive import errors
 from relive.waiting import rate_limiters
 from relive.persistence import checkpointable_test
-from relive import prioritized_buffer
-from relive import ring_buffer
+from relive.buffers import prioritized as prioritized_lib
+from relive.buffers import ring as ring_lib
 from relive.samplers import sampler
 from relive.schema import schema as schema_lib
-from relive import sequence_buffer
+from relive.buffers import sequence
 from relive.storage import memory
 from relive.waiting import threads
 
@@ -57,17 +57,17 @@ def shell_of(buffer: Any, **settings: Any) -> tuple[Shell, Watched]:
     return shell, shell._changed
 
 
-def ring(capacity: int = 100, **settings: Any) -> ring_buffer.RingReplayBuffer:
-    return ring_buffer.RingReplayBuffer(capacity, seed=0, **settings)
+def ring(capacity: int = 100, **settings: Any) -> ring_lib.RingReplayBuffer:
+    return ring_lib.RingReplayBuffer(capacity, seed=0, **settings)
 
 
-def prioritized(capacity: int = 100, **settings: Any) -> prioritized_buffer.PrioritizedReplayBuffer:
+def prioritized(capacity: int = 100, **settings: Any) -> prioritized_lib.PrioritizedReplayBuffer:
     settings = {"alpha": 1.0, "epsilon": 0.0} | settings
-    return prioritized_buffer.PrioritizedReplayBuffer(capacity, seed=0, **settings)
+    return prioritized_lib.PrioritizedReplayBuffer(capacity, seed=0, **settings)
 
 
-def sequences(capacity: int = 100, **settings: Any) -> sequence_buffer.SequenceReplayBuffer:
-    return sequence_buffer.SequenceReplayBuffer(capacity, seed=0, **settings)
+def sequences(capacity: int = 100, **settings: Any) -> sequence.SequenceReplayBuffer:
+    return sequence.SequenceReplayBuffer(capacity, seed=0, **settings)
 
 
 def start(call: Callable[[], Answer]) -> futures.Future[Answer]:
@@ -734,7 +734,7 @@ VERBS: dict[str, Callable[[Shell], Any]] = (
 )
 
 
-class Spied(prioritized_buffer.PrioritizedReplayBuffer):
+class Spied(prioritized_lib.PrioritizedReplayBuffer):
     """A buffer that tells of each call."""
 
     def called(self, name: str) -> None:
@@ -811,7 +811,7 @@ def test_saving_holds_the_lock_and_a_state_wakes_who_waits(tmp_path: pathlib.Pat
     shell.save(tmp_path / "saved", keep=2, progress=lambda count, total: held.append(is_held(shell)))
     assert held
     assert all(held)
-    loaded = ring_buffer.RingReplayBuffer.load(tmp_path / "saved")
+    loaded = ring_lib.RingReplayBuffer.load(tmp_path / "saved")
     state = shell.state_dict()
     assert checkpointable_test.plain(state) == checkpointable_test.plain(loaded.state_dict())
     shell.clear()

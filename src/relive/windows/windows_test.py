@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import relive
-from relive import column_grid_test
-from relive import column_oracle_test as oracle_lib
+from relive.buffers import column_grid_test
+from relive.buffers import column_oracle_test as oracle_lib
 from relive.kernels import episode_table
 from relive import errors
 from relive.windows import returns

@@ -1,0 +1,706 @@
+"""The buffer of columns: it joins a history, a window, a sampler and a rate limiter.
+
+    add, extend, add_episode                              sample
+       │  check everything                                   │  may it?                      RateLimiter
+       │  evict: what is lost?      Anchors                  │  which anchors?               Anchors
+       │  write                     History                  │  which rows, and what of      Window
+       ▼  what became readable?     Anchors                  ▼  them, as a batch?            History
+
+Ring, prioritized and sequence buffers are this one with another window and another sampler.
+"""
+
+from collections.abc import Callable
+import functools
+import operator
+import os
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, SupportsIndex, TypeAlias, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from relive.buffers import anchors
+from relive.windows import batches
+from relive.common import validation
+from relive.buffers import column_stats
+from relive import errors
+from relive.kernels import history as history_lib
+from relive.common import later
+from relive.waiting import rate_limiters
+from relive.persistence import checkpointable
+from relive.waiting import prefetch as prefetch_lib
+from relive.samplers import prioritized
+from relive.samplers import sampler as sampler_lib
+from relive.schema import schema as schema_lib
+from relive.persistence import state
+from relive.schema import step_checks
+from relive.storage import memory
+from relive.windows import windows
+from relive.buffers import writer as writer_lib
+
+if TYPE_CHECKING:
+    from relive.persistence import checkpoint
+    from relive.buffers import column_journal
+    from relive.buffers import column_state
+    from relive.buffers import explain as explain_lib
+    from relive.persistence import journal as journal_lib
+else:
+    checkpoint = later.module("relive.persistence.checkpoint")
+    column_journal = later.module("relive.buffers.column_journal")
+    column_state = later.module("relive.buffers.column_state")
+    explain_lib = later.module("relive.buffers.explain")
+    journal_lib = later.module("relive.persistence.journal")
+
+Array: TypeAlias = npt.NDArray[Any]
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Keys: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+AnyBatch: TypeAlias = batches.TransitionBatch | batches.SequenceBatch
+Batch = TypeVar("Batch", bound=AnyBatch)
+
+MOST_STREAMS = 2**19
+"""So many streams a buffer has at most: each takes memory, which a saved one must not be able to only claim."""
+
+
+class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
+    """Stores steps of fixed shapes and dtypes in preallocated columns, and answers windows of them.
+
+    Most people want RingReplayBuffer, PrioritizedReplayBuffer or SequenceReplayBuffer; this one takes any window.
+
+    It has no locks and awaits nothing: AsyncReplayBuffer and ThreadSafeReplayBuffer are shells around it.
+
+    Args:
+        capacity: Steps stored at most; the oldest goes first.
+        schema: What a step holds; None to take it from the first one. It is enforced either way.
+        window: Which rows make one element of a batch.
+        sampler: Draws the anchors; UniformSampler if None.
+        streams: How many environments or actors write side by side; at most 2^19.
+        storage: Where the columns are, of the same capacity; by default arrays in memory.
+        limiter: Says when a step may be added and a batch drawn; by default a batch needs one anchor.
+        max_times_sampled: How often an anchor may be drawn before it retires; None for any number of times.
+        seed: For the generator of the draws; the same seed and the same calls give the same batches.
+
+    Raises:
+        ArgumentError: A setting breaks its rule.
+    """
+
+    _SETTINGS: ClassVar[tuple[str, ...]] = (
+        "capacity",
+        "schema",
+        "window",
+        "sampler",
+        "streams",
+        "limiter",
+        "max_times_sampled",
+    )
+
+    def __init__(
+        self,
+        capacity: int,
+        schema: schema_lib.Schema | None = None,
+        *,
+        window: windows.Window[Batch],
+        sampler: sampler_lib.Sampler | None = None,
+        streams: int = 1,
+        storage: memory.Storage | None = None,
+        limiter: rate_limiters.RateLimiter | None = None,
+        max_times_sampled: int | None = None,
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        capacity = validation.integer_of_at_least_one("capacity", capacity)
+        streams = validation.integer_of_at_least_one("streams", streams)
+        if streams > capacity:
+            raise errors.ArgumentError(f"streams must be at most capacity = {capacity}, got {streams}")
+        if streams > MOST_STREAMS:
+            raise errors.ArgumentError(f"streams must be at most {MOST_STREAMS}, got {streams}")
+        if schema is not None:
+            validation.instance("schema", schema, schema_lib.Schema)
+        validation.instance("window", window, windows.Window)
+        if storage is not None:
+            memory.check_members(storage)
+        if storage is not None and storage.capacity != capacity:
+            raise errors.ArgumentError(f"storage must be of capacity {capacity}, got {storage.capacity}")
+        if storage is not None and schema is not None and storage.schema != schema:
+            raise errors.ArgumentError(f"storage must be of the schema {schema}, got {storage.schema}")
+        if sampler is None:
+            sampler = sampler_lib.UniformSampler()
+        validation.instance("sampler", sampler, sampler_lib.Sampler)
+        self._rng = validation.generator("seed", seed)
+        self._window = window
+        self._history = history_lib.History(capacity, streams)
+        self._anchors = anchors.Anchors(self._history.timeline, window, sampler, max_times_sampled)
+        self._counters = column_stats.Counters(eligible=self._anchors.eligibility)
+        self._limited = rate_limiters.LimitedBuffer(limiter, self._counters, "capacity", capacity)
+        self._gathers = prefetch_lib.Gathers()
+        self._writer = writer_lib.Writer(self._history, self._anchors, self._limited, self._counters, self._gathers)
+        if storage is None and schema is not None:
+            storage = memory.ColumnStorage(schema, capacity)
+        if storage is not None:
+            self._history.begin(storage)
+
+    # What it is.
+
+    @property
+    def capacity(self) -> int:
+        """How many steps are stored at most."""
+        return self._history.timeline.capacity
+
+    @property
+    def streams(self) -> int:
+        """How many environments or actors write side by side."""
+        return self._history.timeline.streams
+
+    @property
+    def schema(self) -> schema_lib.Schema | None:
+        """What a step holds; None until the first one says so."""
+        return self._history.schema if self._history.has_begun else None
+
+    @property
+    def window(self) -> windows.Window[Batch]:
+        """What says which rows make one element of a batch."""
+        return self._window
+
+    @property
+    def sampler(self) -> sampler_lib.Sampler:
+        """What draws the anchors."""
+        return self._anchors.sampler
+
+    @property
+    def limiter(self) -> rate_limiters.RateLimiter:
+        """What says when a step may be added and a batch drawn."""
+        return self._limited.limiter
+
+    @property
+    def appended(self) -> int:
+        """How many steps were added, ever."""
+        return self._counters.inserted
+
+    @property
+    def has_priorities(self) -> bool:
+        """Whether update_priorities and get_priorities mean anything."""
+        return isinstance(self.sampler, prioritized.PrioritizedSampler)
+
+    @property
+    def history(self) -> history_lib.History:
+        """The steps themselves, to read and not to change."""
+        return self._history
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The generator of the draws."""
+        return self._rng
+
+    def __len__(self) -> int:
+        """Answers how many steps are stored."""
+        return len(self._history.timeline)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next step evicts another."""
+        return len(self) == self.capacity
+
+    @property
+    def num_eligible(self) -> int:
+        """How many anchors may be drawn now."""
+        return len(self._anchors)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self)} steps, capacity={self.capacity}, streams={self.streams}>"
+
+    # Writing.
+
+    def add(
+        self,
+        observation: Any,
+        action: Any,
+        reward: Any,
+        next_observation: Any = None,
+        terminated: bool = False,
+        truncated: bool = False,
+        *,
+        stream: int = 0,
+        **extras: Any,
+    ) -> int:
+        """Adds one step and answers its key.
+
+        Args:
+            observation: o_t. If the step before announced another one, the episode is closed as truncated there, and
+                this step begins the next one: nothing is spliced.
+            action: a_t.
+            reward: r_t.
+            next_observation: o_{t+1}, where it is known already; without it the step can be drawn as soon as the next
+                one has come. A truncated step needs it.
+            terminated: Whether the task ended with the step.
+            truncated: Whether we stopped looking after it. Termination wins over truncation.
+            stream: Which environment or actor it is of.
+            extras: The other fields of the schema.
+
+        Raises:
+            SchemaError: A value does not fit its field, or an extra is missing or unknown.
+            ArgumentError: Another argument breaks its rule.
+            NotReadyError: The limiter holds inserts back.
+        """
+        history, writer = self._history, self._writer
+        step = step_checks.one_step(
+            history.rows,
+            history.timeline.streams,
+            stream,
+            observation,
+            action,
+            reward,
+            next_observation,
+            terminated,
+            truncated,
+            extras,
+        )
+        writer.require_insert("add")
+        if self._journal is not None:
+            self._journal.add(step)
+        return writer.add(step)
+
+    def extend(
+        self,
+        observation: Any,
+        action: Any,
+        reward: Any,
+        next_observation: Any = None,
+        terminated: Any = None,
+        truncated: Any = None,
+        *,
+        streams: Any = None,
+        **extras: Any,
+    ) -> Keys:
+        """Adds one step of every stream and answers their keys [S]; does what `add` does for one stream after another.
+
+        Args:
+            observation: o_t of each stream [S, ...].
+            action: a_t [S, ...].
+            reward: r_t [S].
+            next_observation: o_{t+1} [S, ...], or None if none of them is known yet.
+            terminated: Whether the task ended with the step [S]; None for nowhere.
+            truncated: Whether we stopped looking after it [S]; None for nowhere.
+            streams: Distinct numbers of the streams [S], where not all of them have a step; None for all, in order.
+            extras: The other fields of the schema [S, ...].
+
+        Raises:
+            SchemaError: A value does not fit its field, or an extra is missing or unknown.
+            ArgumentError: Another argument breaks its rule.
+            NotReadyError: The limiter holds inserts back; it is asked once for all steps of the call.
+        """
+        history = self._history
+        count = history.timeline.streams
+        going_on = None
+        if streams is None:
+            going_on = step_checks.round_of_steps(
+                history.rows, count, observation, action, reward, next_observation, terminated, truncated, extras
+            )
+        fields = (observation, action, reward, extras)
+        arguments = (self.schema, count, streams, fields, next_observation, terminated, truncated)
+        steps = None if going_on else step_checks.step_of_each(*arguments)
+        self._writer.require_insert("extend")
+        if self._journal is not None:
+            steps = steps or step_checks.step_of_each(*arguments)
+            self._journal.extend(steps)
+        if going_on and self._writer.turn(*going_on, terminated, truncated):
+            return np.arange(history.timeline.next_key - count, history.timeline.next_key)
+        keys = self._writer.extend(steps or step_checks.step_of_each(*arguments))
+        if going_on:
+            history.announced(going_on[1])
+        return keys
+
+    def add_episode(
+        self, observations: Any, actions: Any, rewards: Any, terminated: bool, *, stream: int = 0, **extras: Any
+    ) -> Keys:
+        """Adds a whole episode of T steps and answers their keys [T].
+
+        Args:
+            observations: o_0 to o_T [T + 1, ...].
+            actions: a_0 to a_{T-1} [T, ...].
+            rewards: r_0 to r_{T-1} [T].
+            terminated: Whether the task ended with the last step; otherwise the episode was truncated there.
+            stream: Which environment or actor it is of. If an episode is open there it is closed as truncated.
+            extras: The other fields of the schema [T, ...].
+
+        Raises:
+            SchemaError: A value does not fit its field, or an extra is missing or unknown.
+            ArgumentError: The episode has no step or more than `capacity`, or another argument breaks its rule.
+            NotReadyError: The limiter holds inserts back; it is asked once for all steps of the call.
+        """
+        fields = (observations, actions, rewards, extras)
+        episode = step_checks.whole_episode(self.schema, self.streams, self.capacity, stream, fields, terminated)
+        self._writer.require_insert("add_episode")
+        if self._journal is not None:
+            self._journal.add_episode(episode)
+        return self._writer.add_episode(episode)
+
+    def end_episode(self, *, stream: int = 0) -> bool:
+        """Ends the episode that is open in a stream as truncated after its newest step, and answers whether one was.
+
+        That is what to call when an environment is reset before its episode has ended. Without it an episode goes on if
+        the next step happens to begin with the observation that was announced.
+
+        Args:
+            stream: Of which environment or actor.
+
+        Raises:
+            ArgumentError: There is no such stream, or its newest step was added without a next observation.
+        """
+        timeline = self._history.timeline
+        stream = step_checks.stream_number(self.streams, stream)
+        streams = np.array([stream])
+        if timeline.open_handles(streams)[0] < 0:
+            return False
+        if not timeline.are_announced(streams)[0]:
+            raise errors.ArgumentError(
+                f"end_episode needs the observation after the newest step of stream {stream}: "
+                "add that step with next_observation"
+            )
+        if self._journal is not None:
+            self._journal.end_episode(stream)
+        self._position = None
+        self._writer.end_episode(stream)
+        return True
+
+    def can_insert(self) -> bool:
+        """Answers whether the limiter lets `add`, `extend` and `add_episode` pass now. O(1)."""
+        return self._limited.can_insert()
+
+    # Drawing.
+
+    def can_sample(self, batch_size: int) -> bool:
+        """Answers whether `sample` would answer such a batch now; draws nothing.
+
+        O(1), with max_times_sampled O(capacity).
+
+        Raises:
+            ArgumentError: batch_size is not an integer of at least 1, or is more than the limiter ever allows.
+        """
+        batch_size = self._limited.checked_batch_size(batch_size)
+        return self._limited.can_sample(batch_size) and self._anchors.can_draw(batch_size)
+
+    def sample_keys(self, batch_size: int) -> Keys:
+        """Draws as `sample` does, and answers the keys alone [B]; `read` answers their windows.
+
+        Raises:
+            ArgumentError: batch_size is not an integer of at least 1.
+            NotReadyError: Nothing is eligible, or the limiter holds samples back.
+        """
+        (slots, _), _ = self._draw(self._limited.checked_batch_size(batch_size))
+        self.sampler.drawn()
+        return self._history.timeline.keys(slots)
+
+    def sample(self, batch_size: int, *, beta: float | None = None) -> Batch:
+        """Answers exactly batch_size windows, drawn with replacement.
+
+        Args:
+            batch_size: How many, B.
+            beta: The exponent of the importance weights, instead of the sampler's own; with priorities alone.
+
+        Raises:
+            ArgumentError: An argument breaks its rule.
+            NotReadyError: Nothing is eligible, or the limiter holds samples back.
+        """
+        return self._sample(self._window, batch_size, beta)
+
+    def batches(self, batch_size: int, *, prefetch: int = 2, beta: float | None = None) -> prefetch_lib.Batches[Batch]:
+        """Answers an endless iterator of what `sample` answers, gathered ahead in a thread while the learner works.
+
+        Batch i is drawn, and counted by the limiter and by max_times_sampled, when batch i - prefetch is handed out;
+        the first ones when the first is. It is what `sample` would have answered then: the same calls give the same
+        batches, and what was added, rated or cleared since is not in it. A call that writes steps waits for the gathers
+        under way, so let the learner work between `next` and `add`.
+
+        Where nothing can be drawn ahead, the next `next` tries again; it raises NotReadyError only once the batches
+        that were drawn ahead have been handed out. It also raises what a gather has raised, in the place of its batch.
+
+        Args:
+            batch_size: How many windows in a batch, B.
+            prefetch: How many batches are drawn ahead, each of which takes memory; 0 for plain `sample`, and no thread.
+            beta: As in `sample`.
+
+        Raises:
+            ArgumentError: An argument breaks its rule.
+        """
+        return self._batches(self._window, batch_size, prefetch, beta)
+
+    def read(self, keys: Any, *, beta: float | None = None) -> Batch:
+        """Answers the windows that start at the steps with those keys [B]; the rest is as in `sample`.
+
+        Raises:
+            UnknownKeyError: No step of one of the keys is stored.
+            ArgumentError: No window can start at one of them, or beta breaks its rule.
+        """
+        return self._read(self._window, keys, beta)
+
+    def _sample(self, window: windows.Window[Batch], batch_size: int, beta: float | None) -> Batch:
+        """Draws batch_size anchors and answers their windows."""
+        return self._drawn(window, batch_size, beta)()
+
+    def _batches(
+        self, window: windows.Window[Batch], batch_size: int, prefetch: int, beta: float | None
+    ) -> prefetch_lib.Batches[Batch]:
+        """Answers an iterator of what `_sample` answers."""
+        batch_size = self._limited.checked_batch_size(batch_size)
+        self.sampler.check_beta(beta)
+
+        def draw() -> Callable[[], Batch]:
+            gather = self._drawn(window, batch_size, beta)
+            # Asking for the table of episodes brings it up to date: now, so that no gather changes anything.
+            _ = self._history.timeline.episodes
+            return gather
+
+        return prefetch_lib.Batches(draw, self._gathers, prefetch)
+
+    def _drawn(self, window: windows.Window[Batch], batch_size: int, beta: float | None) -> Callable[[], Batch]:
+        """Draws batch_size anchors, and answers what gathers their windows; no step may be written before it has."""
+        batch_size = self._limited.checked_batch_size(batch_size)
+        self.sampler.check_beta(beta)
+        (slots, probabilities), importance = self._draw(batch_size)
+        weights = self.sampler.weights(importance, beta)
+        self.sampler.drawn()
+        return functools.partial(window.read, self._history, slots, probabilities, weights)
+
+    def _read(self, window: windows.Window[Batch], keys: Any, beta: float | None) -> Batch:
+        """Answers the windows that start at those keys [B]."""
+        slots = self.readable_slots(keys)
+        if not self._history.has_begun:
+            raise errors.NotReadyError("read has nothing to answer: no step has said what a step holds")
+        probabilities = self.sampler.probabilities(slots)
+        weights = self.sampler.weights(self.sampler.importance(probabilities), beta)
+        return window.read(self._history, slots, probabilities, weights)
+
+    def _draw(self, batch_size: int) -> tuple[sampler_lib.Draw, Floats]:
+        if self.num_eligible and not self._limited.can_sample(batch_size):
+            raise errors.NotReadyError(f"sample held back by {self.limiter!r}: add steps first")
+        drawn = self._anchors.draw(batch_size, self._rng)
+        self._counters.sampled += batch_size
+        return drawn
+
+    def eligible_keys(self) -> Keys:
+        """Answers the keys of all anchors that may be drawn now, oldest first. O(capacity)."""
+        return np.sort(self._history.timeline.keys(self._anchors.slots()))
+
+    def readable_slots(self, keys: Any) -> Ints:
+        """Answers where the steps with those keys are [B], from each of which a window can be read.
+
+        Raises:
+            UnknownKeyError: No step of one of the keys is stored.
+            ArgumentError: No window can start at one of them.
+        """
+        slots = self._stored_slots(keys)
+        for slot in slots[~self._anchors.is_readable(slots)]:
+            raise errors.ArgumentError(
+                f"keys must be of steps that a window can start from, got {self._history.timeline.keys(slot)}"
+            )
+        return slots
+
+    # Priorities and eligibility.
+
+    def update_priorities(self, keys: Any, priorities: Any) -> int:
+        """Gives steps new priorities, and answers how many of them were still stored.
+
+        A key whose step was overwritten is dropped and counted; the step in its place keeps its own priority.
+
+        Args:
+            keys: Of steps, as a batch has them [B].
+            priorities: Raw ones, finite and at least 0 [B] or [B, 1]; where a key is there twice, the last one wins.
+
+        Raises:
+            ArgumentError: A priority breaks its rule, the lengths differ, or the buffer has no priorities.
+        """
+        sampler = self._prioritized_sampler("update_priorities")
+        keys = validation.integers("keys", keys)
+        priorities = validation.numbers_of_at_least_zero("priority", priorities, len(keys))
+        alive = self._history.timeline.is_alive(keys)
+        sampler.set_priorities(self._history.timeline.slots(keys[alive]), priorities[alive])
+        return self._count_alive(alive)
+
+    def check_priorities(self, priorities: Any) -> None:
+        """Raises what `update_priorities` would raise for these priorities [B], and changes nothing.
+
+        Raises:
+            ArgumentError: A priority breaks its rule, or the buffer has no priorities.
+        """
+        sampler = self._prioritized_sampler("check_priorities")
+        count = validation.leading_length("priorities", priorities)
+        sampler.check_priorities(validation.numbers_of_at_least_zero("priority", priorities, count))
+
+    def get_priorities(self, keys: Any) -> Floats:
+        """Answers the raw priorities of the steps with those keys [B].
+
+        Raises:
+            UnknownKeyError: No step of one of the keys is stored.
+            ArgumentError: The buffer has no priorities.
+        """
+        sampler = self._prioritized_sampler("get_priorities")
+        return sampler.priorities(self._stored_slots(keys))
+
+    def set_eligible(self, keys: Any, eligible: bool) -> int:
+        """Says whether the anchors with those keys may be drawn, and answers how many of them were still stored.
+
+        An anchor whose window cannot be read is not drawn, whatever is said here, until it can.
+
+        Raises:
+            ArgumentError: `keys` are not integers, or `eligible` is not True or False.
+        """
+        keys = validation.integers("keys", keys)
+        eligible = validation.boolean("eligible", eligible)
+        if self._journal is not None:
+            self._journal.set_eligible(keys, eligible)
+        self._position = None
+        alive = self._history.timeline.is_alive(keys)
+        slots = np.unique(self._history.timeline.slots(keys[alive]))
+        self._anchors.set_barred(slots, not eligible)
+        return self._count_alive(alive)
+
+    def _prioritized_sampler(self, call: str) -> prioritized.PrioritizedSampler:
+        sampler = self.sampler
+        if not isinstance(sampler, prioritized.PrioritizedSampler):
+            raise errors.ArgumentError(f"{call} needs a PrioritizedSampler, got {type(sampler).__name__}")
+        return sampler
+
+    def _count_alive(self, alive: Bools) -> int:
+        num_alive = int(np.count_nonzero(alive))
+        self._counters.stale_keys += len(alive) - num_alive
+        return num_alive
+
+    # As a whole: see Persistent and Journaled.
+
+    def _setting(self, name: str) -> Any:
+        return self._anchors.max_times_sampled if name == "max_times_sampled" else getattr(self, name)
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        copy_rows: bool = True,
+        keep: int = 1,
+        progress: state.Progress | None = None,
+    ) -> None:
+        """Saves the buffer as a directory, or as a new one in the place of an older.
+
+        It is built beside, synced to the disk, and renamed: whoever reads `path` finds the old one or the new one,
+        whole, whatever happens meanwhile. It takes memory for one chunk of a column, 16 MiB.
+
+        Args:
+            path: The directory: one that is not there, is empty, or is a checkpoint.
+            copy_rows: Whether to copy the rows out of the storage. If not, which a MemmapStorage alone can do without,
+                they stay in its files and are flushed: the checkpoint is good until the next step is written, and is
+                loaded with `storage=MemmapStorage(...)`.
+            keep: How many checkpoints stay: this one at `path`, those before it at `path.1`, `path.2` and so on.
+            progress: Called now and then with the bytes written so far and the bytes there are.
+
+        Raises:
+            ArgumentError: `path` is something else than a checkpoint, `keep` is not an integer of at least 1, or the
+                storage is no memory map and its rows are not to be copied.
+            CheckpointError: It could not be written, somebody else is writing it, or something cannot be saved.
+        """
+        copy_rows = validation.boolean("copy_rows", copy_rows)
+        checkpoint.save(self._whole_state(copy_rows=copy_rows), path, keep=keep, progress=progress)
+
+    def _state(self, *, copy_rows: bool = True, **options: Any) -> state.State:
+        return self._kept.taken() if copy_rows else self._kept.taken_without_copies()
+
+    def _base_state(self, **options: Any) -> state.State:
+        return self._kept.taken_of_open_episodes()
+
+    def _restore(self, given: state.Given, *, is_new: bool, **options: Any) -> None:
+        restore = self._kept.restoring(given, is_new=is_new)
+        self._gathers.finish()
+        self._forget()
+        restore()
+
+    @property
+    def _kept(self) -> "column_state.ColumnState":
+        return column_state.ColumnState(self._history, self._anchors, self._counters)
+
+    def _written(self) -> tuple[int, ...]:
+        timeline = self._history.timeline
+        return timeline.next_key, len(timeline), timeline.num_evicted
+
+    def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> checkpointable.Bound:
+        return column_journal.ColumnJournal(journal, self._history, [] if replay is None else replay.begun)
+
+    def _replay(self, **options: Any) -> checkpointable.Replay:
+        return column_journal.Replay(self._history, self._writer, self._forget, self._anchors.set_barred)
+
+    # Everything else.
+
+    def get_stats(self) -> column_stats.ColumnBufferStats:
+        """Answers what is stored, what is drawn, and what has happened so far. O(capacity), and no row is read.
+
+        But for the extra `policy_version`, if there is one: of the oldest and the newest row, and those drawn lately.
+        """
+        return column_stats.of(self._history, self._anchors, self._counters)
+
+    @overload
+    def explain(self, key: SupportsIndex, /) -> "explain_lib.RowOrigin": ...
+
+    @overload
+    def explain(self, batch: AnyBatch, /) -> "tuple[explain_lib.RowOrigin | None, ...]": ...
+
+    def explain(self, asked: Any, /) -> Any:
+        """Answers where a row came from, given its key, or where the rows of a batch came from [B].
+
+        It changes nothing, and costs much the same for any number of steps stored.
+
+        Args:
+            asked: The key of a step; or a batch that this buffer has drawn, for the steps that its windows start from.
+
+        Returns:
+            Of a key, a RowOrigin: stream, episode, step, age, draws, priority. Of a batch a tuple of them, with None
+            for what is not stored any more.
+
+        Raises:
+            UnknownKeyError: No step of that key is stored.
+            ArgumentTypeError: It is neither an integer nor a batch.
+
+        >>> import relive
+        >>> buffer = relive.RingReplayBuffer(10, seed=0)
+        >>> keys = buffer.add_episode(range(4), [0, 1, 0], [0.0, 0.0, 1.0], terminated=True)
+        >>> print(buffer.explain(2))
+        key 2: step 2 of 3, episode from key 0, stream 0, TERMINATED, slot 2, age 0, eligible, probability 0.333333
+        >>> [origin.step for origin in buffer.explain(buffer.sample(4)) if origin]
+        [1, 0, 0, 0]
+        """
+        if isinstance(asked, AnyBatch):
+            return explain_lib.rows(self._history.timeline, self._anchors, asked.keys)
+        try:
+            key = operator.index(asked)
+        except TypeError:
+            raise errors.ArgumentTypeError(
+                f"explain must be given a key or a batch, got {validation.shown(asked)}"
+            ) from None
+        self._stored_slots(key)
+        return explain_lib.rows(self._history.timeline, self._anchors, np.array([key]))[0]
+
+    def clear(self) -> None:
+        """Forgets every step and every open episode.
+
+        Keys and the counters of `get_stats` go on, as does the largest priority so far; the generator is not reset.
+        """
+        self._gathers.finish()
+        if self._journal is not None:
+            self._journal.clear()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Takes every row away."""
+        self._anchors.forgetting(self._history.timeline.alive_slots())
+        self._history.clear()
+
+    def check(self) -> None:
+        """Recounts everything that is stored, the long way.
+
+        Raises:
+            CorruptionError: An invariant does not hold; the message says which.
+        """
+        self._history.check()
+        self._anchors.check()
+
+    def _stored_slots(self, keys: Any) -> Ints:
+        keys = validation.integers("keys", keys)
+        timeline = self._history.timeline
+        for key in keys[~timeline.is_alive(keys)]:
+            raise errors.UnknownKeyError(f"key {key} not found: its step was evicted, or never was")
+        return timeline.slots(keys)

@@ -1,0 +1,451 @@
+"""What buffers of columns write to a journal; that it comes back is in recovery_test."""
+
+from collections.abc import Callable
+import os
+import pathlib
+import random
+import shutil
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relive
+from relive.persistence import codec
+from relive.buffers import column_journal
+from relive import errors
+from relive.persistence import journal_reader
+from relive.persistence import checkpointable_test
+from relive.persistence import recover
+from relive.persistence import recover_test
+from relive.persistence import settings
+from relive.storage import memory
+
+SCHEMA = relive.Schema(
+    relive.Field(2, "uint8"),
+    relive.Field((), bool),
+    extras={"word": relive.Field((), "U1"), "n": relive.Field((), int)},
+)
+NEXT = np.array([3, 4], np.uint8)
+
+
+def ring(streams: int = 1, schema: relive.Schema | None = SCHEMA) -> relive.RingReplayBuffer:
+    return relive.RingReplayBuffer(12, schema, streams=streams, seed=0)
+
+
+def add(buffer: Any, t: int = 0, **more: Any) -> None:
+    buffer.add(np.array([1, t % 256], np.uint8), True, 1.0, NEXT, word="a", n=t, **more)
+
+
+def extend(buffer: Any, t: int = 0) -> None:
+    count = buffer.streams
+    observations = np.full((count, 2), t % 256, np.uint8)
+    extras = {"word": np.full(count, "b"), "n": np.full(count, t)}
+    buffer.extend(observations, np.zeros(count, bool), np.zeros(count), observations, **extras)
+
+
+def add_episode(buffer: Any, length: int = 3) -> None:
+    zeros = np.zeros((length + 1, 2), np.uint8)
+    extras = {"word": np.full(length, "c"), "n": np.arange(length)}
+    buffer.add_episode(zeros, np.zeros(length, bool), np.zeros(length), True, **extras)
+
+
+def end_episode(buffer: Any) -> None:
+    if not buffer.end_episode():
+        add(buffer)
+
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "add": add,
+    "extend": extend,
+    "add_episode": add_episode,
+    "clear": lambda buffer: buffer.clear(),
+    "set_eligible": lambda buffer: buffer.set_eligible([0, 1], False),
+    "end_episode": end_episode,
+}
+
+
+def no_space(*_: object) -> Any:
+    raise OSError(28, "No space left on device")
+
+
+def records_of(path: pathlib.Path) -> list[tuple[int, bytes]]:
+    return [(record.kind, record.payload) for record in journal_reader.records(path)][1:]
+
+
+# What cannot be written has not happened.
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+@pytest.mark.parametrize(
+    ("streams", "schema", "count"),
+    [(1, None, 0), (3, SCHEMA, 0), (1, SCHEMA, 4), (3, None, 4), (1, None, 20), (3, SCHEMA, 20)],
+    ids=lambda value: "schema" if value is SCHEMA else "inferred" if value is None else None,
+)
+class TestEveryCall:
+    def test_a_full_disk_refuses_it_and_nothing_has_changed(
+        self,
+        call: Callable[[Any], Any],
+        streams: int,
+        schema: relive.Schema | None,
+        count: int,
+        tmp_path: pathlib.Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        buffer = ring(streams, schema)
+        with recover_test.opened(tmp_path / "log") as log:
+            buffer.attach(log)
+            for t in range(count):
+                add(buffer, t)
+            before = checkpointable_test.plain(buffer.state_dict())
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "write", no_space)
+                with pytest.raises(errors.CheckpointError, match="log could not be written: No space left on device$"):
+                    call(buffer)
+            assert checkpointable_test.plain(buffer.state_dict()) == before
+            buffer.check()
+            call(buffer)
+        assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
+
+    def test_a_closed_journal_refuses_it_and_nothing_has_changed(
+        self, call: Callable[[Any], Any], streams: int, schema: relive.Schema | None, count: int, tmp_path: pathlib.Path
+    ) -> None:
+        buffer = ring(streams, schema)
+        with recover_test.opened(tmp_path / "log") as log:
+            buffer.attach(log)
+            for t in range(count):
+                add(buffer, t)
+        before = checkpointable_test.plain(buffer.state_dict())
+        with pytest.raises(errors.ClosedError, match="log cannot be written: it was closed$"):
+            call(buffer)
+        assert checkpointable_test.plain(buffer.state_dict()) == before
+        assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
+        buffer.detach()
+        call(buffer)
+
+
+def test_what_is_refused_for_itself_is_not_written(tmp_path: pathlib.Path) -> None:
+    buffer = relive.RingReplayBuffer(12, SCHEMA, limiter=relive.SampleToInsertRatio(1.0, 1, error_buffer=2.0))
+    wrong: Any = "x"
+    with recover_test.opened(tmp_path / "log") as log:
+        buffer.attach(log)
+        with pytest.raises(errors.SchemaError):
+            buffer.add(wrong, True, 0.0, NEXT, word="a", n=1)
+        with pytest.raises(errors.ArgumentError):
+            buffer.set_eligible([1.5], True)
+        for t in range(20):
+            try:
+                add(buffer, t)
+            except errors.NotReadyError:
+                break
+        assert log.num_records == 1 + len(buffer) < 20
+
+
+def test_a_schema_that_was_not_written_is_not_remembered(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = ring(schema=None)
+    with recover_test.opened(tmp_path / "log") as log:
+        buffer.attach(log)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", no_space)
+            with pytest.raises(errors.CheckpointError, match="No space left"):
+                buffer.add(0.0, 0, 0.0)
+        assert buffer.schema is None
+        add(buffer)
+    recovered: Any = recover.recover(tmp_path / "log")
+    assert recovered.schema == buffer.schema
+    assert recover_test.content(recovered) == recover_test.content(buffer)
+
+
+def test_rows_for_which_there_is_no_room_are_not_written(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: object) -> Any:
+        raise MemoryError
+
+    buffer = ring(schema=None)
+    with recover_test.opened(tmp_path / "log") as log:
+        buffer.attach(log)
+        with monkeypatch.context() as patch:
+            patch.setattr(memory, "ColumnStorage", no_memory)
+            with pytest.raises(MemoryError):
+                add(buffer)
+        assert log.num_records == 1
+        assert buffer.schema is None
+
+
+# Segments.
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, None], ids=["schema", "inferred"])
+def test_segments_go_with_the_rows_that_they_hold(schema: relive.Schema | None, tmp_path: pathlib.Path) -> None:
+    buffer = ring(schema=schema)
+    most = 0
+    with recover_test.opened(tmp_path / "log", 100) as log:
+        buffer.attach(log)
+        for t in range(500):
+            add(buffer, t)
+            most = max(most, len(recover_test.segments(tmp_path / "log")))
+        assert most <= 3
+        buffer.clear()
+        while len(recover_test.segments(tmp_path / "log")) > 1:
+            add(buffer)
+            assert len(buffer) < 12
+    assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
+
+
+def test_what_has_gone_is_on_the_disk_before_its_segment_is_deleted(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power failure could take the steps that evicted it, and what they evicted is gone already."""
+    buffer = ring()
+    unsynced = []
+    with recover_test.opened(tmp_path / "log", 2000) as log:
+        prune = log.prune
+
+        def pruning(before: int) -> int:
+            unsynced.append(log.num_records - log.num_synced)
+            return prune(before)
+
+        monkeypatch.setattr(log, "prune", pruning)
+        buffer.attach(log)
+        for t in range(500):
+            add(buffer, t)
+    assert set(unsynced) == {0}
+    assert len(unsynced) > 5
+
+
+def test_a_segment_that_cannot_be_deleted_is_tried_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = ring()
+    with recover_test.opened(tmp_path / "log", 100) as log:
+        buffer.attach(log)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "unlink", unlink_failing(os.unlink))
+            before: list[Any] = []
+
+            def adding() -> None:
+                for t in range(500):
+                    before.append(checkpointable_test.plain(buffer.state_dict()))
+                    add(buffer, t)
+
+            with pytest.raises(errors.CheckpointError, match="log could not be pruned: Input/output error$"):
+                adding()
+            assert checkpointable_test.plain(buffer.state_dict()) == before[-1]
+        assert len(buffer) == 12
+        for t in range(500):
+            add(buffer, t)
+        assert len(recover_test.segments(tmp_path / "log")) <= 3
+    assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
+
+
+def unlink_failing(unlink: Callable[..., None]) -> Callable[..., None]:
+    def call(path: str, **named: Any) -> None:
+        if path.endswith(".relive"):
+            raise OSError(5, "Input/output error")
+        unlink(path, **named)
+
+    return call
+
+
+def test_a_row_is_in_the_journal_until_it_was_evicted(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the step that would have evicted it was refused."""
+    buffer = ring()
+    with recover_test.opened(tmp_path / "log", 100) as log:
+        buffer.attach(log)
+        for t in range(36):
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "write", no_space)
+                with pytest.raises(errors.CheckpointError, match="No space left"):
+                    add(buffer, t)
+            shutil.copytree(tmp_path / "log", tmp_path / f"copy {t}")
+            assert recover_test.content(recover.recover(tmp_path / f"copy {t}")) == recover_test.content(buffer)
+            add(buffer, t)
+
+
+def test_an_episode_longer_than_a_segment_comes_back(tmp_path: pathlib.Path) -> None:
+    buffer = ring()
+    with recover_test.opened(tmp_path / "log", 10) as log:
+        buffer.attach(log)
+        for length in (12, 1, 12, 5):
+            add_episode(buffer, length)
+            extend(buffer)
+    assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
+
+
+def test_the_first_step_of_an_unknown_schema_may_begin_a_segment(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the segment before it may go at once."""
+    for call in (add, extend, add_episode):
+        buffer = ring(schema=None)
+        path = tmp_path / call.__name__
+        with recover_test.opened(path, 10) as log:
+            buffer.attach(log)
+            for _ in range(40):
+                buffer.clear()
+            call(buffer)
+            call(buffer)
+        assert recover_test.content(recover.recover(path)) == recover_test.content(buffer)
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, None], ids=["schema", "inferred"])
+def test_rounds_whose_next_observations_are_not_known_come_back(
+    schema: relive.Schema | None, tmp_path: pathlib.Path
+) -> None:
+    buffer = ring(3, schema)
+    with recover_test.opened(tmp_path / "log") as log:
+        buffer.attach(log)
+        for t in range(9):
+            extras = {"word": np.full(2, "b"), "n": np.full(2, t)}
+            observations, ends = np.full((2, 2), t, np.uint8), np.array([t % 4 == 3, False])
+            buffer.extend(observations, np.zeros(2, bool), np.zeros(2), None, ends, ends, streams=[2, t % 2], **extras)
+    assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
+
+
+def test_data_come_back_to_the_last_bit(tmp_path: pathlib.Path) -> None:
+    rng = random.Random(0)
+    for name in ("ring", "prioritized of 3 streams, live", "sequences of 3 streams", "schema inferred"):
+        buffer = checkpointable_test.COLUMNS[name]()
+        with recover_test.opened(tmp_path / name, 3000) as log:
+            buffer.attach(log)
+            checkpointable_test.work(buffer, rng, 200)
+        assert recover_test.content(recover.recover(tmp_path / name)) == recover_test.content(buffer)
+
+
+# Records that cannot be.
+
+
+def forged(
+    path: pathlib.Path, kind: int, payload: bytes, schema: relive.Schema | None = SCHEMA, streams: int = 2
+) -> Any:
+    with recover_test.opened(path) as log:
+        ring(streams, schema).attach(log)
+        log.append(kind, payload)
+    return recover.recover(path)
+
+
+ROW = b"".join([b"\1\2", b"\1", bytes(8), b"a\0\0\0", bytes(8)])
+HEAD = struct.Struct("<IB")
+
+
+def columns(count: int, action: bytes = b"\0") -> bytes:
+    return b"".join([bytes(2 * count), action * count, bytes(8 * count), bytes(8 * count), b"a\0\0\0" * count])
+
+
+TWO = np.array([2], "<i8").tobytes()
+STREAMS = np.array([1, 0], "<i8").tobytes()
+FORGED: dict[str, tuple[int, bytes]] = {
+    "is of kind 9 with 0 bytes, which cannot be here": (9, b""),
+    "is of kind 5 with 7 bytes, which cannot be here": (column_journal.CLEAR, bytes(7)),
+    "is of kind 6 with 9 bytes, which cannot be here": (column_journal.ELIGIBLE, b"\2" + bytes(8)),
+    "is of kind 6 with 8 bytes, which cannot be here": (column_journal.ELIGIBLE, bytes(8)),
+    "is of kind 7 with 3 bytes, which cannot be here": (column_journal.END, bytes(3)),
+    "ends an episode of stream 1, where none is open": (column_journal.END, b"\1\0\0\0"),
+    "ends an episode of stream 2, where none is open": (column_journal.END, b"\2\0\0\0"),
+    "says that 1 rows were evicted, which were not there": (column_journal.CLEAR, b"\1" + bytes(7)),
+    "says what a step holds, and cannot be here": (column_journal.FIRST, struct.pack("<BI", 1, 0)),
+    "ends in the middle of a value": (column_journal.STEP, HEAD.pack(0, 0) + ROW[:-1]),
+    "has bytes behind its last value": (column_journal.STEP, HEAD.pack(0, 0) + ROW + b"x"),
+    "is of a truncated step without a next observation": (column_journal.STEP, HEAD.pack(0, 2) + ROW),
+    "is of a stream or of steps that there are not": (column_journal.STEP, HEAD.pack(2, 0) + ROW),
+    "is of a stream or of steps that there are not ": (column_journal.STEP, HEAD.pack(0, 8) + ROW),
+    "is of a stream or of steps that there are not  ": (column_journal.STEPS, HEAD.pack(3, 0)),
+    "is of a stream or of steps that there are not   ": (column_journal.EPISODE, struct.pack("<IBI", 0, 0, 0)),
+    "is of a stream or of steps that there are not    ": (column_journal.EPISODE, struct.pack("<IBI", 0, 0, 13)),
+    "is of streams that there are not": (column_journal.STEPS, HEAD.pack(2, 0) + bytes(16) + columns(2) + bytes(4)),
+    "is of streams that there are not ": (
+        column_journal.STEPS,
+        HEAD.pack(1, 0) + b"\2" + bytes(7) + columns(1) + bytes(2),
+    ),
+    "is of streams that there are not  ": (column_journal.STEPS, HEAD.pack(1, 0) + b"\xff" * 8 + columns(1) + bytes(2)),
+    "is of a truncated step without a next observation ": (
+        column_journal.STEPS,
+        HEAD.pack(2, 0) + STREAMS + columns(2) + bytes(2) + b"\0\1",
+    ),
+    "holds a bool that is neither 0 nor 1": (
+        column_journal.STEPS,
+        HEAD.pack(2, 0) + STREAMS + columns(2) + bytes(2) + b"\0\2",
+    ),
+    "an array must hold bools that are 0 or 1, and characters of Unicode": (
+        column_journal.STEPS,
+        HEAD.pack(2, 0) + STREAMS + columns(2, b"\2") + bytes(4),
+    ),
+    "an array must hold bools that are 0 or 1, and characters of Unicode ": (
+        column_journal.STEP,
+        HEAD.pack(0, 0) + b"\1\2\1" + bytes(8) + b"\xff" * 4 + bytes(8),
+    ),
+    "an array must hold bools that are 0 or 1, and characters of Unicode  ": (
+        column_journal.STEP,
+        HEAD.pack(0, 4) + b"\1\2\2" + bytes(20) + b"\1\2",
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", FORGED)
+def test_a_forged_record_is_refused(rule: str, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(errors.CheckpointError, match=f"log: record 1 {rule.rstrip()}$"):
+        forged(tmp_path / "log", *FORGED[rule])
+
+
+def test_records_like_those_that_are_forged_can_be_right(tmp_path: pathlib.Path) -> None:
+    steps = HEAD.pack(2, 0) + STREAMS + columns(2) + b"\1\0" + b"\1\0"
+    assert len(forged(tmp_path / "steps", column_journal.STEPS, steps)) == 2
+    assert len(forged(tmp_path / "step", column_journal.STEP, HEAD.pack(1, 3) + ROW)) == 1
+    episode = struct.pack("<IBI", 1, 1, 12) + columns(12) + b"\1\2"
+    assert len(forged(tmp_path / "episode", column_journal.EPISODE, episode)) == 12
+
+
+def test_a_forged_end_of_an_episode_whose_last_observation_is_not_known_is_refused(tmp_path: pathlib.Path) -> None:
+    with recover_test.opened(tmp_path / "log") as log:
+        buffer = ring()
+        buffer.attach(log)
+        buffer.add(NEXT, True, 0.0, word="a", n=1)
+        log.append(column_journal.END, bytes(4))
+    with pytest.raises(errors.CheckpointError, match="record 2 ends an episode of stream 0, whose last observation is"):
+        recover.recover(tmp_path / "log")
+
+
+def test_an_end_that_the_journal_did_not_hear_of_keeps_it_from_going_on(tmp_path: pathlib.Path) -> None:
+    with recover_test.opened(tmp_path / "log") as log:
+        buffer = ring()
+        buffer.attach(log)
+        add(buffer)
+    recovered: Any = recover.recover(tmp_path / "log")
+    assert recovered.end_episode()
+    message = "journal must hold what the buffer does"
+    with recover_test.opened(tmp_path / "log") as log, pytest.raises(errors.ArgumentError, match=message):
+        recovered.attach(log)
+
+
+def first(fields: Any, kind: int = column_journal.STEP, payload: bytes = b"") -> bytes:
+    encoded = codec.PlainCodec().encode(fields)
+    return struct.pack("<BI", kind, len(encoded)) + encoded + payload
+
+
+def test_a_forged_schema_is_refused(tmp_path: pathlib.Path) -> None:
+    large = relive.Schema(relive.Field((2**40,), "float64"), relive.Field((), int))
+    cases = {
+        "says what a step holds, and cannot be here": first(settings.encoded(SCHEMA), column_journal.CLEAR),
+        "schema must be a list of .*": first(3),
+        "says that a step holds what does not fit in memory: .*": first(settings.encoded(large)),
+        "ends in the middle of a value": first(settings.encoded(SCHEMA)),
+    }
+    for number, (rule, payload) in enumerate(cases.items()):
+        with pytest.raises(errors.CheckpointError, match=f"log{number}: record 1 {rule}$"):
+            forged(tmp_path / f"log{number}", column_journal.FIRST, payload, schema=None)
+    with pytest.raises(errors.CheckpointError, match="record 1 is of kind 1 with 28 bytes, which cannot be here$"):
+        forged(tmp_path / "unknown", column_journal.STEP, HEAD.pack(0, 0) + ROW, schema=None)
+
+
+def test_settings_that_nothing_can_be_done_with_are_an_error(tmp_path: pathlib.Path) -> None:
+    buffer = relive.RingReplayBuffer(12, SCHEMA, streams=3)
+    with recover_test.opened(tmp_path / "log") as log:
+        buffer.attach(log)
+        for t in range(20):
+            extend(buffer, t)
+    with pytest.raises(errors.CheckpointError, match="log: record [0-9]* cannot be played back: "):
+        recover.recover(tmp_path / "log", frame_stack=2**61)

@@ -1,0 +1,339 @@
+"""Any order of calls, against the naive twin: the same keys, the same fields, the same priorities, nothing corrupt."""
+
+from typing import Any
+
+import hypothesis
+from hypothesis import stateful
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+
+import relive
+from relive.buffers import column_oracle_test as oracle_lib
+
+SCHEMA = relive.Schema(
+    relive.Field((), np.int64), relive.Field((), np.int64), extras={"extra": relive.Field((), np.int64)}
+)
+POISON = -999
+PRIORITIES = st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.0, 2.0, 3.0, 64.0])
+BOOLEANS = st.booleans()
+RARELY = st.sampled_from([False, False, False, True])
+SMALL = st.integers(0, 3)
+
+
+class Machine(stateful.RuleBasedStateMachine):
+    """Priorities, alpha and epsilon are such that every sum is exact: probabilities are compared with `==`."""
+
+    buffer: Any
+
+    def make(self, settings: dict[str, Any], draw: Any) -> Any:
+        """Answers a buffer with those settings, and keeps its own."""
+        raise NotImplementedError
+
+    def readable(self) -> list[int]:
+        """Answers the keys from which a window can be read, barred ones too."""
+        raise NotImplementedError
+
+    def expected(self, key: int) -> dict[str, Any]:
+        """Answers the fields of a window."""
+        raise NotImplementedError
+
+    @stateful.initialize(
+        draw=st.data(),
+        capacity=st.integers(3, 9),
+        streams=st.integers(1, 3),
+        alpha=st.sampled_from([0.0, 1.0, 1.0, 2.0]),
+        epsilon=st.sampled_from([0.0, 0.25]),
+        most=st.sampled_from([None, None, 1, 3]),
+        new_priority=st.sampled_from(["running", "live"]),
+        stratified=BOOLEANS,
+    )
+    def begin(
+        self,
+        draw: Any,
+        capacity: int,
+        streams: int,
+        alpha: float,
+        epsilon: float,
+        most: int | None,
+        new_priority: str,
+        stratified: bool,
+    ) -> None:
+        self.capacity, self.streams, self.alpha, self.epsilon, self.most = capacity, streams, alpha, epsilon, most
+        self.new_priority = new_priority
+        self.oracle = oracle_lib.Oracle(capacity, streams)
+        self.priorities: dict[int, float] = {}
+        self.largest = 1.0
+        self.draws: dict[int, int] = {}
+        self.stale = self.sampled = self.evicted = self.counter = 0
+        storage = relive.ColumnStorage(SCHEMA, capacity, allocate=lambda shape, dtype: np.full(shape, POISON, dtype))
+        settings: dict[str, Any] = {"streams": streams, "alpha": alpha, "epsilon": epsilon, "beta": 1.0, "seed": 0}
+        settings |= {"stratified": stratified, "new_priority": new_priority, "max_times_sampled": most}
+        settings["storage"] = storage
+        self.buffer = self.make(settings, draw)
+
+    # The naive model of the priorities.
+
+    def eligible(self) -> list[int]:
+        gone = {key for key, count in self.draws.items() if count == self.most}
+        return [key for key in self.readable() if key not in self.oracle.barred | gone]
+
+    def new(self) -> float:
+        """Answers the priority of a row that nobody has rated."""
+        if self.new_priority == "running":
+            return self.largest
+        alive = [priority for key, priority in self.priorities.items() if self.oracle.is_alive(key)]
+        return max(alive, default=0.0) or 1.0
+
+    def settle(self) -> None:
+        """Gives what became eligible without a priority the one of a new row."""
+        new = self.new()
+        for key in self.eligible():
+            if key not in self.priorities:
+                self.priorities[key] = new
+                self.largest = max(new, self.largest)
+
+    def probabilities(self) -> dict[int, float]:
+        rates = {key: self.priorities[key] + self.epsilon for key in self.eligible()}
+        weights = {key: rate**self.alpha if rate else 0.0 for key, rate in rates.items()}
+        total = sum(weights.values())
+        return {key: weight / total if total else 0.0 for key, weight in weights.items()}
+
+    # Writing.
+
+    def fresh(self) -> int:
+        self.counter += 1
+        return self.counter
+
+    def step(self, stream: int, draw: Any) -> dict[str, Any]:
+        """Answers a next step, that follows or does not."""
+        episode = self.oracle.open[stream]
+        announced = episode.tail if episode is not None else None
+        terminated, truncated = draw.draw(RARELY), draw.draw(RARELY)
+        knows_next = draw.draw(BOOLEANS) or (truncated and not terminated)
+        return {
+            "observation": self.fresh() if announced is None or draw.draw(RARELY) else announced,
+            "action": self.fresh(),
+            "reward": float(draw.draw(st.integers(-4, 4))),
+            "next_observation": self.fresh() if knows_next else None,
+            "terminated": terminated,
+            "truncated": truncated,
+            "extra": self.fresh(),
+        }
+
+    def write(self, steps: list[tuple[int, dict[str, Any]]]) -> list[int]:
+        """Adds the steps to the twin, one after another."""
+        keys = []
+        for stream, step in steps:
+            self.evicted += len(self.oracle.alive()) == self.capacity
+            keys.append(self.oracle.add(**step, stream=stream))
+            self.settle()
+        return keys
+
+    @stateful.rule(draw=st.data(), stream=SMALL)
+    def add(self, draw: Any, stream: int) -> None:
+        stream %= self.streams
+        step = self.step(stream, draw)
+        assert [self.buffer.add(**step, stream=stream)] == self.write([(stream, step)])
+
+    @stateful.rule(draw=st.data())
+    def extend(self, draw: Any) -> None:
+        most = 1 if self.new_priority == "live" else self.streams
+        streams = draw.draw(st.permutations(range(self.streams)))[: draw.draw(st.integers(1, most))]
+        steps = [self.step(stream, draw) for stream in streams]
+        if any(step["next_observation"] is None for step in steps):
+            for step in steps:
+                step.update(next_observation=None, terminated=step["terminated"] or step["truncated"])
+        columns: dict[str, Any] = {name: [step[name] for step in steps] for name in steps[0]}
+        if columns["next_observation"][0] is None:
+            columns["next_observation"] = None
+        keys = self.buffer.extend(**columns, streams=streams)
+        assert keys.tolist() == self.write(list(zip(streams, steps, strict=True)))
+
+    @stateful.rule(draw=st.data(), stream=SMALL, length=st.integers(1, 9), terminated=BOOLEANS)
+    def add_episode(self, draw: Any, stream: int, length: int, terminated: bool) -> None:
+        stream, length = stream % self.streams, min(length, self.capacity)
+        observations = [self.fresh() for _ in range(length + 1)]
+        rewards = [float(t) for t in range(length)]
+        first = len(self.oracle.rows)
+        keys = self.buffer.add_episode(
+            observations, observations[1:], rewards, terminated, stream=stream, extra=observations[:-1]
+        )
+        assert keys.tolist() == list(range(first, first + length))
+        self.evicted += max(len(self.oracle.alive()) + length - self.capacity, 0)
+        self.oracle.add_episode(observations, observations[1:], rewards, terminated, stream, observations[:-1])
+        self.settle()
+
+    @stateful.rule(stream=SMALL)
+    def end_episode(self, stream: int) -> None:
+        stream %= self.streams
+        episode = self.oracle.open[stream]
+        if episode is not None and episode.tail is None:
+            with pytest.raises(relive.ArgumentError, match=f"after the newest step of stream {stream}: add that step"):
+                self.buffer.end_episode(stream=stream)
+            return
+        assert self.buffer.end_episode(stream=stream) == self.oracle.end_episode(stream)
+        self.settle()
+
+    @stateful.rule(stream=SMALL, wrong=st.sampled_from(["truncated", "dtype", "extra", "long", "stream", "terminated"]))
+    def refuse(self, stream: int, wrong: str) -> None:
+        """A refused call changes nothing: the invariants are checked after it as after any other."""
+        stream %= self.streams
+        step: dict[str, Any] = {"observation": -5, "action": 0, "reward": 0.0, "next_observation": -6, "extra": 0}
+        step["stream"] = self.streams if wrong == "stream" else stream
+        if wrong == "truncated":
+            step.update(truncated=True, next_observation=None)
+        if wrong == "dtype":
+            step["next_observation"] = 0.5
+        if wrong == "extra":
+            del step["extra"]
+        if wrong == "terminated":
+            step["terminated"] = "yes"
+        with pytest.raises(relive.ArgumentError):
+            if wrong == "long":
+                zeros = np.zeros(self.capacity + 2, int)
+                self.buffer.add_episode(zeros, zeros[1:], zeros[1:], True, stream=stream, extra=zeros[1:])
+            else:
+                self.buffer.add(**step)
+
+    @stateful.rule()
+    def clear(self) -> None:
+        self.buffer.clear()
+        self.oracle.clear()
+
+    # Priorities and draws.
+
+    def some_keys(self, draw: Any, size: int) -> list[int]:
+        """Answers keys, dead and unborn ones among them."""
+        newest = len(self.oracle.rows)
+        return [newest - draw.draw(st.integers(-2, self.capacity + 2)) for _ in range(size)]
+
+    @stateful.rule(draw=st.data(), priorities=st.lists(PRIORITIES, min_size=1, max_size=6))
+    def update(self, draw: Any, priorities: list[float]) -> None:
+        keys = self.some_keys(draw, len(priorities))
+        alive = [self.oracle.is_alive(key) for key in keys]
+        assert self.buffer.update_priorities(keys, priorities) == sum(alive)
+        self.stale += len(keys) - sum(alive)
+        # Of a key given twice the last priority counts, for the maximum too.
+        written = {key: priority for key, priority in zip(keys, priorities, strict=True) if self.oracle.is_alive(key)}
+        self.priorities |= written
+        self.largest = max([self.largest, *written.values()])
+
+    @stateful.rule(draw=st.data(), priorities=st.lists(PRIORITIES, min_size=1, max_size=3))
+    def refuse_update(self, draw: Any, priorities: list[float]) -> None:
+        with pytest.raises(relive.ArgumentError, match=f"row {len(priorities)} "):
+            self.buffer.update_priorities(self.some_keys(draw, len(priorities) + 1), [*priorities, -1.0])
+
+    @stateful.rule(draw=st.data(), size=SMALL, eligible=BOOLEANS)
+    def set_eligible(self, draw: Any, size: int, eligible: bool) -> None:
+        keys = self.some_keys(draw, size)
+        alive = {key for key in keys if self.oracle.is_alive(key)}
+        count = sum(key in alive for key in keys)
+        assert self.buffer.set_eligible(np.array(keys, np.int64), eligible) == count
+        self.stale += len(keys) - count
+        self.oracle.barred = self.oracle.barred - alive if eligible else self.oracle.barred | alive
+        self.settle()
+
+    @stateful.rule(size=st.integers(1, 12))
+    def sample(self, size: int) -> None:
+        probabilities = {key: p for key, p in self.probabilities().items() if p > 0}
+        left = [size if self.most is None else self.most - self.draws.get(key, 0) for key in probabilities]
+        if sum(left) < size:
+            with pytest.raises(relive.NotReadyError):
+                self.buffer.sample(size)
+            return
+        batch = self.buffer.sample(size)
+        keys = batch.keys.tolist()
+        assert len(keys) == size
+        assert set(keys) <= set(probabilities)
+        if self.most is None:
+            assert batch.probabilities.tolist() == [probabilities[key] for key in keys]
+            raw = 1 / batch.probabilities
+            assert batch.weights == pytest.approx(raw / raw.max(), rel=1e-14)
+        assert batch.weights.max() == 1
+        assert batch.weights.min() > 0
+        self.assert_fields(batch, keys)
+        for key in keys:
+            self.draws[key] = self.draws.get(key, 0) + 1
+        self.sampled += size
+
+    # What holds after every call.
+
+    def assert_fields(self, batch: Any, keys: list[int]) -> None:
+        windows = [self.expected(key) for key in keys]
+        assert batch.extras["extra"].tolist() == [fields.pop("extra") for fields in windows]
+        for name in windows[0]:
+            assert getattr(batch, name).tolist() == [fields[name] for fields in windows], name
+
+    @stateful.invariant()
+    def equals_the_twin(self) -> None:
+        if not hasattr(self, "oracle"):
+            return
+        self.buffer.check()
+        eligible, readable = self.eligible(), self.readable()
+        assert self.buffer.eligible_keys().tolist() == eligible
+        if readable:
+            batch = self.buffer.read(readable)
+            self.assert_fields(batch, readable)
+            probabilities = self.probabilities()
+            assert batch.probabilities.tolist() == [probabilities.get(key, 0.0) for key in readable]
+        alive = [key for key, _, _ in self.oracle.alive()]
+        new = self.new()
+        assert self.buffer.get_priorities(alive).tolist() == [self.priorities.get(key, new) for key in alive]
+        ends = [episode.end for episode in {id(e): e for _, e, _ in self.oracle.alive()}.values()]
+        stats = self.buffer.get_stats()
+        assert (stats.size, stats.num_eligible) == (len(self.buffer), self.buffer.num_eligible)
+        assert (stats.size, stats.num_eligible) == (len(alive), len(eligible))
+        assert stats.open_episodes == sum(episode is not None for episode in self.oracle.open)
+        assert (stats.terminated_episodes, stats.truncated_episodes) == (
+            ends.count("terminated"),
+            ends.count("truncated"),
+        )
+        assert (stats.appended, stats.evicted) == (len(self.oracle.rows), self.evicted)
+        assert (stats.sampled, stats.stale_keys) == (self.sampled, self.stale)
+        assert stats.spliced_episodes == self.oracle.spliced
+        assert stats.spent == sum(count == self.most for count in self.draws.values())
+
+
+class TransitionMachine(Machine):
+    def make(self, settings: dict[str, Any], draw: Any) -> Any:
+        self.n_step, self.stack = draw.draw(st.integers(1, 4)), draw.draw(st.sampled_from([1, 1, 2, 4]))
+        self.padding = draw.draw(st.sampled_from(["zeros", "first"]))
+        settings |= {"n_step": self.n_step, "frame_stack": self.stack, "stack_padding": self.padding, "gamma": 0.5}
+        return relive.PrioritizedReplayBuffer(self.capacity, **settings)
+
+    def readable(self) -> list[int]:
+        barred, self.oracle.barred = self.oracle.barred, set()
+        keys = self.oracle.transition_keys(self.stack)
+        self.oracle.barred = barred
+        return keys
+
+    def expected(self, key: int) -> dict[str, Any]:
+        return self.oracle.transition(key, self.n_step, 0.5, self.stack, self.padding)
+
+
+class SequenceMachine(Machine):
+    def make(self, settings: dict[str, Any], draw: Any) -> Any:
+        self.length, self.stride = draw.draw(st.integers(1, 3)), draw.draw(st.integers(1, 3))
+        self.pad = draw.draw(BOOLEANS)
+        settings |= {"length": self.length, "stride": self.stride, "pad": self.pad, "prioritized": True}
+        return relive.SequenceReplayBuffer(self.capacity, **settings)
+
+    def readable(self) -> list[int]:
+        barred, self.oracle.barred = self.oracle.barred, set()
+        keys = self.oracle.sequence_keys(self.length, self.stride, self.pad)
+        self.oracle.barred = barred
+        return keys
+
+    def expected(self, key: int) -> dict[str, Any]:
+        return self.oracle.sequence(key, self.length)
+
+
+SETTINGS = hypothesis.settings(
+    max_examples=3 * hypothesis.settings().max_examples // 5,
+    stateful_step_count=25,
+)
+TestTransitions = TransitionMachine.TestCase
+TestTransitions.settings = SETTINGS
+TestSequences = SequenceMachine.TestCase
+TestSequences.settings = SETTINGS

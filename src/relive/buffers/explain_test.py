@@ -1,0 +1,289 @@
+"""Where rows and samples came from, compared with a diary that was kept while they were written."""
+
+import dataclasses
+import math
+import random
+from typing import Any, assert_type
+
+import numpy as np
+import pytest
+
+from relive.windows import batches
+from relive.episodes import buffer as buffer_lib
+from relive import errors
+from relive.buffers import explain
+from relive.buffers import prioritized
+from relive.buffers import ring
+from relive.samplers import sampler as sampler_lib
+from relive.buffers import sequence
+
+Episodes = buffer_lib.EpisodeReplayBuffer[Any, Any]
+
+
+@dataclasses.dataclass
+class Diary:
+    """What happened to each row, by key."""
+
+    rows: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    going_on: dict[int, list[int]] = dataclasses.field(default_factory=dict)
+    """The keys of the open episode of each stream."""
+    times: dict[int, int] = dataclasses.field(default_factory=dict)
+
+    def write(self, key: int, stream: int, end: str) -> None:
+        episode = self.going_on.setdefault(stream, [])
+        self.rows.append({"stream": stream, "step": len(episode), "episode": episode})
+        episode.append(key)
+        if end != "OPEN":
+            for row in self.rows:
+                if row["episode"] is episode:
+                    row["end"] = end
+            del self.going_on[stream]
+
+    def origin(self, key: int) -> dict[str, Any]:
+        row = self.rows[key]
+        return {
+            "key": key,
+            "stream": row["stream"],
+            "step": row["step"],
+            "episode_start_key": row["episode"][0],
+            "episode_length": len(row["episode"]),
+            "episode_end": row.get("end", "OPEN"),
+            "age": len(self.rows) - 1 - key,
+        }
+
+
+def live(buffer: Any, diary: Diary, rng: random.Random, steps: int) -> None:
+    """Adds steps to random streams, or one to each; observation is the key."""
+    for _ in range(steps):
+        if rng.random() < 0.3:
+            ends = [rng.choice(["OPEN", "OPEN", "OPEN", "TERMINATED", "TRUNCATED"]) for _ in range(buffer.streams)]
+            numbers = np.zeros(buffer.streams)
+            keys = buffer.extend(
+                numbers,
+                numbers,
+                numbers,
+                numbers,
+                np.array([end == "TERMINATED" for end in ends]),
+                np.array([end == "TRUNCATED" for end in ends]),
+            )
+            for stream, (key, end) in enumerate(zip(keys.tolist(), ends, strict=True)):
+                diary.write(key, stream, end)
+        else:
+            stream = rng.randrange(buffer.streams)
+            end = rng.choice(["OPEN", "OPEN", "TERMINATED", "TRUNCATED"])
+            ends_so = {"terminated": end == "TERMINATED", "truncated": end == "TRUNCATED"}
+            diary.write(buffer.add(0.0, 0.0, 0.0, 0.0, stream=stream, **ends_so), stream, end)
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_each_row_comes_from_where_the_diary_says(streams: int, seed: int) -> None:
+    rng, diary = random.Random(seed), Diary()
+    buffer = prioritized.PrioritizedReplayBuffer(
+        20, streams=streams, n_step=2, max_times_sampled=3, alpha=1.0, epsilon=0.0, seed=seed
+    )
+    for _ in range(8):
+        live(buffer, diary, rng, 5)
+        oldest = buffer.history.timeline.oldest_key
+        for key in buffer.sample_keys(3).tolist():
+            diary.times[key] = diary.times.get(key, 0) + 1
+        buffer.update_priorities([len(diary.rows) - 1, len(diary.rows) - 2], [3.0, 0.5])
+        barred = rng.randrange(oldest, len(diary.rows))
+        buffer.set_eligible([barred], False)
+        eligible = set(buffer.eligible_keys().tolist())
+        for key in range(oldest, len(diary.rows)):
+            origin = buffer.explain(key)
+            assert {name: getattr(origin, name) for name in diary.origin(key)} == diary.origin(key)
+            assert origin.slot == key % 20
+            assert origin.times_sampled == diary.times.get(key, 0)
+            assert origin.priority == buffer.get_priorities([key])[0]
+            assert origin.is_eligible == (key in eligible)
+            assert origin.is_barred or key != barred
+            if origin.is_readable:
+                assert origin.probability == buffer.read([key]).probabilities[0]
+            else:
+                assert origin.probability == 0
+        buffer.set_eligible([barred], True)
+        for key in (oldest - 1, len(diary.rows), -1):
+            with pytest.raises(errors.UnknownKeyError, match=f"^key {key} not found: "):
+                buffer.explain(key)
+
+
+def test_a_batch_is_explained_row_by_row_and_what_has_gone_is_none() -> None:
+    buffer = ring.RingReplayBuffer(4, seed=0)
+    for t in range(4):
+        buffer.add(t, 0, 0.0, t + 1)
+    batch = buffer.read([3, 0, 1, 3])
+    before = buffer.explain(batch)
+    assert before == tuple(buffer.explain(key) for key in batch.keys)
+    buffer.add(4, 0, 0.0, 5)
+    after = buffer.explain(batch)
+    assert after[1] is None
+    assert [origin.key for origin in after if origin] == [3, 1, 3]
+    assert [origin.age for origin in after if origin] == [1, 3, 1]
+    buffer.clear()
+    assert buffer.explain(batch) == (None,) * 4
+    assert type(after[0]) is explain.RowOrigin
+    types = {name: type(value) for name, value in dataclasses.asdict(after[0]).items()}
+    assert set(types.values()) == {int, str, bool, float, type(None)}
+
+
+def test_a_sequence_is_explained_by_the_step_it_starts_from() -> None:
+    buffer = sequence.SequenceReplayBuffer(20, length=3, seed=0)
+    buffer.add_episode(np.arange(7.0), np.arange(6), np.zeros(6), terminated=False)
+    batch = buffer.sample(5)
+    origins = buffer.explain(batch)
+    assert [origin.step for origin in origins if origin] == batch.start_step.tolist()
+    assert not buffer.explain(5).is_readable
+    assert not buffer.explain(5).is_eligible
+
+
+def test_what_nobody_counts_or_knows_is_none() -> None:
+    class Newest(sampler_lib.Sampler):
+        def _draw(self, size: int, rng: np.random.Generator) -> sampler_lib.Draw:
+            raise NotImplementedError
+
+    for sampler, probability in ((None, 0.5), (Newest(), None)):
+        buffer = ring.RingReplayBuffer(10, sampler=sampler, seed=0)
+        buffer.add_episode([0, 1, 2], [0, 0], [0.0, 0.0], terminated=True)
+        origin = buffer.explain(0)
+        assert (origin.times_sampled, origin.priority, origin.probability) == (None, None, probability)
+
+
+def test_explaining_changes_nothing() -> None:
+    twins = [prioritized.PrioritizedReplayBuffer(10, streams=2, max_times_sampled=2, seed=0) for _ in range(2)]
+    for buffer in twins:
+        live(buffer, Diary(), random.Random(0), 15)
+    twins[0].explain(twins[0].history.timeline.oldest_key)
+    twins[0].explain(twins[0].read(twins[0].eligible_keys()))
+    assert twins[0].sample_keys(5).tolist() == twins[1].sample_keys(5).tolist()
+    assert twins[0].get_stats() == twins[1].get_stats()
+    twins[0].check()
+
+
+@pytest.mark.parametrize("asked", [None, "3", 1.0, [3], np.array([3]), {}, 2**70, [[1], [2, 3]], object()])
+def test_what_is_no_key_and_no_batch_is_refused(asked: Any) -> None:
+    buffer = ring.RingReplayBuffer(4)
+    buffer.add(0, 0, 0.0, 1)
+    with pytest.raises(
+        errors.ArgumentTypeError, match="^(explain must be given a key or a batch|keys must be integers)"
+    ):
+        buffer.explain(asked)
+    with pytest.raises(errors.ArgumentTypeError, match="^sample must be an instance of ReplaySample, got "):
+        Episodes().explain(asked)
+
+
+def test_a_row_is_told_in_one_line() -> None:
+    buffer = prioritized.PrioritizedReplayBuffer(
+        10, n_step=2, max_times_sampled=2, alpha=1.0, epsilon=0.0, seed=0
+    )
+    buffer.add_episode([0, 1, 2], [0, 0], [0.0, 0.0], terminated=False)
+    buffer.add(5, 0, 0.0)
+    buffer.update_priorities([0, 1], [3.0, 1.0])
+    buffer.set_eligible([1], False)
+    assert str(buffer.explain(0)) == (
+        "key 0: step 0 of 2, episode from key 0, stream 0, TRUNCATED, slot 0, age 2, eligible, drawn 0 times, "
+        "priority 3, probability 1"
+    )
+    assert str(buffer.explain(1)) == (
+        "key 1: step 1 of 2, episode from key 0, stream 0, TRUNCATED, slot 1, age 1, not eligible (barred), "
+        "drawn 0 times, priority 1, probability 0"
+    )
+    assert str(buffer.explain(2)) == (
+        "key 2: step 0 of 1 so far, episode from key 2, stream 0, OPEN, slot 2, age 0, not eligible (no window can "
+        "start there), drawn 0 times, priority 3, probability 0"
+    )
+    buffer.sample(2)
+    assert ", not eligible (spent), drawn 2 times, " in str(buffer.explain(0))
+    plain = ring.RingReplayBuffer(10)
+    plain.add_episode([0, 1], [0], [0.0], terminated=True)
+    line = "key 0: step 0 of 1, episode from key 0, stream 0, TERMINATED, slot 0, age 0, eligible, probability 1"
+    assert str(plain.explain(0)) == line
+    unknown = dataclasses.replace(plain.explain(0), probability=None)
+    assert str(unknown) == line.removesuffix(", probability 1")
+
+
+# Episodes.
+
+
+def episode_of(buffer: Any, agent: str, steps: int, status: str | None) -> str:
+    """Writes an episode, and answers its id."""
+    episode_id: str = buffer.start_episode_nowait(agent)
+    for t in range(steps):
+        buffer.append_observation_action_reward_nowait(episode_id, (agent, t), t, 1.0)
+    if status:
+        buffer.end_episode_nowait(episode_id, (agent, steps), status)
+    return episode_id
+
+
+def test_each_sample_comes_from_the_episode_it_shows() -> None:
+    buffer = Episodes(seed=0)
+    order = [episode_of(buffer, agent, 3, "COMPLETED") for agent in "abc"]
+    still_open = episode_of(buffer, "open", 4, None)
+    seen = set()
+    for sample in buffer.sample_n_step_nowait(60, 2, 0.9):
+        origin = buffer.explain(sample)
+        assert (origin.agent_id, origin.step) == sample.observation
+        assert (origin.episode_id, origin.actual_n) == (sample.episode_id, sample.actual_n)
+        assert origin.is_stored
+        assert origin.start_time is not None
+        assert math.isfinite(origin.start_time)
+        assert origin.episode_length == 3
+        seen.add(sample.episode_id)
+        if sample.episode_id == still_open:
+            assert (origin.status, origin.age, origin.episodes_to_eviction) == ("IN_PROGRESS", None, None)
+        else:
+            place = order.index(sample.episode_id)
+            assert (origin.status, origin.age, origin.episodes_to_eviction) == ("COMPLETED", 2 - place, place)
+    assert seen == {*order, still_open}
+
+
+def test_episodes_to_eviction_are_those_that_go_first() -> None:
+    buffer = Episodes(max_episodes=4, seed=0)
+    for agent in "abcd":
+        episode_of(buffer, agent, 2, "TRUNCATED")
+    samples = {sample.agent_id: sample for sample in buffer.sample_n_step_nowait(60, 1, 0.9)}
+    for gone in range(1, 5):
+        episode_of(buffer, "new", 1, "TRUNCATED")
+        for place, agent in enumerate("abcd"):
+            origin = buffer.explain(samples[agent])
+            assert origin.is_stored == (place >= gone)
+            assert origin.episodes_to_eviction == (place - gone if place >= gone else None)
+            assert origin.status == ("TRUNCATED" if place >= gone else None)
+
+
+def test_a_sample_whose_steps_were_taken_back_is_not_stored() -> None:
+    buffer = Episodes(seed=0)
+    episode_id = episode_of(buffer, "a", 3, None)
+    state = buffer.state_dict()
+    buffer.append_observation_action_reward_nowait(episode_id, ("a", 3), 3, 1.0)
+    sample = next(s for s in buffer.sample_n_step_nowait(60, 1, 0.9) if s.start_step == 2)
+    assert buffer.explain(sample).is_stored
+    buffer.load_state_dict(state)
+    assert not buffer.explain(sample).is_stored
+    assert str(buffer.explain(sample)).endswith(", without these steps")
+
+
+def test_a_sample_is_told_in_one_line() -> None:
+    buffer = Episodes(max_episodes=2, seed=0)
+    episode_id = episode_of(buffer, "a", 2, "ABORTED")
+    samples = {sample.start_step: sample for sample in buffer.sample_n_step_nowait(60, 2, 0.9)}
+    origin = dataclasses.replace(buffer.explain(samples[0]), start_time=12.5)
+    assert str(origin) == (
+        f"episode {episode_id}: steps 0 to 1, agent a, ABORTED with 2 transitions, started at 12.5, "
+        "age 0, 0 go before it"
+    )
+    assert str(buffer.explain(samples[1])).startswith(f"episode {episode_id}: step 1, agent a, ")
+    for _ in range(2):
+        episode_of(buffer, "b", 1, None)
+    assert str(buffer.explain(samples[1])) == f"episode {episode_id}: step 1, agent a, not stored any more"
+
+
+def test_types() -> None:
+    buffer = ring.RingReplayBuffer(4, seed=0)
+    key = buffer.add(0, 0, 0.0, 1)
+    assert_type(buffer.explain(key), explain.RowOrigin)
+    batch = buffer.sample(1)
+    assert_type(batch, batches.TransitionBatch)
+    assert_type(buffer.explain(batch), tuple[explain.RowOrigin | None, ...])
+    assert_type(buffer.explain(np.int64(key)), explain.RowOrigin)

@@ -1,0 +1,268 @@
+"""Hindsight: a goal was missed, but another place was reached, and the way there can be learned from as if wanted.
+
+    o_0 ─ ... ─ o_t ─ o_{t+1} ─ ... ─ o_{t+m} ─ ... ─ o_K          K: the newest observation that is known
+                │     └─ what these achieved says the rewards
+                └─ is to achieve what o_j achieved:     future     j uniform over t + 1 .. K
+                                                        final      j = K
+                                                        episode    j uniform over a + 1 .. K, where o_a is the oldest
+
+Goals change in a batch that was drawn. What is stored stays as it happened.
+"""
+
+from collections.abc import Callable, Mapping
+import copy
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive.windows import batches
+from relive.common import validation
+from relive.kernels import episode_table
+from relive import errors
+from relive.schema import casting
+from relive.kernels import history as history_lib
+from relive.buffers import ring
+from relive.schema import schema as schema_lib
+from relive.kernels import timeline as timeline_lib
+from relive.common import trees
+from relive.windows import windows
+
+Array: TypeAlias = npt.NDArray[Any]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Columns: TypeAlias = dict[str, Array]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Tree: TypeAlias = batches.Tree
+Compute: TypeAlias = Callable[[Tree, Tree], tuple[npt.ArrayLike, npt.ArrayLike]]
+Strategy: TypeAlias = Literal["future", "final", "episode"]
+
+_STRIDE = 16
+"""How many rows are passed at once on the way back to the oldest of an episode."""
+
+
+def relabel(
+    buffer: ring.RingReplayBuffer,
+    batch: batches.TransitionBatch,
+    *,
+    compute: Compute,
+    strategy: Strategy = "future",
+    share: float = 0.8,
+    achieved: str = "achieved_goal",
+    desired: str = "desired_goal",
+    open_episodes: bool = False,
+    n_step: int | None = None,
+    gamma: float | None = None,
+) -> batches.TransitionBatch:
+    """Answers a copy of the batch with other goals in round(share * B) rows: goals that their own episodes achieved.
+
+    This is hindsight experience replay (Andrychowicz et al. 2017, sections 3.3 and 4.5) at draw time. Neither the
+    buffer nor `batch` changes. `buffer.rng` chooses the rows, each at most once, and the goals.
+
+    A row that gets another goal is read from the buffer again. `compute` judges each step of its window: the reward,
+    and whether the task terminates with it. The first step with which it does is the window's last. A termination that
+    was recorded counts no more there, since it may be that of the old goal; one that has nothing to do with the goal
+    must show in what was achieved, for `compute` to see it.
+
+    A row can get another goal if its episode has ended and the observation after it is known, which it is not where an
+    episode terminated and nobody gave it. A longer window stops before a step of which that is so.
+
+    Args:
+        buffer: What the batch was drawn from.
+        batch: As it was drawn [B].
+        compute: Answers the rewards [k] and whether the task terminates [k], of k steps at once: given what the
+            observations after them achieved, and their goals, both [k, ...], or dicts of such arrays.
+        strategy: Where the goal was achieved: after the step ("future"), at the end of the episode ("final"), or
+            anywhere in what is stored of the episode ("episode").
+        share: Which part of the rows, 0 to 1.
+        achieved: The key in the observation, or the path "key/key", of what it achieves.
+        desired: The key or the path of what it is to achieve: a field of the same shape and dtype.
+        open_episodes: Whether rows of episodes that go on can get goals too, of what is known of them so far.
+        n_step: What the batch was drawn with, if not with the buffer's own.
+        gamma: What the batch was drawn with, if not with the buffer's own.
+
+    Raises:
+        UnknownKeyError: A step of the batch is not stored any more.
+        NotReadyError: Fewer than round(share * B) rows can get another goal.
+        SchemaError: `compute` answered something else than k rewards and k bools.
+        ArgumentError: Another argument breaks its rule.
+
+    >>> import numpy as np
+    >>> import relive
+    >>> from relive.buffers import hindsight
+    >>> buffer = relive.RingReplayBuffer(100, seed=0)
+    >>> places = {"achieved_goal": [0, 1, 2, 3], "desired_goal": [9, 9, 9, 9]}
+    >>> keys = buffer.add_episode(places, [1, 1, 1], [-1.0, -1.0, -1.0], terminated=False)
+    >>> def compute(achieved, goals):
+    ...     return np.where(achieved == goals, 0.0, -1.0), achieved == goals
+    >>> batch = hindsight.relabel(buffer, buffer.read(keys), compute=compute, strategy="final", share=1.0)
+    >>> batch.observation["desired_goal"].tolist(), batch.reward.tolist(), batch.is_terminal.tolist()
+    ([3, 3, 3], [-1.0, -1.0, 0.0], [False, False, True])
+    """
+    validation.instance("buffer", buffer, ring.RingReplayBuffer)
+    validation.instance("batch", batch, batches.TransitionBatch)
+    if not callable(compute):
+        raise errors.ArgumentTypeError(f"compute must be a function, got {validation.shown(compute)}")
+    validation.one_of("strategy", strategy, ("future", "final", "episode"))
+    share = validation.number_of_at_least_zero("share", share)
+    if share > 1:
+        raise errors.ArgumentError(f"share must be at most 1, got {share}")
+    open_episodes = validation.boolean("open_episodes", open_episodes)
+    window = buffer.window_for(n_step, gamma)
+    longest = batch.steps.max(initial=0)
+    if window.n_step < longest:
+        raise errors.ArgumentError(f"n_step must be that of the batch, at least {longest}, got {window.n_step}")
+    history, schema = buffer.history, buffer.schema
+    if schema is None:
+        raise errors.NotReadyError("relabel has no goals: add steps first")
+    achieved_paths, desired_paths = _paths(schema, "achieved", achieved), _paths(schema, "desired", desired)
+    wanted, got = _fields(schema, achieved_paths), _fields(schema, desired_paths)
+    if wanted != got:
+        raise errors.ArgumentError(f"desired must be like achieved, {wanted}, got {got}")
+    slots = buffer.readable_slots(batch.keys)
+    candidates = np.flatnonzero(_have_goals(history.timeline, slots, open_episodes))
+    count = round(share * len(batch))
+    if len(candidates) < count:
+        remedy = "lower share" if open_episodes else "lower share, wait for episodes to end, or set open_episodes=True"
+        raise errors.NotReadyError(f"relabel has goals for {len(candidates)} rows and needs {count}: {remedy}")
+    answer = copy.deepcopy(batch)
+    if not count:
+        return answer
+    # What compute answers is known only after the draws: if it is refused they are taken back.
+    state = buffer.rng.bit_generator.state
+    try:
+        places = buffer.rng.choice(candidates, count, replace=False, shuffle=False)
+        slots = slots[places]
+        goals = _achieved(history, achieved_paths, *_goal_rows(history.timeline, slots, strategy, buffer.rng))
+        rewards, span, is_terminal = _judged(history, window.n_step, achieved_paths, slots, goals, compute)
+    except BaseException:
+        buffer.rng.bit_generator.state = state
+        raise
+    rows = history.timeline.rows(slots)
+    relabelled = window.assembled(
+        history, rows, span, is_terminal, rewards, batch.probabilities[places], batch.weights[places]
+    )
+    _write_goals(window, relabelled.observation, rows.steps, desired_paths, goals)
+    _write_goals(window, relabelled.next_observation, rows.steps + span, desired_paths, goals)
+    for name in ("observation", "reward", "next_observation", "next_discount", "is_terminal", "steps"):
+        trees.put(getattr(answer, name), places, getattr(relabelled, name))
+    return answer
+
+
+# Which rows, and which goals.
+
+
+def _paths(schema: schema_lib.Schema, name: str, key: str) -> dict[str, str]:
+    """Answers the paths of the observation's fields at `key`, by the path in the goal: {"goal": path} for one field."""
+    validation.instance(name, key, str)
+    root = f"observation/{key}"
+    paths = [path for path in schema.observation_paths if path == root or path.startswith(f"{root}/")]
+    if not paths:
+        known = [path.removeprefix("observation/") for path in schema.observation_paths if path != "observation"]
+        rule = f"{name} must be a key of the observation, which has {', '.join(known) or 'none'}"
+        raise errors.ArgumentError(f"{rule}, got {validation.shown(key)}")
+    return {f"goal{path[len(root) :]}": path for path in paths}
+
+
+def _fields(schema: schema_lib.Schema, paths: Mapping[str, str]) -> schema_lib.Tree:
+    """Answers the field of a goal, or the tree of its fields."""
+    return trees.nested("goal", {goal_path: schema.fields[path] for goal_path, path in paths.items()})
+
+
+def _known(timeline: timeline_lib.Timeline, handles: Ints) -> Ints:
+    """Answers the step of the newest observation that is known of each of those episodes."""
+    return timeline.episodes.length[handles] - 1 + timeline.episodes.has_tail[handles]
+
+
+def _have_goals(timeline: timeline_lib.Timeline, slots: Ints, open_episodes: bool) -> Bools:
+    """Answers of which of the rows in `slots` [B] another goal can be judged."""
+    handles = timeline.handles(slots)
+    have: Bools = timeline.steps(slots, handles) < _known(timeline, handles)
+    if not open_episodes:
+        have &= timeline.episodes.end[handles] != episode_table.OPEN
+    return have
+
+
+def _goal_rows(
+    timeline: timeline_lib.Timeline, slots: Ints, strategy: Strategy, rng: np.random.Generator
+) -> tuple[Ints, Ints, Bools]:
+    """Answers for each of `slots` [k] where the goal was achieved: a row, its episode, and whether right after it.
+
+    There it is the tail of the episode.
+    """
+    handles = timeline.handles(slots)
+    base = _oldest(timeline, slots, handles) if strategy == "episode" else slots
+    steps = timeline.steps(base, handles)
+    goal_steps = _known(timeline, handles)
+    if strategy != "final":
+        goal_steps = rng.integers(steps + 1, goal_steps, endpoint=True)
+    is_tail = goal_steps == timeline.episodes.length[handles]
+    return timeline.later(base, goal_steps - steps - is_tail), handles, is_tail
+
+
+def _oldest(timeline: timeline_lib.Timeline, slots: Ints, handles: Ints) -> Ints:
+    """Answers the oldest row of the episode of each of `slots` [k] that is alive."""
+    oldest = timeline.slots(np.maximum(timeline.episodes.first_key[handles], timeline.oldest_key))
+    # Where step 0 is gone the oldest row of all may be another episode's: that of this one is found from the row back.
+    going = np.flatnonzero(timeline.handles(oldest) != handles)
+    oldest[going] = slots[going]
+    while len(going):
+        earlier = timeline.behind(oldest[going], _STRIDE)[:, 0]
+        has_moved = earlier != oldest[going]
+        oldest[going] = earlier
+        going = going[has_moved]
+    return oldest
+
+
+def _achieved(
+    history: history_lib.History, paths: Mapping[str, str], slots: Ints, handles: Ints, is_tail: Bools
+) -> Columns:
+    """Answers what the observations in `slots` [k] achieved, or those right after them, by path in the goal."""
+    columns = history.storage.read(slots, paths.values())
+    tails = history.tails(handles[is_tail])
+    for path, column in columns.items():
+        column[is_tail] = tails[path]
+    return {goal_path: columns[path] for goal_path, path in paths.items()}
+
+
+# What becomes of them.
+
+
+def _judged(
+    history: history_lib.History, n_step: int, paths: Mapping[str, str], slots: Ints, goals: Columns, compute: Compute
+) -> tuple[Array, Ints, Bools]:
+    """Answers the windows from `slots` [k] as `compute` judges them: rewards [k, n], spans [k], is_terminal [k]."""
+    timeline = history.timeline
+    handles = timeline.handles(slots)
+    steps = timeline.steps(slots, handles)
+    span = np.minimum(_known(timeline, handles) - steps, n_step)
+    longest = int(span.max())
+    ahead = np.arange(1, longest + 1)
+    is_real = ahead <= span[:, np.newaxis]
+    is_tail = steps[:, np.newaxis] + ahead == timeline.episodes.length[handles][:, np.newaxis]
+    next_slots = timeline.ahead(slots, longest + 1)[:, 1:]
+    achieved = _achieved(history, paths, next_slots[is_real], np.repeat(handles, span), is_tail[is_real])
+    wanted = {goal_path: np.repeat(column, span, axis=0) for goal_path, column in goals.items()}
+    answer: Any = compute(trees.nested("goal", achieved), trees.nested("goal", wanted))
+    if not isinstance(answer, tuple) or len(answer) != 2:
+        raise errors.SchemaError(f"compute must answer a tuple of rewards and terminated, got {validation.shown(answer)}")
+    terminated = casting.as_array("terminated of compute", answer[1])
+    if terminated.dtype != np.bool_:
+        raise errors.SchemaError(f"terminated of compute must be bools, got {validation.shown(answer[1])}")
+    shape = (int(span.sum()),)
+    rewards, ends = np.zeros(is_real.shape, history.schema.reward.dtype), np.zeros_like(is_real)
+    rewards[is_real] = casting.fit("rewards of compute", answer[0], shape, rewards.dtype, is_weak=True)
+    ends[is_real] = casting.fit("terminated of compute", terminated, shape, ends.dtype)
+    is_terminal = np.asarray(ends.any(axis=1))
+    return rewards, np.where(is_terminal, ends.argmax(axis=1) + 1, span), is_terminal
+
+
+def _write_goals(
+    window: windows.TransitionWindow, observation: Tree, steps: Ints, paths: Mapping[str, str], goals: Columns
+) -> None:
+    """Writes the goals [k, ...] into observations of those steps [k], into each frame that is one."""
+    leaves = trees.flat("observation", observation)
+    is_frame = np.arange(window.frame_stack)[::-1] <= steps[:, np.newaxis]
+    is_frame |= window.stack_padding == "first"
+    for goal_path, path in paths.items():
+        frames = leaves[path] if window.frame_stack > 1 else leaves[path][:, np.newaxis]
+        frames[is_frame] = np.repeat(goals[goal_path], np.count_nonzero(is_frame, axis=1), axis=0)

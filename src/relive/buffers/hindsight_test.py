@@ -1,0 +1,619 @@
+"""Every relabelled transition equals that of a naive twin with whole episodes in lists, given the goal that it got."""
+
+import copy
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relive
+from relive.windows import batches
+from relive.buffers import column_oracle_test as oracle_lib
+from relive.buffers import hindsight
+from relive.buffers import ring
+from relive.storage import memory
+from relive import testing
+
+WANTED = 1000
+PLACES = 4
+
+
+def goal_of(name: int) -> list[int]:
+    """Answers what the observation of that name achieved: a place that others achieve too, and which one it was."""
+    return [name % PLACES, name] if name else [0, 0]
+
+
+def tree_of(name: int) -> dict[str, Any]:
+    """Answers the observation of that name, every part of which tells it."""
+    return {
+        "desired_goal": [WANTED, name] if name else [0, 0],
+        "name": name,
+        "achieved_goal": goal_of(name),
+    }
+
+
+def judge(achieved: list[int], goal: list[int]) -> tuple[float, bool]:
+    """Answers a reward that no other pair has, and whether the place is reached."""
+    return 256.0 * achieved[1] + goal[1], achieved[0] == goal[0]
+
+
+def compute(achieved: Any, goals: Any) -> tuple[Any, Any]:
+    """Does what `judge` does for all of them."""
+    return 256.0 * achieved[:, 1] + goals[:, 1], achieved[:, 0] == goals[:, 0]
+
+
+def reached(achieved: Any, goals: Any) -> tuple[Any, Any]:
+    """Answers 0 where the goal is reached and -1 elsewhere, for goals that are numbers."""
+    return np.where(achieved == goals, 0.0, -1.0), achieved == goals
+
+
+SCHEMA = relive.Schema(
+    {
+        "achieved_goal": relive.Field(2, np.int64),
+        "desired_goal": relive.Field(2, np.int64),
+        "name": relive.Field((), np.int64),
+    },
+    relive.Field((), np.int64),
+)
+
+
+class Pair:
+    """A buffer and its twin, written alike; observations have the names 1, 2, 3 and so on, never twice."""
+
+    def __init__(self, capacity: int, streams: int, rng: np.random.Generator, **settings: Any) -> None:
+        storage = memory.ColumnStorage(SCHEMA, capacity, allocate=lambda shape, dtype: np.full(shape, -999, dtype))
+        self.buffer = ring.RingReplayBuffer(
+            capacity, gamma=0.5, streams=streams, storage=storage, seed=rng, **settings
+        )
+        self.oracle = oracle_lib.Oracle(capacity, streams)
+        self.rng = rng
+        self.counter = 0
+        self.following: list[int | None] = [None] * streams
+
+    def fresh(self) -> int:
+        self.counter += 1
+        return self.counter
+
+    def add(self) -> None:
+        """Adds a random step to a random stream; now and then it does not go on where the last one led."""
+        stream = int(self.rng.integers(len(self.following)))
+        announced = self.following[stream]
+        observation = self.fresh() if announced is None or self.rng.random() < 0.05 else announced
+        terminated, truncated = (bool(self.rng.random() < 0.1) for _ in range(2))
+        next_observation = self.fresh() if self.rng.random() < 0.6 or truncated else None
+        step: dict[str, Any] = {"action": self.fresh(), "reward": -1.0, "terminated": terminated}
+        step |= {"truncated": truncated, "stream": stream}
+        self.oracle.add(observation, next_observation=next_observation, **step)
+        following = None if next_observation is None else tree_of(next_observation)
+        self.buffer.add(tree_of(observation), next_observation=following, **step)
+        self.following[stream] = None if terminated or truncated else next_observation
+
+
+def newest_known(episode: oracle_lib.OracleEpisode) -> int:
+    """Answers the step of the newest observation that anybody knows."""
+    return len(episode.actions) - (episode.tail is None)
+
+
+def allowed_goals(oracle: oracle_lib.Oracle, key: int, strategy: str) -> list[list[int]]:
+    """Answers the goals that a row may get."""
+    _, episode, step = oracle.rows[key]
+    last = newest_known(episode)
+    first = {
+        "future": step + 1,
+        "final": last,
+        "episode": min(t for t in range(len(episode.keys)) if oracle.is_alive(episode.keys[t])) + 1,
+    }[strategy]
+    return [goal_of(episode.observation(t)) for t in range(first, last + 1)]
+
+
+def may_be_relabelled(oracle: oracle_lib.Oracle, key: int, open_episodes: bool) -> bool:
+    """Answers whether a row may get another goal."""
+    _, episode, step = oracle.rows[key]
+    return step + 1 <= newest_known(episode) and (open_episodes or episode.end != "open")
+
+
+def relabelled(
+    oracle: oracle_lib.Oracle, key: int, goal: list[int], n: int, stack: int, padding: str
+) -> dict[str, Any]:
+    """Answers the fields that a row has with that goal."""
+    _, episode, step = oracle.rows[key]
+    reward, m, is_terminal = 0.0, 0, False
+    while m < n and step + m < newest_known(episode) and not is_terminal:
+        r, is_terminal = judge(goal_of(episode.observation(step + m + 1)), goal)
+        reward += 0.5**m * r
+        m += 1
+    return {
+        "observation": with_goal(oracle.stack(episode, step, stack, padding), goal),
+        "action": episode.actions[step],
+        "reward": reward,
+        "next_observation": with_goal(oracle.stack(episode, step + m, stack, padding), goal),
+        "next_discount": 0.0 if is_terminal else 0.5**m,
+        "is_terminal": is_terminal,
+        "steps": m,
+        "keys": key,
+    }
+
+
+def with_goal(frames: Any, goal: list[int]) -> dict[str, Any]:
+    """Answers an observation, or a stack of them, with another goal; what is padding has none."""
+    if isinstance(frames, int):
+        return {**tree_of(frames), "desired_goal": goal}
+    trees = [with_goal(frame, goal) if frame else tree_of(0) for frame in frames]
+    return {name: [tree[name] for tree in trees] for name in trees[0]}
+
+
+def row_of(batch: batches.TransitionBatch, row: int) -> dict[str, Any]:
+    """Answers the fields of one row, as the twin has them."""
+    fields: dict[str, Any] = {
+        name: getattr(batch, name)[row].item()
+        for name in ("action", "reward", "next_discount", "is_terminal", "steps", "keys")
+    }
+    for name in ("observation", "next_observation"):
+        fields[name] = {key: column[row].tolist() for key, column in getattr(batch, name).items()}
+    return fields
+
+
+def goal_in(row: dict[str, Any], stack: int) -> list[int]:
+    goal: list[int] = row["observation"]["desired_goal"]
+    return goal[-1] if stack > 1 else goal  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("is_whole", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize("streams", [1, 2, 3])
+@pytest.mark.parametrize("stack", [1, 3])
+@pytest.mark.parametrize("strategy", ["future", "final", "episode"])
+def test_every_relabelled_transition_equals_the_naive_one(
+    strategy: Any, stack: int, streams: int, is_whole: bool
+) -> None:
+    """In the short form, each capacity has its open episodes relabelled, or not."""
+    num_relabelled = 0
+    capacities = range(4, 40) if is_whole else (5, 8, 16)
+    for (place, capacity), open_episodes in itertools.product(enumerate(capacities), (False, True)):
+        if open_episodes != bool((place + streams) % 2) and not is_whole:
+            continue
+        rng = np.random.default_rng([capacity, stack, streams])
+        padding = "zeros" if capacity % 2 else "first"
+        pair = Pair(capacity, streams, rng, frame_stack=stack, stack_padding=padding)
+        for position in range(3 * capacity):
+            pair.add()
+            keys = pair.oracle.transition_keys(stack)
+            candidates = [key for key in keys if may_be_relabelled(pair.oracle, key, open_episodes)]
+            if not candidates or position % 3:
+                continue
+            n = 1 + position // 3 % 4
+            batch = pair.buffer.read(keys, n_step=n)
+            share = len(candidates) / len(keys)
+            answer = hindsight.relabel(
+                pair.buffer,
+                batch,
+                compute=compute,
+                strategy=strategy,
+                share=share,
+                open_episodes=open_episodes,
+                n_step=n,
+            )
+            for row, key in enumerate(keys):
+                fields = row_of(answer, row)
+                if key in candidates:
+                    goal = goal_in(fields, stack)
+                    assert goal in allowed_goals(pair.oracle, key, strategy)
+                    assert fields == relabelled(pair.oracle, key, goal, n, stack, padding)
+                    num_relabelled += 1
+                else:
+                    assert fields == row_of(batch, row)
+    assert num_relabelled > 100
+
+
+def fixed_buffer(**settings: Any) -> ring.RingReplayBuffer:
+    """Answers a buffer with one truncated episode of 6 steps that achieves 0 to 6, and wants 9."""
+    buffer = ring.RingReplayBuffer(100, seed=0, **settings)
+    places = {"achieved_goal": range(7), "desired_goal": [9] * 7}
+    buffer.add_episode(places, range(6), [-1.0] * 6, terminated=False)
+    return buffer
+
+
+# Which goals, and how often.
+
+
+@pytest.mark.parametrize(
+    ("strategy", "goals"), [("future", [3, 4, 5, 6]), ("final", [6]), ("episode", [1, 2, 3, 4, 5, 6])]
+)
+def test_every_goal_is_as_likely_as_another(strategy: Any, goals: list[int]) -> None:
+    buffer = fixed_buffer()
+    batch = buffer.read([2] * 6000)
+    drawn = hindsight.relabel(buffer, batch, compute=reached, strategy=strategy, share=1.0).observation["desired_goal"]
+    counts = np.bincount(drawn, minlength=10).tolist()
+    testing.assert_frequencies(counts, [(place in goals) / len(goals) for place in range(10)])
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize("is_side_by_side", [True, False])
+def test_goals_come_from_what_is_left_of_a_long_episode(is_side_by_side: bool, streams: int) -> None:
+    rng = np.random.default_rng(0)
+    buffer = ring.RingReplayBuffer(80 * streams, streams=streams, seed=1)
+    counts = [0] * streams
+    while buffer.get_stats().evicted < 20 * streams:
+        for stream in range(streams) if is_side_by_side else [int(rng.integers(streams))]:
+            add_step(buffer, 1000 * stream + counts[stream], stream)
+            counts[stream] += 1
+    keys = buffer.eligible_keys()
+    achieved = buffer.read(keys).next_observation["achieved_goal"]
+    left = np.sort(achieved[achieved < 1000]).tolist()
+    assert len(left) > 60
+    middle = keys[achieved == left[len(left) // 2]]
+    batch = buffer.read(np.repeat(middle, 20 * len(left)))
+    answer = hindsight.relabel(buffer, batch, compute=reached, strategy="episode", share=1.0, open_episodes=True)
+    places, drawn = np.unique(answer.observation["desired_goal"], return_counts=True)
+    assert places.tolist() == left
+    testing.assert_frequencies(drawn.tolist(), [1 / len(left)] * len(left))
+    timeline = buffer.history.timeline
+    slots = timeline.alive_slots()
+    handles = timeline.handles(slots)
+    oldest = [slots[handles == handle][0] for handle in handles]
+    assert hindsight._oldest(timeline, slots, handles).tolist() == oldest
+
+
+def test_goals_never_come_from_steps_that_were_cleared() -> None:
+    buffer = ring.RingReplayBuffer(40, streams=2, seed=0)
+    for place in range(20):
+        add_step(buffer, 100 + place, stream=0)
+        add_step(buffer, 200 + place, stream=1)
+    buffer.clear()
+    for place in range(10):
+        add_step(buffer, place, stream=0)
+    batch = buffer.read([40] * 50)
+    answer = hindsight.relabel(buffer, batch, compute=reached, share=1.0, open_episodes=True)
+    assert answer.observation["desired_goal"].max() <= 10
+
+
+def add_step(buffer: ring.RingReplayBuffer, place: int, stream: int = 0) -> None:
+    """Adds a step from a place to the next one, on the way to -1."""
+    here, there = ({"achieved_goal": number, "desired_goal": -1} for number in (place, place + 1))
+    buffer.add(here, 0, -1.0, there, stream=stream)
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.0, 0), (0.04, 0), (0.25, 2), (0.35, 4), (0.8, 8), (1.0, 10), (1, 10)])
+def test_the_share_is_exact(share: float, count: int) -> None:
+    buffer = fixed_buffer()
+    for _ in range(20):
+        answer = hindsight.relabel(buffer, buffer.sample(10), compute=reached, share=share)
+        assert np.count_nonzero(answer.observation["desired_goal"] != 9) == count
+
+
+def test_every_row_gets_another_goal_as_often() -> None:
+    buffer = fixed_buffer()
+    counts = np.zeros(8, np.int64)
+    for _ in range(400):
+        batch = buffer.read([0, 1, 2, 3, 4, 5, 0, 1])
+        counts += hindsight.relabel(buffer, batch, compute=reached, share=0.5).observation["desired_goal"] != 9
+    testing.assert_frequencies(counts.tolist(), [1 / 8] * 8)
+
+
+def test_no_row_is_judged_without_need() -> None:
+    buffer = fixed_buffer()
+
+    def refuse(achieved: Any, goals: Any) -> tuple[Any, Any]:
+        raise AssertionError
+
+    batch = buffer.sample(3)
+    assert hindsight.relabel(buffer, batch, compute=refuse, share=0.1).reward.tolist() == [-1.0] * 3
+    assert len(hindsight.relabel(buffer, buffer.read([]), compute=refuse)) == 0
+
+
+# Rewards and ends.
+
+
+def test_reaching_the_goal_is_judged_anew_in_reward_and_end() -> None:
+    """P32."""
+    buffer = fixed_buffer()
+    answer = hindsight.relabel(buffer, buffer.read(range(6)), compute=reached, strategy="final", share=1.0)
+    assert answer.reward.tolist() == [-1.0] * 5 + [0.0]
+    assert answer.is_terminal.tolist() == [False] * 5 + [True]
+    assert answer.next_discount.tolist() == [0.99] * 5 + [0.0]
+
+
+def test_the_next_achieved_goal_is_judged_and_the_last_one_is_the_final_one() -> None:
+    """P33."""
+    buffer = fixed_buffer()
+    seen: dict[str, Any] = {}
+
+    def look(achieved: Any, goals: Any) -> tuple[Any, Any]:
+        seen.update(achieved=achieved.tolist(), goals=goals.tolist())
+        return reached(achieved, goals)
+
+    hindsight.relabel(buffer, buffer.read([5, 5]), compute=look, strategy="final", share=1.0)
+    assert seen == {"achieved": [6, 6], "goals": [6, 6]}
+
+
+def test_goals_are_known_by_their_keys() -> None:
+    """P33: whatever the order of the keys, and however deep they are."""
+    buffer = ring.RingReplayBuffer(10, seed=0)
+    wanted, got = [9, 9, 9], [0, 1, 2]
+    buffer.add_episode({"b": {"z": wanted, "a": got}, "a": {"z": wanted}}, [0, 0], [0.0, 0.0], terminated=False)
+    answer = hindsight.relabel(
+        buffer, buffer.read([0]), compute=reached, strategy="final", share=1.0, achieved="b/a", desired="b/z"
+    )
+    assert answer.observation["b"]["z"].tolist() == [2]
+    assert answer.observation["b"]["a"].tolist() == [0]
+    assert answer.observation["a"]["z"].tolist() == [9]
+
+
+def test_a_goal_may_be_a_dict() -> None:
+    buffer = ring.RingReplayBuffer(10, seed=0)
+    places, colours = np.arange(3.0), np.arange(3, dtype=np.uint8)
+    seen = {"is": {"place": places, "colour": colours}, "should": {"colour": colours * 0, "place": places * 0 + 9}}
+    buffer.add_episode(seen, [0, 0], [0.0, 0.0], terminated=False)
+
+    def both(achieved: Any, goals: Any) -> tuple[Any, Any]:
+        is_there = (achieved["place"] == goals["place"]) & (achieved["colour"] == goals["colour"])
+        return is_there.astype(np.float32), is_there
+
+    answer = hindsight.relabel(
+        buffer, buffer.read([0, 1]), compute=both, strategy="final", share=1.0, achieved="is", desired="should"
+    )
+    for observation in (answer.observation, answer.next_observation):
+        assert observation["should"]["place"].tolist() == [2.0, 2.0]
+        assert observation["should"]["colour"].tolist() == [2, 2]
+    assert answer.reward.tolist() == [0.0, 1.0]
+
+
+def test_the_goal_ends_a_longer_window() -> None:
+    buffer = fixed_buffer(n_step=3, gamma=0.5)
+    answer = hindsight.relabel(buffer, buffer.read(range(6)), compute=reached, strategy="final", share=1.0)
+    assert answer.steps.tolist() == [3, 3, 3, 3, 2, 1]
+    assert answer.reward.tolist() == [-1.75, -1.75, -1.75, -1.5, -1.0, 0.0]
+    assert answer.is_terminal.tolist() == [False] * 3 + [True] * 3
+
+    def always(achieved: Any, goals: Any) -> tuple[Any, Any]:
+        return np.ones(len(goals)), np.ones(len(goals), np.bool_)
+
+    answer = hindsight.relabel(buffer, buffer.read(range(6)), compute=always, share=1.0)
+    assert answer.steps.tolist() == [1] * 6
+    assert answer.reward.tolist() == [1.0] * 6
+    assert answer.next_observation["achieved_goal"].tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_termination_that_was_recorded_counts_no_more() -> None:
+    buffer = ring.RingReplayBuffer(10, n_step=2, gamma=0.5, seed=0)
+    buffer.add_episode({"achieved_goal": [0, 1, 2], "desired_goal": [2] * 3}, [0, 0], [0.0, 1.0], terminated=True)
+
+    def never(achieved: Any, goals: Any) -> tuple[Any, Any]:
+        return -np.ones(len(goals)), np.zeros(len(goals), np.bool_)
+
+    batch = buffer.read([0, 1])
+    assert batch.is_terminal.tolist() == [True, True]
+    answer = hindsight.relabel(buffer, batch, compute=never, share=1.0)
+    assert answer.is_terminal.tolist() == [False, False]
+    assert answer.next_discount.tolist() == [0.25, 0.5]
+    assert answer.next_observation["achieved_goal"].tolist() == [2, 2]
+
+
+def test_what_nobody_knows_is_not_judged() -> None:
+    buffer = ring.RingReplayBuffer(10, n_step=3, gamma=0.5, seed=0)
+    for t in range(3):
+        buffer.add({"achieved_goal": t, "desired_goal": 9}, 0, -1.0, terminated=t == 2)
+    answer = hindsight.relabel(buffer, buffer.read([0, 1]), compute=reached, strategy="future", share=1.0)
+    assert set(answer.observation["desired_goal"].tolist()) <= {1, 2}
+    assert answer.next_observation["achieved_goal"].max() <= 2
+    with pytest.raises(relive.NotReadyError, match=r"^relabel has goals for 0 rows and needs 1: "):
+        hindsight.relabel(buffer, buffer.read([2]), compute=reached, share=1.0)
+
+
+def test_rewards_are_rounded_to_the_dtype_of_the_schema() -> None:
+    number = relive.Field((), np.int64)
+    schema = relive.Schema(
+        {"achieved_goal": number, "desired_goal": number}, number, reward=relive.Field((), np.float32)
+    )
+    buffer = ring.RingReplayBuffer(10, schema, seed=0)
+    buffer.add_episode({"achieved_goal": [0, 1], "desired_goal": [9, 9]}, [0], [0.0], terminated=False)
+    answer = hindsight.relabel(
+        buffer, buffer.read([0]), compute=lambda achieved, goals: (np.array([0.1]), goals > 5), share=1.0
+    )
+    assert answer.reward.dtype == np.float32
+    assert answer.reward.tolist() == [np.float32(0.1)]
+
+
+# Copies, keys and randomness.
+
+
+def test_neither_the_buffer_nor_the_batch_changes() -> None:
+    """P25, P52."""
+    buffer = fixed_buffer(n_step=2, frame_stack=2)
+    history = buffer.history
+    stored = history.storage.read(np.arange(6))
+    batch = buffer.sample(50)
+    before = copy.deepcopy(batch)
+    answer = hindsight.relabel(buffer, batch, compute=reached)
+    assert_same(batch, before)
+    for path, column in history.storage.read(np.arange(6)).items():
+        assert np.array_equal(column, stored[path])
+    for column in leaves_of(answer):
+        column[...] = 77
+    assert_same(batch, before)
+    assert_same(buffer.read(batch.keys), buffer.read(before.keys))
+    assert buffer.read(range(6)).observation["desired_goal"][1:].tolist() == [[9, 9]] * 5
+    buffer.check()
+
+
+def leaves_of(batch: batches.TransitionBatch) -> list[Any]:
+    trees = [batch.observation, batch.next_observation, {"action": batch.action, "reward": batch.reward}]
+    trees.append({"steps": batch.steps, "keys": batch.keys, "is_terminal": batch.is_terminal})
+    trees.append({"weights": batch.weights, "probabilities": batch.probabilities, "discount": batch.next_discount})
+    return [column for tree in trees for column in tree.values()]
+
+
+def assert_same(these: batches.TransitionBatch, those: batches.TransitionBatch) -> None:
+    for this, that in zip(leaves_of(these), leaves_of(those), strict=True):
+        assert np.array_equal(this, that, equal_nan=this.dtype.kind == "f")
+
+
+def test_compute_may_write_into_what_it_gets() -> None:
+    buffer = fixed_buffer()
+
+    def scribble(achieved: Any, goals: Any) -> tuple[Any, Any]:
+        answer = reached(achieved, goals)
+        achieved[...] = goals[...] = 55
+        return answer
+
+    answer = hindsight.relabel(buffer, buffer.read([5]), compute=scribble, share=1.0)
+    assert answer.observation["desired_goal"].tolist() == [6]
+    assert answer.next_observation["achieved_goal"].tolist() == [6]
+
+
+def test_keys_probabilities_and_weights_stay() -> None:
+    buffer = relive.PrioritizedReplayBuffer(100, seed=0)
+    places = {"achieved_goal": range(7), "desired_goal": [9] * 7}
+    keys = buffer.add_episode(places, range(6), [-1.0] * 6, terminated=False, name=range(6))
+    buffer.update_priorities(keys, range(1, 7))
+    batch = buffer.sample(20)
+    answer = hindsight.relabel(buffer, batch, compute=reached)
+    for name in ("keys", "probabilities", "weights", "action"):
+        assert np.array_equal(getattr(answer, name), getattr(batch, name))
+    assert np.array_equal(answer.extras["name"], batch.extras["name"])
+    assert answer.extras["name"] is not batch.extras["name"]
+
+
+def test_the_same_seed_gives_the_same_goals_whatever_numpy_does() -> None:
+    """P64."""
+    answers = []
+    for seed in (1, 2):
+        np.random.seed(seed)  # noqa: NPY002
+        state = str(np.random.get_state())  # noqa: NPY002
+        buffer = fixed_buffer()
+        answer = hindsight.relabel(buffer, buffer.sample(30), compute=reached)
+        answers.append(answer.observation["desired_goal"].tolist())
+        assert str(np.random.get_state()) == state  # noqa: NPY002
+    assert answers[0] == answers[1]
+
+
+# What is refused.
+
+
+def test_before_an_episode_has_ended_there_are_no_goals() -> None:
+    """P34."""
+    buffer = ring.RingReplayBuffer(10, seed=0)
+    for t in range(3):
+        buffer.add({"achieved_goal": t, "desired_goal": 9}, 0, -1.0)
+    batch = buffer.sample(4)
+    message = (
+        r"^relabel has goals for 0 rows and needs 3: lower share, wait for episodes to end, or set open_episodes=True$"
+    )
+    with pytest.raises(relive.NotReadyError, match=message):
+        hindsight.relabel(buffer, batch, compute=reached)
+    answer = hindsight.relabel(buffer, batch, compute=reached, share=1.0, open_episodes=True)
+    assert set(answer.observation["desired_goal"].tolist()) <= {1, 2}
+    buffer.add({"achieved_goal": 3, "desired_goal": 9}, 0, -1.0, terminated=True)
+    with pytest.raises(relive.NotReadyError, match=r"^relabel has goals for 0 rows and needs 1: lower share$"):
+        hindsight.relabel(buffer, buffer.read([3]), compute=reached, open_episodes=True)
+    with pytest.raises(relive.NotReadyError, match=r"^relabel has no goals: add steps first$"):
+        hindsight.relabel(ring.RingReplayBuffer(10), batch, compute=reached)
+
+
+def test_a_step_that_is_gone_is_refused() -> None:
+    buffer = ring.RingReplayBuffer(3, frame_stack=2, seed=0)
+    add_step(buffer, 0)
+    add_step(buffer, 1)
+    batch = buffer.read([0, 1])
+    for t in range(2, 4):
+        add_step(buffer, t)
+    with pytest.raises(relive.UnknownKeyError, match=r"^key 0 not found: its step was evicted, or never was$"):
+        hindsight.relabel(buffer, batch, compute=reached, open_episodes=True)
+    batch.keys[:] = 1
+    with pytest.raises(relive.ArgumentError, match=r"^keys must be of steps that a window can start from, got 1$"):
+        hindsight.relabel(buffer, batch, compute=reached, open_episodes=True)
+
+
+def test_goals_must_be_in_the_observation() -> None:
+    buffer = fixed_buffer()
+    batch = buffer.sample(2)
+    has = "must be a key of the observation, which has"
+    with pytest.raises(relive.ArgumentError, match=f"^achieved {has} achieved_goal, desired_goal, got 'reached'$"):
+        hindsight.relabel(buffer, batch, compute=reached, achieved="reached")
+    with pytest.raises(relive.ArgumentError, match=f"^desired {has} achieved_goal, desired_goal, got 'desired'$"):
+        hindsight.relabel(buffer, batch, compute=reached, desired="desired")
+    with pytest.raises(relive.ArgumentTypeError, match=r"^desired must be an instance of str, got 3$"):
+        hindsight.relabel(buffer, batch, compute=reached, desired=3)  # type: ignore[arg-type]
+    plain = ring.RingReplayBuffer(10, seed=0)
+    plain.add_episode([0, 1], [0], [0.0], terminated=False)
+    with pytest.raises(relive.ArgumentError, match=f"^achieved {has} none, got 'achieved_goal'$"):
+        hindsight.relabel(plain, plain.sample(2), compute=reached)
+    unlike = ring.RingReplayBuffer(10, seed=0)
+    unlike.add_episode({"achieved_goal": [0, 1], "desired_goal": [0.0, 1.0]}, [0], [0.0], terminated=False)
+    message = r"^desired must be like achieved, Field\(\(\), 'int64'\), got Field\(\(\), 'float64'\)$"
+    with pytest.raises(relive.ArgumentError, match=message):
+        hindsight.relabel(unlike, unlike.sample(2), compute=reached)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"share": 1.5}, r"^share must be at most 1, got 1.5$"),
+        ({"share": -0.5}, r"^share must be at least 0, got -0.5$"),
+        ({"share": float("nan")}, r"^share must be a finite real number, got nan$"),
+        ({"strategy": "random"}, r"^strategy must be 'future' or 'final' or 'episode', got 'random'$"),
+        ({"compute": 3}, r"^compute must be a function, got 3$"),
+        ({"open_episodes": 1}, r"^open_episodes must be True or False, got 1$"),
+        ({"n_step": 0}, r"^n_step must be at least 1, got 0$"),
+        ({"n_step": 1}, r"^n_step must be that of the batch, at least 2, got 1$"),
+        ({"gamma": 1.5}, r"^gamma must be in \(0, 1\], got 1.5$"),
+    ],
+)
+def test_a_wrong_setting_is_refused(wrong: dict[str, Any], message: str) -> None:
+    buffer = fixed_buffer(n_step=2)
+    batch = buffer.read([0, 1])
+    settings: dict[str, Any] = {"compute": reached, **wrong}
+    with pytest.raises(relive.ArgumentError, match=message):
+        hindsight.relabel(buffer, batch, **settings)
+
+
+def test_only_transitions_of_a_ring_buffer_are_relabelled() -> None:
+    buffer: Any = relive.SequenceReplayBuffer(10, length=1, seed=0)
+    places = {"achieved_goal": [0, 1], "desired_goal": [9, 9]}
+    buffer.add_episode(places, [0], [0.0], terminated=False)
+    with pytest.raises(
+        relive.ArgumentTypeError, match=r"^buffer must be an instance of RingReplayBuffer, got <SequenceRepl"
+    ):
+        hindsight.relabel(buffer, buffer.sample(1), compute=reached)
+    with pytest.raises(
+        relive.ArgumentTypeError, match=r"^batch must be an instance of TransitionBatch, got SequenceBatch"
+    ):
+        hindsight.relabel(fixed_buffer(), buffer.sample(1), compute=reached)
+
+
+FINE = np.zeros(2)
+NO = np.zeros(2, np.bool_)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (FINE, r"^compute must answer a tuple of rewards and terminated, got array\(\[0\., 0\.\]\)$"),
+        ((FINE,), r"^compute must answer a tuple of rewards and terminated, got \(array\(\[0\., 0\.\]\),\)$"),
+        ((FINE[:1], NO), r"^rewards of compute must be of shape \(2,\), got \(1,\)$"),
+        ((FINE[:, np.newaxis], NO), r"^rewards of compute must be of shape \(2,\), got \(2, 1\)$"),
+        ((0.0, NO), r"^rewards of compute must be of shape \(2,\), got \(\)$"),
+        ((["a", "b"], NO), r"^rewards of compute must be of dtype float64, got \['a', 'b'\]$"),
+        ((FINE, NO[:1]), r"^terminated of compute must be of shape \(2,\), got \(1,\)$"),
+        ((FINE, False), r"^terminated of compute must be of shape \(2,\), got \(\)$"),
+        ((FINE, [0, 1]), r"^terminated of compute must be bools, got \[0, 1\]$"),
+        ((FINE, None), r"^terminated of compute must be an array .*, got None"),
+        ((NO, FINE), r"^terminated of compute must be bools, got array\(\[0\., 0\.\]\)$"),
+    ],
+)
+def test_what_compute_answers_is_checked(answer: Any, message: str) -> None:
+    buffer = fixed_buffer()
+    batch = buffer.read([0, 1])
+    state = buffer.rng.bit_generator.state
+    with pytest.raises(relive.SchemaError, match=message):
+        hindsight.relabel(buffer, batch, compute=lambda achieved, goals: answer, share=1.0)
+    assert buffer.rng.bit_generator.state == state
+
+
+def test_an_error_in_compute_leaves_no_trace() -> None:
+    buffer = fixed_buffer()
+    batch = buffer.read([0, 1])
+    state = buffer.rng.bit_generator.state
+    with pytest.raises(ZeroDivisionError):
+        hindsight.relabel(buffer, batch, compute=lambda achieved, goals: (1 / 0, goals))
+    assert buffer.rng.bit_generator.state == state

@@ -1,0 +1,281 @@
+"""A replay memory of items: batches that are cut when they are added and drawn as units.
+
+    storage_unit     an item is                     cut by
+    "timesteps"      one row                        the rows
+    "sequences"      a run of rows                  column seq_lens
+    "episodes"       a complete episode             columns eps_id, t, terminated and truncated
+    "fragments"      the batch as it was added      nothing; its columns may differ in length
+
+The law of this file: a batch is checked and cut before anything moves, so a refused add has changed nothing and a draw
+finds only items that fit each other.
+"""
+
+from collections.abc import Mapping
+import dataclasses
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from relive.common import validation
+from relive import errors
+from relive.schema import casting
+from relive.buffers import item_cuts
+from relive.buffers import item_store
+from relive.common import later
+from relive.persistence import checkpointable
+from relive.persistence import state
+
+if TYPE_CHECKING:
+    from relive.buffers import item_state
+else:
+    item_state = later.module("relive.buffers.item_state")
+
+StorageUnit = item_cuts.StorageUnit
+Array: TypeAlias = npt.NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ItemBufferStats:
+    """What an item buffer holds, and what has happened to it.
+
+    Attributes:
+        items: Items held now.
+        timesteps: Time steps held now.
+        bytes: Bytes of the items held now.
+        added: Items added, ever.
+        sampled: Items drawn, ever; one drawn twice counts twice.
+        evicted: Items that made room for others, ever.
+        dropped: Episodes not stored because they were not complete, ever.
+    """
+
+    items: int
+    timesteps: int
+    bytes: int
+    added: int
+    sampled: int
+    evicted: int
+    dropped: int
+
+
+class ItemReplayBuffer(checkpointable.Persistent):
+    """Stores the items of added batches, first in, first out, and answers batches of items drawn uniformly.
+
+    A batch is a mapping of columns: arrays with a row for each time step. Every batch brings columns of the same names,
+    dtypes and shapes of a row as the first one did. Arrays are copied in and out.
+
+    Args:
+        capacity: Time steps held at most, whatever the unit: never exceeded. A fragment is as long as its longest
+            column.
+        storage_unit: What an item is. "timesteps": each row. "sequences": a run of rows; column seq_lens says how long
+            each is. "episodes": rows in succession with equal eps_id; kept if complete, that is if its first t is 0 and
+            its last row is terminated or truncated, else dropped and counted. "fragments": the batch as it is; its
+            columns may differ in length.
+        seed: For the generator of the draws; the same seed and the same calls give the same draws.
+
+    Raises:
+        ArgumentError: capacity is not an integer of at least 1, there is no such storage_unit, or numpy makes no
+            generator of the seed.
+
+    >>> import relive
+    >>> buffer = relive.ItemReplayBuffer(10, "sequences", seed=0)
+    >>> buffer.add({"c": [1, 2, 3], "seq_lens": [1, 2]})
+    >>> buffer.get_stats().items
+    2
+    >>> buffer.sample(4)
+    {'c': array([2, 3, 2, 3, 2, 3, 1]), 'seq_lens': array([2, 2, 2, 1])}
+    """
+
+    _SETTINGS: ClassVar[tuple[str, ...]] = ("capacity", "storage_unit")
+
+    def __init__(
+        self,
+        capacity: int,
+        storage_unit: StorageUnit = "timesteps",
+        *,
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        self._capacity = validation.integer_of_at_least_one("capacity", capacity)
+        if storage_unit not in get_args(StorageUnit):
+            units = ", ".join(get_args(StorageUnit))
+            raise errors.ArgumentError(f"storage_unit must be one of {units}, got {validation.shown(storage_unit)}")
+        self._unit: StorageUnit = storage_unit
+        self._rng = validation.generator("seed", seed)
+        self._store = self._new_store()
+        self._rows: dict[str, Array] = {}
+        """A column of no rows for each name: its dtype and the shape of a row; of the first add."""
+        self._added = self._sampled = self._evicted = self._dropped = 0
+
+    @property
+    def capacity(self) -> int:
+        """Time steps held at most."""
+        return self._capacity
+
+    @property
+    def storage_unit(self) -> StorageUnit:
+        """What an item is."""
+        return self._unit
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The generator of the draws."""
+        return self._rng
+
+    def add(self, columns: Mapping[str, npt.ArrayLike]) -> None:
+        """Cuts the batch into items and stores a copy of each; the oldest items leave until there is room.
+
+        O(rows of the batch), however many items are held.
+
+        Args:
+            columns: Array-likes by name, [rows, ...]; all of one length, but for seq_lens [items] with the unit
+                "sequences", and but for fragments.
+
+        Raises:
+            SchemaError: A column is missing or unknown, is no array, holds Python objects, differs in dtype or shape
+                from that of the first add or in length from the others, or cannot be cut by.
+            ArgumentError: The items have more time steps together than the capacity, or the batch has none.
+            ArgumentTypeError: `columns` is not a mapping, or a name is not a string.
+        """
+        arrays = self._checked(columns)
+        lengths, is_complete = item_cuts.CUTS[self._unit](arrays)
+        kept = lengths[is_complete]
+        if kept.sum() > self._capacity:
+            raise errors.ArgumentError(
+                f"columns must hold items of at most capacity = {self._capacity} time steps together, got {kept.sum()}"
+            )
+        rows = {name: array for name, array in arrays.items() if not self._is_lengths(name)}
+        if len(kept) < len(lengths):
+            is_kept = np.repeat(is_complete, lengths)
+            rows = {name: array[is_kept] for name, array in rows.items()}
+        self._evicted += self._store.add(rows, kept)
+        self._rows = self._rows or {name: array[:0].copy() for name, array in arrays.items()}
+        self._added += len(kept)
+        self._dropped += len(lengths) - len(kept)
+
+    def sample(self, num_items: int) -> dict[str, Array]:
+        """Answers exactly num_items items, drawn uniformly over the items held, with replacement.
+
+        O(rows drawn), however many items are held.
+
+        Returns:
+            Fresh arrays by name, in the order of the first add: the rows of the items, one after the other in the order
+            of the draw, [rows drawn, ...]. With the unit "sequences", seq_lens [num_items] says how long each is.
+
+        Raises:
+            ArgumentError: num_items is not an integer of at least 1.
+            NotReadyError: The buffer is empty.
+        """
+        num_items = validation.integer_of_at_least_one("num_items", num_items)
+        if not self._store.items:
+            raise errors.NotReadyError(f"sample found no {self._unit} to draw: add a batch first")
+        columns, lengths = self._store.read(self._rng.integers(self._store.items, size=num_items))
+        self._sampled += num_items
+        return {
+            name: lengths.astype(row.dtype) if self._is_lengths(name) else columns[name]
+            for name, row in self._rows.items()
+        }
+
+    def _setting(self, name: str) -> Any:
+        return getattr(self, name)
+
+    def _state(self, **options: Any) -> state.State:
+        return {
+            "counters": {name: getattr(self, f"_{name}") for name in item_state.COUNTERS},
+            "columns": item_state.described(self._rows),
+            "arrays": self._store.state(),
+        }
+
+    def _restore(self, given: state.Given, *, is_new: bool, **options: Any) -> None:
+        kept = item_state.ItemState.of(given, self._unit, self._capacity)
+        store = self._new_store()
+        try:
+            store.fill(kept)
+        except (MemoryError, ValueError) as error:
+            raise errors.CheckpointError(f"there is no memory for the items: {error}") from error
+        self._store, self._rows = store, dict(kept.columns)
+        for name, count in kept.counters.items():
+            setattr(self, f"_{name}", count)
+
+    def get_stats(self) -> ItemBufferStats:
+        """Answers what is held and what has happened so far. O(columns)."""
+        return ItemBufferStats(
+            items=self._store.items,
+            timesteps=self._store.timesteps,
+            bytes=self._store.bytes,
+            added=self._added,
+            sampled=self._sampled,
+            evicted=self._evicted,
+            dropped=self._dropped,
+        )
+
+    def clear(self) -> None:
+        """Forgets every item.
+
+        The columns that every add must bring stay as they are, the counters of `get_stats` that count since the
+        beginning go on, and the generator is not reset.
+        """
+        self._store.clear()
+
+    def check(self) -> None:
+        """Recounts everything that is held. O(items).
+
+        Raises:
+            CorruptionError: An invariant does not hold; the message says which.
+        """
+        self._store.check()
+        if self._added - self._evicted < self._store.items:
+            raise errors.CorruptionError(
+                f"{self._added} items were added and {self._evicted} evicted, but {self._store.items} are held"
+            )
+
+    def __len__(self) -> int:
+        """Answers how many time steps are held, as capacity counts; `get_stats().items` says how many items."""
+        return self._store.timesteps
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} of {self._store.items} {self._unit}, {len(self)} of {self._capacity} time steps>"
+        )
+
+    def _new_store(self) -> item_store.Rows | item_store.Fragments:
+        is_ragged = self._unit == "fragments"
+        return item_store.Fragments(self._capacity) if is_ragged else item_store.Rows(self._capacity)
+
+    def _is_lengths(self, name: str) -> bool:
+        """Answers whether a column says how long items are; it then has a number an item, and is not stored."""
+        return self._unit == "sequences" and name == "seq_lens"
+
+    def _checked(self, columns: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
+        """Answers the columns as arrays, each as it was in the first add."""
+        if not isinstance(columns, Mapping):
+            raise errors.ArgumentTypeError(f"columns must be a mapping of names to arrays, got {validation.shown(columns)}")
+        arrays = {name: _as_array(name, values) for name, values in columns.items()}
+        for name in self._rows:
+            if name not in arrays:
+                raise errors.SchemaError(f"column {name} must be in every add, as it was in the first, got none")
+        if self._rows:
+            for name, array in arrays.items():
+                if name not in self._rows:
+                    raise errors.SchemaError(f"column {name} must be one of the first add's: {', '.join(self._rows)}")
+                row = self._rows[name]
+                if (array.dtype, array.shape[1:]) != (row.dtype, row.shape[1:]):
+                    raise errors.SchemaError(
+                        f"column {name} must have rows of {_described(row)}, as first added, got {_described(array)}"
+                    )
+        if not any(map(len, arrays.values())):
+            raise errors.ArgumentError("columns must have at least one time step, got 0")
+        return arrays
+
+
+def _as_array(name: object, values: npt.ArrayLike) -> Array:
+    """Answers a column as an array [rows, ...] that is not copied yet."""
+    if not isinstance(name, str):
+        raise errors.ArgumentTypeError(f"columns must have strings for names, got {validation.shown(name)}")
+    array = casting.as_array(f"column {name}", values)
+    if array.ndim == 0:
+        raise errors.SchemaError(f"column {name} must have a row for each time step, got {validation.shown(values)}")
+    return array
+
+
+def _described(array: Array) -> str:
+    return f"dtype {array.dtype} and shape {list(array.shape[1:])}"

@@ -1,0 +1,147 @@
+"""What a checkpoint keeps of an item buffer: the items, oldest first, and what every add must bring.
+
+    lengths      3        1    2              rows of each item [items]; of fragments, of each column [items, columns]
+    rows/name    r r r    r    r r            those of one item after those of another
+
+Where in a ring they lie is not kept.
+"""
+
+from collections.abc import Iterator, Mapping
+import dataclasses
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive.common import validation
+from relive.persistence import dtypes
+from relive import errors
+from relive.buffers import item_cuts
+from relive.persistence import npy_header
+from relive.persistence import state
+
+Array: TypeAlias = npt.NDArray[Any]
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+COUNTERS = ("added", "sampled", "evicted", "dropped")
+
+
+def described(columns: Mapping[str, Array]) -> list[Any]:
+    """Answers the name, the dtype and the shape of a row of each column, as JSON values.
+
+    Raises:
+        CheckpointError: A file cannot hold such values.
+    """
+    for name, column in columns.items():
+        try:
+            npy_header.check_dtype(f"column {name}", column.dtype)
+        except errors.ArgumentError as error:
+            raise errors.CheckpointError(f"column {name} cannot be saved: {error}") from error
+    return [[name, dtypes.described(column.dtype), list(column.shape[1:])] for name, column in columns.items()]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ItemState:
+    """The items of a buffer, oldest first.
+
+    Attributes:
+        columns: A column of no rows for each name that every add must bring.
+        lengths: How many rows each item has [items], or of fragments each column of it [items, columns].
+        rows: The rows of the items, one after the other, by name.
+        counters: What was counted, by name.
+    """
+
+    columns: Mapping[str, Array]
+    lengths: Ints
+    rows: Mapping[str, state.Column]
+    counters: Mapping[str, int]
+
+    @classmethod
+    def of(cls, given: state.Given, unit: item_cuts.StorageUnit, capacity: int) -> "ItemState":
+        """Answers what was given, for a buffer of that unit and capacity.
+
+        Raises:
+            CheckpointError: No buffer can be in such a state.
+        """
+        columns = _columns(given.value("columns"))
+        if columns:
+            try:
+                item_cuts.CUTS[unit](columns)
+            except errors.SchemaError as error:
+                raise errors.CheckpointError(f"columns cannot be cut into {unit}: {error}") from error
+        stored = [name for name in columns if (unit, name) != ("sequences", "seq_lens")]
+        if unit == "fragments":
+            lengths = _ragged(given, len(stored), capacity)
+            totals = [sum(lengths[:, place].tolist()) for place in range(len(stored))]
+        else:
+            lengths = given.integers("lengths", None, 1, 1 if unit == "timesteps" else capacity)
+            totals = [sum(lengths.tolist())] * len(stored)
+        if len(lengths) and not columns:
+            raise errors.CheckpointError("columns must be there where there is an item")
+        timesteps = sum(item_lengths(lengths).tolist())
+        if timesteps > capacity:
+            raise errors.CheckpointError(
+                f"array lengths must sum to at most capacity = {capacity} time steps, got {timesteps}"
+            )
+        if unit == "sequences" and len(lengths) and lengths.max() > np.iinfo(columns["seq_lens"].dtype).max:
+            raise errors.CheckpointError(
+                f"array lengths must hold what {columns['seq_lens'].dtype} of column seq_lens holds, "
+                f"got {lengths.max()}"
+            )
+        counters = {name: given.part("counters").integer(name) for name in COUNTERS}
+        if counters["added"] - counters["evicted"] < len(lengths):
+            raise errors.CheckpointError(f"counters must be of a buffer that holds {len(lengths)} items")
+        rows = {
+            name: given.column(f"rows/{name}", columns[name].dtype, (total, *columns[name].shape[1:]))
+            for name, total in zip(stored, totals, strict=True)
+        }
+        return cls(columns=columns, lengths=lengths, rows=rows, counters=counters)
+
+
+def item_lengths(lengths: Ints) -> Ints:
+    """Answers how many time steps each item has [items], of what is kept of their lengths."""
+    return lengths if lengths.ndim == 1 else lengths.max(axis=1, initial=0)
+
+
+def pieces(column: state.Column, lengths: Ints) -> Iterator[Array]:
+    """Gives the rows of each item of those lengths [items], as arrays of their own; about a chunk is read at once."""
+    ends = np.cumsum(lengths)
+    row_bytes = column.dtype.itemsize * int(np.prod(column.shape[1:], dtype=np.int64))
+    size = max(1, state.CHUNK // max(row_bytes, 1))
+    first = begin = 0
+    while first < len(ends):
+        last = max(first + 1, int(np.searchsorted(ends, begin + size, side="right")))
+        part = column.read(begin, int(ends[last - 1]))
+        start = 0
+        for end in (ends[first:last] - begin).tolist():
+            yield part[start:end].copy()
+            start = end
+        first, begin = last, int(ends[last - 1])
+
+
+def _columns(value: object) -> dict[str, Array]:
+    """Answers a column of no rows for each that was described."""
+    rule = "columns must be a list of a name, a dtype and the shape of a row for each"
+    if not isinstance(value, list):
+        raise errors.CheckpointError(f"{rule}, got {validation.shown(value)}")
+    columns: dict[str, Array] = {}
+    for row in value:
+        is_row = isinstance(row, list) and len(row) == 3 and isinstance(row[0], str) and isinstance(row[2], list)
+        if not is_row or row[0] in columns or not all(type(axis) is int and axis >= 0 for axis in row[2]):
+            raise errors.CheckpointError(f"{rule}, got {validation.shown(row)}")
+        try:
+            columns[row[0]] = np.zeros((0, *row[2]), npy_header.dtype_of(row[1]))
+        except (ValueError, OverflowError, MemoryError, errors.CheckpointError) as error:
+            raise errors.CheckpointError(f"column {row[0]} cannot be: {error}") from error
+    return columns
+
+
+def _ragged(given: state.Given, columns: int, capacity: int) -> Ints:
+    """Answers how many rows each column of each fragment has [items, columns]."""
+    lengths: Ints = given.array("lengths", np.int64, (None, columns))
+    longest = item_lengths(lengths)
+    if (lengths < 0).any() or (longest < 1).any() or (longest > capacity).any():
+        raise errors.CheckpointError(
+            f"array lengths must hold integers in [0, {capacity}], and in each row one above 0, where there is an item"
+        )
+    return lengths

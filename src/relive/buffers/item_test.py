@@ -1,0 +1,545 @@
+"""Tests of the item buffer, with a naive twin that keeps every item as lists."""
+
+from collections.abc import Mapping
+import copy
+import dataclasses
+import tracemalloc
+from typing import Any, get_args
+import weakref
+
+import hypothesis
+from hypothesis import stateful
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+
+from relive import errors
+from relive.buffers import item as item_lib
+from relive.buffers import item_cuts
+from relive import testing
+
+Unit = item_cuts.StorageUnit
+UNITS: tuple[Unit, ...] = get_args(Unit)
+
+
+def batch_of(unit: Unit, start: int, lengths: list[int]) -> dict[str, Any]:
+    """Answers a batch whose column c counts on from `start`, for items of the given lengths."""
+    rows = sum(lengths)
+    batch: dict[str, Any] = {"c": list(range(start, start + rows))}
+    if unit == "sequences":
+        batch["seq_lens"] = lengths
+    if unit == "episodes":
+        batch["eps_id"] = np.repeat(np.arange(len(lengths)), lengths).tolist()
+        batch["t"] = [t for length in lengths for t in range(length)]
+        batch["terminated"] = [t == length - 1 for length in lengths for t in range(length)]
+        batch["truncated"] = [False] * rows
+    return batch
+
+
+def drawn(buffer: item_lib.ItemReplayBuffer, num_items: int) -> dict[str, list[Any]]:
+    return {name: values.tolist() for name, values in buffer.sample(num_items).items()}
+
+
+def stored(buffer: item_lib.ItemReplayBuffer) -> list[list[int]]:
+    """Answers column c of each item, the oldest first."""
+    store = buffer._store
+    return [store.read(np.array([place]))[0]["c"].tolist() for place in range(store.items)]
+
+
+def state(buffer: item_lib.ItemReplayBuffer) -> Any:
+    """Answers what a refused call must leave as it was."""
+    return stored(buffer), buffer.get_stats(), list(buffer._rows), copy.deepcopy(buffer._rng.bit_generator.state)
+
+
+# The contract, case by case.
+
+
+def test_timesteps_are_drawn_row_by_row() -> None:
+    buffer = item_lib.ItemReplayBuffer(10, seed=0)
+    buffer.add({"a": [1, 2, 3], "b": [[1.0], [2.0], [3.0]]})
+    batch = drawn(buffer, 50)
+    assert len(batch["a"]) == 50
+    assert set(batch["a"]) == {1, 2, 3}
+    assert batch["b"] == [[float(a)] for a in batch["a"]]
+
+
+def test_sequences_are_cut_by_seq_lens() -> None:
+    buffer = item_lib.ItemReplayBuffer(10, "sequences", seed=0)
+    buffer.add({"c": [1, 2, 3], "seq_lens": np.array([1, 2], np.int32)})
+    assert stored(buffer) == [[1], [2, 3]]
+    batch = buffer.sample(20)
+    assert batch["seq_lens"].dtype == np.int32
+    assert set(batch["seq_lens"].tolist()) == {1, 2}
+    expected = [row for length in batch["seq_lens"] for row in ([1] if length == 1 else [2, 3])]
+    assert batch["c"].tolist() == expected
+
+
+def test_a_sequence_of_five_evicts_the_first_three() -> None:
+    buffer = item_lib.ItemReplayBuffer(10, "sequences")
+    buffer.add(batch_of("sequences", 0, [1, 2, 3, 2, 2]))
+    assert len(buffer) == 10
+    buffer.add(batch_of("sequences", 10, [5]))
+    assert stored(buffer) == [[6, 7], [8, 9], [10, 11, 12, 13, 14]]
+    assert (buffer.get_stats().evicted, len(buffer)) == (3, 9)
+
+
+def test_complete_episodes_are_stored_and_others_dropped_and_counted() -> None:
+    buffer = item_lib.ItemReplayBuffer(10, "episodes", seed=0)
+    buffer.add(
+        {
+            "c": [1, 2, 3, 4, 5, 6, 7],
+            "eps_id": [0, 0, 1, 1, 2, 3, 3],
+            "t": [0, 1, 0, 1, 5, 0, 1],
+            "terminated": [False, True, False, False, True, False, False],
+            "truncated": [False, False, False, True, False, False, False],
+        }
+    )
+    assert stored(buffer) == [[1, 2], [3, 4]]
+    stats = buffer.get_stats()
+    assert (stats.items, stats.added, stats.dropped, stats.timesteps) == (2, 2, 2, 4)
+    assert set(drawn(buffer, 30)["eps_id"]) == {0, 1}
+
+
+def test_a_batch_without_a_complete_episode_stores_nothing_and_raises_nothing() -> None:
+    buffer = item_lib.ItemReplayBuffer(2, "episodes")
+    batch = {"c": range(5), "eps_id": [1] * 5, "t": range(5), "truncated": [False] * 5}
+    buffer.add(batch)
+    buffer.add(batch)
+    assert buffer.get_stats() == item_lib.ItemBufferStats(
+        items=0, timesteps=0, bytes=0, added=0, sampled=0, evicted=0, dropped=2
+    )
+    with pytest.raises(errors.SchemaError, match="column d must be one of the first add's"):
+        buffer.add(batch | {"d": range(5)})
+
+
+def test_a_ragged_fragment_comes_back_unchanged() -> None:
+    buffer = item_lib.ItemReplayBuffer(10, "fragments")
+    buffer.add({"a": [1], "b": [2, 3, 4]})
+    assert drawn(buffer, 1) == {"a": [1], "b": [2, 3, 4]}
+    assert drawn(buffer, 2) == {"a": [1, 1], "b": [2, 3, 4, 2, 3, 4]}
+    assert (len(buffer), buffer.get_stats().items, buffer.get_stats().bytes) == (3, 1, 32)
+
+
+def test_fragments_are_joined_column_by_column_in_the_order_of_the_draw() -> None:
+    buffer = item_lib.ItemReplayBuffer(10, "fragments", seed=3)
+    buffer.add({"a": [1], "b": [2, 3, 4]})
+    buffer.add({"a": [5, 6], "b": [7]})
+    batch = drawn(buffer, 12)
+    halves = [([1], [2, 3, 4]), ([5, 6], [7])]
+    order = [halves[place] for place in np.random.default_rng(3).integers(2, size=12)]
+    assert batch == {"a": [x for a, _ in order for x in a], "b": [x for _, b in order for x in b]}
+    assert {1, 5} <= set(batch["a"])
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_an_item_longer_than_the_capacity_is_refused_before_anything_moves(unit: Unit) -> None:
+    buffer = item_lib.ItemReplayBuffer(4, unit)
+    text = "^columns must hold items of at most capacity = 4 time steps together, got 5$"
+    with pytest.raises(errors.ArgumentError, match=text):
+        buffer.add(batch_of(unit, 0, [5]))
+    assert buffer.get_stats().added == 0
+    buffer.add(batch_of(unit, 0, [1, 2]))
+    before = state(buffer)
+    with pytest.raises(ValueError, match=text):
+        buffer.add(batch_of(unit, 3, [5]))
+    assert state(buffer) == before
+
+
+@pytest.mark.parametrize("unit", ["sequences", "episodes"])
+def test_items_longer_than_the_capacity_together_are_refused(unit: Unit) -> None:
+    buffer = item_lib.ItemReplayBuffer(4, unit)
+    with pytest.raises(errors.ArgumentError, match="at most capacity = 4 time steps together, got 5$"):
+        buffer.add(batch_of(unit, 0, [2, 3]))
+    buffer.add(batch_of(unit, 0, [2, 2]))
+    assert stored(buffer) == [[0, 1], [2, 3]]
+
+
+def test_dropped_episodes_take_no_room() -> None:
+    buffer = item_lib.ItemReplayBuffer(2, "episodes")
+    batch = batch_of("episodes", 0, [3, 2, 3])
+    batch["terminated"] = [False] * 3 + [False, True] + [False] * 3
+    buffer.add(batch)
+    assert stored(buffer) == [[3, 4]]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_an_empty_buffer_raises(unit: Unit) -> None:
+    buffer = item_lib.ItemReplayBuffer(4, unit)
+    for _ in range(2):
+        with pytest.raises(errors.NotReadyError, match=f"^sample found no {unit} to draw: add a batch first$"):
+            buffer.sample(1)
+        assert buffer.get_stats().sampled == 0
+        buffer.add(batch_of(unit, 0, [2]))
+        buffer.clear()
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_draws_are_uniform_over_items_however_long_they_are(unit: Unit) -> None:
+    buffer = item_lib.ItemReplayBuffer(30, unit, seed=1)
+    lengths = [1, 5, 2, 9, 1, 3]
+    starts = [0, 10, 20, 30, 40, 50]
+    for start, length in zip(starts, lengths, strict=True):
+        buffer.add(batch_of(unit, start, [length]))
+    rows = buffer.sample(6000)["c"]
+    if unit == "timesteps":
+        rows = rows[np.isin(rows, starts)]
+    testing.assert_frequencies([int((rows == start).sum()) for start in starts], [1 / 6] * 6)
+
+
+def test_a_batch_is_never_quietly_shorter() -> None:
+    """P12: ares PR 19, AgileRL and lerobot draw min(batch, size)."""
+    for unit in UNITS:
+        buffer = item_lib.ItemReplayBuffer(10, unit)
+        buffer.add(batch_of(unit, 0, [2]))
+        assert len(buffer.sample(100)["c"]) == (100 if unit == "timesteps" else 200)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_early_short_items_do_not_pin_what_is_held(unit: Unit) -> None:
+    """P13: ray 10958 and 24393, torchtune 2943: capacity in steps, kept as a number of items."""
+    buffer = item_lib.ItemReplayBuffer(100, unit)
+    for start in range(250):
+        buffer.add(batch_of(unit, start, [1]))
+        assert len(buffer) <= 100
+    for number in range(10):
+        buffer.add(batch_of(unit, 1000 + 20 * number, [20]))
+        assert len(buffer) == 100
+    if unit != "timesteps":
+        assert buffer.get_stats().items == 5
+    for start in range(250):
+        buffer.add(batch_of(unit, start, [1]))
+        assert 80 < len(buffer) <= 100
+    assert buffer.get_stats().items == 100
+    buffer.check()
+
+
+# The same columns in every add.
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"c": None}, "^column c must be in every add, as it was in the first, got none$"),
+        ({"d": [1, 2]}, "^column d must be one of the first add's: c"),
+        (
+            {"c": [0.0, 1.0]},
+            "column c must have rows of dtype int64 and shape .*, as first added, got dtype float64 and",
+        ),
+        ({"c": np.array([0, 1], np.int32)}, "column c must have rows of dtype int64 .* got dtype int32"),
+        ({"c": [[0], [1]]}, r"column c .* shape \[\], as first added, got dtype int64 and shape \[1\]$"),
+        ({"c": [[0], [1, 2]]}, r"^column c must be an array of .*, got \[\[0\], \[1, 2\]\]"),
+        ({"c": 3}, "^column c must have a row for each time step, got 3$"),
+        ({"c": [None, 1]}, r"^column c must be an array of .*, got \[None, 1\]"),
+    ],
+)
+def test_a_column_unlike_that_of_the_first_add_is_refused(unit: Unit, change: dict[str, Any], text: str) -> None:
+    buffer = item_lib.ItemReplayBuffer(10, unit, seed=0)
+    buffer.add(batch_of(unit, 0, [1, 2]))
+    before = state(buffer)
+    changed = batch_of(unit, 3, [2]) | change
+    with pytest.raises(errors.SchemaError, match=text):
+        buffer.add({name: values for name, values in changed.items() if values is not None})
+    assert state(buffer) == before
+    buffer.check()
+
+
+def test_seq_lens_keeps_its_dtype_too() -> None:
+    buffer = item_lib.ItemReplayBuffer(10, "sequences")
+    buffer.add(batch_of("sequences", 0, [1, 2]))
+    with pytest.raises(errors.SchemaError, match="column seq_lens must have rows of dtype int64 .* got dtype int16"):
+        buffer.add({"c": [1], "seq_lens": np.array([1], np.int16)})
+
+
+def test_a_refused_first_add_fixes_nothing() -> None:
+    buffer = item_lib.ItemReplayBuffer(2, "sequences")
+    with pytest.raises(errors.SchemaError):
+        buffer.add({"c": [1, 2], "seq_lens": [1]})
+    with pytest.raises(errors.ArgumentError):
+        buffer.add({"c": [1, 2, 3], "seq_lens": [3]})
+    buffer.add({"d": [1.0], "seq_lens": [1]})
+    assert drawn(buffer, 1) == {"d": [1.0], "seq_lens": [1]}
+
+
+@pytest.mark.parametrize("columns", [{}, {"c": []}, {"c": [], "seq_lens": np.array([], np.int64)}])
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_batch_of_no_time_steps_is_refused(unit: Unit, columns: Mapping[str, Any]) -> None:
+    buffer = item_lib.ItemReplayBuffer(2, unit)
+    with pytest.raises(errors.ArgumentError, match="^columns must have at least one time step, got 0$"):
+        buffer.add(columns)
+
+
+def test_columns_come_back_in_the_order_of_the_first_add() -> None:
+    buffer = item_lib.ItemReplayBuffer(4, "sequences")
+    buffer.add({"b": [1], "seq_lens": [1], "a": [2]})
+    buffer.add({"a": [2], "b": [1], "seq_lens": [1]})
+    assert list(buffer.sample(2)) == ["b", "seq_lens", "a"]
+
+
+VALUES = [
+    np.array([0.1, -0.0, np.nan, np.inf, 5e-324]),
+    np.array([2**63 - 1, 2**53 + 1, -(2**63), 0, 1]),
+    np.array([True, False, True, True, False]),
+    np.array([0, 255, 7, 128, 1], np.uint8),
+    np.array([6.1e-5, 65504, -0.0, 1, 2], np.float16),
+    np.array([1, 2, 3, 4, 5], ">i4"),
+    np.array([1 + 2j, 0, -1j, 3, 4], np.complex64),
+    np.array(["a", "bcd", "", "ef", "g"]),
+    np.array([(1, 0.5), (2, 0.25), (3, 0.1), (4, -0.0), (5, 1e300)], [("x", np.uint8), ("y", "<f8")]),
+    np.arange("2020-01-01", "2020-01-06", dtype="datetime64[D]"),
+    np.arange(30, dtype=np.int8).reshape(5, 2, 3),
+    np.zeros((5, 0)),
+]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("values", VALUES, ids=lambda values: str(values.dtype))
+def test_values_come_back_bit_for_bit_in_their_own_dtype(unit: Unit, values: np.ndarray[Any, Any]) -> None:
+    """P54."""
+    buffer = item_lib.ItemReplayBuffer(8, unit, seed=0)
+    buffer.add(batch_of(unit, 7, [3]) | {"x": values[:3]})
+    buffer.add(batch_of(unit, 0, [5]) | {"x": values})
+    buffer.add(batch_of(unit, 0, [5]) | {"x": values})
+    batch = buffer.sample(9)
+    assert batch["x"].dtype == values.dtype
+    assert batch["x"].shape[1:] == values.shape[1:]
+    assert batch["x"].tobytes() == values[batch["c"]].tobytes()
+
+
+# Copies, in and out.
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_what_is_added_and_what_is_drawn_may_be_changed(unit: Unit) -> None:
+    """P52 and P53: TRL 6804, torchrl PR 3966."""
+    buffer = item_lib.ItemReplayBuffer(10, unit)
+    batch = {name: np.array(values) for name, values in batch_of(unit, 0, [3]).items()}
+    for _ in range(3):
+        buffer.add(batch)
+    for values in batch.values():
+        values[:] = 1
+    before = stored(buffer)
+    for num_items in (1, 5):
+        for values in buffer.sample(num_items).values():
+            assert values.flags.writeable
+            assert values.base is None
+            values[:] = 1
+    assert stored(buffer) == before == ([[0], [1], [2]] * 3 if unit == "timesteps" else [[0, 1, 2]] * 3)
+
+
+def test_read_only_strided_and_foreign_arrays_are_accepted() -> None:
+    values = np.arange(12)[::-2]
+    values.flags.writeable = False
+    buffer = item_lib.ItemReplayBuffer(6)
+    buffer.add({"c": values, "d": range(6), "e": memoryview(bytes(6))})
+    assert stored(buffer) == [[11], [9], [7], [5], [3], [1]]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_memory_is_flat(unit: Unit) -> None:
+    """P57: ray PR 22678 and 49964."""
+    buffer = item_lib.ItemReplayBuffer(50, unit)
+    batch = {
+        name: np.array(values) for name, values in batch_of(unit, 0, [2, 3] if unit != "fragments" else [5]).items()
+    }
+    held = []
+    tracemalloc.start()
+    try:
+        for _ in range(3):
+            for _ in range(150):
+                buffer.add(batch)
+                buffer.sample(2)
+            held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert held[2] - held[1] < 1_000
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_no_batch_that_was_added_is_kept_alive(unit: Unit) -> None:
+    """P57: also not the first, whose dtypes and shapes are remembered."""
+    buffer = item_lib.ItemReplayBuffer(50, unit)
+    for start in (0, 3):
+        batch = {name: np.array(values) for name, values in batch_of(unit, start, [3]).items()}
+        alive = [weakref.ref(values) for values in batch.values()]
+        buffer.add(batch)
+        del batch
+        assert not any(ref() is not None for ref in alive)
+
+
+# Draws.
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_seed_decides_the_draws_and_numpys_global_state_is_left_alone(unit: Unit) -> None:
+    """P64."""
+    batches = []
+    for seed in (5, np.random.default_rng(5), 6):
+        before = str(np.random.get_state())  # noqa: NPY002
+        buffer = item_lib.ItemReplayBuffer(50, unit, seed=seed)
+        for start in range(0, 40, 4):
+            buffer.add(batch_of(unit, start, [4]))
+        batches.append(drawn(buffer, 20))
+        assert str(np.random.get_state()) == before  # noqa: NPY002
+    assert batches[0] == batches[1] != batches[2]
+
+
+# Arguments.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"capacity": 0}, "^capacity must be at least 1, got 0$"),
+        ({"capacity": 1.5}, "^capacity must be an integer of at least 1, got 1.5$"),
+        ({"seed": -1}, "^seed must be at least 0, got -1$"),
+        (
+            {"storage_unit": "rows"},
+            "^storage_unit must be one of timesteps, sequences, episodes, fragments, got 'rows'$",
+        ),
+        ({"storage_unit": None}, "^storage_unit must be one of .*, got None$"),
+    ],
+)
+def test_settings_that_break_a_rule_are_refused(arguments: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        item_lib.ItemReplayBuffer(**{"capacity": 3} | arguments)
+
+
+def test_columns_are_a_mapping_from_strings() -> None:
+    buffer = item_lib.ItemReplayBuffer(3)
+    wrong: Any = [1, 2]
+    with pytest.raises(TypeError, match=r"^columns must be a mapping of names to arrays, got \[1, 2\]$"):
+        buffer.add(wrong)
+    wrong_name: Any = {1: [1]}
+    with pytest.raises(TypeError, match="^columns must have strings for names, got 1$"):
+        buffer.add(wrong_name)
+
+
+@pytest.mark.parametrize("num_items", [0, -1, 1.5, True])
+def test_num_items_is_an_integer_of_at_least_one(num_items: Any) -> None:
+    buffer = item_lib.ItemReplayBuffer(3)
+    buffer.add({"c": [1]})
+    with pytest.raises(ValueError, match="^num_items must be"):
+        buffer.sample(num_items)
+    assert buffer.get_stats().sampled == 0
+
+
+# Everything else.
+
+
+def test_a_buffer_says_what_it_holds() -> None:
+    buffer = item_lib.ItemReplayBuffer(10, "sequences")
+    buffer.add({"c": np.zeros((3, 2), np.float32), "seq_lens": [1, 2]})
+    assert repr(buffer) == "<ItemReplayBuffer of 2 sequences, 3 of 10 time steps>"
+    assert (len(buffer), buffer.capacity, buffer.storage_unit) == (3, 10, "sequences")
+    assert buffer.get_stats().bytes == 24
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        buffer.get_stats().items = 3  # type: ignore[misc]
+
+
+def test_clearing_forgets_items_and_keeps_columns_and_counters() -> None:
+    for unit in UNITS:
+        buffer = item_lib.ItemReplayBuffer(5, unit)
+        buffer.add(batch_of(unit, 0, [4]))
+        buffer.add(batch_of(unit, 4, [4]))
+        buffer.sample(3)
+        before = buffer.get_stats()
+        buffer.clear()
+        buffer.check()
+        assert buffer.get_stats() == dataclasses.replace(before, items=0, timesteps=0, bytes=0)
+        with pytest.raises(errors.SchemaError, match="column c must have rows of dtype int64"):
+            buffer.add(batch_of(unit, 0, [4]) | {"c": [0.5] * 4})
+        buffer.add(batch_of(unit, 8, [5]))
+        assert [row for item in stored(buffer) for row in item] == [8, 9, 10, 11, 12]
+        buffer.check()
+
+
+def test_damage_to_what_is_held_is_found_out() -> None:
+    buffer = item_lib.ItemReplayBuffer(5, "fragments")
+    buffer.add({"c": [1, 2]})
+    buffer._store.clear()
+    buffer.check()
+    buffer.add({"c": [1, 2]})
+    vars(buffer._store)["bytes"] = 0
+    with pytest.raises(errors.CorruptionError, match="^the items have 16 bytes, counted as 0$"):
+        buffer.check()
+
+
+def test_a_counter_that_does_not_fit_is_found_out() -> None:
+    buffer = item_lib.ItemReplayBuffer(5)
+    buffer.add({"c": [1, 2]})
+    buffer._evicted = 1
+    with pytest.raises(errors.CorruptionError, match="^2 items were added and 1 evicted, but 2 are held$"):
+        buffer.check()
+
+
+class ItemBufferMachine(stateful.RuleBasedStateMachine):
+    """An item buffer beside lists of lists, drawn from by a generator of the same seed (P55)."""
+
+    @stateful.initialize(unit=st.sampled_from(UNITS), capacity=st.integers(1, 12), seed=st.integers(0, 99))
+    def start(self, unit: Unit, capacity: int, seed: int) -> None:
+        self.unit: Unit = unit
+        self.capacity = capacity
+        self.buffer = item_lib.ItemReplayBuffer(capacity, unit, seed=seed)
+        self.rng = np.random.default_rng(seed)
+        self.items: list[list[int]] = []
+        self.rows = 0
+        self.added = self.sampled = self.evicted = self.dropped = 0
+
+    @stateful.rule(lengths=st.lists(st.integers(1, 5), min_size=1, max_size=8), broken=st.sets(st.integers(0, 7)))
+    def add(self, lengths: list[int], broken: set[int]) -> None:
+        batch = batch_of(self.unit, self.rows, lengths)
+        items = [[self.rows + sum(lengths[:k]) + t for t in range(length)] for k, length in enumerate(lengths)]
+        self.rows += sum(lengths)
+        kept = items
+        if self.unit == "timesteps":
+            kept = [[row] for item in items for row in item]
+        if self.unit == "fragments":
+            kept = [[row for item in items for row in item]]
+        if self.unit == "episodes":
+            kept = [item for k, item in enumerate(items) if k not in broken]
+            lasts = {items[k][-1] for k in broken if k < len(items)}
+            batch["terminated"] = [
+                is_last and row not in lasts for row, is_last in zip(batch["c"], batch["terminated"], strict=True)
+            ]
+        if sum(map(len, kept)) > self.capacity:
+            with pytest.raises(errors.ArgumentError, match="columns must hold items of at most capacity"):
+                self.buffer.add(batch)
+            return
+        self.buffer.add(batch)
+        self.dropped += len(items) - len(kept) if self.unit == "episodes" else 0
+        self.added += len(kept)
+        while sum(map(len, self.items)) + sum(map(len, kept)) > self.capacity:
+            self.items.pop(0)
+            self.evicted += 1
+        self.items += kept
+
+    @stateful.precondition(lambda self: self.items)
+    @stateful.rule(num_items=st.integers(1, 9))
+    def sample(self, num_items: int) -> None:
+        order = [self.items[place] for place in self.rng.integers(len(self.items), size=num_items)]
+        batch = drawn(self.buffer, num_items)
+        assert batch["c"] == [row for item in order for row in item]
+        if self.unit == "sequences":
+            assert batch["seq_lens"] == [len(item) for item in order]
+        self.sampled += num_items
+
+    @stateful.rule()
+    def clear(self) -> None:
+        self.buffer.clear()
+        self.items = []
+
+    @stateful.invariant()
+    def contents_and_counters_are_equal(self) -> None:
+        assert stored(self.buffer) == self.items
+        stats = self.buffer.get_stats()
+        assert len(self.buffer) == stats.timesteps == sum(map(len, self.items)) <= self.capacity
+        assert (stats.items, stats.added, stats.sampled) == (len(self.items), self.added, self.sampled)
+        assert (stats.evicted, stats.dropped) == (self.evicted, self.dropped)
+        row_bytes = {"timesteps": 8, "sequences": 8, "episodes": 8 + 8 + 8 + 1 + 1, "fragments": 8}
+        assert stats.bytes == len(self.buffer) * row_bytes[self.unit]
+        self.buffer.check()
+
+
+ItemBufferMachine.TestCase.settings = hypothesis.settings(stateful_step_count=20)
+TestItemBuffer = ItemBufferMachine.TestCase

@@ -1,0 +1,444 @@
+"""JointReplayBuffer: steps of environments with several agents, drawn together.
+
+    add                                              sample
+     │  check every agent's step      joint_steps     │  may it?                       RateLimiter
+     │  cut what does not go on       History         │  which joint steps?            JointTable
+     │  evict the oldest joint step   JointTable      │  for each agent: its rows,     Window
+     ▼  write a row of each agent     History         ▼  and zeros where it is absent  joint_batch
+
+Each agent has a history of its own, of its own schema, and its returns end where it does. The law of this file: a joint
+step is there with the rows of all its agents, or not at all; so whatever is stored can be drawn.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive.common import validation
+from relive import errors
+from relive.kernels import history as history_lib
+from relive.common import later
+from relive.waiting import rate_limiters
+from relive.persistence import checkpointable
+from relive.schema import schema as schema_lib
+from relive.persistence import state as state_lib
+from relive.schema import step_checks
+from relive.storage import memory
+from relive.windows import windows
+from relive.buffers import joint_batch
+from relive.buffers import joint_stats
+from relive.buffers import joint_steps
+from relive.buffers import joint_table
+
+if TYPE_CHECKING:
+    from relive.buffers import joint_state
+else:
+    joint_state = later.module("relive.buffers.joint_state")
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Keys: TypeAlias = npt.NDArray[np.int64]
+
+MOST_RUNS = 2**19
+"""So many agents in all streams a buffer has at most: each takes memory, which a saved one must not only claim."""
+
+
+class JointReplayBuffer(checkpointable.Persistent):
+    """Stores the newest `capacity` joint steps of the agents of an environment, and draws what they lived together.
+
+    A joint step holds a row of each agent that acted in it. Its place in a batch is that step for every agent; who was
+    absent is masked. Agents may hold different things, leave before others, come later, and come back.
+
+    Args:
+        capacity: Joint steps stored at most, that is, steps of environments; the oldest goes first.
+        schemas: What a step of each agent holds, by name; of an agent that is not named, its first step says so.
+        agents: The names of all agents that may ever act: `possible_agents` of a PettingZoo environment.
+        n_step: Steps in a transition at most; fewer where the agent's run, or what is known of it, ends earlier.
+        gamma: The discount factor, in (0, 1].
+        streams: How many environments write side by side; times agents at most 2^19.
+        limiter: Says when a joint step may be added and a batch drawn; by default a batch needs one joint step.
+        seed: For the generator of the draws; the same seed and the same calls give the same batches.
+
+    Raises:
+        ArgumentError: A setting breaks its rule.
+
+    >>> import relive
+    >>> buffer = relive.JointReplayBuffer(1_000, agents=["walker", "runner"], gamma=0.9, seed=0)
+    >>> observations = {"walker": 0.0, "runner": 5.0}
+    >>> for t in range(3):
+    ...     actions = {agent: t for agent in observations}
+    ...     next_observations = {agent: observation + 1.0 for agent, observation in observations.items()}
+    ...     rewards = {"walker": 1.0, "runner": 2.0}
+    ...     terminations = {"walker": t == 2, "runner": t == 0}
+    ...     key = buffer.add(observations, actions, rewards, next_observations, terminations)
+    ...     observations = {agent: next_observations[agent] for agent in actions if not terminations[agent]}
+    >>> batch = buffer.read([0, 1, 2])
+    >>> batch.agents["walker"].observation.tolist(), batch.agents["walker"].mask.tolist()
+    ([0.0, 1.0, 2.0], [True, True, True])
+    >>> batch.agents["runner"].observation.tolist(), batch.agents["runner"].mask.tolist()
+    ([5.0, 0.0, 0.0], [True, False, False])
+    >>> batch.episodes.tolist(), batch.start_step.tolist()
+    ([0, 0, 0], [0, 1, 2])
+    """
+
+    _SETTINGS: ClassVar[tuple[str, ...]] = ("capacity", "n_step", "gamma", "streams", "limiter")
+
+    def __init__(
+        self,
+        capacity: int,
+        schemas: Mapping[str, schema_lib.Schema] | None = None,
+        *,
+        agents: Sequence[str],
+        n_step: int = 1,
+        gamma: float = 0.99,
+        streams: int = 1,
+        limiter: rate_limiters.RateLimiter | None = None,
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        capacity = validation.integer_of_at_least_one("capacity", capacity)
+        streams = validation.integer_of_at_least_one("streams", streams)
+        self._numbers = {agent: number for number, agent in enumerate(_names(agents))}
+        if streams * len(self._numbers) > MOST_RUNS:
+            raise errors.ArgumentError(f"streams must be at most {MOST_RUNS // len(self._numbers)}, got {streams}")
+        schemas = {} if schemas is None else schemas
+        validation.instance("schemas", schemas, Mapping)
+        for agent, schema in schemas.items():
+            if agent not in self._numbers:
+                raise errors.ArgumentError(f"schemas must be of {', '.join(self._numbers)}, got one of {agent!r}")
+            validation.instance(f"schema of {agent!r}", schema, schema_lib.Schema)
+        self._window = windows.TransitionWindow(n_step, gamma)
+        self._rng = validation.generator("seed", seed)
+        self._streams = streams
+        self._table = joint_table.JointTable(capacity, len(self._numbers), streams)
+        self._counters = joint_stats.Counters(table=self._table)
+        self._limited = rate_limiters.LimitedBuffer(limiter, self._counters, "capacity", capacity)
+        self._histories = [history_lib.History(capacity, streams) for _ in self._numbers]
+        self._by_name = dict(zip(self._numbers, self._histories, strict=True))
+        self._begin({self._numbers[agent]: schema for agent, schema in schemas.items()})
+
+    # What it is.
+
+    @property
+    def capacity(self) -> int:
+        """How many joint steps are stored at most."""
+        return self._table.capacity
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """The names of the agents, in the order in which batches have them."""
+        return tuple(self._numbers)
+
+    @property
+    def schemas(self) -> dict[str, schema_lib.Schema]:
+        """What a step of each agent holds; without those of which no step has said so yet."""
+        return {agent: history.schema for agent, history in self._by_name.items() if history.has_begun}
+
+    @property
+    def streams(self) -> int:
+        """How many environments write side by side."""
+        return self._streams
+
+    @property
+    def n_step(self) -> int:
+        """Steps in a transition at most."""
+        return self._window.n_step
+
+    @property
+    def gamma(self) -> float:
+        """The discount factor."""
+        return self._window.gamma
+
+    @property
+    def limiter(self) -> rate_limiters.RateLimiter:
+        """What says when a joint step may be added and a batch drawn."""
+        return self._limited.limiter
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The generator of the draws."""
+        return self._rng
+
+    def __len__(self) -> int:
+        """Answers how many joint steps are stored."""
+        return len(self._table)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next joint step evicts another."""
+        return self._table.is_full
+
+    @property
+    def num_eligible(self) -> int:
+        """How many joint steps may be drawn now: all that are stored."""
+        return len(self._table)
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} of {len(self)} joint steps of {len(self._numbers)} agents, "
+            f"capacity={self.capacity}, streams={self.streams}>"
+        )
+
+    # Writing.
+
+    def add(
+        self,
+        observations: Mapping[str, Any],
+        actions: Mapping[str, Any],
+        rewards: Mapping[str, Any],
+        next_observations: Mapping[str, Any],
+        terminations: Mapping[str, Any] | None = None,
+        truncations: Mapping[str, Any] | None = None,
+        *,
+        stream: int = 0,
+        **extras: Mapping[str, Any],
+    ) -> int:
+        """Adds one joint step and answers its key: the dicts by agent that a PettingZoo environment takes and answers.
+
+        The agents in `actions` are there; what the other mappings hold of others does not matter. An agent that was
+        there in the step before, did not end and is not in this one has left: its run is truncated where it was last
+        seen. When it acts again a new run of it begins. The episode ends once every agent that is there has ended, or
+        with `end_episode`.
+
+        Args:
+            observations: o_t of each agent. If an agent that goes on was told another one in the step before, the
+                episode ends there, as truncated for all its agents, and this step begins the next one.
+            actions: a_t of each agent that is there.
+            rewards: r_t of each.
+            next_observations: o_{t+1} of each; an agent that terminated may be left out.
+            terminations: Whether the task ended for the agent; None for nobody.
+            truncations: Whether we stopped looking at the agent; None for nobody. Termination wins over truncation.
+            stream: Which environment it is.
+            extras: The other fields of the agents' schemas, each a mapping by agent.
+
+        Raises:
+            SchemaError: A value does not fit its field, or an extra is missing or unknown; the message says of whom.
+            ArgumentError: Another argument breaks its rule.
+            NotReadyError: The limiter holds inserts back.
+        """
+        stream = step_checks.stream_number(self._streams, stream)
+        steps = joint_steps.checked(
+            self._numbers,
+            self._histories,
+            stream,
+            observations,
+            actions,
+            rewards,
+            next_observations,
+            terminations,
+            truncations,
+            extras,
+        )
+        if not self._limited.can_insert():
+            raise errors.NotReadyError(f"add held back by {self._limited.limiter!r}: draw samples first")
+        self._begin({agent: step[0] for agent, step in steps.items() if not self._histories[agent].has_begun})
+        if any(self._histories[agent].is_spliced_one(stream, step[2]) for agent, step in steps.items()):
+            self._end(stream)
+            self._counters.spliced_episodes += 1
+        return self._write(stream, steps)
+
+    def _begin(self, schemas: Mapping[int, schema_lib.Schema]) -> None:
+        """Makes room for the steps of agents, given their schemas by number: of all, or if that fails of none."""
+        storages = {agent: memory.ColumnStorage(schema, self.capacity) for agent, schema in schemas.items()}
+        for agent, storage in storages.items():
+            self._histories[agent].begin(storage)
+
+    def _write(self, stream: int, steps: joint_steps.Steps) -> int:
+        """Writes a joint step, of which everything was checked, and answers its key."""
+        self._cut(stream, [agent for agent in range(len(self._histories)) if agent not in steps])
+        if self._table.is_full:
+            for agent in self._table.agents_of_oldest():
+                self._histories[agent].timeline.evict(1)
+            self._table.evict()
+        row_keys = np.full(len(self._histories), joint_table.ABSENT)
+        for agent, (_, _, row, next_row, terminated, truncated) in steps.items():
+            history = self._histories[agent]
+            row_keys[agent] = history.timeline.next_key
+            history.append_one(stream, row, next_row, False, terminated, truncated)
+        key = self._table.append(stream, row_keys)
+        self._counters.inserted += 1
+        if all(terminated or truncated for *_, terminated, truncated in steps.values()):
+            self._table.end(stream)
+        return key
+
+    def end_episode(self, *, stream: int = 0) -> bool:
+        """Ends the episode that goes on in a stream, and answers whether one did; agents still there are truncated.
+
+        That is what to call when an environment is reset before its episode has ended. Without it the episode goes on
+        if the agents happen to begin the next step with the observations that were announced.
+
+        Args:
+            stream: Of which environment.
+
+        Raises:
+            ArgumentError: There is no such stream.
+        """
+        stream = step_checks.stream_number(self._streams, stream)
+        if self._table.open_episode[stream] < 0:
+            return False
+        self._end(stream)
+        return True
+
+    def _end(self, stream: int) -> None:
+        """Ends the episode that goes on in a stream."""
+        self._cut(stream, range(len(self._histories)))
+        self._table.end(stream)
+
+    def _cut(self, stream: int, agents: Sequence[int]) -> None:
+        """Truncates the runs of those agents that go on in a stream; what came after them was announced."""
+        for agent in agents:
+            history = self._histories[agent]
+            if history.timeline.open_handles(np.array([stream]))[0] >= 0:
+                history.cut(stream)
+
+    def can_insert(self) -> bool:
+        """Answers whether the limiter lets `add` pass now. O(1)."""
+        return self._limited.can_insert()
+
+    # Drawing.
+
+    def can_sample(self, batch_size: int) -> bool:
+        """Answers whether `sample` would answer such a batch now; draws nothing. O(1).
+
+        Raises:
+            ArgumentError: batch_size is not an integer of at least 1, or is more than the limiter ever allows.
+        """
+        batch_size = self._limited.checked_batch_size(batch_size)
+        return bool(len(self)) and self._limited.can_sample(batch_size)
+
+    def sample_keys(self, batch_size: int) -> Keys:
+        """Draws as `sample` does, and answers the keys alone [B]; `read` answers what was lived there.
+
+        Raises:
+            ArgumentError: batch_size is not an integer of at least 1.
+            NotReadyError: Nothing is stored, or the limiter holds samples back.
+        """
+        batch_size = self._limited.checked_batch_size(batch_size)
+        if not len(self):
+            raise errors.NotReadyError("sample found no joint step to draw: add one first")
+        if not self._limited.can_sample(batch_size):
+            raise errors.NotReadyError(f"sample held back by {self._limited.limiter!r}: add steps first")
+        self._counters.sampled += batch_size
+        # As in IndexSet: what is below 1, times the count, is below it.
+        return self._table.oldest_key + (self._rng.random(batch_size) * len(self)).astype(np.int64)
+
+    def sample(
+        self, batch_size: int, *, n_step: int | None = None, gamma: float | None = None
+    ) -> joint_batch.JointBatch:
+        """Answers what the agents lived from exactly batch_size joint steps on, drawn uniformly with replacement.
+
+        O(batch_size) for each agent, however many joint steps are stored.
+
+        Args:
+            batch_size: How many, B.
+            n_step: Instead of the buffer's own.
+            gamma: Instead of the buffer's own.
+
+        Raises:
+            ArgumentError: An argument breaks its rule.
+            NotReadyError: Nothing is stored, or the limiter holds samples back.
+        """
+        window = self._window_for(n_step, gamma)
+        return self._read(window, self.sample_keys(batch_size))
+
+    def read(self, keys: Any, *, n_step: int | None = None, gamma: float | None = None) -> joint_batch.JointBatch:
+        """Answers what the agents lived from the joint steps with those keys on [B]; the rest is as in `sample`.
+
+        Raises:
+            UnknownKeyError: No joint step of one of the keys is stored.
+            ArgumentError: Another argument breaks its rule.
+        """
+        window = self._window_for(n_step, gamma)
+        keys = validation.integers("keys", keys)
+        for key in keys[~self._table.is_alive(keys)]:
+            raise errors.UnknownKeyError(f"key {key} not found: its joint step was evicted, or never was")
+        return self._read(window, keys.copy())
+
+    def eligible_keys(self) -> Keys:
+        """Answers the keys of all joint steps that may be drawn now, oldest first: those that are stored."""
+        return np.arange(self._table.oldest_key, self._table.next_key)
+
+    def _window_for(self, n_step: int | None, gamma: float | None) -> windows.TransitionWindow:
+        """Answers what a sample is read with: the buffer's own window, with another n_step or gamma if given."""
+        if n_step is None and gamma is None:
+            return self._window
+        return windows.TransitionWindow(
+            self.n_step if n_step is None else n_step, self.gamma if gamma is None else gamma
+        )
+
+    def _read(self, window: windows.TransitionWindow, keys: Keys) -> joint_batch.JointBatch:
+        """Answers what the agents lived from the joint steps with those keys on [B], which are stored."""
+        table, ones = self._table, np.ones(len(keys))
+        slots = table.slots(keys)
+        agents = {}
+        for number, (agent, history) in enumerate(self._by_name.items()):
+            if history.has_begun:
+                row_keys = table.row_keys(number, slots)
+                mask = row_keys != joint_table.ABSENT
+                present = history.timeline.slots(row_keys[mask])
+                read = window.read(history, present, ones[mask], ones[mask])
+                agents[agent] = joint_batch.of_agent(read, mask)
+        return joint_batch.JointBatch(
+            agents=agents,
+            episodes=table.episodes(slots),
+            start_step=table.steps(slots),
+            keys=keys,
+            probabilities=ones / max(len(self), 1),
+            weights=ones,
+        )
+
+    # As a whole: see Persistent.
+
+    def _setting(self, name: str) -> Any:
+        return getattr(self, name)
+
+    @classmethod
+    def _made(cls, state: state_lib.State, instead: dict[str, Any], **options: Any) -> Self:
+        # The agents are no plain setting: their names are with what they have lived.
+        return super()._made(state, {"agents": joint_state.names(cls._given(state)), **instead}, **options)
+
+    def _state(self, **options: Any) -> state_lib.State:
+        return {"counters": self._counters.values(), **self._kept.taken()}
+
+    def _restore(self, given: state_lib.Given, *, is_new: bool, **options: Any) -> None:
+        restore = self._kept.restoring(given)
+        counts = self._counters.checked(given.part("counters"))
+        restore()
+        self._counters.restore(counts)
+
+    @property
+    def _kept(self) -> "joint_state.Kept":
+        return joint_state.Kept(self._table, self._by_name)
+
+    # Everything else.
+
+    def get_stats(self) -> joint_stats.JointBufferStats:
+        """Answers what is stored and what has happened so far. O(agents + streams)."""
+        return joint_stats.of(self._table, self._by_name, self._counters)
+
+    def clear(self) -> None:
+        """Forgets every joint step and every episode that goes on.
+
+        Keys, the numbers of episodes and the counters of `get_stats` go on; the generator is not reset.
+        """
+        for history in self._histories:
+            history.clear()
+        self._table.clear()
+
+    def check(self) -> None:
+        """Recounts everything that is stored, the long way.
+
+        Raises:
+            CorruptionError: An invariant does not hold; the message says which.
+        """
+        self._kept.check()
+
+
+def _names(agents: Any) -> list[str]:
+    """Answers the names of agents, or raises ArgumentError."""
+    rule = "agents must be a sequence of distinct names, at least one"
+    if isinstance(agents, str) or not isinstance(agents, Sequence) or not all(isinstance(name, str) for name in agents):
+        raise errors.ArgumentTypeError(f"{rule}, got {validation.shown(agents)}")
+    if not agents or len(set(agents)) < len(agents):
+        raise errors.ArgumentError(f"{rule}, got {validation.shown(agents)}")
+    return [str(name) for name in agents]

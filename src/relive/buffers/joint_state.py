@@ -1,0 +1,290 @@
+"""What a checkpoint keeps of a joint buffer: its joint steps, and the history of each agent beside them.
+
+    episode, step          of each joint step, oldest first [N]
+    agents/0/present       whether the first agent is in it [N]
+    agents/0/...           the agent's rows, one for each joint step it is in, as in a buffer of columns
+
+Keys of rows are not kept: an agent's rows are in the order of the joint steps, and so follow from who is present.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive.kernels import episode_table
+from relive import errors
+from relive.kernels import history as history_lib
+from relive.kernels import history_state
+from relive.schema import schema as schema_lib
+from relive.persistence import settings
+from relive.persistence import state as state_lib
+from relive.storage import memory
+from relive.kernels import timeline_state
+from relive.buffers import joint_table
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+_NUMBERS = ("next_key", "num_evicted", "next_episode")
+_NOWHERE = -2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JointState:
+    """The joint steps, oldest first [N].
+
+    Attributes:
+        next_key: The key of the joint step that comes next.
+        num_evicted: How many joint steps were evicted so far.
+        next_episode: The number of the episode that begins next.
+        episode: The number of the episode of each joint step [N].
+        step: How many steps of it came before [N].
+        open_episode: The number of the episode that goes on in each stream, -1 where none does [streams].
+        open_length: Its steps so far [streams].
+        present: Whether each agent is in each joint step [agents, N].
+    """
+
+    next_key: int
+    num_evicted: int
+    next_episode: int
+    episode: Ints
+    step: Ints
+    open_episode: Ints
+    open_length: Ints
+    present: Bools
+
+    @classmethod
+    def taken(cls, table: joint_table.JointTable) -> "JointState":
+        """Answers that of a table."""
+        slots = table.alive_slots()
+        row_keys = [table.row_keys(agent, slots) for agent in range(table.num_agents)]
+        return cls(
+            next_key=table.next_key,
+            num_evicted=table.num_evicted,
+            next_episode=table.next_episode,
+            episode=table.episodes(slots),
+            step=table.steps(slots),
+            open_episode=table.open_episode.copy(),
+            open_length=np.where(table.open_episode < 0, 0, table.open_length),
+            present=np.not_equal(row_keys, joint_table.ABSENT),
+        )
+
+    @classmethod
+    def of(cls, given: state_lib.Given, num_agents: int, capacity: int, streams: int) -> "JointState":
+        """Answers what was given, for so many agents in so many streams.
+
+        Raises:
+            CheckpointError: No table can hold that, whatever the agents have lived.
+        """
+        numbers = {name: given.integer(name) for name in _NUMBERS}
+        next_key, last_episode = numbers["next_key"], numbers["next_episode"] - 1
+        episode = given.integers("episode", None, 0, last_episode)
+        count = len(episode)
+        state = cls(
+            **numbers,
+            episode=episode,
+            step=given.integers("step", count, 0, next_key),
+            open_episode=given.integers("open_episode", streams, -1, last_episode),
+            open_length=given.integers("open_length", streams, 0, next_key),
+            present=np.array(
+                [given.part("agents").part(str(agent)).booleans("present", count) for agent in range(num_agents)]
+            ),
+        )
+        if count > capacity:
+            raise errors.CheckpointError(f"array episode must have at most capacity = {capacity}, got {count}")
+        if numbers["num_evicted"] > next_key - count:
+            raise errors.CheckpointError(
+                f"num_evicted must be at most {next_key - count}, got {numbers['num_evicted']}"
+            )
+        return state
+
+    def arrays(self) -> dict[str, Any]:
+        """Answers the arrays by name."""
+        arrays = {name: getattr(self, name) for name in ("episode", "step", "open_episode", "open_length")}
+        return arrays | {f"agents/{agent}/present": present for agent, present in enumerate(self.present)}
+
+    def values(self) -> dict[str, Any]:
+        """Answers the single numbers by name."""
+        return {name: getattr(self, name) for name in _NUMBERS}
+
+    def row_keys(self, timelines: Sequence[timeline_state.TimelineState]) -> Ints:
+        """Answers the keys of the agents' rows of each joint step, -1 where they are absent [agents, N]."""
+        row_keys = np.full(self.present.shape, joint_table.ABSENT, np.int64)
+        for agent, timeline in enumerate(timelines):
+            row_keys[agent, self.present[agent]] = timeline.keys
+        return row_keys
+
+    def put(self, table: joint_table.JointTable, timelines: Sequence[timeline_state.TimelineState]) -> None:
+        """Makes a table what that was which this was taken of."""
+        table.restore(
+            next_key=self.next_key,
+            num_evicted=self.num_evicted,
+            next_episode=self.next_episode,
+            episode=self.episode,
+            step=self.step,
+            row_keys=self.row_keys(timelines),
+            open_episode=self.open_episode,
+            open_length=self.open_length,
+        )
+
+    def wrong(self, timelines: Sequence[timeline_state.TimelineState]) -> str:
+        """Answers what is wrong with the joint steps, given what each agent has lived; nothing if they can be. O(N)."""
+        if not self.present.any(axis=0).all():
+            return "each must have an agent"
+        if any(len(timeline) != present.sum() for timeline, present in zip(timelines, self.present, strict=True)):
+            return "an agent must have a row for each that it is in, and no other"
+        stream = np.full(len(self.episode), _NOWHERE)
+        for timeline, present in zip(timelines, self.present, strict=True):
+            own = timeline.stream[timeline.episode]
+            if ((stream[present] != own) & (stream[present] != _NOWHERE)).any():
+                return "all agents of one must be in one stream"
+            stream[present] = own
+        return self._wrong_episodes(stream) or self._wrong_runs(stream, timelines)
+
+    def _wrong_episodes(self, stream: Ints) -> str:
+        """Answers what is wrong with the episodes, given the stream of each joint step [N]."""
+        order = np.argsort(stream, kind="stable")
+        is_same_stream = np.diff(stream[order]) == 0
+        later = np.diff(self.episode[order])
+        if (later[is_same_stream] < 0).any():
+            return "the episodes of a stream must follow each other"
+        is_same = is_same_stream & (later == 0)
+        if (np.diff(self.step[order])[is_same] != 1).any():
+            return "the steps of an episode must follow each other"
+        firsts = np.append(order[:1], order[1:][~is_same])
+        if len(np.unique(self.episode[firsts])) < len(firsts):
+            return "an episode must be of one stream"
+        is_open = self.open_episode >= 0
+        newest = self._newest(stream)
+        (started,) = (newest >= 0).nonzero()
+        if (self.step[newest[started]] != self.open_length[started] - 1).any() or (self.open_length[is_open] < 1).any():
+            return "an episode that goes on must be as long as its steps say"
+        (other,) = (is_open & (newest < 0)).nonzero()
+        numbers = np.concatenate([self.open_episode[other], self.episode[firsts]])
+        if len(np.unique(numbers)) < len(numbers) or np.isin(other, stream).any():
+            return "an episode that goes on must be the newest of its stream"
+        return ""
+
+    def _newest(self, stream: Ints) -> Ints:
+        """Answers where the newest step of the episode is that goes on in each stream [streams].
+
+        -1 if it is not here any more, -2 if no episode goes on.
+        """
+        newest = np.full(len(self.open_episode), -1)
+        newest[stream] = np.arange(len(stream))  # Of a stream that is there more than once the last one stays.
+        if len(stream):
+            newest[self.episode[newest] != self.open_episode] = -1
+        newest[self.open_episode < 0] = _NOWHERE
+        return newest
+
+    def _wrong_runs(self, stream: Ints, timelines: Sequence[timeline_state.TimelineState]) -> str:
+        """Answers what is wrong with what the agents have lived, given the stream of each joint step [N]."""
+        newest = self._newest(stream)
+        for timeline, present in zip(timelines, self.present, strict=True):
+            if not (timeline.has_tail | (timeline.end == episode_table.TERMINATED)).all():
+                return "of each row of an agent it must be known what came after"
+            (places,) = present.nonzero()
+            runs, begins = timeline.episode, self.step[places] - timeline.steps
+            if (begins < 0).any() or not (_is_constant(runs, begins) and _is_constant(runs, self.episode[places])):
+                return "an agent must be in each step of its run"
+            last = np.full(len(timeline.stream), -1)
+            last[runs] = places
+            if (last != newest[timeline.stream])[timeline.is_open].any():
+                return "a run that goes on must be in the newest step"
+        return ""
+
+
+def _is_constant(groups: Ints, values: Ints) -> bool:
+    """Answers whether the values [k] are the same wherever the groups [k] are."""
+    of_group = np.zeros(groups.max(initial=-1) + 1, np.int64)
+    of_group[groups] = values
+    return bool((of_group[groups] == values).all())
+
+
+class Kept:
+    """The parts of a buffer that a state is taken of, and that one is given to.
+
+    Args:
+        table: Its joint steps.
+        histories: What each agent has lived, by name.
+    """
+
+    def __init__(self, table: joint_table.JointTable, histories: Mapping[str, history_lib.History]) -> None:
+        self._table, self._histories = table, histories
+
+    def taken(self) -> state_lib.State:
+        """Answers the state."""
+        joint, agents = JointState.taken(self._table), {}
+        arrays: dict[str, Any] = joint.arrays()
+        for number, (name, history) in enumerate(self._histories.items()):
+            schema = settings.encoded(history.schema) if history.has_begun else None
+            of_history = history.state(history.timeline.state())
+            arrays |= {f"agents/{number}/{path}": array for path, array in of_history.pop("arrays").items()}
+            agents[str(number)] = {"name": name, "schema": schema, **of_history}
+        return {**joint.values(), "agents": agents, "arrays": arrays}
+
+    def restoring(self, given: state_lib.Given) -> Callable[[], None]:
+        """Answers what restores that state; nothing of it can fail then but a damaged column of a file.
+
+        Raises:
+            CheckpointError: No buffer of those settings can be in that state.
+        """
+        capacity, streams = self._table.capacity, len(self._table.open_episode)
+        if names(given) != list(self._histories):
+            raise given.refused("agents", f"those of {', '.join(self._histories)}", names(given))
+        joint = JointState.of(given, len(self._histories), capacity, streams)
+        kept: list[history_state.HistoryState] = []
+        storages: list[memory.ColumnStorage | None] = []
+        for number, history in enumerate(self._histories.values()):
+            part = given.part("agents").part(str(number))
+            schema = settings.made(part, {"schema": None})["schema"]
+            if history.has_begun and schema != history.schema:
+                raise part.refused("schema", f"{history.schema}", schema)
+            kept.append(history_state.HistoryState.of(part, schema, capacity, streams))
+            storages.append(None if history.has_begun or schema is None else _storage(schema, capacity))
+        timelines = [each.timeline for each in kept]
+        wrong = joint.wrong(timelines)
+        if wrong:
+            raise errors.CheckpointError(f"the joint steps cannot be as they are: {wrong}")
+
+        def restore() -> None:
+            for history, storage, each in zip(self._histories.values(), storages, kept, strict=True):
+                if storage is not None:
+                    history.begin(storage)
+                history.restore(each)
+            joint.put(self._table, timelines)
+
+        return restore
+
+    def check(self) -> None:
+        """Raises CorruptionError if what the agents have lived is not in order, or does not fit together. O(N)."""
+        for history in self._histories.values():
+            history.check()
+        timelines = [history.timeline.state() for history in self._histories.values()]
+        joint = JointState.taken(self._table)
+        wrong = joint.wrong(timelines)
+        if wrong:
+            raise errors.CorruptionError(f"the joint steps cannot be as they are: {wrong}")
+        row_keys = [self._table.row_keys(agent, self._table.alive_slots()) for agent in range(len(timelines))]
+        if not np.array_equal(row_keys, joint.row_keys(timelines)):
+            raise errors.CorruptionError("the rows of an agent are not in the order of the joint steps")
+
+
+def names(given: state_lib.Given) -> list[str]:
+    """Answers the names of the agents of a state.
+
+    Raises:
+        CheckpointError: They have none, or it has no agent.
+    """
+    agents = given.part("agents")
+    return [agents.part(str(number)).text("name") for number in range(len(given.value("agents")))]
+
+
+def _storage(schema: schema_lib.Schema, capacity: int) -> memory.ColumnStorage:
+    try:
+        return memory.ColumnStorage(schema, capacity)
+    except (MemoryError, ValueError) as error:
+        raise errors.CheckpointError(f"schema cannot be that of {capacity} rows: {error}") from error

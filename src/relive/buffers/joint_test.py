@@ -1,0 +1,754 @@
+"""Tests of joint draws, with a naive twin that keeps a dict for every joint step and looks for what follows."""
+
+from collections.abc import Iterator, Sequence
+import dataclasses
+import json
+from typing import Any, TypeAlias
+
+import hypothesis
+from hypothesis import stateful
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+
+from relive import errors
+from relive.waiting import rate_limiters
+from relive.persistence import checkpointable_test
+from relive.schema import schema as schema_lib
+from relive.storage import memory
+from relive import testing
+from relive.buffers import joint
+from relive.buffers import joint_steps
+
+Buffer: TypeAlias = joint.JointReplayBuffer
+Rows: TypeAlias = dict[str, Any]
+"""The arguments of `add` by name."""
+plain = checkpointable_test.plain
+
+AGENTS = ("left", "right", "tall")
+GAMMA = 0.5
+"""Of rewards that are small integers, all sums are exact."""
+_FIELDS = (
+    "observation",
+    "action",
+    "reward",
+    "next_observation",
+    "next_discount",
+    "is_terminal",
+    "steps",
+    "mask",
+    "extras",
+)
+_ZEROS: dict[str, dict[str, Any]] = {
+    "left": {"observation": [0, 0, 0], "action": 0, "extras": {}},
+    "right": {"observation": [0, 0, 0], "action": 0, "extras": {}},
+    "tall": {"observation": {"eye": [0, 0, 0], "foot": 0.0}, "action": [0.0, 0.0], "extras": {"log_probability": 0.0}},
+}
+SCHEMAS = {
+    **dict.fromkeys(("left", "right"), schema_lib.Schema(schema_lib.Field(3, "int64"), schema_lib.Field((), "int64"))),
+    "tall": schema_lib.Schema(
+        {"eye": schema_lib.Field(3, "int64"), "foot": schema_lib.Field((), "float64")},
+        schema_lib.Field(2, "float32"),
+        reward=schema_lib.Field((), "float32"),
+        extras={"log_probability": schema_lib.Field((), "float32")},
+    ),
+}
+
+
+def observation_of(agent: str, world: int, t: int) -> Any:
+    """What an agent sees at time t of a world: whose it is and when says the observation itself."""
+    seen = [AGENTS.index(agent) + 1, world + 1, t]
+    return {"eye": seen, "foot": world + t / 4} if agent == "tall" else seen
+
+
+def rows_of(
+    world: int, t: int, present: Sequence[str], terminated: Sequence[str] = (), truncated: Sequence[str] = ()
+) -> Rows:
+    """The arguments of `add` for a step of a world."""
+    return {
+        "observations": {agent: observation_of(agent, world, t) for agent in present},
+        "actions": {agent: np.array([t, world], "f4") if agent == "tall" else 10 * world + t for agent in present},
+        "rewards": {agent: float(1 + (t * 3 + AGENTS.index(agent)) % 5) for agent in present},
+        "next_observations": {agent: observation_of(agent, world, t + 1) for agent in present},
+        "terminations": {agent: agent in terminated for agent in present},
+        "truncations": {agent: agent in truncated for agent in present},
+        "log_probability": {agent: np.float32(-t) for agent in present if agent == "tall"},
+    }
+
+
+@dataclasses.dataclass
+class Row:
+    """What one agent lived in one joint step."""
+
+    observation: Any
+    action: Any
+    reward: float
+    next_observation: Any
+    is_terminated: bool
+    is_truncated: bool
+    extras: dict[str, float]
+
+
+@dataclasses.dataclass
+class Step:
+    """A joint step of the twin."""
+
+    stream: int
+    episode: int
+    step: int
+    rows: dict[str, Row]
+
+
+class Twin:
+    """Every joint step ever added; nothing is evicted, the oldest are only not drawn any more."""
+
+    def __init__(self, capacity: int, streams: int) -> None:
+        self.capacity, self.first = capacity, 0
+        self.steps: list[Step] = []
+        self.episode: list[int | None] = [None] * streams
+        self.length = [0] * streams
+        self.announced: list[dict[str, Any]] = [{} for _ in range(streams)]
+        self.next_episode = self.spliced = self.cleared = 0
+
+    def add(self, stream: int, rows: Rows) -> int:
+        present = rows["actions"]
+        seen, announced = rows["observations"], self.announced[stream]
+        if any(agent in announced and announced[agent] != seen[agent] for agent in present):
+            self.end(stream)
+            self.spliced += 1
+        if self.episode[stream] is None:
+            self.episode[stream], self.length[stream] = self.next_episode, 0
+            self.next_episode += 1
+        step = Step(stream, self.episode[stream] or 0, self.length[stream], {})
+        for agent in present:
+            action = rows["actions"][agent]
+            step.rows[agent] = Row(
+                seen[agent],
+                action.tolist() if isinstance(action, np.ndarray) else action,
+                rows["rewards"][agent],
+                rows["next_observations"].get(agent, _ZEROS[agent]["observation"]),
+                rows["terminations"][agent],
+                rows["truncations"][agent],
+                {"log_probability": float(rows["log_probability"][agent])} if agent == "tall" else {},
+            )
+        self.steps.append(step)
+        self.length[stream] += 1
+        going_on = {
+            agent: row.next_observation
+            for agent, row in step.rows.items()
+            if not row.is_terminated and not row.is_truncated
+        }
+        self.announced[stream] = going_on
+        if not going_on:
+            self.end(stream)
+        self.first = max(self.first, len(self.steps) - self.capacity)
+        return len(self.steps) - 1
+
+    def end(self, stream: int) -> bool:
+        was_open = self.episode[stream] is not None
+        self.episode[stream], self.announced[stream] = None, {}
+        return was_open
+
+    def clear(self) -> None:
+        self.cleared += len(self.steps) - self.first
+        self.first = len(self.steps)
+        for stream in range(len(self.episode)):
+            self.end(stream)
+
+    def keys(self) -> list[int]:
+        return list(range(self.first, len(self.steps)))
+
+    def _run(self, key: int, agent: str) -> Iterator[Row]:
+        """The rows of the agent from a joint step on, until it ends or is not in the next step."""
+        place: int | None = key
+        while place is not None and agent in self.steps[place].rows:
+            row = self.steps[place].rows[agent]
+            yield row
+            if row.is_terminated or row.is_truncated:
+                return
+            here = self.steps[place]
+            later = range(place + 1, len(self.steps))
+            place = next((other for other in later if self.steps[other].stream == here.stream), None)
+            if place is not None and self.steps[place].episode != here.episode:
+                return
+
+    def read(self, key: int, agent: str, n: int) -> dict[str, Any]:
+        """What a batch holds of an agent at a place."""
+        if agent not in self.steps[key].rows:
+            zeros = _ZEROS[agent]
+            nothing = {"reward": 0.0, "next_discount": 0.0, "is_terminal": False, "steps": 0, "mask": False}
+            return {**zeros, "next_observation": zeros["observation"], **nothing}
+        window = [row for row, _ in zip(self._run(key, agent), range(n), strict=False)]
+        last, m = window[-1], len(window)
+        return {
+            "observation": window[0].observation,
+            "action": window[0].action,
+            "reward": sum(GAMMA**k * row.reward for k, row in enumerate(window)),
+            "next_observation": last.next_observation,
+            "next_discount": 0.0 if last.is_terminated else GAMMA**m,
+            "is_terminal": last.is_terminated,
+            "steps": m,
+            "mask": True,
+            "extras": window[0].extras,
+        }
+
+
+def at(tree: Any, place: int) -> Any:
+    """What a tree of arrays holds at a place."""
+    if isinstance(tree, dict):
+        return {name: at(child, place) for name, child in tree.items()}
+    return tree[place].tolist()
+
+
+def assert_like(buffer: Buffer, twin: Twin, n: int) -> None:
+    """Every joint step is as the twin has it."""
+    keys = twin.keys()
+    batch = buffer.read(keys, n_step=n)
+    assert batch.keys.tolist() == buffer.eligible_keys().tolist() == keys
+    assert batch.episodes.tolist() == [twin.steps[key].episode for key in keys]
+    assert batch.start_step.tolist() == [twin.steps[key].step for key in keys]
+    for agent in AGENTS:
+        part = batch.agents[agent]
+        found = [{name: at(getattr(part, name), place) for name in _FIELDS} for place in range(len(keys))]
+        assert found == [twin.read(key, agent, n) for key in keys]
+
+
+class JointMachine(stateful.RuleBasedStateMachine):
+    """A buffer and its twin, in which anything happens."""
+
+    @stateful.initialize(capacity=st.integers(1, 7), streams=st.integers(1, 3), n=st.integers(1, 4))
+    def begin(self, capacity: int, streams: int, n: int) -> None:
+        self.settings: dict[str, Any] = {"n_step": n, "gamma": GAMMA, "streams": streams}
+        self.buffer = Buffer(capacity, SCHEMAS, agents=AGENTS, seed=0, **self.settings)
+        self.twin = Twin(capacity, streams)
+        self.clock = [(world, 0) for world in range(streams)]
+        self.worlds = streams
+        self.looks = 0
+
+    def _another_world(self, stream: int) -> None:
+        self.clock[stream] = (self.worlds, 0)
+        self.worlds += 1
+
+    @stateful.rule(
+        stream=st.integers(0, 2),
+        present=st.sets(st.sampled_from(AGENTS), min_size=1),
+        terminated=st.sets(st.sampled_from(AGENTS)),
+        truncated=st.sets(st.sampled_from(AGENTS)),
+        mercy=st.booleans(),
+        is_final_known=st.booleans(),
+    )
+    def step(
+        self,
+        stream: int,
+        present: set[str],
+        terminated: set[str],
+        truncated: set[str],
+        mercy: bool,
+        is_final_known: bool,
+    ) -> None:
+        stream %= self.settings["streams"]
+        terminated, truncated = (set(), set()) if mercy else (terminated, truncated)
+        rows = rows_of(*self.clock[stream], sorted(present), sorted(terminated), sorted(truncated))
+        if not is_final_known:
+            for agent in terminated & present:
+                del rows["next_observations"][agent]
+        assert self.buffer.add(**rows, stream=stream) == self.twin.add(stream, rows)
+        self.clock[stream] = (self.clock[stream][0], self.clock[stream][1] + 1)
+        if self.twin.episode[stream] is None:
+            self._another_world(stream)
+
+    @stateful.rule(stream=st.integers(0, 2))
+    def reset_without_a_word(self, stream: int) -> None:
+        self._another_world(stream % self.settings["streams"])
+
+    @stateful.rule(stream=st.integers(0, 2))
+    def end_episode(self, stream: int) -> None:
+        stream %= self.settings["streams"]
+        assert self.buffer.end_episode(stream=stream) == self.twin.end(stream)
+        self._another_world(stream)
+
+    @stateful.rule(chance=st.integers(0, 9))
+    def clear(self, chance: int) -> None:
+        if not chance:
+            self.buffer.clear()
+            self.twin.clear()
+
+    @stateful.rule(is_new=st.booleans())
+    def save_and_load(self, is_new: bool) -> None:
+        state = self.buffer.state_dict()
+        assert json.loads(json.dumps({name: value for name, value in state.items() if name != "arrays"}))
+        if is_new:
+            self.buffer = Buffer._made(state, {})
+        else:
+            self.buffer.load_state_dict(state)
+        assert plain(self.buffer.state_dict()) == plain(state)
+
+    @stateful.rule(stream=st.integers(0, 2), broken=st.sampled_from(AGENTS))
+    def refused(self, stream: int, broken: str) -> None:
+        stream %= self.settings["streams"]
+        before = plain(self.buffer.state_dict())
+        rows = rows_of(*self.clock[stream], AGENTS)
+        rows["actions"][broken] = "run"
+        with pytest.raises(errors.SchemaError, match=f"^agent '{broken}': action must be"):
+            self.buffer.add(**rows, stream=stream)
+        assert plain(self.buffer.state_dict()) == before
+
+    @stateful.invariant()
+    def all_is_as_the_twin_has_it(self) -> None:
+        buffer, twin = self.buffer, self.twin
+        stored = twin.steps[twin.first :]
+        assert len(buffer) == buffer.num_eligible == len(stored)
+        assert buffer.is_full == (len(stored) == buffer.capacity)
+        stats = buffer.get_stats()
+        assert stats.agent_steps == {agent: sum(agent in step.rows for step in stored) for agent in AGENTS}
+        assert (stats.appended, stats.size) == (len(twin.steps), len(stored))
+        assert (stats.evicted, stats.cleared) == (twin.first - twin.cleared, twin.cleared)
+        assert stats.spliced_episodes == twin.spliced
+        assert stats.open_episodes == sum(episode is not None for episode in twin.episode)
+        if self.looks % 3 == 0:
+            self.rows_are_as_the_twin_has_them()
+        self.looks += 1
+
+    def teardown(self) -> None:
+        self.rows_are_as_the_twin_has_them()
+
+    def rows_are_as_the_twin_has_them(self) -> None:
+        self.buffer.check()
+        assert_like(self.buffer, self.twin, self.settings["n_step"])
+
+
+JointMachine.TestCase.settings = hypothesis.settings(stateful_step_count=30)
+TestJointMachine = JointMachine.TestCase
+
+
+def filled(capacity: int = 20, count: int = 20, **settings: Any) -> Buffer:
+    """A buffer of steps of episodes of six, of which `tall` is in the first three and `right` in every other."""
+    buffer = Buffer(capacity, SCHEMAS, agents=AGENTS, gamma=GAMMA, **{"seed": 0, **settings})
+    fill(buffer, count)
+    return buffer
+
+
+def fill(buffer: Buffer, count: int, start: int = 0) -> None:
+    for number in range(start, start + count):
+        world, t = divmod(number, 6)
+        present = ["left"] + ["right"] * (t % 2 == 0) + ["tall"] * (t < 3)
+        ends = present if t == 5 else ["tall"] if t == 2 else []
+        buffer.add(**rows_of(world, t, present, ends, ()))
+
+
+class TestDraws:
+    def test_all_agents_at_a_place_are_of_one_joint_step(self) -> None:
+        batch = filled(capacity=15, count=50, n_step=3).sample(500)
+        assert len(batch) == 500
+        for agent, part in batch.agents.items():
+            observation = part.observation["eye"] if agent == "tall" else part.observation
+            seen = np.stack([np.full(500, AGENTS.index(agent) + 1), batch.episodes + 1, batch.start_step], axis=1)
+            assert len(part) == 500
+            assert (observation == np.where(part.mask[:, np.newaxis], seen, 0)).all()
+        assert batch.agents["left"].mask.all()
+        assert (batch.agents["right"].mask == (batch.start_step % 2 == 0)).all()
+        assert (batch.agents["tall"].mask == (batch.start_step < 3)).all()
+        assert (batch.keys == batch.episodes * 6 + batch.start_step).all()
+        assert (batch.probabilities == 1 / 15).all()
+        assert (batch.weights == 1).all()
+
+    @pytest.mark.parametrize(("capacity", "count"), [(15, 7), (15, 50), (1, 3)])
+    def test_each_joint_step_is_drawn_as_often_as_any_other(self, capacity: int, count: int) -> None:
+        buffer = filled(capacity, count)
+        keys = buffer.eligible_keys()
+        assert keys.tolist() == list(range(count))[-capacity:]
+        drawn = buffer.sample_keys(2_000 * len(keys))
+        assert drawn.dtype == np.int64
+        testing.assert_frequencies(np.bincount(drawn - keys[0]).tolist(), [1 / len(keys)] * len(keys))
+
+    def test_sample_answers_what_read_answers_of_the_keys_that_it_drew(self) -> None:
+        buffer, other = filled(n_step=2), filled(n_step=2)
+        calls: list[dict[str, Any]] = [{}, {"n_step": 4}, {"gamma": 0.25}, {"n_step": 1, "gamma": 1.0}]
+        for options in calls:
+            batch = buffer.sample(32, **options)
+            assert plain(batch) == plain(other.read(other.sample_keys(32), **options))
+
+    def test_n_step_and_gamma_may_be_given_per_call(self) -> None:
+        part = filled(n_step=1).read([0], n_step=3, gamma=1.0).agents["left"]
+        assert (part.reward.tolist(), part.steps.tolist(), part.next_discount.tolist()) == ([1.0 + 4.0 + 2.0], [3], [1])
+        part = filled(n_step=3).read([0], n_step=1).agents["left"]
+        assert (part.reward.tolist(), part.steps.tolist(), part.next_discount.tolist()) == ([1.0], [1], [GAMMA])
+        part = filled(n_step=3).read([0], gamma=0.25).agents["left"]
+        assert (part.reward.tolist(), part.steps.tolist()) == ([1.0 + 4.0 / 4 + 2.0 / 16], [3])
+
+    def test_the_same_seed_gives_the_same_batches(self) -> None:
+        first, second, third = filled(seed=3), filled(seed=3), filled(seed=4)
+        assert first.sample_keys(100).tolist() == second.sample_keys(100).tolist() != third.sample_keys(100).tolist()
+
+    def test_no_keys_give_a_batch_of_nothing(self) -> None:
+        for buffer in (filled(), Buffer(5, SCHEMAS, agents=AGENTS)):
+            batch = buffer.read([])
+            assert len(batch) == 0
+            assert batch.agents["tall"].observation["eye"].shape == (0, 3)
+
+    def test_what_is_drawn_is_nobody_elses(self) -> None:
+        buffer = filled()
+        keys = np.arange(20)
+        before = plain(buffer.read(keys))
+        batch = buffer.read(keys)
+        batch.keys[:] = 99
+        for part in batch.agents.values():
+            part.reward[:] = 99
+            part.mask[:] = False
+        assert keys.tolist() == list(range(20))
+        assert plain(buffer.read(keys)) == before
+
+    def test_nothing_is_drawn_from_nothing(self) -> None:
+        buffer = Buffer(5, SCHEMAS, agents=AGENTS)
+        assert not buffer.can_sample(1)
+        for draw in (buffer.sample, buffer.sample_keys):
+            with pytest.raises(errors.NotReadyError, match="^sample found no joint step to draw: add one first$"):
+                draw(1)
+        fill(buffer, 3)
+        assert buffer.can_sample(1)
+        buffer.clear()
+        assert not buffer.can_sample(1)
+
+    def test_what_is_gone_cannot_be_read(self) -> None:
+        buffer = filled(capacity=5, count=12)
+        assert buffer.read([7]).keys.tolist() == [7]
+        for key in (6, 12, -1):
+            with pytest.raises(errors.UnknownKeyError, match=f"^key {key} not found: its joint step was evicted, or"):
+                buffer.read([7, key])
+
+    @pytest.mark.parametrize(
+        ("options", "text"),
+        [({"n_step": 0}, "n_step must be at least 1, got 0"), ({"gamma": 0.0}, "gamma must be in \\(0, 1\\], got 0.0")],
+    )
+    def test_a_refused_draw_has_drawn_nothing(self, options: dict[str, Any], text: str) -> None:
+        buffer = filled()
+        before = plain(buffer.state_dict())
+        with pytest.raises(errors.ArgumentError, match=f"^{text}$"):
+            buffer.sample(3, **options)
+        with pytest.raises(errors.ArgumentError, match=f"^{text}$"):
+            buffer.read([3], **options)
+        for size in (0, 1.5):
+            with pytest.raises(errors.ArgumentError, match="^batch_size must be"):
+                buffer.sample(size)  # type: ignore[arg-type]
+        assert plain(buffer.state_dict()) == before
+
+    def test_an_agent_that_nobody_has_seen_is_not_in_a_batch(self) -> None:
+        buffer = Buffer(5, {"left": SCHEMAS["left"]}, agents=AGENTS, seed=0)
+        assert buffer.schemas == {"left": SCHEMAS["left"]}
+        buffer.add(**rows_of(0, 0, ["right"]))
+        assert buffer.schemas == {"left": SCHEMAS["left"], "right": SCHEMAS["right"]}
+        batch = buffer.sample(2)
+        assert [*batch.agents] == ["left", "right"]
+        assert batch.agents["left"].mask.tolist() == [False, False]
+        buffer.add(**rows_of(0, 1, ["tall"]))
+        assert [*buffer.sample(2).agents] == [*AGENTS]
+
+
+class TestEnds:
+    """What each of the agents may be bootstrapped from, of rewards 1, 4, 2, 5, 3, 1, ... of the left one."""
+
+    def test_an_agent_may_leave_before_the_others(self) -> None:
+        buffer = Buffer(9, SCHEMAS, agents=AGENTS, gamma=GAMMA, n_step=3)
+        for t in range(4):
+            present = ["left", "right"] if t < 2 else ["left"]
+            buffer.add(**rows_of(0, t, present, ["right"] if t == 1 else [], ["left"] if t == 3 else []))
+        batch = buffer.read(range(4))
+        left, right = batch.agents["left"], batch.agents["right"]
+        assert left.steps.tolist() == [3, 3, 2, 1]
+        assert left.next_discount.tolist() == [0.125, 0.125, 0.25, 0.5]
+        assert left.next_observation[:, 2].tolist() == [3, 4, 4, 4]
+        assert right.steps.tolist() == [2, 1, 0, 0]
+        assert right.next_discount.tolist() == [0.0, 0.0, 0.0, 0.0]
+        assert right.is_terminal.tolist() == [True, True, False, False]
+        assert right.mask.tolist() == [True, True, False, False]
+        assert batch.episodes.tolist() == [0, 0, 0, 0]
+        assert buffer.get_stats().open_episodes == 0
+
+    def test_who_is_away_for_a_step_is_not_spliced(self) -> None:
+        """Not even where it finds everything as it was told."""
+        buffer = Buffer(9, SCHEMAS, agents=AGENTS, gamma=GAMMA, n_step=4)
+        for t, present in enumerate((["left", "right"], ["left"], ["left", "right"])):
+            rows = rows_of(0, t, present)
+            if t == 2:
+                rows["observations"]["right"] = observation_of("right", 0, 1)
+            buffer.add(**rows)
+        right = buffer.read(range(3)).agents["right"]
+        assert right.steps.tolist() == [1, 0, 1]
+        assert right.next_discount.tolist() == [0.5, 0.0, 0.5]
+        assert right.next_observation[:, 2].tolist() == [1, 0, 3]
+        assert buffer.get_stats().spliced_episodes == 0
+        assert buffer.get_stats().open_episodes == 1
+
+    def test_termination_wins_over_truncation(self) -> None:
+        buffer = Buffer(9, SCHEMAS, agents=AGENTS)
+        buffer.add(**rows_of(0, 0, ["left"], ["left"], ["left"]))
+        assert buffer.read([0]).agents["left"].next_discount.tolist() == [0.0]
+
+    def test_a_reset_that_one_agent_shows_ends_the_episode_for_all(self) -> None:
+        """The others may see just what they were told: what is drawn must not go on over the reset."""
+        buffer = Buffer(9, SCHEMAS, agents=AGENTS, gamma=GAMMA, n_step=2)
+        buffer.add(**rows_of(0, 0, ["left", "right"]))
+        rows = rows_of(0, 1, ["left", "right"])
+        rows["observations"]["right"] = observation_of("right", 7, 0)
+        buffer.add(**rows)
+        batch = buffer.read([0, 1])
+        assert batch.episodes.tolist() == [0, 1]
+        assert batch.start_step.tolist() == [0, 0]
+        assert batch.agents["left"].steps.tolist() == [1, 1]
+        assert batch.agents["left"].next_observation[:, 2].tolist() == [1, 2]
+        assert buffer.get_stats().spliced_episodes == 1
+
+    def test_end_episode_truncates_who_is_still_there(self) -> None:
+        buffer = Buffer(9, SCHEMAS, agents=AGENTS, gamma=GAMMA, n_step=2, streams=2)
+        for stream in range(2):
+            buffer.add(**rows_of(stream, 0, ["left"]), stream=stream)
+        assert buffer.end_episode(stream=1)
+        assert not buffer.end_episode(stream=1)
+        for stream in range(2):
+            buffer.add(**rows_of(stream, 1, ["left"]), stream=stream)
+        batch = buffer.read(range(4))
+        assert batch.agents["left"].steps.tolist() == [2, 1, 1, 1]
+        assert batch.episodes.tolist() == [0, 1, 0, 2]
+        assert batch.start_step.tolist() == [0, 0, 1, 0]
+        with pytest.raises(errors.ArgumentError, match="^stream must be below streams = 2, got 2$"):
+            buffer.end_episode(stream=2)
+
+    def test_dicts_may_hold_who_is_gone_and_who_comes(self) -> None:
+        """As in PettingZoo: observations still hold who has just ended, next observations hold who comes."""
+        buffer = Buffer(9, SCHEMAS, agents=AGENTS, gamma=GAMMA)
+        rows = rows_of(0, 0, AGENTS)
+        rows["actions"] = {"left": 0}
+        rows["rewards"] |= {"__all__": 1.0}
+        buffer.add(**rows)
+        assert buffer.get_stats().agent_steps == {"left": 1, "right": 0, "tall": 0}
+
+    def test_flags_may_be_left_out(self) -> None:
+        buffer = Buffer(9, SCHEMAS, agents=AGENTS, gamma=GAMMA)
+        rows = rows_of(0, 0, ["left"])
+        del rows["terminations"], rows["truncations"]
+        buffer.add(**rows)
+        assert buffer.read([0]).agents["left"].next_discount.tolist() == [GAMMA]
+        assert buffer.get_stats().open_episodes == 1
+
+    def test_episodes_are_numbered_on_after_clear(self) -> None:
+        buffer = filled(count=9)
+        buffer.clear()
+        stats = buffer.get_stats()
+        assert (len(buffer), stats.cleared, stats.open_episodes) == (0, 9, 0)
+        fill(buffer, 2, 6)
+        batch = buffer.read([9, 10])
+        assert (batch.episodes.tolist(), batch.start_step.tolist()) == ([2, 2], [0, 1])
+
+
+def changed(part: str, agent: str, value: Any) -> dict[str, Any]:
+    rows = rows_of(1, 2, AGENTS)
+    rows[part][agent] = value
+    return rows
+
+
+def without(part: str, agent: str, terminated: Sequence[str] = (), truncated: Sequence[str] = ()) -> dict[str, Any]:
+    rows = rows_of(1, 2, AGENTS, terminated, truncated)
+    del rows[part][agent]
+    return rows
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (changed("observations", "right", [1, 2]), r"agent 'right': observation must be of shape \(3,\), got \(2,\)"),
+    (changed("next_observations", "right", [0.5, 1, 2]), "agent 'right': next_observation must"),
+    (changed("actions", "left", 0.5), "agent 'left': action must"),
+    (changed("rewards", "tall", "much"), "agent 'tall': reward must"),
+    (changed("terminations", "left", 1), "agent 'left': terminated must be True or False, got 1"),
+    (changed("truncations", "left", None), "agent 'left': truncated must be True or False, got None"),
+    (changed("log_probability", "left", 0.5), "agent 'left': unknown extra 'log_probability'"),
+    (without("log_probability", "tall"), "agent 'tall': extra 'log_probability' is missing"),
+    (without("observations", "right"), "observations must have every agent in actions, got none of 'right'"),
+    (without("rewards", "right"), "rewards must have every agent in actions, got none of 'right'"),
+    (without("terminations", "tall"), "terminations must have every agent in actions, got none of 'tall'"),
+    (without("truncations", "tall"), "truncations must have every agent in actions, got none of 'tall'"),
+    (
+        without("next_observations", "tall"),
+        "next_observations must have every agent in actions that has not terminated, got none of 'tall'",
+    ),
+    (
+        without("next_observations", "tall", truncated=["tall"]),
+        "agent 'tall': next_observation must be given with a truncated step, got None",
+    ),
+    (changed("actions", "nobody", 1), "actions must be of left, right, tall, got one of 'nobody'"),
+    (rows_of(1, 2, []), "actions must be of at least one agent, got none"),
+    ({**rows_of(1, 2, AGENTS), "stream": 1}, "stream must be below streams = 1, got 1"),
+    ({**rows_of(1, 2, AGENTS), "stream": "x"}, "stream must be an integer of at least 0, got 'x'"),
+    *(
+        ({**rows_of(1, 2, AGENTS), name: [1]}, f"{name} must be a mapping by agent, got \\[1\\]")
+        for name in rows_of(0, 0, [])
+    ),
+]
+
+
+class TestRefusedCalls:
+    @pytest.mark.parametrize(("rows", "text"), REFUSED, ids=[text for _, text in REFUSED])
+    def test_a_refused_step_has_changed_nothing_of_any_agent(self, rows: dict[str, Any], text: str) -> None:
+        """Although every call would end the episode that goes on, and evict."""
+        for buffer in (Buffer(8, SCHEMAS, agents=AGENTS), filled(capacity=8, count=9)):
+            before, stats = plain(buffer.state_dict()), buffer.get_stats()
+            with pytest.raises(errors.ArgumentError, match=f"^{text}"):
+                buffer.add(**rows)
+            assert plain(buffer.state_dict()) == before
+            assert buffer.get_stats() == stats
+            buffer.check()
+
+    def test_a_refused_first_step_says_nothing_about_what_steps_hold(self) -> None:
+        buffer = Buffer(8, agents=AGENTS)
+        with pytest.raises(errors.SchemaError, match="^agent 'tall': reward must be a real number, got 'much'$"):
+            buffer.add(**changed("rewards", "tall", "much"))
+        assert buffer.schemas == {}
+        fill(buffer, 1)
+        assert buffer.schemas.keys() == set(AGENTS)
+
+    def test_without_memory_for_one_agent_nobody_has_begun(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def allocate(schema: schema_lib.Schema, capacity: int) -> memory.ColumnStorage:
+            if schema.extras:
+                raise MemoryError
+            return real(schema, capacity)
+
+        buffer, real = Buffer(8, agents=AGENTS), memory.ColumnStorage
+        monkeypatch.setattr(memory, "ColumnStorage", allocate)
+        with pytest.raises(MemoryError):
+            buffer.add(**rows_of(0, 0, AGENTS))
+        assert buffer.schemas == {}
+        assert len(buffer) == 0
+
+    @pytest.mark.parametrize(
+        ("settings", "text"),
+        [
+            ({"capacity": 0}, "capacity must be at least 1, got 0"),
+            ({"streams": 0}, "streams must be at least 1, got 0"),
+            ({"streams": 2**19 // 3 + 1}, "streams must be at most 174762, got 174763"),
+            ({"n_step": 0}, "n_step must be at least 1, got 0"),
+            ({"gamma": 2}, "gamma must be in .*, got 2"),
+            ({"seed": -1}, "seed must be at least 0, got -1"),
+            ({"limiter": rate_limiters.MinSize(9)}, "limiter must ask for at most capacity = 8 transitions, got MinSize.9."),
+            ({"limiter": 3}, "limiter must be a RateLimiter, got 3"),
+            ({"agents": "left"}, "agents must be a sequence of distinct names, at least one, got 'left'"),
+            ({"agents": 3}, "agents must be a sequence of distinct names, at least one, got 3"),
+            ({"agents": [1]}, r"agents must be a sequence of distinct names, at least one, got \[1\]"),
+            ({"agents": []}, r"agents must be a sequence of distinct names, at least one, got \[\]"),
+            ({"agents": ["a", "b", "a"]}, "agents must be a sequence of distinct names, at least one, got"),
+            ({"schemas": [SCHEMAS["left"]]}, "schemas must be an instance of Mapping, got"),
+            ({"schemas": {"nobody": SCHEMAS["left"]}}, "schemas must be of left, right, tall, got one of 'nobody'"),
+            ({"schemas": {"left": 3}}, "schema of 'left' must be an instance of Schema, got 3"),
+        ],
+    )
+    def test_settings_that_break_a_rule_are_refused(self, settings: dict[str, Any], text: str) -> None:
+        with pytest.raises(errors.ArgumentError, match=f"^{text}"):
+            Buffer(**{"capacity": 8, "agents": AGENTS, **settings})
+
+    def test_as_many_streams_as_there_may_be(self) -> None:
+        assert Buffer(8, agents=AGENTS, streams=2**19 // 3).streams == 174762
+
+
+class TestLimiters:
+    def test_joint_steps_are_counted(self) -> None:
+        limiter = rate_limiters.SampleToInsertRatio(ratio=2.0, min_size=3, error_buffer=4.0)
+        buffer = Buffer(50, SCHEMAS, agents=AGENTS, limiter=limiter)
+        assert buffer.limiter is limiter
+        fill(buffer, 2)
+        assert not buffer.can_sample(1)
+        with pytest.raises(errors.NotReadyError, match="^sample held back by SampleToInsertRatio.*: add steps first$"):
+            buffer.sample(1)
+        fill(buffer, 3, 2)
+        assert not buffer.can_insert()
+        before = plain(buffer.state_dict())
+        with pytest.raises(errors.NotReadyError, match="^add held back by SampleToInsertRatio.*: draw samples first$"):
+            fill(buffer, 1, 5)
+        assert plain(buffer.state_dict()) == before
+        buffer.sample(2)
+        fill(buffer, 1, 5)
+        assert (buffer.get_stats().appended, buffer.get_stats().sampled) == (6, 2)
+        with pytest.raises(errors.ArgumentError, match="^batch_size must be at most 6 with"):
+            buffer.can_sample(7)
+
+
+class TestStacked:
+    def test_agents_that_hold_the_same_make_one_array(self) -> None:
+        schemas = {name: SCHEMAS[name] for name in ("left", "right")}
+        buffer = Buffer(9, schemas, agents=["left", "right"], n_step=2)
+        for t in range(4):
+            buffer.add(**rows_of(0, t, ["left", "right"] if t < 2 else ["left"], ["right"] * (t == 1), ()))
+        batch = buffer.read(range(4))
+        stacked = batch.stacked()
+        assert len(stacked) == 4
+        assert stacked.observation.shape == (4, 2, 3)
+        assert stacked.mask.tolist() == [[True, True], [True, True], [True, False], [True, False]]
+        for number, part in enumerate(batch.agents.values()):
+            for field in dataclasses.fields(part):
+                if field.name != "extras":
+                    assert plain(getattr(stacked, field.name)[:, number].copy()) == plain(getattr(part, field.name))
+        assert stacked.extras == {}
+
+    def test_trees_are_stacked_leaf_by_leaf(self) -> None:
+        schema = SCHEMAS["tall"]
+        buffer = Buffer(9, {"tall": schema, "taller": schema}, agents=["tall", "taller"])
+        rows = rows_of(0, 0, ["tall"])
+        twins: Rows = {name: {**part, "taller": part["tall"]} for name, part in rows.items()}
+        buffer.add(**twins)
+        stacked = buffer.read([0, 0]).stacked()
+        assert stacked.observation["eye"].shape == (2, 2, 3)
+        assert stacked.extras["log_probability"].dtype == np.float32
+
+    def test_agents_that_differ_are_refused(self) -> None:
+        with pytest.raises(
+            errors.ArgumentError,
+            match=r"^stacked needs agents whose steps hold the same, got observation of dtype int64 and shape \[3\] of "
+            "agent 'left' and of a mapping with eye, foot of agent 'tall'$",
+        ):
+            filled().sample(2).stacked()
+        schemas = {
+            "a": schema_lib.Schema(schema_lib.Field(3, "f4"), schema_lib.Field((), "i8")),
+            "b": schema_lib.Schema(
+                schema_lib.Field(3, "f4"), schema_lib.Field((), "i8"), extras={"c": schema_lib.Field((), "i8")}
+            ),
+        }
+        buffer = Buffer(9, schemas, agents=["a", "b"])
+        buffer.add({"a": np.zeros(3)}, {"a": 1}, {"a": 0.0}, {"a": np.zeros(3)})
+        with pytest.raises(errors.ArgumentError, match="got extras of a mapping with nothing of agent 'a' and of a"):
+            buffer.sample(2).stacked()
+
+
+def test_a_buffer_says_what_it_is() -> None:
+    buffer = Buffer(9, SCHEMAS, agents=list(AGENTS), n_step=2, gamma=0.5, streams=2, seed=np.random.default_rng(3))
+    assert buffer.agents == AGENTS
+    assert (buffer.capacity, buffer.streams, buffer.n_step, buffer.gamma) == (9, 2, 2, 0.5)
+    assert repr(buffer) == "<JointReplayBuffer of 0 joint steps of 3 agents, capacity=9, streams=2>"
+    assert not buffer.is_full
+    assert buffer.rng.random() == np.random.default_rng(3).random()
+
+
+def test_arrays_that_were_added_are_copied() -> None:
+    buffer = Buffer(9, agents=["a"])
+    seen, after = np.zeros(3), np.ones(3)
+    buffer.add({"a": seen}, {"a": 1}, {"a": 0.0}, {"a": after})
+    before = plain(buffer.read([0]))
+    seen[:], after[:] = 7, 8
+    assert plain(buffer.read([0])) == before
+
+
+def test_memory_is_that_of_capacity() -> None:
+    buffer = filled(capacity=9, count=9)
+    full = buffer.get_stats().nbytes
+    assert full > 9 * sum(schema.nbytes for schema in SCHEMAS.values()) + 9 * 8 * 5
+    fill(buffer, 6 * 20 - 9, 9)
+    room = [history.timeline.num_handles for history in buffer._histories]
+    fill(buffer, 6 * 100, 6 * 20)
+    assert [history.timeline.num_handles for history in buffer._histories] == room
+    assert buffer.get_stats().nbytes <= full
+
+
+def test_what_checks_steps_writes_nothing() -> None:
+    buffer = filled(count=3)
+    before = plain(buffer.state_dict())
+    numbers = {agent: number for number, agent in enumerate(AGENTS)}
+    rows = rows_of(0, 3, AGENTS)
+    extras = {"log_probability": rows.pop("log_probability")}
+    steps = joint_steps.checked(numbers, buffer._histories, 0, **rows, extras=extras)
+    assert [*steps] == [0, 1, 2]
+    assert plain(buffer.state_dict()) == before

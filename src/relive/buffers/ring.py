@@ -1,0 +1,157 @@
+"""RingReplayBuffer: n-step transitions of the newest `capacity` steps, drawn uniformly."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import numpy as np
+
+from relive.windows import batches as batches_lib
+from relive.buffers import column
+from relive.waiting import rate_limiters
+from relive.waiting import prefetch as prefetch_lib
+from relive.samplers import sampler as sampler_lib
+from relive.schema import schema as schema_lib
+from relive.storage import memory
+from relive.windows import windows
+
+
+class RingReplayBuffer(column.ColumnReplayBuffer[batches_lib.TransitionBatch]):
+    """Stores the newest `capacity` steps, and answers n-step transitions, uniform over all of them that are complete.
+
+    Args:
+        capacity: Steps stored at most; the oldest goes first.
+        schema: What a step holds; None to take it from the first one. It is enforced either way.
+        n_step: Steps in a transition at most; fewer where the episode, or what is known of it, ends earlier.
+        gamma: The discount factor, in (0, 1].
+        frame_stack: Frames in an observation; each step gives one, and they are stacked when drawn.
+        stack_padding: What stands before the first frame of an episode: "zeros", or the "first" frame again.
+        streams: How many environments or actors write side by side.
+        storage: Where the columns are, of the same capacity; by default arrays in memory.
+        limiter: Says when a step may be added and a batch drawn; by default a batch needs one transition.
+        sampler: Draws the anchors; UniformSampler if None.
+        max_times_sampled: How often a transition may be drawn before it retires; None for any number of times.
+        seed: For the generator of the draws; the same seed and the same calls give the same batches.
+
+    Raises:
+        ArgumentError: A setting breaks its rule.
+
+    >>> import relive
+    >>> buffer = relive.RingReplayBuffer(1_000, n_step=3, gamma=0.9, seed=0)
+    >>> for t in range(5):
+    ...     key = buffer.add([float(t)], t % 2, reward=t + 1.0, next_observation=[t + 1.0], terminated=t == 4)
+    >>> batch = buffer.sample(batch_size=256)
+    >>> batch.observation.shape, batch.reward.shape
+    ((256, 1), (256,))
+    >>> buffer.read([0, 3]).reward.round(6).tolist(), buffer.read([0, 3]).steps.tolist()
+    ([5.23, 8.5], [3, 2])
+    """
+
+    _SETTINGS: ClassVar[tuple[str, ...]] = (
+        "capacity",
+        "schema",
+        "n_step",
+        "gamma",
+        "frame_stack",
+        "stack_padding",
+        "streams",
+        "limiter",
+        "sampler",
+        "max_times_sampled",
+    )
+
+    def __init__(
+        self,
+        capacity: int,
+        schema: schema_lib.Schema | None = None,
+        *,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        frame_stack: int = 1,
+        stack_padding: windows.StackPadding = "zeros",
+        streams: int = 1,
+        storage: memory.Storage | None = None,
+        limiter: rate_limiters.RateLimiter | None = None,
+        sampler: sampler_lib.Sampler | None = None,
+        max_times_sampled: int | None = None,
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        self._transitions = windows.TransitionWindow(n_step, gamma, frame_stack, stack_padding)
+        super().__init__(
+            capacity,
+            schema,
+            window=self._transitions,
+            sampler=sampler,
+            streams=streams,
+            storage=storage,
+            limiter=limiter,
+            max_times_sampled=max_times_sampled,
+            seed=seed,
+        )
+
+    def sample(
+        self, batch_size: int, *, n_step: int | None = None, gamma: float | None = None, beta: float | None = None
+    ) -> batches_lib.TransitionBatch:
+        """Answers exactly batch_size transitions, drawn with replacement.
+
+        Args:
+            batch_size: How many, B.
+            n_step: Instead of the buffer's own.
+            gamma: Instead of the buffer's own.
+            beta: The exponent of the importance weights, instead of the sampler's own; with priorities alone.
+
+        Raises:
+            ArgumentError: An argument breaks its rule.
+            NotReadyError: No transition is eligible, or the limiter holds samples back.
+        """
+        return self._sample(self.window_for(n_step, gamma), batch_size, beta)
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        prefetch: int = 2,
+        n_step: int | None = None,
+        gamma: float | None = None,
+        beta: float | None = None,
+    ) -> prefetch_lib.Batches[batches_lib.TransitionBatch]:
+        """Answers an endless iterator of what `sample` answers, gathered ahead in a thread while the learner works.
+
+        The rest is as in ColumnReplayBuffer.batches.
+
+        Args:
+            batch_size: How many transitions in a batch, B.
+            prefetch: How many batches are drawn ahead, each of which takes memory; 0 for plain `sample`, and no thread.
+            n_step: Instead of the buffer's own.
+            gamma: Instead of the buffer's own.
+            beta: The exponent of the importance weights, instead of the sampler's own; with priorities alone.
+
+        Raises:
+            ArgumentError: An argument breaks its rule.
+        """
+        return self._batches(self.window_for(n_step, gamma), batch_size, prefetch, beta)
+
+    def read(
+        self, keys: Any, *, n_step: int | None = None, gamma: float | None = None, beta: float | None = None
+    ) -> batches_lib.TransitionBatch:
+        """Answers the transitions from the steps with those keys [B]; the rest is as in `sample`.
+
+        Raises:
+            UnknownKeyError: No step of one of the keys is stored.
+            ArgumentError: No transition can start at one of them, or another argument breaks its rule.
+        """
+        return self._read(self.window_for(n_step, gamma), keys, beta)
+
+    def _setting(self, name: str) -> Any:
+        of_window = name in ("n_step", "gamma", "frame_stack", "stack_padding")
+        return getattr(self._transitions, name) if of_window else super()._setting(name)
+
+    def window_for(self, n_step: int | None, gamma: float | None) -> windows.TransitionWindow:
+        """Answers what a sample is read with: the buffer's own window, with another n_step or gamma if given."""
+        window = self._transitions
+        if n_step is None and gamma is None:
+            return window
+        return dataclasses.replace(
+            window,
+            n_step=window.n_step if n_step is None else n_step,
+            gamma=window.gamma if gamma is None else gamma,
+        )

@@ -1,0 +1,568 @@
+"""Tests of the rollout, with equation 16 of Schulman et al. 2016 written out in plain Python as a twin."""
+
+from collections.abc import Sequence
+import copy
+import fractions
+import json
+import math
+import os
+import pathlib
+import random
+from typing import Any, TypeAlias
+
+import hypothesis
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+
+from relive import errors
+from relive.persistence import forged_states_test
+from relive.persistence import checkpointable_test
+from relive.buffers import rollout as rollout_lib
+
+# reward, value, terminated, truncated, next_value
+Step: TypeAlias = tuple[Any, Any, bool, bool, Any]
+
+
+def rollout_of(steps: Sequence[Step]) -> rollout_lib.RolloutBuffer:
+    rollout = rollout_lib.RolloutBuffer(len(steps))
+    for t, (reward, value, terminated, truncated, next_value) in enumerate(steps):
+        rollout.add(float(t), t, reward, value, terminated, truncated, next_value)
+    return rollout
+
+
+def written_out(steps: Sequence[Step], gamma: Any, lambda_: Any, last_value: Any) -> tuple[list[Any], list[Any]]:
+    """Answers the sum over l of (gamma lambda)^l delta_{t+l} to the end of t's episode, and that plus the value."""
+    deltas = []
+    for t, (reward, value, terminated, truncated, next_value) in enumerate(steps):
+        if terminated:
+            after = 0
+        elif truncated:
+            after = next_value
+        else:
+            after = steps[t + 1][1] if t + 1 < len(steps) else last_value
+        deltas.append(reward + gamma * after - value)
+    advantages = []
+    for t in range(len(steps)):
+        end = t
+        while end + 1 < len(steps) and not (steps[end][2] or steps[end][3]):
+            end += 1
+        advantages.append(sum((gamma * lambda_) ** (k - t) * deltas[k] for k in range(t, end + 1)))
+    return advantages, [advantage + step[1] for advantage, step in zip(advantages, steps, strict=True)]
+
+
+# Tables worked out by hand.
+
+
+def test_lambda_zero_gives_one_step_errors() -> None:
+    rollout = rollout_of([(1.0, 0.5, False, False, 0), (2.0, 0.25, False, False, 0), (3.0, 4.0, False, False, 0)])
+    advantages, returns = rollout.advantages(0.5, 0, last_value=8.0)
+    # 1 + .25/2 - .5, 2 + 4/2 - .25, 3 + 8/2 - 4
+    assert advantages.tolist() == [0.625, 3.75, 3.0]
+    assert returns.tolist() == [1.125, 4.0, 7.0]
+
+
+def test_lambda_one_gives_discounted_returns_minus_values() -> None:
+    rollout = rollout_of([(1.0, 0.5, False, False, 0), (2.0, 0.25, False, False, 0), (3.0, 4.0, False, False, 0)])
+    advantages, returns = rollout.advantages(0.5, 1, last_value=8.0)
+    # 3 + 8/2 = 7, 2 + 7/2 = 5.5, 1 + 5.5/2 = 3.75
+    assert returns.tolist() == [3.75, 5.5, 7.0]
+    assert advantages.tolist() == [3.25, 5.25, 3.0]
+
+
+def test_in_between_errors_fade_by_gamma_times_lambda() -> None:
+    rollout = rollout_of([(1.0, 0.0, False, False, 0)] * 3)
+    advantages, _ = rollout.advantages(0.5, 0.5)
+    assert advantages.tolist() == [1 + 0.25 + 0.0625, 1.25, 1.0]
+
+
+@pytest.mark.parametrize("lambda_", [0, 0.5, 1])
+def test_a_terminated_step_bootstraps_nothing(lambda_: float) -> None:
+    rollout = rollout_of([(1.0, 2.0, True, False, 99.0), (5.0, 7.0, True, False, 99.0)])
+    advantages, returns = rollout.advantages(0.5, lambda_, last_value=99.0)
+    assert advantages.tolist() == [-1.0, -2.0]
+    assert returns.tolist() == [1.0, 5.0]
+
+
+@pytest.mark.parametrize("lambda_", [0, 0.5, 1])
+def test_a_truncated_step_bootstraps_its_own_next_value(lambda_: float) -> None:
+    """Neither the value of the next episode's first step nor last_value."""
+    rollout = rollout_of([(1.0, 2.0, False, True, 4.0), (5.0, 7.0, False, True, 6.0)])
+    advantages, returns = rollout.advantages(0.5, lambda_, last_value=99.0)
+    assert advantages.tolist() == [1.0, 1.0]
+    assert returns.tolist() == [3.0, 8.0]
+
+
+@pytest.mark.parametrize("lambda_", [0, 0.5, 1])
+def test_terminated_and_truncated_is_terminated(lambda_: float) -> None:
+    rollout = rollout_of([(1.0, 2.0, True, True, 4.0), (5.0, 7.0, True, True, 6.0)])
+    assert rollout.advantages(0.5, lambda_, last_value=99.0)[1].tolist() == [1.0, 5.0]
+
+
+def test_next_value_of_a_step_that_was_not_truncated_is_not_read() -> None:
+    nan = math.nan
+    rollout = rollout_of([(1.0, 2.0, False, False, nan), (1.0, 2.0, True, False, nan), (1.0, 2.0, True, True, nan)])
+    assert rollout.advantages(1, 1, last_value=nan)[1].tolist() == [2.0, 1.0, 1.0]
+
+
+def test_a_value_that_is_no_number_stays_in_its_own_episode() -> None:
+    rollout = rollout_of([(1.0, 2.0, False, False, 0), (1.0, 2.0, False, True, 4.0), (1.0, math.nan, True, False, 0)])
+    assert rollout.advantages(1, 1)[1][:2].tolist() == [6.0, 5.0]
+
+
+# The twin.
+
+EIGHTHS = st.integers(-64, 64).map(lambda number: fractions.Fraction(number, 8))
+FLOATS = st.floats(-100, 100)
+
+
+def steps_of(numbers: Any) -> Any:
+    return st.lists(st.tuples(numbers, numbers, st.booleans(), st.booleans(), numbers), min_size=1, max_size=8)
+
+
+@hypothesis.given(
+    steps=steps_of(EIGHTHS), gamma=st.sampled_from([1, 0.5, 0.25]), lambda_=st.sampled_from([0, 0.5, 1]), last=EIGHTHS
+)
+def test_advantages_equal_the_written_out_sums(
+    steps: list[Step], gamma: float, lambda_: float, last: fractions.Fraction
+) -> None:
+    """All of these numbers, and all sums of them, are floats exactly."""
+    rollout = rollout_of([tuple(map(float, step)) for step in steps])  # type: ignore[misc]
+    advantages, returns = rollout.advantages(gamma, lambda_, float(last))
+    expected = written_out(steps, fractions.Fraction(gamma), fractions.Fraction(lambda_), last)
+    assert (advantages.tolist(), returns.tolist()) == expected
+
+
+@hypothesis.given(steps=steps_of(FLOATS), gamma=st.floats(0.01, 1), lambda_=st.floats(0, 1), last=FLOATS)
+def test_advantages_are_near_the_written_out_sums(steps: list[Step], gamma: float, lambda_: float, last: float) -> None:
+    answers = rollout_of(steps).advantages(gamma, lambda_, last)
+    for answer, expected in zip(answers, written_out(steps, gamma, lambda_, last), strict=True):
+        for one, other in zip(answer.tolist(), expected, strict=True):
+            assert math.isclose(one, other, rel_tol=1e-12, abs_tol=1e-10)
+
+
+@hypothesis.given(
+    size=st.integers(1, 4), length=st.integers(1, 6), seed=st.integers(0, 2**32), p_end=st.sampled_from([0.0, 0.2, 0.6])
+)
+def test_environments_side_by_side_equal_each_alone(size: int, length: int, seed: int, p_end: float) -> None:
+    rng = np.random.default_rng(seed)
+
+    def any_step() -> Step:
+        reward, value, next_value = rng.normal(scale=100, size=3).tolist()
+        return reward, value, bool(rng.random() < p_end), bool(rng.random() < p_end), next_value
+
+    streams: list[list[Step]] = [[any_step() for _ in range(size)] for _ in range(length)]
+    last = rng.normal(size=size)
+    rollout = rollout_lib.RolloutBuffer(len(streams))
+    for step in streams:
+        reward, value, terminated, truncated, next_value = map(np.array, zip(*step, strict=True))
+        rollout.add(np.zeros((size, 2)), np.zeros(size), reward, value, terminated, truncated, next_value)
+    together = rollout.advantages(0.9, 0.8, last)
+    for k in range(size):
+        alone = rollout_of([step[k] for step in streams]).advantages(0.9, 0.8, last[k])
+        assert [answer[:, k].tolist() for answer in together] == [answer.tolist() for answer in alone]
+
+
+# What is stored.
+
+
+def test_steps_come_back_in_order_under_their_names() -> None:
+    rollout = rollout_lib.RolloutBuffer(4)
+    for t in range(3):
+        rollout.add(
+            {"image": np.full((2, 2), t, np.uint8), "hand": {"angle": [0.5 * t]}},
+            np.int32(t),
+            float(t),
+            value=np.float32(t / 2),
+            terminated=t == 1,
+            truncated=t == 2,
+            next_value=np.float32(7),
+            log_prob=-0.25 * t,
+            state={"h": [t, t]},
+        )
+    arrays = rollout.arrays()
+    assert list(arrays) == [
+        *["observation", "action", "reward", "value", "terminated", "truncated", "next_value"],
+        *["log_prob", "state"],
+    ]
+    assert arrays["observation"]["image"].tolist() == [[[t, t], [t, t]] for t in range(3)]
+    assert arrays["observation"]["image"].dtype == np.uint8
+    assert arrays["observation"]["hand"]["angle"].tolist() == [[0.0], [0.5], [1.0]]
+    assert arrays["action"].tolist() == [0, 1, 2]
+    assert arrays["action"].dtype == np.int32
+    assert arrays["reward"].tolist() == [0.0, 1.0, 2.0]
+    assert arrays["value"].tolist() == [0.0, 0.5, 1.0]
+    assert arrays["value"].dtype == arrays["next_value"].dtype == np.float32
+    assert arrays["terminated"].tolist() == [False, True, False]
+    assert arrays["truncated"].tolist() == [False, False, True]
+    assert arrays["terminated"].dtype == arrays["truncated"].dtype == np.bool_
+    assert arrays["next_value"].tolist() == [7.0] * 3
+    assert arrays["log_prob"].tolist() == [0.0, -0.25, -0.5]
+    assert arrays["state"]["h"].tolist() == [[0, 0], [1, 1], [2, 2]]
+
+
+def test_what_was_not_given_is_zero_and_false() -> None:
+    rollout = rollout_lib.RolloutBuffer(2)
+    rollout.add(0.5, 1, 2)
+    arrays = rollout.arrays()
+    assert {name: array.tolist() for name, array in arrays.items()} == {
+        "observation": [0.5],
+        "action": [1],
+        "reward": [2.0],
+        "value": [0.0],
+        "terminated": [False],
+        "truncated": [False],
+        "next_value": [0.0],
+    }
+    assert arrays["reward"].dtype == arrays["value"].dtype == np.float64
+
+
+def test_a_number_stands_for_all_environments() -> None:
+    rollout = rollout_lib.RolloutBuffer(1)
+    rollout.add(np.zeros((3, 2)), [0, 1, 2], np.ones(3), value=0.5, truncated=True, next_value=[1.0, 2.0, 3.0])
+    arrays = rollout.arrays()
+    assert {name: array.shape for name, array in arrays.items()} == {
+        "observation": (1, 3, 2),
+        **dict.fromkeys(["action", "reward", "value", "terminated", "truncated", "next_value"], (1, 3)),
+    }
+    assert arrays["value"].tolist() == [[0.5] * 3]
+    assert rollout.advantages(0.5, 1, 9.0)[1].tolist() == [[1.5, 2.0, 2.5]]
+
+
+def test_last_value_is_one_for_all_environments_or_one_each() -> None:
+    rollout = rollout_lib.RolloutBuffer(1)
+    rollout.add(np.zeros(2), np.zeros(2), np.zeros(2))
+    assert rollout.advantages(0.5, 1, 4.0)[0].tolist() == [[2.0, 2.0]]
+    assert rollout.advantages(0.5, 1, [4.0, 8.0])[0].tolist() == [[2.0, 4.0]]
+    with pytest.raises(errors.SchemaError, match=r"^last_value must be of shape \(2,\), got \(3,\)$"):
+        rollout.advantages(0.5, 1, np.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("reward", "value", "answer"),
+    [
+        (np.float32(1), np.float32(1), np.float32),
+        (np.float32(1), 1.0, np.float64),
+        (1.0, np.float32(1), np.float64),
+        (np.float16(1), np.float32(1), np.float32),
+        (1, 1, np.float64),
+    ],
+)
+def test_advantages_have_the_wider_dtype_of_reward_and_value(reward: Any, value: Any, answer: Any) -> None:
+    rollout = rollout_of([(reward, value, False, False, value)] * 2)
+    assert [array.dtype for array in rollout.advantages(0.9, 0.9, 1.0)] == [answer, answer]
+
+
+def test_advantages_of_float32_are_computed_in_float64() -> None:
+    """Each advantage is rounded once: a thousand small rewards on top of a large one are not lost."""
+    rewards = [1e-4] * 1000 + [2.0**14]
+    rollout = rollout_of([(np.float32(reward), np.float32(0), False, False, np.float32(0)) for reward in rewards])
+    exact = math.fsum(float(np.float32(reward)) for reward in rewards)
+    assert rollout.advantages(1, 1)[0][0] == np.float32(exact)
+
+
+def test_what_is_added_and_what_is_answered_may_be_changed() -> None:
+    rollout = rollout_lib.RolloutBuffer(2)
+    observation, reward, value = np.ones((2, 2)), np.ones(2), np.ones(2)
+    rollout.add({"x": observation}, [1, 1], reward, value, next_value=value, log_prob=value)
+    observation[:] = reward[:] = value[:] = 9
+    for _ in range(2):
+        arrays = rollout.arrays()
+        arrays["x"] = arrays.pop("observation")["x"]
+        assert arrays["x"].tolist() == [[[1.0, 1.0]] * 2]
+        assert all(arrays[name].tolist() == [[1, 1]] for name in ("action", "reward", "value", "log_prob"))
+        answers = rollout.advantages(1, 1, 5.0)
+        assert [answer.tolist() for answer in answers] == [[[5.0, 5.0]], [[6.0, 6.0]]]
+        for array in (*arrays.values(), *answers):
+            array[:] = 7
+
+
+# What is refused.
+
+
+def state(rollout: rollout_lib.RolloutBuffer) -> Any:
+    return len(rollout), str(rollout.arrays())
+
+
+def test_a_step_beyond_max_steps_is_refused() -> None:
+    rollout = rollout_lib.RolloutBuffer(2)
+    was_full = []
+    for t in range(2):
+        was_full.append(rollout.is_full)
+        rollout.add(float(t), t, 1.0)
+    assert [*was_full, rollout.is_full] == [False, False, True]
+    before = state(rollout)
+    text = "^add found the rollout full with max_steps = 2 steps: learn from it and clear it first$"
+    with pytest.raises(errors.ArgumentError, match=text):
+        rollout.add(2.0, 2, 1.0)
+    assert state(rollout) == before
+
+
+GOOD: dict[str, Any] = {"observation": np.zeros(2, np.float32), "action": np.uint8(1), "reward": 1.0, "log_prob": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"observation": np.zeros(3, np.float32)}, r"^observation must be of shape \(2,\), got \(3,\)$"),
+        ({"observation": np.full(2, 0.1)}, "^observation must fit float32, got 0.1"),
+        ({"observation": {"x": np.zeros(2)}}, "^observation must"),
+        ({"action": 300}, "^action must fit uint8, got 300$"),
+        ({"action": 0.9}, "^action must fit uint8, got 0.9: cast it yourself"),
+        ({"action": math.nan}, "^action must fit uint8, got nan$"),
+        ({"reward": [1.0]}, r"^reward must be of shape \(\), got \(1,\)$"),
+        ({"reward": "1"}, "^reward must"),
+        ({"value": [1.0]}, r"^value must be of shape \(\), got \(1,\)$"),
+        ({"next_value": None}, "^next_value must"),
+        ({"terminated": 2}, "^terminated must fit bool, got 2$"),
+        ({"truncated": [False]}, r"^truncated must be of shape \(\), got \(1,\)$"),
+        ({"log_prob": [0.5]}, r"log_prob.* must be of shape \(\), got \(1,\)$"),
+        ({"entropy": 0.5}, "entropy"),
+    ],
+)
+def test_a_step_unlike_the_first_is_refused_and_nothing_is_stored(change: dict[str, Any], text: str) -> None:
+    rollout = rollout_lib.RolloutBuffer(2)
+    rollout.add(**GOOD)
+    before = state(rollout)
+    with pytest.raises(errors.SchemaError, match=text):
+        rollout.add(**GOOD | change)
+    assert state(rollout) == before
+    rollout.add(**GOOD)
+
+
+def test_a_missing_extra_is_refused() -> None:
+    rollout = rollout_lib.RolloutBuffer(2)
+    rollout.add(**GOOD)
+    with pytest.raises(errors.SchemaError, match="log_prob.* missing"):
+        rollout.add(**{name: value for name, value in GOOD.items() if name != "log_prob"})
+
+
+def test_a_refused_first_step_fixes_nothing() -> None:
+    rollout = rollout_lib.RolloutBuffer(2)
+    for wrong in ({"value": "high"}, {"terminated": 2}, {"next_value": [1.0, 2.0]}, {"reward": object()}):
+        with pytest.raises(errors.SchemaError):
+            rollout.add(**GOOD | wrong)
+    with pytest.raises(errors.SchemaError, match=r"^reward must be a number or of shape \[environments\], got shape"):
+        rollout.add(**GOOD | {"reward": [[1.0]]})
+    assert len(rollout) == 0
+    rollout.add([1, 2, 3], [0.5, 0.5, 0.5], [1.0, 2.0, 3.0])
+    assert rollout.arrays()["observation"].tolist() == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("gamma", "lambda_", "text"),
+    [
+        (0, 0.5, r"^gamma must be in \(0, 1\], got 0$"),
+        (1.5, 0.5, r"^gamma must be in \(0, 1\], got 1.5$"),
+        (math.nan, 0.5, r"^gamma must be in \(0, 1\], got nan$"),
+        (0.9, -0.1, r"^lambda_ must be in \[0, 1\], got -0.1$"),
+        (0.9, 1.1, r"^lambda_ must be in \[0, 1\], got 1.1$"),
+        (0.9, math.nan, "^lambda_ must be a finite real number, got nan$"),
+        (0.9, "x", "^lambda_ must be a finite real number, got 'x'$"),
+    ],
+)
+def test_factors_outside_their_range_are_refused(gamma: Any, lambda_: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        rollout_of([(1.0, 0.0, False, False, 0)]).advantages(gamma, lambda_)
+
+
+def test_factors_at_the_ends_of_their_range_are_accepted() -> None:
+    rollout = rollout_of([(1.0, 0.0, False, False, 0)])
+    assert rollout.advantages(1, 0)[0].tolist() == rollout.advantages(1, 1)[0].tolist() == [1.0]
+
+
+@pytest.mark.parametrize("max_steps", [0, -1, 1.5])
+def test_max_steps_is_an_integer_of_at_least_one(max_steps: Any) -> None:
+    with pytest.raises(ValueError, match="^max_steps must be"):
+        rollout_lib.RolloutBuffer(max_steps)
+
+
+# From one rollout to the next.
+
+
+def test_an_empty_rollout_has_nothing_to_answer() -> None:
+    rollout = rollout_lib.RolloutBuffer(2)
+    for _ in range(2):
+        with pytest.raises(errors.NotReadyError, match="^arrays found no step: add one first$"):
+            rollout.arrays()
+        with pytest.raises(errors.NotReadyError, match="^advantages found no step: add one first$"):
+            rollout.advantages(0.9, 0.9)
+        rollout.add(0.0, 0, 1.0)
+        rollout.clear()
+
+
+def test_the_next_rollout_goes_into_the_same_arrays_and_sees_nothing_of_the_last() -> None:
+    rollout = rollout_of([(1.0, 2.0, True, True, 4.0)] * 3)
+    columns = dict(rollout._columns)
+    rollout.clear()
+    assert len(rollout) == 0
+    rollout.add(9.0, 9, 0.5)
+    assert all(rollout._columns[path] is column for path, column in columns.items())
+    assert {name: array.tolist() for name, array in rollout.arrays().items()} == {
+        "observation": [9.0],
+        "action": [9],
+        "reward": [0.5],
+        "value": [0.0],
+        "terminated": [False],
+        "truncated": [False],
+        "next_value": [0.0],
+    }
+    with pytest.raises(errors.SchemaError, match="^action must fit int64, got 0.5: cast it yourself"):
+        rollout.add(9.0, 0.5, 0.5)
+
+
+def test_a_rollout_says_how_far_it_is() -> None:
+    rollout = rollout_lib.RolloutBuffer(5)
+    rollout.add(0.0, 0, 1.0)
+    assert repr(rollout) == "<RolloutBuffer of 1 steps, max_steps=5>"
+    assert (len(rollout), rollout.capacity) == (1, 5)
+
+
+# To outlive the process.
+
+plain = checkpointable_test.plain
+
+
+def add(rollout: rollout_lib.RolloutBuffer, rng: random.Random, environments: int | None) -> None:
+    """Adds a step of many dtypes."""
+    lead = () if environments is None else (environments,)
+    number = rng.randrange(50)
+    rollout.add(
+        {"image": np.full((*lead, 2, 2), number, np.uint8), "speed": {"x": np.full(lead, number / 7, ">f2")}},
+        np.full((*lead, 3), number, np.int16),
+        np.full(lead, number / 3, np.float32),
+        np.full(lead, number / 9, np.float32),
+        np.full(lead, number % 3 == 0),
+        np.full(lead, number % 2 == 0),
+        np.full(lead, 2.0, np.float32),
+        name=np.full(lead, f"row {number}", "<U6"),
+    )
+
+
+def worked(environments: int | None, seed: int = 0, steps: int = 7) -> rollout_lib.RolloutBuffer:
+    rollout = rollout_lib.RolloutBuffer(9)
+    for _ in range(steps):
+        add(rollout, random.Random(seed + len(rollout)), environments)
+    return rollout
+
+
+def assert_goes_on(
+    rollout: rollout_lib.RolloutBuffer, other: rollout_lib.RolloutBuffer, lead: int | None
+) -> None:
+    """Both hold the same, and do for as long as the same happens to them."""
+    for _ in range(2):
+        assert plain(other.state_dict()) == plain(rollout.state_dict())
+        while not rollout.is_full:
+            add(rollout, random.Random(len(rollout)), lead)
+            add(other, random.Random(len(other)), lead)
+        assert plain(other.arrays()) == plain(rollout.arrays())
+        assert str(other.arrays()) == str(rollout.arrays())
+        assert plain(other.advantages(0.9, 0.9)) == plain(rollout.advantages(0.9, 0.9))
+        rollout.clear()
+        other.clear()
+
+
+@pytest.mark.parametrize("environments", [None, 1, 3])
+@pytest.mark.parametrize("steps", [0, 1, 7, 9])
+def test_a_loaded_rollout_goes_on_as_the_saved_one(
+    environments: int | None, steps: int, tmp_path: pathlib.Path
+) -> None:
+    rollout = worked(environments, steps=steps)
+    rollout.save(tmp_path / "saved")
+    loaded = rollout_lib.RolloutBuffer.load(tmp_path / "saved")
+    assert (len(loaded), loaded.capacity) == (steps, 9)
+    assert_goes_on(rollout, loaded, environments)
+
+
+def test_a_cleared_rollout_keeps_its_shapes_when_it_is_saved(tmp_path: pathlib.Path) -> None:
+    rollout = worked(3)
+    rollout.clear()
+    rollout.save(tmp_path / "saved")
+    loaded = rollout_lib.RolloutBuffer.load(tmp_path / "saved")
+    with pytest.raises(errors.SchemaError, match="^observation"):
+        loaded.add(0, 0, np.zeros(3))
+    assert_goes_on(rollout, loaded, 3)
+
+
+def test_a_state_is_json_and_arrays_and_shares_nothing() -> None:
+    rollout, other = worked(3), worked(None, seed=5, steps=9)
+    state = rollout.state_dict()
+    values = {name: value for name, value in state.items() if name != "arrays"}
+    assert json.loads(json.dumps(values, allow_nan=False)) == values
+    assert (values["generator"], values["environments"], values["size"]) == (None, 3, 7)
+    other.load_state_dict(state)
+    before = plain(rollout.state_dict())
+    for array in state["arrays"].values():
+        array[...] = np.zeros((), array.dtype)
+    assert plain(rollout.state_dict()) == plain(other.state_dict()) == before
+    assert_goes_on(rollout, other, 3)
+
+
+@pytest.mark.parametrize("mutants", [40, pytest.param(5_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("environments", [None, 2])
+def test_a_forged_state_is_refused_or_makes_a_rollout_that_works(environments: int | None, mutants: int) -> None:
+    taken = refused = 0
+    for seed in range(mutants):
+        rng = random.Random(seed)
+        state = forged_states_test.forged(worked(environments, seed, 1 + seed % 9).state_dict(), rng)
+        rollout = worked(environments)
+        before = plain(rollout.state_dict())
+        try:
+            rollout_lib.RolloutBuffer._made(copy.deepcopy(state), {})
+            rollout.load_state_dict(state)
+        except errors.CheckpointError:
+            refused += 1
+            assert plain(rollout.state_dict()) == before
+            continue
+        taken += 1
+        if len(rollout):
+            rollout.arrays()
+            with np.errstate(all="ignore"):
+                rollout.advantages(0.9, 0.9)
+        again = rollout_lib.RolloutBuffer._made(rollout.state_dict(), {})
+        assert plain(again.state_dict()) == plain(rollout.state_dict())
+    assert taken
+    assert refused
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"size": 10}, r"size must be an integer in \[0, 9\], got 10"),
+        ({"schema": None}, r"size must be an integer in \[0, 0\], got 7"),
+        ({"schema": []}, "schema .*"),
+        ({"environments": -1}, "environments must be an integer in .*, got -1"),
+        ({"environments": 4}, r"array rows/observation/image must be .* shape \(7, 4, 2, 2\), got .*"),
+        ({"value_dtype": "<i8"}, "value_dtype must be one of floats, got '<i8'"),
+        ({"value_dtype": "|O"}, "dtype must be a description of .*"),
+        ({"generator": {"bit_generator": "PCG64"}}, "generator must be null, got .*"),
+        ({"class": "Other"}, "the state is of a Other, and not of a RolloutBuffer: use Other"),
+        ({"settings": {"max_steps": 8}}, "settings/max_steps must be 9, as it is here, got 8"),
+    ],
+)
+def test_an_impossible_state_is_refused_with_the_reason(changes: dict[str, Any], text: str) -> None:
+    rollout = worked(3, seed=1)
+    before = plain(rollout.state_dict())
+    with pytest.raises(errors.CheckpointError, match=f"^{text}$"):
+        rollout.load_state_dict(worked(3).state_dict() | changes)
+    assert plain(rollout.state_dict()) == before
+
+
+def test_more_than_there_is_memory_for_is_refused() -> None:
+    state = worked(None, steps=0).state_dict() | {
+        "schema": [["observation", "<f8", [2**58]], ["action", "<f8", []], ["reward", "<f8", []]],
+        "arrays": {"rows/observation": np.zeros((0, 2**58))},
+    }
+    with pytest.raises(errors.CheckpointError, match="^there is no memory for the steps: "):
+        rollout_lib.RolloutBuffer._made(state, {})
+
+
+def test_a_damaged_file_is_refused(tmp_path: pathlib.Path) -> None:
+    worked(3).save(tmp_path / "saved")
+    for name in sorted(os.listdir(tmp_path / "saved")):
+        path = tmp_path / "saved" / name
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(errors.CheckpointError):
+            rollout_lib.RolloutBuffer.load(tmp_path / "saved")
+        path.write_bytes(content)

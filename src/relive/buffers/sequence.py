@@ -1,0 +1,127 @@
+"""SequenceReplayBuffer: runs of consecutive steps, for recurrent agents and world models."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from relive.windows import batches
+from relive.common import validation
+from relive.buffers import column
+from relive import errors
+from relive.waiting import rate_limiters
+from relive.samplers import prioritized as prioritized_lib
+from relive.samplers import sampler as sampler_lib
+from relive.samplers import schedules
+from relive.schema import schema as schema_lib
+from relive.storage import memory
+from relive.windows import windows
+
+
+class SequenceReplayBuffer(column.ColumnReplayBuffer[batches.SequenceBatch]):
+    """Stores the newest `capacity` steps, and answers sequences of `length` steps that never cross an episode's end.
+
+    Args:
+        capacity: Steps stored at most; the oldest goes first.
+        schema: What a step holds; None to take it from the first one. It is enforced either way.
+        length: Steps in a sequence, burn-in included.
+        burn_in: How many of them, from the first on, are marked as not for the loss.
+        stride: Sequences start at every stride-th step of an episode.
+        pad: Whether sequences may reach over the end of an episode, so that every step of it is in one: from the first
+            step on, until a sequence has reached the end. What lies beyond is zeros, and masked.
+        prioritized: Whether to draw by priorities, which belong to the first step of a sequence.
+        streams: How many environments or actors write side by side.
+        storage: Where the columns are, of the same capacity; by default arrays in memory.
+        limiter: Says when a step may be added and a batch drawn; by default a batch needs one sequence.
+        sampler: Draws the first steps, instead of what `prioritized` says.
+        alpha, beta, epsilon, weight_normalization, stratified, new_priority: As in PrioritizedReplayBuffer, for
+            prioritized=True; they are checked either way.
+        max_times_sampled: How often a sequence may be drawn before it retires; None for any number of times.
+        seed: For the generator of the draws; the same seed and the same calls give the same batches.
+
+    Raises:
+        ArgumentError: A setting breaks its rule.
+
+    >>> import numpy as np
+    >>> import relive
+    >>> buffer = relive.SequenceReplayBuffer(1_000, length=3, burn_in=1, seed=0)
+    >>> keys = buffer.add_episode(np.arange(6.0), np.arange(5), np.ones(5), terminated=True)
+    >>> batch = buffer.read([2])
+    >>> batch.observation.tolist(), batch.action.tolist(), batch.terminated.tolist()
+    ([[2.0, 3.0, 4.0, 5.0]], [[2, 3, 4]], [[False, False, True]])
+    """
+
+    _SETTINGS: ClassVar[tuple[str, ...]] = (
+        "capacity",
+        "schema",
+        "length",
+        "burn_in",
+        "stride",
+        "pad",
+        "prioritized",
+        "streams",
+        "limiter",
+        "sampler",
+        *prioritized_lib.SETTINGS,
+        "max_times_sampled",
+    )
+
+    def __init__(
+        self,
+        capacity: int,
+        schema: schema_lib.Schema | None = None,
+        *,
+        length: int,
+        burn_in: int = 0,
+        stride: int = 1,
+        pad: bool = False,
+        prioritized: bool = False,
+        streams: int = 1,
+        storage: memory.Storage | None = None,
+        limiter: rate_limiters.RateLimiter | None = None,
+        sampler: sampler_lib.Sampler | None = None,
+        alpha: float = 0.6,
+        beta: float | schedules.Schedule = 0.4,
+        epsilon: float = 1e-6,
+        weight_normalization: prioritized_lib.WeightNormalization = "batch",
+        stratified: bool = True,
+        new_priority: prioritized_lib.NewPriority = "running",
+        max_times_sampled: int | None = None,
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        window = windows.SequenceWindow(length, burn_in, stride, pad)
+        if validation.integer_of_at_least_one("capacity", capacity) < length:
+            raise errors.ArgumentError(f"length must be at most capacity = {capacity}, got {length}")
+        self._prioritized = validation.boolean("prioritized", prioritized)
+        self._by_priority = by_priority = prioritized_lib.PrioritizedSampler(
+            alpha=alpha,
+            beta=beta,
+            epsilon=epsilon,
+            weight_normalization=weight_normalization,
+            stratified=stratified,
+            new_priority=new_priority,
+        )
+        if self._prioritized:
+            if sampler is not None:
+                raise errors.ArgumentError(f"sampler must be left out with prioritized=True, got {sampler!r}")
+            sampler = by_priority
+        super().__init__(
+            capacity,
+            schema,
+            window=window,
+            sampler=sampler,
+            streams=streams,
+            storage=storage,
+            limiter=limiter,
+            max_times_sampled=max_times_sampled,
+            seed=seed,
+        )
+
+    def _setting(self, name: str) -> Any:
+        if name in ("length", "burn_in", "stride", "pad"):
+            return getattr(self.window, name)
+        if name in prioritized_lib.SETTINGS:
+            return self._by_priority.settings()[name]
+        if name == "prioritized":
+            return self._prioritized
+        # The one of `prioritized` is made of the other settings.
+        return None if name == "sampler" and self._prioritized else super()._setting(name)
