@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import described_steps
+from relive.testing import synthetic
 from relive.bench import described
 from relive.bench import tasks
 
@@ -92,7 +92,7 @@ def _transitions(task: tasks.Task, story: described.Story, answer: tasks.Answer)
 def _returns(task: tasks.Task, episodes: Ints, steps: Ints) -> Array:
     """Answers the discounted sums of m rewards, for m of 1 to n [n, B]."""
     offsets = np.arange(task.n_step)[:, np.newaxis]
-    rewards = described_steps.rewards_of(episodes, steps + offsets)
+    rewards = synthetic.rewards_of(episodes, steps + offsets)
     return np.cumsum(rewards * task.gamma**offsets, axis=0)
 
 
@@ -120,7 +120,7 @@ def _sequences(task: tasks.Task, story: described.Story, answer: tasks.Answer) -
     both = mask[:, 1:] & mask[:, :-1] & is_known[:, 1:] & is_known[:, :-1]
     is_same = episodes[:, 1:] == episodes[:, :-1]
     is_following = is_same & (steps[:, 1:] == steps[:, :-1] + 1)
-    rewards = described_steps.rewards_of(episodes, steps)
+    rewards = synthetic.rewards_of(episodes, steps)
     is_end = story.is_terminated[episodes] & (steps == story.lengths[episodes] - 1)
     actions = (answer["action"] == story.actions(episodes, steps)).reshape((size, length, -1)).all(axis=-1)
     real = mask & is_known

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import described_steps
+from relive.testing import synthetic
 
 Array: TypeAlias = npt.NDArray[Any]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -158,7 +158,7 @@ class Story:
         return Episode(
             self.frames(number, steps),
             self.actions(number, steps[:-1]),
-            described_steps.rewards_of(number, steps[:-1]).astype(np.float32),
+            synthetic.rewards_of(number, steps[:-1]).astype(np.float32),
             bool(is_whole and self.is_terminated[number]),
             bool(is_whole and not self.is_terminated[number]),
             self.frame_stack,

@@ -13,7 +13,7 @@ from relive.buffers import column_oracle_test as oracle_lib
 from relive.buffers import hindsight
 from relive.buffers import ring
 from relive.storage import memory
-from relive import testing
+from relive.testing import suites
 
 WANTED = 1000
 PLACES = 4
@@ -224,7 +224,7 @@ def test_every_goal_is_as_likely_as_another(strategy: Any, goals: list[int]) -> 
     batch = buffer.read([2] * 6000)
     drawn = hindsight.relabel(buffer, batch, compute=reached, strategy=strategy, share=1.0).observation["desired_goal"]
     counts = np.bincount(drawn, minlength=10).tolist()
-    testing.assert_frequencies(counts, [(place in goals) / len(goals) for place in range(10)])
+    suites.assert_frequencies(counts, [(place in goals) / len(goals) for place in range(10)])
 
 
 @pytest.mark.parametrize("streams", [1, 3])
@@ -246,7 +246,7 @@ def test_goals_come_from_what_is_left_of_a_long_episode(is_side_by_side: bool, s
     answer = hindsight.relabel(buffer, batch, compute=reached, strategy="episode", share=1.0, open_episodes=True)
     places, drawn = np.unique(answer.observation["desired_goal"], return_counts=True)
     assert places.tolist() == left
-    testing.assert_frequencies(drawn.tolist(), [1 / len(left)] * len(left))
+    suites.assert_frequencies(drawn.tolist(), [1 / len(left)] * len(left))
     timeline = buffer.history.timeline
     slots = timeline.alive_slots()
     handles = timeline.handles(slots)
@@ -287,7 +287,7 @@ def test_every_row_gets_another_goal_as_often() -> None:
     for _ in range(400):
         batch = buffer.read([0, 1, 2, 3, 4, 5, 0, 1])
         counts += hindsight.relabel(buffer, batch, compute=reached, share=0.5).observation["desired_goal"] != 9
-    testing.assert_frequencies(counts.tolist(), [1 / 8] * 8)
+    suites.assert_frequencies(counts.tolist(), [1 / 8] * 8)
 
 
 def test_no_row_is_judged_without_need() -> None:

@@ -16,7 +16,7 @@ from relive.waiting import rate_limiters
 from relive.persistence import checkpointable_test
 from relive.schema import schema as schema_lib
 from relive.storage import memory
-from relive import testing
+from relive.testing import suites
 from relive.buffers import joint
 from relive.buffers import joint_steps
 
@@ -359,7 +359,7 @@ class TestDraws:
         assert keys.tolist() == list(range(count))[-capacity:]
         drawn = buffer.sample_keys(2_000 * len(keys))
         assert drawn.dtype == np.int64
-        testing.assert_frequencies(np.bincount(drawn - keys[0]).tolist(), [1 / len(keys)] * len(keys))
+        suites.assert_frequencies(np.bincount(drawn - keys[0]).tolist(), [1 / len(keys)] * len(keys))
 
     def test_sample_answers_what_read_answers_of_the_keys_that_it_drew(self) -> None:
         buffer, other = filled(n_step=2), filled(n_step=2)

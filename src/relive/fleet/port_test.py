@@ -9,7 +9,7 @@ import pytest
 import relive
 from relive import errors
 from relive.samplers import sampler
-from relive import testing
+from relive.testing import suites
 from relive.fleet import chunks
 from relive.fleet import column_port
 from relive.fleet import episode_port
@@ -366,7 +366,7 @@ def test_draws_of_a_port_are_those_of_its_buffer() -> None:
     port.insert(W, steps_of(0, 4, is_start=True, final=(4, "COMPLETED")))
     samples = port.draw(400, {"n": 2, "gamma": 0.5}, 0)
     counts = collections.Counter(sample.start_step for sample in samples)
-    testing.assert_frequencies([counts[t] for t in range(4)], [0.25] * 4)
+    suites.assert_frequencies([counts[t] for t in range(4)], [0.25] * 4)
     assert port.sampled == buffer.get_stats().sampled == 400
 
 

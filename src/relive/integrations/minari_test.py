@@ -18,7 +18,7 @@ import minari
 from minari.data_collector import episode_buffer
 
 import relive
-from relive import described_steps
+from relive.testing import synthetic
 from relive import errors
 from relive.common import trees
 from relive.integrations import gymnasium as relive_gymnasium
@@ -352,8 +352,8 @@ def test_an_info_that_no_schema_has_is_left_out(data_format: str, name: str, val
 @pytest.mark.parametrize("seed", range(3))
 def test_streams_side_by_side_become_one_episode_after_another(seed: int) -> None:
     """What a dataset has of a buffer of several streams is what the buffer has, with evicted heads and open ends."""
-    buffer = relive.RingReplayBuffer(30, described_steps.SCHEMA, streams=3)
-    writer = described_steps.Writer(buffer, seed)
+    buffer = relive.RingReplayBuffer(30, synthetic.SCHEMA, streams=3)
+    writer = synthetic.Writer(buffer, seed)
     for _ in range(60):
         writer.write()
     dataset = relive_minari.to_dataset(buffer, "test/mine-v0", incomplete="as_sampled")

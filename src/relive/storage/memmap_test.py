@@ -27,7 +27,7 @@ from relive.storage import map_manifest
 from relive.storage import memmap
 from relive.schema import schema as schemas
 from relive.storage import memory as storages
-from relive import testing
+from relive.testing import suites
 
 PLAIN = schemas.Schema(schemas.Field(2, np.float32), schemas.Field((), np.int64))
 FRAMES = schemas.Schema(schemas.Field((84, 84, 4), np.uint8), schemas.Field((), np.int64))
@@ -58,7 +58,7 @@ def names(path: pathlib.Path) -> list[str]:
     return sorted(entry.name for entry in path.iterdir())
 
 
-class TestMemmapStorage(testing.StorageTests):
+class TestMemmapStorage(suites.StorageTests):
     @pytest.fixture(autouse=True)
     def start(self, tmp_path: pathlib.Path) -> None:
         self.numbers = itertools.count()

@@ -11,7 +11,7 @@ import pytest
 from relive import errors
 from relive.schema import schema as schemas
 from relive.storage import memory as storages
-from relive import testing
+from relive.testing import suites
 
 PLAIN = schemas.Schema(schemas.Field(2, np.float32), schemas.Field((), np.int64))
 
@@ -48,12 +48,12 @@ class ListStorage:
                 raise IndexError(f"no slot {slot}")
 
 
-class TestColumnStorage(testing.StorageTests):
+class TestColumnStorage(suites.StorageTests):
     def make(self, schema: schemas.Schema, capacity: int) -> storages.Storage:
         return storages.ColumnStorage(schema, capacity)
 
 
-class TestColumnStorageOfLargeFields(testing.StorageTests):
+class TestColumnStorageOfLargeFields(suites.StorageTests):
     """Every field has a block of its own."""
 
     def make(self, schema: schemas.Schema, capacity: int) -> storages.Storage:
@@ -62,7 +62,7 @@ class TestColumnStorageOfLargeFields(testing.StorageTests):
             return storages.ColumnStorage(schema, capacity)
 
 
-class TestFileStorage(testing.StorageTests):
+class TestFileStorage(suites.StorageTests):
     """Columns that are files instead of memory."""
 
     @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ class TestFileStorage(testing.StorageTests):
         return storages.ColumnStorage(schema, capacity, allocate=allocate)
 
 
-class TestListStorage(testing.StorageTests):
+class TestListStorage(suites.StorageTests):
     def make(self, schema: schemas.Schema, capacity: int) -> storages.Storage:
         return ListStorage(schema, capacity)
 

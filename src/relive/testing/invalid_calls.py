@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from relive.buffers import column as column_lib
-from relive import described_steps
+from relive.testing import synthetic
 
 Call: TypeAlias = tuple[str, tuple[Any, ...], dict[str, Any]]
 """The name of the method, its arguments, and those by name."""
@@ -65,15 +65,15 @@ def _columns(count: int, observation: str, action: str, reward: str, which: Any 
     """Answers the columns, by those names, of the first `count` steps of an episode, or what is there `which`."""
     steps = np.arange(count)
     columns = {
-        observation: described_steps.observations_of(0, 1, steps),
+        observation: synthetic.observations_of(0, 1, steps),
         action: steps,
-        reward: described_steps.rewards_of(1, steps),
-        "checksum": described_steps.checksums_of(0, 1, steps),
+        reward: synthetic.rewards_of(1, steps),
+        "checksum": synthetic.checksums_of(0, 1, steps),
     }
     return {name: column[which] for name, column in columns.items()}
 
 
 def _episode(length: int) -> Columns:
     """Answers the arguments for an episode of so many steps."""
-    observations = described_steps.observations_of(0, 1, np.arange(length + 1))
+    observations = synthetic.observations_of(0, 1, np.arange(length + 1))
     return _columns(length, "observations", "actions", "rewards") | {"observations": observations, "terminated": True}

@@ -3,7 +3,7 @@ import random
 import numpy as np
 import pytest
 
-from relive import expectations
+from relive.testing import expectations
 
 
 def refuse(*arguments: object, **named: object) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from relive.windows import batches
-from relive import buffer_suite
+from relive.testing import buffer_suite
 from relive.buffers import column as column_lib
 from relive.buffers import column_stats
 from relive.kernels import episode_table

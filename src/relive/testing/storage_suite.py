@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive import expectations
+from relive.testing import expectations
 from relive.schema import schema as schemas
 from relive.storage import memory as storages
 

@@ -10,7 +10,7 @@ import pytest
 from relive.kernels import eligibility
 from relive import errors
 from relive.samplers import prioritized
-from relive import sampler_suite
+from relive.testing import sampler_suite
 from relive.samplers import sampler
 from relive.schema import schema as schemas
 from relive.storage import memory as storages

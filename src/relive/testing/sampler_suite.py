@@ -8,8 +8,8 @@ import numpy as np
 
 from relive.kernels import eligibility
 from relive import errors
-from relive import expectations
-from relive import frequencies
+from relive.testing import expectations
+from relive.testing import frequencies
 from relive.buffers import ring as ring_lib
 from relive.samplers import sampler as sampler_lib
 

@@ -5,7 +5,7 @@ import pytest
 
 from relive.schema import schema as schemas
 from relive.storage import memory as storages
-from relive import storage_suite
+from relive.testing import storage_suite
 
 
 class Honest(storages.ColumnStorage):

@@ -1,7 +1,7 @@
 import pytest
 
 from relive import errors
-from relive import frequencies
+from relive.testing import frequencies
 
 
 def test_fair_counts_pass() -> None:

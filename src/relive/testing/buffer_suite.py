@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.buffers import column as column_lib
-from relive import described_steps
+from relive.testing import synthetic
 from relive import errors
-from relive import expectations
-from relive import refused_calls
+from relive.testing import expectations
+from relive.testing import invalid_calls
 
 Buffer: TypeAlias = column_lib.ColumnReplayBuffer[Any]
 Fields: TypeAlias = dict[str, npt.NDArray[Any]]
@@ -35,15 +35,15 @@ class BufferTests(abc.ABC):
     - Whether something is always drawn: the sampler may refuse as long as `can_sample` says so.
 
     >>> import relive
-    >>> from relive import testing
-    >>> class TestMyBuffer(testing.BufferTests):
+    >>> from relive.testing import suites
+    >>> class TestMyBuffer(suites.BufferTests):
     ...     gamma = 0.9
     ...
     ...     def make(self, capacity, streams, seed):
     ...         return relive.RingReplayBuffer(capacity, n_step=5, gamma=0.9, streams=streams, seed=seed)
     """
 
-    schema = described_steps.SCHEMA
+    schema = synthetic.SCHEMA
     """What the tests' steps hold, for a buffer that is not to infer it or a storage."""
 
     gamma = 0.99
@@ -92,7 +92,7 @@ class BufferTests(abc.ABC):
     def test_keys_count_and_are_never_used_again(self) -> None:
         """The key of a step is how many came before it, in the buffer's whole life."""
         for streams in (1, 3):
-            writer = described_steps.Writer(self._made(9, streams, 0), 1)
+            writer = synthetic.Writer(self._made(9, streams, 0), 1)
             for _ in range(5):
                 for _ in range(15):
                     writer.write()  # Asserts it.
@@ -101,7 +101,7 @@ class BufferTests(abc.ABC):
     def test_clear_forgets_steps_and_open_episodes(self) -> None:
         """Nothing is left to be drawn, and what comes next begins other episodes."""
         for streams in (1, 2):
-            writer = described_steps.Writer(self._made(20, streams, 2), 3)
+            writer = synthetic.Writer(self._made(20, streams, 2), 3)
             buffer = writer.buffer
             for length in range(1, 10):
                 for _ in range(length):
@@ -116,7 +116,7 @@ class BufferTests(abc.ABC):
     def test_memory_is_flat(self) -> None:
         """Neither what `get_stats` counts nor what Python allocates grows once the buffer is full."""
         buffer = self._made(40, 1, 4)
-        writer = described_steps.Writer(buffer, 5)
+        writer = synthetic.Writer(buffer, 5)
         writer.add_episode(20)
         episode: dict[str, Any] = writer.given
         was_tracing = tracemalloc.is_tracing()
@@ -204,8 +204,8 @@ class BufferTests(abc.ABC):
             buffer = writer.buffer
             before, fields = _state(buffer)
             for call, arguments, named in [
-                *refused_calls.of_any_buffer(buffer),
-                *refused_calls.of_one_with_steps(buffer),
+                *invalid_calls.of_any_buffer(buffer),
+                *invalid_calls.of_one_with_steps(buffer),
             ]:
                 expectations.assert_raises(ValueError, getattr(buffer, call), *arguments, **named)
                 after, fields_after = _state(buffer)
@@ -218,11 +218,11 @@ class BufferTests(abc.ABC):
         for streams in (1, 3):
             buffer = self._made(20, streams, 6)
             before = buffer.get_stats(), buffer.schema
-            for call, arguments, named in refused_calls.of_any_buffer(buffer):
+            for call, arguments, named in invalid_calls.of_any_buffer(buffer):
                 expectations.assert_raises(ValueError, getattr(buffer, call), *arguments, **named)
                 after = buffer.get_stats(), buffer.schema
                 assert after == before, f"{call}{arguments or ''}{named or ''} was refused, and has changed the buffer"
-            described_steps.Writer(buffer, 7).add_episode(8)
+            synthetic.Writer(buffer, 7).add_episode(8)
 
     def test_late_keys_are_dropped_and_counted(self) -> None:
         """They say nothing about the steps in their place; nor do keys that there never were."""
@@ -280,19 +280,19 @@ class BufferTests(abc.ABC):
         assert made == expected, f"make answered a buffer of capacity, streams and len {made} instead of {expected}"
         return buffer
 
-    def _histories(self, num_writes: int = 25) -> Iterator[described_steps.Writer]:
+    def _histories(self, num_writes: int = 25) -> Iterator[synthetic.Writer]:
         """Answers a writer after each of many writes, whose buffer was checked."""
         for streams in (1, 3):
-            writer = described_steps.Writer(self._made(20, streams, 8), 9)
+            writer = synthetic.Writer(self._made(20, streams, 8), 9)
             for _ in range(num_writes):
                 writer.write()
                 writer.buffer.check()
                 yield writer
 
-    def _full(self) -> Iterator[described_steps.Writer]:
+    def _full(self) -> Iterator[synthetic.Writer]:
         """Answers writers whose buffers are full, and have something to draw."""
         for streams in (1, 2):
-            writer = described_steps.Writer(self._made(20, streams, 10), 11)
+            writer = synthetic.Writer(self._made(20, streams, 10), 11)
             for _ in range(30):
                 writer.write()
             writer.add_episode(8)
