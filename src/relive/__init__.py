@@ -7,19 +7,41 @@ import importlib
 import typing
 
 if typing.TYPE_CHECKING:
-    from relive.aio import AsyncReplayBuffer as AsyncReplayBuffer
-    from relive.batches import SequenceBatch as SequenceBatch
-    from relive.batches import TransitionBatch as TransitionBatch
-    from relive.codecs import Codec as Codec
-    from relive.codecs import PlainCodec as PlainCodec
-    from relive.column_buffer import ColumnReplayBuffer as ColumnReplayBuffer
-    from relive.column_stats import ColumnBufferStats as ColumnBufferStats
-    from relive.episode import Episode as Episode
-    from relive.episode import EpisodeStatus as EpisodeStatus
-    from relive.episode import FinalStatus as FinalStatus
-    from relive.episode_buffer import EpisodeReplayBuffer as EpisodeReplayBuffer
-    from relive.episode_buffer import EpisodeWriter as EpisodeWriter
-    from relive.episode_stats import EpisodeBufferStats as EpisodeBufferStats
+    from relive.agents.admission import Admission as Admission
+    from relive.agents.admission import Ticket as Ticket
+    from relive.agents.bias import EpisodeTotals as EpisodeTotals
+    from relive.agents.bias import TrainingBias as TrainingBias
+    from relive.agents.groups import Groups as Groups
+    from relive.agents.token_batch import TokenBatch as TokenBatch
+    from relive.agents.token_buffer import TokenReplayBuffer as TokenReplayBuffer
+    from relive.agents.token_codec import TokenStepCodec as TokenStepCodec
+    from relive.agents.token_episode import TokenMismatch as TokenMismatch
+    from relive.agents.token_stats import TokenBufferStats as TokenBufferStats
+    from relive.agents.token_step import TokenStep as TokenStep
+    from relive.buffers.column import ColumnReplayBuffer as ColumnReplayBuffer
+    from relive.buffers.column_stats import ColumnBufferStats as ColumnBufferStats
+    from relive.buffers.hindsight import relabel as relabel
+    from relive.buffers.item import ItemBufferStats as ItemBufferStats
+    from relive.buffers.item import ItemReplayBuffer as ItemReplayBuffer
+    from relive.buffers.joint import JointReplayBuffer as JointReplayBuffer
+    from relive.buffers.joint_batch import AgentBatch as AgentBatch
+    from relive.buffers.joint_batch import JointBatch as JointBatch
+    from relive.buffers.joint_stats import JointBufferStats as JointBufferStats
+    from relive.buffers.mixture import MixtureSampler as MixtureSampler
+    from relive.buffers.origins import RowOrigin as RowOrigin
+    from relive.buffers.prioritized import PrioritizedReplayBuffer as PrioritizedReplayBuffer
+    from relive.buffers.ring import RingReplayBuffer as RingReplayBuffer
+    from relive.buffers.rollout import RolloutBuffer as RolloutBuffer
+    from relive.buffers.sequence import SequenceReplayBuffer as SequenceReplayBuffer
+    from relive.episodes.buffer import EpisodeReplayBuffer as EpisodeReplayBuffer
+    from relive.episodes.buffer import EpisodeWriter as EpisodeWriter
+    from relive.episodes.episode import Episode as Episode
+    from relive.episodes.episode import EpisodeStatus as EpisodeStatus
+    from relive.episodes.episode import FinalStatus as FinalStatus
+    from relive.episodes.episode_stats import EpisodeBufferStats as EpisodeBufferStats
+    from relive.episodes.origins import SampleOrigin as SampleOrigin
+    from relive.episodes.samples import ReplaySample as ReplaySample
+    from relive.episodes.samples import WindowEnd as WindowEnd
     from relive.errors import ArgumentError as ArgumentError
     from relive.errors import ArgumentTypeError as ArgumentTypeError
     from relive.errors import CheckpointError as CheckpointError
@@ -35,57 +57,35 @@ if typing.TYPE_CHECKING:
     from relive.errors import ShardLostError as ShardLostError
     from relive.errors import UnknownEpisodeError as UnknownEpisodeError
     from relive.errors import UnknownKeyError as UnknownKeyError
-    from relive.explain import RowOrigin as RowOrigin
-    from relive.explain import SampleOrigin as SampleOrigin
-    from relive.fsync_policy import EveryRecords as EveryRecords
-    from relive.fsync_policy import EverySeconds as EverySeconds
-    from relive.hindsight import relabel as relabel
-    from relive.item_buffer import ItemBufferStats as ItemBufferStats
-    from relive.item_buffer import ItemReplayBuffer as ItemReplayBuffer
-    from relive.joint.joint_batch import AgentBatch as AgentBatch
-    from relive.joint.joint_batch import JointBatch as JointBatch
-    from relive.joint.joint_buffer import JointReplayBuffer as JointReplayBuffer
-    from relive.joint.joint_stats import JointBufferStats as JointBufferStats
-    from relive.journal import Journal as Journal
-    from relive.learner.admission import Admission as Admission
-    from relive.learner.admission import Ticket as Ticket
-    from relive.learner.groups import Groups as Groups
-    from relive.learner.training_bias import EpisodeTotals as EpisodeTotals
-    from relive.learner.training_bias import TrainingBias as TrainingBias
-    from relive.limiters import MinSize as MinSize
-    from relive.limiters import RateLimiter as RateLimiter
-    from relive.limiters import SampleToInsertRatio as SampleToInsertRatio
-    from relive.mapped_storage import MemmapStorage as MemmapStorage
-    from relive.mixture import MixtureSampler as MixtureSampler
-    from relive.n_step import ReplaySample as ReplaySample
-    from relive.n_step import WindowEnd as WindowEnd
-    from relive.prioritized_buffer import PrioritizedReplayBuffer as PrioritizedReplayBuffer
-    from relive.prioritized_sampler import PrioritizedSampler as PrioritizedSampler
-    from relive.recovery import recover as recover
-    from relive.returns import compute_discounted_return as compute_discounted_return
-    from relive.ring_buffer import RingReplayBuffer as RingReplayBuffer
-    from relive.rollout_buffer import RolloutBuffer as RolloutBuffer
-    from relive.samplers import Draw as Draw
-    from relive.samplers import Sampler as Sampler
-    from relive.samplers import UniformSampler as UniformSampler
-    from relive.schedules import LinearSchedule as LinearSchedule
-    from relive.schedules import Schedule as Schedule
-    from relive.schema import Field as Field
-    from relive.schema import Schema as Schema
-    from relive.sequence_buffer import SequenceReplayBuffer as SequenceReplayBuffer
-    from relive.storage import ColumnStorage as ColumnStorage
-    from relive.storage import Storage as Storage
-    from relive.sum_tree import SumTree as SumTree
-    from relive.threads import ThreadSafeReplayBuffer as ThreadSafeReplayBuffer
-    from relive.tokens.token_batch import TokenBatch as TokenBatch
-    from relive.tokens.token_buffer import TokenReplayBuffer as TokenReplayBuffer
-    from relive.tokens.token_codec import TokenStepCodec as TokenStepCodec
-    from relive.tokens.token_episode import TokenMismatch as TokenMismatch
-    from relive.tokens.token_stats import TokenBufferStats as TokenBufferStats
-    from relive.tokens.token_step import TokenStep as TokenStep
-    from relive.windows import EpisodeWindow as EpisodeWindow
-    from relive.windows import SequenceWindow as SequenceWindow
-    from relive.windows import TransitionWindow as TransitionWindow
+    from relive.persistence.codec import Codec as Codec
+    from relive.persistence.codec import PlainCodec as PlainCodec
+    from relive.persistence.fsync_policy import EveryRecords as EveryRecords
+    from relive.persistence.fsync_policy import EverySeconds as EverySeconds
+    from relive.persistence.journal import Journal as Journal
+    from relive.persistence.recover import recover as recover
+    from relive.samplers.prioritized import PrioritizedSampler as PrioritizedSampler
+    from relive.samplers.sampler import Draw as Draw
+    from relive.samplers.sampler import Sampler as Sampler
+    from relive.samplers.sampler import UniformSampler as UniformSampler
+    from relive.samplers.schedules import LinearSchedule as LinearSchedule
+    from relive.samplers.schedules import Schedule as Schedule
+    from relive.samplers.sum_tree import SumTree as SumTree
+    from relive.schema.schema import Field as Field
+    from relive.schema.schema import Schema as Schema
+    from relive.storage.memmap import MemmapStorage as MemmapStorage
+    from relive.storage.memory import ColumnStorage as ColumnStorage
+    from relive.storage.memory import Storage as Storage
+    from relive.waiting.asynchronous import AsyncReplayBuffer as AsyncReplayBuffer
+    from relive.waiting.rate_limiters import MinSize as MinSize
+    from relive.waiting.rate_limiters import RateLimiter as RateLimiter
+    from relive.waiting.rate_limiters import SampleToInsertRatio as SampleToInsertRatio
+    from relive.waiting.threads import ThreadSafeReplayBuffer as ThreadSafeReplayBuffer
+    from relive.windows.batches import SequenceBatch as SequenceBatch
+    from relive.windows.batches import TransitionBatch as TransitionBatch
+    from relive.windows.returns import compute_discounted_return as compute_discounted_return
+    from relive.windows.windows import EpisodeWindow as EpisodeWindow
+    from relive.windows.windows import SequenceWindow as SequenceWindow
+    from relive.windows.windows import TransitionWindow as TransitionWindow
 else:  # A type checker that saw this would take any name for one of ours.
 
     def __getattr__(name: str) -> object:
@@ -184,85 +184,85 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Admission": "learner.admission",
-    "AgentBatch": "joint.joint_batch",
+    "Admission": "agents.admission",
+    "AgentBatch": "buffers.joint_batch",
     "ArgumentError": "errors",
     "ArgumentTypeError": "errors",
-    "AsyncReplayBuffer": "aio",
+    "AsyncReplayBuffer": "waiting.asynchronous",
     "CheckpointError": "errors",
     "ClosedError": "errors",
-    "Codec": "codecs",
-    "ColumnBufferStats": "column_stats",
-    "ColumnReplayBuffer": "column_buffer",
-    "ColumnStorage": "storage",
+    "Codec": "persistence.codec",
+    "ColumnBufferStats": "buffers.column_stats",
+    "ColumnReplayBuffer": "buffers.column",
+    "ColumnStorage": "storage.memory",
     "CorruptionError": "errors",
-    "Draw": "samplers",
-    "Episode": "episode",
-    "EpisodeBufferStats": "episode_stats",
-    "EpisodeReplayBuffer": "episode_buffer",
-    "EpisodeStatus": "episode",
-    "EpisodeTotals": "learner.training_bias",
-    "EpisodeWindow": "windows",
-    "EpisodeWriter": "episode_buffer",
+    "Draw": "samplers.sampler",
+    "Episode": "episodes.episode",
+    "EpisodeBufferStats": "episodes.episode_stats",
+    "EpisodeReplayBuffer": "episodes.buffer",
+    "EpisodeStatus": "episodes.episode",
+    "EpisodeTotals": "agents.bias",
+    "EpisodeWindow": "windows.windows",
+    "EpisodeWriter": "episodes.buffer",
     "EventLoopError": "errors",
-    "EveryRecords": "fsync_policy",
-    "EverySeconds": "fsync_policy",
-    "Field": "schema",
-    "FinalStatus": "episode",
-    "Groups": "learner.groups",
-    "ItemBufferStats": "item_buffer",
-    "ItemReplayBuffer": "item_buffer",
-    "JointBatch": "joint.joint_batch",
-    "JointBufferStats": "joint.joint_stats",
-    "JointReplayBuffer": "joint.joint_buffer",
-    "Journal": "journal",
-    "LinearSchedule": "schedules",
-    "MemmapStorage": "mapped_storage",
-    "MinSize": "limiters",
+    "EveryRecords": "persistence.fsync_policy",
+    "EverySeconds": "persistence.fsync_policy",
+    "Field": "schema.schema",
+    "FinalStatus": "episodes.episode",
+    "Groups": "agents.groups",
+    "ItemBufferStats": "buffers.item",
+    "ItemReplayBuffer": "buffers.item",
+    "JointBatch": "buffers.joint_batch",
+    "JointBufferStats": "buffers.joint_stats",
+    "JointReplayBuffer": "buffers.joint",
+    "Journal": "persistence.journal",
+    "LinearSchedule": "samplers.schedules",
+    "MemmapStorage": "storage.memmap",
+    "MinSize": "waiting.rate_limiters",
     "MissingExtraError": "errors",
-    "MixtureSampler": "mixture",
+    "MixtureSampler": "buffers.mixture",
     "NotReadyError": "errors",
     "OutOfRangeError": "errors",
-    "PlainCodec": "codecs",
-    "PrioritizedReplayBuffer": "prioritized_buffer",
-    "PrioritizedSampler": "prioritized_sampler",
-    "RateLimiter": "limiters",
+    "PlainCodec": "persistence.codec",
+    "PrioritizedReplayBuffer": "buffers.prioritized",
+    "PrioritizedSampler": "samplers.prioritized",
+    "RateLimiter": "waiting.rate_limiters",
     "ReplayError": "errors",
-    "ReplaySample": "n_step",
-    "RingReplayBuffer": "ring_buffer",
-    "RolloutBuffer": "rollout_buffer",
-    "RowOrigin": "explain",
-    "SampleOrigin": "explain",
-    "SampleToInsertRatio": "limiters",
-    "Sampler": "samplers",
+    "ReplaySample": "episodes.samples",
+    "RingReplayBuffer": "buffers.ring",
+    "RolloutBuffer": "buffers.rollout",
+    "RowOrigin": "buffers.origins",
+    "SampleOrigin": "episodes.origins",
+    "SampleToInsertRatio": "waiting.rate_limiters",
+    "Sampler": "samplers.sampler",
     "SamplerError": "errors",
-    "Schedule": "schedules",
-    "Schema": "schema",
+    "Schedule": "samplers.schedules",
+    "Schema": "schema.schema",
     "SchemaError": "errors",
-    "SequenceBatch": "batches",
-    "SequenceReplayBuffer": "sequence_buffer",
-    "SequenceWindow": "windows",
+    "SequenceBatch": "windows.batches",
+    "SequenceReplayBuffer": "buffers.sequence",
+    "SequenceWindow": "windows.windows",
     "ShardLostError": "errors",
-    "Storage": "storage",
-    "SumTree": "sum_tree",
-    "ThreadSafeReplayBuffer": "threads",
-    "Ticket": "learner.admission",
-    "TokenBatch": "tokens.token_batch",
-    "TokenBufferStats": "tokens.token_stats",
-    "TokenMismatch": "tokens.token_episode",
-    "TokenReplayBuffer": "tokens.token_buffer",
-    "TokenStep": "tokens.token_step",
-    "TokenStepCodec": "tokens.token_codec",
-    "TrainingBias": "learner.training_bias",
-    "TransitionBatch": "batches",
-    "TransitionWindow": "windows",
-    "UniformSampler": "samplers",
+    "Storage": "storage.memory",
+    "SumTree": "samplers.sum_tree",
+    "ThreadSafeReplayBuffer": "waiting.threads",
+    "Ticket": "agents.admission",
+    "TokenBatch": "agents.token_batch",
+    "TokenBufferStats": "agents.token_stats",
+    "TokenMismatch": "agents.token_episode",
+    "TokenReplayBuffer": "agents.token_buffer",
+    "TokenStep": "agents.token_step",
+    "TokenStepCodec": "agents.token_codec",
+    "TrainingBias": "agents.bias",
+    "TransitionBatch": "windows.batches",
+    "TransitionWindow": "windows.windows",
+    "UniformSampler": "samplers.sampler",
     "UnknownEpisodeError": "errors",
     "UnknownKeyError": "errors",
-    "WindowEnd": "n_step",
-    "compute_discounted_return": "returns",
-    "recover": "recovery",
-    "relabel": "hindsight",
+    "WindowEnd": "episodes.samples",
+    "compute_discounted_return": "windows.returns",
+    "recover": "persistence.recover",
+    "relabel": "buffers.hindsight",
 }
 
 

@@ -16,11 +16,12 @@ from collections.abc import Callable
 import types
 from typing import Self
 
-from relive.common import validation
 from relive import errors
+from relive.common import validation
+from relive.persistence import registry
 
 
-class Admission:
+class Admission(registry.Configurable):
     """Holds starts of episodes back, so that none lags more than `max_lag` versions behind when it is trained on.
 
     That holds if the learner takes the episodes in order, with `next_episodes` or `next_groups`, `episodes_per_version`

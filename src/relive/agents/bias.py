@@ -11,9 +11,9 @@ import copy
 import dataclasses
 from typing import Any, Self
 
+from relive.agents import exact_sum
 from relive.episodes import episode as episode_lib
 from relive.windows import returns
-from relive.agents import exact_sum
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,8 +5,8 @@ import hypothesis
 from hypothesis import strategies as st
 import pytest
 
-from relive.episodes import episode as episode_lib
 from relive.agents import bias as bias_lib
+from relive.episodes import episode as episode_lib
 
 EPISODES = st.lists(
     st.tuples(

@@ -13,12 +13,13 @@ import collections
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, TypeAlias
 
+from relive import errors
+from relive.agents import bias
+from relive.agents import drops as drops_lib
+from relive.agents import waiting_line
 from relive.common import validation
 from relive.episodes import episode as episode_lib
-from relive import errors
-from relive.agents import drops as drops_lib
-from relive.agents import bias
-from relive.agents import waiting_line
+from relive.persistence import registry
 
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
 Phase: TypeAlias = Literal["GATHERING", "WHOLE", "CLOSED", "EVICTED"]
@@ -26,7 +27,7 @@ Phase: TypeAlias = Literal["GATHERING", "WHOLE", "CLOSED", "EVICTED"]
 Dropped: TypeAlias = list[tuple[drops_lib.Reason, Episode]]
 
 
-class Groups:
+class Groups(registry.Configurable):
     """How many episodes make a group, and how long to wait for the last of them.
 
     Args:
@@ -268,8 +269,8 @@ class GroupBook:
                 is_sound = is_sound and not waiting
             if not is_sound:
                 raise errors.CorruptionError(
-                    f"group {validation.shown(group_id)} cannot be {group.phase} with {group.stored} episodes, of which "
-                    f"{group.running} run and {waiting} wait"
+                    f"group {validation.shown(group_id)} cannot be {group.phase} with {group.stored} episodes, "
+                    f"of which {group.running} run and {waiting} wait"
                 )
         if [group.since for group in self._gathering.values()] != sorted(
             group.since for group in self._gathering.values()

@@ -3,9 +3,9 @@ from typing import Any
 import pytest
 
 import relive
-from relive.episodes import episode as episode_lib
 from relive import errors
 from relive.agents import groups
+from relive.episodes import episode as episode_lib
 
 Episode = episode_lib.Episode[Any, Any]
 

@@ -13,19 +13,19 @@ import functools
 from typing import TYPE_CHECKING, Generic, TypeVar
 import weakref
 
-from relive.common import validation
-from relive.common import copies
-from relive.episodes import episode as episode_lib
-from relive.episodes import store as store_lib
 from relive import errors
-from relive.waiting import gate
-from relive.common import later
-from relive.persistence import state
 from relive.agents import admission as admission_lib
+from relive.agents import bias
 from relive.agents import groups as groups_lib
 from relive.agents import hand_out_queues
 from relive.agents import queue
-from relive.agents import bias
+from relive.common import copies
+from relive.common import later
+from relive.common import validation
+from relive.episodes import episode as episode_lib
+from relive.episodes import store as store_lib
+from relive.persistence import state
+from relive.waiting import gate
 
 if TYPE_CHECKING:
     from relive.persistence import settings
@@ -215,7 +215,7 @@ class HandingOut(Generic[Obs, Act]):
         """Answers whether admission and groups are those of a state."""
         saved, own = given.part("settings"), self._hand_outs
         return all(
-            settings.are_same(settings.encoded(mine), settings.saved(saved, name))
+            settings.are_same(settings.encoded(mine), saved.value(name))
             for name, mine in (("admission", own.admission), ("groups", own.groups))
         )
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import relive
-from relive.fleet import local_test
 from relive.agents import admission as admission_lib
 from relive.agents import groups as groups_lib
 from relive.agents import handing_out_test
+from relive.fleet import local_test
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
 PATIENCE = 60.0

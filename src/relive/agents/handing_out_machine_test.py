@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import relive
 from relive.agents import admission as admission_lib
 from relive.agents import groups as groups_lib
-from relive.agents import queue_state
 from relive.agents import queue
+from relive.agents import queue_state
 
 STARTS = st.lists(
     st.tuples(

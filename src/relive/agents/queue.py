@@ -19,15 +19,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import time
 from typing import Any, TypeAlias
 
+from relive import errors
+from relive.agents import admission as admission_lib
+from relive.agents import bias
+from relive.agents import drops as drops_lib
+from relive.agents import groups as groups_lib
+from relive.agents import waiting_line
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.episodes import store as store_lib
-from relive import errors
-from relive.agents import admission as admission_lib
-from relive.agents import drops as drops_lib
-from relive.agents import groups as groups_lib
-from relive.agents import bias
-from relive.agents import waiting_line
 
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
 Store: TypeAlias = store_lib.EpisodeStore[Any, Any]

@@ -14,16 +14,16 @@ from typing import Any, TypeAlias, get_args
 
 import numpy as np
 
-from relive.common import validation
-from relive.persistence import codec
 from relive import errors
-from relive.persistence import state
+from relive.agents import bias
 from relive.agents import drops as drops_lib
 from relive.agents import exact_sum
 from relive.agents import groups as groups_lib
 from relive.agents import queue
-from relive.agents import bias
 from relive.agents import waiting_line
+from relive.common import validation
+from relive.persistence import codec
+from relive.persistence import state
 
 HandOuts: TypeAlias = queue.HandOuts
 Phases: TypeAlias = list[tuple[str, groups_lib.Phase, float]]
@@ -89,9 +89,7 @@ def put(given: state.Given, hand_outs: HandOuts, *, is_same_rule: bool) -> None:
         raise errors.CheckpointError(f"arrays episode_turn and hand_outs cannot be: {error}") from error
 
 
-def _described(
-    hand_outs: HandOuts, produced: bias.Tally, trained: bias.Tally, phases: Phases
-) -> state.Array:
+def _described(hand_outs: HandOuts, produced: bias.Tally, trained: bias.Tally, phases: Phases) -> state.Array:
     """Answers what is in one value."""
     counts = hand_outs.drops.view()
     content = {

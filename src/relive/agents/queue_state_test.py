@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import relive
-from relive.persistence import codec
 from relive import errors
-from relive.persistence import checkpointable
-from relive.persistence import state as state_lib
 from relive.agents import admission as admission_lib
 from relive.agents import groups as groups_lib
 from relive.agents import handing_out_test
+from relive.persistence import checkpointable
+from relive.persistence import codec
+from relive.persistence import state as state_lib
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
 live = handing_out_test.live

@@ -13,12 +13,12 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import validation
-from relive.episodes import episode as episode_lib
 from relive import errors
-from relive.storage import ragged
 from relive.agents import token_episode
 from relive.agents import token_step
+from relive.common import validation
+from relive.episodes import episode as episode_lib
+from relive.storage import ragged
 
 Array: TypeAlias = npt.NDArray[Any]
 Floats: TypeAlias = npt.NDArray[np.float64]

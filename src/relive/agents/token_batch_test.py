@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from relive.episodes import episode
-from relive.episodes import buffer as buffer_lib
 from relive import errors
 from relive.agents import token_batch
 from relive.agents import token_episode
 from relive.agents import token_episode_test
 from relive.agents import token_step
+from relive.episodes import buffer as buffer_lib
+from relive.episodes import episode
 
 Steps = list[token_step.TokenStep]
 step_of = token_episode_test.step_of

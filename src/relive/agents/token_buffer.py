@@ -15,17 +15,17 @@ import uuid
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import validation
 from relive import errors
-from relive.common import later
-from relive.persistence import checkpointable
-from relive.persistence import state
-from relive.storage import ragged
 from relive.agents import token_batch
 from relive.agents import token_episode
 from relive.agents import token_rows
 from relive.agents import token_stats
 from relive.agents import token_step
+from relive.common import later
+from relive.common import validation
+from relive.persistence import checkpointable
+from relive.persistence import state
+from relive.storage import ragged
 
 if TYPE_CHECKING:
     from relive.agents import token_state

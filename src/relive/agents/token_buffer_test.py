@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from relive import errors
-from relive.testing import suites
+from relive import testing
 from relive.agents import token_batch
 from relive.agents import token_buffer
 from relive.agents import token_episode
@@ -184,7 +184,7 @@ def test_draws_are_uniform_over_sequences_however_long_they_are() -> None:
     for length in (1, 30, 2, 9):
         buffer.add_episode([step_of([], [1] * length)], agent_id="a")
     keys = buffer.sample(4000).keys
-    suites.assert_frequencies(np.bincount(keys, minlength=4).tolist(), [0.25] * 4)
+    testing.assert_frequencies(np.bincount(keys, minlength=4).tolist(), [0.25] * 4)
     assert buffer.get_stats().sampled == 4000
 
 

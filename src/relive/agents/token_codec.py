@@ -8,10 +8,10 @@ Anything else is as a PlainCodec has it.
 
 from typing import Any
 
-from relive.common import validation
-from relive.persistence import codec
 from relive import errors
 from relive.agents import token_step
+from relive.common import validation
+from relive.persistence import codec
 
 _MARK = b"\0"
 _NAMES = ("prompt", "answer", "log_probabilities", "policy_version", "loss_mask", "reward")

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relive.persistence import codec as codec_lib
-from relive.episodes import buffer as buffer_lib
 from relive import errors
-from relive.persistence import journal
-from relive.persistence import recover
 from relive.agents import token_batch
 from relive.agents import token_codec
 from relive.agents import token_episode_test
 from relive.agents import token_step
+from relive.episodes import buffer as buffer_lib
+from relive.persistence import codec as codec_lib
+from relive.persistence import journal
+from relive.persistence import recover
 
 step_of = token_episode_test.step_of
 NAMES = ("prompt", "answer", "log_probabilities", "policy_version", "loss_mask", "reward")

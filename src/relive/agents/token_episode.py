@@ -22,11 +22,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from relive import errors
+from relive.agents import token_step
 from relive.common import validation
 from relive.episodes import episode as episode_lib
-from relive import errors
 from relive.windows import returns
-from relive.agents import token_step
 
 Array: TypeAlias = npt.NDArray[Any]
 Ints: TypeAlias = npt.NDArray[np.int64]

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from relive.episodes import episode
 from relive import errors
 from relive.agents import token_episode
 from relive.agents import token_step
+from relive.episodes import episode
 
 
 def step_of(prompt: list[int], answer: list[int], **changes: Any) -> token_step.TokenStep:

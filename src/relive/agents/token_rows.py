@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-from relive.storage import ragged
 from relive.agents import token_episode
 from relive.agents import token_step
+from relive.storage import ragged
 
 Array: TypeAlias = npt.NDArray[Any]
 Ints: TypeAlias = npt.NDArray[np.int64]

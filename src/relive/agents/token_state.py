@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from relive.common import validation
-from relive.persistence import codec as codec_lib
-from relive.persistence import dtypes
 from relive import errors
-from relive.persistence import npy_header
-from relive.persistence import state
-from relive.storage import ragged
 from relive.agents import token_episode
 from relive.agents import token_rows
 from relive.agents import token_step
+from relive.common import validation
+from relive.persistence import codec as codec_lib
+from relive.persistence import dtypes
+from relive.persistence import npy_header
+from relive.persistence import state as state_lib
+from relive.storage import ragged
 
 COUNTERS = ("episodes", "inexact_episodes", "appended", "evicted", "cleared", "sampled")
 
@@ -45,7 +45,7 @@ class TokenState:
     policy_version: int | None
     counters: Mapping[str, int]
 
-    def state(self) -> state.State:
+    def state(self) -> state_lib.State:
         """Answers it as JSON values and arrays."""
         rows = self.rows
         dtype = None if rows is None else dtypes.described(rows.dtype("log_probabilities"))
@@ -64,7 +64,7 @@ class TokenState:
         }
 
     @classmethod
-    def of(cls, given: state.Given, max_tokens: int) -> "TokenState":
+    def of(cls, given: state_lib.Given, max_tokens: int) -> "TokenState":
         """Answers what was given, for a buffer of that many tokens.
 
         Raises:
@@ -85,7 +85,7 @@ class TokenState:
         return cls(rows=rows, sources=_sources(given, rows), policy_version=version, counters=counters)
 
 
-def _rows(given: state.Given, counters: Mapping[str, int], max_tokens: int) -> ragged.RaggedColumns | None:
+def _rows(given: state_lib.Given, counters: Mapping[str, int], max_tokens: int) -> ragged.RaggedColumns | None:
     """Answers the sequences; None if there is no dtype for them."""
     if given.value("log_probability_dtype") is None:
         return None
@@ -98,7 +98,7 @@ def _rows(given: state.Given, counters: Mapping[str, int], max_tokens: int) -> r
         raise errors.CheckpointError(
             f"array sequences/lengths must sum to at most max_tokens = {max_tokens}, got {total}"
         )
-    arrays: dict[str, state.Column] = {"lengths": given.column("lengths", np.int64, (len(lengths),))}
+    arrays: dict[str, state_lib.Column] = {"lengths": given.column("lengths", np.int64, (len(lengths),))}
     for name, kind in (*token_rows.FIELDS.items(), ("log_probabilities", dtype)):
         arrays[f"values/{name}"] = given.column(f"values/{name}", kind, (total,))
     for name, kind in token_rows.SEQUENCE_FIELDS.items():
@@ -117,10 +117,10 @@ def _rows(given: state.Given, counters: Mapping[str, int], max_tokens: int) -> r
     return rows
 
 
-def _sources(given: state.Given, rows: ragged.RaggedColumns | None) -> dict[int, token_episode.SequenceSource]:
+def _sources(given: state_lib.Given, rows: ragged.RaggedColumns | None) -> dict[int, token_episode.SequenceSource]:
     """Answers where each sequence comes from, by key."""
     first_key, count = (0, 0) if rows is None else (rows.first_key, len(rows))
-    ends = given.integers("source_ends", count, 0, state.MOST)
+    ends = given.integers("source_ends", count, 0, state_lib.MOST)
     content = given.array("sources", np.uint8, (int(ends[-1]) if count else 0,)).tobytes()
     codec = codec_lib.PlainCodec()
     sources = {}

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relive.persistence import codec
 from relive import errors
-from relive.persistence import forged_states_test
-from relive.persistence import seed_blocks_test
 from relive.agents import token_batch
 from relive.agents import token_buffer
 from relive.agents import token_buffer_test
 from relive.agents import token_episode
 from relive.agents import token_episode_test
 from relive.agents import token_step
+from relive.persistence import codec
+from relive.persistence import forged_states_test
+from relive.persistence import seed_blocks_test
 
 step_of = token_episode_test.step_of
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relive.common import copies
 from relive import errors
 from relive.agents import token_step
+from relive.common import copies
 
 
 def step_of(**changes: Any) -> token_step.TokenStep:

@@ -5,8 +5,8 @@ import textwrap
 import numpy as np
 
 from relive import errors
-from relive.common import extras
 from relive.bench import results
+from relive.common import extras
 
 with extras.needed("bench"):
     from matplotlib import axes as matplotlib_axes

@@ -9,7 +9,6 @@ import tempfile
 import numpy as np
 import pytest
 
-from relive.samplers import sum_tree
 from relive.bench import answers
 from relive.bench import chart
 from relive.bench import contestants
@@ -24,6 +23,7 @@ from relive.bench import tasks
 from relive.bench import text
 from relive.bench.peers import mapped
 from relive.bench.peers import own_tree
+from relive.samplers import sum_tree
 
 QUICK = measuring.Settings.chosen(2, is_quick=True)
 SIZES = (1_000, 3_000, 10_000)

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.samplers import draw_limit
-from relive.kernels import drawn_rows
-from relive.kernels import eligibility
 from relive import errors
 from relive.common import later
-from relive.samplers import sampler as sampler_lib
-from relive.persistence import state
+from relive.kernels import drawn_rows
+from relive.kernels import eligibility
 from relive.kernels import timeline as timeline_lib
 from relive.kernels import timeline_state
+from relive.persistence import state as state_lib
+from relive.samplers import draw_limit
+from relive.samplers import sampler as sampler_lib
 from relive.windows import windows
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class Anchors:
 
     # As a whole.
 
-    def state(self, slots: Ints) -> state.State:
+    def state(self, slots: Ints) -> state_lib.State:
         """Answers what a checkpoint keeps of the rows in `slots`, oldest first [N].
 
         That a window can be read is not kept: it follows from the rows.
@@ -227,7 +227,7 @@ class Anchors:
         arrays |= {f"sampler/{name}": array for name, array in sampler.pop("arrays").items()}
         return {"num_spent": self.num_spent, "sampler": sampler, "arrays": arrays}
 
-    def check_state(self, given: state.Given, rows: int) -> None:
+    def check_state(self, given: state_lib.Given, rows: int) -> None:
         """Raises CheckpointError if that is no state of the anchors among so many rows."""
         given.integer("num_spent")
         given.booleans("barred", rows)
@@ -243,7 +243,7 @@ class Anchors:
         """How often an anchor may be drawn before it retires; None for any number of times."""
         return self._draw_limit.most
 
-    def rehearse(self, rows: timeline_state.TimelineState, given: state.Given) -> None:
+    def rehearse(self, rows: timeline_state.TimelineState, given: state_lib.Given) -> None:
         """Raises CheckpointError if `restore` would, with those rows. A sampler of a class of its own is not asked."""
         timeline = timeline_lib.Timeline(self._timeline.capacity, self._timeline.streams)
         timeline.restore(rows)
@@ -251,7 +251,7 @@ class Anchors:
         if twin is not None:
             Anchors(timeline, self._window, twin, self.max_times_sampled).restore(given)
 
-    def restore(self, given: state.Given) -> None:
+    def restore(self, given: state_lib.Given) -> None:
         """Takes the place of what it was, with the rows that the timeline has now; nothing was known of them."""
         slots = self._timeline.alive_slots()
         facts = np.where(self._window.is_readable(self._timeline, slots), eligibility.READABLE, 0).astype(np.uint8)
@@ -283,12 +283,12 @@ class Anchors:
         self.sampler.check()
 
 
-def _knows_draws(given: state.Given) -> bool:
+def _knows_draws(given: state_lib.Given) -> bool:
     """Answers whether a state was taken since draws are kept: all arrays about them are there then, and else none."""
     return any(given.has_array(name) for name in ("drawn", "draw_key", "draw_age"))
 
 
-def _last_draws(given: state.Given) -> tuple[Ints, Ints]:
+def _last_draws(given: state_lib.Given) -> tuple[Ints, Ints]:
     """Answers keys and ages of the last draws."""
     if not _knows_draws(given):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)

@@ -1,7 +1,8 @@
 """How many operations the hot paths make: calls, arithmetic, comparisons and subscripts in the code of relive itself.
 
 Each of them may be a call of numpy, and a call of numpy takes half a microsecond to two whatever it does. They are
-counted, not timed: the counts are the same on every machine. `python src/relive/buffers/call_counts_test.py` prints the table.
+counted, not timed: the counts are the same on every machine.
+`python src/relive/buffers/call_counts_test.py` prints the table.
 """
 
 from collections.abc import Callable, Mapping
@@ -165,8 +166,11 @@ def spelled(name: str, streams: int, told: Mapping[str, Any]) -> tuple[Any, dict
     if name == "mappings":
         observation, field = {"pose": observation, "goal": observation}, {"pose": field, "goal": field}
     step: dict[str, Any] = {
-        **{"observation": observation, "action": np.zeros(lead, int), "reward": np.zeros(lead)},
-        **{"next_observation": observation, **told},
+        "observation": observation,
+        "action": np.zeros(lead, int),
+        "reward": np.zeros(lead),
+        "next_observation": observation,
+        **told,
     }
     extras = {"cost": relive.Field((), "float32")} if "cost" in told else None
     schema = relive.Schema(field, relive.Field((), "int64"), reward=relive.Field((), "float32"), extras=extras)

@@ -18,36 +18,36 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, SupportsIndex, TypeAli
 import numpy as np
 import numpy.typing as npt
 
-from relive.buffers import anchors
-from relive.windows import batches
-from relive.common import validation
-from relive.buffers import column_stats
 from relive import errors
-from relive.kernels import history as history_lib
+from relive.buffers import anchors
+from relive.buffers import column_stats
+from relive.buffers import writer as writer_lib
 from relive.common import later
-from relive.waiting import rate_limiters
+from relive.common import validation
+from relive.kernels import history as history_lib
 from relive.persistence import checkpointable
-from relive.waiting import prefetch as prefetch_lib
+from relive.persistence import state
 from relive.samplers import prioritized
 from relive.samplers import sampler as sampler_lib
 from relive.schema import schema as schema_lib
-from relive.persistence import state
 from relive.schema import step_checks
 from relive.storage import memory
+from relive.waiting import prefetch as prefetch_lib
+from relive.waiting import rate_limiters
+from relive.windows import batches
 from relive.windows import windows
-from relive.buffers import writer as writer_lib
 
 if TYPE_CHECKING:
-    from relive.persistence import checkpoint
     from relive.buffers import column_journal
     from relive.buffers import column_state
-    from relive.buffers import explain as explain_lib
+    from relive.buffers import origins
+    from relive.persistence import checkpoint
     from relive.persistence import journal as journal_lib
 else:
     checkpoint = later.module("relive.persistence.checkpoint")
     column_journal = later.module("relive.buffers.column_journal")
     column_state = later.module("relive.buffers.column_state")
-    explain_lib = later.module("relive.buffers.explain")
+    origins = later.module("relive.buffers.origins")
     journal_lib = later.module("relive.persistence.journal")
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -634,10 +634,10 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
         return column_stats.of(self._history, self._anchors, self._counters)
 
     @overload
-    def explain(self, key: SupportsIndex, /) -> "explain_lib.RowOrigin": ...
+    def explain(self, key: SupportsIndex, /) -> "origins.RowOrigin": ...
 
     @overload
-    def explain(self, batch: AnyBatch, /) -> "tuple[explain_lib.RowOrigin | None, ...]": ...
+    def explain(self, batch: AnyBatch, /) -> "tuple[origins.RowOrigin | None, ...]": ...
 
     def explain(self, asked: Any, /) -> Any:
         """Answers where a row came from, given its key, or where the rows of a batch came from [B].
@@ -664,7 +664,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
         [1, 0, 0, 0]
         """
         if isinstance(asked, AnyBatch):
-            return explain_lib.rows(self._history.timeline, self._anchors, asked.keys)
+            return origins.rows(self._history.timeline, self._anchors, asked.keys)
         try:
             key = operator.index(asked)
         except TypeError:
@@ -672,7 +672,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
                 f"explain must be given a key or a batch, got {validation.shown(asked)}"
             ) from None
         self._stored_slots(key)
-        return explain_lib.rows(self._history.timeline, self._anchors, np.array([key]))[0]
+        return origins.rows(self._history.timeline, self._anchors, np.array([key]))[0]
 
     def clear(self) -> None:
         """Forgets every step and every open episode.

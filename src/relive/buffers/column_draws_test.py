@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 import relive
-from relive.testing import suites
+from relive import testing
 
 Floats = npt.NDArray[np.float64]
 SIZE = 4_000
@@ -33,7 +33,7 @@ def assert_drawn(buffer: Any, probabilities: dict[int, float], batch_size: int =
         assert np.allclose(batch.probabilities, of_key[batch.keys], rtol=1e-12, atol=0)
         drawn.append(batch.keys)
     counts = np.bincount(np.concatenate(drawn), minlength=len(of_key))
-    suites.assert_frequencies(counts[keys].tolist(), list(probabilities.values()))
+    testing.assert_frequencies(counts[keys].tolist(), list(probabilities.values()))
     assert counts.sum() == counts[keys].sum()
 
 
@@ -87,7 +87,7 @@ def test_uniform_draws_while_rows_come_and_go() -> None:
     for t in range(7, 1007):
         fill(buffer, 1, first=t, period=5)
         ages += np.bincount(t - buffer.sample_keys(8), minlength=7)
-    suites.assert_frequencies(ages.tolist(), [1 / 7] * 7)
+    testing.assert_frequencies(ages.tolist(), [1 / 7] * 7)
 
 
 def test_uniform_draws_of_what_is_left_eligible() -> None:
@@ -119,7 +119,7 @@ def test_draws_by_priority_follow_the_priorities(stratified: bool, batch_size: i
         counts = np.bincount([int(buffer.sample_keys(1)[0]) for _ in range(3000)], minlength=43)
         probabilities = proportional(buffer, 0.7, 0.05)
         assert min(probabilities.values()) * 3000 > 5
-        suites.assert_frequencies(counts[list(probabilities)].tolist(), list(probabilities.values()))
+        testing.assert_frequencies(counts[list(probabilities)].tolist(), list(probabilities.values()))
         assert counts[list(probabilities)].sum() == 3000
     else:
         assert_drawn(buffer, proportional(buffer, 0.7, 0.05), batch_size)
@@ -136,7 +136,7 @@ def test_draws_with_tiny_priorities_beside_huge_ones(stratified: bool) -> None:
     drawn = np.bincount(buffer.sample_keys(SIZE), minlength=60)[20:]
     huge = keys % 2 == 1
     assert drawn[~huge].sum() == 0
-    suites.assert_frequencies(drawn[huge].tolist(), (priorities[huge] / priorities[huge].sum()).tolist())
+    testing.assert_frequencies(drawn[huge].tolist(), (priorities[huge] / priorities[huge].sum()).tolist())
     buffer.set_eligible(keys[huge], False)
     assert_drawn(buffer, proportional(buffer, 1.0, 0.0), 500)
 
@@ -148,7 +148,7 @@ def test_a_row_worth_a_millionth_is_drawn_as_often_as_that(stratified: bool) -> 
     fill(buffer, 3)
     buffer.update_priorities([0, 1, 2], [1.0, 1e-5, 1e-5])
     counts = sum(np.bincount(buffer.sample_keys(500_000), minlength=3) for _ in range(4))
-    suites.assert_frequencies(np.asarray(counts).tolist(), [1 / 1.00002, 1e-5 / 1.00002, 1e-5 / 1.00002])
+    testing.assert_frequencies(np.asarray(counts).tolist(), [1 / 1.00002, 1e-5 / 1.00002, 1e-5 / 1.00002])
 
 
 @pytest.mark.parametrize("stratified", [False, True])
@@ -191,7 +191,7 @@ def test_stratified_draws_are_independent_from_batch_to_batch() -> None:
     # Strata [0, 5) and [5, 10): the first holds rows 0, 1 and two thirds of row 2, the second the rest.
     expected = np.outer([1 / 5, 2 / 5, 2 / 5, 0], [0, 0, 1 / 5, 4 / 5])
     rows, columns = np.nonzero(expected)
-    suites.assert_frequencies(pairs[rows, columns].tolist(), expected[rows, columns].tolist())
+    testing.assert_frequencies(pairs[rows, columns].tolist(), expected[rows, columns].tolist())
     assert pairs[rows, columns].sum() == 4000
 
 
@@ -275,5 +275,5 @@ def test_draws_under_a_limit_are_as_if_one_were_made_after_another(kind: str, ro
         counts[first, second] += 1
     expected: Floats = np.array([[p * q / (1 - p) for q in shares] for p in shares])
     rows, columns = np.nonzero(~np.eye(3, dtype=bool))
-    suites.assert_frequencies(counts[rows, columns].tolist(), expected[rows, columns].tolist())
+    testing.assert_frequencies(counts[rows, columns].tolist(), expected[rows, columns].tolist())
     assert np.diag(counts).sum() == 0

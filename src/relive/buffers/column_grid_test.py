@@ -9,8 +9,8 @@ import pytest
 from relive.buffers import column_oracle_test as oracle_lib
 from relive.buffers import prioritized
 from relive.buffers import ring
-from relive.schema import schema as schema_lib
 from relive.buffers import sequence
+from relive.schema import schema as schema_lib
 from relive.storage import memory
 
 SCHEMA = schema_lib.Schema(

@@ -21,17 +21,17 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from relive import errors
+from relive.buffers import writer as writer_lib
+from relive.kernels import history as history_lib
 from relive.persistence import codec
 from relive.persistence import dtypes
-from relive import errors
-from relive.kernels import history as history_lib
 from relive.persistence import journal as journal_lib
+from relive.persistence import settings
 from relive.schema import row_bytes
 from relive.schema import schema as schema_lib
-from relive.persistence import settings
 from relive.schema import step_checks
 from relive.storage import memory
-from relive.buffers import writer as writer_lib
 
 Array: TypeAlias = npt.NDArray[Any]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -187,7 +187,7 @@ class Replay:
         kind, length = part.head(_FIRST)
         if self._history.has_begun or kind not in (STEP, STEPS, EPISODE):
             raise errors.CheckpointError("says what a step holds, and cannot be here")
-        schema = settings.schema_of(codec.PlainCodec().decode(part.take(length)))
+        schema = schema_lib.Schema.from_description(codec.PlainCodec().decode(part.take(length)))
         try:
             columns = memory.ColumnStorage(schema, self._history.timeline.capacity)
         except (errors.ArgumentError, MemoryError, ValueError) as error:

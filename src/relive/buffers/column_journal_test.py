@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import relive
-from relive.persistence import codec
-from relive.buffers import column_journal
 from relive import errors
-from relive.persistence import journal_reader
+from relive.buffers import column_journal
 from relive.persistence import checkpointable_test
+from relive.persistence import codec
+from relive.persistence import journal_reader
 from relive.persistence import recover
 from relive.persistence import recover_test
 from relive.persistence import settings

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 import relive
-from relive.testing import suites
+from relive import testing
 
 POISON = -999
 SCHEMA = relive.Schema(
@@ -154,7 +154,7 @@ def test_the_last_start_and_the_last_step_do_appear() -> None:
         add_episode(buffer, number, 7)
     batch = buffer.sample(10_000)
     starts = np.bincount(batch.start_step, minlength=5)
-    suites.assert_frequencies(starts.tolist(), [1 / 5] * 5)
+    testing.assert_frequencies(starts.tolist(), [1 / 5] * 5)
     marked = batch.action % 1000 == 6
     assert np.array_equal(marked.any(axis=1), batch.start_step == 4)
     assert np.array_equal(batch.terminated, marked)
@@ -183,7 +183,7 @@ def test_a_sequence_never_crosses_an_end() -> None:
         add_episode(buffer, number, length, ends="truncated" if number % 2 else "terminated")
     assert buffer.eligible_keys().tolist() == [3, 4, 9]
     batch = buffer.sample(3000)
-    suites.assert_frequencies(np.bincount(batch.keys, minlength=10)[[3, 4, 9]].tolist(), [1 / 3] * 3)
+    testing.assert_frequencies(np.bincount(batch.keys, minlength=10)[[3, 4, 9]].tolist(), [1 / 3] * 3)
     assert len(batch) == 3000
     assert batch.probabilities.tolist() == pytest.approx([1 / 3] * 3000)
 
@@ -229,7 +229,7 @@ def test_illegal_starts_are_not_moved_to_legal_ones() -> None:
         add_episode(buffer, number, 6, ends="open" if number == 6 else "truncated")
     keys = buffer.eligible_keys()
     counts = np.bincount(buffer.sample_keys(9000), minlength=42)
-    suites.assert_frequencies(counts[keys].tolist(), [1 / keys.size] * keys.size)
+    testing.assert_frequencies(counts[keys].tolist(), [1 / keys.size] * keys.size)
     assert counts.sum() == counts[keys].sum()
 
 

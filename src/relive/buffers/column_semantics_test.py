@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 
 import relive
-from relive.testing import suites
+from relive import testing
 
 
 def add_steps(buffer: Any, times: range, *, ends: Any = (), eager: bool = False, truncated: bool = False) -> None:
@@ -484,4 +484,4 @@ def test_every_row_is_drawn_alike() -> None:
     buffer = relive.RingReplayBuffer(20, n_step=3, seed=3)
     add_episodes(buffer, 6, 5)
     keys = buffer.sample_keys(20_000)
-    suites.assert_frequencies(np.bincount(keys - 10, minlength=20).tolist(), [1 / 20] * 20)
+    testing.assert_frequencies(np.bincount(keys - 10, minlength=20).tolist(), [1 / 20] * 20)

@@ -2,16 +2,16 @@
 
 from collections.abc import Callable
 
+from relive import errors
 from relive.buffers import anchors as anchors_lib
 from relive.buffers import column_stats
-from relive import errors
 from relive.kernels import history as history_lib
 from relive.kernels import history_state
-from relive.storage import memmap
+from relive.kernels import timeline_state
 from relive.persistence import settings
 from relive.persistence import state as state_lib
+from relive.storage import memmap
 from relive.storage import memory
-from relive.kernels import timeline_state
 
 
 class ColumnState:

@@ -6,10 +6,10 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from relive import errors
 from relive.buffers import anchors as anchors_lib
 from relive.kernels import eligibility
 from relive.kernels import episode_table
-from relive import errors
 from relive.kernels import history as history_lib
 from relive.persistence import state
 

@@ -16,16 +16,16 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.windows import batches
+from relive import errors
+from relive.buffers import ring
+from relive.common import trees
 from relive.common import validation
 from relive.kernels import episode_table
-from relive import errors
-from relive.schema import casting
 from relive.kernels import history as history_lib
-from relive.buffers import ring
-from relive.schema import schema as schema_lib
 from relive.kernels import timeline as timeline_lib
-from relive.common import trees
+from relive.schema import casting
+from relive.schema import schema as schema_lib
+from relive.windows import batches
 from relive.windows import windows
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -244,7 +244,9 @@ def _judged(
     wanted = {goal_path: np.repeat(column, span, axis=0) for goal_path, column in goals.items()}
     answer: Any = compute(trees.nested("goal", achieved), trees.nested("goal", wanted))
     if not isinstance(answer, tuple) or len(answer) != 2:
-        raise errors.SchemaError(f"compute must answer a tuple of rewards and terminated, got {validation.shown(answer)}")
+        raise errors.SchemaError(
+            f"compute must answer a tuple of rewards and terminated, got {validation.shown(answer)}"
+        )
     terminated = casting.as_array("terminated of compute", answer[1])
     if terminated.dtype != np.bool_:
         raise errors.SchemaError(f"terminated of compute must be bools, got {validation.shown(answer[1])}")

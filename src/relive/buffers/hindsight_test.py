@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import relive
-from relive.windows import batches
+from relive import testing
 from relive.buffers import column_oracle_test as oracle_lib
 from relive.buffers import hindsight
 from relive.buffers import ring
 from relive.storage import memory
-from relive.testing import suites
+from relive.windows import batches
 
 WANTED = 1000
 PLACES = 4
@@ -63,9 +63,7 @@ class Pair:
 
     def __init__(self, capacity: int, streams: int, rng: np.random.Generator, **settings: Any) -> None:
         storage = memory.ColumnStorage(SCHEMA, capacity, allocate=lambda shape, dtype: np.full(shape, -999, dtype))
-        self.buffer = ring.RingReplayBuffer(
-            capacity, gamma=0.5, streams=streams, storage=storage, seed=rng, **settings
-        )
+        self.buffer = ring.RingReplayBuffer(capacity, gamma=0.5, streams=streams, storage=storage, seed=rng, **settings)
         self.oracle = oracle_lib.Oracle(capacity, streams)
         self.rng = rng
         self.counter = 0
@@ -224,7 +222,7 @@ def test_every_goal_is_as_likely_as_another(strategy: Any, goals: list[int]) -> 
     batch = buffer.read([2] * 6000)
     drawn = hindsight.relabel(buffer, batch, compute=reached, strategy=strategy, share=1.0).observation["desired_goal"]
     counts = np.bincount(drawn, minlength=10).tolist()
-    suites.assert_frequencies(counts, [(place in goals) / len(goals) for place in range(10)])
+    testing.assert_frequencies(counts, [(place in goals) / len(goals) for place in range(10)])
 
 
 @pytest.mark.parametrize("streams", [1, 3])
@@ -246,7 +244,7 @@ def test_goals_come_from_what_is_left_of_a_long_episode(is_side_by_side: bool, s
     answer = hindsight.relabel(buffer, batch, compute=reached, strategy="episode", share=1.0, open_episodes=True)
     places, drawn = np.unique(answer.observation["desired_goal"], return_counts=True)
     assert places.tolist() == left
-    suites.assert_frequencies(drawn.tolist(), [1 / len(left)] * len(left))
+    testing.assert_frequencies(drawn.tolist(), [1 / len(left)] * len(left))
     timeline = buffer.history.timeline
     slots = timeline.alive_slots()
     handles = timeline.handles(slots)
@@ -287,7 +285,7 @@ def test_every_row_gets_another_goal_as_often() -> None:
     for _ in range(400):
         batch = buffer.read([0, 1, 2, 3, 4, 5, 0, 1])
         counts += hindsight.relabel(buffer, batch, compute=reached, share=0.5).observation["desired_goal"] != 9
-    suites.assert_frequencies(counts.tolist(), [1 / 8] * 8)
+    testing.assert_frequencies(counts.tolist(), [1 / 8] * 8)
 
 
 def test_no_row_is_judged_without_need() -> None:

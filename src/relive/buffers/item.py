@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import validation
 from relive import errors
-from relive.schema import casting
 from relive.buffers import item_cuts
 from relive.buffers import item_store
 from relive.common import later
+from relive.common import validation
 from relive.persistence import checkpointable
 from relive.persistence import state
+from relive.schema import casting
 
 if TYPE_CHECKING:
     from relive.buffers import item_state
@@ -248,7 +248,9 @@ class ItemReplayBuffer(checkpointable.Persistent):
     def _checked(self, columns: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
         """Answers the columns as arrays, each as it was in the first add."""
         if not isinstance(columns, Mapping):
-            raise errors.ArgumentTypeError(f"columns must be a mapping of names to arrays, got {validation.shown(columns)}")
+            raise errors.ArgumentTypeError(
+                f"columns must be a mapping of names to arrays, got {validation.shown(columns)}"
+            )
         arrays = {name: _as_array(name, values) for name, values in columns.items()}
         for name in self._rows:
             if name not in arrays:

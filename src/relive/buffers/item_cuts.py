@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import validation
 from relive import errors
+from relive.common import validation
 
 StorageUnit = Literal["timesteps", "sequences", "episodes", "fragments"]
 Array: TypeAlias = npt.NDArray[Any]

@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import validation
-from relive.persistence import dtypes
 from relive import errors
 from relive.buffers import item_cuts
+from relive.common import validation
+from relive.persistence import dtypes
 from relive.persistence import npy_header
 from relive.persistence import state
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from relive import errors
-from relive.persistence import forged_states_test
 from relive.buffers import item
 from relive.buffers import item_cuts
 from relive.buffers import item_state
 from relive.persistence import checkpointable_test
+from relive.persistence import forged_states_test
 from relive.persistence import seed_blocks_test
 from relive.persistence import state as state_lib
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.episodes import counted_deque
 from relive import errors
 from relive.common import later
+from relive.episodes import counted_deque
 from relive.persistence import state
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from relive import errors
+from relive import testing
 from relive.buffers import item as item_lib
 from relive.buffers import item_cuts
-from relive.testing import suites
 
 Unit = item_cuts.StorageUnit
 UNITS: tuple[Unit, ...] = get_args(Unit)
@@ -183,7 +183,7 @@ def test_draws_are_uniform_over_items_however_long_they_are(unit: Unit) -> None:
     rows = buffer.sample(6000)["c"]
     if unit == "timesteps":
         rows = rows[np.isin(rows, starts)]
-    suites.assert_frequencies([int((rows == start).sum()) for start in starts], [1 / 6] * 6)
+    testing.assert_frequencies([int((rows == start).sum()) for start in starts], [1 / 6] * 6)
 
 
 def test_a_batch_is_never_quietly_shorter() -> None:

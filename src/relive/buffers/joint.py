@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import validation
 from relive import errors
-from relive.kernels import history as history_lib
-from relive.common import later
-from relive.waiting import rate_limiters
-from relive.persistence import checkpointable
-from relive.schema import schema as schema_lib
-from relive.persistence import state as state_lib
-from relive.schema import step_checks
-from relive.storage import memory
-from relive.windows import windows
 from relive.buffers import joint_batch
 from relive.buffers import joint_stats
 from relive.buffers import joint_steps
 from relive.buffers import joint_table
+from relive.common import later
+from relive.common import validation
+from relive.kernels import history as history_lib
+from relive.persistence import checkpointable
+from relive.persistence import state as state_lib
+from relive.schema import schema as schema_lib
+from relive.schema import step_checks
+from relive.storage import memory
+from relive.waiting import rate_limiters
+from relive.windows import windows
 
 if TYPE_CHECKING:
     from relive.buffers import joint_state

@@ -14,16 +14,16 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.kernels import episode_table
 from relive import errors
+from relive.buffers import joint_table
+from relive.kernels import episode_table
 from relive.kernels import history as history_lib
 from relive.kernels import history_state
-from relive.schema import schema as schema_lib
+from relive.kernels import timeline_state
 from relive.persistence import settings
 from relive.persistence import state as state_lib
+from relive.schema import schema as schema_lib
 from relive.storage import memory
-from relive.kernels import timeline_state
-from relive.buffers import joint_table
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from relive import errors
-from relive.persistence import forged_states_test
-from relive.waiting import rate_limiters
-from relive.persistence import checkpointable_test
-from relive.schema import schema as schema_lib
-from relive.persistence import seed_blocks_test
 from relive.buffers import joint as joint_lib
 from relive.buffers import joint_test
+from relive.persistence import checkpointable_test
+from relive.persistence import forged_states_test
+from relive.persistence import seed_blocks_test
+from relive.schema import schema as schema_lib
+from relive.waiting import rate_limiters
 
 Buffer: TypeAlias = joint_lib.JointReplayBuffer
 State: TypeAlias = dict[str, Any]

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 import dataclasses
 
+from relive.buffers import joint_table
 from relive.kernels import history as history_lib
 from relive.persistence import state
-from relive.buffers import joint_table
 
 _COUNTS = ("inserted", "sampled", "spliced_episodes")
 

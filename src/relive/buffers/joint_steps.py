@@ -7,8 +7,8 @@ PettingZoo environment can be given as they are, which may still hold who has ju
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from relive.common import validation
 from relive import errors
+from relive.common import validation
 from relive.kernels import history as history_lib
 from relive.schema import step_checks
 

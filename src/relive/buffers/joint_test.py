@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from relive import errors
-from relive.waiting import rate_limiters
+from relive import testing
+from relive.buffers import joint
+from relive.buffers import joint_steps
 from relive.persistence import checkpointable_test
 from relive.schema import schema as schema_lib
 from relive.storage import memory
-from relive.testing import suites
-from relive.buffers import joint
-from relive.buffers import joint_steps
+from relive.waiting import rate_limiters
 
 Buffer: TypeAlias = joint.JointReplayBuffer
 Rows: TypeAlias = dict[str, Any]
@@ -359,7 +359,7 @@ class TestDraws:
         assert keys.tolist() == list(range(count))[-capacity:]
         drawn = buffer.sample_keys(2_000 * len(keys))
         assert drawn.dtype == np.int64
-        suites.assert_frequencies(np.bincount(drawn - keys[0]).tolist(), [1 / len(keys)] * len(keys))
+        testing.assert_frequencies(np.bincount(drawn - keys[0]).tolist(), [1 / len(keys)] * len(keys))
 
     def test_sample_answers_what_read_answers_of_the_keys_that_it_drew(self) -> None:
         buffer, other = filled(n_step=2), filled(n_step=2)
@@ -626,7 +626,10 @@ class TestRefusedCalls:
             ({"n_step": 0}, "n_step must be at least 1, got 0"),
             ({"gamma": 2}, "gamma must be in .*, got 2"),
             ({"seed": -1}, "seed must be at least 0, got -1"),
-            ({"limiter": rate_limiters.MinSize(9)}, "limiter must ask for at most capacity = 8 transitions, got MinSize.9."),
+            (
+                {"limiter": rate_limiters.MinSize(9)},
+                "limiter must ask for at most capacity = 8 transitions, got MinSize.9.",
+            ),
             ({"limiter": 3}, "limiter must be a RateLimiter, got 3"),
             ({"agents": "left"}, "agents must be a sequence of distinct names, at least one, got 'left'"),
             ({"agents": 3}, "agents must be a sequence of distinct names, at least one, got 3"),

@@ -4,12 +4,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from relive.waiting import rate_limiters
-from relive.samplers import prioritized
 from relive.buffers import ring
+from relive.samplers import prioritized
 from relive.samplers import schedules
 from relive.schema import schema as schema_lib
 from relive.storage import memory
+from relive.waiting import rate_limiters
 from relive.windows import windows
 
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 import relive
-from relive.testing import suites
+from relive import testing
 
 
 def rated(priorities: list[float], **settings: Any) -> relive.PrioritizedReplayBuffer:
@@ -225,7 +225,7 @@ def test_a_stratified_batch_is_shuffled() -> None:
     """So that every part of a batch is a draw from the whole."""
     buffer = rated([1, 1, 1, 1])
     firsts = [int(buffer.sample_keys(4)[0]) for _ in range(2000)]
-    suites.assert_frequencies(np.bincount(firsts, minlength=4).tolist(), [0.25] * 4)
+    testing.assert_frequencies(np.bincount(firsts, minlength=4).tolist(), [0.25] * 4)
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from relive.windows import batches as batches_lib
 from relive.buffers import column
-from relive.waiting import rate_limiters
-from relive.waiting import prefetch as prefetch_lib
 from relive.samplers import sampler as sampler_lib
 from relive.schema import schema as schema_lib
 from relive.storage import memory
+from relive.waiting import prefetch as prefetch_lib
+from relive.waiting import rate_limiters
+from relive.windows import batches as batches_lib
 from relive.windows import windows
 
 

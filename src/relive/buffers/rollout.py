@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import validation
-from relive.persistence import dtypes
 from relive import errors
-from relive.schema import casting
 from relive.common import later
-from relive.persistence import checkpointable
-from relive.schema import schema
-from relive.persistence import state
 from relive.common import trees
+from relive.common import validation
+from relive.persistence import checkpointable
+from relive.persistence import dtypes
+from relive.persistence import state
+from relive.schema import casting
+from relive.schema import schema
 
 if TYPE_CHECKING:
     from relive.persistence import npy_header
@@ -210,7 +210,7 @@ class RolloutBuffer(checkpointable.Persistent):
 
     def _restore(self, given: state.Given, *, is_new: bool, **options: Any) -> None:
         value = given.value("schema")
-        known = None if value is None else settings.schema_of(value)
+        known = None if value is None else schema.Schema.from_description(value)
         lead = () if given.value("environments") is None else (given.integer("environments"),)
         dtype = npy_header.dtype_of(given.value("value_dtype"))
         if dtype.kind != "f":

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from relive import errors
-from relive.persistence import forged_states_test
-from relive.persistence import checkpointable_test
 from relive.buffers import rollout as rollout_lib
+from relive.persistence import checkpointable_test
+from relive.persistence import forged_states_test
 
 # reward, value, terminated, truncated, next_value
 Step: TypeAlias = tuple[Any, Any, bool, bool, Any]
@@ -446,9 +446,7 @@ def worked(environments: int | None, seed: int = 0, steps: int = 7) -> rollout_l
     return rollout
 
 
-def assert_goes_on(
-    rollout: rollout_lib.RolloutBuffer, other: rollout_lib.RolloutBuffer, lead: int | None
-) -> None:
+def assert_goes_on(rollout: rollout_lib.RolloutBuffer, other: rollout_lib.RolloutBuffer, lead: int | None) -> None:
     """Both hold the same, and do for as long as the same happens to them."""
     for _ in range(2):
         assert plain(other.state_dict()) == plain(rollout.state_dict())

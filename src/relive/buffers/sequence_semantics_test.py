@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import relive
-from relive.testing import suites
+from relive import testing
 
 
 def add_open(buffer: Any, count: int, *, eager: bool) -> None:
@@ -75,7 +75,7 @@ def test_no_sequence_passes_an_end_and_each_is_drawn_alike(terminated: bool, cap
     observation = buffer.read(keys).observation
     assert np.array_equal(np.diff(observation), np.ones((keys.size, 5)))
     drawn = np.bincount(buffer.sample_keys(60 * keys.size), minlength=200)
-    suites.assert_frequencies(drawn[keys].tolist(), [1 / keys.size] * keys.size)
+    testing.assert_frequencies(drawn[keys].tolist(), [1 / keys.size] * keys.size)
     assert drawn.sum() == drawn[keys].sum()
 
 

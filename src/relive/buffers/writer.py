@@ -13,17 +13,17 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from relive import errors
 from relive.buffers import anchors as anchors_lib
 from relive.buffers import column_stats
-from relive import errors
 from relive.kernels import history as history_lib
-from relive.waiting import rate_limiters
-from relive.waiting import prefetch
+from relive.kernels import timeline as timeline_lib
 from relive.schema import row_bytes
 from relive.schema import schema as schema_lib
 from relive.schema import step_checks
 from relive.storage import memory
-from relive.kernels import timeline as timeline_lib
+from relive.waiting import prefetch
+from relive.waiting import rate_limiters
 
 Keys: TypeAlias = npt.NDArray[np.int64]
 

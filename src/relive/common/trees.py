@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from relive.common import validation
 from relive import errors
+from relive.common import validation
 
 T = TypeVar("T")
 

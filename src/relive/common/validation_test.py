@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relive.common import validation
 from relive import errors
+from relive.common import validation
 
 
 @pytest.mark.parametrize("value", [1, 7, np.int64(7), np.uint8(1), 2**62])

@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 
 import relive
+from relive import errors
+from relive import testing
 from relive.common import validation
-from relive.persistence import codec
 from relive.episodes import episode_journal
 from relive.episodes import episode_journal_test
 from relive.episodes import episode_state
 from relive.episodes import store as store_lib
-from relive import errors
 from relive.persistence import checkpointable_test
+from relive.persistence import codec
 from relive.persistence import recover
 from relive.persistence import recover_test
 from relive.persistence import state as state_lib
-from relive.testing import suites
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
 PATIENCE = 60.0
@@ -502,7 +502,7 @@ def test_draws_without_a_lag_are_uniform_whatever_the_versions() -> None:
     buffer.set_policy_version(5)
     starts = [(s.policy_version, s.start_step) for s in buffer.sample_n_step_nowait(6_000, 1, 0.9)]
     places = [(1, 0), (1, 1), (5, 2), (None, 0), (None, 1), (None, 2)]
-    suites.assert_frequencies([starts.count(place) for place in places], [1 / 6] * 6)
+    testing.assert_frequencies([starts.count(place) for place in places], [1 / 6] * 6)
 
 
 # Files.

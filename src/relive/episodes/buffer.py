@@ -21,38 +21,38 @@ import weakref
 
 import numpy as np
 
-from relive.common import validation
-from relive.common import copies
-from relive.episodes import episode as episode_lib
-from relive.episodes import episode_stats
-from relive.episodes import store as store_lib
 from relive import errors
-from relive.waiting import gate
-from relive.common import later
-from relive.waiting import rate_limiters
-from relive.episodes import samples as samples_lib
-from relive.persistence import checkpointable
-from relive.persistence import state as state_lib
-from relive.episodes import versions
 from relive.agents import admission as admission_lib
 from relive.agents import groups as groups_lib
-from relive.agents import queue
 from relive.agents import handing_out
+from relive.agents import queue
+from relive.common import copies
+from relive.common import later
+from relive.common import validation
+from relive.episodes import episode as episode_lib
+from relive.episodes import episode_stats
+from relive.episodes import samples as samples_lib
+from relive.episodes import store as store_lib
+from relive.episodes import versions
+from relive.persistence import checkpointable
+from relive.persistence import state as state_lib
+from relive.waiting import gate
+from relive.waiting import rate_limiters
 
 if TYPE_CHECKING:
-    from relive.persistence import checkpoint
-    from relive.persistence import codec as codec_lib
+    from relive.agents import queue_state
     from relive.episodes import episode_journal
     from relive.episodes import episode_state
-    from relive.buffers import explain as explain_lib
+    from relive.episodes import origins
+    from relive.persistence import checkpoint
+    from relive.persistence import codec as codec_lib
     from relive.persistence import journal as journal_lib
-    from relive.agents import queue_state
 else:
     checkpoint = later.module("relive.persistence.checkpoint")
     codec_lib = later.module("relive.persistence.codec")
     episode_journal = later.module("relive.episodes.episode_journal")
     episode_state = later.module("relive.episodes.episode_state")
-    explain_lib = later.module("relive.buffers.explain")
+    origins = later.module("relive.episodes.origins")
     queue_state = later.module("relive.agents.queue_state")
     journal_lib = later.module("relive.persistence.journal")
 
@@ -96,6 +96,7 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
     1.0
     """
 
+    _HAS_OBJECTS = True
     _SETTINGS = ("max_transitions", "max_episodes", "limiter", "admission", "groups")
 
     def __init__(
@@ -400,7 +401,7 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
         self,
         path: str | os.PathLike[str],
         *,
-        codec: "codecs.Codec | None" = None,
+        codec: "codec_lib.Codec | None" = None,
         keep: int = 1,
         progress: state_lib.Progress | None = None,
     ) -> None:
@@ -427,7 +428,7 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
         cls,
         path: str | os.PathLike[str],
         *,
-        codec: "codecs.Codec | None" = None,
+        codec: "codec_lib.Codec | None" = None,
         progress: state_lib.Progress | None = None,
         **instead: Any,
     ) -> Self:
@@ -447,7 +448,7 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
         with checkpoint.opened(path, progress=progress) as state:
             return cls._made(state, instead, codec=codec)
 
-    def state_dict(self, *, codec: "codecs.Codec | None" = None) -> state_lib.State:
+    def state_dict(self, *, codec: "codec_lib.Codec | None" = None) -> state_lib.State:
         """Answers what `save` would save, as one dict of JSON values, and of arrays by name under "arrays".
 
         Nothing in it is shared with the buffer.
@@ -457,7 +458,7 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
         """
         return self._state_in_memory(codec=codec_lib.checked(codec))
 
-    def load_state_dict(self, state: state_lib.State, *, codec: "codecs.Codec | None" = None) -> None:
+    def load_state_dict(self, state: state_lib.State, *, codec: "codec_lib.Codec | None" = None) -> None:
         """Makes the buffer what it was when it answered that state, which is left as it is and not shared.
 
         The settings must be those of the state. Who wrote to an episode that is not in it gets UnknownEpisodeError.
@@ -489,7 +490,7 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
         self._gate.wake()
         self._queues.wake()
 
-    def attach(self, journal: "journal_lib.Journal", *, codec: "codecs.Codec | None" = None) -> None:
+    def attach(self, journal: "journal_lib.Journal", *, codec: "codec_lib.Codec | None" = None) -> None:
         """Writes to a journal from now on: each step, start, end and `clear` just before it happens.
 
         A new journal begins with all that is stored now. One that holds something goes on after it: the buffer must be
@@ -547,14 +548,14 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
         """Answers what is stored, what is drawn, and what has happened so far. O(open episodes)."""
         return self._store.stats()
 
-    def explain(self, sample: samples_lib.ReplaySample[Obs, Act]) -> "explain_lib.SampleOrigin":
+    def explain(self, sample: samples_lib.ReplaySample[Obs, Act]) -> "origins.SampleOrigin":
         """Answers where a sample of this buffer came from, and what has become of its episode. O(episodes).
 
         Raises:
             ArgumentTypeError: `sample` is no ReplaySample.
         """
         validation.instance("sample", sample, samples_lib.ReplaySample)
-        return explain_lib.sample(self._store, sample)
+        return origins.sample(self._store, sample)
 
     def clear(self) -> None:
         """Forgets every episode, open ones too: their writers get UnknownEpisodeError.

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import relive
-from relive.testing import suites
+from relive import testing
 
 Buffer = relive.EpisodeReplayBuffer[list[int], int]
 
@@ -169,7 +169,7 @@ def test_a_long_episode_is_drawn_by_its_length_and_starts_are_uniform() -> None:
     drawn = dict.fromkeys([(False, t) for t in range(10)] + [(True, t) for t in range(30)], 0)
     for sample in samples:
         drawn[sample.episode_id == long, sample.start_step] += 1
-    suites.assert_frequencies(list(drawn.values()), [1 / 40] * 40)
+    testing.assert_frequencies(list(drawn.values()), [1 / 40] * 40)
 
 
 def test_open_and_finished_episodes_are_drawn_alike() -> None:
@@ -185,7 +185,7 @@ def test_open_and_finished_episodes_are_drawn_alike() -> None:
     for _ in range(100):
         for sample in buffer.sample_n_step_nowait(100, 1, 0.9):
             drawn[sample.episode_id, sample.start_step] += 1
-    suites.assert_frequencies(list(drawn.values()), [1 / 21] * 21)
+    testing.assert_frequencies(list(drawn.values()), [1 / 21] * 21)
 
 
 def test_a_batch_is_in_no_order_of_age() -> None:
@@ -199,8 +199,8 @@ def test_a_batch_is_in_no_order_of_age() -> None:
         samples = buffer.sample_n_step_nowait(8, 1, 0.9)
         first[ages[samples[0].episode_id]] += 1
         last[ages[samples[-1].episode_id]] += 1
-    suites.assert_frequencies(first, [1 / 11] * 11)
-    suites.assert_frequencies(last, [1 / 11] * 11)
+    testing.assert_frequencies(first, [1 / 11] * 11)
+    testing.assert_frequencies(last, [1 / 11] * 11)
 
 
 def test_a_batch_is_as_large_as_asked_for() -> None:

@@ -16,8 +16,8 @@ import operator
 import time
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args
 
-from relive.common import validation
 from relive import errors
+from relive.common import validation
 
 Obs = TypeVar("Obs")
 Act = TypeVar("Act")
@@ -175,6 +175,8 @@ class Episode(Generic[Obs, Act]):
         """Raises an error unless the episode may end now with `status`."""
         if not isinstance(status, str) or status not in FINAL_STATUSES:
             names = ", ".join(FINAL_STATUSES)
-            raise errors.ArgumentError(f"status must be one of {names} to end an episode, got {validation.shown(status)}")
+            raise errors.ArgumentError(
+                f"status must be one of {names} to end an episode, got {validation.shown(status)}"
+            )
         if self.status != "IN_PROGRESS":
             raise errors.ArgumentError(f"episode {self.episode_id} is already finished: it is {self.status}")

@@ -23,11 +23,11 @@ import re
 import struct
 from typing import Any, TypeAlias
 
+from relive import errors
 from relive.common import validation
-from relive.persistence import codec as codec_lib
 from relive.episodes import episode as episode_lib
 from relive.episodes import store as store_lib
-from relive import errors
+from relive.persistence import codec as codec_lib
 from relive.persistence import journal as journal_lib
 
 Episode: TypeAlias = episode_lib.Episode[Any, Any]

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import relive
-from relive.common import validation
-from relive.persistence import codec
-from relive.episodes import episode_journal
 from relive import errors
-from relive.persistence import journal_reader
+from relive.common import validation
+from relive.episodes import episode_journal
 from relive.persistence import checkpointable_test
+from relive.persistence import codec
+from relive.persistence import journal_reader
 from relive.persistence import recover
 from relive.persistence import recover_test
 from relive.persistence import segment_file
@@ -155,6 +155,7 @@ def test_a_string_of_a_class_of_its_own_names_an_agent(tmp_path: pathlib.Path) -
         buffer.attach(log)
         buffer.start_episode_nowait(np.array(["agent"])[0])
     buffer.save(tmp_path / "saved")
+    each: Any
     for each in (recover.recover(tmp_path / "log"), relive.EpisodeReplayBuffer.load(tmp_path / "saved")):
         assert recover_test.content(each) == recover_test.content(buffer)
 

@@ -16,13 +16,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from relive import errors
 from relive.common import validation
-from relive.persistence import codec as codec_lib
 from relive.episodes import episode as episode_lib
 from relive.episodes import store as store_lib
-from relive import errors
-from relive.persistence import state
 from relive.episodes import version_state
+from relive.persistence import codec as codec_lib
+from relive.persistence import state
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
@@ -194,7 +194,7 @@ def _episodes(given: state.Given, codec: codec_lib.Codec) -> list[Episode]:
     actions = _decoded(given, "actions", "action_end", total, codec)
     reward_list = iter(rewards.tolist())
     groups = _groups(given, count)
-    versions, changes = version_state.versions(given, steps)
+    versions, changes = version_state.load_versions(given, steps)
     episodes = []
     for place in range(count):
         length = int(steps[place])

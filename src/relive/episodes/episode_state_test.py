@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 import relive
-from relive.persistence import codec as codec_lib
+from relive import errors
 from relive.episodes import episode_state
 from relive.episodes import store as store_lib
-from relive import errors
+from relive.persistence import codec as codec_lib
 from relive.persistence import state as state_lib
 
 PLAIN = codec_lib.PlainCodec()

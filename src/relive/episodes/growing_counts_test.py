@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+from relive import testing
 from relive.episodes import growing_counts
-from relive.testing import suites
 
 
 class Thing:
@@ -78,7 +78,7 @@ def test_every_unit_is_drawn_equally_often(naive: dict[str, int]) -> None:
     drawn = dict.fromkeys(units, 0)
     for unit in counts.draw(200 * total, np.random.default_rng(1)):
         drawn[unit] += 1
-    suites.assert_frequencies(list(drawn.values()), [1 / total] * total)
+    testing.assert_frequencies(list(drawn.values()), [1 / total] * total)
 
 
 def test_draws_stay_uniform_after_items_have_left() -> None:
@@ -89,7 +89,7 @@ def test_draws_stay_uniform_after_items_have_left() -> None:
     drawn = {"b": 0, "c": 0, "e": 0}
     for item, _ in counts.draw(6000, np.random.default_rng(2)):
         drawn[item] += 1
-    suites.assert_frequencies(list(drawn.values()), [6 / 15, 7 / 15, 2 / 15])
+    testing.assert_frequencies(list(drawn.values()), [6 / 15, 7 / 15, 2 / 15])
 
 
 def test_draws_are_independent_of_each_other() -> None:
@@ -98,7 +98,7 @@ def test_draws_are_independent_of_each_other() -> None:
     pairs = {first + second: 0 for first in "ab" for second in "ab"}
     for (first, _), (second, _) in zip(drawn[::2], drawn[1::2], strict=True):
         pairs[first + second] += 1
-    suites.assert_frequencies(list(pairs.values()), [1 / 16, 3 / 16, 3 / 16, 9 / 16])
+    testing.assert_frequencies(list(pairs.values()), [1 / 16, 3 / 16, 3 / 16, 9 / 16])
 
 
 def test_the_same_generator_gives_the_same_draws() -> None:

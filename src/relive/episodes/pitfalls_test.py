@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import relive
-from relive.testing import suites
+from relive import testing
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
 Sample = relive.ReplaySample[Any, Any]
@@ -62,7 +62,7 @@ def test_p6_the_last_start_and_the_last_step_are_drawn_as_often_as_any() -> None
     starts = [0] * 8
     for s in buffer.sample_n_step_nowait(8000, 3, 0.9):
         starts[s.start_step] += 1
-    suites.assert_frequencies(starts, [1 / 8] * 8)
+    testing.assert_frequencies(starts, [1 / 8] * 8)
 
 
 def test_p9_no_window_crosses_an_end() -> None:
@@ -92,7 +92,7 @@ def test_p11_episodes_without_a_transition_take_no_probability() -> None:
     drawn = dict.fromkeys(ids, 0)
     for s in buffer.sample_n_step_nowait(8000, 1, 0.9):
         drawn[s.episode_id] += 1
-    suites.assert_frequencies(list(drawn.values()), [0, 3 / 8, 0, 0, 5 / 8, 0])
+    testing.assert_frequencies(list(drawn.values()), [0, 3 / 8, 0, 0, 5 / 8, 0])
 
 
 def test_p12_a_batch_is_never_quietly_shorter() -> None:

@@ -20,11 +20,11 @@ import uuid
 
 import numpy as np
 
+from relive import errors
 from relive.common import validation
 from relive.episodes import counted_deque
 from relive.episodes import episode as episode_lib
 from relive.episodes import episode_stats
-from relive import errors
 from relive.episodes import growing_counts
 from relive.episodes import versions as versions_lib
 

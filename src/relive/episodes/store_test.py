@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import relive
+from relive import testing
 from relive.episodes import store as store_lib
-from relive.testing import suites
 from relive.episodes import versions as versions_lib
 
 
@@ -296,7 +296,7 @@ def test_draws_are_uniform_while_episodes_come_and_go() -> None:
         for rank in range(len(ranks)):
             expected[rank] += 10 / len(ranks)
     assert sum(drawn) > 10_000
-    suites.assert_frequencies(drawn, [count / sum(expected) for count in expected])
+    testing.assert_frequencies(drawn, [count / sum(expected) for count in expected])
 
 
 def test_draws_follow_the_number_of_transitions() -> None:
@@ -305,7 +305,7 @@ def test_draws_follow_the_number_of_transitions() -> None:
     assert len(drawn) == 7
     for episode, start in store.draw(7000, np.random.default_rng(4)):
         drawn[episode.episode_id, start] += 1
-    suites.assert_frequencies(list(drawn.values()), [1 / 7] * 7)
+    testing.assert_frequencies(list(drawn.values()), [1 / 7] * 7)
 
 
 def break_id(store: Any) -> None:

@@ -6,11 +6,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from relive import errors
 from relive.common import validation
 from relive.episodes import episode as episode_lib
-from relive import errors
-from relive.persistence import state
 from relive.episodes import versions
+from relive.persistence import state
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
@@ -38,7 +38,7 @@ def _integers(some_versions: Iterable[int | None]) -> Ints:
     return np.fromiter((_NO_VERSION if version is None else version for version in some_versions), np.int64)
 
 
-def versions(given: state.Given, steps: Ints) -> tuple[list[int | None], list[list[tuple[int, int]]]]:
+def load_versions(given: state.Given, steps: Ints) -> tuple[list[int | None], list[list[tuple[int, int]]]]:
     """Answers with which version each episode of so many steps started [E], and its changes [E].
 
     Raises:
@@ -78,9 +78,7 @@ def growing(
     Raises:
         CheckpointError: Others are named.
     """
-    expected = sorted(
-        (version, place) for place in growing_places for version, _ in versions.runs(episodes[place])
-    )
+    expected = sorted((version, place) for place in growing_places for version, _ in versions.runs(episodes[place]))
     if not (expected or given.has_array("version_growing")):
         return []
     places = given.integers("version_growing", len(expected), 0, len(episodes)).tolist()

@@ -20,10 +20,10 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from relive import errors
 from relive.common import validation
 from relive.episodes import counted_deque
 from relive.episodes import episode as episode_lib
-from relive import errors
 from relive.episodes import growing_counts
 
 Obs = TypeVar("Obs")

@@ -11,7 +11,7 @@ import pytest
 
 import relive
 from relive import errors
-from relive.testing import suites
+from relive import testing
 from relive.episodes import versions as versions_lib
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
@@ -78,7 +78,7 @@ def test_draws_are_likely_as_their_lag_says(max_lag: int | None, decay: float) -
     found, expected = [counts[transition] for transition in likely], list(likely.values())
     if rest * size >= 5:
         found, expected = [*found, size - sum(found)], [*expected, rest]
-    suites.assert_frequencies(found, [each / math.fsum(expected) for each in expected])
+    testing.assert_frequencies(found, [each / math.fsum(expected) for each in expected])
 
 
 def test_lags_whose_weights_vanish_are_told_apart_all_the_same() -> None:
@@ -88,7 +88,7 @@ def test_lags_whose_weights_vanish_are_told_apart_all_the_same() -> None:
     buffer.set_policy_version(3_000)
     found = drawn(buffer, lag_decay=0.5)
     of_old = sum(count for (episode_id, _), count in found.items() if episode_id == old)
-    suites.assert_frequencies([of_old, found.total() - of_old], [2 / 3, 1 / 3])
+    testing.assert_frequencies([of_old, found.total() - of_old], [2 / 3, 1 / 3])
     buffer.set_policy_version(2**62)
     assert {episode_id for episode_id, _ in drawn(buffer, 100, lag_decay=0.5)} == {old, older}
     lived(buffer, [2**62] * 2)

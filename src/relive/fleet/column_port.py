@@ -8,12 +8,12 @@ from collections.abc import Hashable, Mapping
 import inspect
 from typing import Any, TypeAlias
 
-from relive.buffers import column as column_lib
 from relive import errors
-from relive.samplers import prioritized
+from relive.buffers import column as column_lib
 from relive.common import trees
 from relive.fleet import chunks
 from relive.fleet import port
+from relive.samplers import prioritized
 
 Place: TypeAlias = tuple[Hashable, int]
 """A writer, and one of its own streams."""

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from relive.common import validation
 from relive import errors
-from relive.schema import casting
+from relive.common import validation
 from relive.fleet import chunks
 from relive.fleet import outbox as outbox_lib
 from relive.fleet import writer
+from relive.schema import casting
 
 _WHOLE = -1
 """The stream of a writer's whole episodes, which need none of the shard's."""

@@ -13,13 +13,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from relive.common import validation
 from relive import errors
-from relive.samplers import schedules
+from relive.common import validation
 from relive.episodes import versions as versions_lib
 from relive.fleet import membership
 from relive.fleet import port
 from relive.fleet import shares
+from relive.samplers import schedules
 
 Masses: TypeAlias = dict[int, port.Mass]
 """How much there is to draw from in each shard that is there."""

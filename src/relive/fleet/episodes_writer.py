@@ -11,10 +11,10 @@ import contextlib
 import dataclasses
 from typing import Any
 
-from relive.common import validation
-from relive.common import copies
-from relive.episodes import episode as episode_lib
 from relive import errors
+from relive.common import copies
+from relive.common import validation
+from relive.episodes import episode as episode_lib
 from relive.fleet import chunks
 from relive.fleet import outbox as outbox_lib
 from relive.fleet import writer

@@ -10,15 +10,15 @@ import contextlib
 import os
 from typing import Any
 
+from relive import errors
+from relive.fleet import marks as marks_lib
 from relive.persistence import checkpoint as checkpoint_lib
 from relive.persistence import codec as codec_lib
 from relive.persistence import directories
-from relive import errors
 from relive.persistence import fsync_policy
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
 from relive.persistence import recover
-from relive.fleet import marks as marks_lib
 
 
 class Files:

@@ -21,11 +21,11 @@ from typing import Any, TypeVar
 import pytest
 
 from relive import errors
-from relive.waiting import rate_limiters
 from relive.fleet import membership
 from relive.fleet import replay
 from relive.fleet import shard as shard_lib
 from relive.fleet import turns as turns_lib
+from relive.waiting import rate_limiters
 
 Answer = TypeVar("Answer")
 

@@ -8,12 +8,12 @@ import pytest
 
 import relive
 from relive import errors
-from relive.samplers import sampler
-from relive.testing import suites
+from relive import testing
 from relive.fleet import chunks
 from relive.fleet import column_port
 from relive.fleet import episode_port
 from relive.fleet import ports
+from relive.samplers import sampler
 
 W, V = b"w" * 16, b"v" * 16
 
@@ -366,7 +366,7 @@ def test_draws_of_a_port_are_those_of_its_buffer() -> None:
     port.insert(W, steps_of(0, 4, is_start=True, final=(4, "COMPLETED")))
     samples = port.draw(400, {"n": 2, "gamma": 0.5}, 0)
     counts = collections.Counter(sample.start_step for sample in samples)
-    suites.assert_frequencies([counts[t] for t in range(4)], [0.25] * 4)
+    testing.assert_frequencies([counts[t] for t in range(4)], [0.25] * 4)
     assert port.sampled == buffer.get_stats().sampled == 400
 
 

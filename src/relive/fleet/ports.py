@@ -2,13 +2,13 @@
 
 from typing import Any, TypeAlias
 
+from relive import errors
 from relive.buffers import column
 from relive.episodes import buffer as buffer_lib
-from relive import errors
-from relive.waiting import rate_limiters
 from relive.fleet import column_port
 from relive.fleet import episode_port
 from relive.fleet import port
+from relive.waiting import rate_limiters
 
 Buffer: TypeAlias = column.ColumnReplayBuffer[Any] | buffer_lib.EpisodeReplayBuffer[Any, Any]
 

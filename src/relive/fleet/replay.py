@@ -14,8 +14,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from relive.common import validation
 from relive import errors
+from relive.common import validation
 from relive.fleet import answers
 from relive.fleet import column_writer
 from relive.fleet import draws

@@ -13,7 +13,7 @@ import pytest
 
 import relive
 from relive import errors
-from relive.testing import suites
+from relive import testing
 from relive.fleet import local_test
 from relive.fleet import replay
 
@@ -89,7 +89,7 @@ async def counted(client: replay.Replay[Any], draws: int, size: int, **options: 
 
 def assert_drawn(counts: collections.Counter[Any], expected: dict[Any, float]) -> None:
     assert set(counts) <= set(expected)
-    suites.assert_frequencies([counts[place] for place in expected], list(expected.values()))
+    testing.assert_frequencies([counts[place] for place in expected], list(expected.values()))
 
 
 # Draws.

@@ -23,9 +23,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from relive.persistence import codec as codec_lib
 from relive import errors
-from relive.persistence import fsync_policy
 from relive.fleet import answers
 from relive.fleet import chunks as chunks_lib
 from relive.fleet import files as files_lib
@@ -33,6 +31,8 @@ from relive.fleet import marks as marks_lib
 from relive.fleet import port as port_lib
 from relive.fleet import ports
 from relive.fleet import sessions as sessions_lib
+from relive.persistence import codec as codec_lib
+from relive.persistence import fsync_policy
 
 Answer = TypeVar("Answer")
 

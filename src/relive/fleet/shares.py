@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.common import copies
-from relive.samplers import prioritized
 from relive.fleet import port
+from relive.samplers import prioritized
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import relive
-from relive.testing import suites
+from relive import testing
 from relive.fleet import port
 from relive.fleet import shares
 
@@ -80,7 +80,7 @@ def test_every_order_of_the_rows_is_as_likely() -> None:
     for _ in range(600):
         counts[tuple(shares.joined([shares.Part(0, 0.5, [1, 2]), shares.Part(1, 0.5, [3])], 2, None, rng))] += 1
     assert len(counts) == 6
-    suites.assert_frequencies(list(counts.values()), [1 / 6] * 6)
+    testing.assert_frequencies(list(counts.values()), [1 / 6] * 6)
 
 
 def test_what_was_drawn_is_the_callers_own() -> None:

@@ -13,8 +13,8 @@ import asyncio
 import bisect
 from collections.abc import Awaitable, Callable
 
-from relive.common import validation
 from relive import errors
+from relive.common import validation
 from relive.waiting import rate_limiters
 from relive.waiting import wait_queue
 

@@ -9,9 +9,9 @@ import pytest
 
 import relive
 from relive import errors
-from relive.waiting import rate_limiters
 from relive.fleet import local_test
 from relive.fleet import turns
+from relive.waiting import rate_limiters
 
 LEASE = 10.0
 

@@ -13,9 +13,9 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from relive.windows import batches
-from relive.common import validation
 from relive import errors
+from relive.common import validation
+from relive.windows import batches
 
 A = TypeVar("A", bound=Sized)
 Array: TypeAlias = npt.NDArray[Any]

@@ -6,9 +6,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import validation
 from relive import errors
 from relive.common import extras
+from relive.common import validation
 from relive.integrations import vector_infos
 
 with extras.needed("gymnasium"):
@@ -79,7 +79,8 @@ def check(mode: Mode, is_step: Bools, rewards: Any, has_ended: Bools, infos: Any
     """
     if not isinstance(infos, Mapping):
         raise errors.ArgumentError(
-            f"infos must be a mapping, got {validation.shown(infos)}: record below the wrapper that makes it another thing"
+            f"infos must be a mapping, got {validation.shown(infos)}: "
+            "record below the wrapper that makes it another thing"
         )
     says = f"env says that it resets by {mode.name}, and"
     went_on = ~is_step & (has_ended if rewards is None else has_ended | (rewards != 0))

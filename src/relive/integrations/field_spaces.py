@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from relive.common import validation
 from relive import errors
 from relive.common import extras as extras_lib
-from relive.schema import schema as schema_lib
+from relive.common import validation
 from relive.integrations import spaces as space_trees
+from relive.schema import schema as schema_lib
 
 with extras_lib.needed("gymnasium"):
     from gymnasium import spaces

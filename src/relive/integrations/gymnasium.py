@@ -18,18 +18,18 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import validation
-from relive.common import copies
 from relive import errors
+from relive.common import copies
 from relive.common import extras as extras_lib
-from relive.schema import schema as schema_lib
 from relive.common import trees
+from relive.common import validation
 from relive.integrations import autoreset
 from relive.integrations import recorded_episodes
 from relive.integrations import recording
 from relive.integrations import reused_arrays
 from relive.integrations import spaces
 from relive.integrations import vector_infos
+from relive.schema import schema as schema_lib
 
 with extras_lib.needed("gymnasium"):
     import gymnasium

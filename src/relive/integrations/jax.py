@@ -9,10 +9,10 @@ from typing import Any, TypeAlias, overload
 
 import numpy as np
 
-from relive.windows import batches
 from relive import errors
 from relive.common import extras
 from relive.integrations import arrays
+from relive.windows import batches
 
 with extras.needed("jax"):
     import jax

@@ -18,16 +18,16 @@ import warnings
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import validation
-from relive.buffers import column
 from relive import errors
+from relive.buffers import column
 from relive.common import extras as extras_lib
-from relive.schema import schema as schema_lib
-from relive.persistence import state
+from relive.common import validation
 from relive.integrations import field_spaces
 from relive.integrations import minari_episodes
 from relive.integrations import recording
 from relive.integrations import spaces
+from relive.persistence import state
+from relive.schema import schema as schema_lib
 
 with extras_lib.needed("minari"):
     import gymnasium
@@ -152,7 +152,9 @@ def _opened(dataset: Any) -> Any:
     if isinstance(dataset, minari.MinariDataset):
         return dataset
     if not isinstance(dataset, str):
-        raise errors.ArgumentTypeError(f"dataset must be a MinariDataset or the id of one, got {validation.shown(dataset)}")
+        raise errors.ArgumentTypeError(
+            f"dataset must be a MinariDataset or the id of one, got {validation.shown(dataset)}"
+        )
     with minari_episodes.reading(dataset):
         try:
             return minari.load_dataset(dataset)
@@ -250,7 +252,9 @@ def _checked_metadata(metadata: Any) -> dict[str, Any]:
         return {}
     known = [name for name in inspect.signature(minari.create_dataset_from_buffers).parameters if name not in _OWN]
     if not isinstance(metadata, Mapping) or not all(name in known for name in metadata):
-        raise errors.ArgumentError(f"metadata must be by the names {', '.join(known)}, got {validation.shown(metadata)}")
+        raise errors.ArgumentError(
+            f"metadata must be by the names {', '.join(known)}, got {validation.shown(metadata)}"
+        )
     for name in _TEXTS:
         given = metadata.get(name)
         texts = given if isinstance(given, set) and name in _SETS else [given]

@@ -14,16 +14,16 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from relive.buffers import column
 from relive import errors
+from relive.buffers import column
 from relive.common import extras as extras_lib
-from relive.schema import schema as schema_lib
-from relive.persistence import state
 from relive.common import trees
 from relive.integrations import field_spaces
 from relive.integrations import recording
 from relive.integrations import spaces
 from relive.integrations import stored_episodes
+from relive.persistence import state
+from relive.schema import schema as schema_lib
 
 with extras_lib.needed("minari"):
     from minari.data_collector import episode_buffer

@@ -18,12 +18,12 @@ import minari
 from minari.data_collector import episode_buffer
 
 import relive
-from relive.testing import synthetic
 from relive import errors
 from relive.common import trees
 from relive.integrations import gymnasium as relive_gymnasium
 from relive.integrations import minari as relive_minari
 from relive.integrations import stored_episodes
+from relive.testing import synthetic
 
 FORMATS = ["hdf5", "arrow", "parquet"]
 SCHEMA = relive.Schema(

@@ -10,15 +10,15 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import validation
-from relive.buffers import column
 from relive import errors
+from relive.buffers import column
 from relive.common import extras
-from relive.schema import schema as schema_lib
-from relive.persistence import state
+from relive.common import validation
 from relive.integrations import pre_timeline
 from relive.integrations import step_columns
 from relive.integrations import stored_episodes
+from relive.persistence import state
+from relive.schema import schema as schema_lib
 
 with extras.needed("arrow"):
     import pandas

@@ -10,18 +10,18 @@ from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
-from relive.common import validation
-from relive.buffers import column
-from relive.persistence import directories
 from relive import errors
+from relive.buffers import column
 from relive.common import extras
-from relive.schema import schema as schema_lib
-from relive.persistence import state
 from relive.common import trees
+from relive.common import validation
 from relive.integrations import parquet_format
 from relive.integrations import replaced_file
 from relive.integrations import step_columns
 from relive.integrations import stored_episodes
+from relive.persistence import directories
+from relive.persistence import state
+from relive.schema import schema as schema_lib
 
 with extras.needed("arrow"):
     import pyarrow

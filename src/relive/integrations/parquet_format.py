@@ -16,18 +16,18 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import validation
-from relive.buffers import column as column_lib
-from relive.persistence import dtypes
 from relive import errors
+from relive.buffers import column as column_lib
 from relive.common import extras
-from relive.schema import schema as schema_lib
-from relive.persistence import settings
-from relive.persistence import state
 from relive.common import trees
+from relive.common import validation
 from relive.integrations import arrow_columns
 from relive.integrations import step_columns
 from relive.integrations import stored_episodes
+from relive.persistence import dtypes
+from relive.persistence import settings
+from relive.persistence import state
+from relive.schema import schema as schema_lib
 
 with extras.needed("arrow"):
     import pyarrow
@@ -80,7 +80,7 @@ def arrow_schema(schema: schema_lib.Schema, streams: int) -> Any:
     ]
     said = {"format": _FORMAT, "version": VERSION, "streams": streams, "schema": settings.encoded(schema)}
     try:
-        settings.schema_of(said["schema"])
+        schema_lib.Schema.from_description(said["schema"])
     except errors.CheckpointError as error:
         raise errors.ArgumentError(f"schema must be one that can be read again: {error}") from error
     return pyarrow.schema(columns, {_KEY: json.dumps(said).encode()})
@@ -127,7 +127,7 @@ def described(label: str, file: Any) -> Description:
                 f"it is of format version {version}, and this relive reads {VERSION}: update relive"
             )
         streams = said.integer("streams", 1, column_lib.MOST_STREAMS)
-        schema = settings.schema_of(said.value("schema"))
+        schema = schema_lib.Schema.from_description(said.value("schema"))
         _check_columns(file.schema_arrow, schema)
         num_steps = _num_rows(file.metadata)
     except (errors.CheckpointError, errors.ArgumentError) as error:
@@ -147,7 +147,9 @@ def _check_columns(found: Any, schema: schema_lib.Schema) -> None:
     """Raises CheckpointError unless those are the columns of a file of that schema."""
     wanted = arrow_schema(schema, 1)
     if found.names != wanted.names:
-        raise errors.CheckpointError(f"its columns must be {', '.join(wanted.names)}, got {validation.shown(found.names)}")
+        raise errors.CheckpointError(
+            f"its columns must be {', '.join(wanted.names)}, got {validation.shown(found.names)}"
+        )
     for name in wanted.names:
         kinds = [each.field(name).type for each in (found, wanted)]
         if name == "status":  # Versions of pyarrow read back different dictionaries of the same texts.

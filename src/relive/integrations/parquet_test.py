@@ -22,7 +22,6 @@ import pyarrow
 from pyarrow import parquet as arrow_parquet
 
 import relive
-from relive.persistence import files
 from relive import errors
 from relive.common import trees
 from relive.integrations import arrow_columns
@@ -30,6 +29,7 @@ from relive.integrations import parquet
 from relive.integrations import parquet_format
 from relive.integrations import step_columns
 from relive.integrations import stored_episodes
+from relive.persistence import files
 
 SCHEMA = relive.Schema(
     {"image": relive.Field((2, 3), "uint8"), "hand": {"angle": relive.Field((), ">f8"), "half": relive.Field(2, "f2")}},
@@ -457,8 +457,12 @@ def test_the_file_and_its_name_are_on_the_disk_in_that_order(
     path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Any] = []
-    monkeypatch.setattr("relive.persistence.directories.fsync_file", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
-    monkeypatch.setattr("relive.persistence.directories.fsync_directory", lambda place: synced.append((place, path.exists())))
+    monkeypatch.setattr(
+        "relive.persistence.directories.fsync_file", lambda descriptor: synced.append(os.fstat(descriptor).st_size)
+    )
+    monkeypatch.setattr(
+        "relive.persistence.directories.fsync_directory", lambda place: synced.append((place, path.exists()))
+    )
     parquet.write_parquet(small(), path)
     assert synced == [path.stat().st_size, (str(path.parent), True)]
 
@@ -546,7 +550,9 @@ def test_a_file_in_the_place_of_another_has_its_mode(
     parquet.write_parquet(small(), path)
     path.chmod(mode)
     modes: list[int] = []
-    monkeypatch.setattr("relive.persistence.directories.fsync_file", lambda descriptor: modes.append(os.fstat(descriptor).st_mode))
+    monkeypatch.setattr(
+        "relive.persistence.directories.fsync_file", lambda descriptor: modes.append(os.fstat(descriptor).st_mode)
+    )
     parquet.write_parquet(small(), path)
     assert stat.S_IMODE(path.stat().st_mode) == mode
     assert stat.S_IMODE(modes[0]) & ~mode == 0

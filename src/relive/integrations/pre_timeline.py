@@ -16,12 +16,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import validation
 from relive import errors
-from relive.schema import casting
-from relive.schema import schema as schema_lib
+from relive.common import validation
 from relive.integrations import step_columns
 from relive.integrations import stored_episodes
+from relive.schema import casting
+from relive.schema import schema as schema_lib
 
 Array: TypeAlias = npt.NDArray[Any]
 Columns: TypeAlias = dict[str, list[Any]]

@@ -18,19 +18,19 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from relive.common import validation
-from relive.persistence import codec as codec_lib
-from relive.persistence import directories
 from relive import errors
 from relive.common import extras
-from relive.persistence import fsync_policy
-from relive.waiting import rate_limiters
+from relive.common import validation
 from relive.fleet import answers
 from relive.fleet import port
 from relive.fleet import ports
 from relive.fleet import replay
 from relive.fleet import shard as shard_lib
 from relive.fleet import turns as turns_lib
+from relive.persistence import codec as codec_lib
+from relive.persistence import directories
+from relive.persistence import fsync_policy
+from relive.waiting import rate_limiters
 
 with extras.needed("ray"):
     import ray

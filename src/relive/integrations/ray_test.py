@@ -27,7 +27,7 @@ from ray import exceptions
 
 import relive
 from relive import errors
-from relive.testing import suites
+from relive import testing
 from relive.fleet import shard
 from relive.integrations import ray as relive_ray
 
@@ -198,7 +198,7 @@ async def test_draws_over_uneven_shards_are_those_of_one_buffer(columns: Any) ->
         np.testing.assert_allclose(batch.probabilities, priorities[places] / 45, rtol=1e-15)
         np.testing.assert_allclose(batch.weights, priorities[places].min() / priorities[places], rtol=1e-14)
         counts.update(batch.keys.tolist())
-    suites.assert_frequencies([counts[key] for key in keys.tolist()], (priorities / 45).tolist())
+    testing.assert_frequencies([counts[key] for key in keys.tolist()], (priorities / 45).tolist())
 
 
 async def test_batches_are_drawn_ahead_and_the_last_one_is_not_forgotten(columns: Any) -> None:

@@ -7,17 +7,17 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import validation
+from relive import errors
 from relive.buffers import column
 from relive.common import copies
-from relive import errors
+from relive.common import validation
+from relive.integrations import spaces
 from relive.schema import schema as schema_lib
 from relive.waiting import threads
-from relive.integrations import spaces
 
 Array: TypeAlias = npt.NDArray[Any]
 Bools: TypeAlias = npt.NDArray[np.bool_]
-Buffer: TypeAlias = "column_buffer.ColumnReplayBuffer[Any] | threads.ThreadSafeReplayBuffer[Any]"
+Buffer: TypeAlias = "column.ColumnReplayBuffer[Any] | threads.ThreadSafeReplayBuffer[Any]"
 
 
 def checked_buffer(buffer: Any, infos: Mapping[str, str]) -> Buffer:
@@ -159,7 +159,9 @@ def found(info: Mapping[str, Any], extra: str, key: str) -> Any:
         ArgumentError: There is nothing.
     """
     if key not in info:
-        raise errors.ArgumentError(f"info must hold {key!r} for the extra {extra!r}, got {validation.shown(list(info))}")
+        raise errors.ArgumentError(
+            f"info must hold {key!r} for the extra {extra!r}, got {validation.shown(list(info))}"
+        )
     return info[key]
 
 

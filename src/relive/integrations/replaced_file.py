@@ -13,10 +13,10 @@ import os
 import stat
 from typing import BinaryIO
 
+from relive import errors
 from relive.common import validation
 from relive.persistence import directories
 from relive.persistence import files
-from relive import errors
 from relive.persistence import journal_reader
 from relive.persistence import records
 

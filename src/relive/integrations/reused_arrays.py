@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from relive.common import copies
 from relive import errors
+from relive.common import copies
 from relive.common import trees
 
 

@@ -8,9 +8,9 @@ has the columns observation/image, observation/hand/0 and observation/hand/1.
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from relive.common import validation
 from relive import errors
 from relive.common import extras as extras_lib
+from relive.common import validation
 from relive.schema import schema as schema_lib
 
 with extras_lib.needed("gymnasium"):

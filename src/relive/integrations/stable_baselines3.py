@@ -15,17 +15,17 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.windows import batches
-from relive.common import validation
-from relive.common import copies
 from relive import errors
-from relive.common import extras as extras_lib
-from relive.windows import returns
 from relive.buffers import ring
-from relive.schema import schema as schema_lib
+from relive.common import copies
+from relive.common import extras as extras_lib
 from relive.common import trees
-from relive.windows import windows
+from relive.common import validation
 from relive.integrations import recording
+from relive.schema import schema as schema_lib
+from relive.windows import batches
+from relive.windows import returns
+from relive.windows import windows
 
 with extras_lib.needed("sb3"):
     from gymnasium import spaces

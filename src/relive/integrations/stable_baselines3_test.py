@@ -18,7 +18,7 @@ import torch
 
 import relive
 from relive import errors
-from relive.testing import suites
+from relive import testing
 from relive.integrations import stable_baselines3 as relive_sb3
 
 DISCRETE = spaces.Discrete(3)
@@ -443,7 +443,7 @@ def test_draws_are_uniform_over_the_steps_of_all_environments() -> None:
     for place in map(tuple, buffer.sample(20_000).observations.tolist()):
         places[place] = places.get(place, 0) + 1
     assert len(places) == 20
-    suites.assert_frequencies([*places.values()], [1 / 20] * 20)
+    testing.assert_frequencies([*places.values()], [1 / 20] * 20)
 
 
 def test_samples_may_be_written_to() -> None:

@@ -9,12 +9,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import validation
-from relive.buffers import column
 from relive import errors
-from relive.schema import schema as schema_lib
+from relive.buffers import column
 from relive.common import trees
+from relive.common import validation
 from relive.integrations import stored_episodes
+from relive.schema import schema as schema_lib
 
 Array: TypeAlias = npt.NDArray[Any]
 

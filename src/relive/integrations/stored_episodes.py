@@ -13,12 +13,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import validation
-from relive.buffers import column
 from relive import errors
+from relive.buffers import column
+from relive.common import trees
+from relive.common import validation
 from relive.kernels import history as history_lib
 from relive.persistence import state
-from relive.common import trees
 
 Array: TypeAlias = npt.NDArray[Any]
 Ints: TypeAlias = npt.NDArray[np.int64]

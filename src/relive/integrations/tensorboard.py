@@ -15,10 +15,10 @@ import os
 import types
 from typing import Any, Protocol, Self
 
-from relive.common import validation
-from relive.persistence import directories
 from relive import errors
 from relive.common import extras
+from relive.common import validation
+from relive.persistence import directories
 
 with extras.needed("tensorboard"):
     from tensorboard import summary
@@ -111,7 +111,9 @@ class StatsWriter:
                 ) from error
             self._own = summary.Writer(os.fspath(writer))
         elif not callable(getattr(writer, "add_scalar", None)):
-            raise errors.ArgumentTypeError(f"writer must be a directory or have add_scalar, got {validation.shown(writer)}")
+            raise errors.ArgumentTypeError(
+                f"writer must be a directory or have add_scalar, got {validation.shown(writer)}"
+            )
         self._writer: Any = self._own or writer
 
     def write(self, step: int) -> None:

@@ -11,12 +11,12 @@ from typing import Any, Self, TypeAlias, overload
 
 import numpy as np
 
-from relive.windows import batches
-from relive.common import validation
-from relive.buffers import column
 from relive import errors
+from relive.buffers import column
 from relive.common import extras
+from relive.common import validation
 from relive.integrations import arrays
+from relive.windows import batches
 
 with extras.needed("torch"):
     import torch
@@ -127,7 +127,9 @@ class ReplayDataset(data.IterableDataset[Any]):
         validation.instance("buffer", buffer, column.ColumnReplayBuffer)
         self._buffer = buffer
         self._batch_size = validation.integer_of_at_least_one("batch_size", batch_size)
-        self._num_batches = None if num_batches is None else validation.integer_of_at_least_one("num_batches", num_batches)
+        self._num_batches = (
+            None if num_batches is None else validation.integer_of_at_least_one("num_batches", num_batches)
+        )
         inspect.signature(buffer.sample).bind(batch_size, **options)
         self._options = options
         self._num_passes = 0

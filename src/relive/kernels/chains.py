@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.common import derived
-from relive.kernels import episode_table
 from relive.common import flags
+from relive.kernels import episode_table
 from relive.kernels import links
 from relive.kernels import open_episodes
 from relive.kernels import ring

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from relive.kernels import drawn_rows
 from relive import errors
+from relive.kernels import drawn_rows
 from relive.persistence import state
 
 

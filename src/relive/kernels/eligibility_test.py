@@ -5,8 +5,8 @@ from hypothesis import strategies
 import numpy as np
 import pytest
 
-from relive.kernels import eligibility
 from relive import errors
+from relive.kernels import eligibility
 
 FACTS = (eligibility.READABLE, eligibility.BARRED, eligibility.SPENT)
 STEP = strategies.tuples(

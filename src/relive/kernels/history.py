@@ -16,13 +16,13 @@ import numpy.typing as npt
 
 from relive.common import flags
 from relive.kernels import history_state
-from relive.schema import row_bytes
-from relive.schema import schema as schema_lib
-from relive.persistence import state as state_lib
-from relive.storage import memory
 from relive.kernels import tails as tails_lib
 from relive.kernels import timeline as timeline_lib
 from relive.kernels import timeline_state
+from relive.persistence import state as state_lib
+from relive.schema import row_bytes
+from relive.schema import schema as schema_lib
+from relive.storage import memory
 
 Array: TypeAlias = npt.NDArray[Any]
 Columns: TypeAlias = dict[str, Array]

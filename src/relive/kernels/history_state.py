@@ -4,9 +4,9 @@ from collections.abc import Mapping
 import dataclasses
 
 from relive import errors
-from relive.schema import schema as schema_lib
-from relive.persistence import state
 from relive.kernels import timeline_state
+from relive.persistence import state
+from relive.schema import schema as schema_lib
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,8 @@ The first call out of that order turns the interval into the two arrays, for goo
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import validation
 from relive import errors
+from relive.common import validation
 
 Ints = npt.NDArray[np.int64]
 

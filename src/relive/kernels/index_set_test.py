@@ -8,8 +8,8 @@ import numpy.typing as npt
 import pytest
 
 from relive import errors
+from relive import testing
 from relive.kernels import index_set
-from relive.testing import suites
 
 Ints = npt.NDArray[np.int64]
 
@@ -293,7 +293,7 @@ def test_every_number_is_drawn_equally_often(as_arrays: bool, numbers: list[int]
     slots = in_arrays(10, *numbers) if as_arrays and len(numbers) > 1 else index_set.IndexSet(10)
     slots.add(ints(*set(numbers) - set(slots.numbers().tolist())))
     drawn = np.bincount(slots.sample(2000, np.random.default_rng(2)), minlength=10)
-    suites.assert_frequencies(drawn.tolist(), [(number in numbers) / len(numbers) for number in range(10)])
+    testing.assert_frequencies(drawn.tolist(), [(number in numbers) / len(numbers) for number in range(10)])
 
 
 def test_what_is_answered_is_a_copy() -> None:

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.common import derived
-from relive.kernels import episode_table
 from relive.common import flags
+from relive.kernels import episode_table
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]

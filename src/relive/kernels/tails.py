@@ -10,12 +10,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import derived
-from relive.kernels import episode_table
 from relive import errors
+from relive.common import derived
 from relive.common import flags
-from relive.schema import schema as schema_lib
+from relive.kernels import episode_table
 from relive.kernels import timeline as timeline_lib
+from relive.schema import schema as schema_lib
 
 Array: TypeAlias = npt.NDArray[Any]
 Columns: TypeAlias = dict[str, Array]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import relive
-from relive.kernels import episode_table
 from relive import errors
+from relive.kernels import episode_table
 from relive.kernels import tails as tails_lib
 from relive.kernels import timeline as timeline_lib
 

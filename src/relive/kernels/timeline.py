@@ -13,10 +13,10 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.kernels import chains
-from relive.kernels import episode_table
 from relive import errors
 from relive.common import flags
+from relive.kernels import chains
+from relive.kernels import episode_table
 from relive.kernels import ring
 from relive.kernels import timeline_state
 

@@ -9,8 +9,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.kernels import episode_table
 from relive import errors
+from relive.kernels import episode_table
 from relive.persistence import state as state_lib
 
 Ints: TypeAlias = npt.NDArray[np.int64]

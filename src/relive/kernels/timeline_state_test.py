@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relive.kernels import episode_table
 from relive import errors
-from relive.persistence import state as state_lib
+from relive.kernels import episode_table
 from relive.kernels import timeline as timeline_lib
 from relive.kernels import timeline_state
+from relive.persistence import state as state_lib
 
 State = timeline_state.TimelineState
 

@@ -8,8 +8,8 @@ from hypothesis import strategies
 import numpy as np
 import pytest
 
-from relive.kernels import episode_table
 from relive import errors
+from relive.kernels import episode_table
 from relive.kernels import timeline as timeline_lib
 
 

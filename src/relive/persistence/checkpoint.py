@@ -16,10 +16,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from relive import errors
 from relive.common import validation
 from relive.persistence import directories
 from relive.persistence import files as files_lib
-from relive import errors
 from relive.persistence import manifest
 from relive.persistence import npy
 from relive.persistence import npy_header
@@ -87,7 +87,9 @@ def save(state: state_lib.State, path: Path, *, keep: int = 1, progress: state_l
 
 
 @contextlib.contextmanager
-def opened(path: Path, *, verify: bool = False, progress: state_lib.Progress | None = None) -> Iterator[state_lib.State]:
+def opened(
+    path: Path, *, verify: bool = False, progress: state_lib.Progress | None = None
+) -> Iterator[state_lib.State]:
     """Answers the state in the directory `path`, in a `with`; its arrays are columns, open until the end of the block.
 
     A save to the same path meanwhile changes nothing in it. Of a crash between two renames, which left `path`.1 alone,
@@ -213,9 +215,7 @@ def _state(path: str, files: contextlib.ExitStack, progress: state_lib.Progress 
     arrays: dict[str, npy.Reader] = {}
     for name, entry in entries.items():
         descriptor = directory.open(entry.file)
-        reader = npy.Reader(
-            descriptor, f"{label}/{entry.file}", entry.dtype, entry.shape, entry.crc32, report=report
-        )
+        reader = npy.Reader(descriptor, f"{label}/{entry.file}", entry.dtype, entry.shape, entry.crc32, report=report)
         arrays[name] = files.enter_context(contextlib.closing(reader))
     return {**values, "arrays": arrays}
 

@@ -12,11 +12,11 @@ import zlib
 import numpy as np
 import pytest
 
+from relive import errors
 from relive.persistence import checkpoint
 from relive.persistence import checkpoint_test
 from relive.persistence import directories
 from relive.persistence import files as files_lib
-from relive import errors
 from relive.persistence import manifest
 from relive.persistence import manifest_test
 from relive.persistence import npy_header

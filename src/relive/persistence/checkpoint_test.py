@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
+from relive import errors
 from relive.persistence import checkpoint
 from relive.persistence import directories
 from relive.persistence import files as files_lib
-from relive import errors
 from relive.persistence import manifest
 from relive.persistence import npy
-from relive.persistence import npy_test
 from relive.persistence import npy_header_test
+from relive.persistence import npy_test
 from relive.persistence import state as state_lib
 
 

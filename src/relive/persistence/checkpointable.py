@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 
-from relive.common import validation
 from relive import errors
 from relive.common import later
+from relive.common import validation
+from relive.persistence import registry
 from relive.persistence import state as state_lib
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Position:
     written: tuple[int, ...]
 
 
-class Persistent(abc.ABC):
+class Persistent(registry.Configurable, abc.ABC):
     """A buffer that can be saved and loaded.
 
     What comes back gives the same batches as what was saved would have given, bit for bit: the data, their keys, the
@@ -81,6 +82,13 @@ class Persistent(abc.ABC):
     _DRAWS: ClassVar[bool] = True
     """Whether there is a generator."""
     _rng: np.random.Generator
+
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments of the constructor that a checkpoint keeps, by name.
+
+        A subclass whose constructor takes more returns that too: `{**super().settings(), "temperature": ...}`.
+        """
+        return {name: self._setting(name) for name in self._SETTINGS}
 
     @abc.abstractmethod
     def _setting(self, name: str) -> Any:
@@ -157,13 +165,25 @@ class Persistent(abc.ABC):
         """
         self._put(state)
 
+    def _encoded_settings(self) -> dict[str, Any]:
+        """Return the settings as JSON values; raise CheckpointError if a subclass does not return all of its own."""
+        kind, found = type(self), self.settings()
+        own = next(each for each in kind.__mro__ if "_SETTINGS" in vars(each))
+        missing = {*registry.parameters(kind)} - {*registry.parameters(own), *found}
+        if missing:
+            rule = (
+                f"settings() of {kind.__name__} must return what its constructor takes besides that of {own.__name__}"
+            )
+            raise errors.CheckpointError(f"{rule}, got no {min(missing)}")
+        return {name: settings_lib.encoded(value, name) for name, value in found.items()}
+
     def _whole_state(self, **options: Any) -> state_lib.State:
         return self._described(self._state, **options)
 
     def _described(self, state: Callable[..., state_lib.State], **options: Any) -> state_lib.State:
         return {
             "class": type(self).__name__,
-            "settings": {name: settings_lib.encoded(self._setting(name)) for name in self._SETTINGS},
+            "settings": self._encoded_settings(),
             "generator": generators.state_of(self._rng) if self._DRAWS else None,
             **state(**options),
         }
@@ -179,8 +199,8 @@ class Persistent(abc.ABC):
     def _put(self, state: state_lib.State, **options: Any) -> None:
         given = self._given(state)
         saved = given.part("settings")
-        for name in self._SETTINGS:
-            own, other = settings_lib.encoded(self._setting(name)), settings_lib.saved(saved, name)
+        for name, own in self._encoded_settings().items():
+            other = saved.value(name)
             # Who has no schema yet takes that of the state.
             if not settings_lib.are_same(own, other) and not (name == "schema" and own is None):
                 raise errors.CheckpointError(
@@ -220,12 +240,13 @@ class Persistent(abc.ABC):
         """Answers a buffer of that state."""
         given = cls._given(state)
         saved = given.part("settings")
-        arguments = settings_lib.made(saved, {name: instead.get(name) for name in cls._SETTINGS})
+        names = {*cls._SETTINGS} if cls.settings is Persistent.settings else {*saved.names()}
+        arguments = settings_lib.made(saved, {name: instead.get(name) for name in sorted(names)})
         rng = cls._generator(given)
         arguments = {**({} if rng is None else {"seed": rng}), **instead, **arguments}
         try:
             buffer = cls(**arguments)
-        except (errors.ArgumentError, MemoryError, OverflowError, ValueError) as error:
+        except (errors.ArgumentError, MemoryError, OverflowError, TypeError, ValueError) as error:
             raise errors.CheckpointError(f"a {cls.__name__} cannot be made of its settings: {error}") from error
         try:
             buffer._restore(given, is_new=True, **options)
@@ -237,6 +258,8 @@ class Persistent(abc.ABC):
 class Journaled(Persistent):
     """A buffer that can also write to a journal what happens to it."""
 
+    _HAS_OBJECTS: ClassVar[bool] = False
+    """Whether it holds objects, which a codec makes bytes of."""
     _journal: Any = None
     """What writes to a journal, if one is attached."""
     _attached: "tuple[journal_lib.Journal, str] | None" = None

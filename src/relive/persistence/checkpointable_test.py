@@ -18,19 +18,19 @@ import numpy as np
 import pytest
 
 import relive
-from relive.persistence import codec
-from relive.buffers import column as column_lib
 from relive import errors
-from relive.persistence import generators
-from relive.waiting import rate_limiters
+from relive.agents import admission
+from relive.agents import groups
+from relive.buffers import column as column_lib
 from relive.persistence import checkpointable
+from relive.persistence import codec
+from relive.persistence import generators
 from relive.samplers import prioritized
 from relive.samplers import sampler as sampler_lib
 from relive.samplers import schedules
 from relive.storage import memory
+from relive.waiting import rate_limiters
 from relive.windows import windows
-from relive.agents import admission
-from relive.agents import groups
 
 Columns: TypeAlias = column_lib.ColumnReplayBuffer[Any]
 Episodes: TypeAlias = relive.EpisodeReplayBuffer[Any, Any]

@@ -17,8 +17,8 @@ the lowest first, the high bit set in all bytes but the last; at most nine of th
     d    dict           size, and so many pairs of values, key and item, in the order of the dict; no key comes twice
     e    set            as list, in any order; no value comes twice
     E    frozenset      as set
-    a    numpy.ndarray  size, and so many bytes of JSON, `[dtype, [length, ...]]`, the dtype as in `relive.persistence.dtypes`;
-                        then the items, the last axis fastest, without gaps
+    a    numpy.ndarray  size, and so many bytes of JSON, `[dtype, [length, ...]]`, the dtype as in
+                        `relive.persistence.dtypes`; then the items, the last axis fastest, without gaps
     g    numpy.generic  as an array, with the shape []
     u    numpy.str_     as str
     z    numpy.bytes_   as bytes
@@ -31,8 +31,8 @@ values of a set, have one hash in common in Python, which never happens by chanc
 import struct
 from typing import Any, Protocol
 
-from relive.common import validation
 from relive import errors
+from relive.common import validation
 from relive.persistence import plain_decoding
 from relive.persistence import plain_encoding
 

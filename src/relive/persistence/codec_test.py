@@ -15,8 +15,8 @@ from hypothesis.extra import numpy as numpy_strategies
 import numpy as np
 import pytest
 
-from relive.persistence import codec as codec_lib
 from relive import errors
+from relive.persistence import codec as codec_lib
 from relive.persistence import plain_encoding
 from relive.persistence import seed_blocks_test
 

@@ -7,8 +7,8 @@ import os
 import stat
 from typing import Any
 
-from relive.common import validation
 from relive import errors
+from relive.common import validation
 
 STRICT = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
 """Flags for opening a file: follow no link, wait for nobody at the other end of a pipe. A platform has some of them."""

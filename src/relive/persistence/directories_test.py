@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from relive.persistence import directories
 from relive import errors
+from relive.persistence import directories
 
 
 def test_a_path_on_one_line_stays_as_it_is() -> None:

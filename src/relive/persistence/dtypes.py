@@ -26,8 +26,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import validation
 from relive import errors
+from relive.common import validation
 
 DType: TypeAlias = np.dtype[Any]
 
@@ -171,7 +171,9 @@ def _simple(descr: str) -> DType:
 def _field(field: object, levels: int) -> tuple[str, DType]:
     """Answers the name of a field, empty for a gap, and the dtype of what is in it."""
     if not isinstance(field, list | tuple) or len(field) not in (2, 3) or not isinstance(field[0], str):
-        raise errors.CheckpointError(f"field of a dtype must be a name, a dtype and a shape, got {validation.shown(field)}")
+        raise errors.CheckpointError(
+            f"field of a dtype must be a name, a dtype and a shape, got {validation.shown(field)}"
+        )
     name = field[0]
     part = _dtype(field[1], levels)
     if not name and (len(field) > 2 or part.kind != "V" or part.names is not None):

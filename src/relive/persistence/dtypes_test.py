@@ -4,8 +4,8 @@ import re
 import numpy as np
 import pytest
 
-from relive.persistence import dtypes
 from relive import errors
+from relive.persistence import dtypes
 
 SIMPLE = [
     "|b1",

@@ -21,8 +21,8 @@ import importlib
 import os
 import stat
 
-from relive.persistence import directories
 from relive import errors
+from relive.persistence import directories
 
 MANIFEST = "manifest.json"
 MARKER = b'{\n "format": "relive checkpoint",\n'

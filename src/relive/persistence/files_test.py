@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from relive import errors
 from relive.persistence import directories
 from relive.persistence import files
-from relive import errors
 
 HOLD = """
 import sys

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relive.common import validation
 from relive import errors
+from relive.common import validation
 from relive.persistence import checkpointable_test
 from relive.persistence import seed_blocks_test
 

@@ -4,8 +4,8 @@ import dataclasses
 import threading
 from typing import Literal, TypeAlias
 
-from relive.common import validation
 from relive import errors
+from relive.common import validation
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,14 +24,14 @@ import uuid
 import numpy as np
 import pytest
 
+from relive import errors
 from relive.persistence import checkpoint
 from relive.persistence import checkpoint_fuzz_test
+from relive.persistence import checkpointable_test
 from relive.persistence import codec
-from relive import errors
 from relive.persistence import forged_states_test
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
-from relive.persistence import checkpointable_test
 from relive.persistence import records
 from relive.persistence import recover
 from relive.persistence import seed_blocks_test

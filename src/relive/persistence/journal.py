@@ -20,10 +20,10 @@ import threading
 from typing import cast
 import weakref
 
+from relive import errors
 from relive.common import validation
 from relive.persistence import directories
 from relive.persistence import files
-from relive import errors
 from relive.persistence import fsync_policy
 from relive.persistence import journal_reader
 from relive.persistence import records

@@ -22,8 +22,8 @@ import zlib
 
 import numpy as np
 
-from relive.persistence import directories
 from relive import errors
+from relive.persistence import directories
 from relive.persistence import records as records_lib
 
 NEW = ".new"

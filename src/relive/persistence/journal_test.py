@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from relive.persistence import directories
 from relive import errors
+from relive.persistence import directories
 from relive.persistence import fsync_policy
 from relive.persistence import journal
 from relive.persistence import journal_reader

@@ -26,10 +26,10 @@ import zlib
 
 import numpy as np
 
+from relive import errors
 from relive.common import validation
 from relive.persistence import dtypes
 from relive.persistence import files
-from relive import errors
 from relive.persistence import npy_header
 
 VERSION = 1

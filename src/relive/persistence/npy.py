@@ -16,9 +16,9 @@ import zlib
 import numpy as np
 import numpy.typing as npt
 
+from relive import errors
 from relive.persistence import directories
 from relive.persistence import dtypes
-from relive import errors
 from relive.persistence import npy_header
 from relive.persistence import state
 

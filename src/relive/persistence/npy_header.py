@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from relive import errors
 from relive.common import validation
 from relive.persistence import dtypes
-from relive import errors
 
 _MOST_LENGTH = 2**63 - 1
 MOST_AXES = 32
@@ -52,7 +52,9 @@ def check_dtype(name: str, dtype: np.dtype[Any]) -> None:
     except errors.CheckpointError:
         is_same = False
     if not is_same:
-        raise errors.ArgumentError(f"{name} must be of a dtype that a .npy file can hold, got {validation.shown(dtype)}")
+        raise errors.ArgumentError(
+            f"{name} must be of a dtype that a .npy file can hold, got {validation.shown(dtype)}"
+        )
 
 
 def shape_of(value: object) -> tuple[int, ...]:

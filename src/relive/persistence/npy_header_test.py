@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from relive.persistence import dtypes
 from relive import errors
+from relive.persistence import dtypes
 from relive.persistence import npy_header
 
 SCALARS = (

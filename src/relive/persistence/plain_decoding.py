@@ -14,9 +14,9 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from relive import errors
 from relive.common import validation
 from relive.persistence import dtypes
-from relive import errors
 from relive.persistence import plain_encoding
 
 Array: TypeAlias = npt.NDArray[Any]

@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from relive import errors
 from relive.common import validation
 from relive.persistence import dtypes
-from relive import errors
 
 Array: TypeAlias = npt.NDArray[Any]
 

@@ -17,8 +17,8 @@ import struct
 from typing import Final, NamedTuple
 import zlib
 
-from relive.common import validation
 from relive import errors
+from relive.common import validation
 
 BASE: Final = 0
 """The kind of the first record of a segment."""

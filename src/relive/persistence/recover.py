@@ -4,50 +4,66 @@ segment 0   base  record  record  record      made of the base; each record is p
 segment 4   base  record  record              the base is skipped: what it says is known
 """
 
+import importlib
 import itertools
 import os
-from typing import Any, TypeAlias
+from typing import Any, TypeVar, overload
 
-from relive.persistence import checkpoint as checkpoint_lib
-from relive.common import validation
-from relive.persistence import codec as codec_lib
-from relive.buffers import column
-from relive.persistence import directories
-from relive.episodes import buffer as buffer_lib
 from relive import errors
-from relive.persistence import journal_reader
-from relive.persistence import repair
+from relive.common import validation
+from relive.persistence import checkpoint as checkpoint_lib
 from relive.persistence import checkpointable
-from relive.buffers import prioritized
+from relive.persistence import codec as codec_lib
+from relive.persistence import directories
+from relive.persistence import journal_reader
 from relive.persistence import records
-from relive.buffers import ring
-from relive.buffers import sequence
+from relive.persistence import registry
+from relive.persistence import repair
 from relive.persistence import state as state_lib
 
-Buffer: TypeAlias = column.ColumnReplayBuffer[Any] | buffer_lib.EpisodeReplayBuffer[Any, Any]
+_OURS = (
+    "ColumnReplayBuffer",
+    "EpisodeReplayBuffer",
+    "PrioritizedReplayBuffer",
+    "RingReplayBuffer",
+    "SequenceReplayBuffer",
+)
+BufferT = TypeVar("BufferT", bound=checkpointable.Journaled)
 
-_FAMILIES = column.ColumnReplayBuffer, buffer_lib.EpisodeReplayBuffer
-_CLASSES: dict[str, type[Buffer]] = {
-    kind.__name__: kind
-    for kind in (
-        column.ColumnReplayBuffer,
-        ring.RingReplayBuffer,
-        prioritized.PrioritizedReplayBuffer,
-        sequence.SequenceReplayBuffer,
-        buffer_lib.EpisodeReplayBuffer,
-    )
-}
+
+@overload
+def recover(
+    path: str | os.PathLike[str],
+    *,
+    buffer_class: type[BufferT],
+    checkpoint: str | os.PathLike[str] | None = None,
+    codec: codec_lib.Codec | None = None,
+    progress: state_lib.Progress | None = None,
+    **instead: Any,
+) -> BufferT: ...
+
+
+@overload
+def recover(
+    path: str | os.PathLike[str],
+    *,
+    buffer_class: None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    codec: codec_lib.Codec | None = None,
+    progress: state_lib.Progress | None = None,
+    **instead: Any,
+) -> Any: ...
 
 
 def recover(
     path: str | os.PathLike[str],
     *,
     checkpoint: str | os.PathLike[str] | None = None,
-    buffer_class: type[Buffer] | None = None,
+    buffer_class: type[Any] | None = None,
     codec: codec_lib.Codec | None = None,
     progress: state_lib.Progress | None = None,
     **instead: Any,
-) -> Buffer:
+) -> Any:
     """Answers the buffer whose journal is at `path`, as it was after the last record that is whole.
 
     A torn tail, which a process leaves that dies while it writes, is cut off; a second call finds the same and cuts
@@ -93,8 +109,8 @@ def recover(
     try:
         state = _state(first.payload)
         journal_id = state_lib.Given(state, state.get("arrays")).text("journal_id")
-        kind: type[Buffer] = buffer_class or _class_of(state)
-        options = {"codec": codec_lib.checked(codec)} if issubclass(kind, buffer_lib.EpisodeReplayBuffer) else {}
+        kind: type[checkpointable.Journaled] = buffer_class or _class_of(state)
+        options = {"codec": codec_lib.checked(codec)} if kind._HAS_OBJECTS else {}
         buffer = kind._made(state, instead, **options) if checkpoint is None else None
     except errors.CheckpointError as error:
         raise errors.CheckpointError(f"{label} begins with a record that cannot be one: {error}") from error
@@ -129,7 +145,7 @@ def recover(
 
 def _check_class(buffer_class: object) -> None:
     """Raises ArgumentTypeError unless it is a class that has a journal, or None."""
-    is_class = isinstance(buffer_class, type) and issubclass(buffer_class, _FAMILIES)
+    is_class = isinstance(buffer_class, type) and issubclass(buffer_class, checkpointable.Journaled)
     if buffer_class is not None and not is_class:
         raise errors.ArgumentTypeError(f"buffer_class must be a class of buffers, got {validation.shown(buffer_class)}")
 
@@ -153,12 +169,15 @@ def _state(payload: bytes) -> state_lib.State:
     return state
 
 
-def _class_of(state: state_lib.State) -> type[Buffer]:
+def _class_of(state: state_lib.State) -> type[checkpointable.Journaled]:
     """Answers the class of the buffer that a state is of."""
     name = state_lib.Given(state, state.get("arrays")).text("class")
-    if name not in _CLASSES:
+    kind = registry.find(name)
+    if kind is None and name in _OURS:
+        kind = getattr(importlib.import_module("relive"), name)  # Imports only go down; this looks up.
+    if kind is None or not issubclass(kind, checkpointable.Journaled):
         raise errors.CheckpointError(f"it is of a {validation.shown(name)}: give buffer_class=")
-    return _CLASSES[name]
+    return kind
 
 
 def _place_of(saved: state_lib.State, checkpoint: str, journal_id: str, first: int, last: int) -> int:

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 import relive
-from relive.persistence import codec
-from relive.buffers import column
 from relive import errors
+from relive.buffers import column
+from relive.persistence import checkpointable_test
+from relive.persistence import codec
 from relive.persistence import generators
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
-from relive.persistence import checkpointable_test
 from relive.persistence import records
 from relive.persistence import recover
-from relive.samplers import sampler
 from relive.persistence import segment_file
+from relive.samplers import sampler
 from relive.windows import windows
 
 NOT_HELD = (
@@ -423,7 +423,7 @@ def test_arguments_are_checked_before_anything_is_read(tmp_path: pathlib.Path) -
     with pytest.raises(errors.ArgumentTypeError, match="^progress must be callable or None, got 3$"):
         recover.recover(tmp_path / "log", progress=not_callable)
     with pytest.raises(errors.ArgumentTypeError, match="^path must be a path, got 3$"):
-        recover.recover(3)  # type: ignore[arg-type]
+        recover.recover(3)  # type: ignore[call-overload]
 
 
 # Classes of one's own.

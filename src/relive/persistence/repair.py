@@ -11,10 +11,10 @@ A repair that was interrupted is completed by the next one, and a repaired journ
 import dataclasses
 import os
 
+from relive import errors
 from relive.common import validation
 from relive.persistence import directories
 from relive.persistence import files
-from relive import errors
 from relive.persistence import journal_reader
 from relive.persistence import records
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from relive.persistence import files as files_lib
 from relive import errors
+from relive.persistence import files as files_lib
 from relive.persistence import journal
 from relive.persistence import journal_reader
-from relive.persistence import repair
 from relive.persistence import records
+from relive.persistence import repair
 
 Twin = list[tuple[int, int, bytes]]
 
@@ -174,7 +174,10 @@ def test_what_cannot_be_cut_is_an_error(tmp_path: pathlib.Path, monkeypatch: pyt
 
 def test_a_journal_in_use_is_not_repaired(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "log")
-    with files_lib.locked(tmp_path / "log"), pytest.raises(errors.CheckpointError, match="log is in use by this process"):
+    with (
+        files_lib.locked(tmp_path / "log"),
+        pytest.raises(errors.CheckpointError, match="log is in use by this process"),
+    ):
         repair.repair(tmp_path / "log")
 
 

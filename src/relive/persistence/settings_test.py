@@ -8,12 +8,12 @@ import pytest
 
 import relive
 from relive import errors
-from relive.waiting import rate_limiters
+from relive.persistence import settings
+from relive.persistence import state
 from relive.samplers import prioritized
 from relive.samplers import sampler as sampler_lib
 from relive.samplers import schedules
-from relive.persistence import settings
-from relive.persistence import state
+from relive.waiting import rate_limiters
 from relive.windows import windows
 
 SCHEMA = relive.Schema(

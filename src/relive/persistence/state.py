@@ -14,8 +14,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import validation
 from relive import errors
+from relive.common import validation
 
 Array: TypeAlias = npt.NDArray[Any]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -106,6 +106,10 @@ class Given:
     def has(self, name: str) -> bool:
         """Answers whether there is a value of that name."""
         return name in self._values
+
+    def names(self) -> list[str]:
+        """Return the names of all values."""
+        return list(self._values)
 
     def value(self, name: str) -> Any:
         """Answers a value of any kind."""

@@ -16,8 +16,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import derived
 from relive import errors
+from relive.common import derived
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import relive
-from relive.testing import suites
+from relive import testing
 
 Obs = TypeVar("Obs")
 Act = TypeVar("Act")
@@ -74,8 +74,8 @@ def test_a_sampler_is_one_method(
         drawn[sample.episode_id] += 1
         if sample.episode_id == ids[-1]:
             starts[sample.start_step] += 1
-    suites.assert_frequencies(list(drawn.values()), probabilities)
-    suites.assert_frequencies(starts, [1 / 10] * 10)
+    testing.assert_frequencies(list(drawn.values()), probabilities)
+    testing.assert_frequencies(starts, [1 / 10] * 10)
     assert buffer.get_stats().sampled == 8000
 
 

@@ -5,9 +5,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from relive import errors
 from relive.common import validation
 from relive.kernels import eligibility
-from relive import errors
 from relive.samplers import sampler as sampler_lib
 
 Ints: TypeAlias = npt.NDArray[np.int64]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import relive
-from relive.samplers import draw_limit
 from relive import errors
-from relive.testing import suites
+from relive import testing
+from relive.samplers import draw_limit
 
 
 def ring(
@@ -106,7 +106,7 @@ def test_which_steps_a_batch_leaves_out_is_fair(rounds: int) -> None:
         buffer.add_episode([0, 1, 2, 3], [0, 0, 0], [0, 0, 0], terminated=True)
         orders[tuple(buffer.sample(2).keys.tolist())] += 1
     assert len(orders) == 6
-    suites.assert_frequencies(list(orders.values()), [1 / 6] * 6)
+    testing.assert_frequencies(list(orders.values()), [1 / 6] * 6)
 
 
 def test_probabilities_are_those_of_the_moment_of_the_draw() -> None:

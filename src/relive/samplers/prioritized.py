@@ -6,11 +6,11 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import validation
 from relive import errors
+from relive.common import validation
+from relive.persistence import state
 from relive.samplers import sampler
 from relive.samplers import schedules
-from relive.persistence import state
 from relive.samplers import sum_tree
 
 Slots: TypeAlias = npt.NDArray[np.int64]

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import relive
-from relive.kernels import eligibility
 from relive import errors
+from relive import testing
+from relive.kernels import eligibility
 from relive.samplers import prioritized
 from relive.samplers import schedules
-from relive.testing import suites
 
 FOUR = np.arange(4)
 ONE_TO_FOUR = np.array([1.0, 2.0, 3.0, 4.0])
@@ -176,7 +176,7 @@ def test_draws_follow_the_weights_and_never_find_a_zero(stratified: bool) -> Non
     sampler = rated(alpha=1.0, stratified=stratified)
     sampler.set_priorities(np.array([1]), np.array([0.0]))
     draw = sampler.draw(4_000, np.random.default_rng(2))
-    suites.assert_frequencies(np.bincount(draw.slots, minlength=4).tolist(), [1 / 8, 0.0, 3 / 8, 4 / 8])
+    testing.assert_frequencies(np.bincount(draw.slots, minlength=4).tolist(), [1 / 8, 0.0, 3 / 8, 4 / 8])
     assert draw.probabilities.tolist() == sampler.probabilities(draw.slots).tolist()
     assert sampler.drawable().tolist() == [0, 2, 3]
     if stratified:

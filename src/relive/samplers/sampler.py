@@ -19,11 +19,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from relive import errors
 from relive.common import validation
 from relive.kernels import eligibility
-from relive import errors
 from relive.kernels import index_set
-from relive.persistence import state
+from relive.persistence import registry
+from relive.persistence import state as state_lib
 
 Slots: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -41,7 +42,7 @@ class Draw(NamedTuple):
     probabilities: Floats
 
 
-class Sampler(abc.ABC):
+class Sampler(registry.Configurable, abc.ABC):
     """Draws anchors with replacement.
 
     Attributes:
@@ -216,15 +217,15 @@ class Sampler(abc.ABC):
 
     # As a whole: see `relive.persistence.state`.
 
-    def state(self, slots: Slots) -> state.State:
+    def state(self, slots: Slots) -> state_lib.State:
         """Answers what a checkpoint keeps, given where all rows are, oldest first [N]."""
         return self._state(slots)
 
-    def check_state(self, given: state.Given, rows: int) -> None:
+    def check_state(self, given: state_lib.Given, rows: int) -> None:
         """Raises CheckpointError if that is no state of a sampler like this one, of so many rows."""
         self._check_state(given, rows)
 
-    def restore(self, given: state.Given, slots: Slots) -> None:
+    def restore(self, given: state_lib.Given, slots: Slots) -> None:
         """Takes the place of what it was; no anchor was known, and which are eligible now is in `anchors`.
 
         Args:
@@ -268,7 +269,7 @@ class Sampler(abc.ABC):
     def _drawn(self) -> None:
         """Hears that a batch was drawn."""
 
-    def _state(self, slots: Slots) -> state.State:
+    def _state(self, slots: Slots) -> state_lib.State:
         """Answers what a checkpoint has to keep: JSON values by name, and under "arrays" arrays by name.
 
         Args:
@@ -276,10 +277,10 @@ class Sampler(abc.ABC):
         """
         return {"arrays": {}}
 
-    def _check_state(self, given: state.Given, rows: int) -> None:
+    def _check_state(self, given: state_lib.Given, rows: int) -> None:
         """Raises CheckpointError if `_restore` could not take that."""
 
-    def _restore(self, given: state.Given, slots: Slots) -> None:
+    def _restore(self, given: state_lib.Given, slots: Slots) -> None:
         """Takes the place of what it was. Here: hears of every eligible anchor, the oldest first."""
         self.added(slots[self.anchors.is_eligible(slots)])
 
@@ -345,17 +346,17 @@ class UniformSampler(Sampler):
         """Answers N, as they are drawn alike. O(1)."""
         return float(len(self._drawable)) if type(self) is UniformSampler else super().effective_sample_size()
 
-    def _state(self, slots: Slots) -> state.State:
+    def _state(self, slots: Slots) -> state_lib.State:
         is_interval = self._drawable.is_interval
         order = self._drawable.numbers() if len(slots) else slots
         # Its first number says an interval, which need not begin with the oldest row.
         return {"is_interval": is_interval, "arrays": {"order": order[:1] if is_interval else order}}
 
-    def _check_state(self, given: state.Given, rows: int) -> None:
+    def _check_state(self, given: state_lib.Given, rows: int) -> None:
         given.boolean("is_interval")
         given.integers("order", None, 0, self.anchors.capacity - 1)
 
-    def _restore(self, given: state.Given, slots: Slots) -> None:
+    def _restore(self, given: state_lib.Given, slots: Slots) -> None:
         is_interval, eligible = given.boolean("is_interval"), slots[self.anchors.is_eligible(slots)]
         order = given.integers("order", None, 0, self.anchors.capacity - 1)
         if is_interval and len(order) == min(len(eligible), 1):

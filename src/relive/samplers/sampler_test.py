@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import relive
-from relive.kernels import eligibility
 from relive import errors
+from relive import testing
+from relive.kernels import eligibility
 from relive.samplers import sampler as sampler_lib
-from relive.testing import suites
 
 
 def attached(sampler: sampler_lib.Sampler, slots: list[int], capacity: int = 8) -> sampler_lib.Sampler:
@@ -132,7 +132,7 @@ def test_uniform_draws_are_uniform_over_what_is_eligible() -> None:
     sampler.removed(sampler.anchors.unset(eligibility.READABLE, np.array([2]))[1])
     sampler.check()
     draw = sampler.draw(3_000, np.random.default_rng(1))
-    suites.assert_frequencies(np.bincount(draw.slots, minlength=8).tolist(), [0, 1 / 3, 0, 1 / 3, 0, 0, 1 / 3, 0])
+    testing.assert_frequencies(np.bincount(draw.slots, minlength=8).tolist(), [0, 1 / 3, 0, 1 / 3, 0, 0, 1 / 3, 0])
     assert draw.probabilities.tolist() == [1 / 3] * 3_000
     assert sampler.probabilities(np.array([1, 2, 7])).tolist() == [1 / 3, 0.0, 0.0]
     sampler.removed(sampler.anchors.unset(eligibility.READABLE, np.array([1, 3, 6]))[1])

@@ -5,9 +5,10 @@ import fractions
 import math
 
 from relive.common import validation
+from relive.persistence import registry
 
 
-class Schedule(abc.ABC):
+class Schedule(registry.Configurable, abc.ABC):
     """A number for each tick; a rule of your own is a subclass with one method."""
 
     @abc.abstractmethod

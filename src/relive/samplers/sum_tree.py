@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from relive import errors
+from relive.common import validation
 from relive.samplers import block_levels
 from relive.samplers import block_sums
-from relive.common import validation
-from relive import errors
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from relive import errors
+from relive import testing
 from relive.samplers import block_levels
 from relive.samplers import block_sums
-from relive import errors
 from relive.samplers import sum_tree
-from relive.testing import suites
 
 Floats = npt.NDArray[np.float64]
 
@@ -287,7 +287,7 @@ def test_draws_are_in_proportion_to_the_weights(size: int, count: int, draw: Any
     rng = np.random.default_rng(2)
     drawn = np.bincount(np.concatenate([draw(tree, size, rng) for _ in range(count // size)]), minlength=6000)
     assert drawn.sum() == drawn[leaves].sum() == count
-    suites.assert_frequencies(drawn[leaves].tolist(), [weight / sum(weights) for weight in weights])
+    testing.assert_frequencies(drawn[leaves].tolist(), [weight / sum(weights) for weight in weights])
 
 
 def test_each_place_of_a_stratified_batch_is_a_draw_from_all() -> None:
@@ -295,7 +295,7 @@ def test_each_place_of_a_stratified_batch_is_a_draw_from_all() -> None:
     tree, rng = tree_of(np.ones(5)), np.random.default_rng(3)
     batches = np.array([tree.stratified_sample(5, rng) for _ in range(1000)])
     for place in range(5):
-        suites.assert_frequencies(np.bincount(batches[:, place], minlength=5).tolist(), [0.2] * 5)
+        testing.assert_frequencies(np.bincount(batches[:, place], minlength=5).tolist(), [0.2] * 5)
 
 
 @pytest.mark.parametrize("number", [0.0, 0.5, 1 - 2**-53])

@@ -8,8 +8,8 @@ from hypothesis.extra import numpy as hnp
 import numpy as np
 import pytest
 
-from relive.common import validation
 from relive import errors
+from relive.common import validation
 from relive.schema import casting
 
 REALS = [

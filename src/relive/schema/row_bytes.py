@@ -16,7 +16,6 @@ import numpy as np
 from relive import errors
 from relive.schema import casting
 from relive.schema import schema as schema_lib
-from relive.storage import memory
 
 Row: TypeAlias = Sequence[bytes]
 """The bytes of each block, those of its fields without gaps."""
@@ -41,7 +40,7 @@ class RowBytes:
 
     def __init__(self, schema: schema_lib.Schema) -> None:
         self.schema = schema
-        self.blocks = memory.blocks_of(schema)
+        self.blocks = schema_lib.blocks_of(schema)
         """The paths of the fields of each block."""
         self.observation_blocks = tuple(paths for paths in self.blocks if paths[0] in schema.observation_paths)
         """Those of an observation: they come first."""

@@ -12,7 +12,7 @@ import pytest
 import relive
 from relive import errors
 from relive.schema import row_bytes
-from relive.storage import memory
+from relive.schema import schema as schema_lib
 
 DTYPES = [
     "?",
@@ -129,12 +129,12 @@ def answer(call: Any, *arguments: Any) -> Any:
 
 def naive_row(schema: relive.Schema, observation: Any, action: Any, reward: Any, extras: Any) -> list[bytes]:
     rows = schema.rows(observation, action, reward, extras, ())
-    return [b"".join(rows[path].tobytes() for path in paths) for paths in memory.blocks_of(schema)]
+    return [b"".join(rows[path].tobytes() for path in paths) for paths in schema_lib.blocks_of(schema)]
 
 
 def naive_observation(schema: relive.Schema, name: str, value: Any) -> list[bytes]:
     rows = schema.observation_rows(name, value, ())
-    blocks = [paths for paths in memory.blocks_of(schema) if paths[0] in rows]
+    blocks = [paths for paths in schema_lib.blocks_of(schema) if paths[0] in rows]
     return [b"".join(rows[path].tobytes() for path in paths) for paths in blocks]
 
 

@@ -11,15 +11,24 @@ import math
 import numbers
 import operator
 import types
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import validation
 from relive import errors
-from relive.schema import casting
+from relive.common import later
 from relive.common import trees
+from relive.common import validation
+from relive.persistence import registry
+from relive.schema import casting
+
+if TYPE_CHECKING:
+    from relive.persistence import dtypes
+    from relive.persistence import npy_header
+else:
+    dtypes = later.module("relive.persistence.dtypes")
+    npy_header = later.module("relive.persistence.npy_header")
 
 Array: TypeAlias = casting.Array
 RESERVED = frozenset(
@@ -117,9 +126,11 @@ Tree: TypeAlias = Field | Mapping[str, Any]
 """A field, or fields and trees by key."""
 
 _REWARD = Field((), np.float64)
+_DEEPEST = 64
+"""So many levels the mappings of an observation have at most."""
 
 
-class Schema:
+class Schema(registry.Described):
     """The fields of one row, by path.
 
     >>> import relive
@@ -141,7 +152,9 @@ class Schema:
                 shape (), or an extra has the name of an argument of `add`.
         """
         if extras is not None and not isinstance(extras, Mapping):
-            raise errors.ArgumentTypeError(f"extras must be a mapping from names to Fields, got {validation.shown(extras)}")
+            raise errors.ArgumentTypeError(
+                f"extras must be a mapping from names to Fields, got {validation.shown(extras)}"
+            )
         for name in extras or ():
             if name in RESERVED:
                 raise errors.ArgumentError(f"an extra must not be named like an argument of add, got {name!r}")
@@ -272,12 +285,71 @@ class Schema:
         """
         return _fitted(name, "observation", self._observation, value, lead)
 
+    def description(self) -> list[Any]:
+        """Return the fields as JSON values: a path, a dtype and a shape each."""
+        return [[path, dtypes.described(field.dtype), list(field.shape)] for path, field in self._fields.items()]
+
+    @classmethod
+    def from_description(cls, value: Any) -> Self:
+        """Return the schema with that description, of which nothing is known.
+
+        Raises:
+            CheckpointError: No schema can have it.
+        """
+        fields: dict[str, Field] = {}
+        rule = "schema must be a list of a path, a dtype and a shape for each field"
+        if not isinstance(value, list):
+            raise errors.CheckpointError(f"{rule}, got {validation.shown(value)}")
+        for row in value:
+            is_row = isinstance(row, list) and len(row) == 3 and isinstance(row[0], str) and isinstance(row[2], list)
+            if not is_row or row[0] in fields or row[0].count("/") > _DEEPEST:
+                raise errors.CheckpointError(f"{rule}, got {validation.shown(row)}")
+            try:
+                fields[row[0]] = Field(row[2], npy_header.dtype_of(row[1]))
+            except (errors.ArgumentError, errors.CheckpointError) as error:
+                raise errors.CheckpointError(f"schema has a field that cannot be: {error}") from error
+        try:
+            # Whatever they are: the schema refuses what cannot be.
+            parts: list[Any] = [trees.nested(part, fields) for part in ("observation", "action", "reward", "extras")]
+            schema = cls(parts[0], parts[1], reward=parts[2], extras=parts[3] or None)
+        except (errors.ArgumentError, TypeError, AttributeError, RecursionError) as error:
+            raise errors.CheckpointError(f"schema cannot be made: {error}") from error
+        if dict(schema.fields) != fields or list(schema.fields) != list(fields):
+            raise errors.CheckpointError(
+                f"{rule}, of an observation, an action, a reward and extras alone, in their order"
+            )
+        return schema
+
     def __eq__(self, other: object) -> bool:
         return self._fields == other._fields if isinstance(other, Schema) else NotImplemented
 
     def __repr__(self) -> str:
         parts = {"observation": self.observation, "action": self.action, "reward": self.reward, "extras": self.extras}
         return f"Schema({', '.join(f'{name}={part}' for name, part in parts.items())})"
+
+
+SMALL = 64
+"""Bytes of the largest field that shares a block with others."""
+
+
+def blocks_of(schema: Schema) -> tuple[tuple[str, ...], ...]:
+    """Answers the paths of the fields that lie side by side, for each block of a row: all fields, in their order.
+
+    The small fields of the observation make a block, those of the action and the extras another; the reward is one of
+    its own, and so is every larger field.
+
+    >>> import relive
+    >>> from relive.schema import schema
+    >>> flag = relive.Field((), bool)
+    >>> schema.blocks_of(relive.Schema(relive.Field((84, 84), "uint8"), relive.Field((), int), extras={"flag": flag}))
+    (('observation',), ('action', 'extras/flag'), ('reward',))
+    """
+    observation_paths = schema.observation_paths
+    blocks: dict[object, list[str]] = {}
+    for path, field in schema.fields.items():
+        is_alone = field.nbytes > SMALL or path == "reward"
+        blocks.setdefault(path if is_alone else path in observation_paths, []).append(path)
+    return tuple(map(tuple, blocks.values()))
 
 
 def _group(name: str, tree: object) -> dict[str, Field]:

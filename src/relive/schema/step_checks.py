@@ -7,12 +7,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import validation
 from relive import errors
 from relive.common import flags as flags_lib
+from relive.common import trees
+from relive.common import validation
 from relive.schema import row_bytes
 from relive.schema import schema as schema_lib
-from relive.common import trees
 
 Array: TypeAlias = npt.NDArray[Any]
 Columns: TypeAlias = Mapping[str, Array]

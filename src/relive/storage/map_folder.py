@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from relive import errors
 from relive.persistence import directories
 from relive.persistence import files
-from relive import errors
 from relive.storage import map_manifest
 
 MANIFEST, CLEAN, DIRTY = "storage.json", "clean.json", "dirty.json"

@@ -23,9 +23,9 @@ import uuid
 import zlib
 
 from relive import errors
-from relive.schema import schema as schema_lib
 from relive.persistence import settings
 from relive.persistence import state
+from relive.schema import schema as schema_lib
 from relive.storage import memory
 
 VERSION = 1
@@ -79,13 +79,13 @@ class Description:
     def sizes(self) -> list[int]:
         """The bytes of each block."""
         fields = self.schema.fields
-        blocks = memory.blocks_of(self.schema)
+        blocks = schema_lib.blocks_of(self.schema)
         return [self.capacity * sum(fields[path].nbytes for path in paths) for paths in blocks]
 
     @property
     def blocks(self) -> list[dict[str, Any]]:
         """The file of each block, the fields in it and its bytes."""
-        blocks = zip(memory.blocks_of(self.schema), self.sizes, strict=True)
+        blocks = zip(schema_lib.blocks_of(self.schema), self.sizes, strict=True)
         return [
             {"file": rows_file(number), "fields": list(paths), "bytes": size}
             for number, (paths, size) in enumerate(blocks)

@@ -18,12 +18,12 @@ import weakref
 
 import numpy as np
 
+from relive import errors
 from relive.common import validation
 from relive.persistence import directories
-from relive import errors
+from relive.schema import schema as schema_lib
 from relive.storage import map_folder
 from relive.storage import map_manifest
-from relive.schema import schema as schema_lib
 from relive.storage import memory
 
 T = TypeVar("T")

@@ -20,14 +20,14 @@ import numpy as np
 import pytest
 
 import relive
-from relive.persistence import directories
 from relive import errors
+from relive import testing
+from relive.persistence import directories
+from relive.schema import schema as schemas
 from relive.storage import map_folder
 from relive.storage import map_manifest
 from relive.storage import memmap
-from relive.schema import schema as schemas
 from relive.storage import memory as storages
-from relive.testing import suites
 
 PLAIN = schemas.Schema(schemas.Field(2, np.float32), schemas.Field((), np.int64))
 FRAMES = schemas.Schema(schemas.Field((84, 84, 4), np.uint8), schemas.Field((), np.int64))
@@ -58,7 +58,7 @@ def names(path: pathlib.Path) -> list[str]:
     return sorted(entry.name for entry in path.iterdir())
 
 
-class TestMemmapStorage(suites.StorageTests):
+class TestMemmapStorage(testing.StorageTests):
     @pytest.fixture(autouse=True)
     def start(self, tmp_path: pathlib.Path) -> None:
         self.numbers = itertools.count()
@@ -896,9 +896,7 @@ def test_rows_that_numpy_cannot_hold_are_refused(path: pathlib.Path, shape: tupl
         memmap.MemmapStorage(path, schema, 4)
     assert not path.exists()
     size = 0 if 0 in shape else 1
-    memmap.MemmapStorage(
-        path, schemas.Schema(schemas.Field(size, "u1"), schemas.Field((), np.int64)), 4
-    ).close()
+    memmap.MemmapStorage(path, schemas.Schema(schemas.Field(size, "u1"), schemas.Field((), np.int64)), 4).close()
     identity = json.loads((path / "storage.json").read_bytes())["id"]
     (path / "storage.json").write_bytes(map_manifest.Description(identity, schema, 4).encoded())
     refused(path, " cannot be mapped: ")

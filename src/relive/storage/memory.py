@@ -16,9 +16,9 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import validation
-from relive.common import derived
 from relive import errors
+from relive.common import derived
+from relive.common import validation
 from relive.schema import casting
 from relive.schema import schema as schemas
 
@@ -78,34 +78,11 @@ def check_members(storage: object) -> None:
         )
 
 
-SMALL = 64
-"""Bytes of the largest field that shares a block with others."""
-
 _INT64, _UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
 
 
-def blocks_of(schema: schemas.Schema) -> tuple[tuple[str, ...], ...]:
-    """Answers the paths of the fields that lie side by side, for each block of a row: all fields, in their order.
-
-    The small fields of the observation make a block, those of the action and the extras another; the reward is one of
-    its own, and so is every larger field.
-
-    >>> import relive
-    >>> from relive.storage import memory
-    >>> flag = relive.Field((), bool)
-    >>> memory.blocks_of(relive.Schema(relive.Field((84, 84), "uint8"), relive.Field((), int), extras={"flag": flag}))
-    (('observation',), ('action', 'extras/flag'), ('reward',))
-    """
-    observation_paths = schema.observation_paths
-    blocks: dict[object, list[str]] = {}
-    for path, field in schema.fields.items():
-        is_alone = field.nbytes > SMALL or path == "reward"
-        blocks.setdefault(path if is_alone else path in observation_paths, []).append(path)
-    return tuple(map(tuple, blocks.values()))
-
-
 class ColumnStorage(derived.Derived):
-    """A storage of one array a block of fields (see `blocks_of`), allocated once; a slot takes the schema's bytes.
+    """A storage of one array a block of fields (see `schema.blocks_of`), allocated once.
 
     Writing and reading k rows take O(k) time.
 
@@ -146,7 +123,7 @@ class ColumnStorage(derived.Derived):
         self._capacity = validation.integer_of_at_least_one("capacity", capacity)
         validation.instance("schema", schema, schemas.Schema)
         self._schema = schema
-        self._blocks = blocks_of(schema)
+        self._blocks = schemas.blocks_of(schema)
         self._arrays = [self._allocated(paths, allocate) for paths in self._blocks]
         self._derive()
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from relive import errors
+from relive import testing
 from relive.schema import schema as schemas
 from relive.storage import memory as storages
-from relive.testing import suites
 
 PLAIN = schemas.Schema(schemas.Field(2, np.float32), schemas.Field((), np.int64))
 
@@ -48,21 +48,21 @@ class ListStorage:
                 raise IndexError(f"no slot {slot}")
 
 
-class TestColumnStorage(suites.StorageTests):
+class TestColumnStorage(testing.StorageTests):
     def make(self, schema: schemas.Schema, capacity: int) -> storages.Storage:
         return storages.ColumnStorage(schema, capacity)
 
 
-class TestColumnStorageOfLargeFields(suites.StorageTests):
+class TestColumnStorageOfLargeFields(testing.StorageTests):
     """Every field has a block of its own."""
 
     def make(self, schema: schemas.Schema, capacity: int) -> storages.Storage:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(storages, "SMALL", -1)
+            patch.setattr(schemas, "SMALL", -1)
             return storages.ColumnStorage(schema, capacity)
 
 
-class TestFileStorage(suites.StorageTests):
+class TestFileStorage(testing.StorageTests):
     """Columns that are files instead of memory."""
 
     @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ class TestFileStorage(suites.StorageTests):
         return storages.ColumnStorage(schema, capacity, allocate=allocate)
 
 
-class TestListStorage(suites.StorageTests):
+class TestListStorage(testing.StorageTests):
     def make(self, schema: schemas.Schema, capacity: int) -> storages.Storage:
         return ListStorage(schema, capacity)
 
@@ -167,12 +167,12 @@ def assert_same(columns: dict[str, storages.Array], expected: dict[str, storages
 
 
 def test_small_fields_that_are_wanted_together_lie_side_by_side() -> None:
-    assert storages.blocks_of(MIXED) == storages.ColumnStorage(MIXED, 1).blocks == BLOCKS
-    assert storages.blocks_of(PLAIN) == (("observation",), ("action",), ("reward",))
-    for size in (storages.SMALL, storages.SMALL + 1):
+    assert schemas.blocks_of(MIXED) == storages.ColumnStorage(MIXED, 1).blocks == BLOCKS
+    assert schemas.blocks_of(PLAIN) == (("observation",), ("action",), ("reward",))
+    for size in (schemas.SMALL, schemas.SMALL + 1):
         field = schemas.Field(size, np.uint8)
-        blocks = storages.blocks_of(schemas.Schema(field, field, extras={"x": schemas.Field((), bool)}))
-        together = [("action", "extras/x")] if size == storages.SMALL else [("action",), ("extras/x",)]
+        blocks = schemas.blocks_of(schemas.Schema(field, field, extras={"x": schemas.Field((), bool)}))
+        together = [("action", "extras/x")] if size == schemas.SMALL else [("action",), ("extras/x",)]
         assert sorted(blocks) == sorted([("observation",), ("reward",), *together])
 
 

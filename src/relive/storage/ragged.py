@@ -16,10 +16,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import validation
 from relive import errors
+from relive.common import validation
+from relive.persistence import state as state_lib
 from relive.schema import casting
-from relive.persistence import state
 
 Array: TypeAlias = npt.NDArray[Any]
 Bools: TypeAlias = npt.NDArray[np.bool_]
@@ -163,32 +163,32 @@ class RaggedColumns:
         """Forgets every row; keys go on."""
         self._oldest = self._next
 
-    def state(self) -> dict[str, Array | state.Column]:
+    def state(self) -> dict[str, Array | state_lib.Column]:
         """Answers "lengths", and the values of each field and row field, oldest first; gathered when they are read."""
         begin, count = int(self._offsets[self._oldest - self._base]), self.num_values
 
-        def gathered(column: Array) -> state.Gathered:
+        def gathered(column: Array) -> state_lib.Gathered:
             def read(start: int, stop: int) -> Array:
                 return column.take(np.arange(begin + start, begin + stop) % self._max_values)
 
-            return state.Gathered((count,), column.dtype, read)
+            return state_lib.Gathered((count,), column.dtype, read)
 
-        arrays: dict[str, Array | state.Column] = {"lengths": self.lengths}
+        arrays: dict[str, Array | state_lib.Column] = {"lengths": self.lengths}
         arrays |= {f"values/{name}": gathered(column) for name, column in self._columns.items()}
         return arrays | {f"rows/{name}": self.row_values(name) for name in self._row_columns}
 
-    def fill(self, first_key: int, arrays: Mapping[str, state.Column]) -> None:
+    def fill(self, first_key: int, arrays: Mapping[str, state_lib.Column]) -> None:
         """Takes in what `state` has answered, the rows from first_key on; there is none yet."""
-        lengths = state.in_memory(arrays["lengths"])
+        lengths = state_lib.in_memory(arrays["lengths"])
         self._base = self._oldest = self._next = first_key
         self._make_room(len(lengths))
         self._offsets[1 : len(lengths) + 1] = np.cumsum(lengths)
         self._next += len(lengths)
         for name, column in self._columns.items():
-            for start, stop in state.chunks(self.num_values, self.num_values * column.itemsize):
+            for start, stop in state_lib.chunks(self.num_values, self.num_values * column.itemsize):
                 column[start:stop] = arrays[f"values/{name}"].read(start, stop)
         for name, row_column in self._row_columns.items():
-            row_column[: len(lengths)] = state.in_memory(arrays[f"rows/{name}"])
+            row_column[: len(lengths)] = state_lib.in_memory(arrays[f"rows/{name}"])
 
     def check(self) -> None:
         """Raises CorruptionError if an invariant does not hold. O(rows)."""

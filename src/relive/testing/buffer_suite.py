@@ -10,11 +10,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.buffers import column as column_lib
-from relive.testing import synthetic
 from relive import errors
+from relive.buffers import column as column_lib
 from relive.testing import expectations
 from relive.testing import invalid_calls
+from relive.testing import synthetic
 
 Buffer: TypeAlias = column_lib.ColumnReplayBuffer[Any]
 Fields: TypeAlias = dict[str, npt.NDArray[Any]]
@@ -35,8 +35,8 @@ class BufferTests(abc.ABC):
     - Whether something is always drawn: the sampler may refuse as long as `can_sample` says so.
 
     >>> import relive
-    >>> from relive.testing import suites
-    >>> class TestMyBuffer(suites.BufferTests):
+    >>> from relive import testing
+    >>> class TestMyBuffer(testing.BufferTests):
     ...     gamma = 0.9
     ...
     ...     def make(self, capacity, streams, seed):

@@ -10,20 +10,20 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
-from relive.windows import batches
-from relive.testing import buffer_suite
+from relive import errors
 from relive.buffers import column as column_lib
 from relive.buffers import column_stats
-from relive.kernels import episode_table
-from relive import errors
-from relive.kernels import history as history_lib
 from relive.buffers import prioritized
 from relive.buffers import ring
+from relive.buffers import sequence
+from relive.kernels import episode_table
+from relive.kernels import history as history_lib
+from relive.kernels import timeline as timeline_lib
 from relive.samplers import sampler as sampler_lib
 from relive.schema import schema as schemas
-from relive.buffers import sequence
 from relive.storage import memory as storages
-from relive.kernels import timeline as timeline_lib
+from relive.testing import buffer_suite
+from relive.windows import batches
 from relive.windows import windows
 
 Buffer: TypeAlias = column_lib.ColumnReplayBuffer[Any]

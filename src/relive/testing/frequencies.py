@@ -19,8 +19,8 @@ def assert_frequencies(counts: Sequence[int], probabilities: Sequence[float]) ->
         ArgumentError: The lengths differ, the probabilities do not sum to 1, or an outcome is expected fewer than five
             times, too few for the test.
 
-    >>> from relive.testing import suites
-    >>> suites.assert_frequencies([249, 251, 500], [0.25, 0.25, 0.5])
+    >>> from relive import testing
+    >>> testing.assert_frequencies([249, 251, 500], [0.25, 0.25, 0.5])
     """
     if len(counts) != len(probabilities):
         raise errors.ArgumentError(f"counts must have {len(probabilities)} entries, got {len(counts)}")

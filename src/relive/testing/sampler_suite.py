@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from relive.kernels import eligibility
 from relive import errors
+from relive.buffers import ring as ring_lib
+from relive.kernels import eligibility
+from relive.samplers import sampler as sampler_lib
 from relive.testing import expectations
 from relive.testing import frequencies
-from relive.buffers import ring as ring_lib
-from relive.samplers import sampler as sampler_lib
 
 _MOST_SLOTS = 40
 

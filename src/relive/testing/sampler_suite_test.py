@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relive.kernels import eligibility
 from relive import errors
+from relive.kernels import eligibility
 from relive.samplers import prioritized
-from relive.testing import sampler_suite
 from relive.samplers import sampler
+from relive.samplers import sum_tree
 from relive.schema import schema as schemas
 from relive.storage import memory as storages
-from relive.samplers import sum_tree
+from relive.testing import sampler_suite
 
 
 class BySlot(prioritized.PrioritizedSampler):

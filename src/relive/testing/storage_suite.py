@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.testing import expectations
 from relive.schema import schema as schemas
 from relive.storage import memory as storages
+from relive.testing import expectations
 
 Rows: TypeAlias = dict[str, npt.NDArray[Any]]
 

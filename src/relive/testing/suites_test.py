@@ -2,17 +2,17 @@ from typing import Any
 
 import pytest
 
+from relive import testing
 from relive.testing import frequencies
-from relive.testing import suites
 
 
-@pytest.mark.parametrize("suite", [suites.BufferTests, suites.SamplerTests, suites.StorageTests])
+@pytest.mark.parametrize("suite", [testing.BufferTests, testing.SamplerTests, testing.StorageTests])
 def test_a_suite_without_anything_to_test_cannot_run(suite: Any) -> None:
     with pytest.raises(TypeError, match="abstract.*make"):
         suite()
 
 
-@pytest.mark.parametrize("suite", [suites.BufferTests, suites.SamplerTests, suites.StorageTests])
+@pytest.mark.parametrize("suite", [testing.BufferTests, testing.SamplerTests, testing.StorageTests])
 def test_pytest_collects_no_suite_itself(suite: type) -> None:
     """It collects classes whose name begins with Test: those that people write."""
     assert not suite.__name__.startswith("Test")
@@ -20,4 +20,4 @@ def test_pytest_collects_no_suite_itself(suite: type) -> None:
 
 
 def test_frequencies_are_asserted() -> None:
-    assert suites.assert_frequencies is frequencies.assert_frequencies
+    assert testing.assert_frequencies is frequencies.assert_frequencies

@@ -12,9 +12,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.windows import batches
 from relive.buffers import column as column_lib
 from relive.schema import schema as schemas
+from relive.windows import batches
 
 Array: TypeAlias = npt.NDArray[Any]
 Ints: TypeAlias = npt.NDArray[np.int64]

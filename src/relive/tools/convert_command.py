@@ -15,14 +15,14 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import relive
+from relive import errors
 from relive.buffers import column
+from relive.common import later
+from relive.integrations import replaced_file
 from relive.persistence import directories
 from relive.persistence import files
-from relive import errors
 from relive.persistence import journal_reader
-from relive.common import later
 from relive.persistence import state
-from relive.integrations import replaced_file
 from relive.tools import loading
 from relive.tools import reading
 from relive.tools import saved_path

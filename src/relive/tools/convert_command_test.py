@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import relive
-from relive.persistence import state
 from relive.common import trees
 from relive.integrations import minari as relive_minari
 from relive.integrations import parquet
 from relive.integrations import stored_episodes
+from relive.persistence import state
 from relive.tools import cli
 from relive.tools import convert_command
 from relive.tools import reading

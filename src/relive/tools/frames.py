@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.persistence import codec as codec_lib
 from relive import errors
+from relive.persistence import codec as codec_lib
 from relive.persistence import state as state_lib
 
 Image: TypeAlias = npt.NDArray[np.uint8]

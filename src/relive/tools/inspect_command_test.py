@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import relive
-from relive.persistence import checkpoint
 from relive import tools
+from relive.persistence import checkpoint
 from relive.tools import cli
 from relive.tools import inspect_command
 from relive.tools import plots

@@ -5,9 +5,9 @@ import dataclasses
 import os
 from typing import Any
 
+from relive import errors
 from relive.persistence import checkpoint
 from relive.persistence import directories
-from relive import errors
 from relive.persistence import journal_reader
 from relive.persistence import manifest
 from relive.persistence import npy_header

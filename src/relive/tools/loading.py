@@ -3,12 +3,12 @@
 from typing import Any, TypeAlias
 
 import relive
+from relive import errors
 from relive.common import validation
+from relive.persistence import checkpointable
 from relive.persistence import codec as codec_lib
 from relive.persistence import files
-from relive import errors
 from relive.persistence import journal_reader
-from relive.persistence import checkpointable
 from relive.persistence import recover
 from relive.persistence import state as state_lib
 from relive.tools import wording

@@ -14,9 +14,9 @@ import os
 import shlex
 import sys
 
+from relive import errors
 from relive.persistence import directories
 from relive.persistence import files
-from relive import errors
 from relive.persistence import journal_reader
 from relive.persistence import repair
 from relive.tools import reading

@@ -7,10 +7,10 @@ import math
 import os
 from typing import Any
 
+from relive import errors
 from relive.persistence import checkpoint
 from relive.persistence import directories
 from relive.persistence import files
-from relive import errors
 from relive.persistence import journal_reader
 from relive.persistence import manifest
 from relive.persistence import npy

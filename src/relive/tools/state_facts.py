@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from relive import errors
 from relive.common import validation
 from relive.kernels import episode_table
-from relive import errors
 from relive.persistence import state as state_lib
 from relive.tools import distribution
 

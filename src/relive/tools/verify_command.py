@@ -8,8 +8,8 @@ import sys
 from typing import Any
 
 import relive
-from relive.persistence import directories
 from relive import errors
+from relive.persistence import directories
 from relive.persistence import journal_reader
 from relive.persistence import state
 from relive.tools import loading

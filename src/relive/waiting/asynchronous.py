@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from relive.windows import batches
-from relive.common import validation
+from relive import errors
 from relive.buffers import column
 from relive.buffers import column_stats
 from relive.common import copies
-from relive import errors
+from relive.common import later
+from relive.common import validation
+from relive.persistence import state as state_lib
 from relive.schema import casting
 from relive.waiting import gate
-from relive.common import later
-from relive.persistence import state as state_lib
+from relive.windows import batches
 
 if TYPE_CHECKING:
     from relive.persistence import checkpoint

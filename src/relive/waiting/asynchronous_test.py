@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from relive.waiting import asynchronous
-from relive.windows import batches
 from relive import errors
-from relive.waiting import rate_limiters
-from relive.persistence import checkpointable_test
 from relive.buffers import prioritized as prioritized_lib
 from relive.buffers import ring as ring_lib
-from relive.samplers import sampler
 from relive.buffers import sequence
+from relive.persistence import checkpointable_test
+from relive.samplers import sampler
+from relive.waiting import asynchronous
+from relive.waiting import rate_limiters
+from relive.windows import batches
 
 Shell = asynchronous.AsyncReplayBuffer[Any]
 PATIENCE = 60.0

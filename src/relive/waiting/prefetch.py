@@ -13,8 +13,8 @@ from concurrent import futures
 import threading
 from typing import Generic, TypeVar
 
-from relive.common import validation
 from relive import errors
+from relive.common import validation
 
 Batch = TypeVar("Batch")
 

@@ -16,19 +16,19 @@ import weakref
 import numpy as np
 import pytest
 
-from relive.windows import batches as batches_lib
-from relive.buffers import column
 from relive import errors
-from relive.kernels import history as history_lib
-from relive.waiting import rate_limiters
-from relive.waiting import prefetch
+from relive.buffers import column
 from relive.buffers import prioritized
 from relive.buffers import ring as ring_lib
+from relive.buffers import sequence
+from relive.kernels import history as history_lib
 from relive.samplers import sampler
 from relive.samplers import schedules
 from relive.schema import schema as schema_lib
-from relive.buffers import sequence
 from relive.storage import memory
+from relive.waiting import prefetch
+from relive.waiting import rate_limiters
+from relive.windows import batches as batches_lib
 from relive.windows import windows
 
 Buffer = column.ColumnReplayBuffer[Any]
@@ -50,9 +50,7 @@ KINDS: dict[str, Callable[[int], Buffer]] = {
     "padded sequences": lambda capacity: sequence.SequenceReplayBuffer(
         capacity, length=3, pad=True, prioritized=True, seed=0
     ),
-    "whole episodes": lambda capacity: column.ColumnReplayBuffer(
-        capacity, window=windows.EpisodeWindow(), seed=0
-    ),
+    "whole episodes": lambda capacity: column.ColumnReplayBuffer(capacity, window=windows.EpisodeWindow(), seed=0),
 }
 
 

@@ -12,13 +12,14 @@ So one limiter may serve many buffers, and a checkpoint of a buffer holds all th
 import abc
 import fractions
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
-from relive.common import validation
 from relive import errors
+from relive.common import validation
+from relive.persistence import registry
 
 
-class RateLimiter(abc.ABC):
+class RateLimiter(registry.Configurable, abc.ABC):
     """Decides about inserts and samples; a rule of your own is a subclass with two methods.
 
     Attributes:
@@ -46,6 +47,10 @@ class MinSize(RateLimiter):
 
     def __repr__(self) -> str:
         return f"MinSize({self.min_size})"
+
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments of the constructor."""
+        return {"n": self.min_size}
 
     def can_insert(self, *, size: int, inserted: int, sampled: int) -> bool:
         """Answers True."""

@@ -18,12 +18,12 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from relive.windows import batches
-from relive.common import validation
+from relive import errors
 from relive.buffers import column
 from relive.buffers import column_stats
-from relive import errors
+from relive.common import validation
 from relive.persistence import state as state_lib
+from relive.windows import batches
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Keys: TypeAlias = npt.NDArray[np.int64]

@@ -13,17 +13,17 @@ from typing import Any, TypeVar, assert_type
 import numpy as np
 import pytest
 
-from relive.windows import batches
 from relive import errors
-from relive.waiting import rate_limiters
-from relive.persistence import checkpointable_test
 from relive.buffers import prioritized as prioritized_lib
 from relive.buffers import ring as ring_lib
+from relive.buffers import sequence
+from relive.persistence import checkpointable_test
 from relive.samplers import sampler
 from relive.schema import schema as schema_lib
-from relive.buffers import sequence
 from relive.storage import memory
+from relive.waiting import rate_limiters
 from relive.waiting import threads
+from relive.windows import batches
 
 Shell = threads.ThreadSafeReplayBuffer[Any]
 Answer = TypeVar("Answer")

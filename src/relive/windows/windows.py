@@ -18,14 +18,15 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from relive.windows import batches
+from relive import errors
+from relive.common import trees
 from relive.common import validation
 from relive.kernels import episode_table
-from relive import errors
 from relive.kernels import history as history_lib
-from relive.windows import returns
 from relive.kernels import timeline as timeline_lib
-from relive.common import trees
+from relive.persistence import registry
+from relive.windows import batches
+from relive.windows import returns
 
 Array: TypeAlias = npt.NDArray[Any]
 Columns: TypeAlias = dict[str, Array]
@@ -46,7 +47,7 @@ _RULES = {
 """What follows from which rules: a faster answer holds until one of its rules is overridden."""
 
 
-class Window(abc.ABC, Generic[Batch]):
+class Window(registry.Configurable, abc.ABC, Generic[Batch]):
     """What a buffer asks of a window."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:

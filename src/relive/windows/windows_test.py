@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import relive
+from relive import errors
 from relive.buffers import column_grid_test
 from relive.buffers import column_oracle_test as oracle_lib
 from relive.kernels import episode_table
-from relive import errors
-from relive.windows import returns
 from relive.kernels import timeline as timeline_lib
+from relive.windows import returns
 from relive.windows import windows
 
 WRONG: dict[str, Any] = {"last": "last", "two": 2}

@@ -6,10 +6,10 @@ Leaf i weighs i % 4, whatever is set. So it is known where each leaf lies in the
 import numpy as np
 import numpy.typing as npt
 
-from relive.samplers import sum_tree
 from relive.bench import answers
 from relive.bench import contestants
 from relive.bench import room
+from relive.samplers import sum_tree
 
 Ints = npt.NDArray[np.int64]
 

@@ -8,14 +8,14 @@ from typing import Any, assert_type
 import numpy as np
 import pytest
 
-from relive.windows import batches
-from relive.episodes import buffer as buffer_lib
 from relive import errors
-from relive.buffers import explain
+from relive.buffers import origins
 from relive.buffers import prioritized
 from relive.buffers import ring
-from relive.samplers import sampler as sampler_lib
 from relive.buffers import sequence
+from relive.episodes import buffer as buffer_lib
+from relive.samplers import sampler as sampler_lib
+from relive.windows import batches
 
 Episodes = buffer_lib.EpisodeReplayBuffer[Any, Any]
 
@@ -123,7 +123,7 @@ def test_a_batch_is_explained_row_by_row_and_what_has_gone_is_none() -> None:
     assert [origin.age for origin in after if origin] == [1, 3, 1]
     buffer.clear()
     assert buffer.explain(batch) == (None,) * 4
-    assert type(after[0]) is explain.RowOrigin
+    assert type(after[0]) is origins.RowOrigin
     types = {name: type(value) for name, value in dataclasses.asdict(after[0]).items()}
     assert set(types.values()) == {int, str, bool, float, type(None)}
 
@@ -174,9 +174,7 @@ def test_what_is_no_key_and_no_batch_is_refused(asked: Any) -> None:
 
 
 def test_a_row_is_told_in_one_line() -> None:
-    buffer = prioritized.PrioritizedReplayBuffer(
-        10, n_step=2, max_times_sampled=2, alpha=1.0, epsilon=0.0, seed=0
-    )
+    buffer = prioritized.PrioritizedReplayBuffer(10, n_step=2, max_times_sampled=2, alpha=1.0, epsilon=0.0, seed=0)
     buffer.add_episode([0, 1, 2], [0, 0], [0.0, 0.0], terminated=False)
     buffer.add(5, 0, 0.0)
     buffer.update_priorities([0, 1], [3.0, 1.0])
@@ -282,8 +280,8 @@ def test_a_sample_is_told_in_one_line() -> None:
 def test_types() -> None:
     buffer = ring.RingReplayBuffer(4, seed=0)
     key = buffer.add(0, 0, 0.0, 1)
-    assert_type(buffer.explain(key), explain.RowOrigin)
+    assert_type(buffer.explain(key), origins.RowOrigin)
     batch = buffer.sample(1)
     assert_type(batch, batches.TransitionBatch)
-    assert_type(buffer.explain(batch), tuple[explain.RowOrigin | None, ...])
-    assert_type(buffer.explain(np.int64(key)), explain.RowOrigin)
+    assert_type(buffer.explain(batch), tuple[origins.RowOrigin | None, ...])
+    assert_type(buffer.explain(np.int64(key)), origins.RowOrigin)

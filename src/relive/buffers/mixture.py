@@ -8,10 +8,10 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from relive.windows import batches
-from relive.common import validation
-from relive.buffers import column
 from relive import errors
+from relive.buffers import column
+from relive.common import validation
+from relive.windows import batches
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)

@@ -8,12 +8,8 @@ import numpy.typing as npt
 
 from relive.buffers import anchors as anchors_lib
 from relive.kernels import eligibility
-from relive.episodes import episode as episode_lib
-from relive.episodes import store as store_lib
-from relive import errors
-from relive.episodes import samples
-from relive.samplers import prioritized
 from relive.kernels import timeline as timeline_lib
+from relive.samplers import prioritized
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 EpisodeEnd: TypeAlias = Literal["OPEN", "TERMINATED", "TRUNCATED"]
@@ -83,49 +79,6 @@ class RowOrigin:
         return "barred" if self.is_barred else "spent"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SampleOrigin:
-    """Where a sample of an EpisodeReplayBuffer came from, and what has become of its episode.
-
-    Attributes:
-        episode_id: Its episode.
-        agent_id: Who lived it.
-        step: Its first step, counted from the reset.
-        actual_n: How many steps it has.
-        is_stored: Whether its steps are still stored.
-        status: How the episode ended, if it did; None if it is gone.
-        start_time: When the episode started, in seconds since the epoch; None if it is gone.
-        episode_length: How many transitions the episode has by now; None if it is gone.
-        age: How many episodes finished after it; None if it is open or gone.
-        episodes_to_eviction: How many finished episodes go before it; None if it is open or gone.
-    """
-
-    episode_id: str
-    agent_id: str
-    step: int
-    actual_n: int
-    is_stored: bool
-    status: episode_lib.EpisodeStatus | None
-    start_time: float | None
-    episode_length: int | None
-    age: int | None
-    episodes_to_eviction: int | None
-
-    def __str__(self) -> str:
-        """Answers all of it as one line."""
-        last = self.step + self.actual_n - 1
-        steps = f"step {self.step}" if last == self.step else f"steps {self.step} to {last}"
-        parts = [f"episode {self.episode_id}: {steps}", f"agent {self.agent_id}"]
-        if self.status is None:
-            return ", ".join([*parts, "not stored any more"])
-        parts += [f"{self.status} with {self.episode_length} transitions", f"started at {self.start_time}"]
-        if not self.is_stored:
-            parts.append("without these steps")
-        if self.age is not None:
-            parts.append(f"age {self.age}, {self.episodes_to_eviction} go before it")
-        return ", ".join(parts)
-
-
 def rows(timeline: timeline_lib.Timeline, anchors: anchors_lib.Anchors, keys: Ints) -> tuple[RowOrigin | None, ...]:
     """Answers where the rows of those keys [k] came from; None for what is not stored."""
     is_alive = timeline.is_alive(keys)
@@ -159,33 +112,3 @@ def _stored_rows(timeline: timeline_lib.Timeline, anchors: anchors_lib.Anchors, 
         "probability": [None if p != p else p for p in sampler.probabilities(slots).tolist()],
     }
     return [RowOrigin(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)]
-
-
-def sample(store: store_lib.EpisodeStore[Any, Any], drawn: samples.ReplaySample[Any, Any]) -> SampleOrigin:
-    """Answers where a sample came from. O(episodes)."""
-    origin = SampleOrigin(
-        episode_id=drawn.episode_id,
-        agent_id=drawn.agent_id,
-        step=drawn.start_step,
-        actual_n=drawn.actual_n,
-        is_stored=False,
-        status=None,
-        start_time=None,
-        episode_length=None,
-        age=None,
-        episodes_to_eviction=None,
-    )
-    try:
-        episode = store[drawn.episode_id]
-    except errors.UnknownEpisodeError:
-        return origin
-    place = next((place for place, finished in enumerate(store.finished) if finished is episode), None)
-    return dataclasses.replace(
-        origin,
-        is_stored=drawn.start_step + drawn.actual_n <= len(episode),
-        status=episode.status,
-        start_time=episode.start_time,
-        episode_length=len(episode),
-        age=None if place is None else len(store.finished) - 1 - place,
-        episodes_to_eviction=place,
-    )

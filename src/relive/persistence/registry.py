@@ -1,0 +1,89 @@
+"""Classes whose objects a checkpoint keeps by name and settings.
+
+    MinSize(100)    is saved as    {"kind": "MinSize", "n": 100}    and made again by    MinSize(n=100)
+
+A class registers itself when it is defined, ours and a user's alike: nothing is ever imported because a file names it.
+"""
+
+import abc
+import inspect
+from typing import Any, Self
+import weakref
+
+from relive import errors
+from relive.common import validation
+
+_CLASSES: dict[str, dict[tuple[str, str], "weakref.ref[type[Configurable]]"]] = {}
+
+
+class Configurable:
+    """An object that can be saved by the name of its class and by its settings."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Register the class by its name; a class that is defined again, as in a notebook, takes its own place."""
+        super().__init_subclass__(**keywords)
+        _CLASSES.setdefault(cls.__name__, {})[cls.__module__, cls.__qualname__] = weakref.ref(cls)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments of the constructor that make an object like this one, by name.
+
+        Here: the attributes that are named as the parameters of the constructor are. A class that keeps them under
+        other names overrides this method.
+        """
+        return {name: getattr(self, name) for name in parameters(type(self)) if hasattr(self, name)}
+
+
+class Described(Configurable):
+    """An object that is saved by a description, a JSON value, and not by its settings."""
+
+    @abc.abstractmethod
+    def description(self) -> Any:
+        """Return the object as a JSON value."""
+
+    @classmethod
+    @abc.abstractmethod
+    def from_description(cls, value: Any) -> Self:
+        """Return the object with that description; raise CheckpointError if there is none."""
+
+
+def parameters(kind: type) -> list[str]:
+    """Return the names of the parameters of a constructor, but for `*args` and `**kwargs`."""
+    constructor = next(vars(each)["__init__"] for each in kind.__mro__ if "__init__" in vars(each))
+    if constructor is object.__init__:
+        return []
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    found = list(inspect.signature(constructor).parameters.values())[1:]
+    return [parameter.name for parameter in found if parameter.kind in named]
+
+
+def find(name: str) -> type[Configurable] | None:
+    """Return the class that is registered under a name; None if there is none.
+
+    Raises:
+        CheckpointError: There are several.
+    """
+    kinds = {place: kind for place, reference in _CLASSES.get(name, {}).items() if (kind := reference()) is not None}
+    if len(kinds) > 1:
+        places = " and ".join(".".join(place) for place in kinds)
+        raise errors.CheckpointError(f"the name of a class must be its own, got {name} of {places}: rename one of them")
+    return next(iter(kinds.values()), None)
+
+
+def settings_of(name: str, value: Configurable) -> dict[str, Any]:
+    """Return the settings of an object that is itself the setting `name`.
+
+    Raises:
+        CheckpointError: They are not all that its constructor takes, or its class is not the only one of its name.
+    """
+    kind = type(value)
+    found = value.settings()
+    missing = [parameter for parameter in parameters(kind) if parameter not in found]
+    if missing or "kind" in found:
+        rule = f"{name} cannot be saved: settings() of {kind.__name__} must return what its constructor takes"
+        raise errors.CheckpointError(
+            f"{rule}, got no {missing[0]}" if missing else f"{rule}, by other names than 'kind', got one of that name"
+        )
+    if find(kind.__name__) is not kind:
+        rule = f"{name} cannot be saved: {kind.__name__} must be the newest class of that name"
+        raise errors.CheckpointError(f"{rule}, got {validation.shown(kind)}")
+    return found
