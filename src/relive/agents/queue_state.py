@@ -59,27 +59,24 @@ def put(given: state.Given, hand_outs: HandOuts, *, is_same_rule: bool) -> None:
     """Makes new hand-outs, whose store is filled, what they were.
 
     Args:
-        given: The state; one that is older than hand-outs are has nothing of them.
+        given: The state.
         hand_outs: New ones.
         is_same_rule: Whether admission and groups are what they were. If not, what is known of them is not taken.
 
     Raises:
         CheckpointError: They cannot have been so.
     """
-    turns = [queue.NOT_YET] * len(list(hand_outs.store))
-    rest: state.Given | None = None
-    if given.has_array("hand_outs") or given.has_array("episode_turn"):
-        turns = given.array("episode_turn", np.uint8, (len(turns),)).tolist()
-        if max(turns, default=0) > queue.DROPPED:
-            raise errors.CheckpointError(f"array episode_turn must hold numbers up to {queue.DROPPED}")
-        content = given.array("hand_outs", np.uint8, (None,)).tobytes()
-        try:
-            rest = state.Given(codec.PlainCodec().decode(content), {}, "hand_outs/")
-        except errors.CheckpointError as error:
-            raise errors.CheckpointError(f"array hand_outs cannot be decoded: {error}") from error
-        _put_sums(rest, hand_outs)
+    turns = given.array("episode_turn", np.uint8, (len(list(hand_outs.store)),)).tolist()
+    if max(turns, default=0) > queue.DROPPED:
+        raise errors.CheckpointError(f"array episode_turn must hold numbers up to {queue.DROPPED}")
+    content = given.array("hand_outs", np.uint8, (None,)).tobytes()
     try:
-        if rest is None or not is_same_rule:
+        rest = state.Given(codec.PlainCodec().decode(content), {}, "hand_outs/")
+    except errors.CheckpointError as error:
+        raise errors.CheckpointError(f"array hand_outs cannot be decoded: {error}") from error
+    _put_sums(rest, hand_outs)
+    try:
+        if not is_same_rule:
             hand_outs.rebuild(turns)
         else:
             hand_outs.resume(turns, _phases(given, rest))

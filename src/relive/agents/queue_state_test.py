@@ -1,6 +1,5 @@
 """What was handed out, dropped, admitted and gathered comes back, from checkpoints old and new, and from journals."""
 
-import copy
 import math
 import pathlib
 import random
@@ -120,51 +119,7 @@ def test_a_group_keeps_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
     assert other.get_drops() == {"straggler": {"a": 1}}
 
 
-# Older ones, and other rules.
-
-
-def older(state: state_lib.State) -> state_lib.State:
-    """As it was before there were hand-outs."""
-    for name in ("episode_turn", "group_age", "hand_outs"):
-        del state["arrays"][name]
-    for name in ("admission", "groups"):
-        del state["settings"][name]
-    return state
-
-
-def test_an_older_checkpoint_has_handed_out_nothing() -> None:
-    buffer = Buffer()
-    lived = [live(buffer), live(buffer, status="ABORTED"), live(buffer)]
-    buffer.next_episodes_nowait(1)
-    state = older(buffer.state_dict())
-    other = Buffer._made(state, {}, codec=codec.PlainCodec())
-    buffer.load_state_dict(state)
-    for each in (buffer, other):
-        assert (each.get_drops(), each.get_training_bias().trained.episodes) == ({}, 0)
-        assert ids(each.next_episodes_nowait(2)) == [lived[0], lived[2]]
-
-
-def test_an_older_checkpoint_can_be_given_rules() -> None:
-    buffer = Buffer(seed=0)
-    for number in range(5):
-        live(buffer, group_id="g" if number % 2 else None)
-    running = buffer.start_episode_nowait("a", group_id="h")
-    state = older(buffer.state_dict())
-    other = Buffer._made(state, copy.deepcopy(RULES), codec=codec.PlainCodec())
-    with pytest.raises(relive.NotReadyError, match="with 6 episodes admitted"):
-        other.admit_nowait(11)
-    with pytest.raises(errors.CheckpointError, match="settings/admission must be .*, as it is here, got None$"):
-        Buffer(**RULES).load_state_dict(state)
-    other.set_policy_version(40)
-    with pytest.raises(relive.NotReadyError, match="with 6 episodes admitted"):
-        other.admit_nowait(11)
-    other.admit_nowait(10)
-    assert len(other.next_groups_nowait(1)[0]) == 2
-    other.append_observation_action_reward_nowait(running, 0, 0, 0.0)
-    other.end_episode_nowait(running, 0)
-    live(other, group_id="h", ticket=other.admit_nowait())
-    assert other.next_groups_nowait(1)[0][0].episode_id == running
-    other.check()
+# Other rules.
 
 
 def test_other_rules_take_what_is_known_of_episodes_alone(tmp_path: pathlib.Path) -> None:

@@ -68,7 +68,7 @@ def taken(capacity: int) -> dict[str, int]:
 @pytest.mark.skipif(not STATM.exists(), reason="needs the counts of Linux")
 def test_a_buffer_touches_no_memory_before_it_is_written_to() -> None:
     """In a process of its own, where none of them goes: what others gave back is cleared, and so touched."""
-    program = "import json; from relive import memory_test; print(json.dumps(memory_test.taken(10_000_000)))"
+    program = "import json; from relive.buffers import memory_test; print(json.dumps(memory_test.taken(10_000_000)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     sizes = json.loads(done.stdout)
     assert sizes.keys() == KINDS.keys()

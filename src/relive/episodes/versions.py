@@ -91,8 +91,8 @@ class _Pool(Generic[Obs, Act]):
 class VersionCounts(Generic[Obs, Act]):
     """The transitions of a store, by the version of the policy.
 
-    >>> from relive import episode, version_counts
-    >>> counts = version_counts.VersionCounts()
+    >>> from relive.episodes import episode, versions
+    >>> counts = versions.VersionCounts()
     >>> lived = episode.Episode(episode_id="e", agent_id="a", policy_version=6)
     >>> for version in (6, 7, 7):
     ...     if lived.append_observation_action_reward("o", "a", 1.0, version):

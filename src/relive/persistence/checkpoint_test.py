@@ -398,7 +398,8 @@ def test_a_system_that_refuses_leaves_the_old_one(
 LIMITED = """
 import resource, sys
 import numpy as np
-from relive import checkpoint, errors
+from relive import errors
+from relive.persistence import checkpoint
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
     checkpoint.save({"arrays": {"a": np.zeros(100), "b": np.zeros(100_000)}}, sys.argv[1])

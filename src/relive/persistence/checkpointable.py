@@ -70,7 +70,7 @@ class Position:
     written: tuple[int, ...]
 
 
-class Persistent(registry.Configurable, abc.ABC):
+class Persistent(abc.ABC):
     """A buffer that can be saved and loaded.
 
     What comes back gives the same batches as what was saved would have given, bit for bit: the data, their keys, the
@@ -82,6 +82,11 @@ class Persistent(registry.Configurable, abc.ABC):
     _DRAWS: ClassVar[bool] = True
     """Whether there is a generator."""
     _rng: np.random.Generator
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Register the class by its name."""
+        super().__init_subclass__(**keywords)
+        BUFFERS.add(cls)
 
     def settings(self) -> dict[str, Any]:
         """Return the arguments of the constructor that a checkpoint keeps, by name.
@@ -171,9 +176,7 @@ class Persistent(registry.Configurable, abc.ABC):
         own = next(each for each in kind.__mro__ if "_SETTINGS" in vars(each))
         missing = {*registry.parameters(kind)} - {*registry.parameters(own), *found}
         if missing:
-            rule = (
-                f"settings() of {kind.__name__} must return what its constructor takes besides that of {own.__name__}"
-            )
+            rule = f"settings() of {kind.__name__} must return what its constructor takes beyond {own.__name__}'s"
             raise errors.CheckpointError(f"{rule}, got no {min(missing)}")
         return {name: settings_lib.encoded(value, name) for name, value in found.items()}
 
@@ -253,6 +256,10 @@ class Persistent(registry.Configurable, abc.ABC):
         except MemoryError as error:
             raise errors.CheckpointError(f"a {cls.__name__} of that state does not fit in memory: {error}") from error
         return buffer
+
+
+BUFFERS: registry.Registry[Persistent] = registry.Registry()
+"""The classes of buffers."""
 
 
 class Journaled(Persistent):

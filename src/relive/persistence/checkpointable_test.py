@@ -510,39 +510,64 @@ class OwnBuffer(relive.RingReplayBuffer):
     """A subclass with the same arguments."""
 
 
+class WarmBuffer(relive.RingReplayBuffer):
+    """A subclass with an argument of its own."""
+
+    def __init__(self, *arguments: Any, temperature: float, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.temperature = temperature
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "temperature": self.temperature}
+
+
+def limited_state() -> Any:
+    return ring(limiter=OwnLimiter(3)).state_dict()
+
+
 class TestClassesOfOnesOwn:
-    def test_a_limiter_has_to_be_given(self) -> None:
-        state = ring(limiter=OwnLimiter(3)).state_dict()
-        message = f"^limiter was an object of a class of its own, {__name__}.OwnLimiter: give limiter= to load$"
-        with pytest.raises(errors.CheckpointError, match=message):
-            relive.RingReplayBuffer._made(state, {})
-        loaded = relive.RingReplayBuffer._made(state, {"limiter": OwnLimiter(3)})
-        assert_same(ring(limiter=OwnLimiter(3)), loaded)
-
-    def test_a_schedule_has_to_be_given(self, tmp_path: pathlib.Path) -> None:
+    def test_its_settings_come_back(self, tmp_path: pathlib.Path) -> None:
+        """Pitfall P92."""
+        assert_same(ring(limiter=OwnLimiter(3)), loaded := relive.RingReplayBuffer._made(limited_state(), {}))
+        assert type(loaded.limiter) is OwnLimiter
         relive.PrioritizedReplayBuffer(10, beta=OwnSchedule()).save(tmp_path / "saved")
-        with pytest.raises(errors.CheckpointError, match="^beta was an object .*OwnSchedule: give beta= to load$"):
-            relive.PrioritizedReplayBuffer.load(tmp_path / "saved")
-        schedule = OwnSchedule()
-        loaded = relive.PrioritizedReplayBuffer.load(tmp_path / "saved", beta=schedule)
-        assert isinstance(loaded.sampler, prioritized.PrioritizedSampler)
-        assert loaded.sampler.beta == 0.5
+        scheduled = relive.PrioritizedReplayBuffer.load(tmp_path / "saved")
+        assert isinstance(scheduled.sampler, prioritized.PrioritizedSampler)
+        assert scheduled.sampler.beta == 0.5
 
-    def test_a_window_has_to_be_given(self) -> None:
+    def test_a_window_comes_back(self) -> None:
         def make() -> Columns:
             return column_lib.ColumnReplayBuffer(10, SCHEMA, window=OwnWindow(), seed=0)
 
-        state = worked(make).state_dict()
-        with pytest.raises(errors.CheckpointError, match="^window was an object .*OwnWindow: give window= to load$"):
-            column_lib.ColumnReplayBuffer[Any]._made(state, {})
-        assert_same(worked(make), column_lib.ColumnReplayBuffer._made(state, {"window": OwnWindow()}))
+        loaded = column_lib.ColumnReplayBuffer[Any]._made(worked(make).state_dict(), {})
+        assert type(loaded.window) is OwnWindow
+        assert_same(worked(make), loaded)
 
-    def test_a_sampler_hears_of_all_anchors(self) -> None:
-        state = ring(sampler=OwnSampler()).state_dict()
-        with pytest.raises(errors.CheckpointError, match="^sampler was an object .*OwnSampler: give sampler= to load$"):
-            relive.RingReplayBuffer._made(state, {})
-        loaded = relive.RingReplayBuffer._made(state, {"sampler": OwnSampler()})
+    def test_a_sampler_is_told_of_all_anchors(self) -> None:
+        loaded = relive.RingReplayBuffer._made(ring(sampler=OwnSampler()).state_dict(), {})
         assert loaded.sample(2).keys.tolist() == ring(sampler=OwnSampler()).sample(2).keys.tolist() == [12, 12]
+
+    def test_a_subclass_of_a_buffer_saves_what_it_takes(self, tmp_path: pathlib.Path) -> None:
+        """Pitfall P92."""
+        buffer = WarmBuffer(10, SCHEMA, temperature=0.5, seed=0)
+        buffer.save(tmp_path / "saved")
+        loaded = WarmBuffer.load(tmp_path / "saved")
+        assert loaded.temperature == 0.5
+        assert WarmBuffer.load(tmp_path / "saved", temperature=2.0).temperature == 2.0
+        assert_same(buffer, loaded)
+        other = WarmBuffer(10, SCHEMA, temperature=2.0, seed=0)
+        with pytest.raises(errors.CheckpointError, match="^settings/temperature must be 2.0, as it is here, got 0.5$"):
+            other.load_state_dict(buffer.state_dict())
+
+    def test_a_subclass_that_does_not_say_what_it_takes_is_not_saved(self, tmp_path: pathlib.Path) -> None:
+        class Silent(relive.RingReplayBuffer):
+            def __init__(self, *arguments: Any, temperature: float = 1.0, **named: Any) -> None:
+                super().__init__(*arguments, **named)
+
+        rule = "settings.. of Silent must return what its constructor takes beyond RingReplayBuffer's"
+        with pytest.raises(errors.CheckpointError, match=f"^{rule}, got no temperature$"):
+            Silent(10).save(tmp_path / "saved")
+        assert not (tmp_path / "saved").exists()
 
     def test_a_sampler_may_keep_a_state(self, tmp_path: pathlib.Path) -> None:
         buffer = ring(sampler=CountingSampler())

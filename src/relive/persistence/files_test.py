@@ -15,7 +15,7 @@ from relive.persistence import files
 HOLD = """
 import sys
 from relive.persistence import files
-with durable.locked(sys.argv[1]):
+with files.locked(sys.argv[1]):
     sys.stdout.write("locked\\n")
     sys.stdout.flush()
     sys.stdin.read()

@@ -442,7 +442,9 @@ def run(what: str, first: int, last: int) -> int:
 @pytest.mark.parametrize("what", ["load", "recover"])
 def test_a_hostile_file_gives_an_error_or_a_buffer_that_works(what: str, cases: range, tmp_path: pathlib.Path) -> None:
     first, last = cases.start, cases.stop
-    program = f"from relive import hostile_files_test; print(hostile_files_test.run({what!r}, {first}, {last}))"
+    program = (
+        f"from relive.persistence import hostile_files_test; print(hostile_files_test.run({what!r}, {first}, {last}))"
+    )
     command = [sys.executable, "-c", program]
     patience, environment = SECONDS * (len(cases) + 10), os.environ | {"TMPDIR": str(tmp_path)}
     answer = subprocess.run(command, capture_output=True, text=True, timeout=patience, check=False, env=environment)

@@ -526,7 +526,8 @@ def test_a_base_that_cannot_be_written_leaves_the_old_segment(tmp_path: pathlib.
 def test_a_full_disk_refuses_and_loses_nothing(tmp_path: pathlib.Path) -> None:
     text = """
         import resource, signal, sys
-        from relive import errors, journal
+        from relive import errors
+        from relive.persistence import journal
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         log = journal.Journal(sys.argv[1], fsync="always", segment_bytes=10**6)
         log.begin(lambda: b"base")
@@ -555,7 +556,8 @@ def test_a_full_disk_refuses_and_loses_nothing(tmp_path: pathlib.Path) -> None:
 def test_a_segment_that_does_not_fit_on_the_disk_is_not_begun(tmp_path: pathlib.Path) -> None:
     text = """
         import resource, sys
-        from relive import errors, journal
+        from relive import errors
+        from relive.persistence import journal
         bases = [b"base", bytes(3000), b"base"]
         log = journal.Journal(sys.argv[1], fsync="never", segment_bytes=10)
         log.begin(lambda: bases.pop(0))
@@ -589,7 +591,8 @@ def test_a_journal_is_open_once(tmp_path: pathlib.Path) -> None:
 def test_another_process_is_told_who_has_it(tmp_path: pathlib.Path) -> None:
     text = """
         import sys
-        from relive import errors, journal
+        from relive import errors
+        from relive.persistence import journal
         try:
             journal.Journal(sys.argv[1])
         except errors.CheckpointError as error:
@@ -605,7 +608,8 @@ def test_another_process_is_told_who_has_it(tmp_path: pathlib.Path) -> None:
 def test_a_fork_cannot_write(tmp_path: pathlib.Path) -> None:
     text = """
         import os, sys
-        from relive import errors, journal
+        from relive import errors
+        from relive.persistence import journal
         log = journal.Journal(sys.argv[1], fsync="never")
         log.begin(lambda: b"base")
         log.append(1, b"parent")
@@ -657,7 +661,7 @@ def test_a_killed_writer_leaves_all_that_it_reported(kills: range, tmp_path: pat
     """The same journal is killed again and again; payloads say what they are, and each run goes on where it ends."""
     text = """
         import os, sys
-        from relive import fsync_policy, journal
+        from relive.persistence import fsync_policy, journal
         log = journal.Journal(sys.argv[1], fsync=fsync_policy.EveryRecords(3), segment_bytes=900)
         log.begin(lambda: b"%d" % log.num_records)
         for size in range(10**9):

@@ -208,7 +208,7 @@ class Reported:
 @pytest.fixture
 def nursery() -> Iterator[subprocess.Popen[str]]:
     """A process that forks children."""
-    command = [sys.executable, "-W", "error", "-c", "from relive import kill_test; kill_test.nurse()"]
+    command = [sys.executable, "-W", "error", "-c", "from relive.persistence import kill_test; kill_test.nurse()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
         try:
             yield process
@@ -377,7 +377,7 @@ def with_small_files(directory: str) -> None:
 
 
 def test_a_file_that_may_not_grow_refuses_and_loses_nothing(tmp_path: pathlib.Path) -> None:
-    program = f"from relive import kill_test; kill_test.with_small_files({str(tmp_path)!r})"
+    program = f"from relive.persistence import kill_test; kill_test.with_small_files({str(tmp_path)!r})"
     command = [sys.executable, "-c", program]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert answer.returncode == 0, answer.stderr[-3000:]

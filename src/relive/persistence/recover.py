@@ -17,7 +17,6 @@ from relive.persistence import codec as codec_lib
 from relive.persistence import directories
 from relive.persistence import journal_reader
 from relive.persistence import records
-from relive.persistence import registry
 from relive.persistence import repair
 from relive.persistence import state as state_lib
 
@@ -172,7 +171,7 @@ def _state(payload: bytes) -> state_lib.State:
 def _class_of(state: state_lib.State) -> type[checkpointable.Journaled]:
     """Answers the class of the buffer that a state is of."""
     name = state_lib.Given(state, state.get("arrays")).text("class")
-    kind = registry.find(name)
+    kind = checkpointable.BUFFERS.find(name)
     if kind is None and name in _OURS:
         kind = getattr(importlib.import_module("relive"), name)  # Imports only go down; this looks up.
     if kind is None or not issubclass(kind, checkpointable.Journaled):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import dataclasses
+import gc
 import os
 import pathlib
 import random
@@ -429,24 +430,35 @@ def test_arguments_are_checked_before_anything_is_read(tmp_path: pathlib.Path) -
 # Classes of one's own.
 
 
-class OwnBuffer(column.ColumnReplayBuffer[Any]):
-    """A buffer of a class that relive does not know."""
+class JournaledBuffer(column.ColumnReplayBuffer[Any]):
+    """A buffer of a class that is a user's own."""
 
 
-class OwnSampler(sampler.UniformSampler):
-    """A sampler of a class that relive does not know."""
+class JournaledSampler(sampler.UniformSampler):
+    """A sampler of a class that is a user's own."""
 
 
 def test_a_buffer_of_a_class_of_your_own_is_recovered(tmp_path: pathlib.Path) -> None:
-    buffer = OwnBuffer(10, window=windows.TransitionWindow(), sampler=OwnSampler())
+    buffer = JournaledBuffer(10, window=windows.TransitionWindow(), sampler=JournaledSampler())
     written(tmp_path / "log", buffer)
-    with pytest.raises(errors.CheckpointError, match="it is of a 'OwnBuffer': give buffer_class=$"):
+    given = recover.recover(tmp_path / "log", buffer_class=JournaledBuffer, sampler=JournaledSampler())
+    for recovered in (recover.recover(tmp_path / "log"), given):
+        assert type(recovered) is JournaledBuffer
+        assert type(recovered.sampler) is JournaledSampler
+        assert content(recovered) == content(buffer)
+
+
+def test_a_class_that_is_not_there_is_asked_for(tmp_path: pathlib.Path) -> None:
+    def leave() -> None:
+        class Gone(relive.RingReplayBuffer):
+            pass
+
+        written(tmp_path / "log", Gone(10))
+
+    leave()
+    gc.collect()
+    with pytest.raises(errors.CheckpointError, match="it is of a 'Gone': give buffer_class=$"):
         recover.recover(tmp_path / "log")
-    with pytest.raises(errors.CheckpointError, match="sampler was an object of a class of its own, .*: give sampler="):
-        recover.recover(tmp_path / "log", buffer_class=OwnBuffer)
-    recovered = recover.recover(tmp_path / "log", buffer_class=OwnBuffer, sampler=OwnSampler())
-    assert type(recovered) is OwnBuffer
-    assert content(recovered) == content(buffer)
 
 
 def test_reading_goes_on_where_the_repair_has_ended(tmp_path: pathlib.Path) -> None:

@@ -7,22 +7,46 @@ A class registers itself when it is defined, ours and a user's alike: nothing is
 
 import abc
 import inspect
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 import weakref
 
 from relive import errors
 from relive.common import validation
 
-_CLASSES: dict[str, dict[tuple[str, str], "weakref.ref[type[Configurable]]"]] = {}
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Classes by name, for as long as they are in use."""
+
+    def __init__(self) -> None:
+        self._classes: dict[str, dict[tuple[str, str], weakref.ref[type[T]]]] = {}
+
+    def add(self, kind: type[T]) -> None:
+        """Register a class; one that is defined again, as in a notebook, takes its own place."""
+        self._classes.setdefault(kind.__name__, {})[kind.__module__, kind.__qualname__] = weakref.ref(kind)
+
+    def find(self, name: str) -> type[T] | None:
+        """Return the class of that name; None if there is none.
+
+        Raises:
+            CheckpointError: There are several.
+        """
+        places = self._classes.get(name, {}).items()
+        kinds = {".".join(place): kind for place, reference in places if (kind := reference()) is not None}
+        if len(kinds) > 1:
+            rule = "the name of a class that is saved must be its own"
+            raise errors.CheckpointError(f"{rule}, got {name} of {' and '.join(kinds)}: rename one of them")
+        return next(iter(kinds.values()), None)
 
 
 class Configurable:
     """An object that can be saved by the name of its class and by its settings."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Register the class by its name; a class that is defined again, as in a notebook, takes its own place."""
+        """Register the class by its name."""
         super().__init_subclass__(**keywords)
-        _CLASSES.setdefault(cls.__name__, {})[cls.__module__, cls.__qualname__] = weakref.ref(cls)
+        PARTS.add(cls)
 
     def settings(self) -> dict[str, Any]:
         """Return the arguments of the constructor that make an object like this one, by name.
@@ -31,6 +55,10 @@ class Configurable:
         other names overrides this method.
         """
         return {name: getattr(self, name) for name in parameters(type(self)) if hasattr(self, name)}
+
+
+PARTS: Registry[Configurable] = Registry()
+"""The classes of what buffers are made of, such as samplers and limiters."""
 
 
 class Described(Configurable):
@@ -56,19 +84,6 @@ def parameters(kind: type) -> list[str]:
     return [parameter.name for parameter in found if parameter.kind in named]
 
 
-def find(name: str) -> type[Configurable] | None:
-    """Return the class that is registered under a name; None if there is none.
-
-    Raises:
-        CheckpointError: There are several.
-    """
-    kinds = {place: kind for place, reference in _CLASSES.get(name, {}).items() if (kind := reference()) is not None}
-    if len(kinds) > 1:
-        places = " and ".join(".".join(place) for place in kinds)
-        raise errors.CheckpointError(f"the name of a class must be its own, got {name} of {places}: rename one of them")
-    return next(iter(kinds.values()), None)
-
-
 def settings_of(name: str, value: Configurable) -> dict[str, Any]:
     """Return the settings of an object that is itself the setting `name`.
 
@@ -83,7 +98,7 @@ def settings_of(name: str, value: Configurable) -> dict[str, Any]:
         raise errors.CheckpointError(
             f"{rule}, got no {missing[0]}" if missing else f"{rule}, by other names than 'kind', got one of that name"
         )
-    if find(kind.__name__) is not kind:
+    if PARTS.find(kind.__name__) is not kind:
         rule = f"{name} cannot be saved: {kind.__name__} must be the newest class of that name"
         raise errors.CheckpointError(f"{rule}, got {validation.shown(kind)}")
     return found

@@ -78,14 +78,14 @@ def _made(given: state.Given, name: str, levels: int = 2) -> Any:
     """Return a setting; one that is an object may have settings that are, and so on for so many levels."""
     value = given.value(name)
     if name == "schema" and value is not None:
-        described: Any = registry.find("Schema")
+        described: Any = registry.PARTS.find("Schema")
         return described.from_description(value)
     if not isinstance(value, dict) or not levels:
         if value is not None and type(value) not in (bool, int, float, str):
             raise given.refused(name, "a plain value or a mapping with a kind", value)
         return value
     part = given.part(name)
-    kind = registry.find(part.text("kind"))
+    kind = registry.PARTS.find(part.text("kind"))
     if kind is None:
         message = f"{name} was a {validation.shown(part.text('kind'))}, a class that is not defined here"
         raise errors.CheckpointError(f"{message}: import its module, or give {name}= to load")

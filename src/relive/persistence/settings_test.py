@@ -32,8 +32,13 @@ class Number(enum.IntEnum):
     ONE = 1
 
 
-class OwnLimiter(rate_limiters.MinSize):
+class SettingsLimiter(rate_limiters.MinSize):
     pass
+
+
+class SettingsSampler(sampler_lib.UniformSampler):
+    def __init__(self, temperature: float) -> None:
+        self.temperature = temperature
 
 
 def back(value: Any, name: str = "a") -> Any:
@@ -91,15 +96,87 @@ def test_a_schema_comes_back_in_its_order() -> None:
     assert list(schema.fields) == list(SCHEMA.fields)
 
 
-def test_what_is_of_a_class_of_its_own_has_to_be_given() -> None:
-    encoded = settings.encoded(OwnLimiter(3))
-    assert encoded == {"kind": "own", "class": f"{__name__}.OwnLimiter"}
-    message = f"^a was an object of a class of its own, {__name__}.OwnLimiter: give a= to load$"
+def test_an_object_of_a_class_of_ones_own_comes_back_as_such() -> None:
+    assert settings.encoded(SettingsLimiter(3)) == {"kind": "SettingsLimiter", "n": 3}
+    limiter = back(SettingsLimiter(3))
+    assert (type(limiter), limiter.min_size) == (SettingsLimiter, 3)
+    sampler = back(SettingsSampler(0.5))
+    assert (type(sampler), sampler.temperature) == (SettingsSampler, 0.5)
+
+
+def test_an_object_that_does_not_say_its_settings_is_not_saved() -> None:
+    class Hidden(sampler_lib.UniformSampler):
+        def __init__(self, temperature: float) -> None:
+            self._temperature = temperature
+
+    class Named(Hidden):
+        def settings(self) -> dict[str, Any]:
+            return {"temperature": self._temperature, "kind": 3}
+
+    rule = "^sampler cannot be saved: settings.. of Hidden must return what its constructor takes, got no temperature$"
+    with pytest.raises(errors.CheckpointError, match=rule):
+        settings.encoded(Hidden(1.0), "sampler")
+    with pytest.raises(errors.CheckpointError, match="^sampler cannot be saved: .*, by other names than 'kind', got"):
+        settings.encoded(Named(1.0), "sampler")
+    with pytest.raises(errors.CheckpointError, match="^a setting cannot be saved: it must be a number, .*, got .1.$"):
+        settings.encoded({1})
+
+
+def limiters_of_one_name() -> list[rate_limiters.RateLimiter]:
+    """Return two limiters of different classes of one name."""
+
+    def first() -> rate_limiters.RateLimiter:
+        class Twin(rate_limiters.MinSize):
+            pass
+
+        return Twin(3)
+
+    def second() -> rate_limiters.RateLimiter:
+        class Twin(rate_limiters.MinSize):
+            pass
+
+        return Twin(3)
+
+    return [first(), second()]
+
+
+def test_two_classes_of_one_name_are_refused() -> None:
+    limiters = limiters_of_one_name()
+    rule = "^the name of a class that is saved must be its own, got Twin of .*first.* and .*second.*: rename"
+    for limiter in limiters:
+        with pytest.raises(errors.CheckpointError, match=rule):
+            settings.encoded(limiter)
+    with pytest.raises(errors.CheckpointError, match=rule):
+        settings.made(state.Given({"a": {"kind": "Twin", "n": 3}}, {}), {"a": None})
+
+
+def test_a_class_that_was_defined_again_takes_the_place_of_the_older() -> None:
+    def limiter() -> rate_limiters.RateLimiter:
+        class Redefined(rate_limiters.MinSize):
+            pass
+
+        return Redefined(3)
+
+    older, newer = limiter(), limiter()
+    assert type(back(newer)) is type(newer)
+    with pytest.raises(
+        errors.CheckpointError, match="^a setting cannot be saved: Redefined must be the newest class of that"
+    ):
+        back(older)
+
+
+def test_a_class_that_is_not_there_has_to_be_defined_or_given() -> None:
+    given = state.Given({"a": {"kind": "Gone"}}, {})
+    message = "^a was a 'Gone', a class that is not defined here: import its module, or give a= to load$"
     with pytest.raises(errors.CheckpointError, match=message):
-        back(OwnLimiter(3))
-    own = OwnLimiter(5)
-    given = state.Given({"a": encoded}, {})
+        settings.made(given, {"a": None})
+    own = SettingsLimiter(5)
     assert settings.made(given, {"a": own})["a"] is own
+
+
+def test_a_buffer_is_no_part_of_a_buffer() -> None:
+    with pytest.raises(errors.CheckpointError, match="^a was a 'RingReplayBuffer', a class that is not defined here"):
+        settings.made(state.Given({"a": {"kind": "RingReplayBuffer", "capacity": 10**15}}, {}), {"a": None})
 
 
 @pytest.mark.parametrize(
@@ -108,12 +185,12 @@ def test_what_is_of_a_class_of_its_own_has_to_be_given() -> None:
         ([1], r"^settings/a must be a plain value or a mapping with a kind, got \[1\]$"),
         ({}, "^settings/a/kind is missing$"),
         ({"kind": 3}, "^settings/a/kind must be a string, got 3$"),
-        ({"kind": "os.system"}, "^settings/a/kind must be MinSize or .*, got 'os.system'$"),
+        ({"kind": "os.system"}, "^a was a 'os.system', a class that is not defined here"),
         ({"kind": "MinSize"}, "^settings/a/n is missing$"),
         ({"kind": "MinSize", "n": 0}, "^a cannot be made: n must be at least 1, got 0$"),
         ({"kind": "MinSize", "n": {"kind": "MinSize", "n": 1}}, "^a cannot be made: n must be an integer"),
         ({"kind": "MinSize", "n": {"kind": "MinSize", "n": {}}}, "^settings/a/n/n must be a plain value"),
-        ({"kind": "own", "class": None}, "^settings/a/class must be a string, got None$"),
+        ({"kind": "MinSize", "n": 1, "m": 2}, "^a cannot be made: .*unexpected keyword argument 'm'$"),
     ],
 )
 def test_what_no_setting_is_is_refused(value: object, message: str) -> None:
@@ -129,47 +206,13 @@ def test_settings_within_settings_do_not_go_deep() -> None:
         settings.made(state.Given({"settings": {"a": value}}, {}).part("settings"), {"a": None})
 
 
-ROWS: list[Any] = [["observation", "<f4", [2]], ["action", "<i8", []], ["reward", "<f8", []]]
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (3, "^schema must be a list of a path, a dtype and a shape for each field, got 3$"),
-        ([*ROWS, 3], "^schema must be a list of .*, got 3$"),
-        ([*ROWS, ["x", "<f4"]], "^schema must be a list of "),
-        ([*ROWS, [3, "<f4", []]], "^schema must be a list of "),
-        ([*ROWS, ["extras/x", "<f4", 3]], "^schema must be a list of "),
-        ([*ROWS, ROWS[0]], "^schema must be a list of "),
-        ([*ROWS, ["extras" + "/x" * 65, "<f4", []]], "^schema must be a list of "),
-        ([*ROWS, ["extras/x", "|O", []]], "^schema has a field that cannot be: "),
-        ([*ROWS, ["extras/x", "<f4", [-1]]], "^schema has a field that cannot be: shape must have no negative length"),
-        ([*ROWS, ["extras/x", "<f4", [None]]], "^schema has a field that cannot be: shape must be an integer"),
-        ([*ROWS, ["other", "<f4", []]], "^schema must be a list of .*, of an observation, an action, a reward"),
-        ([ROWS[1], ROWS[0], ROWS[2]], "^schema must be a list of .*, of an observation, an action, a reward"),
-        (ROWS[:2], "^schema cannot be made: "),
-        ([*ROWS[:2], ["reward", "<i8", []]], "^schema cannot be made: reward must be a Field"),
-        ([*ROWS, ["extras/x", "<f4", []], ["extras/x/y", "<f4", []]], "^schema cannot be made: "),
-        ([*ROWS, ["extras//y", "<f4", []]], "^schema cannot be made: "),
-        ([*ROWS, ["extras/done", "<f4", []]], "^schema cannot be made: an extra must not be named 'done'"),
-    ],
-)
-def test_what_no_schema_is_is_refused(rows: object, message: str) -> None:
-    with pytest.raises(errors.CheckpointError, match=message):
-        settings.schema_of(rows)
-
-
 def test_a_twin_has_the_same_settings_and_no_buffer() -> None:
     sampler = prioritized.PrioritizedSampler(alpha=0.3)
     twin = settings.twin(sampler)
     assert twin is not None
     assert twin is not sampler
     assert settings.encoded(twin) == settings.encoded(sampler)
-
-    class Own(sampler_lib.UniformSampler):
-        pass
-
-    assert settings.twin(Own()) is None
+    assert type(settings.twin(SettingsSampler(0.5))) is SettingsSampler
 
 
 @pytest.mark.parametrize(

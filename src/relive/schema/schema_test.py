@@ -474,3 +474,33 @@ def test_an_observation_is_called_what_it_is_given_for(observation: Any, message
         NESTED.observation_rows("next_observation", observation, ())
     with pytest.raises(errors.SchemaError, match=r"^next_observation must be of shape \(4,\), got \(3,\)$"):
         PLAIN.observation_rows("next_observation", np.zeros(3), ())
+
+
+ROWS: list[Any] = [["observation", "<f4", [2]], ["action", "<i8", []], ["reward", "<f8", []]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (3, "^schema must be a list of a path, a dtype and a shape for each field, got 3$"),
+        ([*ROWS, 3], "^schema must be a list of .*, got 3$"),
+        ([*ROWS, ["x", "<f4"]], "^schema must be a list of "),
+        ([*ROWS, [3, "<f4", []]], "^schema must be a list of "),
+        ([*ROWS, ["extras/x", "<f4", 3]], "^schema must be a list of "),
+        ([*ROWS, ROWS[0]], "^schema must be a list of "),
+        ([*ROWS, ["extras" + "/x" * 65, "<f4", []]], "^schema must be a list of "),
+        ([*ROWS, ["extras/x", "|O", []]], "^schema has a field that cannot be: "),
+        ([*ROWS, ["extras/x", "<f4", [-1]]], "^schema has a field that cannot be: shape must have no negative length"),
+        ([*ROWS, ["extras/x", "<f4", [None]]], "^schema has a field that cannot be: shape must be an integer"),
+        ([*ROWS, ["other", "<f4", []]], "^schema must be a list of .*, of an observation, an action, a reward"),
+        ([ROWS[1], ROWS[0], ROWS[2]], "^schema must be a list of .*, of an observation, an action, a reward"),
+        (ROWS[:2], "^schema cannot be made: "),
+        ([*ROWS[:2], ["reward", "<i8", []]], "^schema cannot be made: reward must be a Field"),
+        ([*ROWS, ["extras/x", "<f4", []], ["extras/x/y", "<f4", []]], "^schema cannot be made: "),
+        ([*ROWS, ["extras//y", "<f4", []]], "^schema cannot be made: "),
+        ([*ROWS, ["extras/done", "<f4", []]], "^schema cannot be made: an extra must not be named 'done'"),
+    ],
+)
+def test_what_no_schema_is_is_refused(rows: object, message: str) -> None:
+    with pytest.raises(errors.CheckpointError, match=message):
+        schemas.Schema.from_description(rows)

@@ -606,7 +606,7 @@ KILLED = """
 import os, signal, sys
 import numpy as np
 from relive.storage import memmap
-rows = mapped_storage.MemmapStorage(sys.argv[1])
+rows = memmap.MemmapStorage(sys.argv[1])
 rows.write(2, {"observation": np.ones(2, np.float32), "action": np.array(7), "reward": np.array(7.0)})
 if sys.argv[2] == "flush":
     rows.flush()

@@ -31,10 +31,11 @@ class SamplerTests(abc.ABC):
 
     A sampler that looks into a storage gets one of 40 slots from `make`, filled before: no test writes to it.
 
-    >>> from relive import samplers, testing
+    >>> import relive
+    >>> from relive import testing
     >>> class TestMySampler(testing.SamplerTests):
     ...     def make(self):
-    ...         return samplers.UniformSampler()
+    ...         return relive.UniformSampler()
     """
 
     @abc.abstractmethod

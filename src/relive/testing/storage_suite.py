@@ -21,10 +21,11 @@ _SLOTS: list[storages.Slots] = [0, np.array(1), np.arange(4), np.array([[0, 1], 
 class StorageTests(abc.ABC):
     """What every storage must do, as tests that pytest collects from a subclass whose name begins with Test.
 
-    >>> from relive import storage, testing
+    >>> import relive
+    >>> from relive import testing
     >>> class TestMyStorage(testing.StorageTests):
     ...     def make(self, schema, capacity):
-    ...         return storage.ColumnStorage(schema, capacity)
+    ...         return relive.ColumnStorage(schema, capacity)
     """
 
     schema = schemas.Schema(

@@ -10,6 +10,7 @@ from relive.persistence import codec as codec_lib
 from relive.persistence import files
 from relive.persistence import journal_reader
 from relive.persistence import recover
+from relive.persistence import registry
 from relive.persistence import state as state_lib
 from relive.tools import wording
 
@@ -33,13 +34,14 @@ def why_not(values: dict[str, Any]) -> str:
         return "its class, RolloutBuffer, has a rollout, and no steps in columns"
     if name not in _CLASSES or not hasattr(getattr(relive, name), "load"):
         return f"its class, {wording.plain(str(name))}, is none of those that relive brings"
-    own = [
-        wording.plain(f"{each} is an object of {value.get('class')}")
+    kinds = {
+        each: str(value.get("kind"))
         for each, value in (settings.items() if isinstance(settings, dict) else ())
-        if isinstance(value, dict) and value.get("kind") == "own"
-    ]
-    if own:
-        return f"{', '.join(own)}, of which the code is not in it"
+        if isinstance(value, dict)
+    }
+    unknown = [f"{each} is a {kind}" for each, kind in kinds.items() if registry.PARTS.find(kind) is None]
+    if unknown:
+        return f"{wording.plain(', '.join(unknown))}, a class that is not defined here"
     codec = values.get("codec")
     if name == "EpisodeReplayBuffer" and codec != codec_lib.PlainCodec().name:
         return f"its codec is {wording.plain(str(codec))}, of which the code is not in it"

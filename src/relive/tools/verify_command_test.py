@@ -1,5 +1,6 @@
 """`relive verify`: what is whole, what is broken, and the exit code."""
 
+import gc
 import os
 import pathlib
 import shutil
@@ -84,16 +85,6 @@ def test_a_buffer_that_does_not_agree_with_itself_is_broken(
     assert verified(capsys, "journal")[2] == ["journal rebuilds no buffer: the sum tree is no tree"]
 
 
-class Curriculum(relive.RateLimiter):
-    """A limiter of one's own."""
-
-    def can_insert(self, *, size: int, inserted: int, sampled: int) -> bool:
-        return True
-
-    def can_sample(self, batch_size: int, *, size: int, inserted: int, sampled: int) -> bool:
-        return True
-
-
 class Mine(relive.RingReplayBuffer):
     """A buffer of one's own."""
 
@@ -110,15 +101,28 @@ class Words:
         return content.decode()
 
 
+def save_with_a_limiter_of_its_own(path: str) -> None:
+    """Save a buffer with an object of a class that is gone afterwards."""
+
+    class Curriculum(relive.RateLimiter):
+        """A limiter of one's own."""
+
+        def can_insert(self, *, size: int, inserted: int, sampled: int) -> bool:
+            return True
+
+        def can_sample(self, batch_size: int, *, size: int, inserted: int, sampled: int) -> bool:
+            return True
+
+    relive.RingReplayBuffer(10, limiter=Curriculum(), seed=0).save(path)
+
+
 def test_what_is_of_ones_own_is_said_and_not_loaded(capsys: pytest.CaptureFixture[str]) -> None:
-    relive.RingReplayBuffer(10, limiter=Curriculum(), seed=0).save("limited")
+    save_with_a_limiter_of_its_own("limited")
+    gc.collect()
     Mine(10, seed=0).save("mine")
     relive.EpisodeReplayBuffer[Any, Any](seed=0).save("words", codec=Words())
     for path, reason in (
-        (
-            "limited",
-            r"limiter is an object of relive.tools.verify_command_test.Curriculum, of which the code is not in it",
-        ),
+        ("limited", "limiter is a Curriculum, a class that is not defined here"),
         ("mine", "its class, Mine, is none of those that relive brings"),
         ("words", "its codec is words, of which the code is not in it"),
     ):
