@@ -21,6 +21,7 @@ from relive.agents import exact_sum
 from relive.agents import groups as groups_lib
 from relive.agents import queue
 from relive.agents import waiting_line
+from relive.common import arrays
 from relive.common import validation
 from relive.persistence import codec
 from relive.persistence import state
@@ -86,7 +87,7 @@ def put(given: state.Given, hand_outs: HandOuts, *, is_same_rule: bool) -> None:
         raise errors.CheckpointError(f"arrays episode_turn and hand_outs cannot be: {error}") from error
 
 
-def _described(hand_outs: HandOuts, produced: bias.Tally, trained: bias.Tally, phases: Phases) -> state.Array:
+def _described(hand_outs: HandOuts, produced: bias.Tally, trained: bias.Tally, phases: Phases) -> arrays.Array:
     """Answers what is in one value."""
     counts = hand_outs.drops.view()
     content = {

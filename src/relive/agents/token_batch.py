@@ -16,15 +16,12 @@ import numpy.typing as npt
 from relive import errors
 from relive.agents import token_episode
 from relive.agents import token_step
+from relive.common import arrays
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.storage import ragged
 
-Array: TypeAlias = npt.NDArray[Any]
-Floats: TypeAlias = npt.NDArray[np.float64]
-Ints: TypeAlias = npt.NDArray[np.int64]
 Int32s: TypeAlias = npt.NDArray[np.int32]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 
 _PADDING = {"loss_mask": False, "log_probabilities": 0.0, "policy_versions": -1, "rewards": 0.0, "steps": -1}
 
@@ -55,17 +52,17 @@ class TokenBatch:
         mismatches: Why the row does not go on from the one before in its episode; None for the first one of it [B].
     """
 
-    tokens: Ints
-    mask: Bools
-    loss_mask: Bools
-    log_probabilities: Array
-    policy_versions: Ints
-    rewards: Floats
+    tokens: arrays.Ints
+    mask: arrays.Bools
+    loss_mask: arrays.Bools
+    log_probabilities: arrays.Array
+    policy_versions: arrays.Ints
+    rewards: arrays.Floats
     steps: Int32s
-    lengths: Ints
-    keys: Ints
-    returns: Floats
-    is_exact: Bools
+    lengths: arrays.Ints
+    keys: arrays.Ints
+    returns: arrays.Floats
+    is_exact: arrays.Bools
     episode_ids: list[str]
     agent_ids: list[str]
     group_ids: list[str | None]
@@ -129,12 +126,12 @@ class TokenBatch:
     @classmethod
     def of(
         cls,
-        columns: dict[str, Array],
-        lengths: Ints,
+        columns: dict[str, arrays.Array],
+        lengths: arrays.Ints,
         *,
-        keys: Ints,
-        returns: Floats,
-        is_exact: Bools,
+        keys: arrays.Ints,
+        returns: arrays.Floats,
+        is_exact: arrays.Bools,
         sources: Sequence[token_episode.SequenceSource],
         padding: int,
         pad_to_multiple_of: int,
@@ -163,14 +160,14 @@ class TokenBatch:
         """Answers B."""
         return len(self.lengths)
 
-    def packed(self) -> dict[str, Array]:
+    def packed(self) -> dict[str, arrays.Array]:
         """Answers the rows end to end, without padding: fresh arrays by name.
 
         Returns:
             tokens, loss_mask, log_probabilities, policy_versions, rewards and steps [N], and offsets [B + 1]: row b
             stands from offsets[b] to offsets[b + 1]. Others call these cu_seqlens.
         """
-        columns: dict[str, Array] = {name: getattr(self, name)[self.mask] for name in token_episode.FIELDS}
+        columns: dict[str, arrays.Array] = {name: getattr(self, name)[self.mask] for name in token_episode.FIELDS}
         return columns | {"offsets": np.append(0, np.cumsum(self.lengths))}
 
 

@@ -9,7 +9,7 @@ and every sequence that was ever added is held, evicted or cleared.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar
 import uuid
 
 import numpy as np
@@ -21,6 +21,7 @@ from relive.agents import token_episode
 from relive.agents import token_rows
 from relive.agents import token_stats
 from relive.agents import token_step
+from relive.common import arrays
 from relive.common import later
 from relive.common import validation
 from relive.persistence import checkpointable
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from relive.agents import token_state
 else:
     token_state = later.module("relive.agents.token_state")
-
-Ints: TypeAlias = npt.NDArray[np.int64]
 
 
 class TokenReplayBuffer(checkpointable.Persistent):
@@ -103,7 +102,9 @@ class TokenReplayBuffer(checkpointable.Persistent):
 
     # Writing.
 
-    def add_episode(self, steps: Sequence[token_step.TokenStep], *, agent_id: str, group_id: str | None = None) -> Ints:
+    def add_episode(
+        self, steps: Sequence[token_step.TokenStep], *, agent_id: str, group_id: str | None = None
+    ) -> arrays.Ints:
         """Stores a whole episode, and answers the keys of its sequences: one if it is exact, else more. O(its tokens).
 
         Args:
@@ -182,7 +183,7 @@ class TokenReplayBuffer(checkpointable.Persistent):
         self._sampled += batch_size
         return batch
 
-    def eligible_keys(self, *, max_lag: int | None = None) -> Ints:
+    def eligible_keys(self, *, max_lag: int | None = None) -> arrays.Ints:
         """Answers the keys of all sequences that may be drawn, the oldest first. O(sequences held).
 
         Raises:

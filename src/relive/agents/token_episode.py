@@ -17,19 +17,16 @@ each answer stands behind exactly the tokens that the model saw, whatever they w
 
 from collections.abc import Sequence
 import dataclasses
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
 from relive.agents import token_step
+from relive.common import arrays
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.windows import returns
-
-Array: TypeAlias = npt.NDArray[Any]
-Ints: TypeAlias = npt.NDArray[np.int64]
 
 FIELDS = ("tokens", "loss_mask", "log_probabilities", "policy_versions", "rewards", "steps")
 """What there is of each token."""
@@ -63,8 +60,8 @@ class TokenEpisode:
         total_reward: The sum of the rewards of all steps.
     """
 
-    columns: dict[str, Array]
-    lengths: Ints
+    columns: dict[str, arrays.Array]
+    lengths: arrays.Ints
     mismatches: tuple[TokenMismatch | None, ...]
     total_reward: float
 
@@ -120,7 +117,7 @@ def join(steps: Sequence[token_step.TokenStep]) -> TokenEpisode:
     for number, step in enumerate(steps):
         validation.instance(f"step {number}", step, token_step.TokenStep)
     mismatches: list[TokenMismatch | None] = [None]
-    pieces: list[Array] = []
+    pieces: list[arrays.Array] = []
     sizes: list[int] = []
     starts, total = [0], 0
     for number, step in enumerate(steps):
@@ -144,7 +141,9 @@ def join(steps: Sequence[token_step.TokenStep]) -> TokenEpisode:
     )
 
 
-def _columns(steps: Sequence[token_step.TokenStep], pieces: list[Array], sizes: list[int]) -> dict[str, Array]:
+def _columns(
+    steps: Sequence[token_step.TokenStep], pieces: list[arrays.Array], sizes: list[int]
+) -> dict[str, arrays.Array]:
     """Answers the columns [N] of steps [K] whose new prompts and answers, in turn, are pieces of those sizes [2 K]."""
     is_answer = np.repeat(np.tile([False, True], len(steps)), sizes)
     ends = np.cumsum(sizes)

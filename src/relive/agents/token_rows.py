@@ -6,18 +6,15 @@ oldest     v                 | v              the oldest version of the policy t
 """
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
 from relive.agents import token_episode
 from relive.agents import token_step
+from relive.common import arrays
 from relive.storage import ragged
-
-Array: TypeAlias = npt.NDArray[Any]
-Ints: TypeAlias = npt.NDArray[np.int64]
 
 FIELDS: dict[str, np.dtype[Any]] = {
     "tokens": np.dtype(np.int32),
@@ -84,7 +81,7 @@ def check(rows: ragged.RaggedColumns) -> None:
         first, begin = last, int(ends[last - 1])
 
 
-def _check_tokens(columns: Mapping[str, Array]) -> None:
+def _check_tokens(columns: Mapping[str, arrays.Array]) -> None:
     """Raises CorruptionError if a token [N] cannot be."""
     logs, versions, mask = columns["log_probabilities"], columns["policy_versions"], columns["loss_mask"]
     is_generated = versions >= 0
@@ -104,7 +101,7 @@ def _check_tokens(columns: Mapping[str, Array]) -> None:
             raise errors.CorruptionError(rule)
 
 
-def _counted(columns: Mapping[str, Array], lengths: Ints) -> dict[str, Ints]:
+def _counted(columns: Mapping[str, arrays.Array], lengths: arrays.Ints) -> dict[str, arrays.Ints]:
     """Answers the two counts of sequences of those lengths [S], whose tokens stand end to end in columns [N]."""
     starts = np.cumsum(lengths) - lengths
     mask = columns["loss_mask"]

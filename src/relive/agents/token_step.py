@@ -17,12 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays
 from relive.common import validation
 from relive.schema import casting
 
-Array: TypeAlias = npt.NDArray[Any]
-Bools: TypeAlias = npt.NDArray[np.bool_]
-Ints: TypeAlias = npt.NDArray[np.int64]
 Tokens: TypeAlias = npt.NDArray[np.int32]
 
 _MOST_ROUNDED = 0.01
@@ -57,9 +55,9 @@ class TokenStep:
 
     prompt: Tokens
     answer: Tokens
-    log_probabilities: Array
-    policy_version: Ints
-    loss_mask: Bools
+    log_probabilities: arrays.Array
+    policy_version: arrays.Ints
+    loss_mask: arrays.Bools
     reward: float
 
     def __init__(
@@ -108,7 +106,7 @@ class TokenStep:
         return f"<{type(self).__name__} of {sizes}, reward={self.reward}>"
 
 
-def _array(value: Any) -> Array | None:
+def _array(value: Any) -> arrays.Array | None:
     """Answers the array that numpy makes of `value`; None if it makes none."""
     try:
         return np.asarray(value)
@@ -116,7 +114,7 @@ def _array(value: Any) -> Array | None:
         return None
 
 
-def _row(name: str, value: Any, kind: str) -> Array:
+def _row(name: str, value: Any, kind: str) -> arrays.Array:
     """Answers `value` as an array [k] that is not copied yet; `kind` says of what."""
     array = _array(value)
     has_mask = isinstance(value, np.ndarray) and isinstance(value, np.ma.MaskedArray)
@@ -127,7 +125,7 @@ def _row(name: str, value: Any, kind: str) -> Array:
     return array
 
 
-def _integers(name: str, value: Any, most: int) -> Array:
+def _integers(name: str, value: Any, most: int) -> arrays.Array:
     array = _row(name, value, "integers")
     if array.dtype.kind not in "iu" and array.size:
         raise errors.ArgumentTypeError(f"{name} must be a row of integers, got {validation.shown(value)}")
@@ -139,12 +137,12 @@ def _tokens(name: str, value: Any) -> Tokens:
     return _integers(name, value, np.iinfo(np.int32).max).astype(np.int32)
 
 
-def are_log_probabilities(array: Array) -> Bools:
+def are_log_probabilities(array: arrays.Array) -> arrays.Bools:
     """Answers where floats [k] may be logarithms of probabilities of what was drawn [k]."""
     return np.asarray(np.isfinite(array) & (array <= _MOST_ROUNDED))
 
 
-def _log_probabilities(value: Any, count: int) -> Array:
+def _log_probabilities(value: Any, count: int) -> arrays.Array:
     name = "log_probabilities"
     array = _row(name, value, "floats")
     if array.dtype.kind in "iu":
@@ -157,7 +155,7 @@ def _log_probabilities(value: Any, count: int) -> Array:
     return array.astype(array.dtype.newbyteorder("="))
 
 
-def _versions(value: Any, count: int) -> Ints:
+def _versions(value: Any, count: int) -> arrays.Ints:
     name = "policy_version"
     single = _array(value)
     if single is not None and single.ndim == 0:
@@ -167,7 +165,7 @@ def _versions(value: Any, count: int) -> Ints:
     return array.astype(np.int64)
 
 
-def _booleans(value: Any, count: int) -> Bools:
+def _booleans(value: Any, count: int) -> arrays.Bools:
     name = "loss_mask"
     array = _row(name, value, "bools")
     if array.dtype.kind != "b":
@@ -176,12 +174,12 @@ def _booleans(value: Any, count: int) -> Bools:
     return array.astype(np.bool_)
 
 
-def _check_count(name: str, array: Array, count: int) -> None:
+def _check_count(name: str, array: arrays.Array, count: int) -> None:
     if len(array) != count:
         raise errors.ArgumentError(f"{name} must be one for each of {count} tokens of the answer, got {len(array)}")
 
 
-def _check(name: str, array: Array, holds: Bools, rule: str) -> None:
+def _check(name: str, array: arrays.Array, holds: arrays.Bools, rule: str) -> None:
     """Raises ArgumentError unless a rule holds [k] for every entry of an array [k]."""
     if not holds.all():
         place = int(np.flatnonzero(~holds)[0])

@@ -2,18 +2,13 @@
 
 from collections.abc import Mapping
 import dataclasses
-from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from relive.bench import described
 from relive.bench import tasks
+from relive.common import arrays
 from relive.testing import synthetic
-
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
-Array: TypeAlias = npt.NDArray[Any]
 
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-3
 
@@ -25,7 +20,7 @@ class Findings:
     rows: int = 0
     wrong: dict[str, int] = dataclasses.field(default_factory=dict)
 
-    def add(self, rows: int, wrong: Mapping[str, Bools]) -> None:
+    def add(self, rows: int, wrong: Mapping[str, arrays.Bools]) -> None:
         """Counts a batch of that many rows, given what is wrong in which of them [B]."""
         self.rows += rows
         for part, marks in wrong.items():
@@ -47,7 +42,7 @@ def check(task: tasks.Task, story: described.Story, answer: tasks.Answer, findin
     findings.add(max(rows, 1), wrong)
 
 
-def _transitions(task: tasks.Task, story: described.Story, answer: tasks.Answer) -> dict[str, Bools]:
+def _transitions(task: tasks.Task, story: described.Story, answer: tasks.Answer) -> dict[str, arrays.Bools]:
     """Answers what is wrong in which transition [B].
 
     A row is right if some horizon m of 1 to n steps explains all of it. Otherwise the parts are blamed that do not fit
@@ -89,14 +84,14 @@ def _transitions(task: tasks.Task, story: described.Story, answer: tasks.Answer)
     return wrong
 
 
-def _returns(task: tasks.Task, episodes: Ints, steps: Ints) -> Array:
+def _returns(task: tasks.Task, episodes: arrays.Ints, steps: arrays.Ints) -> arrays.Array:
     """Answers the discounted sums of m rewards, for m of 1 to n [n, B]."""
     offsets = np.arange(task.n_step)[:, np.newaxis]
     rewards = synthetic.rewards_of(episodes, steps + offsets)
     return np.cumsum(rewards * task.gamma**offsets, axis=0)
 
 
-def _is_stack(story: described.Story, stacks: Array, episodes: Ints, steps: Ints) -> Bools:
+def _is_stack(story: described.Story, stacks: arrays.Array, episodes: arrays.Ints, steps: arrays.Ints) -> arrays.Bools:
     """Answers whether the frames [B, S, ...] are those up to the steps [B].
 
     Before the first frame there may be zeros, or that frame again.
@@ -108,7 +103,7 @@ def _is_stack(story: described.Story, stacks: Array, episodes: Ints, steps: Ints
     return _all(stacks == zeros, size) | _all(stacks == repeated, size)
 
 
-def _sequences(task: tasks.Task, story: described.Story, answer: tasks.Answer) -> dict[str, Bools]:
+def _sequences(task: tasks.Task, story: described.Story, answer: tasks.Answer) -> dict[str, arrays.Bools]:
     """Answers what is wrong in which sequence [B]: whether its steps are right, and follow each other."""
     length = task.sequence_length
     observation = answer["observation"]
@@ -135,13 +130,13 @@ def _sequences(task: tasks.Task, story: described.Story, answer: tasks.Answer) -
     return {part: np.asarray(marks.any(axis=1)) for part, marks in wrong.items()}
 
 
-def _spread(numbers: Ints, is_real: Bools) -> Ints:
+def _spread(numbers: arrays.Ints, is_real: arrays.Bools) -> arrays.Ints:
     """Answers how far apart the largest and the smallest of the real numbers of each row are [B]."""
     least = np.where(is_real, numbers, np.iinfo(np.int64).max).min(axis=1)
     most = np.where(is_real, numbers, 0).max(axis=1)
     return np.where(is_real.any(axis=1), most - least, 0)
 
 
-def _all(equal: Bools, size: int) -> Bools:
+def _all(equal: arrays.Bools, size: int) -> arrays.Bools:
     """Answers whether all of each row is True [B]."""
     return np.asarray(equal.reshape((size, -1)).all(axis=1))

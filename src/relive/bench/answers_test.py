@@ -14,6 +14,7 @@ from relive.bench import selection
 from relive.bench import small_ring
 from relive.bench import tasks
 from relive.bench.peers import own
+from relive.common import arrays
 
 SMALL = described.Kind((4,), "float32")
 ONE = tasks.Task(capacity=500, observation=SMALL, episode_lengths=(5, 20))
@@ -41,7 +42,7 @@ def test_nothing_is_found_in_right_answers(task: tasks.Task) -> None:
     assert found(task) == {}
 
 
-def setting(name: str, change: Callable[[tasks.Array], object]) -> Spoil:
+def setting(name: str, change: Callable[[arrays.Array], object]) -> Spoil:
     """Answers what changes a column in the first 64 of 256 rows."""
 
     def spoil(answer: tasks.Answer, story: described.Story) -> None:

@@ -11,16 +11,13 @@ import dataclasses
 import functools
 import itertools
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from relive.common import arrays
 from relive.testing import synthetic
-
-Array: TypeAlias = npt.NDArray[Any]
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 
 _ACTIONS = 18
 _BYTE = 256
@@ -43,10 +40,10 @@ class Kind:
 class Step:
     """One step as an environment gives it; with a frame stack the observations are stacks [S, ...], newest last."""
 
-    observation: Array
-    action: Array
+    observation: arrays.Array
+    action: arrays.Array
     reward: float
-    next_observation: Array
+    next_observation: arrays.Array
     terminated: bool
     truncated: bool
 
@@ -66,21 +63,21 @@ class Episode:
         lead: The frames that came before [frame_stack - 1, ...], zeros where there were none.
     """
 
-    frames: Array
-    actions: Array
+    frames: arrays.Array
+    actions: arrays.Array
     rewards: npt.NDArray[np.float32]
     terminated: bool
     truncated: bool
     frame_stack: int
     start: int
-    lead: Array
+    lead: arrays.Array
 
     def __len__(self) -> int:
         """Answers T."""
         return len(self.rewards)
 
     @functools.cached_property
-    def observations(self) -> Array:
+    def observations(self) -> arrays.Array:
         """What the agent saw [T + 1, ...], or [T + 1, stack, ...] with a frame stack: a view of fewer frames."""
         if self.frame_stack == 1:
             return self.frames
@@ -89,7 +86,7 @@ class Episode:
         return np.moveaxis(windows, -1, 1)
 
     @property
-    def is_last(self) -> Bools:
+    def is_last(self) -> arrays.Bools:
         """Whether it is the last step of an episode that has ended [T]."""
         return np.asarray(np.arange(len(self)) == (len(self) - 1 if self.terminated or self.truncated else -1))
 
@@ -132,8 +129,8 @@ class Story:
         count = steps // lengths[0] + 2
         drawn = rng.integers(lengths[0], lengths[1] + 1, count)
         count = int(np.searchsorted(np.cumsum(drawn), steps)) + 1
-        self.lengths: Ints = np.concatenate([[0], drawn[:count]])
-        self.is_terminated: Bools = np.concatenate([[False], rng.random(count) < 0.5])
+        self.lengths: arrays.Ints = np.concatenate([[0], drawn[:count]])
+        self.is_terminated: arrays.Bools = np.concatenate([[False], rng.random(count) < 0.5])
 
     def episodes(self, first: int = 1) -> Iterator[Episode]:
         """Gives the episodes from that number on, as they ended."""
@@ -166,7 +163,7 @@ class Story:
             lead,
         )
 
-    def frames(self, episodes: Any, steps: Any) -> Array:
+    def frames(self, episodes: Any, steps: Any) -> arrays.Array:
         """Answers single observations [..., *shape] of those steps [...]; zeros before the first one."""
         episodes, steps = np.broadcast_arrays(np.asarray(episodes, np.int64), np.asarray(steps, np.int64))
         checksum = (31 * episodes + 7 * steps) % 255 + 1
@@ -181,13 +178,13 @@ class Story:
         flat[steps < 0] = 0
         return flat.reshape((*lead, *self.observation.shape))
 
-    def actions(self, episodes: Any, steps: Any) -> Array:
+    def actions(self, episodes: Any, steps: Any) -> arrays.Array:
         """Answers the actions [..., *shape] of those steps [...]."""
         numbers = np.asarray((5 * np.asarray(episodes) + 3 * np.asarray(steps)) % _ACTIONS, self.action.dtype)
         spread = numbers.reshape(numbers.shape + (1,) * len(self.action.shape))
         return np.array(np.broadcast_to(spread, numbers.shape + self.action.shape))
 
-    def place(self, frames: Array) -> tuple[Ints, Ints, Bools]:
+    def place(self, frames: arrays.Array) -> tuple[arrays.Ints, arrays.Ints, arrays.Bools]:
         """Answers of which episode and step single observations [..., *shape] are, and whether there is such a one.
 
         All three are [...]; where there is none, the episode is 0.

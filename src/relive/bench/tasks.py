@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.bench import described
+from relive.common import arrays
 
-Array: TypeAlias = npt.NDArray[Any]
-Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], Array]
+Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], arrays.Array]
 """Answers an array of that shape and dtype."""
-Answer: TypeAlias = dict[str, Array]
+Answer: TypeAlias = dict[str, arrays.Array]
 """A batch in the shape that all are compared in.
 
 Transitions have observation [B, ...] or [B, stack, ...], action [B, ...], reward [B], next_observation as observation,

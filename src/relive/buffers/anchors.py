@@ -10,12 +10,13 @@ Eligibility is decided when something changes, so a draw never finds a row in va
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays as arrays_lib
 from relive.common import later
 from relive.kernels import drawn_rows
 from relive.kernels import eligibility
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from relive.persistence import settings
 else:
     settings = later.module("relive.persistence.settings")
-
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 
 
 class Anchors:
@@ -75,28 +73,28 @@ class Anchors:
         """How many anchors have retired so far."""
         return self._draw_limit.num_spent
 
-    def slots(self) -> Ints:
+    def slots(self) -> arrays_lib.Ints:
         """Answers where the eligible anchors are, in ascending order."""
         return self.eligibility.slots()
 
-    def is_readable(self, slots: Ints) -> Bools:
+    def is_readable(self, slots: arrays_lib.Ints) -> arrays_lib.Bools:
         """Answers from which of `slots` a window can be read, whether or not it may be drawn."""
         return self.eligibility.has(eligibility.READABLE, slots)
 
-    def times_sampled(self, slots: Ints) -> Ints | None:
+    def times_sampled(self, slots: arrays_lib.Ints) -> arrays_lib.Ints | None:
         """Answers how often the anchors in `slots` were drawn; None where draws are not counted."""
         return self._draw_limit.times(slots) if self._has_draw_limit else None
 
     # What happens to the rows.
 
-    def evicting(self, slots: Ints) -> None:
+    def evicting(self, slots: arrays_lib.Ints) -> None:
         """Hears that the rows in `slots` are about to go."""
         if self._loses_more:
             _, left = self.eligibility.unset(eligibility.READABLE, self._window.lost(self._timeline, slots))
             self.sampler.removed(left)
         self.forgetting(slots)
 
-    def forgetting(self, slots: Ints) -> None:
+    def forgetting(self, slots: arrays_lib.Ints) -> None:
         """Hears that nothing is to be remembered of the rows in `slots`."""
         self.sampler.removed(self.eligibility.forget(slots))
         self.sampler.overwritten(slots)
@@ -173,7 +171,7 @@ class Anchors:
         entered, _ = self.eligibility.set(eligibility.READABLE, slots)
         self.sampler.added(entered)
 
-    def set_barred(self, slots: Ints, is_barred: bool) -> None:
+    def set_barred(self, slots: arrays_lib.Ints, is_barred: bool) -> None:
         """Takes the anchors in `slots`, which are distinct, out of the draws whatever they are, or lets them in."""
         change = self.eligibility.set if is_barred else self.eligibility.unset
         entered, left = change(eligibility.BARRED, slots)
@@ -191,7 +189,7 @@ class Anchors:
         """Answers whether `draw` would answer that many. O(capacity) with max_times_sampled."""
         return len(self) > 0 and self._draw_limit.can_draw(self.sampler, size)
 
-    def draw(self, size: int, rng: np.random.Generator) -> tuple[sampler_lib.Draw, sampler_lib.Floats]:
+    def draw(self, size: int, rng: np.random.Generator) -> tuple[sampler_lib.Draw, arrays_lib.Floats]:
         """Answers `size` anchors, and their importance when they were drawn.
 
         Raises:
@@ -213,7 +211,7 @@ class Anchors:
 
     # As a whole.
 
-    def state(self, slots: Ints) -> state_lib.State:
+    def state(self, slots: arrays_lib.Ints) -> state_lib.State:
         """Answers what a checkpoint keeps of the rows in `slots`, oldest first [N].
 
         That a window can be read is not kept: it follows from the rows.
@@ -288,7 +286,7 @@ def _knows_draws(given: state_lib.Given) -> bool:
     return any(given.has_array(name) for name in ("drawn", "draw_key", "draw_age"))
 
 
-def _last_draws(given: state_lib.Given) -> tuple[Ints, Ints]:
+def _last_draws(given: state_lib.Given) -> tuple[arrays_lib.Ints, arrays_lib.Ints]:
     """Answers keys and ages of the last draws."""
     if not _knows_draws(given):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)

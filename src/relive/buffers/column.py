@@ -16,12 +16,12 @@ import os
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, SupportsIndex, TypeAlias, TypeVar, overload
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
 from relive.buffers import anchors
 from relive.buffers import column_stats
 from relive.buffers import writer as writer_lib
+from relive.common import arrays
 from relive.common import later
 from relive.common import validation
 from relive.kernels import history as history_lib
@@ -50,11 +50,6 @@ else:
     origins = later.module("relive.buffers.origins")
     journal_lib = later.module("relive.persistence.journal")
 
-Array: TypeAlias = npt.NDArray[Any]
-Floats: TypeAlias = npt.NDArray[np.float64]
-Ints: TypeAlias = npt.NDArray[np.int64]
-Keys: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 AnyBatch: TypeAlias = batches.TransitionBatch | batches.SequenceBatch
 Batch = TypeVar("Batch", bound=AnyBatch)
 
@@ -269,7 +264,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
         *,
         streams: Any = None,
         **extras: Any,
-    ) -> Keys:
+    ) -> arrays.Keys:
         """Adds one step of every stream and answers their keys [S]; does what `add` does for one stream after another.
 
         Args:
@@ -310,7 +305,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
 
     def add_episode(
         self, observations: Any, actions: Any, rewards: Any, terminated: bool, *, stream: int = 0, **extras: Any
-    ) -> Keys:
+    ) -> arrays.Keys:
         """Adds a whole episode of T steps and answers their keys [T].
 
         Args:
@@ -378,7 +373,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
         batch_size = self._limited.checked_batch_size(batch_size)
         return self._limited.can_sample(batch_size) and self._anchors.can_draw(batch_size)
 
-    def sample_keys(self, batch_size: int) -> Keys:
+    def sample_keys(self, batch_size: int) -> arrays.Keys:
         """Draws as `sample` does, and answers the keys alone [B]; `read` answers their windows.
 
         Raises:
@@ -469,18 +464,18 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
         weights = self.sampler.weights(self.sampler.importance(probabilities), beta)
         return window.read(self._history, slots, probabilities, weights)
 
-    def _draw(self, batch_size: int) -> tuple[sampler_lib.Draw, Floats]:
+    def _draw(self, batch_size: int) -> tuple[sampler_lib.Draw, arrays.Floats]:
         if self.num_eligible and not self._limited.can_sample(batch_size):
             raise errors.NotReadyError(f"sample held back by {self.limiter!r}: add steps first")
         drawn = self._anchors.draw(batch_size, self._rng)
         self._counters.sampled += batch_size
         return drawn
 
-    def eligible_keys(self) -> Keys:
+    def eligible_keys(self) -> arrays.Keys:
         """Answers the keys of all anchors that may be drawn now, oldest first. O(capacity)."""
         return np.sort(self._history.timeline.keys(self._anchors.slots()))
 
-    def readable_slots(self, keys: Any) -> Ints:
+    def readable_slots(self, keys: Any) -> arrays.Ints:
         """Answers where the steps with those keys are [B], from each of which a window can be read.
 
         Raises:
@@ -525,7 +520,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
         count = validation.leading_length("priorities", priorities)
         sampler.check_priorities(validation.numbers_of_at_least_zero("priority", priorities, count))
 
-    def get_priorities(self, keys: Any) -> Floats:
+    def get_priorities(self, keys: Any) -> arrays.Floats:
         """Answers the raw priorities of the steps with those keys [B].
 
         Raises:
@@ -559,7 +554,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
             raise errors.ArgumentError(f"{call} needs a PrioritizedSampler, got {type(sampler).__name__}")
         return sampler
 
-    def _count_alive(self, alive: Bools) -> int:
+    def _count_alive(self, alive: arrays.Bools) -> int:
         num_alive = int(np.count_nonzero(alive))
         self._counters.stale_keys += len(alive) - num_alive
         return num_alive
@@ -698,7 +693,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
         self._history.check()
         self._anchors.check()
 
-    def _stored_slots(self, keys: Any) -> Ints:
+    def _stored_slots(self, keys: Any) -> arrays.Ints:
         keys = validation.integers("keys", keys)
         timeline = self._history.timeline
         for key in keys[~timeline.is_alive(keys)]:

@@ -16,13 +16,13 @@ All numbers are little endian; columns are as the schema has them. Each is writt
 
 from collections.abc import Callable, Iterable, Sequence
 import struct
-from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from relive import errors
 from relive.buffers import writer as writer_lib
+from relive.common import arrays
 from relive.kernels import history as history_lib
 from relive.persistence import codec
 from relive.persistence import dtypes
@@ -32,9 +32,6 @@ from relive.schema import row_bytes
 from relive.schema import schema as schema_lib
 from relive.schema import step_checks
 from relive.storage import memory
-
-Array: TypeAlias = npt.NDArray[Any]
-Ints: TypeAlias = npt.NDArray[np.int64]
 
 STEP, STEPS, EPISODE, FIRST, CLEAR, ELIGIBLE, END = range(1, 8)
 _TERMINATED, _TRUNCATED, _HAS_NEXT = 1, 2, 4
@@ -106,7 +103,7 @@ class ColumnJournal:
         """Writes what `Writer.end_episode` will do."""
         self._append(END, stream.to_bytes(4, "little"))
 
-    def set_eligible(self, keys: Ints, eligible: bool) -> None:
+    def set_eligible(self, keys: arrays.Ints, eligible: bool) -> None:
         """Writes that a user says whether the anchors with those keys may be drawn."""
         self._append(ELIGIBLE, bytes([eligible]) + _little(keys))
 
@@ -147,7 +144,7 @@ class Replay:
         history: history_lib.History,
         writer: writer_lib.Writer,
         forget: Callable[[], None],
-        bar: Callable[[Ints, bool], None],
+        bar: Callable[[arrays.Ints, bool], None],
     ) -> None:
         self._history, self._writer, self._forget, self._bar = history, writer, forget, bar
         self._has_picky_fields: bool | None = None
@@ -287,9 +284,9 @@ class _Parts:
             raise errors.CheckpointError("holds a bool that is neither 0 nor 1")
         return np.frombuffer(content, np.bool_)
 
-    def columns(self, schema: schema_lib.Schema, paths: Iterable[str], count: int) -> dict[str, Array]:
+    def columns(self, schema: schema_lib.Schema, paths: Iterable[str], count: int) -> dict[str, arrays.Array]:
         """Answers the columns of so many rows."""
-        columns: dict[str, Array] = {}
+        columns: dict[str, arrays.Array] = {}
         for path in paths:
             field = schema.fields[path]
             columns[path] = np.ndarray((count, *field.shape), field.dtype, self.take(count * field.nbytes))
@@ -318,6 +315,6 @@ def _check_values(schema: schema_lib.Schema, blocks: Sequence[Sequence[str]], ro
         dtypes.check_values(np.ndarray(1, np.dtype(fields), values))
 
 
-def _little(numbers: Ints) -> bytes:
+def _little(numbers: arrays.Ints) -> bytes:
     """Answers the bytes of integers, lowest first."""
     return numbers.astype("<i8", copy=False).tobytes()

@@ -1,19 +1,16 @@
 """What a column buffer holds, and what has happened to it."""
 
 import dataclasses
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
 from relive.buffers import anchors as anchors_lib
+from relive.common import arrays
 from relive.kernels import eligibility
 from relive.kernels import episode_table
 from relive.kernels import history as history_lib
 from relive.persistence import state
-
-Ints: TypeAlias = npt.NDArray[np.int64]
 
 _POLICY_VERSION = "extras/policy_version"
 """The field that says by which version of the policy a step was made."""
@@ -163,7 +160,7 @@ def of(history: history_lib.History, anchors: anchors_lib.Anchors, counters: Cou
     )
 
 
-def _policy_lags(history: history_lib.History, drawn: Ints) -> tuple[float | None, int | None]:
+def _policy_lags(history: history_lib.History, drawn: arrays.Ints) -> tuple[float | None, int | None]:
     """Answers how far the policy of the newest step is ahead of that of the `drawn` keys, and of that of the oldest.
 
     It reads those rows alone, and answers None where the storage is closed.

@@ -9,6 +9,7 @@ import pytest
 
 import relive
 from relive import errors
+from relive.common import arrays
 from relive.persistence import checkpointable_test
 from relive.samplers import sampler
 
@@ -91,7 +92,7 @@ class Half(sampler.UniformSampler):
         slots = rng.choice(self.anchors.slots()[: len(self.anchors) // 2], size)
         return sampler.Draw(slots, self.probabilities(slots))
 
-    def probabilities(self, slots: sampler.Slots) -> sampler.Floats:
+    def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
         half = len(self.anchors) // 2
         return np.isin(slots, self.anchors.slots()[:half]) / max(half, 1)
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from relive import errors
 from relive.buffers import ring
+from relive.common import arrays
 from relive.common import trees
 from relive.common import validation
 from relive.kernels import episode_table
@@ -28,10 +29,7 @@ from relive.schema import schema as schema_lib
 from relive.windows import batches
 from relive.windows import windows
 
-Array: TypeAlias = npt.NDArray[Any]
-Bools: TypeAlias = npt.NDArray[np.bool_]
-Columns: TypeAlias = dict[str, Array]
-Ints: TypeAlias = npt.NDArray[np.int64]
+Columns: TypeAlias = dict[str, arrays.Array]
 Tree: TypeAlias = batches.Tree
 Compute: TypeAlias = Callable[[Tree, Tree], tuple[npt.ArrayLike, npt.ArrayLike]]
 Strategy: TypeAlias = Literal["future", "final", "episode"]
@@ -168,23 +166,23 @@ def _fields(schema: schema_lib.Schema, paths: Mapping[str, str]) -> schema_lib.T
     return trees.nested("goal", {goal_path: schema.fields[path] for goal_path, path in paths.items()})
 
 
-def _known(timeline: timeline_lib.Timeline, handles: Ints) -> Ints:
+def _known(timeline: timeline_lib.Timeline, handles: arrays.Ints) -> arrays.Ints:
     """Answers the step of the newest observation that is known of each of those episodes."""
     return timeline.episodes.length[handles] - 1 + timeline.episodes.has_tail[handles]
 
 
-def _have_goals(timeline: timeline_lib.Timeline, slots: Ints, open_episodes: bool) -> Bools:
+def _have_goals(timeline: timeline_lib.Timeline, slots: arrays.Ints, open_episodes: bool) -> arrays.Bools:
     """Answers of which of the rows in `slots` [B] another goal can be judged."""
     handles = timeline.handles(slots)
-    have: Bools = timeline.steps(slots, handles) < _known(timeline, handles)
+    have: arrays.Bools = timeline.steps(slots, handles) < _known(timeline, handles)
     if not open_episodes:
         have &= timeline.episodes.end[handles] != episode_table.OPEN
     return have
 
 
 def _goal_rows(
-    timeline: timeline_lib.Timeline, slots: Ints, strategy: Strategy, rng: np.random.Generator
-) -> tuple[Ints, Ints, Bools]:
+    timeline: timeline_lib.Timeline, slots: arrays.Ints, strategy: Strategy, rng: np.random.Generator
+) -> tuple[arrays.Ints, arrays.Ints, arrays.Bools]:
     """Answers for each of `slots` [k] where the goal was achieved: a row, its episode, and whether right after it.
 
     There it is the tail of the episode.
@@ -199,7 +197,7 @@ def _goal_rows(
     return timeline.later(base, goal_steps - steps - is_tail), handles, is_tail
 
 
-def _oldest(timeline: timeline_lib.Timeline, slots: Ints, handles: Ints) -> Ints:
+def _oldest(timeline: timeline_lib.Timeline, slots: arrays.Ints, handles: arrays.Ints) -> arrays.Ints:
     """Answers the oldest row of the episode of each of `slots` [k] that is alive."""
     oldest = timeline.slots(np.maximum(timeline.episodes.first_key[handles], timeline.oldest_key))
     # Where step 0 is gone the oldest row of all may be another episode's: that of this one is found from the row back.
@@ -214,7 +212,11 @@ def _oldest(timeline: timeline_lib.Timeline, slots: Ints, handles: Ints) -> Ints
 
 
 def _achieved(
-    history: history_lib.History, paths: Mapping[str, str], slots: Ints, handles: Ints, is_tail: Bools
+    history: history_lib.History,
+    paths: Mapping[str, str],
+    slots: arrays.Ints,
+    handles: arrays.Ints,
+    is_tail: arrays.Bools,
 ) -> Columns:
     """Answers what the observations in `slots` [k] achieved, or those right after them, by path in the goal."""
     columns = history.storage.read(slots, paths.values())
@@ -228,8 +230,13 @@ def _achieved(
 
 
 def _judged(
-    history: history_lib.History, n_step: int, paths: Mapping[str, str], slots: Ints, goals: Columns, compute: Compute
-) -> tuple[Array, Ints, Bools]:
+    history: history_lib.History,
+    n_step: int,
+    paths: Mapping[str, str],
+    slots: arrays.Ints,
+    goals: Columns,
+    compute: Compute,
+) -> tuple[arrays.Array, arrays.Ints, arrays.Bools]:
     """Answers the windows from `slots` [k] as `compute` judges them: rewards [k, n], spans [k], is_terminal [k]."""
     timeline = history.timeline
     handles = timeline.handles(slots)
@@ -259,7 +266,7 @@ def _judged(
 
 
 def _write_goals(
-    window: windows.TransitionWindow, observation: Tree, steps: Ints, paths: Mapping[str, str], goals: Columns
+    window: windows.TransitionWindow, observation: Tree, steps: arrays.Ints, paths: Mapping[str, str], goals: Columns
 ) -> None:
     """Writes the goals [k, ...] into observations of those steps [k], into each frame that is one."""
     leaves = trees.flat("observation", observation)

@@ -12,7 +12,7 @@ finds only items that fit each other.
 
 from collections.abc import Mapping
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from relive import errors
 from relive.buffers import item_cuts
 from relive.buffers import item_store
+from relive.common import arrays as arrays_lib
 from relive.common import later
 from relive.common import validation
 from relive.persistence import checkpointable
@@ -32,7 +33,6 @@ else:
     item_state = later.module("relive.buffers.item_state")
 
 StorageUnit = item_cuts.StorageUnit
-Array: TypeAlias = npt.NDArray[Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,7 +102,7 @@ class ItemReplayBuffer(checkpointable.Persistent):
         self._unit: StorageUnit = storage_unit
         self._rng = validation.generator("seed", seed)
         self._store = self._new_store()
-        self._rows: dict[str, Array] = {}
+        self._rows: dict[str, arrays_lib.Array] = {}
         """A column of no rows for each name: its dtype and the shape of a row; of the first add."""
         self._added = self._sampled = self._evicted = self._dropped = 0
 
@@ -152,7 +152,7 @@ class ItemReplayBuffer(checkpointable.Persistent):
         self._added += len(kept)
         self._dropped += len(lengths) - len(kept)
 
-    def sample(self, num_items: int) -> dict[str, Array]:
+    def sample(self, num_items: int) -> dict[str, arrays_lib.Array]:
         """Answers exactly num_items items, drawn uniformly over the items held, with replacement.
 
         O(rows drawn), however many items are held.
@@ -245,7 +245,7 @@ class ItemReplayBuffer(checkpointable.Persistent):
         """Answers whether a column says how long items are; it then has a number an item, and is not stored."""
         return self._unit == "sequences" and name == "seq_lens"
 
-    def _checked(self, columns: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
+    def _checked(self, columns: Mapping[str, npt.ArrayLike]) -> dict[str, arrays_lib.Array]:
         """Answers the columns as arrays, each as it was in the first add."""
         if not isinstance(columns, Mapping):
             raise errors.ArgumentTypeError(
@@ -269,7 +269,7 @@ class ItemReplayBuffer(checkpointable.Persistent):
         return arrays
 
 
-def _as_array(name: object, values: npt.ArrayLike) -> Array:
+def _as_array(name: object, values: npt.ArrayLike) -> arrays_lib.Array:
     """Answers a column as an array [rows, ...] that is not copied yet."""
     if not isinstance(name, str):
         raise errors.ArgumentTypeError(f"columns must have strings for names, got {validation.shown(name)}")
@@ -279,5 +279,5 @@ def _as_array(name: object, values: npt.ArrayLike) -> Array:
     return array
 
 
-def _described(array: Array) -> str:
+def _described(array: arrays_lib.Array) -> str:
     return f"dtype {array.dtype} and shape {list(array.shape[1:])}"

@@ -4,21 +4,18 @@ Each cut answers the lengths of the items in a batch [k], and whether each is co
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays
 from relive.common import validation
 
 StorageUnit = Literal["timesteps", "sequences", "episodes", "fragments"]
-Array: TypeAlias = npt.NDArray[Any]
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 
 
-def _row_count(columns: Mapping[str, Array]) -> int:
+def _row_count(columns: Mapping[str, arrays.Array]) -> int:
     """Answers how many rows all of the columns have."""
     first, *others = columns
     rows = len(columns[first])
@@ -30,13 +27,13 @@ def _row_count(columns: Mapping[str, Array]) -> int:
     return rows
 
 
-def _timesteps(columns: Mapping[str, Array]) -> tuple[Ints, Bools]:
+def _timesteps(columns: Mapping[str, arrays.Array]) -> tuple[arrays.Ints, arrays.Bools]:
     """Answers each row as an item."""
     rows = _row_count(columns)
     return np.ones(rows, np.int64), np.ones(rows, np.bool_)
 
 
-def _sequences(columns: Mapping[str, Array]) -> tuple[Ints, Bools]:
+def _sequences(columns: Mapping[str, arrays.Array]) -> tuple[arrays.Ints, arrays.Bools]:
     """Answers the runs of rows that seq_lens says."""
     others = {name: column for name, column in columns.items() if name != "seq_lens"}
     _require(columns, "sequences", {"seq_lens": "seq_lens" in columns, "a column of rows": bool(others)})
@@ -51,7 +48,7 @@ def _sequences(columns: Mapping[str, Array]) -> tuple[Ints, Bools]:
     return lengths, np.ones(len(lengths), np.bool_)
 
 
-def _episodes(columns: Mapping[str, Array]) -> tuple[Ints, Bools]:
+def _episodes(columns: Mapping[str, arrays.Array]) -> tuple[arrays.Ints, arrays.Bools]:
     """Answers the runs of equal eps_id; complete are those whose first t is 0 and whose last row ends the episode."""
     ends = [name for name in ("terminated", "truncated") if name in columns]
     present = {"eps_id": "eps_id" in columns, "t": "t" in columns, "terminated or truncated": bool(ends)}
@@ -69,12 +66,12 @@ def _episodes(columns: Mapping[str, Array]) -> tuple[Ints, Bools]:
     return lengths, (times[firsts] == 0) & is_over
 
 
-def _fragments(columns: Mapping[str, Array]) -> tuple[Ints, Bools]:
+def _fragments(columns: Mapping[str, arrays.Array]) -> tuple[arrays.Ints, arrays.Bools]:
     """Answers the batch as one item, as long as its longest column."""
     return np.array([max(map(len, columns.values()))]), np.ones(1, np.bool_)
 
 
-def _column(columns: Mapping[str, Array], name: str, kinds: str, rule: str) -> Array:
+def _column(columns: Mapping[str, arrays.Array], name: str, kinds: str, rule: str) -> arrays.Array:
     """Answers the column [k] that items are cut by; its dtype is of one of the `kinds` that numpy has letters for."""
     column = columns[name]
     if column.ndim != 1 or column.dtype.kind not in kinds:
@@ -84,13 +81,13 @@ def _column(columns: Mapping[str, Array], name: str, kinds: str, rule: str) -> A
     return column
 
 
-def _require(columns: Mapping[str, Array], unit: str, names: Mapping[str, bool]) -> None:
+def _require(columns: Mapping[str, arrays.Array], unit: str, names: Mapping[str, bool]) -> None:
     missing = " and ".join(name for name, is_there in names.items() if not is_there)
     if missing:
         raise errors.SchemaError(f"columns must include {missing} to be cut into {unit}, got {', '.join(columns)}")
 
 
-CUTS: dict[StorageUnit, Callable[[Mapping[str, Array]], tuple[Ints, Bools]]] = {
+CUTS: dict[StorageUnit, Callable[[Mapping[str, arrays.Array]], tuple[arrays.Ints, arrays.Bools]]] = {
     "timesteps": _timesteps,
     "sequences": _sequences,
     "episodes": _episodes,

@@ -8,25 +8,22 @@ Where in a ring they lie is not kept.
 
 from collections.abc import Iterator, Mapping
 import dataclasses
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
 from relive.buffers import item_cuts
+from relive.common import arrays
 from relive.common import validation
 from relive.persistence import dtypes
 from relive.persistence import npy_header
 from relive.persistence import state
 
-Array: TypeAlias = npt.NDArray[Any]
-Ints: TypeAlias = npt.NDArray[np.int64]
-
 COUNTERS = ("added", "sampled", "evicted", "dropped")
 
 
-def described(columns: Mapping[str, Array]) -> list[Any]:
+def described(columns: Mapping[str, arrays.Array]) -> list[Any]:
     """Answers the name, the dtype and the shape of a row of each column, as JSON values.
 
     Raises:
@@ -51,8 +48,8 @@ class ItemState:
         counters: What was counted, by name.
     """
 
-    columns: Mapping[str, Array]
-    lengths: Ints
+    columns: Mapping[str, arrays.Array]
+    lengths: arrays.Ints
     rows: Mapping[str, state.Column]
     counters: Mapping[str, int]
 
@@ -98,12 +95,12 @@ class ItemState:
         return cls(columns=columns, lengths=lengths, rows=rows, counters=counters)
 
 
-def item_lengths(lengths: Ints) -> Ints:
+def item_lengths(lengths: arrays.Ints) -> arrays.Ints:
     """Answers how many time steps each item has [items], of what is kept of their lengths."""
     return lengths if lengths.ndim == 1 else lengths.max(axis=1, initial=0)
 
 
-def pieces(column: state.Column, lengths: Ints) -> Iterator[Array]:
+def pieces(column: state.Column, lengths: arrays.Ints) -> Iterator[arrays.Array]:
     """Gives the rows of each item of those lengths [items], as arrays of their own; about a chunk is read at once."""
     ends = np.cumsum(lengths)
     row_bytes = column.dtype.itemsize * int(np.prod(column.shape[1:], dtype=np.int64))
@@ -119,12 +116,12 @@ def pieces(column: state.Column, lengths: Ints) -> Iterator[Array]:
         first, begin = last, int(ends[last - 1])
 
 
-def _columns(value: object) -> dict[str, Array]:
+def _columns(value: object) -> dict[str, arrays.Array]:
     """Answers a column of no rows for each that was described."""
     rule = "columns must be a list of a name, a dtype and the shape of a row for each"
     if not isinstance(value, list):
         raise errors.CheckpointError(f"{rule}, got {validation.shown(value)}")
-    columns: dict[str, Array] = {}
+    columns: dict[str, arrays.Array] = {}
     for row in value:
         is_row = isinstance(row, list) and len(row) == 3 and isinstance(row[0], str) and isinstance(row[2], list)
         if not is_row or row[0] in columns or not all(type(axis) is int and axis >= 0 for axis in row[2]):
@@ -136,9 +133,9 @@ def _columns(value: object) -> dict[str, Array]:
     return columns
 
 
-def _ragged(given: state.Given, columns: int, capacity: int) -> Ints:
+def _ragged(given: state.Given, columns: int, capacity: int) -> arrays.Ints:
     """Answers how many rows each column of each fragment has [items, columns]."""
-    lengths: Ints = given.array("lengths", np.int64, (None, columns))
+    lengths: arrays.Ints = given.array("lengths", np.int64, (None, columns))
     longest = item_lengths(lengths)
     if (lengths < 0).any() or (longest < 1).any() or (longest > capacity).any():
         raise errors.CheckpointError(

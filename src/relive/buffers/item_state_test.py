@@ -14,6 +14,7 @@ from relive import errors
 from relive.buffers import item
 from relive.buffers import item_cuts
 from relive.buffers import item_state
+from relive.common import arrays
 from relive.persistence import checkpointable_test
 from relive.persistence import forged_states_test
 from relive.persistence import seed_blocks_test
@@ -353,7 +354,7 @@ def test_pieces_are_read_a_chunk_at_a_time_and_are_owned(monkeypatch: pytest.Mon
     asked = []
     rows = np.arange(12.0)
 
-    def read(start: int, stop: int) -> state_lib.Array:
+    def read(start: int, stop: int) -> arrays.Array:
         asked.append((start, stop))
         return rows[start:stop]
 

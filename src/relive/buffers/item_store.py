@@ -5,12 +5,12 @@ was checked: the columns are those of every add, and the items fit the capacity 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays as arrays_lib
 from relive.common import later
 from relive.episodes import counted_deque
 from relive.persistence import state
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from relive.buffers import item_state
 else:
     item_state = later.module("relive.buffers.item_state")
-
-Array: TypeAlias = npt.NDArray[Any]
-Ints: TypeAlias = npt.NDArray[np.int64]
 
 
 class Rows:
@@ -36,9 +33,9 @@ class Rows:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._columns: dict[str, Array] = {}
-        self._starts: Ints = np.zeros(capacity, np.int64)
-        self._lengths: Ints = np.zeros(capacity, np.int64)
+        self._columns: dict[str, arrays_lib.Array] = {}
+        self._starts: arrays_lib.Ints = np.zeros(capacity, np.int64)
+        self._lengths: arrays_lib.Ints = np.zeros(capacity, np.int64)
         self._oldest = self._next = 0  # numbers of items
         self._cursor = 0  # the slot of the next row
         self.timesteps = 0
@@ -54,7 +51,7 @@ class Rows:
         """Bytes of the rows held."""
         return self.timesteps * sum(column[:1].nbytes for column in self._columns.values())
 
-    def add(self, columns: Mapping[str, Array], lengths: Ints) -> int:
+    def add(self, columns: Mapping[str, arrays_lib.Array], lengths: arrays_lib.Ints) -> int:
         """Stores the items of the given lengths [items], at least 1 each, and answers how many left for them."""
         if not self._columns:
             self._allocate(columns)
@@ -73,7 +70,7 @@ class Rows:
         self.timesteps += rows
         return evicted
 
-    def _allocate(self, columns: Mapping[str, Array]) -> None:
+    def _allocate(self, columns: Mapping[str, arrays_lib.Array]) -> None:
         """Makes a ring for each column, for rows as those have."""
         self._columns = {
             name: np.zeros((self._capacity, *values.shape[1:]), values.dtype) for name, values in columns.items()
@@ -90,7 +87,7 @@ class Rows:
         self.timesteps -= int(freed[leaving - 1])
         return leaving
 
-    def read(self, places: Ints) -> tuple[dict[str, Array], Ints]:
+    def read(self, places: arrays_lib.Ints) -> tuple[dict[str, arrays_lib.Array], arrays_lib.Ints]:
         """Answers the rows of the items at `places` [k], 0 the oldest, one after the other, and their lengths [k]."""
         entries = (self._oldest + places) % self._capacity
         lengths = self._lengths[entries]
@@ -99,10 +96,12 @@ class Rows:
         slots = rows % self._capacity
         return {name: column.take(slots, axis=0) for name, column in self._columns.items()}, lengths
 
-    def state(self) -> dict[str, Array | state.Gathered]:
+    def state(self) -> dict[str, arrays_lib.Array | state.Gathered]:
         """Answers the lengths of the items [items] and their rows, oldest first: what is there when they are read."""
         first_slot = (self._cursor - self.timesteps) % self._capacity
-        arrays: dict[str, Array | state.Gathered] = {"lengths": _of_ring(self._lengths, self._oldest, self.items)}
+        arrays: dict[str, arrays_lib.Array | state.Gathered] = {
+            "lengths": _of_ring(self._lengths, self._oldest, self.items)
+        }
         for name, column in self._columns.items():
             arrays[f"rows/{name}"] = _of_ring(column, first_slot, self.timesteps)
         return arrays
@@ -143,9 +142,9 @@ class Fragments:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._deque: counted_deque.CountedDeque[dict[str, Array]] = counted_deque.CountedDeque()
+        self._deque: counted_deque.CountedDeque[dict[str, arrays_lib.Array]] = counted_deque.CountedDeque()
         # Of no rows.
-        self._columns: Mapping[str, Array] = {}
+        self._columns: Mapping[str, arrays_lib.Array] = {}
         self.bytes = 0
 
     @property
@@ -158,7 +157,7 @@ class Fragments:
         """Time steps held."""
         return self._deque.total
 
-    def add(self, columns: Mapping[str, Array], lengths: Ints) -> int:
+    def add(self, columns: Mapping[str, arrays_lib.Array], lengths: arrays_lib.Ints) -> int:
         """Stores the columns as one item of that length [1], and answers how many left for it."""
         self._columns = self._columns or {name: values[:0].copy() for name, values in columns.items()}
         fragment = {name: values.copy() for name, values in columns.items()}
@@ -170,7 +169,7 @@ class Fragments:
         self.bytes += _bytes(fragment)
         return evicted
 
-    def read(self, places: Ints) -> tuple[dict[str, Array], Ints]:
+    def read(self, places: arrays_lib.Ints) -> tuple[dict[str, arrays_lib.Array], arrays_lib.Ints]:
         """Answers the columns of the items at `places` [k], 0 the oldest, each joined, and the items' lengths [k]."""
         drawn = [self._deque[place] for place in places.tolist()]
         lengths = np.array([self._deque.count(place) for place in places.tolist()])
@@ -180,11 +179,11 @@ class Fragments:
         }
         return columns, lengths
 
-    def state(self) -> dict[str, Array | state.Gathered]:
+    def state(self) -> dict[str, arrays_lib.Array | state.Gathered]:
         """Answers how many rows each column of each item has [items, columns], and the rows, oldest first."""
         fragments = list(self._deque)
         lengths = np.zeros((len(fragments), len(self._columns)), np.int64)
-        arrays: dict[str, Array | state.Gathered] = {"lengths": lengths}
+        arrays: dict[str, arrays_lib.Array | state.Gathered] = {"lengths": lengths}
         for place, (name, column) in enumerate(self._columns.items()):
             parts = [fragment[name] for fragment in fragments]
             lengths[:, place] = list(map(len, parts))
@@ -218,21 +217,21 @@ class Fragments:
             raise errors.CorruptionError(f"the items have {total} bytes, counted as {self.bytes}")
 
 
-def _of_ring(ring: Array, first: int, count: int) -> state.Gathered:
+def _of_ring(ring: arrays_lib.Array, first: int, count: int) -> state.Gathered:
     """Answers `count` entries of a ring from one on, as a column."""
 
-    def read(start: int, stop: int) -> Array:
+    def read(start: int, stop: int) -> arrays_lib.Array:
         return ring.take(np.arange(first + start, first + stop) % len(ring), axis=0)
 
     return state.Gathered((count, *ring.shape[1:]), ring.dtype, read)
 
 
-def _joined(column: Array, arrays: Sequence[Array], lengths: Ints) -> state.Gathered:
+def _joined(column: arrays_lib.Array, arrays: Sequence[arrays_lib.Array], lengths: arrays_lib.Ints) -> state.Gathered:
     """Answers arrays of those lengths, with rows as `column` has them, one after the other, as a column."""
     ends = np.cumsum(lengths)
     begins = ends - lengths
 
-    def read(start: int, stop: int) -> Array:
+    def read(start: int, stop: int) -> arrays_lib.Array:
         first, last = np.searchsorted(ends, (start, stop - 1), side="right").tolist()
         parts = [
             array[max(start - begin, 0) : stop - begin]
@@ -243,11 +242,11 @@ def _joined(column: Array, arrays: Sequence[Array], lengths: Ints) -> state.Gath
     return state.Gathered((int(lengths.sum()), *column.shape[1:]), column.dtype, read)
 
 
-def _bytes(fragment: Mapping[str, Array]) -> int:
+def _bytes(fragment: Mapping[str, arrays_lib.Array]) -> int:
     return sum(values.nbytes for values in fragment.values())
 
 
-def _check_counts(lengths: Ints, timesteps: int, capacity: int) -> None:
+def _check_counts(lengths: arrays_lib.Ints, timesteps: int, capacity: int) -> None:
     if (lengths < 1).any():
         raise errors.CorruptionError("an item must have at least one time step")
     if lengths.sum() != timesteps:

@@ -11,16 +11,16 @@ step is there with the rows of all its agents, or not at all; so whatever is sto
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
 from relive.buffers import joint_batch
 from relive.buffers import joint_stats
 from relive.buffers import joint_steps
 from relive.buffers import joint_table
+from relive.common import arrays
 from relive.common import later
 from relive.common import validation
 from relive.kernels import history as history_lib
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 else:
     joint_state = later.module("relive.buffers.joint_state")
 
-Ints: TypeAlias = npt.NDArray[np.int64]
-Keys: TypeAlias = npt.NDArray[np.int64]
 
 MOST_RUNS = 2**19
 """So many agents in all streams a buffer has at most: each takes memory, which a saved one must not only claim."""
@@ -306,7 +304,7 @@ class JointReplayBuffer(checkpointable.Persistent):
         batch_size = self._limited.checked_batch_size(batch_size)
         return bool(len(self)) and self._limited.can_sample(batch_size)
 
-    def sample_keys(self, batch_size: int) -> Keys:
+    def sample_keys(self, batch_size: int) -> arrays.Keys:
         """Draws as `sample` does, and answers the keys alone [B]; `read` answers what was lived there.
 
         Raises:
@@ -354,7 +352,7 @@ class JointReplayBuffer(checkpointable.Persistent):
             raise errors.UnknownKeyError(f"key {key} not found: its joint step was evicted, or never was")
         return self._read(window, keys.copy())
 
-    def eligible_keys(self) -> Keys:
+    def eligible_keys(self) -> arrays.Keys:
         """Answers the keys of all joint steps that may be drawn now, oldest first: those that are stored."""
         return np.arange(self._table.oldest_key, self._table.next_key)
 
@@ -366,7 +364,7 @@ class JointReplayBuffer(checkpointable.Persistent):
             self.n_step if n_step is None else n_step, self.gamma if gamma is None else gamma
         )
 
-    def _read(self, window: windows.TransitionWindow, keys: Keys) -> joint_batch.JointBatch:
+    def _read(self, window: windows.TransitionWindow, keys: arrays.Keys) -> joint_batch.JointBatch:
         """Answers what the agents lived from the joint steps with those keys on [B], which are stored."""
         table, ones = self._table, np.ones(len(keys))
         slots = table.slots(keys)

@@ -8,18 +8,14 @@ runner's mask     True     False    True
 """
 
 import dataclasses
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays
 from relive.windows import batches
 
-Array: TypeAlias = npt.NDArray[Any]
-Floats: TypeAlias = npt.NDArray[np.float64]
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 Tree: TypeAlias = batches.Tree
 
 
@@ -44,12 +40,12 @@ class AgentBatch:
 
     observation: Tree
     action: Tree
-    reward: Array
+    reward: arrays.Array
     next_observation: Tree
-    next_discount: Array
-    is_terminal: Bools
-    steps: Ints
-    mask: Bools
+    next_discount: arrays.Array
+    is_terminal: arrays.Bools
+    steps: arrays.Ints
+    mask: arrays.Bools
     extras: dict[str, Tree]
 
     def __len__(self) -> int:
@@ -73,11 +69,11 @@ class JointBatch:
     """
 
     agents: dict[str, AgentBatch]
-    episodes: Ints
-    start_step: Ints
-    keys: Ints
-    probabilities: Floats
-    weights: Floats
+    episodes: arrays.Ints
+    start_step: arrays.Ints
+    keys: arrays.Ints
+    probabilities: arrays.Floats
+    weights: arrays.Floats
 
     def __len__(self) -> int:
         """Answers B."""
@@ -108,7 +104,7 @@ class JointBatch:
         return np.stack(trees, axis=1)
 
 
-def of_agent(read: batches.TransitionBatch, mask: Bools) -> AgentBatch:
+def of_agent(read: batches.TransitionBatch, mask: arrays.Bools) -> AgentBatch:
     """Answers the transitions of an agent at every place, given those where it was there, in their order.
 
     Args:
@@ -119,13 +115,13 @@ def of_agent(read: batches.TransitionBatch, mask: Bools) -> AgentBatch:
     return AgentBatch(mask=mask, **{name: _spread(getattr(read, name), mask) for name in names})
 
 
-def _spread(tree: Tree, mask: Bools) -> Tree:
+def _spread(tree: Tree, mask: arrays.Bools) -> Tree:
     """Answers a tree of arrays [B, ...] with those rows where the mask is set, and zeros elsewhere."""
     if isinstance(tree, dict):
         return {key: _spread(child, mask) for key, child in tree.items()}
     if len(tree) == len(mask):
         return tree
-    column: Array = np.zeros((len(mask), *tree.shape[1:]), tree.dtype)
+    column: arrays.Array = np.zeros((len(mask), *tree.shape[1:]), tree.dtype)
     column[mask] = tree
     return column
 

@@ -9,13 +9,13 @@ Keys of rows are not kept: an agent's rows are in the order of the joint steps, 
 
 from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
 from relive.buffers import joint_table
+from relive.common import arrays as arrays_lib
 from relive.kernels import episode_table
 from relive.kernels import history as history_lib
 from relive.kernels import history_state
@@ -24,9 +24,6 @@ from relive.persistence import settings
 from relive.persistence import state as state_lib
 from relive.schema import schema as schema_lib
 from relive.storage import memory
-
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 
 _NUMBERS = ("next_key", "num_evicted", "next_episode")
 _NOWHERE = -2
@@ -50,11 +47,11 @@ class JointState:
     next_key: int
     num_evicted: int
     next_episode: int
-    episode: Ints
-    step: Ints
-    open_episode: Ints
-    open_length: Ints
-    present: Bools
+    episode: arrays_lib.Ints
+    step: arrays_lib.Ints
+    open_episode: arrays_lib.Ints
+    open_length: arrays_lib.Ints
+    present: arrays_lib.Bools
 
     @classmethod
     def taken(cls, table: joint_table.JointTable) -> "JointState":
@@ -110,7 +107,7 @@ class JointState:
         """Answers the single numbers by name."""
         return {name: getattr(self, name) for name in _NUMBERS}
 
-    def row_keys(self, timelines: Sequence[timeline_state.TimelineState]) -> Ints:
+    def row_keys(self, timelines: Sequence[timeline_state.TimelineState]) -> arrays_lib.Ints:
         """Answers the keys of the agents' rows of each joint step, -1 where they are absent [agents, N]."""
         row_keys = np.full(self.present.shape, joint_table.ABSENT, np.int64)
         for agent, timeline in enumerate(timelines):
@@ -144,7 +141,7 @@ class JointState:
             stream[present] = own
         return self._wrong_episodes(stream) or self._wrong_runs(stream, timelines)
 
-    def _wrong_episodes(self, stream: Ints) -> str:
+    def _wrong_episodes(self, stream: arrays_lib.Ints) -> str:
         """Answers what is wrong with the episodes, given the stream of each joint step [N]."""
         order = np.argsort(stream, kind="stable")
         is_same_stream = np.diff(stream[order]) == 0
@@ -168,7 +165,7 @@ class JointState:
             return "an episode that goes on must be the newest of its stream"
         return ""
 
-    def _newest(self, stream: Ints) -> Ints:
+    def _newest(self, stream: arrays_lib.Ints) -> arrays_lib.Ints:
         """Answers where the newest step of the episode is that goes on in each stream [streams].
 
         -1 if it is not here any more, -2 if no episode goes on.
@@ -180,7 +177,7 @@ class JointState:
         newest[self.open_episode < 0] = _NOWHERE
         return newest
 
-    def _wrong_runs(self, stream: Ints, timelines: Sequence[timeline_state.TimelineState]) -> str:
+    def _wrong_runs(self, stream: arrays_lib.Ints, timelines: Sequence[timeline_state.TimelineState]) -> str:
         """Answers what is wrong with what the agents have lived, given the stream of each joint step [N]."""
         newest = self._newest(stream)
         for timeline, present in zip(timelines, self.present, strict=True):
@@ -197,7 +194,7 @@ class JointState:
         return ""
 
 
-def _is_constant(groups: Ints, values: Ints) -> bool:
+def _is_constant(groups: arrays_lib.Ints, values: arrays_lib.Ints) -> bool:
     """Answers whether the values [k] are the same wherever the groups [k] are."""
     of_group = np.zeros(groups.max(initial=-1) + 1, np.int64)
     of_group[groups] = values

@@ -10,15 +10,10 @@ A joint step goes when its slot is needed, and the rows of all its agents go wit
 of the joint steps it is in, in their order, and never more than `capacity`.
 """
 
-from typing import TypeAlias
-
 import numpy as np
-import numpy.typing as npt
 
+from relive.common import arrays
 from relive.kernels import ring
-
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 
 ABSENT = -1
 
@@ -35,11 +30,11 @@ class JointTable(ring.Ring):
     def __init__(self, capacity: int, num_agents: int, streams: int) -> None:
         super().__init__(capacity)
         self.next_episode = 0
-        self.open_episode: Ints = np.full(streams, -1, np.int64)
-        self.open_length: Ints = np.zeros(streams, np.int64)
-        self._episode: Ints = np.zeros(capacity, np.int64)
-        self._step: Ints = np.zeros(capacity, np.int64)
-        self._row_keys: Ints = np.zeros((num_agents, capacity), np.int64)
+        self.open_episode: arrays.Ints = np.full(streams, -1, np.int64)
+        self.open_length: arrays.Ints = np.zeros(streams, np.int64)
+        self._episode: arrays.Ints = np.zeros(capacity, np.int64)
+        self._step: arrays.Ints = np.zeros(capacity, np.int64)
+        self._row_keys: arrays.Ints = np.zeros((num_agents, capacity), np.int64)
 
     @property
     def num_agents(self) -> int:
@@ -58,20 +53,20 @@ class JointTable(ring.Ring):
 
     # Reading.
 
-    def episodes(self, slots: Ints) -> Ints:
+    def episodes(self, slots: arrays.Ints) -> arrays.Ints:
         """Answers the numbers of the episodes of the joint steps in `slots` [B]."""
         return self._episode[slots]
 
-    def steps(self, slots: Ints) -> Ints:
+    def steps(self, slots: arrays.Ints) -> arrays.Ints:
         """Answers how many steps of the episode came before each of the joint steps in `slots` [B]."""
         return self._step[slots]
 
-    def row_keys(self, agent: int, slots: Ints) -> Ints:
+    def row_keys(self, agent: int, slots: arrays.Ints) -> arrays.Ints:
         """Answers the keys of the agent's rows of the joint steps in `slots` [B], -1 where it is absent."""
-        row_keys: Ints = self._row_keys[agent].take(slots)
+        row_keys: arrays.Ints = self._row_keys[agent].take(slots)
         return row_keys
 
-    def agents_of_oldest(self) -> Ints:
+    def agents_of_oldest(self) -> arrays.Ints:
         """Answers the numbers of the agents that are in the oldest joint step."""
         return np.flatnonzero(self._row_keys[:, self.oldest_key % self.capacity] != ABSENT)
 
@@ -82,7 +77,7 @@ class JointTable(ring.Ring):
         self._num_rows -= 1
         self.num_evicted += 1
 
-    def append(self, stream: int, row_keys: Ints) -> int:
+    def append(self, stream: int, row_keys: arrays.Ints) -> int:
         """Adds a joint step to an environment, and answers its key; there must be room for it.
 
         Args:
@@ -116,11 +111,11 @@ class JointTable(ring.Ring):
         next_key: int,
         num_evicted: int,
         next_episode: int,
-        episode: Ints,
-        step: Ints,
-        row_keys: Ints,
-        open_episode: Ints,
-        open_length: Ints,
+        episode: arrays.Ints,
+        step: arrays.Ints,
+        row_keys: arrays.Ints,
+        open_episode: arrays.Ints,
+        open_length: arrays.Ints,
     ) -> None:
         """Holds just those joint steps, oldest first [N], their rows [agents, N], and open episodes [streams]."""
         self.next_key, self.num_evicted, self.next_episode = next_key, num_evicted, next_episode

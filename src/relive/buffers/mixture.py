@@ -3,17 +3,16 @@
 from collections.abc import Sequence
 import dataclasses
 import math
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
 from relive.buffers import column
+from relive.common import arrays
 from relive.common import validation
 from relive.windows import batches
 
-Ints: TypeAlias = npt.NDArray[np.int64]
 Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
 
 
@@ -107,7 +106,7 @@ class MixtureSampler(Generic[Batch]):
         joined = {name: _joined(name, [getattr(part, name) for part in parts]) for name in fields}
         return type(parts[0])(**joined)
 
-    def sources(self, keys: Any) -> Ints:
+    def sources(self, keys: Any) -> arrays.Ints:
         """Answers from which of the buffers, counted from 0, the rows with those keys are [B]."""
         return validation.integers("keys", keys) % len(self._buffers)
 

@@ -3,15 +3,12 @@
 import dataclasses
 from typing import Any, Literal, TypeAlias, get_args
 
-import numpy as np
-import numpy.typing as npt
-
 from relive.buffers import anchors as anchors_lib
+from relive.common import arrays
 from relive.kernels import eligibility
 from relive.kernels import timeline as timeline_lib
 from relive.samplers import prioritized
 
-Ints: TypeAlias = npt.NDArray[np.int64]
 EpisodeEnd: TypeAlias = Literal["OPEN", "TERMINATED", "TRUNCATED"]
 """How an episode of a buffer of columns ended, if it did: in the order of the numbers of episode_table."""
 
@@ -79,14 +76,16 @@ class RowOrigin:
         return "barred" if self.is_barred else "spent"
 
 
-def rows(timeline: timeline_lib.Timeline, anchors: anchors_lib.Anchors, keys: Ints) -> tuple[RowOrigin | None, ...]:
+def rows(
+    timeline: timeline_lib.Timeline, anchors: anchors_lib.Anchors, keys: arrays.Ints
+) -> tuple[RowOrigin | None, ...]:
     """Answers where the rows of those keys [k] came from; None for what is not stored."""
     is_alive = timeline.is_alive(keys)
     found = iter(_stored_rows(timeline, anchors, timeline.slots(keys[is_alive])))
     return tuple(next(found) if is_there else None for is_there in is_alive.tolist())
 
 
-def _stored_rows(timeline: timeline_lib.Timeline, anchors: anchors_lib.Anchors, slots: Ints) -> list[RowOrigin]:
+def _stored_rows(timeline: timeline_lib.Timeline, anchors: anchors_lib.Anchors, slots: arrays.Ints) -> list[RowOrigin]:
     """Answers where the rows in `slots` came from."""
     of_rows, episodes, sampler = timeline.rows(slots), timeline.episodes, anchors.sampler
     handles = of_rows.handles

@@ -8,12 +8,13 @@
 With S environments at once a reward is [S], every other shape has S in front too, and answers are [T, S, ...].
 """
 
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays as arrays_lib
 from relive.common import later
 from relive.common import trees
 from relive.common import validation
@@ -30,7 +31,6 @@ else:
     npy_header = later.module("relive.persistence.npy_header")
     settings = later.module("relive.persistence.settings")
 
-Array: TypeAlias = npt.NDArray[Any]
 
 _BOOL = np.dtype(np.bool_)
 
@@ -68,7 +68,7 @@ class RolloutBuffer(checkpointable.Persistent):
         self._schema: schema.Schema | None = None
         self._lead: tuple[int, ...] = ()  # [] or [S], the shape of a reward
         self._value_dtype: np.dtype[Any] = np.dtype(np.float64)
-        self._columns: dict[str, Array] = {}
+        self._columns: dict[str, arrays_lib.Array] = {}
         self._size = 0
 
     @property
@@ -150,7 +150,9 @@ class RolloutBuffer(checkpointable.Persistent):
         assert isinstance(extras, dict)
         return answer | extras
 
-    def advantages(self, gamma: float, lambda_: float, last_value: npt.ArrayLike = 0.0) -> tuple[Array, Array]:
+    def advantages(
+        self, gamma: float, lambda_: float, last_value: npt.ArrayLike = 0.0
+    ) -> tuple[arrays_lib.Array, arrays_lib.Array]:
         """Answers the advantages [T] and the returns [T], or [T, S] of S environments. O(T).
 
         Equation 16 of Schulman et al. 2016, "High-Dimensional Continuous Control Using Generalized Advantage
@@ -216,7 +218,7 @@ class RolloutBuffer(checkpointable.Persistent):
         if dtype.kind != "f":
             raise given.refused("value_dtype", "one of floats", given.value("value_dtype"))
         size = given.integer("size", 0, 0 if known is None else self._max_steps)
-        columns: dict[str, Array] = {}
+        columns: dict[str, arrays_lib.Array] = {}
         if known is not None:
             shapes = {path: ((*lead, *field.shape), field.dtype) for path, field in known.fields.items()}
             shapes |= {"value": (lead, dtype), "terminated": (lead, _BOOL), "truncated": (lead, _BOOL)}
@@ -232,7 +234,7 @@ class RolloutBuffer(checkpointable.Persistent):
         self._schema, self._lead, self._value_dtype = known, lead, dtype
         self._columns, self._size = columns, size
 
-    def _steps(self, call: str) -> dict[str, Array]:
+    def _steps(self, call: str) -> dict[str, arrays_lib.Array]:
         """Answers the columns by path, each [T, ...], not copied."""
         if not self._size:
             raise errors.NotReadyError(f"{call} found no step: add one first")
@@ -253,13 +255,13 @@ def _float_dtype(value: npt.ArrayLike) -> np.dtype[Any]:
     return dtype if dtype.kind == "f" else np.dtype(np.float64)
 
 
-def _spread(name: str, value: npt.ArrayLike, lead: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def _spread(name: str, value: npt.ArrayLike, lead: tuple[int, ...], dtype: np.dtype[Any]) -> arrays_lib.Array:
     """Answers `value` as an array of shape `lead`; one number is that of all environments."""
     shape = () if np.ndim(value) == 0 else lead
     return np.broadcast_to(casting.fit(name, value, shape, dtype), lead)
 
 
-def _discounted_sums(terms: Array, factor: float, is_end: Array) -> Array:
+def _discounted_sums(terms: arrays_lib.Array, factor: float, is_end: arrays_lib.Array) -> arrays_lib.Array:
     """Answers sum over l of factor^l terms[t + l], up to the first end at or after t, [T, ...]."""
     sums = np.empty_like(terms)
     carry = np.zeros_like(terms[0])

@@ -8,14 +8,12 @@
 What a turn does the rest does too, several times slower.
 """
 
-from typing import TypeAlias
-
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
 from relive.buffers import anchors as anchors_lib
 from relive.buffers import column_stats
+from relive.common import arrays
 from relive.kernels import history as history_lib
 from relive.kernels import timeline as timeline_lib
 from relive.schema import row_bytes
@@ -24,8 +22,6 @@ from relive.schema import step_checks
 from relive.storage import memory
 from relive.waiting import prefetch
 from relive.waiting import rate_limiters
-
-Keys: TypeAlias = npt.NDArray[np.int64]
 
 
 class Writer:
@@ -111,7 +107,7 @@ class Writer:
         self._anchors.written_one(slot, completed, ended)
         return timeline.next_key - 1
 
-    def extend(self, steps: step_checks.Steps) -> Keys:
+    def extend(self, steps: step_checks.Steps) -> arrays.Keys:
         """Adds one step of some streams, and answers their keys [k]."""
         self._make_room(steps.schema, len(steps.streams))
         cuts = self._history.is_spliced(steps.streams, steps.rows)
@@ -127,7 +123,7 @@ class Writer:
             self._counters.spliced_episodes += int(np.count_nonzero(cuts))
         return self._written(change)
 
-    def add_episode(self, episode: step_checks.WholeEpisode) -> Keys:
+    def add_episode(self, episode: step_checks.WholeEpisode) -> arrays.Keys:
         """Adds an episode, and answers the keys of its steps [T]."""
         self._make_room(episode.schema, len(episode.rows["reward"]))
         change = self._history.append_episode(
@@ -153,7 +149,7 @@ class Writer:
             self._anchors.evicting(timeline.oldest_slots(surplus))
             timeline.evict(surplus)
 
-    def _written(self, change: timeline_lib.Change) -> Keys:
+    def _written(self, change: timeline_lib.Change) -> arrays.Keys:
         """Counts the new rows, lets them be drawn, and answers their keys [k]."""
         self._counters.inserted += len(change.slots)
         self._anchors.written(change)

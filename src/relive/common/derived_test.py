@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relive.common import derived
+from relive.common import arrays
 
 
-class Numbers(derived.Derived):
+class Numbers(arrays.Derived):
     """Has an array, and what writes to it faster."""
 
     _DERIVED = ("one", "last")
@@ -40,7 +40,7 @@ def test_nothing_derived_is_in_the_state() -> None:
 
 
 def test_what_does_not_say_how_to_derive_cannot_be_made() -> None:
-    class Silent(derived.Derived):
+    class Silent(arrays.Derived):
         _DERIVED = ()
 
     with pytest.raises(TypeError, match="_derive"):

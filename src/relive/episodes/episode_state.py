@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.episodes import store as store_lib
@@ -24,7 +25,6 @@ from relive.episodes import version_state
 from relive.persistence import codec as codec_lib
 from relive.persistence import state
 
-Ints: TypeAlias = npt.NDArray[np.int64]
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
 Store: TypeAlias = store_lib.EpisodeStore[Any, Any]
 
@@ -161,7 +161,7 @@ def made(given: state.Given, codec: codec_lib.Codec, store: Store) -> Store:
     return answer
 
 
-def _places(given: state.Given, name: str, expected: Ints) -> Ints:
+def _places(given: state.Given, name: str, expected: arrays.Ints) -> arrays.Ints:
     """Answers the places of just the expected episodes, in any order."""
     places = given.integers(name, len(expected), 0, max(len(expected), int(expected.max(initial=0))))
     if not np.array_equal(np.sort(places), expected):
@@ -237,7 +237,7 @@ def _decoded(given: state.Given, name: str, ends_name: str, count: int, codec: c
     return _read(name, column, ends, codec)
 
 
-def _read(name: str, column: state.Column, ends: Ints, codec: codec_lib.Codec) -> Iterator[Any]:
+def _read(name: str, column: state.Column, ends: arrays.Ints, codec: codec_lib.Codec) -> Iterator[Any]:
     first = begin = 0
     while first < len(ends):
         last = max(first + 1, int(np.searchsorted(ends, begin + state.CHUNK, side="right")))

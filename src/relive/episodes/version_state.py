@@ -4,23 +4,22 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays as arrays_lib
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.episodes import versions
 from relive.persistence import state
 
-Ints: TypeAlias = npt.NDArray[np.int64]
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
 
 _NO_VERSION = -1
 
 
-def taken(episodes: Sequence[Episode], counts: versions.VersionCounts[Any, Any]) -> dict[str, Ints]:
+def taken(episodes: Sequence[Episode], counts: versions.VersionCounts[Any, Any]) -> dict[str, arrays_lib.Ints]:
     """Answers the versions of starts and of steps, and in which order open episodes stand; no array without a value."""
-    arrays: dict[str, Ints] = {}
+    arrays: dict[str, arrays_lib.Ints] = {}
     if any(episode.policy_version is not None for episode in episodes):
         arrays["episode_policy_version"] = _integers(episode.policy_version for episode in episodes)
     if any(episode.version_changes for episode in episodes):
@@ -34,11 +33,11 @@ def taken(episodes: Sequence[Episode], counts: versions.VersionCounts[Any, Any])
     return arrays
 
 
-def _integers(some_versions: Iterable[int | None]) -> Ints:
+def _integers(some_versions: Iterable[int | None]) -> arrays_lib.Ints:
     return np.fromiter((_NO_VERSION if version is None else version for version in some_versions), np.int64)
 
 
-def load_versions(given: state.Given, steps: Ints) -> tuple[list[int | None], list[list[tuple[int, int]]]]:
+def load_versions(given: state.Given, steps: arrays_lib.Ints) -> tuple[list[int | None], list[list[tuple[int, int]]]]:
     """Answers with which version each episode of so many steps started [E], and its changes [E].
 
     Raises:

@@ -9,17 +9,14 @@ A row i of shard s is drawn with probability (m_s / M) (w_i / m_s) = w_i / M, th
 
 from collections.abc import Sequence
 import dataclasses
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from relive.common import arrays
 from relive.common import copies
 from relive.fleet import port
 from relive.samplers import prioritized
-
-Floats: TypeAlias = npt.NDArray[np.float64]
-Ints: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +35,7 @@ class Importance:
     size: int
     least: float
 
-    def weights(self, probabilities: Floats) -> Floats:
+    def weights(self, probabilities: arrays.Floats) -> arrays.Floats:
         """Answers (N P_i)^-beta [B] (Schaul et al. 2016, section 3.4), divided by the largest or by 1."""
         if self.normalization == "none":
             return (self.size * probabilities) ** -self.exponent
@@ -46,13 +43,13 @@ class Importance:
         return (probabilities / least) ** -self.exponent
 
 
-def of(masses: Sequence[port.Mass]) -> Floats:
+def of(masses: Sequence[port.Mass]) -> arrays.Floats:
     """Answers the share of each shard in all there is to draw from, m_s / M [k]; at least one has something."""
     scales = np.array([mass.log_scale if mass.weight > 0 else -np.inf for mass in masses])
     weights = np.array([mass.weight for mass in masses]) * np.exp(scales - scales.max())
     # Divided by the largest first: their sum could be infinite.
     weights /= weights.max()
-    answer: Floats = weights / weights.sum()
+    answer: arrays.Floats = weights / weights.sum()
     return answer
 
 
@@ -108,7 +105,7 @@ def joined(parts: Sequence[Part], num_shards: int, importance: Importance | None
     return batch
 
 
-def by_shard(keys: Ints, num_shards: int) -> dict[int, Ints]:
+def by_shard(keys: arrays.Ints, num_shards: int) -> dict[int, arrays.Ints]:
     """Answers where in `keys` [B] those of each shard are, for the shards that have some."""
     shards = keys % num_shards
     return {int(shard): np.flatnonzero(shards == shard) for shard in np.unique(shards)}
@@ -119,7 +116,7 @@ def _names(kind: type[Any]) -> list[str]:
     return [field.name for field in dataclasses.fields(kind)]
 
 
-def _shuffled(parts: list[Any], order: Ints) -> Any:
+def _shuffled(parts: list[Any], order: arrays.Ints) -> Any:
     """Answers trees of arrays [B_i, ...] as one [B, ...], in that order."""
     if isinstance(parts[0], dict):
         return {name: _shuffled([part[name] for part in parts], order) for name in parts[0]}

@@ -10,16 +10,12 @@ from collections.abc import Callable, Mapping, Sized
 import dataclasses
 from typing import Any, Generic, TypeAlias, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from relive import errors
+from relive.common import arrays
 from relive.common import validation
 from relive.windows import batches
 
 A = TypeVar("A", bound=Sized)
-Array: TypeAlias = npt.NDArray[Any]
-Keys: TypeAlias = npt.NDArray[np.int64]
 Tree: TypeAlias = Any
 """An array of that library, or a dict of trees."""
 
@@ -35,7 +31,7 @@ class Transitions(Generic[A]):
     next_discount: A
     is_terminal: A
     steps: A
-    keys: Keys
+    keys: arrays.Keys
     probabilities: A
     weights: A
     extras: dict[str, Tree]
@@ -57,7 +53,7 @@ class Sequences(Generic[A]):
     mask: A
     is_burn_in: A
     start_step: A
-    keys: Keys
+    keys: arrays.Keys
     probabilities: A
     weights: A
     extras: dict[str, Tree]

@@ -6,20 +6,18 @@ any of them [N, 2, 3]      lists of 6, row by row; the shape is in the schema
 """
 
 import math
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays
 from relive.common import extras
 from relive.schema import schema as schema_lib
 
 with extras.needed("arrow"):
     import pyarrow
 
-Array: TypeAlias = npt.NDArray[Any]
-Ints: TypeAlias = npt.NDArray[np.int64]
 
 _NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 _MOST_ELEMENTS = 2**31 - 1
@@ -57,7 +55,7 @@ def sparse_type_of(path: str, field: schema_lib.Field) -> Any:
     return pyarrow.list_(dense.value_type) if field.shape else dense
 
 
-def column_of(path: str, field: schema_lib.Field, array: Array) -> Any:
+def column_of(path: str, field: schema_lib.Field, array: arrays.Array) -> Any:
     """Answers the column of the values of a field [N, ...].
 
     Raises:
@@ -74,7 +72,7 @@ def column_of(path: str, field: schema_lib.Field, array: Array) -> Any:
     return pyarrow.FixedSizeListArray.from_arrays(values, math.prod(field.shape)) if field.shape else values
 
 
-def spread(column: Any, rows: Ints, count: int) -> Any:
+def spread(column: Any, rows: arrays.Ints, count: int) -> Any:
     """Answers a sparse column of `count` rows with those of `column` at `rows`, ascending, and nulls elsewhere."""
     is_null = np.ones(count, np.bool_)
     is_null[rows] = False
@@ -86,7 +84,7 @@ def spread(column: Any, rows: Ints, count: int) -> Any:
     return pyarrow.ListArray.from_arrays(offsets, column.flatten(), mask=pyarrow.array(is_null))
 
 
-def array_of(path: str, field: schema_lib.Field, column: Any) -> Array:
+def array_of(path: str, field: schema_lib.Field, column: Any) -> arrays.Array:
     """Answers a copy of the values of a column of the field's type, as an array [N, ...] of the field's dtype.
 
     Raises:

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays
 from relive.common import extras
 from relive.common import validation
 from relive.integrations import vector_infos
@@ -14,7 +14,6 @@ from relive.integrations import vector_infos
 with extras.needed("gymnasium"):
     from gymnasium import vector
 
-Bools: TypeAlias = npt.NDArray[np.bool_]
 Mode: TypeAlias = "vector.AutoresetMode"
 
 NEXT_STEP, SAME_STEP = vector.AutoresetMode.NEXT_STEP, vector.AutoresetMode.SAME_STEP
@@ -36,7 +35,7 @@ def mode_of(env: "vector.VectorEnv[Any, Any, Any]") -> Mode:
     return said
 
 
-def reset_mask(mode: Mode, count: int, options: Mapping[str, Any] | None) -> Bools:
+def reset_mask(mode: Mode, count: int, options: Mapping[str, Any] | None) -> arrays.Bools:
     """Answers which of so many environments the options of `reset` say are to be reset [S].
 
     Raises:
@@ -64,7 +63,7 @@ def shows_rewards(env: "vector.VectorEnv[Any, Any, Any]") -> bool:
     return True
 
 
-def check(mode: Mode, is_step: Bools, rewards: Any, has_ended: Bools, infos: Any) -> None:
+def check(mode: Mode, is_step: arrays.Bools, rewards: Any, has_ended: arrays.Bools, infos: Any) -> None:
     """Checks that environments do what they say.
 
     Args:

@@ -16,9 +16,9 @@ import operator
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays
 from relive.common import copies
 from relive.common import extras as extras_lib
 from relive.common import trees
@@ -35,7 +35,6 @@ with extras_lib.needed("gymnasium"):
     import gymnasium
     from gymnasium import vector
 
-Bools: TypeAlias = npt.NDArray[np.bool_]
 Environment: TypeAlias = "gymnasium.Env[Any, Any] | vector.VectorEnv[Any, Any, Any]"
 
 
@@ -277,7 +276,7 @@ class VectorRecorder(vector.VectorWrapper):
         self._totals = recorded_episodes.Totals(np.arange(env.num_envs), on_episode)
         self._observations: Any = None
         # In which environments an episode is running, and whether all that was stepped is stored.
-        self._is_running: Bools = np.zeros(env.num_envs, np.bool_)
+        self._is_running: arrays.Bools = np.zeros(env.num_envs, np.bool_)
         self._is_whole = False
 
     def reset(
@@ -353,7 +352,7 @@ class VectorRecorder(vector.VectorWrapper):
         self._totals.ended(has_ended, terminated)
         return answer
 
-    def _with_last(self, tree: Any, has_ended: Bools, infos: Mapping[str, Any]) -> Any:
+    def _with_last(self, tree: Any, has_ended: arrays.Bools, infos: Mapping[str, Any]) -> Any:
         """Answers observations [S, ...] with those that came last where an episode has ended, and a reset followed."""
         following = copies.copied(tree)
         for row in has_ended.nonzero()[0].tolist():
@@ -364,7 +363,7 @@ class VectorRecorder(vector.VectorWrapper):
 
     def _store(
         self,
-        is_step: Bools,
+        is_step: arrays.Bools,
         actions: Any,
         rewards: Any,
         following: Any,
@@ -392,7 +391,7 @@ class VectorRecorder(vector.VectorWrapper):
                 f"step needs episodes that are running: call reset(options={{'reset_mask': ...}}) of {waiting} first"
             )
 
-    def _check_frames(self, following: Any, tree: Any, is_step: Bools, has_ended: Bools) -> None:
+    def _check_frames(self, following: Any, tree: Any, is_step: arrays.Bools, has_ended: arrays.Bools) -> None:
         """Raises ArgumentError where frames are not stacked on those before them, or on the padding."""
         self._frames.check_next(self._observations, following, 1, where=is_step)
         begins = has_ended if self._mode is autoreset.SAME_STEP else ~is_step

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 
 from relive import errors
+from relive.common import arrays as array_lib
 from relive.common import extras
 from relive.integrations import arrays
 from relive.windows import batches
@@ -71,14 +72,14 @@ def as_jax(batch: Any, *, device: "Device | None" = None) -> Any:
     """
     arrays.check_batch(batch)
 
-    def convert(path: str, array: arrays.Array) -> "jax.Array":
+    def convert(path: str, array: array_lib.Array) -> "jax.Array":
         return jax.device_put(_array(path, array), device)
 
     fields = arrays.converted(batch, convert)
     return SequenceArrays(**fields) if isinstance(batch, batches.SequenceBatch) else TransitionArrays(**fields)
 
 
-def _array(path: str, array: arrays.Array) -> "jax.Array":
+def _array(path: str, array: array_lib.Array) -> "jax.Array":
     if array.dtype.kind not in "biufc" or array.dtype.itemsize > 16 or (array.dtype.kind == "f" and array.itemsize > 8):
         raise errors.ArgumentError(f"{path} must be of a dtype that JAX has, got {array.dtype}")
     dtype = np.dtype(dtypes.canonicalize_dtype(array.dtype.newbyteorder("=")))

@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 import warnings
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
 from relive.buffers import column
@@ -37,7 +36,6 @@ with extras_lib.needed("minari"):
     from minari.dataset import minari_dataset
     from minari.storage import datasets_root_dir
 
-Array: TypeAlias = npt.NDArray[Any]
 Buffer: TypeAlias = "column.ColumnReplayBuffer[Any]"
 Dataset: TypeAlias = "minari.MinariDataset | str"
 """A dataset, or the id of one that is on this machine."""

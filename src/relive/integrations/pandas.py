@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
 from relive.buffers import column
+from relive.common import arrays
 from relive.common import extras
 from relive.common import validation
 from relive.integrations import pre_timeline
@@ -23,7 +23,6 @@ from relive.schema import schema as schema_lib
 with extras.needed("arrow"):
     import pandas
 
-Array: TypeAlias = npt.NDArray[Any]
 AnyBuffer: TypeAlias = "column.ColumnReplayBuffer[Any]"
 
 _UNITS = ("s", "ms", "us", "ns")
@@ -69,7 +68,7 @@ def steps_frame(
     paths = _chosen(schema, fields)
     seen = [path for path in schema.observation_paths if path in paths]
     count = len(buffer)
-    columns: dict[str, Array] = {name: np.zeros(count, dtype) for name, dtype in step_columns.MARKS.items()}
+    columns: dict[str, arrays.Array] = {name: np.zeros(count, dtype) for name, dtype in step_columns.MARKS.items()}
     columns["status"] = np.zeros(count, np.int8)
     columns |= {path: np.zeros((count, *schema.fields[path].shape), schema.fields[path].dtype) for path in paths}
     if seen:
@@ -107,7 +106,7 @@ def _chosen(schema: schema_lib.Schema, fields: Iterable[str] | None) -> list[str
     return [path for path in schema.fields if path in paths]
 
 
-def _frame(columns: dict[str, Array]) -> pandas.DataFrame:
+def _frame(columns: dict[str, arrays.Array]) -> pandas.DataFrame:
     """Answers the frame of columns [N, ...] by path; that of statuses holds their numbers."""
     spread: list[tuple[str, Any]] = []
     for name, array in columns.items():
@@ -125,7 +124,7 @@ def _frame(columns: dict[str, Array]) -> pandas.DataFrame:
     return pandas.DataFrame(named)
 
 
-def _series(array: Array) -> Any:
+def _series(array: arrays.Array) -> Any:
     """Answers what pandas makes a column of, given its values [N, ...]."""
     dtype = array.dtype
     is_plain = dtype.kind in "biufcU" or (dtype.kind in "mM" and np.datetime_data(dtype) in [(u, 1) for u in _UNITS])

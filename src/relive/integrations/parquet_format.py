@@ -11,13 +11,13 @@ The metadata say, under "relive", what a step holds: {"format": "relive steps", 
 from collections.abc import Iterator
 import dataclasses
 import json
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
 from relive.buffers import column as column_lib
+from relive.common import arrays as arrays_lib
 from relive.common import extras
 from relive.common import trees
 from relive.common import validation
@@ -33,7 +33,6 @@ with extras.needed("arrow"):
     import pyarrow
     from pyarrow import compute
 
-Array: TypeAlias = npt.NDArray[Any]
 
 VERSION = 1
 _FORMAT = "relive steps"
@@ -204,17 +203,19 @@ def episodes(schema: schema_lib.Schema, table: Any) -> Iterator[stored_episodes.
         start = end
 
 
-def _codes(column: Any) -> Array:
+def _codes(column: Any) -> arrays_lib.Array:
     """Answers the numbers of statuses [N]."""
     functions: Any = compute  # Made when it is imported: nobody has annotated them.
     codes = functions.index_in(column.cast(pyarrow.string()), pyarrow.array(step_columns.STATUSES)).combine_chunks()
     if codes.null_count:
         raise errors.CheckpointError(f"column status must hold {' or '.join(step_columns.STATUSES)} alone")
-    numbers: Array = codes.to_numpy()
+    numbers: arrays_lib.Array = codes.to_numpy()
     return numbers
 
 
-def _finals(schema: schema_lib.Schema, table: Any, is_last: Array) -> tuple[Array, dict[str, Array]]:
+def _finals(
+    schema: schema_lib.Schema, table: Any, is_last: arrays_lib.Array
+) -> tuple[arrays_lib.Array, dict[str, arrays_lib.Array]]:
     """Answers behind which rows there is an observation [N], and the columns of those that there are."""
     columns = {path: table[f"final_{path}"].combine_chunks() for path in schema.observation_paths}
     has_finals = [column.is_valid().to_numpy(zero_copy_only=False) for column in columns.values()]

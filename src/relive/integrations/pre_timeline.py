@@ -14,16 +14,15 @@ import numbers
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays
 from relive.common import validation
 from relive.integrations import step_columns
 from relive.integrations import stored_episodes
 from relive.schema import casting
 from relive.schema import schema as schema_lib
 
-Array: TypeAlias = npt.NDArray[Any]
 Columns: TypeAlias = dict[str, list[Any]]
 
 _FLOAT = np.dtype(np.float64)
@@ -43,7 +42,7 @@ class Actions:
     names: list[str]
     mask: str
 
-    def masks(self, fields: dict[str, Array]) -> list[list[int]]:
+    def masks(self, fields: dict[str, arrays.Array]) -> list[list[int]]:
         """Answers 1 or 0 for each action in each of the steps of an episode [T][A]."""
         if not self.mask:
             return [[1] * len(self.names) for _ in fields["reward"]]
@@ -119,7 +118,9 @@ class Table:
             "possible_actions_mask": [1] * len(names),
         }
 
-    def _probabilities(self, episode: stored_episodes.StoredEpisode, fields: dict[str, Array]) -> list[float | None]:
+    def _probabilities(
+        self, episode: stored_episodes.StoredEpisode, fields: dict[str, arrays.Array]
+    ) -> list[float | None]:
         if not self.probability:
             return [None] * len(episode)
         probabilities = fields[self.probability].astype(np.float64)
@@ -201,13 +202,13 @@ def _name(action: Any) -> str:
     return str(action) if isinstance(action, str) else str(int(action))
 
 
-def _names(actions: Array) -> list[str]:
+def _names(actions: arrays.Array) -> list[str]:
     """Answers the names of actions [T]."""
     return [_name(action) for action in actions.tolist()]
 
 
 def _possible(
-    actions: Actions, episode: stored_episodes.StoredEpisode, fields: dict[str, Array], taken: list[str]
+    actions: Actions, episode: stored_episodes.StoredEpisode, fields: dict[str, arrays.Array], taken: list[str]
 ) -> Columns:
     """Answers which actions were possible in the steps of an episode, by name and as a mask."""
     masks = actions.masks(fields)
@@ -219,7 +220,7 @@ def _possible(
     return {"possible_actions": names, "possible_actions_mask": masks}
 
 
-def _maps(part: str, fields: dict[str, Array]) -> list[dict[int, float]]:
+def _maps(part: str, fields: dict[str, arrays.Array]) -> list[dict[int, float]]:
     """Answers all numbers of a part of each step, by their places."""
     flat = [
         casting.fit(path, array, array.shape, _FLOAT).reshape(len(array), -1)

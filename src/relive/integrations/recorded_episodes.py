@@ -5,14 +5,11 @@ import dataclasses
 from typing import Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays
 from relive.common import validation
 
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
-Floats: TypeAlias = npt.NDArray[np.float64]
 End: TypeAlias = Literal["TERMINATED", "TRUNCATED", "ABANDONED"]
 
 
@@ -44,19 +41,19 @@ class Totals:
         listener: Hears of each episode that has ended with a step at least; None for nobody.
     """
 
-    def __init__(self, streams: Ints, listener: Listener | None) -> None:
+    def __init__(self, streams: arrays.Ints, listener: Listener | None) -> None:
         if listener is not None and not callable(listener):
             raise errors.ArgumentTypeError(f"on_episode must be callable or None, got {validation.shown(listener)}")
         self._streams, self._listener = streams, listener
-        self._lengths: Ints = np.zeros(len(streams), np.int64)
-        self._rewards: Floats = np.zeros(len(streams))
+        self._lengths: arrays.Ints = np.zeros(len(streams), np.int64)
+        self._rewards: arrays.Floats = np.zeros(len(streams))
 
-    def add(self, rewards: Floats, is_step: Bools) -> None:
+    def add(self, rewards: arrays.Floats, is_step: arrays.Bools) -> None:
         """Counts a step with its reward in each stream, where `is_step` [S]; elsewhere the reward is 0."""
         self._lengths += is_step
         self._rewards += rewards
 
-    def ended(self, has_ended: Bools, terminated: Bools | None) -> None:
+    def ended(self, has_ended: arrays.Bools, terminated: arrays.Bools | None) -> None:
         """Hears where episodes have ended [S], and where they terminated [S]; None where they were abandoned."""
         ended: list[RecordedEpisode] = []
         for place in has_ended.nonzero()[0].tolist():

@@ -5,18 +5,16 @@ import contextlib
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
 from relive.buffers import column
+from relive.common import arrays
 from relive.common import copies
 from relive.common import validation
 from relive.integrations import spaces
 from relive.schema import schema as schema_lib
 from relive.waiting import threads
 
-Array: TypeAlias = npt.NDArray[Any]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 Buffer: TypeAlias = "column.ColumnReplayBuffer[Any] | threads.ThreadSafeReplayBuffer[Any]"
 
 
@@ -207,7 +205,7 @@ class Frames:
                     f"observation must begin with frames that are {self._padding!r}, as the stack_padding of the buffer"
                 )
 
-    def check_next(self, before: Any, after: Any, num_leading: int = 0, where: Bools | None = None) -> None:
+    def check_next(self, before: Any, after: Any, num_leading: int = 0, where: arrays.Bools | None = None) -> None:
         """Raises ArgumentError unless each stack is the one before it with another frame behind.
 
         Args:
@@ -224,7 +222,7 @@ class Frames:
             if not _are_same(*kept):
                 raise errors.ArgumentError("observation must be the stack before it with another frame behind")
 
-    def _stacks(self, tree: Any, num_leading: int) -> list[Array]:
+    def _stacks(self, tree: Any, num_leading: int) -> list[arrays.Array]:
         """Answers the stacks in a tree; none where observations are no stacks."""
         if self._number == 1:
             return []
@@ -240,6 +238,6 @@ def _lead(count: int) -> tuple[slice, ...]:
     return (slice(None),) * count
 
 
-def _are_same(these: Array, those: Array) -> bool:
+def _are_same(these: arrays.Array, those: arrays.Array) -> bool:
     """Answers whether two arrays hold the same values; a NaN is like a NaN."""
     return np.array_equal(these, those, equal_nan=these.dtype.kind in "fc")

@@ -13,10 +13,10 @@ import copy
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
 from relive.buffers import ring
+from relive.common import arrays
 from relive.common import copies
 from relive.common import extras as extras_lib
 from relive.common import trees
@@ -34,8 +34,6 @@ with extras_lib.needed("sb3"):
     from stable_baselines3.common import vec_env
     import torch
 
-Array: TypeAlias = npt.NDArray[Any]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 Space: TypeAlias = "spaces.Space[Any]"
 
 
@@ -159,7 +157,13 @@ class ReplayBuffer(buffers.ReplayBuffer):
     # Writing.
 
     def add(
-        self, obs: Any, next_obs: Any, action: Array, reward: Array, done: Array, infos: list[dict[str, Any]]
+        self,
+        obs: Any,
+        next_obs: Any,
+        action: arrays.Array,
+        reward: arrays.Array,
+        done: arrays.Array,
+        infos: list[dict[str, Any]],
     ) -> None:
         """Adds a step of every environment.
 
@@ -237,7 +241,7 @@ class ReplayBuffer(buffers.ReplayBuffer):
         observations = self._normalize_obs(_each(_stacked, tree, self.obs_shape), env)
         return _each(lambda array, _: self.to_torch(array, copy=False), observations, self.obs_shape)
 
-    def _rewards(self, batch: batches.TransitionBatch, env: "vec_env.VecNormalize | None") -> Array:
+    def _rewards(self, batch: batches.TransitionBatch, env: "vec_env.VecNormalize | None") -> arrays.Array:
         """Answers the sums of the rewards [B], each of which was normalized."""
         if env is None:
             return batch.reward
@@ -247,7 +251,7 @@ class ReplayBuffer(buffers.ReplayBuffer):
         rewards = env.normalize_reward(history.storage.read(slots, ["reward"])["reward"].T)
         return returns.discounted_sums(rewards, batch.steps, self.buffer.window_for(None, None).gamma)
 
-    def _column(self, array: Array) -> "torch.Tensor":
+    def _column(self, array: arrays.Array) -> "torch.Tensor":
         return self.to_torch(array.reshape(-1, 1), copy=False)
 
     # Frames.
@@ -277,7 +281,7 @@ class ReplayBuffer(buffers.ReplayBuffer):
 
         return _each(rows, observation, self.obs_shape)
 
-    def _check_stacks(self, observation: Any, following: Any, has_ended: Bools) -> None:
+    def _check_stacks(self, observation: Any, following: Any, has_ended: arrays.Bools) -> None:
         """Raises ArgumentError unless each stack is one of the frames that are stored, and ends what does not go on."""
         goes_on = self.buffer.history.timeline.open_handles(np.arange(self.n_envs)) >= 0
         # Of another buffer that took its place nobody knows what was reached.
@@ -300,16 +304,16 @@ def _each(answer: Callable[[Any, tuple[int, ...]], Any], tree: Any, shapes: Any)
     return answer(tree, shapes)
 
 
-def _stacked(array: Array, shape: tuple[int, ...]) -> Array:
+def _stacked(array: arrays.Array, shape: tuple[int, ...]) -> arrays.Array:
     return array.reshape(len(array), *shape)
 
 
-def _are_same(these: Any, those: Any) -> Bools:
+def _are_same(these: Any, those: Any) -> arrays.Bools:
     """Answers in which rows [k] two trees hold the same bytes."""
     pairs = zip(trees.flat("observation", these).values(), trees.flat("observation", those).values(), strict=True)
     same = [_bytes(this) == _bytes(that) for this, that in pairs]
     return np.asarray(np.concatenate(same, axis=1).all(axis=1))
 
 
-def _bytes(array: Array) -> Array:
+def _bytes(array: arrays.Array) -> arrays.Array:
     return np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8)

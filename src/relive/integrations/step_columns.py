@@ -4,19 +4,17 @@ key stream episode step terminated truncated status | observation action reward 
 marks: where a step belongs                         | fields, by path: what the schema says
 """
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
 from relive.buffers import column
+from relive.common import arrays
 from relive.common import trees
 from relive.common import validation
 from relive.integrations import stored_episodes
 from relive.schema import schema as schema_lib
-
-Array: TypeAlias = npt.NDArray[Any]
 
 MARKS: dict[str, np.dtype[Any]] = {
     "key": np.dtype(np.int64),
@@ -46,7 +44,7 @@ def known_schema(call: str, buffer: object) -> schema_lib.Schema:
     return schema
 
 
-def marks(episode: stored_episodes.StoredEpisode) -> dict[str, Array]:
+def marks(episode: stored_episodes.StoredEpisode) -> dict[str, arrays.Array]:
     """Answers the marks of the steps of an episode [T], by name; an episode is called by its first key."""
     steps = np.arange(episode.start_step, episode.start_step + len(episode))
     return {
@@ -59,7 +57,7 @@ def marks(episode: stored_episodes.StoredEpisode) -> dict[str, Array]:
     }
 
 
-def fields(episode: stored_episodes.StoredEpisode) -> dict[str, Array]:
+def fields(episode: stored_episodes.StoredEpisode) -> dict[str, arrays.Array]:
     """Answers the fields of the steps of an episode by path [T, ...], without the observation after the last one."""
     columns = {path: array[: len(episode)] for path, array in trees.flat("observation", episode.observations).items()}
     columns |= trees.flat("action", episode.actions)
@@ -67,11 +65,11 @@ def fields(episode: stored_episodes.StoredEpisode) -> dict[str, Array]:
     return columns | (trees.flat("extras", episode.extras) if episode.extras else {})
 
 
-def next_observations(episode: stored_episodes.StoredEpisode) -> dict[str, Array]:
+def next_observations(episode: stored_episodes.StoredEpisode) -> dict[str, arrays.Array]:
     """Answers the observations after the steps of an episode by path [T, ...], [T - 1, ...] without the last one."""
     return {path: array[1:] for path, array in trees.flat("observation", episode.observations).items()}
 
 
-def final_observation(episode: stored_episodes.StoredEpisode) -> dict[str, Array]:
+def final_observation(episode: stored_episodes.StoredEpisode) -> dict[str, arrays.Array]:
     """Answers the last observation of an episode by path [1, ...]."""
     return {path: array[-1:] for path, array in trees.flat("observation", episode.observations).items()}

@@ -11,18 +11,15 @@ import dataclasses
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
 from relive.buffers import column
+from relive.common import arrays
 from relive.common import trees
 from relive.common import validation
 from relive.kernels import history as history_lib
 from relive.persistence import state
 
-Array: TypeAlias = npt.NDArray[Any]
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 Tree: TypeAlias = Any
 """An array, or a dict of arrays and such dicts, as the schema has it."""
 StoredStatus: TypeAlias = Literal["IN_PROGRESS", "COMPLETED", "TRUNCATED"]
@@ -47,13 +44,13 @@ class StoredEpisode:
             where the step was added without it, and no other has followed.
     """
 
-    keys: Ints
+    keys: arrays.Ints
     stream: int
     start_step: int
     status: StoredStatus
     observations: Tree
     actions: Tree
-    rewards: Array
+    rewards: arrays.Array
     extras: dict[str, Tree]
     has_final_observation: bool
 
@@ -62,16 +59,16 @@ class StoredEpisode:
         return len(self.keys)
 
     @property
-    def terminated(self) -> Bools:
+    def terminated(self) -> arrays.Bools:
         """Whether the task ended with each step [T]."""
         return self._flags("COMPLETED")
 
     @property
-    def truncated(self) -> Bools:
+    def truncated(self) -> arrays.Bools:
         """Whether somebody stopped looking after each step [T]."""
         return self._flags("TRUNCATED")
 
-    def _flags(self, status: StoredStatus) -> Bools:
+    def _flags(self, status: StoredStatus) -> arrays.Bools:
         flags = np.zeros(len(self), np.bool_)
         flags[-1] = self.status == status
         return flags
@@ -128,7 +125,7 @@ def _episodes(history: history_lib.History, progress: state.Progress | None) -> 
             progress(num_read * history.schema.nbytes, len(slots) * history.schema.nbytes)
 
 
-def _episode(history: history_lib.History, slots: Ints) -> StoredEpisode:
+def _episode(history: history_lib.History, slots: arrays.Ints) -> StoredEpisode:
     """Answers the episode whose rows are in `slots` [T], in their order."""
     episodes = history.timeline.episodes
     handles = history.timeline.handles(slots[:1])
@@ -150,7 +147,7 @@ def _episode(history: history_lib.History, slots: Ints) -> StoredEpisode:
     )
 
 
-def _joined(rows: Array, tails: Array) -> Array:
+def _joined(rows: arrays.Array, tails: arrays.Array) -> arrays.Array:
     """Answers rows and those behind them; np.concatenate would not keep every dtype, such as a big-endian one."""
     joined = np.empty((len(rows) + len(tails), *rows.shape[1:]), rows.dtype)
     joined[: len(rows)] = rows

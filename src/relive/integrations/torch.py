@@ -13,6 +13,7 @@ import numpy as np
 
 from relive import errors
 from relive.buffers import column
+from relive.common import arrays as array_lib
 from relive.common import extras
 from relive.common import validation
 from relive.integrations import arrays
@@ -84,7 +85,7 @@ def as_tensors(batch: Any) -> Any:
     return kind(**arrays.converted(batch, _tensor))
 
 
-def _tensor(path: str, array: arrays.Array) -> "torch.Tensor":
+def _tensor(path: str, array: array_lib.Array) -> "torch.Tensor":
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if not array.flags.writeable or any(stride < 0 or stride % array.itemsize for stride in array.strides):

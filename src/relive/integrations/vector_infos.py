@@ -5,16 +5,13 @@
 """
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays
 from relive.common import validation
-
-Array: TypeAlias = npt.NDArray[Any]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 
 _FINAL_OBSERVATION = "final_obs"
 _FINAL_INFO = "final_info"
@@ -37,7 +34,7 @@ def final_observation(infos: Mapping[str, Any], row: int) -> Any:
     return last
 
 
-def column(infos: Mapping[str, Any], extra: str, key: str, is_step: Bools, is_final: Bools) -> Any:
+def column(infos: Mapping[str, Any], extra: str, key: str, is_step: arrays.Bools, is_final: arrays.Bools) -> Any:
     """Answers what infos hold under a key, of the step of each environment [S, ...]; anything where there was none.
 
     Args:

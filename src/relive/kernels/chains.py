@@ -10,21 +10,17 @@ the streams are written in turn, one row each, the chain is arithmetic: the row 
 A write out of turn links the rows of the chains, until all that is alive has come in turn again. Answers are the same.
 """
 
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from relive.common import derived
-from relive.common import flags
+from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.kernels import episode_table
 from relive.kernels import links
 from relive.kernels import open_episodes
 from relive.kernels import ring
 from relive.kernels import timeline_state
-
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 
 
 class Rows(NamedTuple):
@@ -38,14 +34,14 @@ class Rows(NamedTuple):
         left: How many rows its episode has from each of them on, itself among them [B].
     """
 
-    slots: Ints
-    keys: Ints
-    handles: Ints
-    steps: Ints
-    left: Ints
+    slots: arrays_lib.Ints
+    keys: arrays_lib.Ints
+    handles: arrays_lib.Ints
+    steps: arrays_lib.Ints
+    left: arrays_lib.Ints
 
 
-class Chains(ring.Ring, derived.Derived):
+class Chains(ring.Ring, arrays.Derived):
     """The chains of the rows of `streams` streams in a ring of `capacity` slots.
 
     Attributes:
@@ -83,41 +79,41 @@ class Chains(ring.Ring, derived.Derived):
 
     # Rows within their episodes.
 
-    def handles(self, slots: Ints) -> Ints:
+    def handles(self, slots: arrays_lib.Ints) -> arrays_lib.Ints:
         """Answers the handles of the episodes of the rows in `slots`."""
         return self._handle[slots].astype(np.int64)
 
-    def steps(self, slots: Ints, handles: Ints) -> Ints:
+    def steps(self, slots: arrays_lib.Ints, handles: arrays_lib.Ints) -> arrays_lib.Ints:
         """Answers how many steps of its episode came before each of the rows in `slots`; `handles` are theirs."""
         if self._links:
             return self._links.step[slots]
         return self._in_turns(self.keys(slots) - self._table.first_key[handles])
 
-    def rows(self, slots: Ints) -> Rows:
+    def rows(self, slots: arrays_lib.Ints) -> Rows:
         """Answers what is to be known of the rows in `slots` [B]."""
         episodes = self.episodes
         keys, handles = self.keys(slots), self.handles(slots)
         steps = self._links.step[slots] if self._links else self._in_turns(keys - episodes.first_key[handles])
         return Rows(slots, keys, handles, steps, episodes.length[handles] - steps)
 
-    def later(self, slots: Ints, offsets: Ints) -> Ints:
+    def later(self, slots: arrays_lib.Ints, offsets: arrays_lib.Ints) -> arrays_lib.Ints:
         """Answers the rows `offsets` [B] steps after those in `slots` [B]; they must be there."""
         if self._links:
             return self._links.later(slots, offsets)
         return self.around(slots + (offsets if self.streams == 1 else offsets * self.streams))
 
-    def later_of(self, rows: Rows, offsets: Ints) -> Ints:
+    def later_of(self, rows: Rows, offsets: arrays_lib.Ints) -> arrays_lib.Ints:
         """Answers the rows `offsets` [B] steps after those [B], and any rows where their episodes have none there."""
         return self.later(rows.slots, offsets if self.is_full else np.minimum(offsets, rows.left - 1))
 
-    def ahead(self, slots: Ints, count: int) -> Ints:
+    def ahead(self, slots: arrays_lib.Ints, count: int) -> arrays_lib.Ints:
         """Answers the rows from those in `slots` [B] on, in time order [B, count].
 
         Where an episode has no more rows its last one is repeated.
         """
         return self.ahead_of(self.rows(slots), count)
 
-    def ahead_of(self, rows: Rows, count: int) -> Ints:
+    def ahead_of(self, rows: Rows, count: int) -> arrays_lib.Ints:
         """Answers `ahead` of rows [B] that were looked up already."""
         if self._links:
             return self._links.ahead(rows.slots, count)
@@ -128,7 +124,7 @@ class Chains(ring.Ring, derived.Derived):
             slots = self.around(slots)
         return slots.T
 
-    def run_of(self, rows: Rows, count: int) -> Ints:
+    def run_of(self, rows: Rows, count: int) -> arrays_lib.Ints:
         """Answers those rows [B] and what follows, by step [count, B]; any rows where their episodes have no more."""
         if self._links or not self.is_full:
             return self.ahead_of(rows, count).T
@@ -136,14 +132,14 @@ class Chains(ring.Ring, derived.Derived):
         # Few runs reach over the end of the ring.
         return self.around(slots) if slots[-1].max(initial=0) >= self.capacity else slots
 
-    def behind(self, slots: Ints, count: int) -> Ints:
+    def behind(self, slots: arrays_lib.Ints, count: int) -> arrays_lib.Ints:
         """Answers the rows up to those in `slots` [B], in time order [B, count].
 
         Where an episode has no earlier row that is alive the earliest one is repeated, in front.
         """
         return self.behind_of(self.rows(slots), count)
 
-    def behind_of(self, rows: Rows, count: int) -> Ints:
+    def behind_of(self, rows: Rows, count: int) -> arrays_lib.Ints:
         """Answers `behind` of rows [B] that were looked up already."""
         if self._links:
             return self._links.behind(rows.slots, count)
@@ -151,7 +147,7 @@ class Chains(ring.Ring, derived.Derived):
         offsets = np.minimum(np.arange(count)[::-1], alive[:, np.newaxis])
         return self.around(rows.slots[:, np.newaxis] - offsets * self.streams)
 
-    def num_behind(self, slots: Ints, most: int) -> Ints:
+    def num_behind(self, slots: arrays_lib.Ints, most: int) -> arrays_lib.Ints:
         """Answers how many earlier rows of its episode are alive for each of `slots` [B], counted up to `most`."""
         if not self._links:
             return np.minimum(self._alive_before(slots), most)
@@ -166,13 +162,13 @@ class Chains(ring.Ring, derived.Derived):
         before[rows[order]] = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
         return np.minimum(before[slots], most)
 
-    def earlier(self, slots: Ints, count: int) -> Ints:
+    def earlier(self, slots: arrays_lib.Ints, count: int) -> arrays_lib.Ints:
         """Answers the row `count` steps before each of `slots`, for those of them that have one alive."""
         if self._links:
             return self._links.earlier(slots, count)
         return self.around(slots[self._alive_before(slots) >= count] - count * self.streams)
 
-    def first(self, handles: Ints) -> Ints:
+    def first(self, handles: arrays_lib.Ints) -> arrays_lib.Ints:
         """Answers the rows of step 0 of those episodes, for those that have it alive."""
         keys = self.episodes.first_key[handles]
         return self.slots(keys[self.is_alive(keys)])
@@ -216,7 +212,7 @@ class Chains(ring.Ring, derived.Derived):
 
     # Turns.
 
-    def _keep_turns(self, streams: Ints, is_round: bool) -> None:
+    def _keep_turns(self, streams: arrays_lib.Ints, is_round: bool) -> None:
         """Links the rows if the next ones, one of each of `streams`, come out of turn."""
         if self.streams == 1 or not len(streams):
             return
@@ -226,7 +222,7 @@ class Chains(ring.Ring, derived.Derived):
             are_in_turn = (self.next_key - self._phase) % self.streams == 0
         else:
             keys = np.arange(self.next_key, self.next_key + len(streams))
-            are_in_turn = not flags.any_set((keys - streams - self._phase) % self.streams != 0)
+            are_in_turn = not arrays.any_set((keys - streams - self._phase) % self.streams != 0)
         self._keep_links(are_in_turn, self.next_key if is_round else self.next_key + len(streams))
 
     def _keep_turn_of_one(self, stream: int) -> None:
@@ -290,11 +286,11 @@ class Chains(ring.Ring, derived.Derived):
         linked.link(slots, lengths, np.where(follows, self.slots(last_keys), slots))
         self._open.come_in_turn(self.next_key)
 
-    def _in_turns(self, keys: Ints) -> Ints:
+    def _in_turns(self, keys: arrays_lib.Ints) -> arrays_lib.Ints:
         """Answers how many rows of one stream come on that many keys."""
         return keys if self.streams == 1 else keys // self.streams
 
-    def _alive_before(self, slots: Ints) -> Ints:
+    def _alive_before(self, slots: arrays_lib.Ints) -> arrays_lib.Ints:
         """Answers how many earlier rows of their episodes are alive, while the streams are in turn."""
-        first_keys: Ints = self._table.first_key[self.handles(slots)]
+        first_keys: arrays_lib.Ints = self._table.first_key[self.handles(slots)]
         return self._in_turns(self.keys(slots) - np.maximum(first_keys, self.oldest_key))

@@ -7,16 +7,11 @@ The bit of a row is that of its slot. Nobody has to say which rows come and go: 
 and whether another row has come to it since, follows from the next key, then and now.
 """
 
-from typing import TypeAlias
-
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays
 from relive.persistence import state
-
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 
 LAST = 256
 """So many of the last draws are known."""
@@ -34,7 +29,7 @@ class DrawnRows:
         self._capacity = capacity
         # Few enough not to count beside the rows, and to be settled in the caches of the processor.
         self._room = min(max(capacity // 8, 2_048), 15_000)
-        self._slots: Ints = np.empty(self._room, np.int64)
+        self._slots: arrays.Ints = np.empty(self._room, np.int64)
         self.clear()
 
     def clear(self) -> None:
@@ -45,10 +40,10 @@ class DrawnRows:
         # Of each draw that is not settled, one after the other: where in _slots it ends, and the next key then.
         self._draws: list[int] = []
         self._count = 0
-        self.last_keys: Ints = np.zeros(0, np.int64)
-        self.last_ages: Ints = np.zeros(0, np.int64)
+        self.last_keys: arrays.Ints = np.zeros(0, np.int64)
+        self.last_ages: arrays.Ints = np.zeros(0, np.int64)
 
-    def note(self, slots: Ints, next_key: int) -> None:
+    def note(self, slots: arrays.Ints, next_key: int) -> None:
         """Hears that the rows in `slots` [B] were drawn just now. O(B)."""
         start = self._count
         stop = start + len(slots)
@@ -69,7 +64,7 @@ class DrawnRows:
             self._settle(self._slots[: self._count], self._draws, next_key)
             self._draws, self._count = [], 0
 
-    def _settle(self, slots: Ints, draws: list[int], next_key: int) -> None:
+    def _settle(self, slots: arrays.Ints, draws: list[int], next_key: int) -> None:
         """Sets the bits of the rows in `slots` [k] that are still there.
 
         Args:
@@ -88,21 +83,21 @@ class DrawnRows:
         self.last_keys = np.concatenate([self.last_keys, keys[count:]])[-LAST:].copy()
         self.last_ages = np.concatenate([self.last_ages, ages[count:]])[-LAST:].copy()
 
-    def has(self, slots: Ints) -> Bools:
+    def has(self, slots: arrays.Ints) -> arrays.Bools:
         """Answers which of the rows in `slots` [k] were drawn, as far as that is settled [k]."""
         bits = self._bits[slots >> 3]
         bits >>= slots.astype(np.uint8) & np.uint8(7)
         bits &= 1
-        are_set: Bools = bits.astype(np.bool_)
+        are_set: arrays.Bools = bits.astype(np.bool_)
         return are_set
 
-    def num_missing(self, mask: Bools) -> int:
+    def num_missing(self, mask: arrays.Bools) -> int:
         """Answers how many of the rows where `mask` [capacity] is true were not drawn, as far as that is settled."""
         bits = np.packbits(mask, bitorder="little")
         bits &= ~self._bits[: len(bits)]
         return int(np.bitwise_count(bits).sum())
 
-    def _set(self, slots: Ints) -> None:
+    def _set(self, slots: arrays.Ints) -> None:
         np.bitwise_or.at(self._bits, slots >> 3, np.left_shift(1, slots & 7).astype(np.uint8))
 
     def _clear_newer(self, next_key: int) -> None:
@@ -126,11 +121,11 @@ class DrawnRows:
 
     # As a whole.
 
-    def last(self) -> dict[str, Ints]:
+    def last(self) -> dict[str, arrays.Ints]:
         """Answers what a checkpoint keeps of the last draws."""
         return {"draw_key": self.last_keys.copy(), "draw_age": self.last_ages.copy()}
 
-    def restore(self, slots: Ints, next_key: int, last_keys: Ints, last_ages: Ints) -> None:
+    def restore(self, slots: arrays.Ints, next_key: int, last_keys: arrays.Ints, last_ages: arrays.Ints) -> None:
         """Takes the place of what it was.
 
         Args:
@@ -144,7 +139,7 @@ class DrawnRows:
         self._next_key, self.last_keys, self.last_ages = next_key, last_keys, last_ages
 
 
-def checked_last(given: state.Given, next_key: int) -> tuple[Ints, Ints]:
+def checked_last(given: state.Given, next_key: int) -> tuple[arrays.Ints, arrays.Ints]:
     """Answers keys and ages of the last draws, as `DrawnRows.last` has answered them.
 
     Raises:

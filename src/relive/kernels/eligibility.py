@@ -8,21 +8,17 @@ An anchor is eligible if it is readable, not barred and not spent. Whoever chang
 eligible and which ceased to be, so that a sampler can be told.
 """
 
-from typing import TypeAlias
-
 import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-from relive.common import derived
-
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
+from relive.common import arrays
+from relive.common import arrays as arrays_lib
 
 READABLE, BARRED, SPENT = 1, 2, 4
 
 
-class Eligibility(derived.Derived):
+class Eligibility(arrays.Derived):
     """The facts about the anchors in `capacity` slots; `len` is how many are eligible."""
 
     _DERIVED = ("_fact",)
@@ -40,35 +36,35 @@ class Eligibility(derived.Derived):
         """Answers how many anchors are eligible."""
         return self._num_eligible
 
-    def is_eligible(self, slots: Ints) -> Bools:
+    def is_eligible(self, slots: arrays_lib.Ints) -> arrays_lib.Bools:
         """Answers whether the anchors in `slots` may be drawn."""
         return np.equal(self._facts[slots], READABLE)
 
-    def has(self, fact: int, slots: Ints) -> Bools:
+    def has(self, fact: int, slots: arrays_lib.Ints) -> arrays_lib.Bools:
         """Answers of which of `slots` a fact holds."""
         return (self._facts[slots] & np.uint8(fact)).astype(np.bool_)
 
-    def slots(self) -> Ints:
+    def slots(self) -> arrays_lib.Ints:
         """Answers where the eligible anchors are, in ascending order."""
         return np.flatnonzero(self.mask())
 
-    def mask(self) -> Bools:
+    def mask(self) -> arrays_lib.Bools:
         """Answers of each slot whether its anchor is eligible [capacity]."""
         return np.equal(self._facts, READABLE)
 
-    def set(self, fact: int, slots: Ints) -> tuple[Ints, Ints]:
+    def set(self, fact: int, slots: arrays_lib.Ints) -> tuple[arrays_lib.Ints, arrays_lib.Ints]:
         """Says that a fact holds of `slots`, which are distinct; answers what became eligible and what ceased to be."""
         return self._change(slots, self._facts[slots] | np.uint8(fact))
 
-    def unset(self, fact: int, slots: Ints) -> tuple[Ints, Ints]:
+    def unset(self, fact: int, slots: arrays_lib.Ints) -> tuple[arrays_lib.Ints, arrays_lib.Ints]:
         """Says that a fact does not hold of `slots`, which are distinct; answers as `set` does."""
         return self._change(slots, self._facts[slots] & ~np.uint8(fact))
 
-    def forget(self, slots: Ints) -> Ints:
+    def forget(self, slots: arrays_lib.Ints) -> arrays_lib.Ints:
         """Forgets all about `slots`, which are distinct: other rows come there. Answers what ceased to be eligible."""
         return self._change(slots, np.zeros(len(slots), np.uint8))[1]
 
-    def restore(self, slots: Ints, facts: npt.NDArray[np.uint8]) -> None:
+    def restore(self, slots: arrays_lib.Ints, facts: npt.NDArray[np.uint8]) -> None:
         """Says which facts hold of `slots` [k], of which nothing is known yet."""
         self._change(slots, facts)
 
@@ -115,7 +111,7 @@ class Eligibility(derived.Derived):
         self._facts[first : first + count] = 0
         self._num_eligible -= count
 
-    def _change(self, slots: Ints, after: npt.NDArray[np.uint8]) -> tuple[Ints, Ints]:
+    def _change(self, slots: arrays_lib.Ints, after: npt.NDArray[np.uint8]) -> tuple[arrays_lib.Ints, arrays_lib.Ints]:
         was = self._facts[slots] == READABLE
         self._facts[slots] = after
         now = after == READABLE

@@ -3,15 +3,13 @@
 A handle is a small number that an episode has while it is in the table; afterwards another one gets it.
 """
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
+from relive.common import arrays
 
 OPEN, TERMINATED, TRUNCATED = 0, 1, 2
 """How an episode ended; OPEN if it did not yet."""
@@ -32,13 +30,13 @@ class EpisodeTable:
     """
 
     def __init__(self) -> None:
-        self.length: Ints = np.zeros(0, np.int64)
-        self.complete: Ints = np.zeros(0, np.int64)
-        self.first_key: Ints = np.zeros(0, np.int64)
-        self.stream: Ints = np.zeros(0, np.int64)
+        self.length: arrays.Ints = np.zeros(0, np.int64)
+        self.complete: arrays.Ints = np.zeros(0, np.int64)
+        self.first_key: arrays.Ints = np.zeros(0, np.int64)
+        self.stream: arrays.Ints = np.zeros(0, np.int64)
         self.end: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
-        self.has_tail: Bools = np.zeros(0, np.bool_)
-        self._free: Ints = np.zeros(0, np.int64)
+        self.has_tail: arrays.Bools = np.zeros(0, np.bool_)
+        self._free: arrays.Ints = np.zeros(0, np.int64)
         self._num_free = 0
 
     def __len__(self) -> int:
@@ -50,7 +48,7 @@ class EpisodeTable:
         """How many handles there are; grows by doubling."""
         return len(self.length)
 
-    def claim(self, first_keys: Ints, streams: Ints) -> Ints:
+    def claim(self, first_keys: arrays.Ints, streams: arrays.Ints) -> arrays.Ints:
         """Answers a handle [k] for each new episode; they are open and have no step yet."""
         count = len(first_keys)
         while self._num_free < count:
@@ -84,12 +82,12 @@ class EpisodeTable:
         self._free[self._num_free] = handle
         self._num_free += 1
 
-    def release(self, handles: Ints) -> None:
+    def release(self, handles: arrays.Ints) -> None:
         """Takes episodes out; `handles` are distinct."""
         self._free[self._num_free : self._num_free + len(handles)] = handles
         self._num_free += len(handles)
 
-    def handles(self) -> Ints:
+    def handles(self) -> arrays.Ints:
         """Answers the handles in use, in ascending order."""
         used = np.ones(self.room, np.bool_)
         used[self._free[: self._num_free]] = False

@@ -9,12 +9,12 @@ the tail of the episode.
 
 from collections.abc import Callable, Mapping, Sequence
 import functools
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from relive.common import flags
+from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.kernels import history_state
 from relive.kernels import tails as tails_lib
 from relive.kernels import timeline as timeline_lib
@@ -24,10 +24,7 @@ from relive.schema import row_bytes
 from relive.schema import schema as schema_lib
 from relive.storage import memory
 
-Array: TypeAlias = npt.NDArray[Any]
-Columns: TypeAlias = dict[str, Array]
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
+Columns: TypeAlias = dict[str, arrays_lib.Array]
 
 
 _ALL = -1
@@ -99,7 +96,7 @@ class History:
 
     # Writing: what is given was checked before.
 
-    def is_spliced(self, streams: Ints, rows: Mapping[str, Array]) -> Bools | None:
+    def is_spliced(self, streams: arrays_lib.Ints, rows: Mapping[str, arrays_lib.Array]) -> arrays_lib.Bools | None:
         """Answers of each of `streams` [k] whether its open episode cannot go on with the observations of `rows`.
 
         That is where the observation after its newest step is known, and is another one. None if it is nowhere.
@@ -146,7 +143,7 @@ class History:
                     size = f"V{len(these) // streams}"
                     differs |= np.frombuffer(these, size) != np.frombuffer(those, size)
             known &= differs
-            if not flags.any_set(known):
+            if not arrays.any_set(known):
                 return False
         assert self._rows is not None
         columns = self._rows.columns(row, streams)
@@ -160,7 +157,7 @@ class History:
         self._announced = {self._all: next_row}
         self.timeline.turn(slot)
 
-    def end(self, has_ended: Bools, terminated: Bools) -> None:
+    def end(self, has_ended: arrays_lib.Bools, terminated: arrays_lib.Bools) -> None:
         """Ends episodes of which the final observation was announced: where `has_ended` [S], of all streams."""
         (streams,) = has_ended.nonzero()
         handles = self.timeline.end(streams, terminated[streams])
@@ -176,13 +173,13 @@ class History:
 
     def append(
         self,
-        streams: Ints,
-        rows: Mapping[str, Array],
-        next_rows: Mapping[str, Array] | None,
+        streams: arrays_lib.Ints,
+        rows: Mapping[str, arrays_lib.Array],
+        next_rows: Mapping[str, arrays_lib.Array] | None,
         *,
-        cuts: Bools | None,
-        terminated: Bools,
-        truncated: Bools,
+        cuts: arrays_lib.Bools | None,
+        terminated: arrays_lib.Bools,
+        truncated: arrays_lib.Bools,
     ) -> timeline_lib.Change:
         """Adds one row to each of `streams` [k]; there must be room for them.
 
@@ -250,7 +247,12 @@ class History:
         self.storage.write(slot, {path: column[0, ...] for path, column in columns.items()})
 
     def append_episode(
-        self, stream: int, rows: Mapping[str, Array], last_rows: Mapping[str, Array], *, is_terminated: bool
+        self,
+        stream: int,
+        rows: Mapping[str, arrays_lib.Array],
+        last_rows: Mapping[str, arrays_lib.Array],
+        *,
+        is_terminated: bool,
     ) -> timeline_lib.Change:
         """Adds an ended episode of T steps to the stream: all columns [T, ...] and its final observation [1, ...]."""
         length = len(rows["reward"])
@@ -263,11 +265,11 @@ class History:
 
     # Reading.
 
-    def observations(self, slots: Ints) -> Columns:
+    def observations(self, slots: arrays_lib.Ints) -> Columns:
         """Answers fresh copies of the observation columns of the rows in `slots`."""
         return self.storage.read(slots, self.observation_paths)
 
-    def tails(self, handles: Ints) -> Columns:
+    def tails(self, handles: arrays_lib.Ints) -> Columns:
         """Answers the observation after the newest step of each of those episodes [k, ...].
 
         Zeros where an episode terminated and nobody gave it: nothing is to be bootstrapped from it.
@@ -276,7 +278,7 @@ class History:
 
     def state(self, kept: timeline_state.TimelineState) -> state_lib.State:
         """Answers what a checkpoint keeps of those rows: what lies in the storage when it is asked for."""
-        arrays: dict[str, Array | state_lib.Column] = dict(kept.arrays())
+        arrays: dict[str, arrays_lib.Array | state_lib.Column] = dict(kept.arrays())
         if self._storage is not None:
             arrays |= {f"final/{path}": column for path, column in self.tails(kept.handles[kept.has_tail]).items()}
             for path, field in self.schema.fields.items():
@@ -284,7 +286,7 @@ class History:
                 arrays[f"rows/{path}"] = state_lib.Gathered(shape, field.dtype, functools.partial(self._part, path))
         return {**kept.values(), "arrays": arrays}
 
-    def _part(self, path: str, start: int, stop: int) -> Array:
+    def _part(self, path: str, start: int, stop: int) -> arrays_lib.Array:
         """Answers a field of the rows from the `start`-th oldest one on."""
         slots = self.timeline.slots_from(self.timeline.oldest_key + start, stop - start)
         return self.storage.read(slots, (path,))[path]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 import dataclasses
 
 from relive import errors
+from relive.common import arrays
 from relive.kernels import timeline_state
 from relive.persistence import state
 from relive.schema import schema as schema_lib
@@ -21,7 +22,7 @@ class HistoryState:
 
     timeline: timeline_state.TimelineState
     rows: Mapping[str, state.Column]
-    final: Mapping[str, state.Array]
+    final: Mapping[str, arrays.Array]
 
     @classmethod
     def of(

@@ -7,12 +7,9 @@ previous    0   1   0   2   1   3         itself where it begins, or where what 
 step        0   0   1   2   1   3
 """
 
-from typing import TypeAlias
-
 import numpy as np
-import numpy.typing as npt
 
-Ints: TypeAlias = npt.NDArray[np.int64]
+from relive.common import arrays
 
 
 class Links:
@@ -30,28 +27,28 @@ class Links:
 
     # Reading.
 
-    def later(self, slots: Ints, offsets: Ints) -> Ints:
+    def later(self, slots: arrays.Ints, offsets: arrays.Ints) -> arrays.Ints:
         """Answers the rows `offsets` [B] steps after those in `slots` [B]; they must be there."""
         later = slots.copy()
         for k in range(int(offsets.max(initial=0))):
             later = np.where(offsets > k, self.next[later], later)
         return later
 
-    def ahead(self, slots: Ints, count: int) -> Ints:
+    def ahead(self, slots: arrays.Ints, count: int) -> arrays.Ints:
         """Answers the rows from those in `slots` [B] on [B, count]; the last one is repeated."""
         return _chain(self.next, slots, count)
 
-    def behind(self, slots: Ints, count: int) -> Ints:
+    def behind(self, slots: arrays.Ints, count: int) -> arrays.Ints:
         """Answers the rows up to those in `slots` [B], in time order [B, count]; the earliest one is repeated."""
         return _chain(self.previous, slots, count)[:, ::-1]
 
-    def num_behind(self, slots: Ints, most: int) -> Ints:
+    def num_behind(self, slots: arrays.Ints, most: int) -> arrays.Ints:
         """Answers how many rows lie before each of `slots` [B], counted up to `most`."""
         chain = _chain(self.previous, slots, most + 1)
-        counts: Ints = np.count_nonzero(chain[:, 1:] != chain[:, :-1], axis=1)
+        counts: arrays.Ints = np.count_nonzero(chain[:, 1:] != chain[:, :-1], axis=1)
         return counts
 
-    def earlier(self, slots: Ints, count: int) -> Ints:
+    def earlier(self, slots: arrays.Ints, count: int) -> arrays.Ints:
         """Answers the row `count` steps before each of `slots`, for those of them that have one."""
         for _ in range(count):
             previous = self.previous[slots]
@@ -60,7 +57,7 @@ class Links:
 
     # Writing.
 
-    def link(self, slots: Ints, steps: Ints, before: Ints) -> None:
+    def link(self, slots: arrays.Ints, steps: arrays.Ints, before: arrays.Ints) -> None:
         """Puts rows into `slots` [k], which are those `steps` [k] and follow the rows `before` [k], or themselves."""
         self.step[slots] = steps
         self.next[slots] = slots
@@ -76,13 +73,13 @@ class Links:
         if before != slot:
             self.next[before] = slot
 
-    def cut_off(self, slots: Ints) -> None:
+    def cut_off(self, slots: arrays.Ints) -> None:
         """Takes out the rows in `slots` [k]; each is the earliest of its chain, or comes after one that goes too."""
         following = self.next[slots]
         self.previous[following] = following
 
 
-def _chain(links: Ints, slots: Ints, count: int) -> Ints:
+def _chain(links: arrays.Ints, slots: arrays.Ints, count: int) -> arrays.Ints:
     """Answers `slots` [B] and the rows that the links lead to [B, count]."""
     chain = np.empty((len(slots), count), np.int64)
     for k in range(count):

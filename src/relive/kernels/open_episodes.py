@@ -7,20 +7,14 @@ knows_next    True     .  True False        False where its newest row waits for
 last_key        96     .    98    91        the key of its newest row
 """
 
-from typing import TypeAlias
-
 import numpy as np
-import numpy.typing as npt
 
-from relive.common import derived
-from relive.common import flags
+from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.kernels import episode_table
 
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 
-
-class OpenEpisodes(derived.Derived):
+class OpenEpisodes(arrays.Derived):
     """Those of `streams` streams.
 
     A turn, a row of every stream, is one number more to remember. It is counted before anything of this is read.
@@ -42,10 +36,10 @@ class OpenEpisodes(derived.Derived):
         self._streams = streams
         self._table = table
         self.count = 0
-        self.handle: Ints = np.full(streams, -1, np.int64)
-        self.knows_next: Bools = np.ones(streams, np.bool_)
-        self._length: Ints = np.zeros(streams, np.int64)
-        self._last_key: Ints = np.full(streams, -1, np.int64)
+        self.handle: arrays_lib.Ints = np.full(streams, -1, np.int64)
+        self.knows_next: arrays_lib.Bools = np.ones(streams, np.bool_)
+        self._length: arrays_lib.Ints = np.zeros(streams, np.int64)
+        self._last_key: arrays_lib.Ints = np.full(streams, -1, np.int64)
         self._num_turns = 0
         self._is_table_behind = False
         self._derive()
@@ -58,14 +52,14 @@ class OpenEpisodes(derived.Derived):
     # Reading.
 
     @property
-    def length(self) -> Ints:
+    def length(self) -> arrays_lib.Ints:
         """The steps of each so far [streams]."""
         if self._num_turns:
             self._catch_up()
         return self._length
 
     @property
-    def last_key(self) -> Ints:
+    def last_key(self) -> arrays_lib.Ints:
         """The key of the newest row of each [streams]."""
         if self._num_turns:
             self._catch_up()
@@ -89,17 +83,17 @@ class OpenEpisodes(derived.Derived):
             bool(self._one_knows_next[stream]),
         )
 
-    def waiting(self, streams: Ints) -> Ints:
+    def waiting(self, streams: arrays_lib.Ints) -> arrays_lib.Ints:
         """Answers the keys of the rows that wait for their next observation, among the newest of `streams` [k]."""
         return self.last_key[streams[~self.knows_next[streams]]]
 
     def all_know_next(self) -> bool:
         """Answers whether no row waits for its next observation."""
-        return bool(self._one_knows_next[0]) if self._streams == 1 else flags.all_set(self.knows_next)
+        return bool(self._one_knows_next[0]) if self._streams == 1 else arrays.all_set(self.knows_next)
 
     # Writing.
 
-    def begin(self, streams: Ints, keys: Ints) -> None:
+    def begin(self, streams: arrays_lib.Ints, keys: arrays_lib.Ints) -> None:
         """Begins an episode in each of `streams` [k] that has none open, with the row of that key [k]."""
         if self._num_turns:
             self._catch_up()
@@ -129,7 +123,7 @@ class OpenEpisodes(derived.Derived):
         """Says that the next turn begins with that key, wherever the newest rows are."""
         self.last_key[:] = np.arange(next_key - self._streams, next_key)
 
-    def append(self, chosen: slice | Ints, keys: Ints, knows_next: bool) -> None:
+    def append(self, chosen: slice | arrays_lib.Ints, keys: arrays_lib.Ints, knows_next: bool) -> None:
         """Counts one row more in each of the chosen streams, which have those keys [k]."""
         self.length[chosen] += 1
         self.knows_next[chosen] = knows_next
@@ -143,7 +137,7 @@ class OpenEpisodes(derived.Derived):
         self._one_last_key[stream] = key
         self._is_table_behind = True
 
-    def end(self, streams: Ints, is_terminated: Bools) -> tuple[Ints, Ints]:
+    def end(self, streams: arrays_lib.Ints, is_terminated: arrays_lib.Bools) -> tuple[arrays_lib.Ints, arrays_lib.Ints]:
         """Ends the episodes that are open in `streams` [k]; answers their handles [k] and last keys [k]."""
         handles, lengths, last_keys = self.handle[streams], self.length[streams], self._last_key[streams]
         table, knows_next = self._table, self.knows_next[streams]
@@ -177,7 +171,7 @@ class OpenEpisodes(derived.Derived):
         self._is_table_behind = False
         self._table.clear()
 
-    def restore(self, streams: Ints, handles: Ints, last_keys: Ints) -> None:
+    def restore(self, streams: arrays_lib.Ints, handles: arrays_lib.Ints, last_keys: arrays_lib.Ints) -> None:
         """Takes the episodes of the table with those handles [k] for those that are open, in `streams` [k]."""
         self._num_turns = 0
         self.handle[:] = -1

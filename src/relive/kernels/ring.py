@@ -8,11 +8,10 @@ slot      0   1   2   3   4   5   6   7   0   1   2   3   4        key % capacit
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
-Run: TypeAlias = slice | Ints
+from relive.common import arrays
+
+Run: TypeAlias = slice | arrays.Ints
 """Slots of rows with consecutive keys: a slice of the ring, or where they wrap around its end the slots."""
 
 
@@ -45,28 +44,28 @@ class Ring:
         """The key of the oldest row that is alive; next_key if there is none."""
         return self.next_key - self._num_rows
 
-    def keys(self, slots: Ints) -> Ints:
+    def keys(self, slots: arrays.Ints) -> arrays.Ints:
         """Answers the keys of the rows in `slots`."""
         newest = self.next_key - 1
         return newest - self.around(newest - slots)
 
-    def slots(self, keys: Ints) -> Ints:
+    def slots(self, keys: arrays.Ints) -> arrays.Ints:
         """Answers where the rows with `keys` are, or were."""
         return self.around(keys)
 
-    def is_alive(self, keys: Ints) -> Bools:
+    def is_alive(self, keys: arrays.Ints) -> arrays.Bools:
         """Answers whether the rows with `keys` are still there."""
         return (keys >= self.oldest_key) & (keys < self.next_key)
 
-    def alive_slots(self) -> Ints:
+    def alive_slots(self) -> arrays.Ints:
         """Answers where all rows are, oldest first."""
         return self.oldest_slots(self._num_rows)
 
-    def oldest_slots(self, count: int) -> Ints:
+    def oldest_slots(self, count: int) -> arrays.Ints:
         """Answers where the `count` oldest rows are, oldest first."""
         return self.slots_from(self.oldest_key, count)
 
-    def free_slots(self, count: int) -> Ints:
+    def free_slots(self, count: int) -> arrays.Ints:
         """Answers where the next `count` rows go; they hold the oldest rows as long as those are not evicted."""
         return self.slots_from(self.next_key, count)
 
@@ -81,7 +80,7 @@ class Ring:
             return slice(slot, slot + count)
         return self.slots_from(key, count)
 
-    def slots_from(self, key: int, count: int) -> Ints:
+    def slots_from(self, key: int, count: int) -> arrays.Ints:
         """Answers the slots of the rows of at most `capacity` keys, from that key on."""
         slot = key % self.capacity
         slots = np.arange(slot, slot + count)
@@ -89,6 +88,6 @@ class Ring:
             slots[self.capacity - slot :] -= self.capacity  # A division a row would take several times as long.
         return slots
 
-    def around(self, places: Ints) -> Ints:
+    def around(self, places: arrays.Ints) -> arrays.Ints:
         """Answers the slots of places counted on beyond the ends of the ring."""
         return np.remainder(places, self.capacity)

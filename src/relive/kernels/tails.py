@@ -5,25 +5,22 @@ ended    moved to a table as long as that of the episodes
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-from relive.common import derived
-from relive.common import flags
+from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.kernels import episode_table
 from relive.kernels import timeline as timeline_lib
 from relive.schema import schema as schema_lib
 
-Array: TypeAlias = npt.NDArray[Any]
-Columns: TypeAlias = dict[str, Array]
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
+Columns: TypeAlias = dict[str, arrays_lib.Array]
 
 
-class Tails(derived.Derived):
+class Tails(arrays.Derived):
     """The columns of those observations.
 
     Args:
@@ -54,7 +51,7 @@ class Tails(derived.Derived):
         self._memories: list[tuple[memoryview, int]] = []
         for dtype, block in zip(self._dtypes, self._blocks, strict=True):
             self._memories.append((block.data, dtype.itemsize))
-            array: Array = np.ndarray(self._timeline.streams, dtype, block)
+            array: arrays_lib.Array = np.ndarray(self._timeline.streams, dtype, block)
             self.open |= {path: array[path] for path in dtype.names or ()}
 
     @property
@@ -65,7 +62,7 @@ class Tails(derived.Derived):
 
     # Writing.
 
-    def announce(self, streams: timeline_lib.Run, rows: Mapping[str, Array]) -> None:
+    def announce(self, streams: timeline_lib.Run, rows: Mapping[str, arrays_lib.Array]) -> None:
         """Says what comes after the newest step of the open episodes in `streams` [k]."""
         for path, column in self.open.items():
             column[streams] = rows[path]
@@ -76,12 +73,12 @@ class Tails(derived.Derived):
             values = row[block]
             memory[stream * size : stream * size + len(values)] = values
 
-    def keep(self, streams: Ints) -> None:
+    def keep(self, streams: arrays_lib.Ints) -> None:
         """Moves to the table what was announced in `streams` [k], whose open episodes are about to end."""
         handles = self._timeline.open_handles(streams)
         self.put(handles[handles >= 0], {path: column[streams[handles >= 0]] for path, column in self.open.items()})
 
-    def put(self, handles: Ints, rows: Mapping[str, Array]) -> None:
+    def put(self, handles: arrays_lib.Ints, rows: Mapping[str, arrays_lib.Array]) -> None:
         """Says what came after the last step of those ended episodes [k]."""
         for path, column in self._with_room().items():
             column[handles] = rows[path]
@@ -102,21 +99,21 @@ class Tails(derived.Derived):
 
     # Reading.
 
-    def differ(self, streams: Ints, rows: Mapping[str, Array]) -> Bools:
+    def differ(self, streams: arrays_lib.Ints, rows: Mapping[str, arrays_lib.Array]) -> arrays_lib.Bools:
         """Answers of each of `streams` [k] whether `rows` are not what was announced there."""
         differs = np.zeros(len(streams), np.bool_)
         for path, column in self.open.items():
             differs |= _differ(column[streams], rows[path])
         return differs
 
-    def read(self, handles: Ints) -> Columns:
+    def read(self, handles: arrays_lib.Ints) -> Columns:
         """Answers the observation after the newest step of each of those episodes [k, ...].
 
         Zeros where an episode terminated and nobody gave it: nothing is to be bootstrapped from it.
         """
         episodes = self._timeline.episodes
         has_tail, is_open = episodes.has_tail[handles], episodes.end[handles] == episode_table.OPEN
-        if flags.all_set(has_tail) and not flags.any_set(is_open):
+        if arrays.all_set(has_tail) and not arrays.any_set(is_open):
             return {path: column.take(handles, axis=0) for path, column in self._ended.items()}
         ended = has_tail & ~is_open
         streams = episodes.stream[handles[is_open]]
@@ -127,7 +124,7 @@ class Tails(derived.Derived):
             tails[ended] = self._ended[path][handles[ended]]
         return columns
 
-    def restore(self, handles: Ints, rows: Mapping[str, Array]) -> None:
+    def restore(self, handles: arrays_lib.Ints, rows: Mapping[str, arrays_lib.Array]) -> None:
         """Says what came after the newest step of those episodes [k], open ones among them."""
         is_open = self._timeline.is_open(handles)
         streams = self._timeline.episodes.stream[handles[is_open]]
@@ -144,7 +141,7 @@ class Tails(derived.Derived):
             raise errors.CorruptionError("an episode has a final observation that is nowhere")
 
 
-def _differ(these: Array, those: Array) -> Bools:
+def _differ(these: arrays_lib.Array, those: arrays_lib.Array) -> arrays_lib.Bools:
     """Answers whether the rows [k, ...] are unequal; what is not equal to itself, such as NaN, is here."""
     if these.tobytes() == those.tobytes():
         return np.zeros(len(these), np.bool_)
@@ -156,6 +153,6 @@ def _differ(these: Array, those: Array) -> Bools:
     return np.asarray(~is_equal.all(axis=1))
 
 
-def _bytes_of(values: Array, shape: tuple[int, ...]) -> Array:
+def _bytes_of(values: arrays_lib.Array, shape: tuple[int, ...]) -> arrays_lib.Array:
     """Answers the bytes of contiguous values, in that shape."""
     return np.frombuffer(values.tobytes(), np.uint8).reshape(shape)

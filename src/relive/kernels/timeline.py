@@ -11,21 +11,19 @@ import dataclasses
 from typing import ClassVar, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
-from relive.common import flags
+from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.kernels import chains
 from relive.kernels import episode_table
 from relive.kernels import ring
 from relive.kernels import timeline_state
 
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 Run: TypeAlias = ring.Run
 Rows: TypeAlias = chains.Rows
 
-_NONE: Ints = np.zeros(0, np.int64)
+_NONE: arrays_lib.Ints = np.zeros(0, np.int64)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,10 +37,10 @@ class Change:
         ended: The handles of the episodes that ended.
     """
 
-    slots: Ints
-    handles: Ints
-    completed: Ints
-    ended: Ints
+    slots: arrays_lib.Ints
+    handles: arrays_lib.Ints
+    completed: arrays_lib.Ints
+    ended: arrays_lib.Ints
 
 
 class Timeline(chains.Chains):
@@ -72,11 +70,11 @@ class Timeline(chains.Chains):
 
     # The open episodes.
 
-    def open_handles(self, streams: Ints) -> Ints:
+    def open_handles(self, streams: arrays_lib.Ints) -> arrays_lib.Ints:
         """Answers the handle of the open episode of each of `streams`, -1 where there is none."""
         return self._open.handle[streams]
 
-    def is_open(self, handles: Ints) -> Bools:
+    def is_open(self, handles: arrays_lib.Ints) -> arrays_lib.Bools:
         """Answers which of those episodes are going on."""
         return np.equal(self._table.end[handles], episode_table.OPEN)
 
@@ -85,11 +83,11 @@ class Timeline(chains.Chains):
         """How many episodes are open."""
         return self._open.count
 
-    def are_announced(self, streams: Ints) -> Bools:
+    def are_announced(self, streams: arrays_lib.Ints) -> arrays_lib.Bools:
         """Answers where an episode is open in `streams` [k], and the observation after its newest step is known."""
         return (self._open.handle[streams] >= 0) & self._open.knows_next[streams]
 
-    def chosen(self, streams: Ints) -> Run:
+    def chosen(self, streams: arrays_lib.Ints) -> Run:
         """Answers what picks `streams` [k] out of an array of all: a slice, if they are all of them in order."""
         is_round = len(streams) == self.streams and streams.tobytes() == self._all_streams
         return slice(None) if is_round else streams
@@ -107,13 +105,19 @@ class Timeline(chains.Chains):
                 self._table.release_one(self._one_handle[slot])
         else:
             run = self.run(self.oldest_key, count)
-            if flags.any_set(self._is_last[run]):
+            if arrays.any_set(self._is_last[run]):
                 self._release_last(run)
         self._num_rows -= count
         self.num_evicted += count
 
     def append(
-        self, streams: Ints, *, cuts: Bools | None, knows_next: bool, terminated: Bools, truncated: Bools
+        self,
+        streams: arrays_lib.Ints,
+        *,
+        cuts: arrays_lib.Bools | None,
+        knows_next: bool,
+        terminated: arrays_lib.Bools,
+        truncated: arrays_lib.Bools,
     ) -> Change:
         """Adds one row to each of `streams` [k], which are distinct; there must be room for them.
 
@@ -146,7 +150,7 @@ class Timeline(chains.Chains):
         self.next_key += count
         self._num_rows += count
         completed = keys if knows_next else keys[terminated]
-        if flags.any_set(terminated) or flags.any_set(truncated):
+        if arrays.any_set(terminated) or arrays.any_set(truncated):
             has_ended = terminated | truncated
             ended = np.concatenate([ended, self.end(streams[has_ended], terminated[has_ended])])
         return Change(slots, handles, self.slots(np.concatenate([waiting, completed])), ended)
@@ -173,7 +177,7 @@ class Timeline(chains.Chains):
         """
         streams, opened = self.streams, self._open
         is_full = self._num_rows == self.capacity
-        if is_full and flags.any_set(self._one_is_last[slot : slot + streams]):
+        if is_full and arrays.any_set(self._one_is_last[slot : slot + streams]):
             self._release_last(slice(slot, slot + streams))
         if not opened.count and streams == 1:
             opened.begin_one(0, self.next_key)
@@ -275,7 +279,7 @@ class Timeline(chains.Chains):
             handles=used,
         )
 
-    def restore(self, state: timeline_state.TimelineState) -> Ints:
+    def restore(self, state: timeline_state.TimelineState) -> arrays_lib.Ints:
         """Takes the place of what it was; answers the handles of the state's episodes [E]."""
         self.clear()
         self.next_key, self.num_evicted, self._num_rows = state.next_key, state.num_evicted, len(state)
@@ -293,16 +297,16 @@ class Timeline(chains.Chains):
 
     # Ends of episodes.
 
-    def _cut(self, streams: Ints) -> Ints:
+    def _cut(self, streams: arrays_lib.Ints) -> arrays_lib.Ints:
         """Truncates the episodes that are open in those streams, and answers their handles."""
         streams = streams[self._open.handle[streams] >= 0]
         return self.end(streams, np.zeros(len(streams), np.bool_))
 
-    def cut(self, streams: Ints) -> Change:
+    def cut(self, streams: arrays_lib.Ints) -> Change:
         """Truncates the episodes that are open in `streams` [k], after their newest steps."""
         return Change(_NONE, _NONE, _NONE, self._cut(streams))
 
-    def end(self, streams: Ints, is_terminated: Bools) -> Ints:
+    def end(self, streams: arrays_lib.Ints, is_terminated: arrays_lib.Bools) -> arrays_lib.Ints:
         """Ends the episodes that are open in `streams` [k], and answers their handles [k].
 
         One whose last row is gone already goes with it.

@@ -4,18 +4,14 @@ Slots, handles and links are not kept: they follow. Row k of N has the key next_
 """
 
 import dataclasses
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays as arrays_lib
 from relive.kernels import episode_table
 from relive.persistence import state as state_lib
-
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
-
 
 _OF_EPISODES = ("stream", "length", "first_key", "end", "has_tail")
 _NUMBERS = ("next_key", "num_evicted", "is_linked", "phase", "in_turn_since", "unlink_at")
@@ -46,14 +42,14 @@ class TimelineState:
     phase: int
     in_turn_since: int
     unlink_at: int
-    episode: Ints
-    stream: Ints
-    length: Ints
-    first_key: Ints
+    episode: arrays_lib.Ints
+    stream: arrays_lib.Ints
+    length: arrays_lib.Ints
+    first_key: arrays_lib.Ints
     end: npt.NDArray[np.uint8]
-    has_tail: Bools
+    has_tail: arrays_lib.Bools
 
-    handles: Ints = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
+    handles: arrays_lib.Ints = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
     """The episodes' handles in the timeline that this was taken of [E]; they are not kept."""
 
     def without_rows(self, streams: int) -> "TimelineState":
@@ -76,22 +72,22 @@ class TimelineState:
         return len(self.episode)
 
     @property
-    def keys(self) -> Ints:
+    def keys(self) -> arrays_lib.Ints:
         """The keys of the rows [N]."""
         return np.arange(self.next_key - len(self), self.next_key)
 
     @property
-    def is_open(self) -> Bools:
+    def is_open(self) -> arrays_lib.Bools:
         """Whether each episode is going on [E]."""
         return np.equal(self.end, episode_table.OPEN)
 
     @property
-    def alive(self) -> Ints:
+    def alive(self) -> arrays_lib.Ints:
         """How many rows each episode has [E]."""
         return np.bincount(self.episode, minlength=len(self.stream))
 
     @property
-    def steps(self) -> Ints:
+    def steps(self) -> arrays_lib.Ints:
         """How many steps of its episode came before each row [N]: an episode has its last steps."""
         order = np.argsort(self.episode, kind="stable")
         alive = self.alive
@@ -100,7 +96,7 @@ class TimelineState:
         steps[order] = ranks + np.repeat(self.length - alive, alive)
         return steps
 
-    def last_keys(self, streams: int) -> Ints:
+    def last_keys(self, streams: int) -> arrays_lib.Ints:
         """Answers the key of the newest row of each episode, of so many streams [E].
 
         If it has none it was evicted; where the streams are in turn, it had the key of their last turn.
@@ -179,7 +175,7 @@ class TimelineState:
             return "one whose first steps were evicted must have begun before"
         return self._wrong_in_streams(alive, evicted)
 
-    def _wrong_in_streams(self, alive: Ints, evicted: Ints) -> str:
+    def _wrong_in_streams(self, alive: arrays_lib.Ints, evicted: arrays_lib.Ints) -> str:
         """Answers what is wrong with how episodes follow each other in a stream."""
         of_row = self.stream[self.episode]
         order = np.argsort(of_row, kind="stable")
@@ -216,6 +212,6 @@ class TimelineState:
         is_right[self.episode[(keys - self.first_key[self.episode]) // streams != self.steps]] = False
         return "" if is_right[follows].all() else "one that began in turn must have a step in each turn since"
 
-    def _next_in_turn(self, streams: int) -> Ints:
+    def _next_in_turn(self, streams: int) -> arrays_lib.Ints:
         """Answers the key of the next row of each episode's stream if the streams are in turn [E]."""
         return self.next_key + (self.stream + self.phase - self.next_key) % streams

@@ -22,6 +22,7 @@ from relive import errors
 from relive.agents import admission
 from relive.agents import groups
 from relive.buffers import column as column_lib
+from relive.common import arrays
 from relive.persistence import checkpointable
 from relive.persistence import codec
 from relive.persistence import generators
@@ -482,22 +483,22 @@ class OwnSampler(sampler_lib.Sampler):
     def _attached(self, capacity: int) -> None:
         self._newest = np.zeros(0, np.int64)
 
-    def _added(self, slots: sampler_lib.Slots) -> None:
+    def _added(self, slots: arrays.Slots) -> None:
         self._newest = np.concatenate([self._newest, slots])
 
-    def _removed(self, slots: sampler_lib.Slots) -> None:
+    def _removed(self, slots: arrays.Slots) -> None:
         self._newest = self._newest[~np.isin(self._newest, slots)]
 
 
 class CountingSampler(OwnSampler):
-    def _state(self, slots: sampler_lib.Slots) -> dict[str, Any]:
+    def _state(self, slots: arrays.Slots) -> dict[str, Any]:
         return {"num_asked": self.num_asked, "arrays": {"newest": self._newest}}
 
     def _check_state(self, given: Any, rows: int) -> None:
         given.integer("num_asked")
         given.integers("newest", None, 0, self.anchors.capacity - 1)
 
-    def _restore(self, given: Any, slots: sampler_lib.Slots) -> None:
+    def _restore(self, given: Any, slots: arrays.Slots) -> None:
         self.num_asked = given.integer("num_asked")
         self._newest = given.integers("newest", None, 0, self.anchors.capacity - 1)
 

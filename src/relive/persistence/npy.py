@@ -10,25 +10,23 @@ from concurrent import futures
 import math
 import operator
 import os
-from typing import Any, TypeAlias
+from typing import Any
 import zlib
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays
 from relive.persistence import directories
 from relive.persistence import dtypes
 from relive.persistence import npy_header
 from relive.persistence import state
 
-Array: TypeAlias = npt.NDArray[Any]
-
 _WORTH_A_THREAD = 1 << 20
 """So many bytes take longer to sum up than a thread to start."""
 
 
-def _bytes_of(array: Array) -> memoryview:
+def _bytes_of(array: arrays.Array) -> memoryview:
     """Answers the memory of an array in the order of C."""
     return array.reshape(-1).view(np.uint8).data
 
@@ -36,7 +34,7 @@ def _bytes_of(array: Array) -> memoryview:
 # Writing.
 
 
-def write(descriptor: int, name: str, column: Array | state.Column, wrote: Callable[[int], None]) -> int:
+def write(descriptor: int, name: str, column: arrays.Array | state.Column, wrote: Callable[[int], None]) -> int:
     """Writes an array or column to a new file, syncs it, and answers the CRC-32 of the file.
 
     Beyond a column's own memory it takes one chunk of `states.CHUNK` bytes, or one row; an array in the order of C is
@@ -151,7 +149,7 @@ class Reader:
         """Closes the file."""
         self._file.close()
 
-    def read(self, start: int, stop: int) -> Array:
+    def read(self, start: int, stop: int) -> arrays.Array:
         """Answers the rows in [start, stop) as an array of its own.
 
         Raises:
@@ -166,7 +164,7 @@ class Reader:
         if self._file.closed:
             raise errors.ClosedError(f"{self._label} was closed: read it before")
         try:
-            rows: Array = np.empty((stop - start, *self.shape[1:]), self.dtype)
+            rows: arrays.Array = np.empty((stop - start, *self.shape[1:]), self.dtype)
         except (MemoryError, ValueError) as error:
             raise errors.CheckpointError(f"{self._label} does not fit in memory: {error}") from error
         memory = _bytes_of(rows)
@@ -185,7 +183,7 @@ class Reader:
             raise errors.CheckpointError(f"{self._label} {dtypes.VALUES}")
         return rows
 
-    def chunks(self) -> Iterator[Array]:
+    def chunks(self) -> Iterator[arrays.Array]:
         """Gives all rows in order, in parts of about `states.CHUNK` bytes; after the last one they are verified.
 
         Raises:

@@ -12,14 +12,13 @@ import sys
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays
 from relive.common import validation
 from relive.persistence import dtypes
 from relive.persistence import plain_encoding
 
-Array: TypeAlias = npt.NDArray[Any]
 Layout: TypeAlias = tuple[np.dtype[Any], tuple[int, ...], int, bool]
 
 SHORT = 1000
@@ -139,7 +138,7 @@ def _layout(head: bytes) -> Layout:
 _kept_layout = functools.lru_cache(maxsize=1024)(_layout)
 
 
-def _take_array(content: bytes, offset: int, levels: int) -> tuple[Array, int]:
+def _take_array(content: bytes, offset: int, levels: int) -> tuple[arrays.Array, int]:
     head, start = _take(content, offset)
     if len(head) > dtypes.LONGEST_TEXT:
         _break("has an array with a dtype that is too long", offset)

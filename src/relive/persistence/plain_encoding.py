@@ -10,16 +10,14 @@ import functools
 import json
 import math
 import struct
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays
 from relive.common import validation
 from relive.persistence import dtypes
-
-Array: TypeAlias = npt.NDArray[Any]
 
 DEEPEST = 100
 """Levels of values within values."""
@@ -113,7 +111,7 @@ def _dict(values: dict[Any, Any], levels: int) -> bytes:
     return b"".join(parts)
 
 
-def _array(value: Array, levels: int) -> bytes:
+def _array(value: arrays.Array, levels: int) -> bytes:
     head, needs_a_look = _array_head(b"a", value.dtype, value.shape)
     if needs_a_look:
         dtypes.check_values(value)

@@ -15,11 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays as arrays_lib
 from relive.common import validation
 
-Array: TypeAlias = npt.NDArray[Any]
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 State: TypeAlias = dict[str, Any]
 Progress: TypeAlias = Callable[[int, int], None]
 """Hears how many bytes were read or written so far, and how many there are."""
@@ -49,7 +47,7 @@ class Column(Protocol):
         """Of its values."""
         ...
 
-    def read(self, start: int, stop: int, /) -> Array:
+    def read(self, start: int, stop: int, /) -> arrays_lib.Array:
         """Answers a part of it, as an array that nobody else writes to."""
         ...
 
@@ -60,14 +58,14 @@ class Gathered:
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    read: Callable[[int, int], Array]
+    read: Callable[[int, int], arrays_lib.Array]
 
 
-def in_memory(column: Array | Column) -> Array:
+def in_memory(column: arrays_lib.Array | Column) -> arrays_lib.Array:
     """Answers a copy of all of an array or column."""
     if isinstance(column, np.ndarray):
         return np.array(column, order="C")
-    whole: Array = np.zeros(column.shape, column.dtype)
+    whole: arrays_lib.Array = np.zeros(column.shape, column.dtype)
     for start, stop in chunks(len(whole), whole.nbytes):
         whole[start:stop] = column.read(start, stop)
     return whole
@@ -180,13 +178,13 @@ class Given:
         answer: Column = column
         return answer
 
-    def array(self, name: str, dtype: npt.DTypeLike, shape: tuple[int | None, ...]) -> Array:
+    def array(self, name: str, dtype: npt.DTypeLike, shape: tuple[int | None, ...]) -> arrays_lib.Array:
         """Answers an array of that dtype and shape, as a copy."""
         return in_memory(self.column(name, dtype, shape))
 
-    def integers(self, name: str, length: int | None, least: int, most: int) -> Ints:
+    def integers(self, name: str, length: int | None, least: int, most: int) -> arrays_lib.Ints:
         """Answers an array of int64 in [least, most]."""
-        values: Ints = self.array(name, np.int64, (length,))
+        values: arrays_lib.Ints = self.array(name, np.int64, (length,))
         outside = (values < least) | (values > most)
         if outside.any():
             raise errors.CheckpointError(
@@ -194,7 +192,7 @@ class Given:
             )
         return values
 
-    def booleans(self, name: str, length: int | None) -> Bools:
+    def booleans(self, name: str, length: int | None) -> arrays_lib.Bools:
         """Answers an array of bools."""
         values = self.array(name, np.bool_, (length,))
         if (values.view(np.uint8) > 1).any():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from relive import errors
+from relive.common import arrays
 from relive.persistence import state as state_lib
 
 
@@ -82,7 +83,7 @@ class TestArrays:
         monkeypatch.setattr(state_lib, "CHUNK", 16)
         reads: list[tuple[int, int]] = []
 
-        def read(start: int, stop: int) -> state_lib.Array:
+        def read(start: int, stop: int) -> arrays.Array:
             reads.append((start, stop))
             return np.arange(start, stop)
 

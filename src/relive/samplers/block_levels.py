@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-from relive.common import derived
+from relive.common import arrays
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -30,7 +30,7 @@ WIDEST_TOP = 4096
 _CHUNK = 1 << 16
 
 
-class Levels(derived.Derived):
+class Levels(arrays.Derived):
     """Levels of blocks above the leaves: each entry is the reduction of a block of 8 entries of the level below.
 
     Args:

@@ -7,16 +7,12 @@
 A whole batch goes down a level by one gather, one running sum and one comparison.
 """
 
-from typing import TypeAlias
-
 import numpy as np
 import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays
 from relive.samplers import block_levels
-
-Ints: TypeAlias = npt.NDArray[np.int64]
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 _AT_ONCE = 1024
 
@@ -28,10 +24,10 @@ class BlockSums(block_levels.Levels):
         lowest: The weights, as `block_levels.leaves` makes them; they are shared, not copied.
     """
 
-    def __init__(self, lowest: Floats) -> None:
+    def __init__(self, lowest: arrays.Floats) -> None:
         super().__init__(block_levels.sums, lowest)
         # The mass before each entry of the top, and at last the total.
-        self._masses: Floats = np.zeros(len(self.levels[-1]) + 1)
+        self._masses: arrays.Floats = np.zeros(len(self.levels[-1]) + 1)
         self.total = 0.0
         """The sum of the weights when `refresh` was called last."""
 
@@ -40,7 +36,7 @@ class BlockSums(block_levels.Levels):
         running_sums(self.levels[-1], self._masses[1:])
         self.total = self._masses.item(-1)
 
-    def find(self, masses: Floats) -> Ints:
+    def find(self, masses: arrays.Floats) -> arrays.Ints:
         """Answers the leaf [k] in whose interval each of `masses` [k] in [0, total) lies; none is of weight zero."""
         count = len(masses)
         if count > _AT_ONCE:
@@ -63,7 +59,7 @@ class BlockSums(block_levels.Levels):
             nodes[strays] = self._find_with_care(masses[strays])
         return nodes
 
-    def _find_with_care(self, masses: Floats) -> Ints:
+    def _find_with_care(self, masses: arrays.Floats) -> arrays.Ints:
         """Answers the same, and never a weight of zero, not even where a mass by rounding reaches its block's end."""
         nodes = self._entries_of_the_top(masses)
         left = masses - self._masses.take(nodes)
@@ -77,7 +73,7 @@ class BlockSums(block_levels.Levels):
             nodes = nodes * block_levels.WIDTH + children
         return nodes
 
-    def _entries_of_the_top(self, masses: Floats) -> Ints:
+    def _entries_of_the_top(self, masses: arrays.Floats) -> arrays.Ints:
         """Answers the entry [k] of the top in which each of `masses` [k] lies; it is above zero."""
         return self._masses[1:].searchsorted(masses, side="right").astype(np.int64, copy=False)
 
@@ -94,14 +90,14 @@ class BlockSums(block_levels.Levels):
             raise errors.CorruptionError("running sums of the top are not those of its entries")
 
 
-def earlier_sums(blocks: Floats) -> Floats:
+def earlier_sums(blocks: arrays.Floats) -> arrays.Floats:
     """Return the sums [n, 8] of what stands before each entry of its block [n, 8], added up from left to right."""
     sums_before = np.zeros(blocks.shape)
     blocks[:, :-1].cumsum(axis=1, out=sums_before[:, 1:])
     return sums_before
 
 
-def last_begun(begins: Floats, masses: Floats) -> Ints:
+def last_begun(begins: arrays.Floats, masses: arrays.Floats) -> arrays.Ints:
     """Answers the last entry [n] of each row of `begins` [n, 8], which rise from 0, that is at most its mass [n]."""
     # The eight truths of a row are the bytes of one number: a fourth of the time of looking for the last of them.
     has_begun = (begins <= masses[:, np.newaxis]).view(np.uint64)
@@ -110,7 +106,7 @@ def last_begun(begins: Floats, masses: Floats) -> Ints:
     return entries
 
 
-def running_sums(entries: Floats, out: Floats) -> None:
+def running_sums(entries: arrays.Floats, out: arrays.Floats) -> None:
     """Writes the sums of `entries` [n], n even, up to each of them to `out` [n], which never falls.
 
     It rises nowhere but at an entry above zero.

@@ -1,16 +1,12 @@
 """How often an anchor may be drawn: after `max_times_sampled` draws it retires, and is never drawn once more."""
 
-from typing import TypeAlias
-
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays
 from relive.common import validation
 from relive.kernels import eligibility
 from relive.samplers import sampler as sampler_lib
-
-Ints: TypeAlias = npt.NDArray[np.int64]
 
 
 class DrawLimit:
@@ -40,7 +36,7 @@ class DrawLimit:
 
     def draw(
         self, sampler: sampler_lib.Sampler, size: int, rng: np.random.Generator
-    ) -> tuple[sampler_lib.Draw, sampler_lib.Floats]:
+    ) -> tuple[sampler_lib.Draw, arrays.Floats]:
         """Answers `size` anchors that the sampler draws, none of them more often than it may, and their importance.
 
         Draws beyond what an anchor has left are made again, from the other anchors: as if one were drawn after another.
@@ -71,7 +67,7 @@ class DrawLimit:
             size -= len(drawn)
         return sampler_lib.Draw(np.concatenate(slots), np.concatenate(probabilities)), np.concatenate(importance)
 
-    def forget(self, slots: Ints | int) -> None:
+    def forget(self, slots: arrays.Ints | int) -> None:
         """Counts anew in `slots`: other rows come there."""
         if self._most is not None:
             self._times[slots] = 0
@@ -81,11 +77,11 @@ class DrawLimit:
         """How often an anchor may be drawn; None for any number of times."""
         return self._most
 
-    def times(self, slots: Ints) -> Ints:
+    def times(self, slots: arrays.Ints) -> arrays.Ints:
         """Answers how often the anchors in `slots` [k] were drawn; there must be a limit."""
         return self._times[slots]
 
-    def restore(self, slots: Ints, times: Ints, num_spent: int) -> None:
+    def restore(self, slots: arrays.Ints, times: arrays.Ints, num_spent: int) -> None:
         """Says how often the anchors in `slots` [k] were drawn, and how many have retired so far."""
         if self._most is not None:
             self._times[slots] = times
@@ -101,7 +97,7 @@ class DrawLimit:
             raise errors.CorruptionError("the anchors that count as spent are not those that were drawn so often")
 
 
-def _times_before(slots: Ints) -> Ints:
+def _times_before(slots: arrays.Ints) -> arrays.Ints:
     """Answers of each of `slots` [B] how often the same one stands before it."""
     order = np.argsort(slots, kind="stable")
     ordered = slots[order]

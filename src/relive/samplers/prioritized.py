@@ -4,17 +4,15 @@ import math
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays
 from relive.common import validation
 from relive.persistence import state
 from relive.samplers import sampler
 from relive.samplers import schedules
 from relive.samplers import sum_tree
 
-Slots: TypeAlias = npt.NDArray[np.int64]
-Floats: TypeAlias = npt.NDArray[np.float64]
 WeightNormalization: TypeAlias = Literal["batch", "buffer", "none"]
 NewPriority: TypeAlias = Literal["running", "live"]
 
@@ -144,13 +142,13 @@ class PrioritizedSampler(sampler.Sampler):
         """Answers the arguments that make such a sampler, by name."""
         return {name: getattr(self, f"_{name}") for name in SETTINGS}
 
-    def priorities(self, slots: Slots) -> Floats:
+    def priorities(self, slots: arrays.Slots) -> arrays.Floats:
         """Answers the raw priorities of the rows in `slots` [k]: what a row not rated yet would get, if it has none."""
         priorities = -self._negated[slots]
         priorities[np.signbit(priorities)] = self._first_priority()
         return priorities
 
-    def set_priorities(self, slots: Slots, priorities: Floats) -> None:
+    def set_priorities(self, slots: arrays.Slots, priorities: arrays.Floats) -> None:
         """Gives the rows in `slots` [k] raw priorities [k], finite and at least 0; the last one of a row wins.
 
         Raises:
@@ -163,11 +161,11 @@ class PrioritizedSampler(sampler.Sampler):
         self._keep(slots, priorities)
         self._tree.write(slots, weights)
 
-    def check_priorities(self, priorities: Floats) -> None:
+    def check_priorities(self, priorities: arrays.Floats) -> None:
         """Raises ArgumentError if one of the raw priorities [k] is too large to be kept or weighed."""
         self._checked_weights(priorities)
 
-    def _checked_weights(self, priorities: Floats) -> Floats:
+    def _checked_weights(self, priorities: arrays.Floats) -> arrays.Floats:
         """Answers the weights of the raw priorities [k]; raises ArgumentError as `check_priorities` does."""
         weights = self._weights_of(priorities, self._alpha)
         if self._stored is not None:
@@ -177,11 +175,11 @@ class PrioritizedSampler(sampler.Sampler):
                 raise errors.ArgumentError(f"priority of row {row} must be at most {most:.6g}, got {priorities[row]}")
         return weights
 
-    def probabilities(self, slots: Slots) -> Floats:
+    def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
         """Answers how likely each of `slots` [B] is at one draw now; 0 if it is not eligible."""
         return self._tree.read(slots) / (self._tree.total or 1.0)
 
-    def importance(self, probabilities: Floats) -> Floats:
+    def importance(self, probabilities: arrays.Floats) -> arrays.Floats:
         """Answers N P_i [B], or P_i / min_k P_k [B] if weights are relative to the largest in the buffer.
 
         Args:
@@ -191,7 +189,7 @@ class PrioritizedSampler(sampler.Sampler):
             return probabilities / (self._tree.min / self._tree.total)
         return len(self.anchors) * probabilities
 
-    def weights(self, importance: Floats, beta: float | None = None) -> Floats:
+    def weights(self, importance: arrays.Floats, beta: float | None = None) -> arrays.Floats:
         """Answers (N P_i)^-beta [B] (Schaul et al. 2016, section 3.4), normalised; 0 where P_i is.
 
         Args:
@@ -222,12 +220,12 @@ class PrioritizedSampler(sampler.Sampler):
     def _exponent(self, beta: float | None) -> float:
         return self.beta if beta is None else validation.number_of_at_least_zero("beta", beta)
 
-    def _normalized(self, importance: Floats, exponent: float) -> Floats:
+    def _normalized(self, importance: arrays.Floats, exponent: float) -> arrays.Floats:
         """Answers the importance weights [k >= 1] of importance above 0 [k]."""
         if self._weight_normalization == "batch":
             # The largest weight is that of the least likely: dividing by it first, nothing can overflow.
             importance = importance / importance.item(importance.argmin())
-        weights: Floats = importance**-exponent
+        weights: arrays.Floats = importance**-exponent
         return weights
 
     def draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
@@ -244,7 +242,7 @@ class PrioritizedSampler(sampler.Sampler):
         """Answers whether a priority is not 0."""
         return self._tree.total > 0.0
 
-    def drawable(self) -> Slots:
+    def drawable(self) -> arrays.Slots:
         """Answers the eligible anchors whose weight is not 0. O(capacity)."""
         slots = self.anchors.slots()
         return slots[self._tree.read(slots) > 0]
@@ -252,15 +250,15 @@ class PrioritizedSampler(sampler.Sampler):
     def _drawn(self) -> None:
         self._ticks += 1
 
-    def _added(self, slots: Slots) -> None:
+    def _added(self, slots: arrays.Slots) -> None:
         priorities = self.priorities(slots)
         self._keep(slots, priorities)
         self._tree.write(slots, self._weights_of(priorities, self._alpha))
 
-    def _removed(self, slots: Slots) -> None:
+    def _removed(self, slots: arrays.Slots) -> None:
         self._tree.write(slots, 0.0)
 
-    def _overwritten(self, slots: Slots) -> None:
+    def _overwritten(self, slots: arrays.Slots) -> None:
         self._negated[slots] = 0.0
         if self._stored is not None:
             self._stored.write(slots, 0.0)
@@ -280,7 +278,7 @@ class PrioritizedSampler(sampler.Sampler):
         if self._stored is not None:
             self._stored.set_one(slot, 0.0)
 
-    def _keep(self, slots: Slots, priorities: Floats) -> None:
+    def _keep(self, slots: arrays.Slots, priorities: arrays.Floats) -> None:
         """Keeps the raw priorities [k] of the rows in `slots` [k]."""
         if self._stored is not None:
             self._stored.write(slots, priorities)
@@ -296,11 +294,11 @@ class PrioritizedSampler(sampler.Sampler):
             return self._running_maximum
         return self._stored.max if self._stored.total > 0.0 else 1.0
 
-    def _weights_of(self, priorities: Floats, alpha: float) -> Floats:
+    def _weights_of(self, priorities: arrays.Floats, alpha: float) -> arrays.Floats:
         """Answers (priority + epsilon)^alpha [k], 0 where both are 0; raises ArgumentError if one is too large."""
         sums = priorities + self._epsilon
         if alpha <= 1:
-            weights: Floats = np.power(sums, alpha)
+            weights: arrays.Floats = np.power(sums, alpha)
         else:
             with np.errstate(over="ignore"):
                 weights = np.power(sums, alpha)
@@ -317,7 +315,7 @@ class PrioritizedSampler(sampler.Sampler):
         """Answers what `_weights_of` does of one priority."""
         return float(self._weights_of(np.array([priority]), alpha)[0])
 
-    def _state(self, slots: Slots) -> state.State:
+    def _state(self, slots: arrays.Slots) -> state.State:
         priorities = -self._negated[slots]
         priorities[np.signbit(priorities)] = np.nan
         values = {"ticks": self._ticks, "running_maximum": self._running_maximum}
@@ -338,7 +336,7 @@ class PrioritizedSampler(sampler.Sampler):
         except errors.ArgumentError as error:
             raise errors.CheckpointError(f"sampler cannot be as it was: {error}") from error
 
-    def _restore(self, given: state.Given, slots: Slots) -> None:
+    def _restore(self, given: state.Given, slots: arrays.Slots) -> None:
         priorities = given.array("priorities", np.float64, (len(slots),))
         is_rated = ~np.isnan(priorities)
         self._ticks, self._running_maximum = given.integer("ticks"), given.number("running_maximum", 1.0)

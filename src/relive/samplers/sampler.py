@@ -14,20 +14,17 @@ The public methods check, the underscored ones vary. A sampler belongs to one bu
 """
 
 import abc
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays
 from relive.common import validation
 from relive.kernels import eligibility
 from relive.kernels import index_set
 from relive.persistence import registry
 from relive.persistence import state as state_lib
-
-Slots: TypeAlias = npt.NDArray[np.int64]
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 
 class Draw(NamedTuple):
@@ -38,8 +35,8 @@ class Draw(NamedTuple):
         probabilities: The probability of each of them at one draw [B].
     """
 
-    slots: Slots
-    probabilities: Floats
+    slots: arrays.Slots
+    probabilities: arrays.Floats
 
 
 class Sampler(registry.Configurable, abc.ABC):
@@ -86,17 +83,17 @@ class Sampler(registry.Configurable, abc.ABC):
             del self.anchors
             raise
 
-    def added(self, slots: Slots) -> None:
+    def added(self, slots: arrays.Slots) -> None:
         """Hears that the anchors in `slots` became eligible."""
         if len(slots):
             self._added(slots)
 
-    def removed(self, slots: Slots) -> None:
+    def removed(self, slots: arrays.Slots) -> None:
         """Hears that the anchors in `slots` ceased to be eligible."""
         if len(slots):
             self._removed(slots)
 
-    def overwritten(self, slots: Slots) -> None:
+    def overwritten(self, slots: arrays.Slots) -> None:
         """Hears that other rows come to `slots`."""
         if len(slots):
             self._overwritten(slots)
@@ -173,11 +170,11 @@ class Sampler(registry.Configurable, abc.ABC):
         """Answers whether a draw would answer, or raise NotReadyError although there are anchors. O(1)."""
         return True
 
-    def drawable(self) -> Slots:
+    def drawable(self) -> arrays.Slots:
         """Answers the anchors that a draw may answer. O(capacity)."""
         return self.anchors.slots()
 
-    def probabilities(self, slots: Slots) -> Floats:
+    def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
         """Answers how likely each of `slots` [B] is at one draw now; NaN if the sampler does not tell."""
         return np.full(len(slots), np.nan)
 
@@ -192,11 +189,11 @@ class Sampler(registry.Configurable, abc.ABC):
             return None
         return float(shares.sum()) ** 2 / squares if squares else 0.0
 
-    def importance(self, probabilities: Floats) -> Floats:
+    def importance(self, probabilities: arrays.Floats) -> arrays.Floats:
         """Answers what `weights` needs to know of anchors [B] of those probabilities, as things stand now."""
         return probabilities
 
-    def weights(self, importance: Floats, beta: float | None = None) -> Floats:
+    def weights(self, importance: arrays.Floats, beta: float | None = None) -> arrays.Floats:
         """Answers the importance weights [B] of a batch: 1.
 
         Args:
@@ -217,7 +214,7 @@ class Sampler(registry.Configurable, abc.ABC):
 
     # As a whole: see `relive.persistence.state`.
 
-    def state(self, slots: Slots) -> state_lib.State:
+    def state(self, slots: arrays.Slots) -> state_lib.State:
         """Answers what a checkpoint keeps, given where all rows are, oldest first [N]."""
         return self._state(slots)
 
@@ -225,7 +222,7 @@ class Sampler(registry.Configurable, abc.ABC):
         """Raises CheckpointError if that is no state of a sampler like this one, of so many rows."""
         self._check_state(given, rows)
 
-    def restore(self, given: state_lib.Given, slots: Slots) -> None:
+    def restore(self, given: state_lib.Given, slots: arrays.Slots) -> None:
         """Takes the place of what it was; no anchor was known, and which are eligible now is in `anchors`.
 
         Args:
@@ -243,13 +240,13 @@ class Sampler(registry.Configurable, abc.ABC):
     def _attached(self, capacity: int) -> None:
         """Hears how many slots there are, once, before everything else."""
 
-    def _added(self, slots: Slots) -> None:
+    def _added(self, slots: arrays.Slots) -> None:
         """Hears which anchors became eligible."""
 
-    def _removed(self, slots: Slots) -> None:
+    def _removed(self, slots: arrays.Slots) -> None:
         """Hears which anchors ceased to be eligible."""
 
-    def _overwritten(self, slots: Slots) -> None:
+    def _overwritten(self, slots: arrays.Slots) -> None:
         """Hears to which slots other rows come."""
 
     def _added_one(self, slot: int) -> None:
@@ -269,7 +266,7 @@ class Sampler(registry.Configurable, abc.ABC):
     def _drawn(self) -> None:
         """Hears that a batch was drawn."""
 
-    def _state(self, slots: Slots) -> state_lib.State:
+    def _state(self, slots: arrays.Slots) -> state_lib.State:
         """Answers what a checkpoint has to keep: JSON values by name, and under "arrays" arrays by name.
 
         Args:
@@ -280,7 +277,7 @@ class Sampler(registry.Configurable, abc.ABC):
     def _check_state(self, given: state_lib.Given, rows: int) -> None:
         """Raises CheckpointError if `_restore` could not take that."""
 
-    def _restore(self, given: state_lib.Given, slots: Slots) -> None:
+    def _restore(self, given: state_lib.Given, slots: arrays.Slots) -> None:
         """Takes the place of what it was. Here: hears of every eligible anchor, the oldest first."""
         self.added(slots[self.anchors.is_eligible(slots)])
 
@@ -313,10 +310,10 @@ class UniformSampler(Sampler):
     def _attached(self, capacity: int) -> None:
         self._drawable = index_set.IndexSet(capacity)
 
-    def _added(self, slots: Slots) -> None:
+    def _added(self, slots: arrays.Slots) -> None:
         self._drawable.add(slots)
 
-    def _removed(self, slots: Slots) -> None:
+    def _removed(self, slots: arrays.Slots) -> None:
         self._drawable.remove(slots)
 
     def _added_one(self, slot: int) -> None:
@@ -338,7 +335,7 @@ class UniformSampler(Sampler):
         probabilities.fill(1.0 / len(self._drawable))
         return Draw(self._drawable.sample(size, rng), probabilities)
 
-    def probabilities(self, slots: Slots) -> Floats:
+    def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
         """Answers 1 / N for each of `slots` [B]; 0 if it is not eligible."""
         return self._drawable.contains(slots) / max(len(self._drawable), 1)
 
@@ -346,7 +343,7 @@ class UniformSampler(Sampler):
         """Answers N, as they are drawn alike. O(1)."""
         return float(len(self._drawable)) if type(self) is UniformSampler else super().effective_sample_size()
 
-    def _state(self, slots: Slots) -> state_lib.State:
+    def _state(self, slots: arrays.Slots) -> state_lib.State:
         is_interval = self._drawable.is_interval
         order = self._drawable.numbers() if len(slots) else slots
         # Its first number says an interval, which need not begin with the oldest row.
@@ -356,7 +353,7 @@ class UniformSampler(Sampler):
         given.boolean("is_interval")
         given.integers("order", None, 0, self.anchors.capacity - 1)
 
-    def _restore(self, given: state_lib.Given, slots: Slots) -> None:
+    def _restore(self, given: state_lib.Given, slots: arrays.Slots) -> None:
         is_interval, eligible = given.boolean("is_interval"), slots[self.anchors.is_eligible(slots)]
         order = given.integers("order", None, 0, self.anchors.capacity - 1)
         if is_interval and len(order) == min(len(eligible), 1):

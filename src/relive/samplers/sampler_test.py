@@ -6,6 +6,7 @@ import pytest
 import relive
 from relive import errors
 from relive import testing
+from relive.common import arrays
 from relive.kernels import eligibility
 from relive.samplers import sampler as sampler_lib
 
@@ -28,13 +29,13 @@ class Fixed(sampler_lib.Sampler):
     def _attached(self, capacity: int) -> None:
         self.heard.append(("attached", capacity))
 
-    def _added(self, slots: sampler_lib.Slots) -> None:
+    def _added(self, slots: arrays.Slots) -> None:
         self.heard.append(("added", slots.tolist()))
 
-    def _removed(self, slots: sampler_lib.Slots) -> None:
+    def _removed(self, slots: arrays.Slots) -> None:
         self.heard.append(("removed", slots.tolist()))
 
-    def _overwritten(self, slots: sampler_lib.Slots) -> None:
+    def _overwritten(self, slots: arrays.Slots) -> None:
         self.heard.append(("overwritten", slots.tolist()))
 
     def _drawn(self) -> None:
@@ -182,7 +183,7 @@ class Numbers(Fixed):
 class Arrays(Numbers):
     """Overrides the hook for arrays of a sampler that has one for numbers."""
 
-    def _added(self, slots: sampler_lib.Slots) -> None:
+    def _added(self, slots: arrays.Slots) -> None:
         self.heard.append(("added here", slots.tolist()))
 
 
@@ -195,7 +196,7 @@ class Mixed:
 
     heard: list[Any]
 
-    def _removed(self, slots: sampler_lib.Slots) -> None:
+    def _removed(self, slots: arrays.Slots) -> None:
         self.heard.append(("removed here", slots.tolist()))
 
 
@@ -258,7 +259,7 @@ def test_uniform_draws_are_the_same_whether_anchors_came_one_by_one_or_not() -> 
 class Forgetful(sampler_lib.UniformSampler):
     """Does not hear what was removed."""
 
-    def _removed(self, slots: sampler_lib.Slots) -> None:
+    def _removed(self, slots: arrays.Slots) -> None:
         pass
 
 
@@ -315,7 +316,7 @@ class Counting(sampler_lib.UniformSampler):
     def __init__(self) -> None:
         self.heard: list[Any] = []
 
-    def _overwritten(self, slots: sampler_lib.Slots) -> None:
+    def _overwritten(self, slots: arrays.Slots) -> None:
         self.heard.append(slots.tolist())
 
 

@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays
 from relive.common import validation
 
-Array: TypeAlias = npt.NDArray[Any]
 DType: TypeAlias = np.dtype[Any]
 
 
-def fit(name: str, value: object, shape: tuple[int, ...], dtype: DType, is_weak: bool = False) -> Array:
+def fit(name: str, value: object, shape: tuple[int, ...], dtype: DType, is_weak: bool = False) -> arrays.Array:
     """Answers `value` as an array of exactly `shape` and `dtype`; an array that is so already is answered itself.
 
     A cast is made where every value stays equal: 3 and True fit a float, 3.0 fits an integer, 0.9 and 300 do not fit
@@ -60,7 +60,7 @@ def fit(name: str, value: object, shape: tuple[int, ...], dtype: DType, is_weak:
     return _cast(name, array, dtype, may_round)
 
 
-def as_array(name: str, value: object) -> Array:
+def as_array(name: str, value: object) -> arrays.Array:
     """Answers `value` as the array that numpy makes of it.
 
     Raises:
@@ -111,7 +111,7 @@ def _holds_all_of(dtype: DType, source: DType) -> bool:
     return np.can_cast(source, dtype, "equiv" if dtype.kind in "mM" else "safe")
 
 
-def _first_overflow(array: Array, dtype: DType) -> object:
+def _first_overflow(array: arrays.Array, dtype: DType) -> object:
     """Answers the first value of `array` [...] that numpy does not cast to `dtype`; there is one."""
     values = iter(array.reshape(-1, 1))
     value = next(values)
@@ -122,7 +122,7 @@ def _first_overflow(array: Array, dtype: DType) -> object:
     return value[0]
 
 
-def _cast(name: str, array: Array, dtype: DType, may_round: bool) -> Array:
+def _cast(name: str, array: arrays.Array, dtype: DType, may_round: bool) -> arrays.Array:
     """Answers `array` [...] as `dtype`, if every value stays what it was, or stays finite where it may be rounded."""
     try:
         with np.errstate(all="ignore"):
@@ -139,12 +139,12 @@ def _cast(name: str, array: Array, dtype: DType, may_round: bool) -> Array:
     raise errors.SchemaError(f"{name} must fit {dtype}, got {shown}{hint}")
 
 
-def _stays_finite(array: Array, cast: Array) -> npt.NDArray[np.bool_]:
+def _stays_finite(array: arrays.Array, cast: arrays.Array) -> npt.NDArray[np.bool_]:
     """Answers where [...] a value of `cast` [...] is finite if that of `array` [...] is, which it was cast from."""
     return np.asarray(np.isfinite(cast) >= np.isfinite(array))
 
 
-def _stays(array: Array, cast: Array) -> npt.NDArray[np.bool_]:
+def _stays(array: arrays.Array, cast: arrays.Array) -> npt.NDArray[np.bool_]:
     """Answers where [...] a value of `cast` [...] is that of `array` [...], which it was cast from."""
     source, target = array.dtype.kind, cast.dtype.kind
     if target == "c":
@@ -163,7 +163,7 @@ def _stays(array: Array, cast: Array) -> npt.NDArray[np.bool_]:
     return np.asarray(cast == array)
 
 
-def _lies_in(array: Array, dtype: DType) -> npt.NDArray[np.bool_]:
+def _lies_in(array: arrays.Array, dtype: DType) -> npt.NDArray[np.bool_]:
     """Answers where [...] a float of `array` [...] lies in the range of the integers of `dtype`."""
     limits = np.iinfo(dtype)
     return np.asarray((array >= np.float64(limits.min)) & (array < np.float64(limits.max + 1)))

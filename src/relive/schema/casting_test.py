@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from relive import errors
+from relive.common import arrays
 from relive.common import validation
 from relive.schema import casting
 
@@ -21,7 +22,7 @@ EDGES = [
 ]
 
 
-def fit(value: Any, dtype: Any, is_weak: bool = False) -> casting.Array:
+def fit(value: Any, dtype: Any, is_weak: bool = False) -> arrays.Array:
     """Answers `value` fitted to its own shape."""
     return casting.fit("x", value, np.shape(value), np.dtype(dtype), is_weak)
 
@@ -33,7 +34,7 @@ def refusal(value: Any, dtype: Any, is_weak: bool = False) -> str:
 
 
 @st.composite
-def arrays(draw: st.DrawFn, dtypes: list[np.dtype[Any]]) -> casting.Array:
+def drawn_arrays(draw: st.DrawFn, dtypes: list[np.dtype[Any]]) -> arrays.Array:
     """Draws an array whose values are often at the edge of what another dtype holds."""
     dtype = draw(st.sampled_from(dtypes))
     elements: st.SearchStrategy[Any] = hnp.from_dtype(dtype)
@@ -43,7 +44,7 @@ def arrays(draw: st.DrawFn, dtypes: list[np.dtype[Any]]) -> casting.Array:
     elif dtype.kind != "b":
         with np.errstate(all="ignore"):
             elements |= st.sampled_from(np.array(EDGES, np.float64).astype(dtype).tolist())
-    array: casting.Array = draw(
+    array: arrays.Array = draw(
         hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=3), elements=elements)
     )
     return array
@@ -67,9 +68,9 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other or (one != one and other is not None and other != other))
 
 
-@hypothesis.given(array=arrays(REALS), dtype=st.sampled_from(NUMBERS))
+@hypothesis.given(array=drawn_arrays(REALS), dtype=st.sampled_from(NUMBERS))
 def test_a_cast_is_made_if_and_only_if_python_finds_every_value_equal(
-    array: casting.Array, dtype: np.dtype[Any]
+    array: arrays.Array, dtype: np.dtype[Any]
 ) -> None:
     """Python compares an int with a float exactly."""
     values = array.ravel().tolist()
@@ -85,9 +86,9 @@ def test_a_cast_is_made_if_and_only_if_python_finds_every_value_equal(
 
 
 @hypothesis.given(
-    array=arrays([np.dtype("c8"), np.dtype("c16")]), dtype=st.sampled_from([np.dtype("c8"), np.dtype("c16")])
+    array=drawn_arrays([np.dtype("c8"), np.dtype("c16")]), dtype=st.sampled_from([np.dtype("c8"), np.dtype("c16")])
 )
-def test_complex_numbers_fit_where_both_parts_do(array: casting.Array, dtype: np.dtype[Any]) -> None:
+def test_complex_numbers_fit_where_both_parts_do(array: arrays.Array, dtype: np.dtype[Any]) -> None:
     if all(same(value, cast(value, dtype)) for value in array.ravel().tolist()):
         answer = fit(array, dtype)
         assert answer.dtype == dtype
@@ -96,8 +97,8 @@ def test_complex_numbers_fit_where_both_parts_do(array: casting.Array, dtype: np
         assert refusal(array, dtype).startswith(f"x must fit {dtype}, got ")
 
 
-@hypothesis.given(array=arrays(REALS), dtype=st.sampled_from([dtype for dtype in NUMBERS if dtype.kind in "fc"]))
-def test_a_weak_value_may_be_rounded_but_stays_finite(array: casting.Array, dtype: np.dtype[Any]) -> None:
+@hypothesis.given(array=drawn_arrays(REALS), dtype=st.sampled_from([dtype for dtype in NUMBERS if dtype.kind in "fc"]))
+def test_a_weak_value_may_be_rounded_but_stays_finite(array: arrays.Array, dtype: np.dtype[Any]) -> None:
     values = array.ravel().tolist()
     wrong = [value for value in values if cast(value, dtype) is None]
     if wrong:
@@ -321,7 +322,7 @@ class Tensor:
     def __init__(self, values: Any) -> None:
         self.values = values
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> casting.Array:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> arrays.Array:
         if self.values is None:
             raise RuntimeError("the values are on another machine")
         return np.array(self.values)

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from relive import errors
+from relive.common import arrays
 from relive.schema import casting
 from relive.schema import schema as schema_lib
 
@@ -97,7 +98,7 @@ class RowBytes:
             return [casting.fit(name, value, shape, dtype).tobytes()]
         return self._joined(self.observation_blocks, self.schema.observation_rows(name, value, ()))
 
-    def _joined(self, blocks: Sequence[Sequence[str]], rows: Mapping[str, casting.Array]) -> Row:
+    def _joined(self, blocks: Sequence[Sequence[str]], rows: Mapping[str, arrays.Array]) -> Row:
         """Answers the bytes of each block of the columns."""
         return [b"".join([rows[path].tobytes() for path in paths]) for paths in blocks]
 
@@ -128,9 +129,9 @@ class RowBytes:
                 return None
         return cast("bytes", value.tobytes())
 
-    def columns(self, row: Row, count: int) -> dict[str, casting.Array]:
+    def columns(self, row: Row, count: int) -> dict[str, arrays.Array]:
         """Answers the columns [count, ...] of so many rows; they cannot be written to."""
-        columns: dict[str, casting.Array] = {}
+        columns: dict[str, arrays.Array] = {}
         for paths, values in zip(self.blocks, row, strict=True):
             fields = [(path, self.schema.fields[path].dtype, self.schema.fields[path].shape) for path in paths]
             block = np.ndarray(count, np.dtype(fields), values)

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays
 from relive.common import later
 from relive.common import trees
 from relive.common import validation
@@ -30,7 +31,7 @@ else:
     dtypes = later.module("relive.persistence.dtypes")
     npy_header = later.module("relive.persistence.npy_header")
 
-Array: TypeAlias = casting.Array
+Array: TypeAlias = arrays.Array
 RESERVED = frozenset(
     ("observation", "action", "reward", "next_observation", "terminated", "truncated", "stream", "streams")
 )

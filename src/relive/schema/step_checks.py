@@ -5,26 +5,22 @@ import dataclasses
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
-from relive.common import flags as flags_lib
+from relive.common import arrays
 from relive.common import trees
 from relive.common import validation
 from relive.schema import row_bytes
 from relive.schema import schema as schema_lib
 
-Array: TypeAlias = npt.NDArray[Any]
-Columns: TypeAlias = Mapping[str, Array]
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
+Columns: TypeAlias = Mapping[str, arrays.Array]
 
 
 Round: TypeAlias = tuple[row_bytes.Row, row_bytes.Row]
 """The bytes of a row of every stream, and of the next observations."""
-Flags: TypeAlias = bool | Bools | None
+Flags: TypeAlias = bool | arrays.Bools | None
 _BOOL = np.dtype(np.bool_)
-_NOWHERE: Bools = np.zeros(0, np.bool_)
+_NOWHERE: arrays.Bools = np.zeros(0, np.bool_)
 OneStep: TypeAlias = tuple[schema_lib.Schema, int, row_bytes.Row, row_bytes.Row | None, bool, bool]
 """The schema, the stream, the bytes of the row and of the next observation, terminated, truncated."""
 
@@ -43,11 +39,11 @@ class Steps:
     """
 
     schema: schema_lib.Schema
-    streams: Ints
+    streams: arrays.Ints
     rows: Columns
     next_rows: Columns | None
-    terminated: Bools
-    truncated: Bools
+    terminated: arrays.Bools
+    truncated: arrays.Bools
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -137,7 +133,7 @@ def round_of_steps(
     return None if row is None or next_row is None else (row, next_row)
 
 
-def ends(num_streams: int, terminated: Flags, truncated: Flags) -> tuple[Bools, Bools | None]:
+def ends(num_streams: int, terminated: Flags, truncated: Flags) -> tuple[arrays.Bools, arrays.Bools | None]:
     """Answers where the episode terminates with a step of every stream, and where it ends; None for nowhere.
 
     Args:
@@ -154,7 +150,7 @@ def ends(num_streams: int, terminated: Flags, truncated: Flags) -> tuple[Bools, 
 
 def _are_nowhere(flags: Flags) -> bool:
     """Answers whether none of them is set."""
-    return flags is None or flags is False or (flags is not True and not flags_lib.any_set(flags))
+    return flags is None or flags is False or (flags is not True and not arrays.any_set(flags))
 
 
 def step_of_each(
@@ -220,7 +216,7 @@ def stream_number(num_streams: int, stream: Any) -> int:
     return number
 
 
-def _checked_streams(num_streams: int, streams: Any) -> Ints:
+def _checked_streams(num_streams: int, streams: Any) -> arrays.Ints:
     if streams is None:
         return np.arange(num_streams)
     numbers = validation.integers("streams", streams)

@@ -19,6 +19,7 @@ import weakref
 import numpy as np
 
 from relive import errors
+from relive.common import arrays
 from relive.common import validation
 from relive.persistence import directories
 from relive.schema import schema as schema_lib
@@ -121,7 +122,7 @@ class MemmapStorage(memory.ColumnStorage):
         self._is_dirty = self._was_dirty
         numbers = itertools.count()
 
-        def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> memory.Array:
+        def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays.Array:
             return folder.mapped(next(numbers), shape, dtype, reserve=reserve)
 
         try:

@@ -22,6 +22,7 @@ import pytest
 import relive
 from relive import errors
 from relive import testing
+from relive.common import arrays
 from relive.persistence import directories
 from relive.schema import schema as schemas
 from relive.storage import map_folder
@@ -34,7 +35,7 @@ FRAMES = schemas.Schema(schemas.Field((84, 84, 4), np.uint8), schemas.Field((), 
 OTHER = schemas.Schema(schemas.Field(3, np.float32), schemas.Field((), np.int64))
 
 
-def row(value: float) -> dict[str, storages.Array]:
+def row(value: float) -> dict[str, arrays.Array]:
     return {"observation": np.full(2, value, np.float32), "action": np.array(int(value)), "reward": np.array(value)}
 
 

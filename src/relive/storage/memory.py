@@ -17,12 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-from relive.common import derived
+from relive.common import arrays
 from relive.common import validation
-from relive.schema import casting
 from relive.schema import schema as schemas
 
-Array: TypeAlias = casting.Array
+Array: TypeAlias = arrays.Array
 Slots: TypeAlias = npt.NDArray[np.int64] | int
 """Addresses of rows, of any shape; an int is one of shape []."""
 Rows: TypeAlias = Mapping[str, Array]
@@ -81,7 +80,7 @@ def check_members(storage: object) -> None:
 _INT64, _UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
 
 
-class ColumnStorage(derived.Derived):
+class ColumnStorage(arrays.Derived):
     """A storage of one array a block of fields (see `schema.blocks_of`), allocated once.
 
     Writing and reading k rows take O(k) time.

@@ -10,6 +10,7 @@ import pytest
 
 from relive import errors
 from relive import testing
+from relive.common import arrays
 from relive.schema import schema as schemas
 from relive.storage import memory as storages
 
@@ -30,7 +31,7 @@ class ListStorage:
         for place, slot in np.ndenumerate(slots):
             self.rows[slot] = {path: column[(*place, ...)].copy() for path, column in rows.items()}
 
-    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
         self.check(slots)
         columns = {}
         for path in self.schema.fields if fields is None else fields:
@@ -72,7 +73,7 @@ class TestFileStorage(testing.StorageTests):
     def make(self, schema: schemas.Schema, capacity: int) -> storages.Storage:
         numbers = itertools.count(len(list(self.folder.iterdir())))
 
-        def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> storages.Array:
+        def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays.Array:
             if 0 in shape:
                 return np.zeros(shape, dtype)
             return np.memmap(self.folder / str(next(numbers)), dtype, "w+", shape=shape)
@@ -85,7 +86,7 @@ class TestListStorage(testing.StorageTests):
         return ListStorage(schema, capacity)
 
 
-def row(value: float) -> dict[str, storages.Array]:
+def row(value: float) -> dict[str, arrays.Array]:
     return {
         "observation": np.full(2, value, np.float32),
         "action": np.array(int(value)),
@@ -155,12 +156,12 @@ BLOCKS = (
 )
 
 
-def random_rows(schema: schemas.Schema, lead: tuple[int, ...], seed: int) -> dict[str, storages.Array]:
+def random_rows(schema: schemas.Schema, lead: tuple[int, ...], seed: int) -> dict[str, arrays.Array]:
     rng = np.random.default_rng(seed)
     return {path: rng.integers(1, 99, lead + field.shape).astype(field.dtype) for path, field in schema.fields.items()}
 
 
-def assert_same(columns: dict[str, storages.Array], expected: dict[str, storages.Array]) -> None:
+def assert_same(columns: dict[str, arrays.Array], expected: dict[str, arrays.Array]) -> None:
     assert columns.keys() == expected.keys()
     for path, column in columns.items():
         assert column.tobytes() == expected[path].tobytes(), path
@@ -179,7 +180,7 @@ def test_small_fields_that_are_wanted_together_lie_side_by_side() -> None:
 def test_every_block_is_allocated_once_in_their_order() -> None:
     calls: list[tuple[tuple[int, ...], Any]] = []
 
-    def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> storages.Array:
+    def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays.Array:
         calls.append((shape, dtype))
         return np.ones(shape, dtype)
 

@@ -11,19 +11,16 @@ So any row of at most max_values fits, room is counted to the value, and nothing
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays as arrays_lib
 from relive.common import validation
 from relive.persistence import state as state_lib
 from relive.schema import casting
-
-Array: TypeAlias = npt.NDArray[Any]
-Bools: TypeAlias = npt.NDArray[np.bool_]
-Ints: TypeAlias = npt.NDArray[np.int64]
 
 _SMALLEST = 64
 
@@ -57,10 +54,12 @@ class RaggedColumns:
         row_fields: Mapping[str, npt.DTypeLike] | None = None,
     ) -> None:
         self._max_values = validation.integer_of_at_least_one("max_values", max_values)
-        self._columns: dict[str, Array] = {name: np.zeros(self._max_values, dtype) for name, dtype in fields.items()}
+        self._columns: dict[str, arrays_lib.Array] = {
+            name: np.zeros(self._max_values, dtype) for name, dtype in fields.items()
+        }
         # The rows from key _base on; those before _oldest have left. Value p is number p of all that ever were.
-        self._offsets: Ints = np.zeros(_SMALLEST + 1, np.int64)
-        self._row_columns: dict[str, Array] = {
+        self._offsets: arrays_lib.Ints = np.zeros(_SMALLEST + 1, np.int64)
+        self._row_columns: dict[str, arrays_lib.Array] = {
             name: np.zeros(_SMALLEST, dtype) for name, dtype in (row_fields or {}).items()
         }
         self._base = self._oldest = self._next = 0
@@ -80,7 +79,7 @@ class RaggedColumns:
         return self._oldest
 
     @property
-    def lengths(self) -> Ints:
+    def lengths(self) -> arrays_lib.Ints:
         """How many values each row has, the oldest first [rows]."""
         return np.diff(self._offsets[self._oldest - self._base : self._next - self._base + 1])
 
@@ -127,7 +126,9 @@ class RaggedColumns:
         self._next += len(sizes)
         return leaving
 
-    def read(self, keys: npt.ArrayLike, fields: Collection[str] | None = None) -> tuple[dict[str, Array], Ints]:
+    def read(
+        self, keys: npt.ArrayLike, fields: Collection[str] | None = None
+    ) -> tuple[dict[str, arrays_lib.Array], arrays_lib.Ints]:
         """Answers rows by key [k]: copies of the values of each field [N], row after row, and the offsets [k + 1].
 
         Row j has the values from offsets[j] to offsets[j + 1]. O(N), without a loop over rows.
@@ -148,7 +149,7 @@ class RaggedColumns:
         names = self._columns if fields is None else fields
         return {name: self._columns[name].take(slots) for name in names}, offsets
 
-    def row_values(self, name: str, keys: npt.ArrayLike | None = None) -> Array:
+    def row_values(self, name: str, keys: npt.ArrayLike | None = None) -> arrays_lib.Array:
         """Answers a copy of a row field: of the rows of those keys [k], or of all, the oldest first [rows].
 
         Raises:
@@ -163,17 +164,17 @@ class RaggedColumns:
         """Forgets every row; keys go on."""
         self._oldest = self._next
 
-    def state(self) -> dict[str, Array | state_lib.Column]:
+    def state(self) -> dict[str, arrays_lib.Array | state_lib.Column]:
         """Answers "lengths", and the values of each field and row field, oldest first; gathered when they are read."""
         begin, count = int(self._offsets[self._oldest - self._base]), self.num_values
 
-        def gathered(column: Array) -> state_lib.Gathered:
-            def read(start: int, stop: int) -> Array:
+        def gathered(column: arrays_lib.Array) -> state_lib.Gathered:
+            def read(start: int, stop: int) -> arrays_lib.Array:
                 return column.take(np.arange(begin + start, begin + stop) % self._max_values)
 
             return state_lib.Gathered((count,), column.dtype, read)
 
-        arrays: dict[str, Array | state_lib.Column] = {"lengths": self.lengths}
+        arrays: dict[str, arrays_lib.Array | state_lib.Column] = {"lengths": self.lengths}
         arrays |= {f"values/{name}": gathered(column) for name, column in self._columns.items()}
         return arrays | {f"rows/{name}": self.row_values(name) for name in self._row_columns}
 
@@ -197,7 +198,7 @@ class RaggedColumns:
         if self.num_values > self._max_values:
             raise errors.CorruptionError(f"the rows have {self.num_values} values, above the limit {self._max_values}")
 
-    def _places(self, keys: npt.ArrayLike) -> Ints:
+    def _places(self, keys: npt.ArrayLike) -> arrays_lib.Ints:
         """Answers where in the columns of rows those of some keys stand [k]."""
         names = validation.integers("keys", keys)
         for key in names[(names < self._oldest) | (names >= self._next)]:
@@ -228,17 +229,19 @@ class RaggedColumns:
         self._offsets, self._row_columns, self._base = offsets, columns, self._oldest
 
 
-def padded(values: Array, mask: Bools, padding: object) -> Array:
+def padded(values: arrays_lib.Array, mask: arrays_lib.Bools, padding: object) -> arrays_lib.Array:
     """Answers the values of rows, one after the other [N], as a rectangle [B, L], padded where the mask is False.
 
     The mask [B, L] has N entries that are True: those of a row come first in it.
     """
-    rectangle: Array = np.full(mask.shape, padding, values.dtype)
+    rectangle: arrays_lib.Array = np.full(mask.shape, padding, values.dtype)
     rectangle[mask] = values
     return rectangle
 
 
-def _fitted(columns: Mapping[str, Array], values: Mapping[str, npt.ArrayLike], count: int) -> dict[str, Array]:
+def _fitted(
+    columns: Mapping[str, arrays_lib.Array], values: Mapping[str, npt.ArrayLike], count: int
+) -> dict[str, arrays_lib.Array]:
     """Answers values [count] for each column, in its dtype."""
     for name in values:
         if name not in columns:

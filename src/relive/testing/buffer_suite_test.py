@@ -16,6 +16,7 @@ from relive.buffers import column_stats
 from relive.buffers import prioritized
 from relive.buffers import ring
 from relive.buffers import sequence
+from relive.common import arrays
 from relive.kernels import episode_table
 from relive.kernels import history as history_lib
 from relive.kernels import timeline as timeline_lib
@@ -103,13 +104,13 @@ class ListStorage:
     def __init__(self, schema: schemas.Schema, capacity: int) -> None:
         self.schema = schema
         self.capacity = capacity
-        self.rows: list[dict[str, storages.Array]] = [{} for _ in range(capacity)]
+        self.rows: list[dict[str, arrays.Array]] = [{} for _ in range(capacity)]
 
     def write(self, slots: storages.Slots, rows: storages.Rows) -> None:
         for place, slot in np.ndenumerate(slots):
             self.rows[slot] = {path: column[(*place, ...)].copy() for path, column in rows.items()}
 
-    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
         columns = {}
         for path in self.schema.fields if fields is None else fields:
             field = self.schema.fields[path]
@@ -283,12 +284,12 @@ class NeverReadable(windows.TransitionWindow):
 class IsSure(sampler_lib.UniformSampler):
     """Reports probabilities that cannot be, where it is asked and does not draw."""
 
-    def probabilities(self, slots: sampler_lib.Slots) -> sampler_lib.Floats:
+    def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
         return np.full(len(slots), 2.0)
 
 
 class WeighsNothing(sampler_lib.UniformSampler):
-    def weights(self, importance: sampler_lib.Floats, beta: float | None = None) -> sampler_lib.Floats:
+    def weights(self, importance: arrays.Floats, beta: float | None = None) -> arrays.Floats:
         return importance * np.nan
 
 
@@ -593,10 +594,10 @@ class Remembers(storages.ColumnStorage):
     """Reads what it has read before from memory."""
 
     def write(self, slots: storages.Slots, rows: storages.Rows) -> None:
-        self.memory: dict[Any, dict[str, storages.Array]] = {}
+        self.memory: dict[Any, dict[str, arrays.Array]] = {}
         super().write(slots, rows)
 
-    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
         asked = (np.asarray(slots).tobytes(), np.shape(slots), None if fields is None else tuple(fields))
         return dict(self.memory.setdefault(asked, super().read(slots, fields)))
 
@@ -619,7 +620,7 @@ class KeepsWhatItIsGiven(storages.ColumnStorage):
         self.kept = slots, rows
         super().write(slots, rows)
 
-    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
         super().write(*self.kept)
         return super().read(slots, fields)
 

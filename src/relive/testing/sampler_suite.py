@@ -8,6 +8,7 @@ import numpy as np
 
 from relive import errors
 from relive.buffers import ring as ring_lib
+from relive.common import arrays
 from relive.kernels import eligibility
 from relive.samplers import sampler as sampler_lib
 from relive.testing import expectations
@@ -259,7 +260,7 @@ class _Anchors:
             case _:
                 self._tell(*facts.set(eligibility.SPENT, some[facts.is_eligible(some)]))
 
-    def write(self, slots: sampler_lib.Slots, readable: sampler_lib.Slots) -> None:
+    def write(self, slots: arrays.Slots, readable: arrays.Slots) -> None:
         """Lets other rows come to `slots`; those in `readable`, of them, can be read at once."""
         old = slots[self._is_used[slots]]
         self._tell(old[:0], self.eligible.forget(old))
@@ -267,22 +268,20 @@ class _Anchors:
         self._is_used[slots] = True
         self._tell(*self.eligible.set(eligibility.READABLE, readable))
 
-    def bar(self, slots: sampler_lib.Slots) -> None:
+    def bar(self, slots: arrays.Slots) -> None:
         """Lets a user say no to `slots`."""
         self._tell(*self.eligible.set(eligibility.BARRED, slots))
 
-    def admit(self, slots: sampler_lib.Slots) -> None:
+    def admit(self, slots: arrays.Slots) -> None:
         """Lets a user say yes to `slots`."""
         self._tell(*self.eligible.unset(eligibility.BARRED, slots))
 
-    def _tell(self, entered: sampler_lib.Slots, left: sampler_lib.Slots) -> None:
+    def _tell(self, entered: arrays.Slots, left: arrays.Slots) -> None:
         """Tells the sampler which anchors became eligible and which ceased to be."""
         self._say(self.sampler.added, self.sampler.added_one, entered)
         self._say(self.sampler.removed, self.sampler.removed_one, left)
 
-    def _say(
-        self, hear: Callable[[sampler_lib.Slots], None], hear_one: Callable[[int], None], slots: sampler_lib.Slots
-    ) -> None:
+    def _say(self, hear: Callable[[arrays.Slots], None], hear_one: Callable[[int], None], slots: arrays.Slots) -> None:
         """Lets the sampler hear of `slots`, which are not its to change."""
         if self._by_number and len(slots) == 1:
             hear_one(int(slots[0]))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from relive import errors
+from relive.common import arrays
 from relive.kernels import eligibility
 from relive.samplers import prioritized
 from relive.samplers import sampler
@@ -20,7 +21,7 @@ from relive.testing import sampler_suite
 class BySlot(prioritized.PrioritizedSampler):
     """Draws in proportion to the slot, counted by five."""
 
-    def _added(self, slots: sampler.Slots) -> None:
+    def _added(self, slots: arrays.Slots) -> None:
         super()._added(slots)
         self.set_priorities(slots, (slots % 5).astype(np.float64))
 
@@ -32,10 +33,10 @@ class Newest(sampler.Sampler):
         self.most = most
         self.newest = np.zeros(0, np.int64)
 
-    def _added(self, slots: sampler.Slots) -> None:
+    def _added(self, slots: arrays.Slots) -> None:
         self.newest = np.concatenate([self.newest, slots])[-self.most :]
 
-    def _removed(self, slots: sampler.Slots) -> None:
+    def _removed(self, slots: arrays.Slots) -> None:
         self.newest = self.newest[~np.isin(self.newest, slots)]
 
     def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
@@ -46,7 +47,7 @@ class Newest(sampler.Sampler):
 class Even(sampler.Sampler):
     """Draws even slots alone, and says so."""
 
-    def drawable(self) -> sampler.Slots:
+    def drawable(self) -> arrays.Slots:
         return np.intersect1d(self.anchors.slots(), np.arange(0, self.anchors.capacity, 2))
 
     def can_draw(self) -> bool:
@@ -65,12 +66,12 @@ class Balanced(sampler.Sampler):
         self.storage = storage
         self.trees = [sum_tree.SumTree(storage.capacity) for _ in range(num_labels)]
 
-    def _added(self, slots: sampler.Slots) -> None:
+    def _added(self, slots: arrays.Slots) -> None:
         labels = self.storage.read(slots, ["extras/label"])["extras/label"]
         for label, tree in enumerate(self.trees):
             tree.set(slots[labels == label], 1.0)
 
-    def _removed(self, slots: sampler.Slots) -> None:
+    def _removed(self, slots: arrays.Slots) -> None:
         for tree in self.trees:
             tree.set(slots, 0.0)
 
@@ -131,16 +132,16 @@ class Honest(sampler.Sampler):
     def __init__(self) -> None:
         self.kept: list[int] = []
 
-    def _added(self, slots: sampler.Slots) -> None:
+    def _added(self, slots: arrays.Slots) -> None:
         self.kept += slots.tolist()
 
-    def _removed(self, slots: sampler.Slots) -> None:
+    def _removed(self, slots: arrays.Slots) -> None:
         self.kept = [slot for slot in self.kept if slot not in slots]
 
     def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         return sampler.Draw(rng.choice(self.kept, size), np.full(size, 1 / len(self.kept)))
 
-    def probabilities(self, slots: sampler.Slots) -> sampler.Floats:
+    def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
         return self.anchors.is_eligible(slots) / max(len(self.kept), 1)
 
 
@@ -166,12 +167,12 @@ class OneProbability(Honest):
 
 
 class IgnoresRemoved(Honest):
-    def _removed(self, slots: sampler.Slots) -> None:
+    def _removed(self, slots: arrays.Slots) -> None:
         pass
 
 
 class IgnoresAllButOverwritten(IgnoresRemoved):
-    def _overwritten(self, slots: sampler.Slots) -> None:
+    def _overwritten(self, slots: arrays.Slots) -> None:
         Honest._removed(self, slots)
 
 
@@ -181,12 +182,12 @@ class Unchecked(IgnoresRemoved):
 
 
 class HidesSome(Honest):
-    def drawable(self) -> sampler.Slots:
+    def drawable(self) -> arrays.Slots:
         return np.array(self.kept[1:], np.int64)
 
 
 class ShowsTooMuch(Honest):
-    def drawable(self) -> sampler.Slots:
+    def drawable(self) -> arrays.Slots:
         return np.arange(self.anchors.capacity)
 
 
@@ -207,7 +208,7 @@ class IsOutOfOrder(Honest):
 
 
 class WritesIntoWhatItHears(Honest):
-    def _removed(self, slots: sampler.Slots) -> None:
+    def _removed(self, slots: arrays.Slots) -> None:
         super()._removed(slots)
         slots[...] = 0
 
@@ -237,7 +238,7 @@ class NeverDrawsOne(DrawsThoughItCannot):
 
 
 class StaysWithTheFirst(Honest):
-    def _added(self, slots: sampler.Slots) -> None:
+    def _added(self, slots: arrays.Slots) -> None:
         super()._added(slots)
         self.first = getattr(self, "first", slots[0])
 
@@ -251,19 +252,19 @@ class CountsSlots(Honest):
 
 
 class TellsOfTheIneligible(Honest):
-    def probabilities(self, slots: sampler.Slots) -> sampler.Floats:
+    def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
         return np.full(len(slots), 1 / max(len(self.kept), 1))
 
 
 class TellsSomethingElse(Honest):
-    def probabilities(self, slots: sampler.Slots) -> sampler.Floats:
+    def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
         return super().probabilities(slots) * 0.999
 
 
 class Reports(Honest):
     """Reports probabilities of places in a batch."""
 
-    def probabilities(self, slots: sampler.Slots) -> sampler.Floats:
+    def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
         return np.full(len(slots), np.nan)
 
     def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
@@ -346,12 +347,12 @@ class GoesOver(Honest):
 
 
 class WeighsOne(Honest):
-    def weights(self, importance: sampler.Floats, beta: float | None = None) -> sampler.Floats:
+    def weights(self, importance: arrays.Floats, beta: float | None = None) -> arrays.Floats:
         return importance[:1]
 
 
 class WeighsNothing(Honest):
-    def weights(self, importance: sampler.Floats, beta: float | None = None) -> sampler.Floats:
+    def weights(self, importance: arrays.Floats, beta: float | None = None) -> arrays.Floats:
         return importance * np.nan
 
 

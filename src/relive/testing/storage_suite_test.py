@@ -3,6 +3,7 @@ from collections.abc import Callable, Collection
 import numpy as np
 import pytest
 
+from relive.common import arrays
 from relive.schema import schema as schemas
 from relive.storage import memory as storages
 from relive.testing import storage_suite
@@ -13,7 +14,7 @@ class Honest(storages.ColumnStorage):
 
 
 class Views(Honest):
-    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
         read = super().read(slots, fields)
         if np.shape(slots) == (self.capacity,) and np.array_equal(slots, np.arange(self.capacity)):
             return {path: dict(self._columns)[path][:] for path in read}
@@ -21,7 +22,7 @@ class Views(Honest):
 
 
 class ViewsOfOne(Honest):
-    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
         read = super().read(slots, fields)
         return {path: dict(self._columns)[path][slots, ...] if np.shape(slots) == () else read[path] for path in read}
 
@@ -33,7 +34,7 @@ class Keeps(Honest):
         super().write(slots, rows)
         self.kept = slots, rows
 
-    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
         if hasattr(self, "kept"):
             super().write(*self.kept)
         return super().read(slots, fields)
@@ -55,7 +56,7 @@ class ChecksWhenItIsLate(Honest):
 
 
 class Rounds(Honest):
-    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
         read = super().read(slots, fields)
         for column in read.values():
             if column.dtype == np.float64:
@@ -65,23 +66,23 @@ class Rounds(Honest):
 
 
 class Scalars(Honest):
-    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
         return {path: column[()] for path, column in super().read(slots, fields).items()}
 
 
 class Flattens(Honest):
-    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
         return super().read(slots if isinstance(slots, int) else np.ravel(slots), fields)
 
 
 class ReadsAll(Honest):
-    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
         super().read(slots, fields)
         return super().read(slots)
 
 
 class SkipsUnknown(Honest):
-    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
         known = None if fields is None else [path for path in fields if path in self.schema.fields]
         return super().read(slots, known)
 
@@ -89,7 +90,7 @@ class SkipsUnknown(Honest):
 class Merges(Honest):
     """Reads a slot that is asked for twice once."""
 
-    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
         return super().read(slots if isinstance(slots, int) else np.unique(slots), fields)
 
 
@@ -116,7 +117,7 @@ class Inverts(Honest):
 
 
 class ForgetsWhatIsNew(Honest):
-    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, storages.Array]:
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
         if not any(column.any() for _, column in self._columns if column.dtype.kind in "iuf"):
             raise KeyError("nothing was written")
         return super().read(slots, fields)

@@ -13,12 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.buffers import column as column_lib
+from relive.common import arrays
 from relive.schema import schema as schemas
 from relive.windows import batches
 
-Array: TypeAlias = npt.NDArray[Any]
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 Batch: TypeAlias = batches.TransitionBatch | batches.SequenceBatch
 
 SCHEMA = schemas.Schema(
@@ -26,7 +24,7 @@ SCHEMA = schemas.Schema(
 )
 
 
-def observations_of(streams: Any, episodes: Any, steps: Any) -> Ints:
+def observations_of(streams: Any, episodes: Any, steps: Any) -> arrays.Ints:
     """Answers the observations [..., 3] of those steps [...]."""
     return np.stack(np.broadcast_arrays(streams, episodes, steps), axis=-1).astype(np.int64)
 
@@ -36,7 +34,7 @@ def rewards_of(episodes: Any, steps: Any) -> npt.NDArray[np.float64]:
     return np.asarray((7 * np.asarray(episodes) + 3 * np.asarray(steps)) % 11 - 5.0)
 
 
-def checksums_of(streams: Any, episodes: Any, steps: Any) -> Ints:
+def checksums_of(streams: Any, episodes: Any, steps: Any) -> arrays.Ints:
     """Answers the checksums [...] of those steps [...]: another one for each of them."""
     return np.asarray(1_000_000 * np.asarray(streams) + 1_000 * np.asarray(episodes) + np.asarray(steps) + 1)
 
@@ -69,7 +67,7 @@ class Writer:
         self.buffer = buffer
         self.rng = np.random.default_rng(seed)
         self.spliced = 0
-        self.given: dict[str, Array] = {}
+        self.given: dict[str, arrays.Array] = {}
         self._episodes: list[_Episode] = []
         self._open: list[_Episode | None] = [None] * buffer.streams
         self._rows: list[tuple[int, int, int]] = []
@@ -132,7 +130,7 @@ class Writer:
         keys: list[int] = self.buffer.add_episode(**self.given, terminated=terminated, stream=stream).tolist()
         return keys
 
-    def _columns(self, streams: list[int]) -> dict[str, Array]:
+    def _columns(self, streams: list[int]) -> dict[str, arrays.Array]:
         """Answers the columns of the next step of each of `streams`, with or without what comes after them."""
         gives_next = bool(self.rng.random() < 0.5)
         terminated, truncated = np.zeros((2, len(streams)), np.bool_)
@@ -198,7 +196,9 @@ class Writer:
 class _Rows:
     """What the rows of a batch should be: one step each, and what is known of its episode, all [B]."""
 
-    def __init__(self, episodes: list[_Episode], streams: Ints, numbers: Ints, steps: Ints) -> None:
+    def __init__(
+        self, episodes: list[_Episode], streams: arrays.Ints, numbers: arrays.Ints, steps: arrays.Ints
+    ) -> None:
         of_rows = [episodes[number - 1] for number in numbers]
         self.streams, self.numbers, self.steps = streams, numbers, steps
         self.lengths = np.array([episode.length for episode in of_rows])
@@ -245,7 +245,7 @@ class _Rows:
         burn_in = batch.is_burn_in.sum(axis=1).max()
         _check("is_burn_in", batch.is_burn_in, mask & (np.arange(length) < burn_in))
 
-    def _check_frames(self, name: str, frames: Ints, steps: Ints) -> None:
+    def _check_frames(self, name: str, frames: arrays.Ints, steps: arrays.Ints) -> None:
         """Compares observations of `steps` [B], or stacks of frames up to them."""
         stacks = frames if frames.ndim == 3 else frames[:, np.newaxis]
         times = steps[:, np.newaxis] - np.arange(stacks.shape[1])[::-1]
@@ -258,7 +258,7 @@ class _Rows:
         _check(name, stacks, np.where(is_zero, 0, expected))
 
 
-def _check(name: str, column: Array, expected: Array) -> None:
+def _check(name: str, column: arrays.Array, expected: arrays.Array) -> None:
     """Raises AssertionError unless the column is the expected one in shape, dtype and values, but for rounding."""
     assert column.dtype == expected.dtype, f"{name} is of dtype {column.dtype} instead of {expected.dtype}"
     assert column.shape == expected.shape, f"{name} is of shape {column.shape} instead of {expected.shape}"

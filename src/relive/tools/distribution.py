@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 import dataclasses
 import functools
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Floats: TypeAlias = npt.NDArray[np.float64]
+from relive.common import arrays
 
 MOST_KEPT = 1 << 20
 """So many values are kept, about; of more the quartiles are those of a fair share."""
@@ -32,7 +32,7 @@ class Distribution:
     least: float | None
     mean: float | None
     most: float | None
-    kept: Floats = dataclasses.field(repr=False)
+    kept: arrays.Floats = dataclasses.field(repr=False)
 
     @functools.cached_property
     def quartiles(self) -> tuple[float, float, float] | None:
@@ -72,9 +72,9 @@ def of(parts: Iterable[npt.NDArray[Any]], total: int) -> Distribution:
     share = min(1.0, MOST_KEPT / max(total, 1))
     count = num_not_finite = 0
     least, most, mean = np.inf, -np.inf, 0.0
-    kept: list[Floats] = [np.zeros(0)]
+    kept: list[arrays.Floats] = [np.zeros(0)]
     for part in parts:
-        numbers: Floats = part.astype(np.float64).reshape(-1)
+        numbers: arrays.Floats = part.astype(np.float64).reshape(-1)
         finite = numbers[np.isfinite(numbers)]
         num_not_finite += len(numbers) - len(finite)
         if not len(finite):

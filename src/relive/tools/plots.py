@@ -6,8 +6,8 @@ import io
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from relive.common import arrays
 from relive.common import extras
 from relive.tools import inspection
 from relive.tools import state_facts
@@ -18,7 +18,6 @@ with extras.needed("cli"):
     from matplotlib import image
     from matplotlib import ticker
 
-Floats: TypeAlias = npt.NDArray[np.float64]
 Axes: TypeAlias = Any
 
 _BLUE, _ORANGE, _GREY = "#2f6fb0", "#d9792b", "#5c6670"
@@ -114,22 +113,22 @@ def _histogram(facts: state_facts.Facts, name: str, title: str, x: str, y: str) 
     yield _drawn(title, text, f"Histogram: {text}", x, y, draw)
 
 
-def _are_whole(values: Floats) -> bool:
+def _are_whole(values: arrays.Floats) -> bool:
     return bool(np.array_equal(values, np.round(values)))
 
 
-def _edges(values: Floats) -> Floats:
+def _edges(values: arrays.Floats) -> arrays.Floats:
     """Answers the edges of at most about `_MOST_BINS` bins; of whole numbers each bin has as many."""
     least, most = float(values.min()), float(values.max())
     if most - least < _LARGEST_WHOLE and max(abs(least), abs(most)) < _LARGEST_WHOLE and _are_whole(values):
         step = (most - least + 1) // _MOST_BINS + 1
-        whole: Floats = np.arange(least - 0.5, most + step, step)
+        whole: arrays.Floats = np.arange(least - 0.5, most + step, step)
         return whole
-    edges: Floats = least * np.linspace(1, 0, _MOST_BINS + 1) + most * np.linspace(0, 1, _MOST_BINS + 1)
+    edges: arrays.Floats = least * np.linspace(1, 0, _MOST_BINS + 1) + most * np.linspace(0, 1, _MOST_BINS + 1)
     if np.unique(edges).size == edges.size:
         return edges
     width = max(abs(least), abs(most), 1e-300) * 1e-6  # All are about the same.
-    one: Floats = np.array([least - width, most + width])
+    one: arrays.Floats = np.array([least - width, most + width])
     return one
 
 

@@ -1,16 +1,13 @@
 """The targets of Q-learning: what the value of an action should have been, judging by what came of it."""
 
-from typing import TypeAlias
-
 import numpy as np
-import numpy.typing as npt
 
-Floats: TypeAlias = npt.NDArray[np.float64]
+from relive.common import arrays
 
 
 def double_q_targets(
-    rewards: Floats, next_discounts: Floats, next_values: Floats, target_next_values: Floats
-) -> Floats:
+    rewards: arrays.Floats, next_discounts: arrays.Floats, next_values: arrays.Floats, target_next_values: arrays.Floats
+) -> arrays.Floats:
     """Answers the targets of double Q-learning (van Hasselt et al. 2016).
 
         target = reward + next_discount * Q_target(next_observation, argmax_a Q(next_observation, a))

@@ -11,11 +11,10 @@ import itertools
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-Floats: TypeAlias = npt.NDArray[np.float64]
-Ints: TypeAlias = npt.NDArray[np.int64]
-Parameters: TypeAlias = tuple[Floats, ...]
+from relive.common import arrays
+
+Parameters: TypeAlias = tuple[arrays.Floats, ...]
 
 
 def initial(widths: Sequence[int], rng: np.random.Generator) -> Parameters:
@@ -24,7 +23,7 @@ def initial(widths: Sequence[int], rng: np.random.Generator) -> Parameters:
     Weights are uniform within +-sqrt(6 / inputs), which keeps the scale of what goes through (He et al. 2015); those of
     the last layer a hundredth of that, so that all values start near 0. Biases are 0.
     """
-    parameters: list[Floats] = []
+    parameters: list[arrays.Floats] = []
     for inputs, outputs in itertools.pairwise(widths):
         bound = np.sqrt(6.0 / inputs)
         parameters += [rng.uniform(-bound, bound, (inputs, outputs)), np.zeros(outputs)]
@@ -32,24 +31,28 @@ def initial(widths: Sequence[int], rng: np.random.Generator) -> Parameters:
     return tuple(parameters)
 
 
-def action_values(parameters: Parameters, observations: Floats) -> Floats:
+def action_values(parameters: Parameters, observations: arrays.Floats) -> arrays.Floats:
     """Answers the value of every action [B, A] in each of `observations` [B, O]."""
     return _layer_inputs(parameters, observations)[-1]
 
 
-def values_of_one(parameters: Parameters, observation: Floats) -> Floats:
+def values_of_one(parameters: Parameters, observation: arrays.Floats) -> arrays.Floats:
     """Answers the value of every action [A] in one observation [O]."""
-    values: Floats = action_values(parameters, observation[np.newaxis])[0]
+    values: arrays.Floats = action_values(parameters, observation[np.newaxis])[0]
     return values
 
 
-def greedy_policy(parameters: Parameters) -> Callable[[Floats], int]:
+def greedy_policy(parameters: Parameters) -> Callable[[arrays.Floats], int]:
     """Answers a policy that takes the action with the highest value in an observation [O]."""
     return lambda observation: int(values_of_one(parameters, observation).argmax())
 
 
 def squared_loss_gradient(
-    parameters: Parameters, observations: Floats, actions: Ints, targets: Floats, weights: Floats
+    parameters: Parameters,
+    observations: arrays.Floats,
+    actions: arrays.Ints,
+    targets: arrays.Floats,
+    weights: arrays.Floats,
 ) -> Parameters:
     """Answers the gradient of half the sum of weight * (Q(observation, action) - target)^2, by backpropagation.
 
@@ -66,7 +69,7 @@ def squared_loss_gradient(
     rows = np.arange(len(actions))
     slope = np.zeros_like(inputs[-1])
     slope[rows, actions] = weights * (inputs[-1][rows, actions] - targets)
-    gradient: list[Floats] = []
+    gradient: list[arrays.Floats] = []
     for layer in reversed(range(len(parameters) // 2)):
         gradient += [slope.sum(axis=0), inputs[layer].T @ slope]
         if layer:
@@ -74,7 +77,7 @@ def squared_loss_gradient(
     return tuple(reversed(gradient))
 
 
-def _layer_inputs(parameters: Parameters, observations: Floats) -> list[Floats]:
+def _layer_inputs(parameters: Parameters, observations: arrays.Floats) -> list[arrays.Floats]:
     """Answers what goes into each layer, and last what comes out of the network."""
     inputs = [observations]
     for weights, biases in zip(parameters[:-2:2], parameters[1:-2:2], strict=True):

@@ -17,11 +17,10 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-Floats: TypeAlias = npt.NDArray[np.float64]
-Ints: TypeAlias = npt.NDArray[np.int64]
-Parameters: TypeAlias = tuple[Floats, ...]
+from relive.common import arrays
+
+Parameters: TypeAlias = tuple[arrays.Floats, ...]
 
 _FIRST_GATE_BIAS = -2.0
 """Gates begin with about an eighth open, so that gradients reach back over a dozen steps from the start."""
@@ -55,19 +54,23 @@ def initial(observation_width: int, state_width: int, num_actions: int, rng: np.
     )
 
 
-def first_state(parameters: Parameters, batch_size: int) -> Floats:
+def first_state(parameters: Parameters, batch_size: int) -> arrays.Floats:
     """Answers the state [B, H] before the first observation of an episode: zeros."""
     return np.zeros((batch_size, len(parameters[1])))
 
 
-def advance(parameters: Parameters, observation: Floats, state: Floats) -> tuple[Floats, Floats]:
+def advance(
+    parameters: Parameters, observation: arrays.Floats, state: arrays.Floats
+) -> tuple[arrays.Floats, arrays.Floats]:
     """Answers the value of every action [B, A] in `observation` [B, O], and the state [B, H] to go on with."""
     gate, candidate = _gate_and_candidate(parameters, observation, state)
     state = state + gate * (candidate - state)
     return state @ parameters[3] + parameters[4], state
 
 
-def action_values(parameters: Parameters, observations: Floats, state: Floats) -> tuple[Floats, Floats]:
+def action_values(
+    parameters: Parameters, observations: arrays.Floats, state: arrays.Floats
+) -> tuple[arrays.Floats, arrays.Floats]:
     """Answers the value of every action at every step [B, T, A], and the state [B, H] after the last one.
 
     Args:
@@ -90,7 +93,7 @@ def action_values(parameters: Parameters, observations: Floats, state: Floats) -
     return values, state
 
 
-def greedy_policy(parameters: Parameters) -> Callable[[Floats], int]:
+def greedy_policy(parameters: Parameters) -> Callable[[arrays.Floats], int]:
     """Answers a policy for one episode that takes the action with the highest value, and remembers what it saw.
 
     Example:
@@ -103,7 +106,7 @@ def greedy_policy(parameters: Parameters) -> Callable[[Floats], int]:
     """
     state = first_state(parameters, batch_size=1)
 
-    def act(observation: Floats) -> int:
+    def act(observation: arrays.Floats) -> int:
         nonlocal state
         values, state = advance(parameters, observation[np.newaxis], state)
         return int(values[0].argmax())
@@ -112,7 +115,12 @@ def greedy_policy(parameters: Parameters) -> Callable[[Floats], int]:
 
 
 def squared_loss_gradient(
-    parameters: Parameters, observations: Floats, state: Floats, actions: Ints, targets: Floats, weights: Floats
+    parameters: Parameters,
+    observations: arrays.Floats,
+    state: arrays.Floats,
+    actions: arrays.Ints,
+    targets: arrays.Floats,
+    weights: arrays.Floats,
 ) -> Parameters:
     """Answers the gradient of half the sum of weight * (Q - target)^2 over all steps, by backpropagation through time.
 
@@ -127,7 +135,7 @@ def squared_loss_gradient(
         weights: How much each step counts [B, T]: 0 for padding, and 1 / (B T) everywhere for the mean.
     """
     _, state_weights, _, value_weights, value_biases = parameters
-    states, gates, candidates = [state], list[Floats](), list[Floats]()
+    states, gates, candidates = [state], list[arrays.Floats](), list[arrays.Floats]()
     for t in range(observations.shape[1]):
         gate, candidate = _gate_and_candidate(parameters, observations[:, t], states[t])
         gates.append(gate)
@@ -159,14 +167,16 @@ def squared_loss_gradient(
     return gradient
 
 
-def _gate_and_candidate(parameters: Parameters, observation: Floats, state: Floats) -> tuple[Floats, Floats]:
+def _gate_and_candidate(
+    parameters: Parameters, observation: arrays.Floats, state: arrays.Floats
+) -> tuple[arrays.Floats, arrays.Floats]:
     """Answers how far each part of the state opens [B, H], and what would then stand there [B, H]."""
     sums = observation @ parameters[0] + state @ parameters[1] + parameters[2]
     width = state.shape[1]
     return 0.5 + 0.5 * np.tanh(0.5 * sums[:, :width]), np.tanh(sums[:, width:])
 
 
-def _uniform(inputs: int, outputs: int, rng: np.random.Generator) -> Floats:
+def _uniform(inputs: int, outputs: int, rng: np.random.Generator) -> arrays.Floats:
     """Answers weights [inputs, outputs] that keep the variance of what goes through."""
     bound = np.sqrt(3.0 / inputs)
     return rng.uniform(-bound, bound, (inputs, outputs))

@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays
 from relive.common import validation
 from relive.kernels import episode_table
 from relive.persistence import state as state_lib
 from relive.tools import distribution
 
 Distributions: TypeAlias = dict[str, distribution.Distribution]
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 _MOST_GROUPS, _LEAST_ROWS = 50, 10
 """How many groups of rows there are at most, and how many rows are in each at least, if there are so many."""
@@ -38,7 +38,7 @@ class Facts:
     sizes: dict[str, int | None]
     episodes: dict[str, int]
     distributions: Distributions
-    by_age: dict[str, Floats]
+    by_age: dict[str, arrays.Floats]
     counters: dict[str, int]
 
 
@@ -74,7 +74,7 @@ def _limit(given: state_lib.Given, name: str) -> int | None:
     return value if type(value) is int else None
 
 
-def _parts(column: state_lib.Column) -> Iterator[state_lib.Array]:
+def _parts(column: state_lib.Column) -> Iterator[arrays.Array]:
     for start, stop in state_lib.chunks(column.shape[0], column.shape[0] * column.dtype.itemsize):
         yield column.read(start, stop)
 
@@ -110,7 +110,7 @@ def _of_columns(given: state_lib.Given, counters: dict[str, int]) -> Facts:
         is_whole = has_ended & (alive == length)
         spread["episode_returns"] = _of_array(returns[begin][is_whole[begin]])
         spread["rewards"] = _spread(rewards)
-    by_age: dict[str, Floats] = {}
+    by_age: dict[str, arrays.Floats] = {}
     for name, path, dtype in (
         ("priorities", "sampler/priorities", np.float64),
         ("times_sampled", "times_sampled", np.int64),
@@ -138,7 +138,7 @@ def _rewards(given: state_lib.Given, rows: int) -> state_lib.Column | None:
 
 def _sums(
     row_episode: state_lib.Column, rewards: state_lib.Column | None, count: int
-) -> tuple[npt.NDArray[np.int64], Floats]:
+) -> tuple[npt.NDArray[np.int64], arrays.Floats]:
     """Answers how many rows each episode has, and the sum of their rewards [count]."""
     alive, returns = np.zeros(count, np.int64), np.zeros(count)
     rows = row_episode.shape[0]
@@ -152,7 +152,7 @@ def _sums(
     return alive, returns
 
 
-def _add(returns: Floats, episode: npt.NDArray[np.int64], rewards: state_lib.Array) -> None:
+def _add(returns: arrays.Floats, episode: npt.NDArray[np.int64], rewards: arrays.Array) -> None:
     with np.errstate(over="ignore", invalid="ignore"):  # Rewards may be infinite; the returns say so.
         np.add.at(returns, episode, rewards.astype(np.float64))
 
@@ -161,7 +161,7 @@ def _of_array(values: npt.NDArray[Any]) -> distribution.Distribution:
     return distribution.of([values], len(values))
 
 
-def _means_by_age(column: state_lib.Column) -> Floats:
+def _means_by_age(column: state_lib.Column) -> arrays.Floats:
     """Answers the means of a column over groups of rows that were added one after another, the newest first."""
     rows = column.shape[0]
     groups = min(_MOST_GROUPS, -(-rows // _LEAST_ROWS))
@@ -172,7 +172,7 @@ def _means_by_age(column: state_lib.Column) -> Floats:
         is_finite = np.isfinite(values)
         np.add.at(sums, group[is_finite], values[is_finite])
         np.add.at(counts, group[is_finite], 1)
-    means: Floats = np.full(groups, np.nan)
+    means: arrays.Floats = np.full(groups, np.nan)
     np.divide(sums, counts, out=means, where=counts > 0)
     return means
 

@@ -11,13 +11,12 @@ import dataclasses
 from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from relive.common import arrays
 from relive.tools import adam
 from relive.tools import learning_record
 from relive.tools import tasks
 
-Floats: TypeAlias = npt.NDArray[np.float64]
 Show: TypeAlias = Callable[[], None]
 """Shows how far a training has come; it is called at every step, and decides itself when to look."""
 
@@ -136,7 +135,7 @@ class Training(abc.ABC, Generic[AnySettings, AnyBuffer]):
         self._show()
         return True
 
-    def explore(self, values: Floats, rng: np.random.Generator) -> int:
+    def explore(self, values: arrays.Floats, rng: np.random.Generator) -> int:
         """Answers a random action with probability epsilon, which falls in a straight line, and else the best one.
 
         Args:
@@ -184,11 +183,11 @@ class Training(abc.ABC, Generic[AnySettings, AnyBuffer]):
         task.reset(int(np.random.SeedSequence([self.settings.seed, episodes]).generate_state(1)[0] >> 1))
         return float(self._play(task, self.best_network, episodes).mean())
 
-    def _play(self, task: tasks.Task, network: adam.Arrays, episodes: int) -> Floats:
+    def _play(self, task: tasks.Task, network: adam.Arrays, episodes: int) -> arrays.Floats:
         """Answers the returns of that many greedy episodes [episodes]."""
         return tasks.play(task, lambda: self._begin_greedy(network), episodes)
 
-    def _pessimistic(self, returns: Floats) -> float:
+    def _pessimistic(self, returns: arrays.Floats) -> float:
         """Answers what the mean of `evaluation_episodes` will hardly fall below, judging by `returns`."""
         return float(returns.mean() - 3.0 * returns.std() / np.sqrt(self.settings.evaluation_episodes))
 

@@ -11,7 +11,6 @@ import time
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 import relive
 from relive.common import extras
@@ -28,7 +27,6 @@ with extras.needed("demo"):
     from rich import table as rich_table
     from rich import text as rich_text
 
-Floats: TypeAlias = npt.NDArray[np.float64]
 Stats: TypeAlias = relive.ColumnBufferStats | relive.EpisodeBufferStats
 Facts: TypeAlias = list[tuple[str, str]]
 

@@ -12,14 +12,14 @@ import asyncio
 from collections.abc import Callable, Mapping
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
 from relive.buffers import column
 from relive.buffers import column_stats
+from relive.common import arrays
 from relive.common import copies
 from relive.common import later
 from relive.common import validation
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 else:
     checkpoint = later.module("relive.persistence.checkpoint")
 
-Floats: TypeAlias = npt.NDArray[np.float64]
-Keys: TypeAlias = npt.NDArray[np.int64]
 Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
 Answer = TypeVar("Answer")
 
@@ -98,7 +96,7 @@ class AsyncReplayBuffer(Generic[Batch]):
         """
         return await self._insert(self._buffer.add, step, fields)
 
-    async def extend(self, *steps: Any, **fields: Any) -> Keys:
+    async def extend(self, *steps: Any, **fields: Any) -> arrays.Keys:
         """Adds one step of every stream as `ColumnReplayBuffer.extend` does, and answers their keys [S].
 
         It waits, and raises, as `add` does.
@@ -109,7 +107,7 @@ class AsyncReplayBuffer(Generic[Batch]):
         """
         return await self._insert(self._buffer.extend, steps, fields)
 
-    async def add_episode(self, *episode: Any, **fields: Any) -> Keys:
+    async def add_episode(self, *episode: Any, **fields: Any) -> arrays.Keys:
         """Adds a whole episode of T steps as `ColumnReplayBuffer.add_episode` does, and answers their keys [T].
 
         It waits, and raises, as `add` does; once for the whole episode.
@@ -139,7 +137,7 @@ class AsyncReplayBuffer(Generic[Batch]):
         """
         return await self._draw(batch_size, lambda: self._buffer.sample(batch_size, **options))
 
-    async def sample_keys(self, batch_size: int) -> Keys:
+    async def sample_keys(self, batch_size: int) -> arrays.Keys:
         """Draws as `sample` does, and answers the keys alone [B]; `read` answers their windows.
 
         It waits, and raises, as `sample` does.
@@ -205,7 +203,7 @@ class AsyncReplayBuffer(Generic[Batch]):
         """Answers the windows that start at the steps with those keys [B]; see `read` of the buffer inside."""
         return self._buffer.read(keys, **options)
 
-    def eligible_keys(self) -> Keys:
+    def eligible_keys(self) -> arrays.Keys:
         """Answers the keys of all anchors that may be drawn now, oldest first. O(capacity)."""
         return self._buffer.eligible_keys()
 
@@ -218,7 +216,7 @@ class AsyncReplayBuffer(Generic[Batch]):
         self._gate.wake()
         return num_alive
 
-    def get_priorities(self, keys: Any) -> Floats:
+    def get_priorities(self, keys: Any) -> arrays.Floats:
         """Answers the raw priorities of the steps with those keys [B]; see ColumnReplayBuffer.get_priorities."""
         return self._buffer.get_priorities(keys)
 

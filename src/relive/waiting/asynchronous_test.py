@@ -18,6 +18,7 @@ from relive import errors
 from relive.buffers import prioritized as prioritized_lib
 from relive.buffers import ring as ring_lib
 from relive.buffers import sequence
+from relive.common import arrays
 from relive.persistence import checkpointable_test
 from relive.samplers import sampler
 from relive.waiting import asynchronous
@@ -964,10 +965,10 @@ async def test_types_survive_the_shell() -> None:
     transitions = asynchronous.AsyncReplayBuffer(ring_lib.RingReplayBuffer(10))
     assert_type(transitions, asynchronous.AsyncReplayBuffer[batches.TransitionBatch])
     assert_type(await transitions.add(0, 0, 1.0, 1), int)
-    assert_type(await transitions.extend([0], [0], [1.0], [1]), asynchronous.Keys)
-    assert_type(await transitions.add_episode([0, 1], [0], [1.0], True), asynchronous.Keys)
+    assert_type(await transitions.extend([0], [0], [1.0], [1]), arrays.Keys)
+    assert_type(await transitions.add_episode([0, 1], [0], [1.0], True), arrays.Keys)
     assert_type(await transitions.sample(1), batches.TransitionBatch)
-    assert_type(await transitions.sample_keys(1), asynchronous.Keys)
+    assert_type(await transitions.sample_keys(1), arrays.Keys)
     assert_type(transitions.read([0]), batches.TransitionBatch)
     runs = asynchronous.AsyncReplayBuffer(sequence.SequenceReplayBuffer(10, length=1))
     await runs.add(0, 0, 1.0, 1)

@@ -13,20 +13,16 @@ from collections.abc import Callable, Iterator
 import contextlib
 import os
 import threading
-from typing import Any, Generic, TypeAlias, TypeVar
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, Generic, TypeVar
 
 from relive import errors
 from relive.buffers import column
 from relive.buffers import column_stats
+from relive.common import arrays
 from relive.common import validation
 from relive.persistence import state as state_lib
 from relive.windows import batches
 
-Floats: TypeAlias = npt.NDArray[np.float64]
-Keys: TypeAlias = npt.NDArray[np.int64]
 Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
 Answer = TypeVar("Answer")
 
@@ -88,7 +84,7 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
         """
         return self._when(self._buffer.can_insert, lambda: self._buffer.add(*step, **fields))
 
-    def extend(self, *steps: Any, **fields: Any) -> Keys:
+    def extend(self, *steps: Any, **fields: Any) -> arrays.Keys:
         """Adds one step of every stream as `ColumnReplayBuffer.extend` does, and answers their keys [S].
 
         It waits, and raises, as `add` does.
@@ -99,7 +95,7 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
         """
         return self._when(self._buffer.can_insert, lambda: self._buffer.extend(*steps, **fields))
 
-    def add_episode(self, *episode: Any, **fields: Any) -> Keys:
+    def add_episode(self, *episode: Any, **fields: Any) -> arrays.Keys:
         """Adds a whole episode of T steps as `ColumnReplayBuffer.add_episode` does, and answers their keys [T].
 
         It waits, and raises, as `add` does; once for the whole episode.
@@ -130,7 +126,7 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
             lambda: self._buffer.can_sample(batch_size), lambda: self._buffer.sample(batch_size, **options)
         )
 
-    def sample_keys(self, batch_size: int) -> Keys:
+    def sample_keys(self, batch_size: int) -> arrays.Keys:
         """Draws as `sample` does, and answers the keys alone [B]; `read` answers their windows.
 
         It waits, and raises, as `sample` does. Until `read` is called, another thread may overwrite the steps; in a
@@ -185,7 +181,7 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
         with self._changed:
             return self._buffer.read(keys, **options)
 
-    def eligible_keys(self) -> Keys:
+    def eligible_keys(self) -> arrays.Keys:
         """Answers the keys of all anchors that may be drawn now, oldest first. O(capacity)."""
         with self._changed:
             return self._buffer.eligible_keys()
@@ -197,7 +193,7 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
         """
         return self._now(lambda: self._buffer.update_priorities(keys, priorities))
 
-    def get_priorities(self, keys: Any) -> Floats:
+    def get_priorities(self, keys: Any) -> arrays.Floats:
         """Answers the raw priorities of the steps with those keys [B]; see ColumnReplayBuffer.get_priorities."""
         with self._changed:
             return self._buffer.get_priorities(keys)

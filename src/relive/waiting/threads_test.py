@@ -17,6 +17,7 @@ from relive import errors
 from relive.buffers import prioritized as prioritized_lib
 from relive.buffers import ring as ring_lib
 from relive.buffers import sequence
+from relive.common import arrays
 from relive.persistence import checkpointable_test
 from relive.samplers import sampler
 from relive.schema import schema as schema_lib
@@ -846,10 +847,10 @@ def test_types_survive_the_shell() -> None:
     transitions = threads.ThreadSafeReplayBuffer(ring(10))
     assert_type(transitions, threads.ThreadSafeReplayBuffer[batches.TransitionBatch])
     assert_type(transitions.add(0, 0, 1.0, 1), int)
-    assert_type(transitions.extend([0], [0], [1.0], [1]), threads.Keys)
-    assert_type(transitions.add_episode([0, 1], [0], [1.0], True), threads.Keys)
+    assert_type(transitions.extend([0], [0], [1.0], [1]), arrays.Keys)
+    assert_type(transitions.add_episode([0, 1], [0], [1.0], True), arrays.Keys)
     assert_type(transitions.sample(1), batches.TransitionBatch)
-    assert_type(transitions.sample_keys(1), threads.Keys)
+    assert_type(transitions.sample_keys(1), arrays.Keys)
     assert_type(transitions.read([0]), batches.TransitionBatch)
     runs = threads.ThreadSafeReplayBuffer(sequences(10, length=1))
     runs.add(0, 0, 1.0, 1)

@@ -3,13 +3,8 @@
 import dataclasses
 from typing import Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+from relive.common import arrays
 
-Array: TypeAlias = npt.NDArray[Any]
-Floats: TypeAlias = npt.NDArray[np.float64]
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
 Tree: TypeAlias = Any
 """An array, or a dict of trees: an observation or an action of a schema with names."""
 
@@ -35,14 +30,14 @@ class TransitionBatch:
 
     observation: Tree
     action: Tree
-    reward: Array
+    reward: arrays.Array
     next_observation: Tree
-    next_discount: Array
-    is_terminal: Bools
-    steps: Ints
-    keys: Ints
-    probabilities: Floats
-    weights: Floats
+    next_discount: arrays.Array
+    is_terminal: arrays.Bools
+    steps: arrays.Ints
+    keys: arrays.Ints
+    probabilities: arrays.Floats
+    weights: arrays.Floats
     extras: dict[str, Tree]
 
     def __len__(self) -> int:
@@ -72,15 +67,15 @@ class SequenceBatch:
 
     observation: Tree
     action: Tree
-    reward: Array
-    terminated: Bools
-    truncated: Bools
-    mask: Bools
-    is_burn_in: Bools
-    start_step: Ints
-    keys: Ints
-    probabilities: Floats
-    weights: Floats
+    reward: arrays.Array
+    terminated: arrays.Bools
+    truncated: arrays.Bools
+    mask: arrays.Bools
+    is_burn_in: arrays.Bools
+    start_step: arrays.Ints
+    keys: arrays.Ints
+    probabilities: arrays.Floats
+    weights: arrays.Floats
     extras: dict[str, Tree]
 
     def __len__(self) -> int:

@@ -16,9 +16,9 @@ import dataclasses
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays
 from relive.common import trees
 from relive.common import validation
 from relive.kernels import episode_table
@@ -28,11 +28,7 @@ from relive.persistence import registry
 from relive.windows import batches
 from relive.windows import returns
 
-Array: TypeAlias = npt.NDArray[Any]
-Columns: TypeAlias = dict[str, Array]
-Floats: TypeAlias = npt.NDArray[np.float64]
-Ints: TypeAlias = npt.NDArray[np.int64]
-Bools: TypeAlias = npt.NDArray[np.bool_]
+Columns: TypeAlias = dict[str, arrays.Array]
 StackPadding: TypeAlias = Literal["zeros", "first"]
 Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
 
@@ -60,18 +56,18 @@ class Window(registry.Configurable, abc.ABC, Generic[Batch]):
                 ranks[name] = 0
 
     @abc.abstractmethod
-    def is_readable(self, timeline: timeline_lib.Timeline, slots: Ints) -> Bools:
+    def is_readable(self, timeline: timeline_lib.Timeline, slots: arrays.Ints) -> arrays.Bools:
         """Answers from which of the rows in `slots` [k] a window may start."""
 
     @abc.abstractmethod
-    def candidates(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> Ints:
+    def candidates(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> arrays.Ints:
         """Answers rows among which are all from which a window may start since the change."""
 
-    def lost(self, timeline: timeline_lib.Timeline, evicted: Ints) -> Ints:
+    def lost(self, timeline: timeline_lib.Timeline, evicted: arrays.Ints) -> arrays.Ints:
         """Answers the rows from which no window may start any more when the rows in `evicted` go, distinct."""
         return evicted
 
-    def readable_since(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> Ints:
+    def readable_since(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> arrays.Ints:
         """Answers the rows from which a window may start since the change, and maybe could before."""
         slots = self.candidates(timeline, change)
         return slots[self.is_readable(timeline, slots)]
@@ -112,7 +108,9 @@ class Window(registry.Configurable, abc.ABC, Generic[Batch]):
         """Answers what is missing while there is no anchor, for an error message."""
 
     @abc.abstractmethod
-    def read(self, history: history_lib.History, slots: Ints, probabilities: Floats, weights: Floats) -> Batch:
+    def read(
+        self, history: history_lib.History, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
+    ) -> Batch:
         """Answers the windows that start in `slots` [B], which must be readable."""
 
 
@@ -138,27 +136,27 @@ class TransitionWindow(Window[batches.TransitionBatch]):
         validation.integer_of_at_least_one("frame_stack", self.frame_stack)
         validation.one_of("stack_padding", self.stack_padding, ("zeros", "first"))
 
-    def is_readable(self, timeline: timeline_lib.Timeline, slots: Ints) -> Bools:
+    def is_readable(self, timeline: timeline_lib.Timeline, slots: arrays.Ints) -> arrays.Bools:
         """Answers whether the next observation is known, and the older frames of the stack are there [k]."""
         handles = timeline.handles(slots)
         steps = timeline.steps(slots, handles)
-        readable: Bools = steps < timeline.episodes.complete[handles]
+        readable: arrays.Bools = steps < timeline.episodes.complete[handles]
         older = self.frame_stack - 1
         if older:
             readable &= timeline.num_behind(slots, older) == np.minimum(steps, older)
         return readable
 
-    def candidates(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> Ints:
+    def candidates(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> arrays.Ints:
         """Answers the rows that are complete now."""
         return change.completed
 
-    def lost(self, timeline: timeline_lib.Timeline, evicted: Ints) -> Ints:
+    def lost(self, timeline: timeline_lib.Timeline, evicted: arrays.Ints) -> arrays.Ints:
         """Answers the rows themselves, and those that have one of them in their stack."""
         if self.frame_stack == 1:
             return evicted
         return np.unique(timeline.ahead(evicted, self.frame_stack))
 
-    def readable_since(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> Ints:
+    def readable_since(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> arrays.Ints:
         """Answers the rows that are complete now and have their older frames."""
         return change.completed if self.frame_stack == 1 else super().readable_since(timeline, change)
 
@@ -192,24 +190,24 @@ class TransitionWindow(Window[batches.TransitionBatch]):
         return "no step with a known next observation is stored"
 
     def read(
-        self, history: history_lib.History, slots: Ints, probabilities: Floats, weights: Floats
+        self, history: history_lib.History, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
     ) -> batches.TransitionBatch:
         """Answers the transitions from `slots` [B]."""
         episodes = history.timeline.episodes
         rows = history.timeline.rows(slots)
         span = np.minimum(episodes.complete[rows.handles] - rows.steps, self.n_step)
-        is_terminal: Bools = (span == rows.left) & (episodes.end[rows.handles] == episode_table.TERMINATED)
+        is_terminal: arrays.Bools = (span == rows.left) & (episodes.end[rows.handles] == episode_table.TERMINATED)
         return self.assembled(history, rows, span, is_terminal, None, probabilities, weights)
 
     def assembled(
         self,
         history: history_lib.History,
         rows: timeline_lib.Rows,
-        span: Ints,
-        is_terminal: Bools,
-        rewards: Array | None,
-        probabilities: Floats,
-        weights: Floats,
+        span: arrays.Ints,
+        is_terminal: arrays.Bools,
+        rewards: arrays.Array | None,
+        probabilities: arrays.Floats,
+        weights: arrays.Floats,
     ) -> batches.TransitionBatch:
         """Answers the transitions from rows [B], given how long they are [B] and whether they terminate [B].
 
@@ -259,7 +257,7 @@ class TransitionWindow(Window[batches.TransitionBatch]):
         )
 
     def _next_columns(
-        self, history: history_lib.History, rows: timeline_lib.Rows, next_slots: Ints, span: Ints
+        self, history: history_lib.History, rows: timeline_lib.Rows, next_slots: arrays.Ints, span: arrays.Ints
     ) -> Columns:
         """Answers the observations `span` [B] steps after the rows: in `next_slots`, or tails where those come then.
 
@@ -275,7 +273,7 @@ class TransitionWindow(Window[batches.TransitionBatch]):
             self._pad(columns, rows.steps + span)
         return columns
 
-    def _pad(self, columns: Columns, steps: Ints) -> None:
+    def _pad(self, columns: Columns, steps: arrays.Ints) -> None:
         """Writes what stands before the first frame into stacks up to `steps` [B]; the first frame is there already."""
         if self.stack_padding == "first":
             return
@@ -317,18 +315,18 @@ class SequenceWindow(Window[batches.SequenceBatch]):
         """How many steps after its anchor the step is with which a window may start there, unless the anchor is 0."""
         return max(self.length - self.stride, 0) if self.pad else self.length - 1
 
-    def is_readable(self, timeline: timeline_lib.Timeline, slots: Ints) -> Bools:
+    def is_readable(self, timeline: timeline_lib.Timeline, slots: arrays.Ints) -> arrays.Bools:
         """Answers whether a step is an anchor, and enough steps are complete from it on [k]."""
         handles = timeline.handles(slots)
         steps = timeline.steps(slots, handles)
         complete = timeline.episodes.complete[handles]
-        readable: Bools = steps + self._lag < complete
+        readable: arrays.Bools = steps + self._lag < complete
         if self.pad:
             readable |= (steps == 0) & (complete > 0)
         readable &= steps % self.stride == 0
         return readable
 
-    def candidates(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> Ints:
+    def candidates(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> arrays.Ints:
         """Answers the rows that lie so far before those that are complete now, and first steps where those count."""
         earlier = timeline.earlier(change.completed, self._lag)
         if self.pad and self._lag:
@@ -364,7 +362,7 @@ class SequenceWindow(Window[batches.SequenceBatch]):
         return f"a sequence has {self.length} steps and the longest episode is {longest}"
 
     def read(
-        self, history: history_lib.History, slots: Ints, probabilities: Floats, weights: Floats
+        self, history: history_lib.History, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
     ) -> batches.SequenceBatch:
         """Answers the sequences from `slots` [B]."""
         return _read_sequences(history, slots, self.length, self.burn_in, probabilities, weights)
@@ -374,15 +372,15 @@ class SequenceWindow(Window[batches.SequenceBatch]):
 class EpisodeWindow(Window[batches.SequenceBatch]):
     """A whole episode, once it has ended and while all of it is there; as long as the longest of its batch."""
 
-    def is_readable(self, timeline: timeline_lib.Timeline, slots: Ints) -> Bools:
+    def is_readable(self, timeline: timeline_lib.Timeline, slots: arrays.Ints) -> arrays.Bools:
         """Answers whether a step is the first of an ended episode [k]."""
         handles = timeline.handles(slots)
         episodes = timeline.episodes
-        readable: Bools = (episodes.end[handles] != episode_table.OPEN) & (episodes.complete[handles] > 0)
+        readable: arrays.Bools = (episodes.end[handles] != episode_table.OPEN) & (episodes.complete[handles] > 0)
         readable &= timeline.steps(slots, handles) == 0
         return readable
 
-    def candidates(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> Ints:
+    def candidates(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> arrays.Ints:
         """Answers the first rows of the episodes that have ended."""
         return np.unique(timeline.first(change.ended))
 
@@ -397,7 +395,7 @@ class EpisodeWindow(Window[batches.SequenceBatch]):
         return "no episode has ended of which every step is stored"
 
     def read(
-        self, history: history_lib.History, slots: Ints, probabilities: Floats, weights: Floats
+        self, history: history_lib.History, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
     ) -> batches.SequenceBatch:
         """Answers the episodes from `slots` [B]."""
         longest = int(history.timeline.episodes.complete[history.timeline.handles(slots)].max(initial=0))
@@ -405,7 +403,12 @@ class EpisodeWindow(Window[batches.SequenceBatch]):
 
 
 def _read_sequences(
-    history: history_lib.History, slots: Ints, length: int, burn_in: int, probabilities: Floats, weights: Floats
+    history: history_lib.History,
+    slots: arrays.Ints,
+    length: int,
+    burn_in: int,
+    probabilities: arrays.Floats,
+    weights: arrays.Floats,
 ) -> batches.SequenceBatch:
     """Answers up to `length` steps from each of `slots` [B], padded to it."""
     timeline = history.timeline
@@ -444,7 +447,7 @@ def _read_sequences(
     )
 
 
-def clear(columns: Columns, where: Bools) -> None:
+def clear(columns: Columns, where: arrays.Bools) -> None:
     """Writes zeros where `where` [B, k] of every column [B, k, *shape]."""
     for column in columns.values():
         column[where] = np.zeros((), column.dtype)

@@ -13,12 +13,13 @@ from relive.bench import room
 from relive.bench import tasks
 from relive.bench.peers import limits
 from relive.bench.peers import own
+from relive.common import arrays
 
 _PLAIN, _PRIORITIZED = 8, 32
 """Bytes of memory beside the columns that a step takes, and one with a priority."""
 
 
-def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tasks.Array:
+def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays.Array:
     """Answers an array in a file of its own, which is gone when the array is."""
     with tempfile.TemporaryFile() as file:
         return np.asarray(np.memmap(file, dtype, "w+", shape=shape))  # A memmap would be slower to take from.

@@ -2,18 +2,18 @@ import hypothesis
 from hypothesis import strategies as st
 import numpy as np
 
-from relive.common import flags
+from relive.common import arrays
 
 
 @hypothesis.given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3)))
 def test_both_answer_as_any_and_all_do(rows: list[list[bool]]) -> None:
     table = np.array(rows, np.bool_).reshape(-1, 3)
     for chosen in (table, table[:, 0], table[::2, 1:], table.T, table[:, :0], ~table):
-        assert flags.any_set(chosen) == chosen.any()
-        assert flags.all_set(chosen) == chosen.all()
+        assert arrays.any_set(chosen) == chosen.any()
+        assert arrays.all_set(chosen) == chosen.all()
 
 
 def test_a_view_of_memory_will_do() -> None:
     bools = np.array([False, False, True])
-    assert flags.any_set(bools.data)
-    assert not flags.any_set(bools.data[:2])
+    assert arrays.any_set(bools.data)
+    assert not arrays.any_set(bools.data[:2])

@@ -1,0 +1,46 @@
+"""Types of arrays, questions about a few flags, and objects that hold views of their own arrays."""
+
+import abc
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[Any]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Keys: TypeAlias = npt.NDArray[np.int64]
+Slots: TypeAlias = npt.NDArray[np.int64]
+
+
+def any_set(flags: Bools | memoryview) -> bool:
+    """Return whether one of a few flags is True; several times faster than `any` of numpy."""
+    # Of a bool made from other numbers every byte but 0 is True.
+    return bool(flags.tobytes().strip(b"\x00"))
+
+
+def all_set(flags: Bools) -> bool:
+    """Return whether all of a few flags are True; several times faster than `all` of numpy."""
+    return b"\x00" not in flags.tobytes()
+
+
+class Derived(abc.ABC):
+    """An object with attributes that are views of its others: a copy or a pickle makes them anew, of its own arrays.
+
+    A copied view would be an array of its own, which nobody writes to; a memoryview cannot be copied at all.
+    """
+
+    _DERIVED: ClassVar[tuple[str, ...]]
+    """The names of what `_derive` makes."""
+
+    @abc.abstractmethod
+    def _derive(self) -> None:
+        """Make the derived attributes from the others."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in self._DERIVED}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._derive()
