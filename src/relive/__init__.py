@@ -12,12 +12,12 @@ if typing.TYPE_CHECKING:
     from relive.agents.bias import EpisodeTotals as EpisodeTotals
     from relive.agents.bias import TrainingBias as TrainingBias
     from relive.agents.groups import Groups as Groups
-    from relive.agents.token_batch import TokenBatch as TokenBatch
+    from relive.agents.packing import TokenBatch as TokenBatch
+    from relive.agents.token_buffer import TokenBufferStats as TokenBufferStats
     from relive.agents.token_buffer import TokenReplayBuffer as TokenReplayBuffer
-    from relive.agents.token_codec import TokenStepCodec as TokenStepCodec
-    from relive.agents.token_episode import TokenMismatch as TokenMismatch
-    from relive.agents.token_stats import TokenBufferStats as TokenBufferStats
-    from relive.agents.token_step import TokenStep as TokenStep
+    from relive.agents.tokens import TokenMismatch as TokenMismatch
+    from relive.agents.tokens import TokenStep as TokenStep
+    from relive.agents.tokens import TokenStepCodec as TokenStepCodec
     from relive.buffers.column import ColumnReplayBuffer as ColumnReplayBuffer
     from relive.buffers.column_stats import ColumnBufferStats as ColumnBufferStats
     from relive.buffers.hindsight import relabel as relabel
@@ -26,7 +26,7 @@ if typing.TYPE_CHECKING:
     from relive.buffers.joint import JointReplayBuffer as JointReplayBuffer
     from relive.buffers.joint_batch import AgentBatch as AgentBatch
     from relive.buffers.joint_batch import JointBatch as JointBatch
-    from relive.buffers.joint_stats import JointBufferStats as JointBufferStats
+    from relive.buffers.joint_batch import JointBufferStats as JointBufferStats
     from relive.buffers.mixture import MixtureSampler as MixtureSampler
     from relive.buffers.origins import RowOrigin as RowOrigin
     from relive.buffers.prioritized import PrioritizedReplayBuffer as PrioritizedReplayBuffer
@@ -38,10 +38,10 @@ if typing.TYPE_CHECKING:
     from relive.episodes.episode import Episode as Episode
     from relive.episodes.episode import EpisodeStatus as EpisodeStatus
     from relive.episodes.episode import FinalStatus as FinalStatus
-    from relive.episodes.episode_stats import EpisodeBufferStats as EpisodeBufferStats
     from relive.episodes.origins import SampleOrigin as SampleOrigin
     from relive.episodes.samples import ReplaySample as ReplaySample
     from relive.episodes.samples import WindowEnd as WindowEnd
+    from relive.episodes.store import EpisodeBufferStats as EpisodeBufferStats
     from relive.errors import ArgumentError as ArgumentError
     from relive.errors import ArgumentTypeError as ArgumentTypeError
     from relive.errors import CheckpointError as CheckpointError
@@ -59,8 +59,8 @@ if typing.TYPE_CHECKING:
     from relive.errors import UnknownKeyError as UnknownKeyError
     from relive.persistence.codec import Codec as Codec
     from relive.persistence.codec import PlainCodec as PlainCodec
-    from relive.persistence.fsync_policy import EveryRecords as EveryRecords
-    from relive.persistence.fsync_policy import EverySeconds as EverySeconds
+    from relive.persistence.journal import EveryRecords as EveryRecords
+    from relive.persistence.journal import EverySeconds as EverySeconds
     from relive.persistence.journal import Journal as Journal
     from relive.persistence.recover import recover as recover
     from relive.samplers.prioritized import PrioritizedSampler as PrioritizedSampler
@@ -198,22 +198,22 @@ _MODULES = {
     "CorruptionError": "errors",
     "Draw": "samplers.sampler",
     "Episode": "episodes.episode",
-    "EpisodeBufferStats": "episodes.episode_stats",
+    "EpisodeBufferStats": "episodes.store",
     "EpisodeReplayBuffer": "episodes.buffer",
     "EpisodeStatus": "episodes.episode",
     "EpisodeTotals": "agents.bias",
     "EpisodeWindow": "windows.windows",
     "EpisodeWriter": "episodes.buffer",
     "EventLoopError": "errors",
-    "EveryRecords": "persistence.fsync_policy",
-    "EverySeconds": "persistence.fsync_policy",
+    "EveryRecords": "persistence.journal",
+    "EverySeconds": "persistence.journal",
     "Field": "schema.schema",
     "FinalStatus": "episodes.episode",
     "Groups": "agents.groups",
     "ItemBufferStats": "buffers.item",
     "ItemReplayBuffer": "buffers.item",
     "JointBatch": "buffers.joint_batch",
-    "JointBufferStats": "buffers.joint_stats",
+    "JointBufferStats": "buffers.joint_batch",
     "JointReplayBuffer": "buffers.joint",
     "Journal": "persistence.journal",
     "LinearSchedule": "samplers.schedules",
@@ -247,12 +247,12 @@ _MODULES = {
     "SumTree": "samplers.sum_tree",
     "ThreadSafeReplayBuffer": "waiting.threads",
     "Ticket": "agents.admission",
-    "TokenBatch": "agents.token_batch",
-    "TokenBufferStats": "agents.token_stats",
-    "TokenMismatch": "agents.token_episode",
+    "TokenBatch": "agents.packing",
+    "TokenBufferStats": "agents.token_buffer",
+    "TokenMismatch": "agents.tokens",
     "TokenReplayBuffer": "agents.token_buffer",
-    "TokenStep": "agents.token_step",
-    "TokenStepCodec": "agents.token_codec",
+    "TokenStep": "agents.tokens",
+    "TokenStepCodec": "agents.tokens",
     "TrainingBias": "agents.bias",
     "TransitionBatch": "windows.batches",
     "TransitionWindow": "windows.windows",

@@ -3,7 +3,7 @@ import importlib
 import pytest
 
 from relive import errors
-from relive.common import extras
+from relive.common import imports
 
 
 @pytest.mark.parametrize(
@@ -44,11 +44,11 @@ def test_a_key_error_is_not_quoted() -> None:
 
 def test_a_missing_library_names_the_extra() -> None:
     message = r"^no_such_module is not installed: run pip install 'relive\[x\]'$"
-    with pytest.raises(errors.MissingExtraError, match=message), extras.needed("x"):
+    with pytest.raises(errors.MissingExtraError, match=message), imports.optional_dependency("x"):
         importlib.import_module("no_such_module")
 
 
 def test_a_library_that_is_there_is_imported() -> None:
-    with extras.needed("x"):
+    with imports.optional_dependency("x"):
         module = importlib.import_module("json")
     assert module.loads("1") == 1

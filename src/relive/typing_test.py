@@ -104,7 +104,7 @@ async def test_what_the_learner_is_handed_is_typed() -> None:
 
 def test_batches_of_tokens_and_of_several_agents_are_typed() -> None:
     tokens = relive.TokenReplayBuffer(max_tokens=10)
-    step = relive.TokenStep(prompt=[1], answer=[2], log_probabilities=[-0.5], policy_version=0)
+    step = relive.TokenStep(prompt=[1], response=[2], logprobs=[-0.5], policy_version=0)
     keys = tokens.add_episode([step], agent_id="agent")
     assert_type(keys, npt.NDArray[np.int64])
     assert_type(tokens.read(keys), relive.TokenBatch)

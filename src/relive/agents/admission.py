@@ -42,8 +42,8 @@ class Admission(registry.Configurable):
     """
 
     def __init__(self, max_lag: int, episodes_per_version: int) -> None:
-        self.max_lag = validation.integer_of_at_least_zero("max_lag", max_lag)
-        self.episodes_per_version = validation.integer_of_at_least_one("episodes_per_version", episodes_per_version)
+        self.max_lag = validation.non_negative_int("max_lag", max_lag)
+        self.episodes_per_version = validation.positive_int("episodes_per_version", episodes_per_version)
 
     def __repr__(self) -> str:
         return f"Admission(max_lag={self.max_lag}, episodes_per_version={self.episodes_per_version})"
@@ -87,7 +87,7 @@ class Ticket:
     def __del__(self) -> None:
         # Anything may be going on, in any thread: what came back is only laid down.
         if self._left:
-            self._desk.lay_back(self._left)
+            self._desk.report_lost(self._left)
 
 
 class Desk:
@@ -103,7 +103,7 @@ class Desk:
         self._rule = rule
         self._came_back = came_back
         self._lost = lost
-        self._laid_back: list[int] = []
+        self._lost_tickets: list[int] = []
         self._admitted = 0
         self._reserved = 0
         self.versions: int | None = None
@@ -120,7 +120,7 @@ class Desk:
         Raises:
             ArgumentError: That is not an integer of at least 1, or more than there ever are places for at once.
         """
-        checked = validation.integer_of_at_least_one("count", count)
+        checked = validation.positive_int("count", count)
         if self._rule is not None and checked > self._rule.most_admitted(0):
             raise errors.ArgumentError(
                 f"count must be at most {self._rule.most_admitted(0)} with {self._rule!r}, got {checked}"
@@ -129,8 +129,8 @@ class Desk:
 
     def can_admit(self, count: int) -> bool:
         """Answers whether so many more episodes may start."""
-        while self._laid_back:
-            self._reserved -= self._laid_back.pop()
+        while self._lost_tickets:
+            self._reserved -= self._lost_tickets.pop()
         if self._rule is None:
             return True
         return self._admitted + self._reserved + count <= self._rule.most_admitted(self.versions or 0)
@@ -153,7 +153,7 @@ class Desk:
             if self._rule is not None:
                 raise errors.ArgumentError(f"{call} needs a ticket with {self._rule!r}: await buffer.admit() first")
             return
-        validation.instance("ticket", ticket, Ticket)
+        validation.require_instance("ticket", ticket, Ticket)
         assert isinstance(ticket, Ticket)
         if ticket._desk is not self:
             raise errors.ArgumentError("ticket must be of this buffer, and not from before it was loaded: admit again")
@@ -178,9 +178,9 @@ class Desk:
         self._reserved -= count
         self._came_back()
 
-    def lay_back(self, count: int) -> None:
+    def report_lost(self, count: int) -> None:
         """Hears, in any thread, that a ticket for so many episodes was lost."""
-        self._laid_back.append(count)
+        self._lost_tickets.append(count)
         self._lost()
 
     def move_on(self, versions: int) -> None:

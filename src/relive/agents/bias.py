@@ -7,13 +7,84 @@ that the actors have lived. The two sides are summed up here, so that the differ
     trained     those of them that a sample came from, or that were handed out
 """
 
+from collections.abc import Iterable, Mapping
 import copy
 import dataclasses
-from typing import Any, Self
+import math
+import types
+from typing import Any, Literal, Self, TypeAlias, get_args
 
-from relive.agents import exact_sum
 from relive.episodes import episode as episode_lib
 from relive.windows import returns
+
+Reason: TypeAlias = Literal["aborted", "cleared", "empty", "evicted", "stale", "straggler"]
+REASONS: tuple[Reason, ...] = get_args(Reason)
+MOST_SOURCES = 1000
+OTHERS = "(others)"
+
+
+class Drops:
+    """Counts by reason and source."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Reason, dict[str, int]] = {}
+        self._sources: set[str] = set()
+
+    def count(self, reason: Reason, source: str, episodes: int = 1) -> None:
+        """Counts so many episodes more. O(1)."""
+        if source not in self._sources and source != OTHERS:
+            if len(self._sources) < MOST_SOURCES:
+                self._sources.add(source)
+            else:
+                source = OTHERS
+        by_source = self._counts.setdefault(reason, {})
+        by_source[source] = by_source.get(source, 0) + episodes
+
+    def view(self) -> Mapping[str, Mapping[str, int]]:
+        """Answers the counts as they are now, in the order of the alphabet of reasons; nobody can write to them."""
+        return types.MappingProxyType(
+            {reason: types.MappingProxyType(dict(self._counts[reason])) for reason in REASONS if reason in self._counts}
+        )
+
+
+class ExactSum:
+    """The sum of the floats that were added.
+
+    Args:
+        terms: Those of another one, to go on from.
+
+    >>> from relive.agents import bias
+    >>> total = bias.ExactSum()
+    >>> for number in (1e16, 1.0, -1e16):
+    ...     total.add(number)
+    >>> total.value
+    1.0
+    """
+
+    def __init__(self, terms: Iterable[float] = ()) -> None:
+        self.terms = list(terms)
+        """Floats whose sum it is, and that a twin can be made of."""
+
+    def add(self, number: float) -> None:
+        """Adds a number. What is too large for a float makes the sum infinite for good. O(terms), of which few are."""
+        kept = 0
+        for term in self.terms:
+            larger, smaller = (number, term) if abs(number) >= abs(term) else (term, number)
+            number = larger + smaller
+            rest = smaller - (number - larger)
+            if not math.isfinite(number):
+                break
+            if rest:
+                self.terms[kept] = rest
+                kept += 1
+        if not math.isfinite(number):
+            kept = 0
+        self.terms[kept:] = [number]
+
+    @property
+    def value(self) -> float:
+        """The sum, rounded once."""
+        return math.fsum(self.terms)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +157,7 @@ class Tally:
     aborted: int = 0
     with_version: int = 0
     versions: int = 0
-    returns: exact_sum.ExactSum = dataclasses.field(default_factory=exact_sum.ExactSum)
+    returns: ExactSum = dataclasses.field(default_factory=ExactSum)
 
     def add(self, episode: episode_lib.Episode[Any, Any]) -> None:
         """Adds an episode. O(steps)."""

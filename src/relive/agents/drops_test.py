@@ -4,12 +4,12 @@ import hypothesis
 from hypothesis import strategies as st
 import pytest
 
-from relive.agents import drops
+from relive.agents import bias
 
 
-@hypothesis.given(st.lists(st.tuples(st.sampled_from(drops.REASONS), st.sampled_from("abc"), st.integers(1, 3))))
-def test_counts_are_those_of_a_list(events: list[tuple[drops.Reason, str, int]]) -> None:
-    counted = drops.Drops()
+@hypothesis.given(st.lists(st.tuples(st.sampled_from(bias.REASONS), st.sampled_from("abc"), st.integers(1, 3))))
+def test_counts_are_those_of_a_list(events: list[tuple[bias.Reason, str, int]]) -> None:
+    counted = bias.Drops()
     expected: dict[str, collections.Counter[str]] = {}
     for reason, source, episodes in events:
         counted.count(reason, source, episodes)
@@ -19,7 +19,7 @@ def test_counts_are_those_of_a_list(events: list[tuple[drops.Reason, str, int]])
 
 
 def test_the_first_thousand_sources_are_named_and_the_others_are_counted_together() -> None:
-    counted = drops.Drops()
+    counted = bias.Drops()
     for reason in ("stale", "aborted"):
         for number in range(1500):
             counted.count(reason, f"agent-{number}")
@@ -32,7 +32,7 @@ def test_the_first_thousand_sources_are_named_and_the_others_are_counted_togethe
 
 
 def test_the_others_take_no_name() -> None:
-    counted = drops.Drops()
+    counted = bias.Drops()
     counted.count("stale", "(others)")
     for number in range(1000):
         counted.count("stale", str(number))
@@ -40,7 +40,7 @@ def test_the_others_take_no_name() -> None:
 
 
 def test_a_view_is_of_now_and_cannot_be_written_to() -> None:
-    counted = drops.Drops()
+    counted = bias.Drops()
     counted.count("stale", "a")
     view = counted.view()
     counted.count("stale", "a")

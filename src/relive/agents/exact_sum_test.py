@@ -4,13 +4,13 @@ import hypothesis
 from hypothesis import strategies as st
 import pytest
 
-from relive.agents import exact_sum
+from relive.agents import bias
 
 NUMBERS = st.lists(st.floats(-1e300, 1e300) | st.sampled_from([1e16, -1e16, 1.0, 1e-300, 2.0**-1074]), max_size=50)
 
 
-def summed(numbers: list[float]) -> exact_sum.ExactSum:
-    total = exact_sum.ExactSum()
+def summed(numbers: list[float]) -> bias.ExactSum:
+    total = bias.ExactSum()
     for number in numbers:
         total.add(number)
     return total
@@ -31,7 +31,7 @@ def test_the_order_makes_no_difference(numbers: list[float], random: object) -> 
 @hypothesis.given(NUMBERS, NUMBERS)
 def test_a_twin_goes_on_as_the_first_would(numbers: list[float], more: list[float]) -> None:
     first = summed(numbers)
-    twin = exact_sum.ExactSum(first.terms)
+    twin = bias.ExactSum(first.terms)
     assert twin.terms == first.terms
     for number in more:
         first.add(number)
@@ -40,7 +40,7 @@ def test_a_twin_goes_on_as_the_first_would(numbers: list[float], more: list[floa
 
 
 def test_memory_is_a_few_terms() -> None:
-    total = exact_sum.ExactSum()
+    total = bias.ExactSum()
     for exponent in range(-1000, 1000):
         total.add(math.ldexp(1.5, exponent))
     assert len(total.terms) < 50

@@ -11,20 +11,90 @@ matter who looks at the clock, or how often.
 
 import collections
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, TypeAlias
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from relive import errors
 from relive.agents import bias
-from relive.agents import drops as drops_lib
-from relive.agents import waiting_line
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.persistence import registry
 
+T = TypeVar("T")
+
+
+class PendingEpisodes(Generic[T]):
+    """Items in order of arrival. Each call but `find` costs O(1), or O(different versions)."""
+
+    def __init__(self) -> None:
+        self._items: collections.OrderedDict[str, tuple[T, int | None]] = collections.OrderedDict()
+        self._versions: dict[int | None, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._items
+
+    def __iter__(self) -> Iterator[T]:
+        """Gives the items, the first to come first."""
+        return (item for item, _ in self._items.values())
+
+    def keys(self) -> Iterator[str]:
+        """Gives their keys in that order."""
+        return iter(self._items)
+
+    def append(self, key: str, item: T, version: int | None) -> None:
+        """Puts an item last, under a key that no other has."""
+        assert key not in self._items
+        self._items[key] = item, version
+        self._versions[version] = self._versions.get(version, 0) + 1
+
+    def pop(self, key: str) -> T:
+        """Takes the item of that key out, wherever it is, and answers it."""
+        item, version = self._items.pop(key)
+        self._versions[version] -= 1
+        if not self._versions[version]:
+            del self._versions[version]
+        return item
+
+    def num_fresh(self, least: int | None) -> int:
+        """Answers how many items are fresh: of version `least` or a later one, and not without any; all for None."""
+        if least is None:
+            return len(self._items)
+        return sum(count for version, count in self._versions.items() if version is not None and version >= least)
+
+    def find(self, count: int, least: int | None) -> tuple[list[str], list[str]]:
+        """Answers the keys of the first `count` fresh items, and those of the items before them that are not.
+
+        So many must be there. O(items that are found).
+        """
+        fresh: list[str] = []
+        stale: list[str] = []
+        for key, (_, version) in self._items.items():
+            if len(fresh) == count:
+                break
+            is_fresh = least is None or (version is not None and version >= least)
+            (fresh if is_fresh else stale).append(key)
+        return fresh, stale
+
+    def __getitem__(self, key: str) -> T:
+        return self._items[key][0]
+
+    def check(self) -> None:
+        """Recounts the versions.
+
+        Raises:
+            CorruptionError: They are not those of the items.
+        """
+        versions = collections.Counter(version for _, version in self._items.values())
+        if versions != self._versions:
+            raise errors.CorruptionError(f"versions that wait must be {dict(versions)}, found {self._versions}")
+
+
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
 Phase: TypeAlias = Literal["GATHERING", "WHOLE", "CLOSED", "EVICTED"]
 """Where a group stands; EVICTED is closed too, because an episode of it had to make room."""
-Dropped: TypeAlias = list[tuple[drops_lib.Reason, Episode]]
+Dropped: TypeAlias = list[tuple[bias.Reason, Episode]]
 
 
 class Groups(registry.Configurable):
@@ -46,17 +116,17 @@ class Groups(registry.Configurable):
     """
 
     def __init__(self, size: int, timeout: float | None = None, min_size: int | None = None) -> None:
-        self.size = validation.integer_of_at_least_one("size", size)
+        self.size = validation.positive_int("size", size)
         self.timeout = timeout
         if timeout is not None:
-            self.timeout = validation.number_of_at_least_zero("timeout", timeout)
+            self.timeout = validation.non_negative_float("timeout", timeout)
             if not self.timeout:
                 raise errors.ArgumentError(
-                    f"timeout must be above 0 seconds (None for no timeout), got {validation.shown(timeout)}"
+                    f"timeout must be above 0 seconds (None for no timeout), got {validation.short_repr(timeout)}"
                 )
         self.min_size = min_size
         if min_size is not None:
-            self.min_size = validation.integer_of_at_least_one("min_size", min_size)
+            self.min_size = validation.positive_int("min_size", min_size)
             if self.min_size > self.size:
                 raise errors.ArgumentError(f"min_size must be at most size = {self.size}, got {self.min_size}")
             if timeout is None:
@@ -96,7 +166,7 @@ class GroupBook:
         self._groups: dict[str, _Group] = {}
         # By start of their first episodes, so the first is the next to fall due.
         self._gathering: collections.OrderedDict[str, _Group] = collections.OrderedDict()
-        self.whole: waiting_line.WaitingLine[list[Episode]] = waiting_line.WaitingLine()
+        self.whole: PendingEpisodes[list[Episode]] = PendingEpisodes()
         """Those that wait for the learner, each a list of its episodes, the first to end first."""
 
     def __len__(self) -> int:
@@ -126,7 +196,7 @@ class GroupBook:
         group = self._groups.get(group_id)
         if group is None:
             return
-        name = f"group {validation.shown(group_id)}"
+        name = f"group {validation.short_repr(group_id)}"
         if group.phase != "GATHERING":
             why = "is whole already" if group.phase == "WHOLE" else "was handed out or given up"
             raise errors.ArgumentError(f"no episode can start in {name}: it {why}")
@@ -162,7 +232,7 @@ class GroupBook:
             self._make_whole(group_id, group)
         return False
 
-    def reason(self, group_id: str) -> drops_lib.Reason:
+    def reason(self, group_id: str) -> bias.Reason:
         """Answers why an episode that came too late for its group is dropped."""
         return "evicted" if self._groups[group_id].phase == "EVICTED" else "straggler"
 
@@ -232,14 +302,14 @@ class GroupBook:
         """
         for group_id, phase, since in phases:
             if group_id in self._groups:
-                raise errors.CorruptionError(f"group {validation.shown(group_id)} is there twice")
+                raise errors.CorruptionError(f"group {validation.short_repr(group_id)} is there twice")
             group = self._groups[group_id] = _Group(phase, since)
             if phase == "GATHERING":
                 self._gathering[group_id] = group
         for episode, waits in episodes:
             group_id = str(episode.group_id)
             if group_id not in self._groups:
-                raise errors.CorruptionError(f"group {validation.shown(group_id)} of a stored episode is missing")
+                raise errors.CorruptionError(f"group {validation.short_repr(group_id)} of a stored episode is missing")
             group = self._groups[group_id]
             group.stored += 1
             group.running += episode.status == "IN_PROGRESS"
@@ -269,7 +339,7 @@ class GroupBook:
                 is_sound = is_sound and not waiting
             if not is_sound:
                 raise errors.CorruptionError(
-                    f"group {validation.shown(group_id)} cannot be {group.phase} with {group.stored} episodes, "
+                    f"group {validation.short_repr(group_id)} cannot be {group.phase} with {group.stored} episodes, "
                     f"of which {group.running} run and {waiting} wait"
                 )
         if [group.since for group in self._gathering.values()] != sorted(

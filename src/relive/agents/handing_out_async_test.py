@@ -11,15 +11,15 @@ import pytest
 
 import relive
 from relive.agents import admission as admission_lib
+from relive.agents import delivery_test
 from relive.agents import groups as groups_lib
-from relive.agents import handing_out_test
 from relive.fleet import local_test
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
 PATIENCE = 60.0
 """Seconds after which a test has hung."""
-live = handing_out_test.live
-ids = handing_out_test.ids
+live = delivery_test.live
+ids = delivery_test.ids
 
 
 async def settle(rounds: int = 10) -> None:

@@ -22,22 +22,20 @@ from typing import Any, TypeAlias
 from relive import errors
 from relive.agents import admission as admission_lib
 from relive.agents import bias
-from relive.agents import drops as drops_lib
 from relive.agents import groups as groups_lib
-from relive.agents import waiting_line
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.episodes import store as store_lib
 
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
 Store: TypeAlias = store_lib.EpisodeStore[Any, Any]
-Line: TypeAlias = waiting_line.WaitingLine[Episode]
+Line: TypeAlias = groups_lib.PendingEpisodes[Episode]
 
-NOT_YET, HANDED_OUT, DROPPED = range(3)
+PENDING, DELIVERED, DROPPED = range(3)
 """How a stored episode stands with the learner."""
 
 
-class HandOuts:
+class LearnerQueue:
     """Those of one buffer.
 
     Args:
@@ -65,12 +63,12 @@ class HandOuts:
         lost: Callable[[], None],
     ) -> None:
         if admission is not None:
-            validation.instance("admission", admission, admission_lib.Admission)
+            validation.require_instance("admission", admission, admission_lib.Admission)
         if groups is not None:
-            validation.instance("groups", groups, groups_lib.Groups)
+            validation.require_instance("groups", groups, groups_lib.Groups)
         self.store, self.admission, self.groups = store, admission, groups
         self.desk = admission_lib.Desk(admission, came_back, lost)
-        self.drops = drops_lib.Drops()
+        self.drops = bias.Drops()
         self.produced, self.trained = bias.Tally(), bias.Tally()
         self.line: Line | None = None
         self.book = None if groups is None else groups_lib.GroupBook(groups)
@@ -133,7 +131,7 @@ class HandOuts:
         for episode in self.store.finished:
             self.sum_up(episode)
         self._handed.clear()
-        self.line = None if self.line is None else waiting_line.WaitingLine()
+        self.line = None if self.line is None else groups_lib.PendingEpisodes()
         self.book = None if self.groups is None else groups_lib.GroupBook(self.groups)
         self._drop(waiting)
         self.desk.give_back(len(self.store.open))
@@ -155,7 +153,7 @@ class HandOuts:
     def begin_line(self) -> Line:
         """Answers the line of single episodes, which begins with those that have ended so far."""
         if self.line is None:
-            self.line = waiting_line.WaitingLine()
+            self.line = groups_lib.PendingEpisodes()
             for episode in self.store.finished:
                 reason = _why_not(episode)
                 if self._is_grouped(episode):
@@ -194,11 +192,11 @@ class HandOuts:
         """Answers how each stored episode stands, in the order of their starts."""
         waiting = set(self._waiting())
         return [
-            HANDED_OUT
+            DELIVERED
             if episode in self._handed
             else DROPPED
             if episode.status != "IN_PROGRESS" and self._lines_up(episode) and episode not in waiting
-            else NOT_YET
+            else PENDING
             for episode in self.store
         ]
 
@@ -258,13 +256,13 @@ class HandOuts:
         by_turn: tuple[set[Episode], ...] = (set(), set(), set())
         for episode, turn in zip(self.store, turns, strict=True):
             by_turn[turn].add(episode)
-        self._handed = by_turn[HANDED_OUT]
-        return {episode for episode in by_turn[NOT_YET] if episode.status != "IN_PROGRESS"}
+        self._handed = by_turn[DELIVERED]
+        return {episode for episode in by_turn[PENDING] if episode.status != "IN_PROGRESS"}
 
     def _line_up(self, waiting: set[Episode]) -> None:
         """Begins the line again, if there is one, with those of `waiting` that are for it."""
         if self.line is not None:
-            self.line = waiting_line.WaitingLine()
+            self.line = groups_lib.PendingEpisodes()
             for episode in self.store.finished:
                 if episode in waiting and not self._is_grouped(episode):
                     self.line.append(episode.episode_id, episode, bias.oldest_version(episode))
@@ -322,7 +320,7 @@ class HandOuts:
         self.desk.give_back(len(dropped))
 
 
-def _why_not(episode: Episode) -> drops_lib.Reason | None:
+def _why_not(episode: Episode) -> bias.Reason | None:
     """Answers why nobody can be trained on an episode that has ended; None if somebody can."""
     if episode.status == "ABORTED":
         return "aborted"

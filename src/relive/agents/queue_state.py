@@ -16,17 +16,14 @@ import numpy as np
 
 from relive import errors
 from relive.agents import bias
-from relive.agents import drops as drops_lib
-from relive.agents import exact_sum
 from relive.agents import groups as groups_lib
 from relive.agents import queue
-from relive.agents import waiting_line
 from relive.common import arrays
 from relive.common import validation
 from relive.persistence import codec
 from relive.persistence import state
 
-HandOuts: TypeAlias = queue.HandOuts
+LearnerQueue: TypeAlias = queue.LearnerQueue
 Phases: TypeAlias = list[tuple[str, groups_lib.Phase, float]]
 
 _COUNTS = tuple(field.name for field in dataclasses.fields(bias.Tally) if field.name != "returns")
@@ -35,7 +32,7 @@ _MOST_SUM = validation.LARGEST**2
 """No sum of versions is larger."""
 
 
-def taken(hand_outs: HandOuts) -> state.State:
+def taken(hand_outs: LearnerQueue) -> state.State:
     """Answers the arrays that a checkpoint keeps."""
     phases = [] if hand_outs.book is None else hand_outs.book.phases()
     now = time.monotonic()
@@ -46,7 +43,7 @@ def taken(hand_outs: HandOuts) -> state.State:
     }
 
 
-def taken_without_episodes(hand_outs: HandOuts) -> state.State:
+def taken_without_episodes(hand_outs: LearnerQueue) -> state.State:
     """Answers what `taken` would if all that is stored had been evicted just now."""
     produced, trained = hand_outs.sums()
     return {
@@ -56,7 +53,7 @@ def taken_without_episodes(hand_outs: HandOuts) -> state.State:
     }
 
 
-def put(given: state.Given, hand_outs: HandOuts, *, is_same_rule: bool) -> None:
+def put(given: state.StateReader, hand_outs: LearnerQueue, *, is_same_rule: bool) -> None:
     """Makes new hand-outs, whose store is filled, what they were.
 
     Args:
@@ -72,7 +69,7 @@ def put(given: state.Given, hand_outs: HandOuts, *, is_same_rule: bool) -> None:
         raise errors.CheckpointError(f"array episode_turn must hold numbers up to {queue.DROPPED}")
     content = given.array("hand_outs", np.uint8, (None,)).tobytes()
     try:
-        rest = state.Given(codec.PlainCodec().decode(content), {}, "hand_outs/")
+        rest = state.StateReader(codec.PlainCodec().decode(content), {}, "hand_outs/")
     except errors.CheckpointError as error:
         raise errors.CheckpointError(f"array hand_outs cannot be decoded: {error}") from error
     _put_sums(rest, hand_outs)
@@ -87,7 +84,7 @@ def put(given: state.Given, hand_outs: HandOuts, *, is_same_rule: bool) -> None:
         raise errors.CheckpointError(f"arrays episode_turn and hand_outs cannot be: {error}") from error
 
 
-def _described(hand_outs: HandOuts, produced: bias.Tally, trained: bias.Tally, phases: Phases) -> arrays.Array:
+def _described(hand_outs: LearnerQueue, produced: bias.Tally, trained: bias.Tally, phases: Phases) -> arrays.Array:
     """Answers what is in one value."""
     counts = hand_outs.drops.view()
     content = {
@@ -106,32 +103,32 @@ def _sums(tally: bias.Tally) -> dict[str, Any]:
     return {**{name: getattr(tally, name) for name in _COUNTS}, "returns": list(tally.returns.terms)}
 
 
-def _put_sums(rest: state.Given, hand_outs: HandOuts) -> None:
+def _put_sums(rest: state.StateReader, hand_outs: LearnerQueue) -> None:
     """Takes over what was counted, and whether there is a line."""
     hand_outs.produced, hand_outs.trained = _tally(rest.part("produced")), _tally(rest.part("trained"))
     if any(getattr(hand_outs.trained, name) > getattr(hand_outs.produced, name) for name in _COUNTS):
         raise errors.CheckpointError("hand_outs/trained must be a part of hand_outs/produced")
     for row in _rows(rest, "drops", 3):
         reason, source, count = row
-        is_drop = reason in drops_lib.REASONS and type(source) is str and type(count) is int
+        is_drop = reason in bias.REASONS and type(source) is str and type(count) is int
         if not is_drop or not 1 <= count <= state.MOST:
             raise rest.refused("drops", "a list of a reason, a source and a count each", row)
         hand_outs.drops.count(reason, source, count)
     if rest.boolean("has_line"):
-        hand_outs.line = waiting_line.WaitingLine()
+        hand_outs.line = groups_lib.PendingEpisodes()
 
 
-def _tally(given: state.Given) -> bias.Tally:
+def _tally(given: state.StateReader) -> bias.Tally:
     counts = {name: given.integer(name, 0, _MOST_SUM) for name in _COUNTS}
     terms = given.value("returns")
     if type(terms) is not list or not all(type(term) is float for term in terms):
         raise given.refused("returns", "a list of floats", terms)
     if len(terms) > 1 and not all(map(math.isfinite, terms)):
         raise given.refused("returns", "finite, or one number", terms)
-    return bias.Tally(**counts, returns=exact_sum.ExactSum(terms))
+    return bias.Tally(**counts, returns=bias.ExactSum(terms))
 
 
-def _phases(given: state.Given, rest: state.Given) -> Phases:
+def _phases(given: state.StateReader, rest: state.StateReader) -> Phases:
     rows = _rows(rest, "groups", 2)
     ages = given.array("group_age", np.float64, (len(rows),))
     if not (np.isfinite(ages) & (ages >= 0)).all():
@@ -143,7 +140,7 @@ def _phases(given: state.Given, rest: state.Given) -> Phases:
     return [(group_id, phase, now - age) for (group_id, phase), age in zip(rows, ages.tolist(), strict=True)]
 
 
-def _rows(rest: state.Given, name: str, length: int) -> list[list[Any]]:
+def _rows(rest: state.StateReader, name: str, length: int) -> list[list[Any]]:
     """Answers a list of lists of that length."""
     rows = rest.value(name)
     if type(rows) is not list or not all(type(row) is list and len(row) == length for row in rows):

@@ -11,15 +11,15 @@ import pytest
 import relive
 from relive import errors
 from relive.agents import admission as admission_lib
+from relive.agents import delivery_test
 from relive.agents import groups as groups_lib
-from relive.agents import handing_out_test
 from relive.persistence import checkpointable
 from relive.persistence import codec
 from relive.persistence import state as state_lib
 
 Buffer = relive.EpisodeReplayBuffer[Any, Any]
-live = handing_out_test.live
-ids = handing_out_test.ids
+live = delivery_test.live
+ids = delivery_test.ids
 RULES: dict[str, Any] = {
     "admission": admission_lib.Admission(1, 8),
     "groups": groups_lib.Groups(2, timeout=100.0, min_size=1),
@@ -361,4 +361,4 @@ def test_a_setting_that_was_always_there_must_be_there() -> None:
         Buffer._made(state, {}, codec=codec.PlainCodec())
     with pytest.raises(errors.CheckpointError, match="^settings/max_episodes is missing$"):
         Buffer().load_state_dict(state)
-    assert isinstance(Buffer(), checkpointable.Journaled)
+    assert isinstance(Buffer(), checkpointable.Journalable)

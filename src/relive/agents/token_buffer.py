@@ -9,6 +9,7 @@ and every sequence that was ever added is held, evicted or cleared.
 """
 
 from collections.abc import Sequence
+import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar
 import uuid
 
@@ -16,13 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-from relive.agents import token_batch
-from relive.agents import token_episode
-from relive.agents import token_rows
-from relive.agents import token_stats
-from relive.agents import token_step
+from relive.agents import packing
+from relive.agents import tokens
 from relive.common import arrays
-from relive.common import later
+from relive.common import imports
 from relive.common import validation
 from relive.persistence import checkpointable
 from relive.persistence import state
@@ -31,31 +29,58 @@ from relive.storage import ragged
 if TYPE_CHECKING:
     from relive.agents import token_state
 else:
-    token_state = later.module("relive.agents.token_state")
+    token_state = imports.lazy_module("relive.agents.token_state")
 
 
-class TokenReplayBuffer(checkpointable.Persistent):
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TokenBufferStats:
+    """What a token buffer holds, and what has happened to it: appended = sequences + evicted + cleared.
+
+    Attributes:
+        sequences: Sequences held now.
+        tokens: Their tokens.
+        trained_tokens: Those of them that are to be trained on.
+        episodes: Episodes added, ever.
+        inexact_episodes: Those of them in which a prompt did not begin with what was there before it.
+        appended: Sequences added, ever; each beyond the first of its episode stands for a mismatch.
+        evicted: Sequences that made room for others, ever.
+        cleared: Sequences that `clear` forgot, ever.
+        sampled: Sequences drawn, ever; one drawn twice counts twice.
+    """
+
+    sequences: int
+    tokens: int
+    trained_tokens: int
+    episodes: int
+    inexact_episodes: int
+    appended: int
+    evicted: int
+    cleared: int
+    sampled: int
+
+
+class TokenReplayBuffer(checkpointable.Checkpointable):
     """Stores episodes of language-model agents, first in, first out, and answers padded batches of their tokens.
 
-    The steps of an episode are joined to one sequence if each prompt begins with the whole prompt and answer before it.
-    If one does not, the episode is flagged, and its parts are sequences of their own: see `TokenBatch.mismatches`. Each
-    sequence takes 25 bytes a token and what a log-probability takes. What is added and what is answered is copied.
+    The steps of an episode are joined to one sequence if each prompt begins with the whole prompt and response before
+    it. If one does not, the episode is flagged, and its parts are sequences of their own: see `TokenBatch.mismatches`.
+    Each sequence takes 25 bytes a token and what a log-probability takes. What is added and what is answered is copied.
 
     Args:
         max_tokens: Tokens held at most, over all sequences: never exceeded. The oldest sequences leave for new ones.
-        padding: The token that fills up the rows of a batch.
+        pad_token_id: The token that fills up the rows of a batch.
         pad_to_multiple_of: The length of the rows of a batch is a multiple of this, so that there are fewer lengths.
         seed: For the generator of the draws; the same seed and the same calls give the same draws.
 
     Raises:
-        ArgumentError: max_tokens or pad_to_multiple_of is not an integer of at least 1, padding none of at least 0, or
-            numpy makes no generator of the seed.
+        ArgumentError: max_tokens or pad_to_multiple_of is not an integer of at least 1, pad_token_id none of at
+            least 0, or numpy makes no generator of the seed.
 
     >>> import relive
     >>> buffer = relive.TokenReplayBuffer(max_tokens=1_000, seed=0)
-    >>> first = relive.TokenStep(prompt=[1, 5], answer=[7, 2], log_probabilities=[-0.5, -0.25], policy_version=0)
+    >>> first = relive.TokenStep(prompt=[1, 5], response=[7, 2], logprobs=[-0.5, -0.25], policy_version=0)
     >>> second = relive.TokenStep(
-    ...     prompt=[1, 5, 7, 2, 9], answer=[8], log_probabilities=[-0.75], policy_version=0, reward=1.0
+    ...     prompt=[1, 5, 7, 2, 9], response=[8], logprobs=[-0.75], policy_version=0, reward=1.0
     ... )
     >>> keys = buffer.add_episode([first, second], agent_id="agent-0")
     >>> batch = buffer.sample(batch_size=2)
@@ -66,21 +91,21 @@ class TokenReplayBuffer(checkpointable.Persistent):
     array([False, False,  True,  True, False,  True])
     """
 
-    _SETTINGS: ClassVar[tuple[str, ...]] = ("max_tokens", "padding", "pad_to_multiple_of")
+    _SETTINGS: ClassVar[tuple[str, ...]] = ("max_tokens", "pad_token_id", "pad_to_multiple_of")
 
     def __init__(
         self,
         max_tokens: int,
         *,
-        padding: int = 0,
+        pad_token_id: int = 0,
         pad_to_multiple_of: int = 1,
         seed: int | np.random.Generator | None = None,
     ) -> None:
-        self._max_tokens = validation.integer_of_at_least_one("max_tokens", max_tokens)
-        self._padding, self._pad_to_multiple_of = token_batch.checked_padding(padding, pad_to_multiple_of)
+        self._max_tokens = validation.positive_int("max_tokens", max_tokens)
+        self._pad_token_id, self._pad_to_multiple_of = packing.checked_padding(pad_token_id, pad_to_multiple_of)
         self._rng = validation.generator("seed", seed)
         self._rows: ragged.RaggedColumns | None = None
-        self._sources: dict[int, token_episode.SequenceSource] = {}
+        self._sources: dict[int, tokens.SequenceSource] = {}
         """Where each sequence held comes from, by key, the oldest first."""
         self._policy_version: int | None = None
         self._episodes = self._inexact_episodes = self._evicted = self._cleared = self._sampled = 0
@@ -103,7 +128,7 @@ class TokenReplayBuffer(checkpointable.Persistent):
     # Writing.
 
     def add_episode(
-        self, steps: Sequence[token_step.TokenStep], *, agent_id: str, group_id: str | None = None
+        self, steps: Sequence[tokens.TokenStep], *, agent_id: str, group_id: str | None = None
     ) -> arrays.Ints:
         """Stores a whole episode, and answers the keys of its sequences: one if it is exact, else more. O(its tokens).
 
@@ -117,7 +142,7 @@ class TokenReplayBuffer(checkpointable.Persistent):
             ArgumentError: There is no step, or the sequences have more tokens together than max_tokens.
             SchemaError: The log-probabilities do not fit the dtype of the first that were added.
         """
-        joined = token_episode.join(steps)
+        joined = tokens.join(steps)
         agent_id = validation.string("agent_id", agent_id)
         if group_id is not None:
             group_id = validation.string("group_id", group_id)
@@ -128,15 +153,15 @@ class TokenReplayBuffer(checkpointable.Persistent):
             )
         rows = self._rows
         if rows is None:
-            rows = token_rows.new(self._max_tokens, joined.columns["log_probabilities"].dtype)
-        leaving = token_rows.add(rows, joined)
+            rows = packing.new(self._max_tokens, joined.columns["logprobs"].dtype)
+        leaving = packing.add(rows, joined)
         self._rows = rows
         self._evicted += leaving
         self._episodes += 1
         self._inexact_episodes += not joined.is_exact
         for key in range(rows.first_key - leaving, rows.first_key):
             del self._sources[key]
-        sources = token_batch.sources_of(joined, str(uuid.uuid4()), agent_id, group_id)
+        sources = packing.sources_of(joined, str(uuid.uuid4()), agent_id, group_id)
         first_key = rows.first_key + len(rows) - len(sources)
         self._sources |= dict(enumerate(sources, first_key))
         return np.arange(first_key, first_key + len(sources))
@@ -159,7 +184,7 @@ class TokenReplayBuffer(checkpointable.Persistent):
 
     # Reading.
 
-    def sample(self, batch_size: int, *, max_lag: int | None = None) -> token_batch.TokenBatch:
+    def sample(self, batch_size: int, *, max_lag: int | None = None) -> packing.TokenBatch:
         """Answers exactly batch_size sequences, uniform over those that may be drawn, with replacement.
 
         A sequence without a token to be trained on is never drawn. O(sequences held + tokens drawn).
@@ -175,7 +200,7 @@ class TokenReplayBuffer(checkpointable.Persistent):
                 and no version was set.
             NotReadyError: No sequence may be drawn.
         """
-        batch_size = validation.integer_of_at_least_one("batch_size", batch_size)
+        batch_size = validation.positive_int("batch_size", batch_size)
         keys = self.eligible_keys(max_lag=max_lag)
         if not len(keys):
             raise errors.NotReadyError(f"sample found no sequence to draw: {self._why_none()}")
@@ -190,7 +215,7 @@ class TokenReplayBuffer(checkpointable.Persistent):
             ArgumentError: As in `sample`.
         """
         if max_lag is not None:
-            max_lag = validation.integer_of_at_least_zero("max_lag", max_lag)
+            max_lag = validation.non_negative_int("max_lag", max_lag)
             if self._policy_version is None:
                 raise errors.ArgumentError(
                     "max_lag asks for the learner's policy version: call set_policy_version first"
@@ -203,7 +228,7 @@ class TokenReplayBuffer(checkpointable.Persistent):
             is_eligible &= rows.row_values("oldest_version") >= self._policy_version - max_lag
         return rows.first_key + np.flatnonzero(is_eligible)
 
-    def read(self, keys: npt.ArrayLike) -> token_batch.TokenBatch:
+    def read(self, keys: npt.ArrayLike) -> packing.TokenBatch:
         """Answers the sequences with those keys [B], whether they may be drawn or not.
 
         Raises:
@@ -219,14 +244,14 @@ class TokenReplayBuffer(checkpointable.Persistent):
         rows = self._rows
         assert rows is not None
         columns, offsets = rows.read(names)
-        return token_batch.TokenBatch.of(
+        return packing.TokenBatch.of(
             columns,
             np.diff(offsets),
             keys=names.copy(),
             returns=rows.row_values("returns", names),
             is_exact=rows.row_values("is_exact", names),
             sources=[self._sources[key] for key in names.tolist()],
-            padding=self._padding,
+            pad_token_id=self._pad_token_id,
             pad_to_multiple_of=self._pad_to_multiple_of,
         )
 
@@ -242,10 +267,10 @@ class TokenReplayBuffer(checkpointable.Persistent):
 
     # The rest.
 
-    def get_stats(self) -> token_stats.TokenBufferStats:
+    def get_stats(self) -> TokenBufferStats:
         """Answers what is held and what has happened so far. O(sequences held)."""
         rows = self._rows
-        return token_stats.TokenBufferStats(
+        return TokenBufferStats(
             sequences=len(self._sources),
             tokens=len(self),
             trained_tokens=0 if rows is None else int(rows.row_values("trained").sum()),
@@ -272,7 +297,7 @@ class TokenReplayBuffer(checkpointable.Persistent):
         rows = self._rows
         if rows is None:
             return
-        token_rows.check(rows)
+        packing.check(rows)
         keys = list(range(rows.first_key, rows.first_key + len(rows)))
         if list(self._sources) != keys:
             raise errors.CorruptionError("each sequence must have a source, in their order")
@@ -300,7 +325,7 @@ class TokenReplayBuffer(checkpointable.Persistent):
             counters=self._counters(),
         ).state()
 
-    def _restore(self, given: state.Given, *, is_new: bool, **options: Any) -> None:
+    def _restore(self, given: state.StateReader, *, is_new: bool, **options: Any) -> None:
         kept = token_state.TokenState.of(given, self._max_tokens)
         self._rows, self._sources, self._policy_version = kept.rows, kept.sources, kept.policy_version
         for name in ("episodes", "inexact_episodes", "evicted", "cleared", "sampled"):

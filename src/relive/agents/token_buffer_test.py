@@ -14,23 +14,20 @@ import pytest
 
 from relive import errors
 from relive import testing
-from relive.agents import token_batch
+from relive.agents import packing
 from relive.agents import token_buffer
-from relive.agents import token_episode
 from relive.agents import token_episode_test
-from relive.agents import token_rows
-from relive.agents import token_stats
-from relive.agents import token_step
+from relive.agents import tokens as tokens_lib
 
-Steps = list[token_step.TokenStep]
+Steps = list[tokens_lib.TokenStep]
 step_of = token_episode_test.step_of
 
 
-def rows_of(batch: token_batch.TokenBatch) -> list[list[tuple[Any, ...]]]:
+def rows_of(batch: packing.TokenBatch) -> list[list[tuple[Any, ...]]]:
     """Return the tokens of each row, as the naive twin has them."""
     packed = batch.packed()
-    columns = zip(*[packed[name].tolist() for name in token_episode.FIELDS], strict=True)
-    tokens, ends = list(columns), packed["offsets"].tolist()
+    columns = zip(*[packed[name].tolist() for name in tokens_lib.FIELDS], strict=True)
+    tokens, ends = list(columns), packed["cu_seqlens"].tolist()
     return [tokens[begin:end] for begin, end in itertools.pairwise(ends)]
 
 
@@ -67,9 +64,9 @@ def test_an_exact_episode_is_one_sequence_and_another_is_as_many_as_its_parts() 
     assert (batch.agent_ids, batch.group_ids) == (["b", "a", "b"], ["g", None, "g"])
     assert batch.episode_ids[0] == batch.episode_ids[2] != batch.episode_ids[1]
     assert all(str(uuid.UUID(name)) == name for name in batch.episode_ids)
-    mismatch = token_episode.TokenMismatch(step=2, position=0, expected=2, found=3)
+    mismatch = tokens_lib.TokenMismatch(step=2, position=0, expected=2, found=3)
     assert batch.mismatches == [mismatch, None, None]
-    assert buffer.get_stats() == token_stats.TokenBufferStats(
+    assert buffer.get_stats() == token_buffer.TokenBufferStats(
         sequences=4,
         tokens=9,
         trained_tokens=5,
@@ -107,23 +104,23 @@ def test_log_probabilities_come_back_bit_for_bit_and_beside_their_tokens() -> No
             count = int(rng.integers(1, 9))
             logs = (-rng.exponential(size=count)).astype(dtype)
             key = buffer.add_episode(
-                [step_of([number] * int(rng.integers(4)), [number + 1] * count, log_probabilities=logs)], agent_id="a"
+                [step_of([number] * int(rng.integers(4)), [number + 1] * count, logprobs=logs)], agent_id="a"
             )
             given[int(key[0])] = logs
         for _ in range(20):
             batch = buffer.sample(16)
-            assert batch.log_probabilities.dtype == dtype
-            for key, logs, mask in zip(batch.keys.tolist(), batch.log_probabilities, batch.loss_mask, strict=True):
+            assert batch.logprobs.dtype == dtype
+            for key, logs, mask in zip(batch.keys.tolist(), batch.logprobs, batch.loss_mask, strict=True):
                 assert logs[mask].tobytes() == given[key].tobytes()
             said = batch.policy_versions >= 0
-            assert not batch.log_probabilities[~said].any()
+            assert not batch.logprobs[~said].any()
 
 
 def test_a_changed_context_is_flagged_and_every_pair_survives() -> None:
     """P68: rllm PR 272."""
     steps = [step_of([1, 5], [7, 2])]
     for _ in range(3):
-        steps.append(step_of([*steps[-1].prompt.tolist(), *steps[-1].answer.tolist(), 9], [8, 2]))
+        steps.append(step_of([*steps[-1].prompt.tolist(), *steps[-1].response.tolist(), 9], [8, 2]))
     prompt = steps[2].prompt.tolist()
     prompt[3] = 6
     steps[2] = step_of(prompt, [8, 2])
@@ -195,19 +192,19 @@ def test_a_batch_has_exactly_as_many_rows_as_asked_for() -> None:
 
 
 def test_padding_and_multiple_are_those_of_the_buffer() -> None:
-    batch = filled(padding=9, pad_to_multiple_of=3).read([0, 1])
+    batch = filled(pad_token_id=9, pad_to_multiple_of=3).read([0, 1])
     assert batch.tokens.tolist() == [[1, 5, 7, 2, 9, 9], [4, 4, 9, 9, 9, 9]]
 
 
 def test_what_other_sequences_left_behind_is_never_in_the_padding() -> None:
     buffer = token_buffer.TokenReplayBuffer(64, seed=0)
-    poison = step_of([77] * 10, [77] * 30, reward=77.0, policy_version=77, log_probabilities=[-77.0] * 30)
+    poison = step_of([77] * 10, [77] * 30, reward=77.0, policy_version=77, logprobs=[-77.0] * 30)
     for number in range(40):
         buffer.add_episode([poison], agent_id="a")
         buffer.add_episode([step_of([1] * (number % 3), [2])], agent_id="a")
         batch = buffer.sample(8)
-        nothing = ~batch.mask
-        for name in ("tokens", "loss_mask", "log_probabilities", "rewards"):
+        nothing = ~batch.attention_mask
+        for name in ("tokens", "loss_mask", "logprobs", "rewards"):
             assert not getattr(batch, name)[nothing].any()
         assert (batch.policy_versions[nothing] == -1).all()
         assert (batch.steps[nothing] == -1).all()
@@ -218,7 +215,7 @@ def test_writing_into_a_batch_changes_nothing_stored() -> None:
     buffer = filled()
     before = snapshot(buffer)
     batch = buffer.read([0, 1, 2])
-    for name in (*token_episode.FIELDS, "mask", "lengths", "keys", "returns", "is_exact"):
+    for name in (*tokens_lib.FIELDS, "attention_mask", "lengths", "keys", "returns", "is_exact"):
         getattr(batch, name)[...] = 1
     batch.episode_ids.clear()
     keys = np.array([0, 1])
@@ -261,8 +258,8 @@ def test_an_empty_buffer_can_be_asked_everything() -> None:
     buffer.check()
     assert (len(buffer), buffer.eligible_keys().tolist(), buffer.policy_version) == (0, [], None)
     assert buffer.eligible_keys().dtype == np.int64
-    assert buffer.get_stats() == token_stats.TokenBufferStats(
-        **dict.fromkeys(token_stats.TokenBufferStats.__dataclass_fields__, 0)
+    assert buffer.get_stats() == token_buffer.TokenBufferStats(
+        **dict.fromkeys(token_buffer.TokenBufferStats.__dataclass_fields__, 0)
     )
     with pytest.raises(errors.NotReadyError, match="^sample found no sequence to draw: add an episode first$"):
         buffer.sample(1)
@@ -315,7 +312,7 @@ def test_a_refused_call_changes_nothing(call: Any, text: str) -> None:
     ("arguments", "text"),
     [
         ({"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
-        ({"padding": -1}, "padding must be at least 0, got -1"),
+        ({"pad_token_id": -1}, "pad_token_id must be at least 0, got -1"),
         ({"pad_to_multiple_of": 0}, "pad_to_multiple_of must be at least 1, got 0"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
     ],
@@ -336,17 +333,17 @@ def test_versions_do_not_go_back() -> None:
 
 def test_the_dtype_of_log_probabilities_is_that_of_the_first() -> None:
     buffer = token_buffer.TokenReplayBuffer(100, seed=0)
-    buffer.add_episode([step_of([1], [2], log_probabilities=np.array([-0.1], np.float32))], agent_id="a")
-    buffer.add_episode([step_of([1], [2], log_probabilities=[-0.5])], agent_id="a")
+    buffer.add_episode([step_of([1], [2], logprobs=np.array([-0.1], np.float32))], agent_id="a")
+    buffer.add_episode([step_of([1], [2], logprobs=[-0.5])], agent_id="a")
     before = snapshot(buffer)
     for logs, misfit in (([-0.5, -0.1, -0.3], "-0.1"), ([-0.5, -1e300, -0.1], r"-1e\+300")):
         with pytest.raises(
             errors.SchemaError,
-            match=f"^log_probabilities must fit float32, which the first episode had: give them as that, got {misfit}$",
+            match=f"^logprobs must fit float32, which the first episode had: give them as that, got {misfit}$",
         ):
-            buffer.add_episode([step_of([1], [2, 3, 4], log_probabilities=logs)], agent_id="a")
+            buffer.add_episode([step_of([1], [2, 3, 4], logprobs=logs)], agent_id="a")
         assert snapshot(buffer) == before
-    assert buffer.read([1]).log_probabilities.dtype == np.float32
+    assert buffer.read([1]).logprobs.dtype == np.float32
 
 
 def test_names_are_kept_as_plain_strings() -> None:
@@ -428,7 +425,7 @@ class TokenMachine(stateful.RuleBasedStateMachine):
         buffer.load_state_dict(self.buffer.state_dict())
         self.buffer = buffer
 
-    def compare(self, batch: token_batch.TokenBatch) -> None:
+    def compare(self, batch: packing.TokenBatch) -> None:
         expected = [self.twin[key] for key in batch.keys.tolist()]
         assert rows_of(batch) == [rows for rows, *_ in expected]
         assert batch.returns.tolist() == [total for _, total, _, _ in expected]
@@ -443,7 +440,7 @@ class TokenMachine(stateful.RuleBasedStateMachine):
             self.compare(self.buffer.read(list(self.twin)))
         rows = [row for rows, *_ in self.twin.values() for row in rows]
         assert len(self.buffer) == len(rows)
-        assert self.buffer.get_stats() == token_stats.TokenBufferStats(
+        assert self.buffer.get_stats() == token_buffer.TokenBufferStats(
             sequences=len(self.twin),
             tokens=len(rows),
             trained_tokens=sum(row[1] for row in rows),
@@ -487,9 +484,9 @@ def broken_row(name: str, value: int) -> Any:
         (broken("tokens", 0, -1), "tokens must be at least 0"),
         (broken("loss_mask", 2, 2), "loss_mask must be made of the bytes 0 and 1 alone"),
         (broken("loss_mask", 0, 1), "loss_mask must be False for what no policy generated"),
-        (broken("log_probabilities", 2, np.nan), "log_probabilities must be finite and at most 0, but for rounding"),
-        (broken("log_probabilities", 2, 0.5), "log_probabilities must be finite and at most 0, but for rounding"),
-        (broken("log_probabilities", 0, -1.0), "log_probabilities must be 0 for what no policy generated"),
+        (broken("logprobs", 2, np.nan), "logprobs must be finite and at most 0, but for rounding"),
+        (broken("logprobs", 2, 0.5), "logprobs must be finite and at most 0, but for rounding"),
+        (broken("logprobs", 0, -1.0), "logprobs must be 0 for what no policy generated"),
         (broken("policy_versions", 0, -2), "policy_versions must be at least -1"),
         (broken("rewards", 3, np.inf), "rewards must be finite"),
         (broken("rewards", 1, 1.0), "rewards must be 0 for what no policy generated"),
@@ -508,7 +505,7 @@ def broken_row(name: str, value: int) -> Any:
 def test_check_finds_what_is_wrong(
     change: Any, text: str | None, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_rows, "_AT_ONCE", at_once)
+    monkeypatch.setattr(packing, "_AT_ONCE", at_once)
     buffer = filled()
     buffer.check()
     change(buffer)

@@ -8,20 +8,19 @@ import numpy as np
 import pytest
 
 from relive import errors
-from relive.agents import token_batch
-from relive.agents import token_codec
+from relive.agents import packing
 from relive.agents import token_episode_test
-from relive.agents import token_step
+from relive.agents import tokens
 from relive.episodes import buffer as buffer_lib
 from relive.persistence import codec as codec_lib
 from relive.persistence import journal
 from relive.persistence import recover
 
 step_of = token_episode_test.step_of
-NAMES = ("prompt", "answer", "log_probabilities", "policy_version", "loss_mask", "reward")
+NAMES = ("prompt", "response", "logprobs", "policy_version", "loss_mask", "reward")
 
 
-def assert_equal(one: token_step.TokenStep, other: token_step.TokenStep) -> None:
+def assert_equal(one: tokens.TokenStep, other: tokens.TokenStep) -> None:
     for name in NAMES:
         own, its = np.asarray(getattr(one, name)), np.asarray(getattr(other, name))
         assert (own.dtype, own.shape, own.tobytes()) == (its.dtype, its.shape, its.tobytes())
@@ -30,26 +29,26 @@ def assert_equal(one: token_step.TokenStep, other: token_step.TokenStep) -> None
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_a_step_comes_back_bit_for_bit(dtype: Any) -> None:
     logs = np.array([-0.1, -0.0, -7e-5], dtype)
-    step = step_of([], [7, 2, 9], log_probabilities=logs, policy_version=[1, 2, 3], loss_mask=[True, False, True])
-    codec = token_codec.TokenStepCodec()
+    step = step_of([], [7, 2, 9], logprobs=logs, policy_version=[1, 2, 3], loss_mask=[True, False, True])
+    codec = tokens.TokenStepCodec()
     content = codec.encode(step)
     assert content == codec.encode(step)
     twin = codec.decode(content)
-    assert type(twin) is token_step.TokenStep
+    assert type(twin) is tokens.TokenStep
     assert_equal(twin, step)
-    assert not twin.answer.flags.writeable
+    assert not twin.response.flags.writeable
 
 
 @pytest.mark.parametrize("value", [None, [1, 5], ("TokenStep", 3), b"\0", {"a": (1.5, "x")}])
 def test_other_values_are_as_a_plain_codec_writes_them(value: Any) -> None:
-    codec, plain = token_codec.TokenStepCodec(), codec_lib.PlainCodec()
+    codec, plain = tokens.TokenStepCodec(), codec_lib.PlainCodec()
     assert codec.encode(value) == plain.encode(value)
     assert codec.decode(codec.encode(value)) == value
 
 
 def test_a_step_within_something_else_is_refused() -> None:
     with pytest.raises(errors.ArgumentTypeError, match=r"^value\[0\] must be None, bool, .*TokenStep"):
-        token_codec.TokenStepCodec().encode([step_of([1], [2])])
+        tokens.TokenStepCodec().encode([step_of([1], [2])])
 
 
 GOOD: tuple[Any, ...] = (
@@ -65,20 +64,20 @@ GOOD: tuple[Any, ...] = (
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (list(GOOD), "a TokenStep must be prompt, answer, .*, reward, got .*"),
-        (GOOD[:5], "a TokenStep must be prompt, answer, .*, reward, got .*"),
+        (list(GOOD), "a TokenStep must be prompt, response, .*, reward, got .*"),
+        (GOOD[:5], "a TokenStep must be prompt, response, .*, reward, got .*"),
         ((np.array([-1]), *GOOD[1:]), "a TokenStep cannot be made: prompt must be integers in .*"),
-        ((*GOOD[:2], np.array([np.nan]), *GOOD[3:]), "a TokenStep cannot be made: log_probabilities must be finite.*"),
+        ((*GOOD[:2], np.array([np.nan]), *GOOD[3:]), "a TokenStep cannot be made: logprobs must be finite.*"),
         ((*GOOD[:5], "x"), "a TokenStep cannot be made: reward must be a finite real number, got 'x'"),
     ],
 )
 def test_what_cannot_be_a_step_is_refused(value: Any, text: str) -> None:
     with pytest.raises(errors.CheckpointError, match=f"^{text}$"):
-        token_codec.TokenStepCodec().decode(b"\0" + codec_lib.PlainCodec().encode(value))
+        tokens.TokenStepCodec().decode(b"\0" + codec_lib.PlainCodec().encode(value))
 
 
 def test_bytes_that_were_damaged_are_refused_or_make_a_step() -> None:
-    codec, rng = token_codec.TokenStepCodec(), random.Random(0)
+    codec, rng = tokens.TokenStepCodec(), random.Random(0)
     content = codec.encode(step_of([1, 5], [7, 2]))
     for _ in range(2000):
         damaged = bytearray(content[: rng.randrange(1, len(content) + 1)])
@@ -94,23 +93,23 @@ def test_bytes_that_were_damaged_are_refused_or_make_a_step() -> None:
         codec.decode(text)
 
 
-def filled() -> tuple[buffer_lib.EpisodeReplayBuffer[Any, Any], list[token_step.TokenStep]]:
+def filled() -> tuple[buffer_lib.EpisodeReplayBuffer[Any, Any], list[tokens.TokenStep]]:
     buffer = buffer_lib.EpisodeReplayBuffer[Any, Any](seed=0)
     logs = np.array([-0.1, -1 / 3], np.float32)
-    steps = [step_of([1, 5], [7, 2], log_probabilities=logs), step_of([1, 5, 7, 2, 9], [8], policy_version=2)]
+    steps = [step_of([1, 5], [7, 2], logprobs=logs), step_of([1, 5, 7, 2, 9], [8], policy_version=2)]
     return buffer, steps
 
 
-def write(buffer: buffer_lib.EpisodeReplayBuffer[Any, Any], steps: list[token_step.TokenStep]) -> None:
+def write(buffer: buffer_lib.EpisodeReplayBuffer[Any, Any], steps: list[tokens.TokenStep]) -> None:
     episode_id = buffer.start_episode_nowait("agent")
     for step in steps:
         buffer.append_observation_action_reward_nowait(episode_id, step.prompt, step, 0.5)
     buffer.end_episode_nowait(episode_id, None)
 
 
-def stored(buffer: buffer_lib.EpisodeReplayBuffer[Any, Any]) -> list[token_step.TokenStep]:
+def stored(buffer: buffer_lib.EpisodeReplayBuffer[Any, Any]) -> list[tokens.TokenStep]:
     (lived,) = buffer._store
-    assert token_batch.TokenBatch.from_episodes([lived]).tokens.tolist() == [[1, 5, 7, 2, 9, 8]]
+    assert packing.TokenBatch.from_episodes([lived]).tokens.tolist() == [[1, 5, 7, 2, 9, 8]]
     return lived.actions
 
 
@@ -119,8 +118,8 @@ def test_steps_come_back_from_a_checkpoint_of_episodes(tmp_path: pathlib.Path) -
     write(buffer, steps)
     with pytest.raises(errors.CheckpointError, match=r"TokenStep .*: give codec= an object with encode and decode$"):
         buffer.save(tmp_path / "buffer")
-    buffer.save(tmp_path / "buffer", codec=token_codec.TokenStepCodec())
-    loaded = type(buffer).load(tmp_path / "buffer", codec=token_codec.TokenStepCodec())
+    buffer.save(tmp_path / "buffer", codec=tokens.TokenStepCodec())
+    loaded = type(buffer).load(tmp_path / "buffer", codec=tokens.TokenStepCodec())
     for one, other in zip(stored(loaded), steps, strict=True):
         assert_equal(one, other)
 
@@ -128,8 +127,8 @@ def test_steps_come_back_from_a_checkpoint_of_episodes(tmp_path: pathlib.Path) -
 def test_steps_come_back_from_a_journal_of_episodes(tmp_path: pathlib.Path) -> None:
     buffer, steps = filled()
     with journal.Journal(tmp_path / "journal") as log:
-        buffer.attach(log, codec=token_codec.TokenStepCodec())
+        buffer.attach(log, codec=tokens.TokenStepCodec())
         write(buffer, steps)
-    recovered: Any = recover.recover(tmp_path / "journal", codec=token_codec.TokenStepCodec())
+    recovered: Any = recover.recover(tmp_path / "journal", codec=tokens.TokenStepCodec())
     for one, other in zip(stored(recovered), steps, strict=True):
         assert_equal(one, other)

@@ -9,25 +9,24 @@ import numpy as np
 import pytest
 
 from relive import errors
-from relive.agents import token_episode
-from relive.agents import token_step
+from relive.agents import tokens
 from relive.episodes import episode
 
 
-def step_of(prompt: list[int], answer: list[int], **changes: Any) -> token_step.TokenStep:
+def step_of(prompt: list[int], answer: list[int], **changes: Any) -> tokens.TokenStep:
     arguments: dict[str, Any] = {
-        "log_probabilities": [-0.5 - 0.25 * place for place in range(len(answer))],
+        "logprobs": [-0.5 - 0.25 * place for place in range(len(answer))],
         "policy_version": 0,
     }
-    return token_step.TokenStep(prompt=prompt, answer=answer, **arguments | changes)
+    return tokens.TokenStep(prompt=prompt, response=answer, **arguments | changes)
 
 
-def lists(joined: token_episode.TokenEpisode) -> dict[str, list[Any]]:
+def lists(joined: tokens.TokenEpisode) -> dict[str, list[Any]]:
     return {name: column.tolist() for name, column in joined.columns.items()}
 
 
 def test_exact_steps_become_one_row() -> None:
-    joined = token_episode.join(
+    joined = tokens.join(
         [
             step_of([1, 5, 6], [7, 2], reward=0.5, policy_version=[3, 4], loss_mask=[True, False]),
             step_of([1, 5, 6, 7, 2, 9, 9], [8, 2], reward=2.0, policy_version=4),
@@ -36,20 +35,20 @@ def test_exact_steps_become_one_row() -> None:
     assert lists(joined) == {
         "tokens": [1, 5, 6, 7, 2, 9, 9, 8, 2],
         "loss_mask": [False, False, False, True, False, False, False, True, True],
-        "log_probabilities": [0, 0, 0, -0.5, -0.75, 0, 0, -0.5, -0.75],
+        "logprobs": [0, 0, 0, -0.5, -0.75, 0, 0, -0.5, -0.75],
         "policy_versions": [-1, -1, -1, 3, 4, -1, -1, 4, 4],
         "rewards": [0, 0, 0, 0, 0.5, 0, 0, 0, 2.0],
         "steps": [0, 0, 0, 0, 0, 1, 1, 1, 1],
     }
-    assert tuple(joined.columns) == token_episode.FIELDS
+    assert tuple(joined.columns) == tokens.FIELDS
     assert joined.lengths.tolist() == [9]
     assert (joined.is_exact, joined.mismatches, joined.total_reward) == (True, (None,), 2.5)
-    dtypes = [joined.columns[name].dtype.str for name in token_episode.FIELDS]
+    dtypes = [joined.columns[name].dtype.str for name in tokens.FIELDS]
     assert dtypes == ["<i4", "|b1", "<f8", "<i8", "<f8", "<i4"]
 
 
 def test_a_prompt_may_go_on_without_a_word_from_the_environment() -> None:
-    joined = token_episode.join([step_of([], [7]), step_of([7], [8])])
+    joined = tokens.join([step_of([], [7]), step_of([7], [8])])
     assert (lists(joined)["tokens"], lists(joined)["steps"], joined.is_exact) == ([7, 8], [0, 1], True)
 
 
@@ -57,11 +56,11 @@ def test_one_changed_token_in_the_middle_of_a_context_flags_the_episode() -> Non
     """P68: rllm PR 272."""
     first, second = step_of([1, 5, 6], [7, 2]), step_of([1, 5, 6, 7, 2, 9], [8], reward=1.0)
     changed = step_of([1, 4, 6, 7, 2, 9, 8, 3], [2, 2])
-    joined = token_episode.join([first, second, changed])
+    joined = tokens.join([first, second, changed])
     assert not joined.is_exact
     assert joined.mismatches == (
         None,
-        token_episode.TokenMismatch(step=2, position=1, expected=5, found=4),
+        tokens.TokenMismatch(step=2, position=1, expected=5, found=4),
     )
     assert joined.lengths.tolist() == [7, 10]
     assert lists(joined)["tokens"] == [1, 5, 6, 7, 2, 9, 8, 1, 4, 6, 7, 2, 9, 8, 3, 2, 2]
@@ -84,32 +83,28 @@ def test_one_changed_token_in_the_middle_of_a_context_flags_the_episode() -> Non
     ],
 )
 def test_the_first_place_that_differs_is_named(prompt: list[int], position: int, expected: int, found: Any) -> None:
-    joined = token_episode.join([step_of([1, 5, 6], [7, 2]), step_of(prompt, [8])])
-    assert joined.mismatches[1] == token_episode.TokenMismatch(
-        step=1, position=position, expected=expected, found=found
-    )
+    joined = tokens.join([step_of([1, 5, 6], [7, 2]), step_of(prompt, [8])])
+    assert joined.mismatches[1] == tokens.TokenMismatch(step=1, position=position, expected=expected, found=found)
     assert lists(joined)["tokens"] == [1, 5, 6, 7, 2, *prompt, 8]
 
 
 def test_log_probabilities_of_two_dtypes_become_the_wider_one() -> None:
     narrow = np.array([-1.1], np.float32)
-    joined = token_episode.join(
-        [step_of([1], [2], log_probabilities=narrow), step_of([1, 2], [3], log_probabilities=[-1.1])]
-    )
-    assert joined.columns["log_probabilities"].tolist() == [0.0, float(narrow[0]), -1.1]
-    alone = token_episode.join([step_of([1], [2], log_probabilities=narrow)])
-    assert alone.columns["log_probabilities"].dtype == np.float32
+    joined = tokens.join([step_of([1], [2], logprobs=narrow), step_of([1, 2], [3], logprobs=[-1.1])])
+    assert joined.columns["logprobs"].tolist() == [0.0, float(narrow[0]), -1.1]
+    alone = tokens.join([step_of([1], [2], logprobs=narrow)])
+    assert alone.columns["logprobs"].dtype == np.float32
 
 
 TOKENS = st.integers(0, 2)
 
 
 @st.composite
-def episodes(draw: st.DrawFn) -> list[token_step.TokenStep]:
+def episodes(draw: st.DrawFn) -> list[tokens.TokenStep]:
     """Steps of few different tokens, most of which go on from the one before."""
-    steps: list[token_step.TokenStep] = []
+    steps: list[tokens.TokenStep] = []
     for _ in range(draw(st.integers(1, 6))):
-        before = [*steps[-1].prompt.tolist(), *steps[-1].answer.tolist()] if steps else []
+        before = [*steps[-1].prompt.tolist(), *steps[-1].response.tolist()] if steps else []
         prompt: list[int] = draw(st.lists(TOKENS, max_size=6))
         if draw(st.integers(0, 3)):
             prompt = before + prompt
@@ -118,10 +113,10 @@ def episodes(draw: st.DrawFn) -> list[token_step.TokenStep]:
         answer = draw(st.lists(TOKENS, min_size=1, max_size=3))
         count = len(answer)
         steps.append(
-            token_step.TokenStep(
+            tokens.TokenStep(
                 prompt=prompt,
-                answer=answer,
-                log_probabilities=draw(st.lists(st.floats(-100, 0), min_size=count, max_size=count)),
+                response=answer,
+                logprobs=draw(st.lists(st.floats(-100, 0), min_size=count, max_size=count)),
                 policy_version=draw(st.lists(st.integers(0, 9), min_size=count, max_size=count)),
                 loss_mask=draw(st.lists(st.booleans(), min_size=count, max_size=count)),
                 reward=draw(st.sampled_from([0.0, 1.0, -2.5, 0.1])),
@@ -130,7 +125,7 @@ def episodes(draw: st.DrawFn) -> list[token_step.TokenStep]:
     return steps
 
 
-def walked(steps: list[token_step.TokenStep]) -> list[list[tuple[Any, ...]]]:
+def walked(steps: list[tokens.TokenStep]) -> list[list[tuple[Any, ...]]]:
     """Return the sequences, as a list of tokens each, the slow way."""
     sequences: list[list[tuple[Any, ...]]] = []
     for number, step in enumerate(steps):
@@ -140,9 +135,9 @@ def walked(steps: list[token_step.TokenStep]) -> list[list[tuple[Any, ...]]]:
         here = sequences[-1]
         here += [(token, False, 0.0, -1, 0.0, number) for token in prompt[len(here) :]]
         rows = zip(
-            step.answer.tolist(),
+            step.response.tolist(),
             step.loss_mask.tolist(),
-            step.log_probabilities.tolist(),
+            step.logprobs.tolist(),
             step.policy_version.tolist(),
             strict=True,
         )
@@ -152,8 +147,8 @@ def walked(steps: list[token_step.TokenStep]) -> list[list[tuple[Any, ...]]]:
 
 
 @hypothesis.given(steps=episodes())
-def test_joining_equals_walking_token_by_token(steps: list[token_step.TokenStep]) -> None:
-    joined, expected = token_episode.join(steps), walked(steps)
+def test_joining_equals_walking_token_by_token(steps: list[tokens.TokenStep]) -> None:
+    joined, expected = tokens.join(steps), walked(steps)
     assert joined.lengths.tolist() == [len(sequence) for sequence in expected]
     assert list(zip(*lists(joined).values(), strict=True)) == [row for sequence in expected for row in sequence]
     assert joined.is_exact == (len(expected) == 1)
@@ -161,8 +156,8 @@ def test_joining_equals_walking_token_by_token(steps: list[token_step.TokenStep]
 
 
 @hypothesis.given(steps=episodes())
-def test_each_answer_stands_behind_exactly_what_the_model_saw(steps: list[token_step.TokenStep]) -> None:
-    joined = token_episode.join(steps)
+def test_each_answer_stands_behind_exactly_what_the_model_saw(steps: list[tokens.TokenStep]) -> None:
+    joined = tokens.join(steps)
     sequences = np.split(np.arange(joined.lengths.sum()), np.cumsum(joined.lengths)[:-1])
     columns = joined.columns
     found = 0
@@ -172,19 +167,19 @@ def test_each_answer_stands_behind_exactly_what_the_model_saw(steps: list[token_
             begin, end = np.flatnonzero(said)[[0, -1]]
             step = steps[number]
             assert columns["tokens"][places][:begin].tolist() == step.prompt.tolist()
-            assert columns["tokens"][places][begin : end + 1].tolist() == step.answer.tolist()
-            logs = columns["log_probabilities"][places][begin : end + 1]
-            assert logs.tobytes() == step.log_probabilities.tobytes()
+            assert columns["tokens"][places][begin : end + 1].tolist() == step.response.tolist()
+            logs = columns["logprobs"][places][begin : end + 1]
+            assert logs.tobytes() == step.logprobs.tobytes()
             found += 1
     assert found == len(steps)
 
 
 @hypothesis.given(steps=episodes())
-def test_a_mismatch_is_the_first_place_that_differs(steps: list[token_step.TokenStep]) -> None:
-    for mismatch in token_episode.join(steps).mismatches[1:]:
+def test_a_mismatch_is_the_first_place_that_differs(steps: list[tokens.TokenStep]) -> None:
+    for mismatch in tokens.join(steps).mismatches[1:]:
         assert mismatch is not None
         before, prompt = steps[mismatch.step - 1], steps[mismatch.step].prompt.tolist()
-        known = [*before.prompt.tolist(), *before.answer.tolist()]
+        known = [*before.prompt.tolist(), *before.response.tolist()]
         place = mismatch.position
         assert prompt[:place] == known[:place]
         assert mismatch.expected == known[place]
@@ -195,12 +190,12 @@ def test_a_mismatch_is_the_first_place_that_differs(steps: list[token_step.Token
 def test_what_is_no_step_is_refused() -> None:
     wrong: Any = [step_of([1], [2]), "step"]
     with pytest.raises(errors.ArgumentTypeError, match="^step 1 must be an instance of TokenStep, got 'step'$"):
-        token_episode.join(wrong)
+        tokens.join(wrong)
     with pytest.raises(errors.ArgumentError, match="^steps must have at least 1 step, got 0$"):
-        token_episode.join([])
+        tokens.join([])
     single: Any = step_of([1], [2])
     with pytest.raises(errors.ArgumentTypeError, match="^steps must be a sequence of TokenSteps, got <TokenStep "):
-        token_episode.join(single)
+        tokens.join(single)
 
 
 def episode_of(actions: list[Any], rewards: list[float]) -> episode.Episode[Any, Any]:
@@ -209,18 +204,18 @@ def episode_of(actions: list[Any], rewards: list[float]) -> episode.Episode[Any,
 
 def test_the_steps_of_an_episode_have_its_rewards() -> None:
     actions = [step_of([1], [2]), step_of([1, 2], [3], reward=4.0), step_of([1, 2, 3], [4])]
-    steps = token_episode.steps_of(episode_of(actions, [0.5, 4.0, 0.0]))
+    steps = tokens.steps_of(episode_of(actions, [0.5, 4.0, 0.0]))
     assert [step.reward for step in steps] == [0.5, 4.0, 0.0]
-    assert [step.answer.tolist() for step in steps] == [[2], [3], [4]]
+    assert [step.response.tolist() for step in steps] == [[2], [3], [4]]
 
 
 def test_two_rewards_of_one_step_are_refused() -> None:
     text = "^action 1 of episode e must have the reward 0.5 of its step, or 0, got 4.0$"
     with pytest.raises(errors.ArgumentError, match=text):
-        token_episode.steps_of(episode_of([step_of([1], [2]), step_of([1, 2], [3], reward=4.0)], [0.0, 0.5]))
+        tokens.steps_of(episode_of([step_of([1], [2]), step_of([1, 2], [3], reward=4.0)], [0.0, 0.5]))
 
 
 def test_an_episode_of_other_actions_is_refused() -> None:
     text = "^action 0 of episode e must be an instance of TokenStep, got 'left'$"
     with pytest.raises(errors.ArgumentTypeError, match=text):
-        token_episode.steps_of(episode_of(["left"], [0.0]))
+        tokens.steps_of(episode_of(["left"], [0.0]))

@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 
 from relive import errors
-from relive.agents import token_episode
-from relive.agents import token_rows
-from relive.agents import token_step
+from relive.agents import packing
+from relive.agents import tokens
 from relive.common import validation
 from relive.persistence import codec as codec_lib
 from relive.persistence import dtypes
-from relive.persistence import npy_header
+from relive.persistence import npy
 from relive.persistence import state as state_lib
 from relive.storage import ragged
 
@@ -41,14 +40,14 @@ class TokenState:
     """
 
     rows: ragged.RaggedColumns | None
-    sources: dict[int, token_episode.SequenceSource]
+    sources: dict[int, tokens.SequenceSource]
     policy_version: int | None
     counters: Mapping[str, int]
 
     def state(self) -> state_lib.State:
         """Answers it as JSON values and arrays."""
         rows = self.rows
-        dtype = None if rows is None else dtypes.described(rows.dtype("log_probabilities"))
+        dtype = None if rows is None else dtypes.described(rows.dtype("logprobs"))
         codec = codec_lib.PlainCodec()
         contents = [codec.encode(_plain(source)) for source in self.sources.values()]
         kept = {} if rows is None else {f"sequences/{name}": array for name, array in rows.state().items()}
@@ -64,7 +63,7 @@ class TokenState:
         }
 
     @classmethod
-    def of(cls, given: state_lib.Given, max_tokens: int) -> "TokenState":
+    def of(cls, given: state_lib.StateReader, max_tokens: int) -> "TokenState":
         """Answers what was given, for a buffer of that many tokens.
 
         Raises:
@@ -85,12 +84,12 @@ class TokenState:
         return cls(rows=rows, sources=_sources(given, rows), policy_version=version, counters=counters)
 
 
-def _rows(given: state_lib.Given, counters: Mapping[str, int], max_tokens: int) -> ragged.RaggedColumns | None:
+def _rows(given: state_lib.StateReader, counters: Mapping[str, int], max_tokens: int) -> ragged.RaggedColumns | None:
     """Answers the sequences; None if there is no dtype for them."""
     if given.value("log_probability_dtype") is None:
         return None
-    dtype = npy_header.dtype_of(given.value("log_probability_dtype"))
-    if dtype.type not in token_step.FLOATS or not dtype.isnative:
+    dtype = npy.dtype_of(given.value("log_probability_dtype"))
+    if dtype.type not in tokens.FLOATS or not dtype.isnative:
         raise given.refused("log_probability_dtype", "one of floats", given.value("log_probability_dtype"))
     lengths = given.integers("lengths", None, 1, max_tokens)
     total = sum(lengths.tolist())
@@ -98,18 +97,18 @@ def _rows(given: state_lib.Given, counters: Mapping[str, int], max_tokens: int) 
         raise errors.CheckpointError(
             f"array sequences/lengths must sum to at most max_tokens = {max_tokens}, got {total}"
         )
-    arrays: dict[str, state_lib.Column] = {"lengths": given.column("lengths", np.int64, (len(lengths),))}
-    for name, kind in (*token_rows.FIELDS.items(), ("log_probabilities", dtype)):
+    arrays: dict[str, state_lib.ChunkedArray] = {"lengths": given.column("lengths", np.int64, (len(lengths),))}
+    for name, kind in (*packing.FIELDS.items(), ("logprobs", dtype)):
         arrays[f"values/{name}"] = given.column(f"values/{name}", kind, (total,))
-    for name, kind in token_rows.SEQUENCE_FIELDS.items():
+    for name, kind in packing.SEQUENCE_FIELDS.items():
         arrays[f"rows/{name}"] = given.column(f"rows/{name}", kind, (len(lengths),))
     given.booleans("rows/is_exact", len(lengths))
     if np.isnan(given.array("rows/returns", np.float64, (len(lengths),))).any():
         raise errors.CheckpointError("array sequences/rows/returns must hold no NaN")
     try:
-        rows = token_rows.new(max_tokens, dtype)
+        rows = packing.new(max_tokens, dtype)
         rows.fill(max(counters["appended"] - len(lengths), 0), arrays)
-        token_rows.check(rows)
+        packing.check(rows)
     except (MemoryError, ValueError) as error:
         raise errors.CheckpointError(f"there is no memory for the tokens: {error}") from error
     except errors.CorruptionError as error:
@@ -117,7 +116,7 @@ def _rows(given: state_lib.Given, counters: Mapping[str, int], max_tokens: int) 
     return rows
 
 
-def _sources(given: state_lib.Given, rows: ragged.RaggedColumns | None) -> dict[int, token_episode.SequenceSource]:
+def _sources(given: state_lib.StateReader, rows: ragged.RaggedColumns | None) -> dict[int, tokens.SequenceSource]:
     """Answers where each sequence comes from, by key."""
     first_key, count = (0, 0) if rows is None else (rows.first_key, len(rows))
     ends = given.integers("source_ends", count, 0, state_lib.MOST)
@@ -131,12 +130,12 @@ def _sources(given: state_lib.Given, rows: ragged.RaggedColumns | None) -> dict[
     return sources
 
 
-def _plain(source: token_episode.SequenceSource) -> tuple[Any, ...]:
+def _plain(source: tokens.SequenceSource) -> tuple[Any, ...]:
     mismatch = None if source.mismatch is None else dataclasses.astuple(source.mismatch)
     return source.episode_id, source.agent_id, source.group_id, mismatch
 
 
-def _source(value: Any) -> token_episode.SequenceSource:
+def _source(value: Any) -> tokens.SequenceSource:
     """Answers the source that is written as that value."""
     if type(value) is tuple and len(value) == 4:
         *names, mismatch = value
@@ -147,14 +146,14 @@ def _source(value: Any) -> token_episode.SequenceSource:
             and (mismatch[3] is None or (type(mismatch[3]) is int and mismatch[3] >= 0))
         )
         if [type(name) for name in names[:2]] == [str, str] and type(names[2]) in (str, type(None)) and is_mismatch:
-            return token_episode.SequenceSource(
+            return tokens.SequenceSource(
                 episode_id=names[0],
                 agent_id=names[1],
                 group_id=names[2],
                 mismatch=None
                 if mismatch is None
-                else token_episode.TokenMismatch(
+                else tokens.TokenMismatch(
                     step=mismatch[0], position=mismatch[1], expected=mismatch[2], found=mismatch[3]
                 ),
             )
-    raise errors.CheckpointError(f"a source must be three names and a mismatch, got {validation.shown(value)}")
+    raise errors.CheckpointError(f"a source must be three names and a mismatch, got {validation.short_repr(value)}")

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from relive import errors
-from relive.agents import token_batch
+from relive.agents import packing
 from relive.agents import token_buffer
 from relive.agents import token_buffer_test
-from relive.agents import token_episode
 from relive.agents import token_episode_test
-from relive.agents import token_step
+from relive.agents import tokens
 from relive.persistence import codec
 from relive.persistence import forged_states_test
 from relive.persistence import seed_blocks_test
@@ -34,9 +33,9 @@ def work(buffer: token_buffer.TokenReplayBuffer, rng: random.Random, operations:
         elif choice < 4 and len(buffer.eligible_keys()):
             buffer.sample(rng.randrange(1, 5))
         else:
-            steps: list[token_step.TokenStep] = []
+            steps: list[tokens.TokenStep] = []
             for _ in range(rng.randrange(1, 4)):
-                before = [*steps[-1].prompt.tolist(), *steps[-1].answer.tolist()] if steps else []
+                before = [*steps[-1].prompt.tolist(), *steps[-1].response.tolist()] if steps else []
                 if rng.random() < 0.3:
                     before = before[1:]
                 answer = [rng.randrange(50) for _ in range(rng.randrange(1, 4))]
@@ -47,7 +46,7 @@ def work(buffer: token_buffer.TokenReplayBuffer, rng: random.Random, operations:
                         policy_version=buffer.policy_version or 0,
                         loss_mask=[rng.random() < 0.8 for _ in answer],
                         reward=rng.choice([0.0, 0.0, 1.0, -0.5]),
-                        log_probabilities=np.array([-rng.random() for _ in answer], np.float32),
+                        logprobs=np.array([-rng.random() for _ in answer], np.float32),
                     )
                 )
             group_id = rng.choice([None, "g0", "\ud800 \N{SNOWMAN}"])
@@ -60,7 +59,7 @@ def worked(seed: int, operations: int, **settings: Any) -> token_buffer.TokenRep
     return buffer
 
 
-def plain(batch: token_batch.TokenBatch) -> list[Any]:
+def plain(batch: packing.TokenBatch) -> list[Any]:
     """Answers all of a batch, to the last bit."""
     fields = [getattr(batch, name) for name in batch.__dataclass_fields__]
     return [
@@ -98,7 +97,7 @@ def test_a_buffer_that_was_saved_goes_on_bit_for_bit(
     operations: int, bits: Any, count: int, tmp_path: pathlib.Path
 ) -> None:
     seed = np.random.Generator(bits(7))
-    buffer = token_buffer.TokenReplayBuffer(150, padding=3, pad_to_multiple_of=4, seed=seed)
+    buffer = token_buffer.TokenReplayBuffer(150, pad_token_id=3, pad_to_multiple_of=4, seed=seed)
     work(buffer, random.Random(operations), operations)
     keys = list(buffer._sources)
     before = plain(buffer.read(keys)) if keys else []
@@ -141,8 +140,8 @@ def test_a_cleared_buffer_keeps_its_dtype_and_its_keys() -> None:
     buffer.clear()
     twin = worked(4, 10)
     twin.load_state_dict(buffer.state_dict())
-    steps = [step_of([1], [2], log_probabilities=[-0.1])]
-    with pytest.raises(errors.SchemaError, match="^log_probabilities must fit float32"):
+    steps = [step_of([1], [2], logprobs=[-0.1])]
+    with pytest.raises(errors.SchemaError, match="^logprobs must fit float32"):
         twin.add_episode(steps, agent_id="a")
     assert twin.add_episode([step_of([1], [2])], agent_id="a").tolist() == [appended]
 
@@ -208,7 +207,7 @@ COUNTERS = "counters must be of a buffer that holds 3 sequences"
         (changed("sequences/log_probability_dtype", None), "counters must be of a buffer that holds 0 sequences"),
         (changed("sequences/log_probability_dtype", "<i4"), "sequences/log_probability_dtype must be one of floats.*"),
         (changed("sequences/log_probability_dtype", ">f8"), "sequences/log_probability_dtype must be one of floats.*"),
-        (changed("sequences/log_probability_dtype", "<f4"), "array sequences/values/log_probabilities must be of .*"),
+        (changed("sequences/log_probability_dtype", "<f4"), "array sequences/values/logprobs must be of .*"),
         (changed("sequences/log_probability_dtype", 3), ".*dtype.*"),
         (array("sequences/lengths", entry(0, 0)), r"array sequences/lengths must hold integers in \[1, 100\], got 0"),
         (array("sequences/lengths", entry(0, 100)), "array sequences/lengths must sum to at most max_tokens = 100, .*"),
@@ -327,8 +326,8 @@ def test_a_buffer_is_read_from_the_page_alone(tmp_path: pathlib.Path) -> None:
     first_key = state["counters"]["evicted"] + state["counters"]["cleared"]
     batch = buffer.read(first_key + np.arange(len(lengths)))
     packed = batch.packed()
-    assert packed["offsets"][1:].tolist() == np.cumsum(lengths).tolist()
-    for name in token_episode.FIELDS:
+    assert packed["cu_seqlens"][1:].tolist() == np.cumsum(lengths).tolist()
+    for name in tokens.FIELDS:
         assert arrays[f"sequences/values/{name}"].tolist() == packed[name].tolist()
     assert arrays["sequences/rows/returns"].tolist() == batch.returns.tolist()
     assert arrays["sequences/rows/is_exact"].tolist() == batch.is_exact.tolist()

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 import pytest
 
 from relive import errors
-from relive.agents import waiting_line
+from relive.agents import groups
 
 EVENTS = st.lists(
     st.tuples(st.just("append"), st.none() | st.integers(0, 4))
@@ -21,7 +21,7 @@ def is_fresh(version: int | None, least: int | None) -> bool:
 
 @hypothesis.given(EVENTS)
 def test_a_line_is_a_list_that_is_searched(events: list[tuple[str, Any]]) -> None:
-    line: waiting_line.WaitingLine[int] = waiting_line.WaitingLine()
+    line: groups.PendingEpisodes[int] = groups.PendingEpisodes()
     naive: list[tuple[str, int, int | None]] = []
     for number, (kind, value) in enumerate(events):
         if kind == "append":
@@ -55,7 +55,7 @@ def test_a_line_is_a_list_that_is_searched(events: list[tuple[str, Any]]) -> Non
 
 
 def test_a_miscount_is_found() -> None:
-    line: waiting_line.WaitingLine[int] = waiting_line.WaitingLine()
+    line: groups.PendingEpisodes[int] = groups.PendingEpisodes()
     line.append("a", 1, 3)
     line._versions[3] += 1
     with pytest.raises(errors.CorruptionError, match=r"versions that wait must be \{3: 1\}, found \{3: 2\}"):

@@ -6,9 +6,9 @@ import numpy as np
 
 from relive import errors
 from relive.bench import results
-from relive.common import extras
+from relive.common import imports
 
-with extras.needed("bench"):
+with imports.optional_dependency("bench"):
     from matplotlib import axes as matplotlib_axes
     from matplotlib import figure
 

@@ -24,7 +24,7 @@ class Contestant:
     Args:
         peer: Its name.
         call: What is timed; it is called once.
-        check: Given each answer that is looked at; None for a limit, which answers nothing that could be right.
+        check: StateReader each answer that is looked at; None for a limit, which answers nothing that could be right.
         small: What was wrong in a small ring.
     """
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from relive import errors
 from relive.common import arrays as arrays_lib
-from relive.common import later
+from relive.common import imports
 from relive.kernels import drawn_rows
 from relive.kernels import eligibility
 from relive.kernels import timeline as timeline_lib
@@ -30,7 +30,7 @@ from relive.windows import windows
 if TYPE_CHECKING:
     from relive.persistence import settings
 else:
-    settings = later.module("relive.persistence.settings")
+    settings = imports.lazy_module("relive.persistence.settings")
 
 
 class Anchors:
@@ -87,14 +87,14 @@ class Anchors:
 
     # What happens to the rows.
 
-    def evicting(self, slots: arrays_lib.Ints) -> None:
+    def on_evict(self, slots: arrays_lib.Ints) -> None:
         """Hears that the rows in `slots` are about to go."""
         if self._loses_more:
-            _, left = self.eligibility.unset(eligibility.READABLE, self._window.lost(self._timeline, slots))
+            _, left = self.eligibility.unset(eligibility.READABLE, self._window.newly_unreadable(self._timeline, slots))
             self.sampler.removed(left)
-        self.forgetting(slots)
+        self.discard(slots)
 
-    def forgetting(self, slots: arrays_lib.Ints) -> None:
+    def discard(self, slots: arrays_lib.Ints) -> None:
         """Hears that nothing is to be remembered of the rows in `slots`."""
         self.sampler.removed(self.eligibility.forget(slots))
         self.sampler.overwritten(slots)
@@ -150,7 +150,7 @@ class Anchors:
         """Hears that the row in `slot`, the oldest, is about to go."""
         sampler = self.sampler
         if self._loses_more:
-            for lost in self._window.lost_one(self._timeline, slot):
+            for lost in self._window.newly_unreadable_one(self._timeline, slot):
                 if self.eligibility.unset_readable(lost):
                     sampler.removed_one(lost)
         if self.eligibility.forget_one(slot):
@@ -161,13 +161,13 @@ class Anchors:
 
     def written_one(self, slot: int, completed: Sequence[int], ended: Sequence[int]) -> None:
         """Hears that a row has come to `slot`; the rest is as in a `timeline.Change`."""
-        for readable in self._window.readable_since_one(self._timeline, slot, completed, ended):
+        for readable in self._window.readable_now_one(self._timeline, slot, completed, ended):
             if self.eligibility.set_readable(readable):
                 self.sampler.added_one(readable)
 
-    def written(self, change: timeline_lib.Change) -> None:
+    def on_append(self, change: timeline_lib.Change) -> None:
         """Hears which rows have come."""
-        slots = self._window.readable_since(self._timeline, change)
+        slots = self._window.readable_now(self._timeline, change)
         entered, _ = self.eligibility.set(eligibility.READABLE, slots)
         self.sampler.added(entered)
 
@@ -182,7 +182,7 @@ class Anchors:
 
     def num_never_drawn(self) -> int:
         """Answers how many of the eligible anchors no draw has had. O(capacity)."""
-        self.drawn.settle(self._timeline.next_key)
+        self.drawn.flush(self._timeline.next_key)
         return self.drawn.num_missing(self.eligibility.mask())
 
     def can_draw(self, size: int) -> bool:
@@ -198,7 +198,7 @@ class Anchors:
         if not len(self):
             raise errors.NotReadyError(f"sample has nothing to draw: {self._shortfall()}")
         draw, importance = self._draw_limit.draw(self.sampler, size, rng)
-        self.drawn.note(draw.slots, self._timeline.next_key)
+        self.drawn.record(draw.slots, self._timeline.next_key)
         return draw, importance
 
     def _shortfall(self) -> str:
@@ -207,7 +207,7 @@ class Anchors:
             return "no step is stored"
         if self.is_readable(self._timeline.alive_slots()).any():
             return "every anchor was made ineligible, or drawn max_times_sampled times"
-        return self._window.shortfall(self._timeline)
+        return self._window.why_not_ready(self._timeline)
 
     # As a whole.
 
@@ -216,7 +216,7 @@ class Anchors:
 
         That a window can be read is not kept: it follows from the rows.
         """
-        self.drawn.settle(self._timeline.next_key)
+        self.drawn.flush(self._timeline.next_key)
         arrays: dict[str, npt.NDArray[Any]] = {"barred": self.eligibility.has(eligibility.BARRED, slots)}
         times = self.times_sampled(slots)
         arrays |= {"drawn": self.drawn.has(slots)} if times is None else {"times_sampled": times}
@@ -225,7 +225,7 @@ class Anchors:
         arrays |= {f"sampler/{name}": array for name, array in sampler.pop("arrays").items()}
         return {"num_spent": self.num_spent, "sampler": sampler, "arrays": arrays}
 
-    def check_state(self, given: state_lib.Given, rows: int) -> None:
+    def check_state(self, given: state_lib.StateReader, rows: int) -> None:
         """Raises CheckpointError if that is no state of the anchors among so many rows."""
         given.integer("num_spent")
         given.booleans("barred", rows)
@@ -241,7 +241,7 @@ class Anchors:
         """How often an anchor may be drawn before it retires; None for any number of times."""
         return self._draw_limit.most
 
-    def rehearse(self, rows: timeline_state.TimelineState, given: state_lib.Given) -> None:
+    def rehearse(self, rows: timeline_state.TimelineState, given: state_lib.StateReader) -> None:
         """Raises CheckpointError if `restore` would, with those rows. A sampler of a class of its own is not asked."""
         timeline = timeline_lib.Timeline(self._timeline.capacity, self._timeline.streams)
         timeline.restore(rows)
@@ -249,7 +249,7 @@ class Anchors:
         if twin is not None:
             Anchors(timeline, self._window, twin, self.max_times_sampled).restore(given)
 
-    def restore(self, given: state_lib.Given) -> None:
+    def restore(self, given: state_lib.StateReader) -> None:
         """Takes the place of what it was, with the rows that the timeline has now; nothing was known of them."""
         slots = self._timeline.alive_slots()
         facts = np.where(self._window.is_readable(self._timeline, slots), eligibility.READABLE, 0).astype(np.uint8)
@@ -274,19 +274,19 @@ class Anchors:
             raise errors.CorruptionError("the anchors that count as readable are not those that can be read")
         self.eligibility.check()
         self._draw_limit.check(self.eligibility)
-        self.drawn.settle(self._timeline.next_key)
+        self.drawn.flush(self._timeline.next_key)
         times = self.times_sampled(alive)
         if times is not None and self.drawn.has(alive[times == 0]).any():
             raise errors.CorruptionError("a row counts as drawn, and no draw of it is counted")
         self.sampler.check()
 
 
-def _knows_draws(given: state_lib.Given) -> bool:
+def _knows_draws(given: state_lib.StateReader) -> bool:
     """Answers whether a state was taken since draws are kept: all arrays about them are there then, and else none."""
     return any(given.has_array(name) for name in ("drawn", "draw_key", "draw_age"))
 
 
-def _last_draws(given: state_lib.Given) -> tuple[arrays_lib.Ints, arrays_lib.Ints]:
+def _last_draws(given: state_lib.StateReader) -> tuple[arrays_lib.Ints, arrays_lib.Ints]:
     """Answers keys and ages of the last draws."""
     if not _knows_draws(given):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)

@@ -3,8 +3,8 @@
     add, extend, add_episode                              sample
        │  check everything                                   │  may it?                      RateLimiter
        │  evict: what is lost?      Anchors                  │  which anchors?               Anchors
-       │  write                     History                  │  which rows, and what of      Window
-       ▼  what became readable?     Anchors                  ▼  them, as a batch?            History
+       │  write                     StepStore                  │  which rows, and what of      Window
+       ▼  what became readable?     Anchors                  ▼  them, as a batch?            StepStore
 
 Ring, prioritized and sequence buffers are this one with another window and another sampler.
 """
@@ -22,15 +22,15 @@ from relive.buffers import anchors
 from relive.buffers import column_stats
 from relive.buffers import writer as writer_lib
 from relive.common import arrays
-from relive.common import later
+from relive.common import imports
 from relive.common import validation
 from relive.kernels import history as history_lib
 from relive.persistence import checkpointable
 from relive.persistence import state
 from relive.samplers import prioritized
 from relive.samplers import sampler as sampler_lib
+from relive.schema import encoding
 from relive.schema import schema as schema_lib
-from relive.schema import step_checks
 from relive.storage import memory
 from relive.waiting import prefetch as prefetch_lib
 from relive.waiting import rate_limiters
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from relive.persistence import checkpoint
     from relive.persistence import journal as journal_lib
 else:
-    checkpoint = later.module("relive.persistence.checkpoint")
-    column_journal = later.module("relive.buffers.column_journal")
-    column_state = later.module("relive.buffers.column_state")
-    origins = later.module("relive.buffers.origins")
-    journal_lib = later.module("relive.persistence.journal")
+    checkpoint = imports.lazy_module("relive.persistence.checkpoint")
+    column_journal = imports.lazy_module("relive.buffers.column_journal")
+    column_state = imports.lazy_module("relive.buffers.column_state")
+    origins = imports.lazy_module("relive.buffers.origins")
+    journal_lib = imports.lazy_module("relive.persistence.journal")
 
 AnyBatch: TypeAlias = batches.TransitionBatch | batches.SequenceBatch
 Batch = TypeVar("Batch", bound=AnyBatch)
@@ -57,7 +57,7 @@ MOST_STREAMS = 2**19
 """So many streams a buffer has at most: each takes memory, which a saved one must not be able to only claim."""
 
 
-class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
+class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     """Stores steps of fixed shapes and dtypes in preallocated columns, and answers windows of them.
 
     Most people want RingReplayBuffer, PrioritizedReplayBuffer or SequenceReplayBuffer; this one takes any window.
@@ -102,15 +102,15 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
         max_times_sampled: int | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> None:
-        capacity = validation.integer_of_at_least_one("capacity", capacity)
-        streams = validation.integer_of_at_least_one("streams", streams)
+        capacity = validation.positive_int("capacity", capacity)
+        streams = validation.positive_int("streams", streams)
         if streams > capacity:
             raise errors.ArgumentError(f"streams must be at most capacity = {capacity}, got {streams}")
         if streams > MOST_STREAMS:
             raise errors.ArgumentError(f"streams must be at most {MOST_STREAMS}, got {streams}")
         if schema is not None:
-            validation.instance("schema", schema, schema_lib.Schema)
-        validation.instance("window", window, windows.Window)
+            validation.require_instance("schema", schema, schema_lib.Schema)
+        validation.require_instance("window", window, windows.Window)
         if storage is not None:
             memory.check_members(storage)
         if storage is not None and storage.capacity != capacity:
@@ -119,14 +119,14 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
             raise errors.ArgumentError(f"storage must be of the schema {schema}, got {storage.schema}")
         if sampler is None:
             sampler = sampler_lib.UniformSampler()
-        validation.instance("sampler", sampler, sampler_lib.Sampler)
+        validation.require_instance("sampler", sampler, sampler_lib.Sampler)
         self._rng = validation.generator("seed", seed)
         self._window = window
-        self._history = history_lib.History(capacity, streams)
+        self._history = history_lib.StepStore(capacity, streams)
         self._anchors = anchors.Anchors(self._history.timeline, window, sampler, max_times_sampled)
         self._counters = column_stats.Counters(eligible=self._anchors.eligibility)
         self._limited = rate_limiters.LimitedBuffer(limiter, self._counters, "capacity", capacity)
-        self._gathers = prefetch_lib.Gathers()
+        self._gathers = prefetch_lib.PendingReads()
         self._writer = writer_lib.Writer(self._history, self._anchors, self._limited, self._counters, self._gathers)
         if storage is None and schema is not None:
             storage = memory.ColumnStorage(schema, capacity)
@@ -176,7 +176,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
         return isinstance(self.sampler, prioritized.PrioritizedSampler)
 
     @property
-    def history(self) -> history_lib.History:
+    def history(self) -> history_lib.StepStore:
         """The steps themselves, to read and not to change."""
         return self._history
 
@@ -236,7 +236,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
             NotReadyError: The limiter holds inserts back.
         """
         history, writer = self._history, self._writer
-        step = step_checks.one_step(
+        step = encoding.one_step(
             history.rows,
             history.timeline.streams,
             stream,
@@ -286,19 +286,19 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
         count = history.timeline.streams
         going_on = None
         if streams is None:
-            going_on = step_checks.round_of_steps(
+            going_on = encoding.round_of_steps(
                 history.rows, count, observation, action, reward, next_observation, terminated, truncated, extras
             )
         fields = (observation, action, reward, extras)
         arguments = (self.schema, count, streams, fields, next_observation, terminated, truncated)
-        steps = None if going_on else step_checks.step_of_each(*arguments)
+        steps = None if going_on else encoding.step_of_each(*arguments)
         self._writer.require_insert("extend")
         if self._journal is not None:
-            steps = steps or step_checks.step_of_each(*arguments)
+            steps = steps or encoding.step_of_each(*arguments)
             self._journal.extend(steps)
         if going_on and self._writer.turn(*going_on, terminated, truncated):
             return np.arange(history.timeline.next_key - count, history.timeline.next_key)
-        keys = self._writer.extend(steps or step_checks.step_of_each(*arguments))
+        keys = self._writer.extend(steps or encoding.step_of_each(*arguments))
         if going_on:
             history.announced(going_on[1])
         return keys
@@ -322,7 +322,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
             NotReadyError: The limiter holds inserts back; it is asked once for all steps of the call.
         """
         fields = (observations, actions, rewards, extras)
-        episode = step_checks.whole_episode(self.schema, self.streams, self.capacity, stream, fields, terminated)
+        episode = encoding.whole_episode(self.schema, self.streams, self.capacity, stream, fields, terminated)
         self._writer.require_insert("add_episode")
         if self._journal is not None:
             self._journal.add_episode(episode)
@@ -341,7 +341,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
             ArgumentError: There is no such stream, or its newest step was added without a next observation.
         """
         timeline = self._history.timeline
-        stream = step_checks.stream_number(self.streams, stream)
+        stream = encoding.stream_number(self.streams, stream)
         streams = np.array([stream])
         if timeline.open_handles(streams)[0] < 0:
             return False
@@ -505,7 +505,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
         """
         sampler = self._prioritized_sampler("update_priorities")
         keys = validation.integers("keys", keys)
-        priorities = validation.numbers_of_at_least_zero("priority", priorities, len(keys))
+        priorities = validation.non_negative_floats("priority", priorities, len(keys))
         alive = self._history.timeline.is_alive(keys)
         sampler.set_priorities(self._history.timeline.slots(keys[alive]), priorities[alive])
         return self._count_alive(alive)
@@ -518,7 +518,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
         """
         sampler = self._prioritized_sampler("check_priorities")
         count = validation.leading_length("priorities", priorities)
-        sampler.check_priorities(validation.numbers_of_at_least_zero("priority", priorities, count))
+        sampler.check_priorities(validation.non_negative_floats("priority", priorities, count))
 
     def get_priorities(self, keys: Any) -> arrays.Floats:
         """Answers the raw priorities of the steps with those keys [B].
@@ -559,7 +559,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
         self._counters.stale_keys += len(alive) - num_alive
         return num_alive
 
-    # As a whole: see Persistent and Journaled.
+    # As a whole: see Checkpointable and Journalable.
 
     def _setting(self, name: str) -> Any:
         return self._anchors.max_times_sampled if name == "max_times_sampled" else getattr(self, name)
@@ -599,7 +599,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
     def _base_state(self, **options: Any) -> state.State:
         return self._kept.taken_of_open_episodes()
 
-    def _restore(self, given: state.Given, *, is_new: bool, **options: Any) -> None:
+    def _restore(self, given: state.StateReader, *, is_new: bool, **options: Any) -> None:
         restore = self._kept.restoring(given, is_new=is_new)
         self._gathers.finish()
         self._forget()
@@ -664,7 +664,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
             key = operator.index(asked)
         except TypeError:
             raise errors.ArgumentTypeError(
-                f"explain must be given a key or a batch, got {validation.shown(asked)}"
+                f"explain must be given a key or a batch, got {validation.short_repr(asked)}"
             ) from None
         self._stored_slots(key)
         return origins.rows(self._history.timeline, self._anchors, np.array([key]))[0]
@@ -681,7 +681,7 @@ class ColumnReplayBuffer(checkpointable.Journaled, Generic[Batch]):
 
     def _forget(self) -> None:
         """Takes every row away."""
-        self._anchors.forgetting(self._history.timeline.alive_slots())
+        self._anchors.discard(self._history.timeline.alive_slots())
         self._history.clear()
 
     def check(self) -> None:

@@ -28,9 +28,8 @@ from relive.persistence import codec
 from relive.persistence import dtypes
 from relive.persistence import journal as journal_lib
 from relive.persistence import settings
-from relive.schema import row_bytes
+from relive.schema import encoding
 from relive.schema import schema as schema_lib
-from relive.schema import step_checks
 from relive.storage import memory
 
 STEP, STEPS, EPISODE, FIRST, CLEAR, ELIGIBLE, END = range(1, 8)
@@ -44,7 +43,7 @@ class ColumnJournal:
     """Writes to a journal what happens to a buffer, just before it does."""
 
     def __init__(
-        self, journal: journal_lib.Journal, history: history_lib.History, begun: Sequence[tuple[int, int]]
+        self, journal: journal_lib.Journal, history: history_lib.StepStore, begun: Sequence[tuple[int, int]]
     ) -> None:
         self._journal, self._history = journal, history
         self._append = journal.append
@@ -61,7 +60,7 @@ class ColumnJournal:
 
         self._journal.begin(based)
 
-    def add(self, step: step_checks.OneStep) -> None:
+    def add(self, step: encoding.OneStep) -> None:
         """Writes what `Writer.add` will do."""
         schema, stream, row, next_row, terminated, truncated = step
         flags = terminated | truncated << 1
@@ -74,7 +73,7 @@ class ColumnJournal:
         else:
             self._append(STEP, payload)
 
-    def extend(self, steps: step_checks.Steps) -> None:
+    def extend(self, steps: encoding.Steps) -> None:
         """Writes what `Writer.extend` will do."""
         next_rows = steps.next_rows
         parts = [
@@ -87,7 +86,7 @@ class ColumnJournal:
         payload = b"".join([*parts, steps.terminated.tobytes(), steps.truncated.tobytes()])
         self._write(STEPS, payload, steps.schema)
 
-    def add_episode(self, episode: step_checks.WholeEpisode) -> None:
+    def add_episode(self, episode: encoding.WholeEpisode) -> None:
         """Writes what `Writer.add_episode` will do."""
         length = len(episode.rows["reward"])
         columns = [episode.rows[path].tobytes() for path in episode.schema.fields]
@@ -141,7 +140,7 @@ class Replay:
 
     def __init__(
         self,
-        history: history_lib.History,
+        history: history_lib.StepStore,
         writer: writer_lib.Writer,
         forget: Callable[[], None],
         bar: Callable[[arrays.Ints, bool], None],
@@ -208,7 +207,7 @@ class Replay:
             raise errors.CheckpointError(f"ends an episode of stream {stream}, whose last observation is not known")
         self._writer.end_episode(stream)
 
-    def _step(self, rows: row_bytes.RowBytes, payload: bytes) -> None:
+    def _step(self, rows: encoding.RowBytes, payload: bytes) -> None:
         part = _Parts(payload)
         stream, flags = part.head(_STEP)
         self._check(stream, flags)
@@ -225,7 +224,7 @@ class Replay:
         terminated, truncated = bool(flags & _TERMINATED), bool(flags & _TRUNCATED)
         self._writer.add((rows.schema, stream, row, next_row, terminated, truncated))
 
-    def _steps(self, rows: row_bytes.RowBytes, payload: bytes) -> None:
+    def _steps(self, rows: encoding.RowBytes, payload: bytes) -> None:
         part, schema, num_streams = _Parts(payload), rows.schema, self._history.timeline.streams
         count, flags = part.head(_STEP)
         self._check(0, flags & ~_HAS_NEXT if count <= num_streams else 8)
@@ -238,16 +237,16 @@ class Replay:
         part.end()
         if next_columns is None and (truncated & ~terminated).any():
             raise errors.CheckpointError("is of a truncated step without a next observation")
-        self._writer.extend(step_checks.Steps(schema, streams, columns, next_columns, terminated, truncated))
+        self._writer.extend(encoding.Steps(schema, streams, columns, next_columns, terminated, truncated))
 
-    def _episode(self, rows: row_bytes.RowBytes, payload: bytes) -> None:
+    def _episode(self, rows: encoding.RowBytes, payload: bytes) -> None:
         part, schema = _Parts(payload), rows.schema
         stream, flags, length = part.head(_EPISODE)
         self._check(stream, flags & ~_TERMINATED if 1 <= length <= self._history.timeline.capacity else 8)
         columns = part.columns(schema, schema.fields, length)
         last = part.columns(schema, schema.observation_paths, 1)
         part.end()
-        self._writer.add_episode(step_checks.WholeEpisode(schema, stream, columns, last, bool(flags & _TERMINATED)))
+        self._writer.add_episode(encoding.WholeEpisode(schema, stream, columns, last, bool(flags & _TERMINATED)))
 
     def _is_picky(self, schema: schema_lib.Schema) -> bool:
         """Answers whether not all bytes are values of each field."""

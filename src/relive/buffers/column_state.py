@@ -6,7 +6,6 @@ from relive import errors
 from relive.buffers import anchors as anchors_lib
 from relive.buffers import column_stats
 from relive.kernels import history as history_lib
-from relive.kernels import history_state
 from relive.kernels import timeline_state
 from relive.persistence import settings
 from relive.persistence import state as state_lib
@@ -18,7 +17,7 @@ class ColumnState:
     """The parts of a buffer that a state is taken of, and that one is given to."""
 
     def __init__(
-        self, history: history_lib.History, anchors: anchors_lib.Anchors, counters: column_stats.Counters
+        self, history: history_lib.StepStore, anchors: anchors_lib.Anchors, counters: column_stats.Counters
     ) -> None:
         self._history, self._anchors, self._counters = history, anchors, counters
 
@@ -51,7 +50,7 @@ class ColumnState:
         arrays = history.pop("arrays") | anchors.pop("arrays")
         return {"counters": self._counters.values(), **history, **anchors, "arrays": arrays}
 
-    def restoring(self, given: state_lib.Given, *, is_new: bool) -> Callable[[], None]:
+    def restoring(self, given: state_lib.StateReader, *, is_new: bool) -> Callable[[], None]:
         """Answers what restores that state once every row was taken away; nothing of it can fail then.
 
         Args:
@@ -73,7 +72,7 @@ class ColumnState:
         has_rows = not given.has("rows_in")
         if not has_rows:
             self._check_map(given.part("rows_in"), is_new)
-        kept = history_state.HistoryState.of(given, schema, timeline.capacity, timeline.streams, has_rows=has_rows)
+        kept = timeline_state.StepStoreState.of(given, schema, timeline.capacity, timeline.streams, has_rows=has_rows)
         counters = given.part("counters")
         self._counters.check_values(counters)
         self._anchors.check_state(given, len(kept.timeline))
@@ -89,7 +88,7 @@ class ColumnState:
 
         return restore
 
-    def _check_map(self, given: state_lib.Given, is_new: bool) -> None:
+    def _check_map(self, given: state_lib.StateReader, is_new: bool) -> None:
         """Raises CheckpointError unless the storage is the memory map whose rows those of a checkpoint are."""
         storage = self._storage
         if not is_new or not isinstance(storage, memmap.MemmapStorage):

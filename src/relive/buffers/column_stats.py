@@ -43,12 +43,12 @@ class Counters:
         """Answers the counts by name."""
         return {name: getattr(self, name) for name in _COUNTS}
 
-    def check_values(self, given: state.Given) -> None:
+    def check_values(self, given: state.StateReader) -> None:
         """Raises CheckpointError if those are no counts."""
         for name in _COUNTS:
             given.integer(name)
 
-    def restore(self, given: state.Given) -> None:
+    def restore(self, given: state.StateReader) -> None:
         """Goes on from those counts."""
         for name in _COUNTS:
             setattr(self, name, given.integer(name))
@@ -129,7 +129,7 @@ class ColumnBufferStats:
         return {"evicted": self.evicted, "cleared": self.cleared}
 
 
-def of(history: history_lib.History, anchors: anchors_lib.Anchors, counters: Counters) -> ColumnBufferStats:
+def of(history: history_lib.StepStore, anchors: anchors_lib.Anchors, counters: Counters) -> ColumnBufferStats:
     """Answers the numbers about a buffer of those parts. O(capacity), a few bits to a few bytes of each slot."""
     timeline = history.timeline
     episodes = timeline.episodes
@@ -160,7 +160,7 @@ def of(history: history_lib.History, anchors: anchors_lib.Anchors, counters: Cou
     )
 
 
-def _policy_lags(history: history_lib.History, drawn: arrays.Ints) -> tuple[float | None, int | None]:
+def _policy_lags(history: history_lib.StepStore, drawn: arrays.Ints) -> tuple[float | None, int | None]:
     """Answers how far the policy of the newest step is ahead of that of the `drawn` keys, and of that of the oldest.
 
     It reads those rows alone, and answers None where the storage is closed.

@@ -192,7 +192,7 @@ def test_a_draw_that_was_not_counted_is_found() -> None:
     buffer = filled(relive.RingReplayBuffer(6, max_times_sampled=2, seed=0), 6)
     buffer.sample(3)
     buffer.check()
-    buffer._anchors.drawn.note(np.arange(6), 6)
+    buffer._anchors.drawn.record(np.arange(6), 6)
     with pytest.raises(errors.CorruptionError, match="^a row counts as drawn, and no draw of it is counted$"):
         buffer.check()
 

@@ -96,12 +96,12 @@ def relabel(
     >>> batch.observation["desired_goal"].tolist(), batch.reward.tolist(), batch.is_terminal.tolist()
     ([3, 3, 3], [-1.0, -1.0, 0.0], [False, False, True])
     """
-    validation.instance("buffer", buffer, ring.RingReplayBuffer)
-    validation.instance("batch", batch, batches.TransitionBatch)
+    validation.require_instance("buffer", buffer, ring.RingReplayBuffer)
+    validation.require_instance("batch", batch, batches.TransitionBatch)
     if not callable(compute):
-        raise errors.ArgumentTypeError(f"compute must be a function, got {validation.shown(compute)}")
-    validation.one_of("strategy", strategy, ("future", "final", "episode"))
-    share = validation.number_of_at_least_zero("share", share)
+        raise errors.ArgumentTypeError(f"compute must be a function, got {validation.short_repr(compute)}")
+    validation.require_choice("strategy", strategy, ("future", "final", "episode"))
+    share = validation.non_negative_float("share", share)
     if share > 1:
         raise errors.ArgumentError(f"share must be at most 1, got {share}")
     open_episodes = validation.boolean("open_episodes", open_episodes)
@@ -151,13 +151,13 @@ def relabel(
 
 def _paths(schema: schema_lib.Schema, name: str, key: str) -> dict[str, str]:
     """Answers the paths of the observation's fields at `key`, by the path in the goal: {"goal": path} for one field."""
-    validation.instance(name, key, str)
+    validation.require_instance(name, key, str)
     root = f"observation/{key}"
     paths = [path for path in schema.observation_paths if path == root or path.startswith(f"{root}/")]
     if not paths:
         known = [path.removeprefix("observation/") for path in schema.observation_paths if path != "observation"]
         rule = f"{name} must be a key of the observation, which has {', '.join(known) or 'none'}"
-        raise errors.ArgumentError(f"{rule}, got {validation.shown(key)}")
+        raise errors.ArgumentError(f"{rule}, got {validation.short_repr(key)}")
     return {f"goal{path[len(root) :]}": path for path in paths}
 
 
@@ -212,7 +212,7 @@ def _oldest(timeline: timeline_lib.Timeline, slots: arrays.Ints, handles: arrays
 
 
 def _achieved(
-    history: history_lib.History,
+    history: history_lib.StepStore,
     paths: Mapping[str, str],
     slots: arrays.Ints,
     handles: arrays.Ints,
@@ -230,7 +230,7 @@ def _achieved(
 
 
 def _judged(
-    history: history_lib.History,
+    history: history_lib.StepStore,
     n_step: int,
     paths: Mapping[str, str],
     slots: arrays.Ints,
@@ -252,15 +252,15 @@ def _judged(
     answer: Any = compute(trees.nested("goal", achieved), trees.nested("goal", wanted))
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise errors.SchemaError(
-            f"compute must answer a tuple of rewards and terminated, got {validation.shown(answer)}"
+            f"compute must answer a tuple of rewards and terminated, got {validation.short_repr(answer)}"
         )
     terminated = casting.as_array("terminated of compute", answer[1])
     if terminated.dtype != np.bool_:
-        raise errors.SchemaError(f"terminated of compute must be bools, got {validation.shown(answer[1])}")
+        raise errors.SchemaError(f"terminated of compute must be bools, got {validation.short_repr(answer[1])}")
     shape = (int(span.sum()),)
     rewards, ends = np.zeros(is_real.shape, history.schema.reward.dtype), np.zeros_like(is_real)
-    rewards[is_real] = casting.fit("rewards of compute", answer[0], shape, rewards.dtype, is_weak=True)
-    ends[is_real] = casting.fit("terminated of compute", terminated, shape, ends.dtype)
+    rewards[is_real] = casting.cast_exact("rewards of compute", answer[0], shape, rewards.dtype, is_weak=True)
+    ends[is_real] = casting.cast_exact("terminated of compute", terminated, shape, ends.dtype)
     is_terminal = np.asarray(ends.any(axis=1))
     return rewards, np.where(is_terminal, ends.argmax(axis=1) + 1, span), is_terminal
 

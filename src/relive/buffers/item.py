@@ -21,7 +21,7 @@ from relive import errors
 from relive.buffers import item_cuts
 from relive.buffers import item_store
 from relive.common import arrays as arrays_lib
-from relive.common import later
+from relive.common import imports
 from relive.common import validation
 from relive.persistence import checkpointable
 from relive.persistence import state
@@ -30,7 +30,7 @@ from relive.schema import casting
 if TYPE_CHECKING:
     from relive.buffers import item_state
 else:
-    item_state = later.module("relive.buffers.item_state")
+    item_state = imports.lazy_module("relive.buffers.item_state")
 
 StorageUnit = item_cuts.StorageUnit
 
@@ -58,7 +58,7 @@ class ItemBufferStats:
     dropped: int
 
 
-class ItemReplayBuffer(checkpointable.Persistent):
+class ItemReplayBuffer(checkpointable.Checkpointable):
     """Stores the items of added batches, first in, first out, and answers batches of items drawn uniformly.
 
     A batch is a mapping of columns: arrays with a row for each time step. Every batch brings columns of the same names,
@@ -95,10 +95,12 @@ class ItemReplayBuffer(checkpointable.Persistent):
         *,
         seed: int | np.random.Generator | None = None,
     ) -> None:
-        self._capacity = validation.integer_of_at_least_one("capacity", capacity)
+        self._capacity = validation.positive_int("capacity", capacity)
         if storage_unit not in get_args(StorageUnit):
             units = ", ".join(get_args(StorageUnit))
-            raise errors.ArgumentError(f"storage_unit must be one of {units}, got {validation.shown(storage_unit)}")
+            raise errors.ArgumentError(
+                f"storage_unit must be one of {units}, got {validation.short_repr(storage_unit)}"
+            )
         self._unit: StorageUnit = storage_unit
         self._rng = validation.generator("seed", seed)
         self._store = self._new_store()
@@ -165,7 +167,7 @@ class ItemReplayBuffer(checkpointable.Persistent):
             ArgumentError: num_items is not an integer of at least 1.
             NotReadyError: The buffer is empty.
         """
-        num_items = validation.integer_of_at_least_one("num_items", num_items)
+        num_items = validation.positive_int("num_items", num_items)
         if not self._store.items:
             raise errors.NotReadyError(f"sample found no {self._unit} to draw: add a batch first")
         columns, lengths = self._store.read(self._rng.integers(self._store.items, size=num_items))
@@ -185,7 +187,7 @@ class ItemReplayBuffer(checkpointable.Persistent):
             "arrays": self._store.state(),
         }
 
-    def _restore(self, given: state.Given, *, is_new: bool, **options: Any) -> None:
+    def _restore(self, given: state.StateReader, *, is_new: bool, **options: Any) -> None:
         kept = item_state.ItemState.of(given, self._unit, self._capacity)
         store = self._new_store()
         try:
@@ -249,7 +251,7 @@ class ItemReplayBuffer(checkpointable.Persistent):
         """Answers the columns as arrays, each as it was in the first add."""
         if not isinstance(columns, Mapping):
             raise errors.ArgumentTypeError(
-                f"columns must be a mapping of names to arrays, got {validation.shown(columns)}"
+                f"columns must be a mapping of names to arrays, got {validation.short_repr(columns)}"
             )
         arrays = {name: _as_array(name, values) for name, values in columns.items()}
         for name in self._rows:
@@ -272,10 +274,12 @@ class ItemReplayBuffer(checkpointable.Persistent):
 def _as_array(name: object, values: npt.ArrayLike) -> arrays_lib.Array:
     """Answers a column as an array [rows, ...] that is not copied yet."""
     if not isinstance(name, str):
-        raise errors.ArgumentTypeError(f"columns must have strings for names, got {validation.shown(name)}")
+        raise errors.ArgumentTypeError(f"columns must have strings for names, got {validation.short_repr(name)}")
     array = casting.as_array(f"column {name}", values)
     if array.ndim == 0:
-        raise errors.SchemaError(f"column {name} must have a row for each time step, got {validation.shown(values)}")
+        raise errors.SchemaError(
+            f"column {name} must have a row for each time step, got {validation.short_repr(values)}"
+        )
     return array
 
 

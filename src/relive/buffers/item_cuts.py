@@ -43,7 +43,7 @@ def _sequences(columns: Mapping[str, arrays.Array]) -> tuple[arrays.Ints, arrays
     if (lengths < 1).any() or (lengths > rows).any() or lengths.sum() != rows:
         raise errors.SchemaError(
             f"column seq_lens must hold integers of at least 1 that sum to the {rows} rows of the other columns, "
-            f"got {validation.shown(lengths.tolist())}"
+            f"got {validation.short_repr(lengths.tolist())}"
         )
     return lengths, np.ones(len(lengths), np.bool_)
 

@@ -17,7 +17,7 @@ from relive.buffers import item_cuts
 from relive.common import arrays
 from relive.common import validation
 from relive.persistence import dtypes
-from relive.persistence import npy_header
+from relive.persistence import npy
 from relive.persistence import state
 
 COUNTERS = ("added", "sampled", "evicted", "dropped")
@@ -31,7 +31,7 @@ def described(columns: Mapping[str, arrays.Array]) -> list[Any]:
     """
     for name, column in columns.items():
         try:
-            npy_header.check_dtype(f"column {name}", column.dtype)
+            npy.check_dtype(f"column {name}", column.dtype)
         except errors.ArgumentError as error:
             raise errors.CheckpointError(f"column {name} cannot be saved: {error}") from error
     return [[name, dtypes.described(column.dtype), list(column.shape[1:])] for name, column in columns.items()]
@@ -50,11 +50,11 @@ class ItemState:
 
     columns: Mapping[str, arrays.Array]
     lengths: arrays.Ints
-    rows: Mapping[str, state.Column]
+    rows: Mapping[str, state.ChunkedArray]
     counters: Mapping[str, int]
 
     @classmethod
-    def of(cls, given: state.Given, unit: item_cuts.StorageUnit, capacity: int) -> "ItemState":
+    def of(cls, given: state.StateReader, unit: item_cuts.StorageUnit, capacity: int) -> "ItemState":
         """Answers what was given, for a buffer of that unit and capacity.
 
         Raises:
@@ -100,7 +100,7 @@ def item_lengths(lengths: arrays.Ints) -> arrays.Ints:
     return lengths if lengths.ndim == 1 else lengths.max(axis=1, initial=0)
 
 
-def pieces(column: state.Column, lengths: arrays.Ints) -> Iterator[arrays.Array]:
+def pieces(column: state.ChunkedArray, lengths: arrays.Ints) -> Iterator[arrays.Array]:
     """Gives the rows of each item of those lengths [items], as arrays of their own; about a chunk is read at once."""
     ends = np.cumsum(lengths)
     row_bytes = column.dtype.itemsize * int(np.prod(column.shape[1:], dtype=np.int64))
@@ -120,20 +120,20 @@ def _columns(value: object) -> dict[str, arrays.Array]:
     """Answers a column of no rows for each that was described."""
     rule = "columns must be a list of a name, a dtype and the shape of a row for each"
     if not isinstance(value, list):
-        raise errors.CheckpointError(f"{rule}, got {validation.shown(value)}")
+        raise errors.CheckpointError(f"{rule}, got {validation.short_repr(value)}")
     columns: dict[str, arrays.Array] = {}
     for row in value:
         is_row = isinstance(row, list) and len(row) == 3 and isinstance(row[0], str) and isinstance(row[2], list)
         if not is_row or row[0] in columns or not all(type(axis) is int and axis >= 0 for axis in row[2]):
-            raise errors.CheckpointError(f"{rule}, got {validation.shown(row)}")
+            raise errors.CheckpointError(f"{rule}, got {validation.short_repr(row)}")
         try:
-            columns[row[0]] = np.zeros((0, *row[2]), npy_header.dtype_of(row[1]))
+            columns[row[0]] = np.zeros((0, *row[2]), npy.dtype_of(row[1]))
         except (ValueError, OverflowError, MemoryError, errors.CheckpointError) as error:
             raise errors.CheckpointError(f"column {row[0]} cannot be: {error}") from error
     return columns
 
 
-def _ragged(given: state.Given, columns: int, capacity: int) -> arrays.Ints:
+def _ragged(given: state.StateReader, columns: int, capacity: int) -> arrays.Ints:
     """Answers how many rows each column of each fragment has [items, columns]."""
     lengths: arrays.Ints = given.array("lengths", np.int64, (None, columns))
     longest = item_lengths(lengths)

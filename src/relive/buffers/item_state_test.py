@@ -359,7 +359,7 @@ def test_pieces_are_read_a_chunk_at_a_time_and_are_owned(monkeypatch: pytest.Mon
         return rows[start:stop]
 
     monkeypatch.setattr(state_lib, "CHUNK", 32)
-    column = state_lib.Gathered((12,), rows.dtype, read)
+    column = state_lib.LazyArray((12,), rows.dtype, read)
     pieces = list(item_state.pieces(column, np.array([1, 0, 3, 6, 1, 1])))
     assert [piece.tolist() for piece in pieces] == [[0], [], [1, 2, 3], [4, 5, 6, 7, 8, 9], [10], [11]]
     assert asked == [(0, 4), (4, 10), (10, 12)]

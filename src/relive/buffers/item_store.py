@@ -11,14 +11,14 @@ import numpy as np
 
 from relive import errors
 from relive.common import arrays as arrays_lib
-from relive.common import later
-from relive.episodes import counted_deque
+from relive.common import imports
+from relive.episodes import counts
 from relive.persistence import state
 
 if TYPE_CHECKING:
     from relive.buffers import item_state
 else:
-    item_state = later.module("relive.buffers.item_state")
+    item_state = imports.lazy_module("relive.buffers.item_state")
 
 
 class Rows:
@@ -96,10 +96,10 @@ class Rows:
         slots = rows % self._capacity
         return {name: column.take(slots, axis=0) for name, column in self._columns.items()}, lengths
 
-    def state(self) -> dict[str, arrays_lib.Array | state.Gathered]:
+    def state(self) -> dict[str, arrays_lib.Array | state.LazyArray]:
         """Answers the lengths of the items [items] and their rows, oldest first: what is there when they are read."""
         first_slot = (self._cursor - self.timesteps) % self._capacity
-        arrays: dict[str, arrays_lib.Array | state.Gathered] = {
+        arrays: dict[str, arrays_lib.Array | state.LazyArray] = {
             "lengths": _of_ring(self._lengths, self._oldest, self.items)
         }
         for name, column in self._columns.items():
@@ -142,7 +142,7 @@ class Fragments:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._deque: counted_deque.CountedDeque[dict[str, arrays_lib.Array]] = counted_deque.CountedDeque()
+        self._deque: counts.CountedDeque[dict[str, arrays_lib.Array]] = counts.CountedDeque()
         # Of no rows.
         self._columns: Mapping[str, arrays_lib.Array] = {}
         self.bytes = 0
@@ -179,11 +179,11 @@ class Fragments:
         }
         return columns, lengths
 
-    def state(self) -> dict[str, arrays_lib.Array | state.Gathered]:
+    def state(self) -> dict[str, arrays_lib.Array | state.LazyArray]:
         """Answers how many rows each column of each item has [items, columns], and the rows, oldest first."""
         fragments = list(self._deque)
         lengths = np.zeros((len(fragments), len(self._columns)), np.int64)
-        arrays: dict[str, arrays_lib.Array | state.Gathered] = {"lengths": lengths}
+        arrays: dict[str, arrays_lib.Array | state.LazyArray] = {"lengths": lengths}
         for place, (name, column) in enumerate(self._columns.items()):
             parts = [fragment[name] for fragment in fragments]
             lengths[:, place] = list(map(len, parts))
@@ -204,7 +204,7 @@ class Fragments:
 
     def clear(self) -> None:
         """Forgets every item."""
-        self._deque = counted_deque.CountedDeque()
+        self._deque = counts.CountedDeque()
         self.bytes = 0
 
     def check(self) -> None:
@@ -217,16 +217,16 @@ class Fragments:
             raise errors.CorruptionError(f"the items have {total} bytes, counted as {self.bytes}")
 
 
-def _of_ring(ring: arrays_lib.Array, first: int, count: int) -> state.Gathered:
+def _of_ring(ring: arrays_lib.Array, first: int, count: int) -> state.LazyArray:
     """Answers `count` entries of a ring from one on, as a column."""
 
     def read(start: int, stop: int) -> arrays_lib.Array:
         return ring.take(np.arange(first + start, first + stop) % len(ring), axis=0)
 
-    return state.Gathered((count, *ring.shape[1:]), ring.dtype, read)
+    return state.LazyArray((count, *ring.shape[1:]), ring.dtype, read)
 
 
-def _joined(column: arrays_lib.Array, arrays: Sequence[arrays_lib.Array], lengths: arrays_lib.Ints) -> state.Gathered:
+def _joined(column: arrays_lib.Array, arrays: Sequence[arrays_lib.Array], lengths: arrays_lib.Ints) -> state.LazyArray:
     """Answers arrays of those lengths, with rows as `column` has them, one after the other, as a column."""
     ends = np.cumsum(lengths)
     begins = ends - lengths
@@ -239,7 +239,7 @@ def _joined(column: arrays_lib.Array, arrays: Sequence[arrays_lib.Array], length
         ]
         return np.concatenate(parts, dtype=column.dtype)
 
-    return state.Gathered((int(lengths.sum()), *column.shape[1:]), column.dtype, read)
+    return state.LazyArray((int(lengths.sum()), *column.shape[1:]), column.dtype, read)
 
 
 def _bytes(fragment: Mapping[str, arrays_lib.Array]) -> int:

@@ -2,9 +2,9 @@
 
     add                                              sample
      │  check every agent's step      joint_steps     │  may it?                       RateLimiter
-     │  cut what does not go on       History         │  which joint steps?            JointTable
+     │  cut what does not go on       StepStore         │  which joint steps?            JointTable
      │  evict the oldest joint step   JointTable      │  for each agent: its rows,     Window
-     ▼  write a row of each agent     History         ▼  and zeros where it is absent  joint_batch
+     ▼  write a row of each agent     StepStore         ▼  and zeros where it is absent  joint_batch
 
 Each agent has a history of its own, of its own schema, and its returns end where it does. The law of this file: a joint
 step is there with the rows of all its agents, or not at all; so whatever is stored can be drawn.
@@ -17,17 +17,15 @@ import numpy as np
 
 from relive import errors
 from relive.buffers import joint_batch
-from relive.buffers import joint_stats
-from relive.buffers import joint_steps
-from relive.buffers import joint_table
+from relive.buffers import joint_rows
 from relive.common import arrays
-from relive.common import later
+from relive.common import imports
 from relive.common import validation
 from relive.kernels import history as history_lib
 from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
+from relive.schema import encoding
 from relive.schema import schema as schema_lib
-from relive.schema import step_checks
 from relive.storage import memory
 from relive.waiting import rate_limiters
 from relive.windows import windows
@@ -35,14 +33,14 @@ from relive.windows import windows
 if TYPE_CHECKING:
     from relive.buffers import joint_state
 else:
-    joint_state = later.module("relive.buffers.joint_state")
+    joint_state = imports.lazy_module("relive.buffers.joint_state")
 
 
 MOST_RUNS = 2**19
 """So many agents in all streams a buffer has at most: each takes memory, which a saved one must not only claim."""
 
 
-class JointReplayBuffer(checkpointable.Persistent):
+class JointReplayBuffer(checkpointable.Checkpointable):
     """Stores the newest `capacity` joint steps of the agents of an environment, and draws what they lived together.
 
     A joint step holds a row of each agent that acted in it. Its place in a batch is that step for every agent; who was
@@ -94,24 +92,24 @@ class JointReplayBuffer(checkpointable.Persistent):
         limiter: rate_limiters.RateLimiter | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> None:
-        capacity = validation.integer_of_at_least_one("capacity", capacity)
-        streams = validation.integer_of_at_least_one("streams", streams)
+        capacity = validation.positive_int("capacity", capacity)
+        streams = validation.positive_int("streams", streams)
         self._numbers = {agent: number for number, agent in enumerate(_names(agents))}
         if streams * len(self._numbers) > MOST_RUNS:
             raise errors.ArgumentError(f"streams must be at most {MOST_RUNS // len(self._numbers)}, got {streams}")
         schemas = {} if schemas is None else schemas
-        validation.instance("schemas", schemas, Mapping)
+        validation.require_instance("schemas", schemas, Mapping)
         for agent, schema in schemas.items():
             if agent not in self._numbers:
                 raise errors.ArgumentError(f"schemas must be of {', '.join(self._numbers)}, got one of {agent!r}")
-            validation.instance(f"schema of {agent!r}", schema, schema_lib.Schema)
+            validation.require_instance(f"schema of {agent!r}", schema, schema_lib.Schema)
         self._window = windows.TransitionWindow(n_step, gamma)
         self._rng = validation.generator("seed", seed)
         self._streams = streams
-        self._table = joint_table.JointTable(capacity, len(self._numbers), streams)
-        self._counters = joint_stats.Counters(table=self._table)
+        self._table = joint_rows.JointTable(capacity, len(self._numbers), streams)
+        self._counters = joint_batch.Counters(table=self._table)
         self._limited = rate_limiters.LimitedBuffer(limiter, self._counters, "capacity", capacity)
-        self._histories = [history_lib.History(capacity, streams) for _ in self._numbers]
+        self._histories = [history_lib.StepStore(capacity, streams) for _ in self._numbers]
         self._by_name = dict(zip(self._numbers, self._histories, strict=True))
         self._begin({self._numbers[agent]: schema for agent, schema in schemas.items()})
 
@@ -214,8 +212,8 @@ class JointReplayBuffer(checkpointable.Persistent):
             ArgumentError: Another argument breaks its rule.
             NotReadyError: The limiter holds inserts back.
         """
-        stream = step_checks.stream_number(self._streams, stream)
-        steps = joint_steps.checked(
+        stream = encoding.stream_number(self._streams, stream)
+        steps = joint_rows.checked(
             self._numbers,
             self._histories,
             stream,
@@ -241,14 +239,14 @@ class JointReplayBuffer(checkpointable.Persistent):
         for agent, storage in storages.items():
             self._histories[agent].begin(storage)
 
-    def _write(self, stream: int, steps: joint_steps.Steps) -> int:
+    def _write(self, stream: int, steps: joint_rows.Steps) -> int:
         """Writes a joint step, of which everything was checked, and answers its key."""
         self._cut(stream, [agent for agent in range(len(self._histories)) if agent not in steps])
         if self._table.is_full:
             for agent in self._table.agents_of_oldest():
                 self._histories[agent].timeline.evict(1)
             self._table.evict()
-        row_keys = np.full(len(self._histories), joint_table.ABSENT)
+        row_keys = np.full(len(self._histories), joint_rows.ABSENT)
         for agent, (_, _, row, next_row, terminated, truncated) in steps.items():
             history = self._histories[agent]
             row_keys[agent] = history.timeline.next_key
@@ -271,7 +269,7 @@ class JointReplayBuffer(checkpointable.Persistent):
         Raises:
             ArgumentError: There is no such stream.
         """
-        stream = step_checks.stream_number(self._streams, stream)
+        stream = encoding.stream_number(self._streams, stream)
         if self._table.open_episode[stream] < 0:
             return False
         self._end(stream)
@@ -372,7 +370,7 @@ class JointReplayBuffer(checkpointable.Persistent):
         for number, (agent, history) in enumerate(self._by_name.items()):
             if history.has_begun:
                 row_keys = table.row_keys(number, slots)
-                mask = row_keys != joint_table.ABSENT
+                mask = row_keys != joint_rows.ABSENT
                 present = history.timeline.slots(row_keys[mask])
                 read = window.read(history, present, ones[mask], ones[mask])
                 agents[agent] = joint_batch.of_agent(read, mask)
@@ -385,7 +383,7 @@ class JointReplayBuffer(checkpointable.Persistent):
             weights=ones,
         )
 
-    # As a whole: see Persistent.
+    # As a whole: see Checkpointable.
 
     def _setting(self, name: str) -> Any:
         return getattr(self, name)
@@ -398,7 +396,7 @@ class JointReplayBuffer(checkpointable.Persistent):
     def _state(self, **options: Any) -> state_lib.State:
         return {"counters": self._counters.values(), **self._kept.taken()}
 
-    def _restore(self, given: state_lib.Given, *, is_new: bool, **options: Any) -> None:
+    def _restore(self, given: state_lib.StateReader, *, is_new: bool, **options: Any) -> None:
         restore = self._kept.restoring(given)
         counts = self._counters.checked(given.part("counters"))
         restore()
@@ -410,9 +408,9 @@ class JointReplayBuffer(checkpointable.Persistent):
 
     # Everything else.
 
-    def get_stats(self) -> joint_stats.JointBufferStats:
+    def get_stats(self) -> joint_batch.JointBufferStats:
         """Answers what is stored and what has happened so far. O(agents + streams)."""
-        return joint_stats.of(self._table, self._by_name, self._counters)
+        return joint_batch.of(self._table, self._by_name, self._counters)
 
     def clear(self) -> None:
         """Forgets every joint step and every episode that goes on.
@@ -436,7 +434,7 @@ def _names(agents: Any) -> list[str]:
     """Answers the names of agents, or raises ArgumentError."""
     rule = "agents must be a sequence of distinct names, at least one"
     if isinstance(agents, str) or not isinstance(agents, Sequence) or not all(isinstance(name, str) for name in agents):
-        raise errors.ArgumentTypeError(f"{rule}, got {validation.shown(agents)}")
+        raise errors.ArgumentTypeError(f"{rule}, got {validation.short_repr(agents)}")
     if not agents or len(set(agents)) < len(agents):
-        raise errors.ArgumentError(f"{rule}, got {validation.shown(agents)}")
+        raise errors.ArgumentError(f"{rule}, got {validation.short_repr(agents)}")
     return [str(name) for name in agents]

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from relive import errors
-from relive.buffers import joint_table
+from relive.buffers import joint_rows
 from relive.common import arrays as arrays_lib
 from relive.kernels import episode_table
 from relive.kernels import history as history_lib
-from relive.kernels import history_state
 from relive.kernels import timeline_state
 from relive.persistence import settings
 from relive.persistence import state as state_lib
@@ -54,7 +53,7 @@ class JointState:
     present: arrays_lib.Bools
 
     @classmethod
-    def taken(cls, table: joint_table.JointTable) -> "JointState":
+    def taken(cls, table: joint_rows.JointTable) -> "JointState":
         """Answers that of a table."""
         slots = table.alive_slots()
         row_keys = [table.row_keys(agent, slots) for agent in range(table.num_agents)]
@@ -66,11 +65,11 @@ class JointState:
             step=table.steps(slots),
             open_episode=table.open_episode.copy(),
             open_length=np.where(table.open_episode < 0, 0, table.open_length),
-            present=np.not_equal(row_keys, joint_table.ABSENT),
+            present=np.not_equal(row_keys, joint_rows.ABSENT),
         )
 
     @classmethod
-    def of(cls, given: state_lib.Given, num_agents: int, capacity: int, streams: int) -> "JointState":
+    def of(cls, given: state_lib.StateReader, num_agents: int, capacity: int, streams: int) -> "JointState":
         """Answers what was given, for so many agents in so many streams.
 
         Raises:
@@ -109,12 +108,12 @@ class JointState:
 
     def row_keys(self, timelines: Sequence[timeline_state.TimelineState]) -> arrays_lib.Ints:
         """Answers the keys of the agents' rows of each joint step, -1 where they are absent [agents, N]."""
-        row_keys = np.full(self.present.shape, joint_table.ABSENT, np.int64)
+        row_keys = np.full(self.present.shape, joint_rows.ABSENT, np.int64)
         for agent, timeline in enumerate(timelines):
             row_keys[agent, self.present[agent]] = timeline.keys
         return row_keys
 
-    def put(self, table: joint_table.JointTable, timelines: Sequence[timeline_state.TimelineState]) -> None:
+    def put(self, table: joint_rows.JointTable, timelines: Sequence[timeline_state.TimelineState]) -> None:
         """Makes a table what that was which this was taken of."""
         table.restore(
             next_key=self.next_key,
@@ -209,7 +208,7 @@ class Kept:
         histories: What each agent has lived, by name.
     """
 
-    def __init__(self, table: joint_table.JointTable, histories: Mapping[str, history_lib.History]) -> None:
+    def __init__(self, table: joint_rows.JointTable, histories: Mapping[str, history_lib.StepStore]) -> None:
         self._table, self._histories = table, histories
 
     def taken(self) -> state_lib.State:
@@ -223,7 +222,7 @@ class Kept:
             agents[str(number)] = {"name": name, "schema": schema, **of_history}
         return {**joint.values(), "agents": agents, "arrays": arrays}
 
-    def restoring(self, given: state_lib.Given) -> Callable[[], None]:
+    def restoring(self, given: state_lib.StateReader) -> Callable[[], None]:
         """Answers what restores that state; nothing of it can fail then but a damaged column of a file.
 
         Raises:
@@ -233,14 +232,14 @@ class Kept:
         if names(given) != list(self._histories):
             raise given.refused("agents", f"those of {', '.join(self._histories)}", names(given))
         joint = JointState.of(given, len(self._histories), capacity, streams)
-        kept: list[history_state.HistoryState] = []
+        kept: list[timeline_state.StepStoreState] = []
         storages: list[memory.ColumnStorage | None] = []
         for number, history in enumerate(self._histories.values()):
             part = given.part("agents").part(str(number))
             schema = settings.made(part, {"schema": None})["schema"]
             if history.has_begun and schema != history.schema:
                 raise part.refused("schema", f"{history.schema}", schema)
-            kept.append(history_state.HistoryState.of(part, schema, capacity, streams))
+            kept.append(timeline_state.StepStoreState.of(part, schema, capacity, streams))
             storages.append(None if history.has_begun or schema is None else _storage(schema, capacity))
         timelines = [each.timeline for each in kept]
         wrong = joint.wrong(timelines)
@@ -270,7 +269,7 @@ class Kept:
             raise errors.CorruptionError("the rows of an agent are not in the order of the joint steps")
 
 
-def names(given: state_lib.Given) -> list[str]:
+def names(given: state_lib.StateReader) -> list[str]:
     """Answers the names of the agents of a state.
 
     Raises:

@@ -14,7 +14,7 @@ import pytest
 from relive import errors
 from relive import testing
 from relive.buffers import joint
-from relive.buffers import joint_steps
+from relive.buffers import joint_rows
 from relive.persistence import checkpointable_test
 from relive.schema import schema as schema_lib
 from relive.storage import memory
@@ -752,6 +752,6 @@ def test_what_checks_steps_writes_nothing() -> None:
     numbers = {agent: number for number, agent in enumerate(AGENTS)}
     rows = rows_of(0, 3, AGENTS)
     extras = {"log_probability": rows.pop("log_probability")}
-    steps = joint_steps.checked(numbers, buffer._histories, 0, **rows, extras=extras)
+    steps = joint_rows.checked(numbers, buffer._histories, 0, **rows, extras=extras)
     assert [*steps] == [0, 1, 2]
     assert plain(buffer.state_dict()) == before

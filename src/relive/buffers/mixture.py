@@ -40,13 +40,13 @@ class MixtureSampler(Generic[Batch]):
     """
 
     def __init__(self, buffers: Sequence[column.ColumnReplayBuffer[Batch]], shares: Sequence[float]) -> None:
-        validation.instance("buffers", buffers, Sequence)
+        validation.require_instance("buffers", buffers, Sequence)
         validation.leading_length("shares", shares)
         self._buffers = list(buffers)
         if not self._buffers:
             raise errors.ArgumentError("buffers must be at least one, got none")
         for buffer in self._buffers:
-            validation.instance("buffers", buffer, column.ColumnReplayBuffer)
+            validation.require_instance("buffers", buffer, column.ColumnReplayBuffer)
         kinds = {type(buffer.window).__name__ for buffer in self._buffers}
         if len(kinds) > 1:
             raise errors.ArgumentError(f"buffers must have windows of one kind, got {', '.join(sorted(kinds))}")
@@ -68,7 +68,7 @@ class MixtureSampler(Generic[Batch]):
         Raises:
             ArgumentError: batch_size is not an integer of at least 1.
         """
-        batch_size = validation.integer_of_at_least_one("batch_size", batch_size)
+        batch_size = validation.positive_int("batch_size", batch_size)
         exact = [batch_size * share for share in self._shares]
         counts = [int(number) for number in exact]
         by_remainder = sorted(range(len(exact)), key=lambda source: counts[source] - exact[source])
@@ -119,7 +119,7 @@ class MixtureSampler(Generic[Batch]):
             ArgumentError: A priority breaks its rule, or the lengths differ. Nothing has changed.
         """
         keys = validation.integers("keys", keys)
-        priorities = validation.numbers_of_at_least_zero("priority", priorities, len(keys))
+        priorities = validation.non_negative_floats("priority", priorities, len(keys))
         sources = self.sources(keys)
         prioritized = [(source, buffer) for source, buffer in enumerate(self._buffers) if buffer.has_priorities]
         for source, buffer in prioritized:

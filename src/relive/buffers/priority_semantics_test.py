@@ -406,7 +406,7 @@ def test_an_alpha_too_large_for_what_is_stored_is_refused_and_changes_nothing() 
 
 
 def test_an_alpha_too_large_for_what_new_rows_would_get_is_refused_too() -> None:
-    """Later an innocent `add` would have to refuse the row that it has written already."""
+    """_LazyModule an innocent `add` would have to refuse the row that it has written already."""
     buffer = rated([1, 1, 1], capacity=10)
     buffer.update_priorities([0], [1e200])
     buffer.update_priorities([0], [1])

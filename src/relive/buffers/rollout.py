@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from relive import errors
 from relive.common import arrays as arrays_lib
-from relive.common import later
+from relive.common import imports
 from relive.common import trees
 from relive.common import validation
 from relive.persistence import checkpointable
@@ -25,17 +25,17 @@ from relive.schema import casting
 from relive.schema import schema
 
 if TYPE_CHECKING:
-    from relive.persistence import npy_header
+    from relive.persistence import npy
     from relive.persistence import settings
 else:
-    npy_header = later.module("relive.persistence.npy_header")
-    settings = later.module("relive.persistence.settings")
+    npy = imports.lazy_module("relive.persistence.npy")
+    settings = imports.lazy_module("relive.persistence.settings")
 
 
 _BOOL = np.dtype(np.bool_)
 
 
-class RolloutBuffer(checkpointable.Persistent):
+class RolloutBuffer(checkpointable.Checkpointable):
     """Stores the steps of one rollout, of one environment or of several side by side.
 
     The first `add` fixes shapes and dtypes, and whether rewards are numbers or arrays [S] of S environments. Then the
@@ -64,7 +64,7 @@ class RolloutBuffer(checkpointable.Persistent):
     _DRAWS: ClassVar[bool] = False
 
     def __init__(self, max_steps: int) -> None:
-        self._max_steps = validation.integer_of_at_least_one("max_steps", max_steps)
+        self._max_steps = validation.positive_int("max_steps", max_steps)
         self._schema: schema.Schema | None = None
         self._lead: tuple[int, ...] = ()  # [] or [S], the shape of a reward
         self._value_dtype: np.dtype[Any] = np.dtype(np.float64)
@@ -210,11 +210,11 @@ class RolloutBuffer(checkpointable.Persistent):
             "arrays": {f"rows/{path}": column[: self._size] for path, column in self._columns.items()},
         }
 
-    def _restore(self, given: state.Given, *, is_new: bool, **options: Any) -> None:
+    def _restore(self, given: state.StateReader, *, is_new: bool, **options: Any) -> None:
         value = given.value("schema")
         known = None if value is None else schema.Schema.from_description(value)
         lead = () if given.value("environments") is None else (given.integer("environments"),)
-        dtype = npy_header.dtype_of(given.value("value_dtype"))
+        dtype = npy.dtype_of(given.value("value_dtype"))
         if dtype.kind != "f":
             raise given.refused("value_dtype", "one of floats", given.value("value_dtype"))
         size = given.integer("size", 0, 0 if known is None else self._max_steps)
@@ -258,7 +258,7 @@ def _float_dtype(value: npt.ArrayLike) -> np.dtype[Any]:
 def _spread(name: str, value: npt.ArrayLike, lead: tuple[int, ...], dtype: np.dtype[Any]) -> arrays_lib.Array:
     """Answers `value` as an array of shape `lead`; one number is that of all environments."""
     shape = () if np.ndim(value) == 0 else lead
-    return np.broadcast_to(casting.fit(name, value, shape, dtype), lead)
+    return np.broadcast_to(casting.cast_exact(name, value, shape, dtype), lead)
 
 
 def _discounted_sums(terms: arrays_lib.Array, factor: float, is_end: arrays_lib.Array) -> arrays_lib.Array:

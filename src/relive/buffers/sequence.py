@@ -89,7 +89,7 @@ class SequenceReplayBuffer(column.ColumnReplayBuffer[batches.SequenceBatch]):
         seed: int | np.random.Generator | None = None,
     ) -> None:
         window = windows.SequenceWindow(length, burn_in, stride, pad)
-        if validation.integer_of_at_least_one("capacity", capacity) < length:
+        if validation.positive_int("capacity", capacity) < length:
             raise errors.ArgumentError(f"length must be at most capacity = {capacity}, got {length}")
         self._prioritized = validation.boolean("prioritized", prioritized)
         self._by_priority = by_priority = prioritized_lib.PrioritizedSampler(

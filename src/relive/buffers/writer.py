@@ -16,9 +16,8 @@ from relive.buffers import column_stats
 from relive.common import arrays
 from relive.kernels import history as history_lib
 from relive.kernels import timeline as timeline_lib
-from relive.schema import row_bytes
+from relive.schema import encoding
 from relive.schema import schema as schema_lib
-from relive.schema import step_checks
 from relive.storage import memory
 from relive.waiting import prefetch
 from relive.waiting import rate_limiters
@@ -37,11 +36,11 @@ class Writer:
 
     def __init__(
         self,
-        history: history_lib.History,
+        history: history_lib.StepStore,
         anchors: anchors_lib.Anchors,
         limited: rate_limiters.LimitedBuffer,
         counters: column_stats.Counters,
-        gathers: prefetch.Gathers,
+        gathers: prefetch.PendingReads,
     ) -> None:
         self._history = history
         self._timeline = history.timeline
@@ -52,10 +51,10 @@ class Writer:
 
     def turn(
         self,
-        row: row_bytes.Row,
-        next_row: row_bytes.Row,
-        terminated: step_checks.Flags,
-        truncated: step_checks.Flags,
+        row: encoding.Row,
+        next_row: encoding.Row,
+        terminated: encoding.Flags,
+        truncated: encoding.Flags,
     ) -> bool:
         """Adds the next step of every stream in one go, or answers False and has changed nothing.
 
@@ -85,13 +84,13 @@ class Writer:
             if terminated or truncated:
                 self._history.end_one(0, bool(terminated))
         else:
-            terminates, has_ended = step_checks.ends(timeline.streams, terminated, truncated)
+            terminates, has_ended = encoding.ends(timeline.streams, terminated, truncated)
             if has_ended is not None:
                 self._history.end(has_ended, terminates)
         self._counters.inserted += timeline.streams
         return True
 
-    def add(self, step: step_checks.OneStep) -> int:
+    def add(self, step: encoding.OneStep) -> int:
         """Adds one step, and answers its key."""
         schema, stream, row, next_row, terminated, truncated = step
         history = self._history
@@ -107,7 +106,7 @@ class Writer:
         self._anchors.written_one(slot, completed, ended)
         return timeline.next_key - 1
 
-    def extend(self, steps: step_checks.Steps) -> arrays.Keys:
+    def extend(self, steps: encoding.Steps) -> arrays.Keys:
         """Adds one step of some streams, and answers their keys [k]."""
         self._make_room(steps.schema, len(steps.streams))
         cuts = self._history.is_spliced(steps.streams, steps.rows)
@@ -123,7 +122,7 @@ class Writer:
             self._counters.spliced_episodes += int(np.count_nonzero(cuts))
         return self._written(change)
 
-    def add_episode(self, episode: step_checks.WholeEpisode) -> arrays.Keys:
+    def add_episode(self, episode: encoding.WholeEpisode) -> arrays.Keys:
         """Adds an episode, and answers the keys of its steps [T]."""
         self._make_room(episode.schema, len(episode.rows["reward"]))
         change = self._history.append_episode(
@@ -134,7 +133,7 @@ class Writer:
     def end_episode(self, stream: int) -> None:
         """Truncates the episode that is open in the stream."""
         self._gathers.finish()
-        self._anchors.written(self._history.cut(stream))
+        self._anchors.on_append(self._history.cut(stream))
 
     def _make_room(self, schema: schema_lib.Schema, count: int) -> None:
         """Evicts the oldest rows until `count` more have room."""
@@ -146,13 +145,13 @@ class Writer:
             self._anchors.evicting_one(timeline.oldest_key % timeline.capacity)
             timeline.evict(1)
         elif surplus > 1:
-            self._anchors.evicting(timeline.oldest_slots(surplus))
+            self._anchors.on_evict(timeline.oldest_slots(surplus))
             timeline.evict(surplus)
 
     def _written(self, change: timeline_lib.Change) -> arrays.Keys:
         """Counts the new rows, lets them be drawn, and answers their keys [k]."""
         self._counters.inserted += len(change.slots)
-        self._anchors.written(change)
+        self._anchors.on_append(change)
         return self._timeline.keys(change.slots)
 
     def require_insert(self, call: str) -> None:

@@ -81,9 +81,9 @@ def _gather(name: str, value: Any, leaves: dict[str, Any]) -> None:
         leaves[name] = value
         return
     if not value:
-        raise errors.ArgumentError(f"{name} must have at least one key, got {validation.shown(value)}")
+        raise errors.ArgumentError(f"{name} must have at least one key, got {validation.short_repr(value)}")
     for key, child in value.items():
         if not isinstance(key, str) or not key or "/" in key:
             rule = f"keys of {name} must be non-empty strings without '/'"
-            raise errors.ArgumentError(f"{rule}, got {validation.shown(key)}")
+            raise errors.ArgumentError(f"{rule}, got {validation.short_repr(key)}")
         _gather(f"{name}/{key}", child, leaves)

@@ -16,39 +16,39 @@ LARGEST = 2**62
 """No count is larger: sums of two still fit in 64 bits."""
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """Answers `value` for an error message: its representation on one short line."""
     return " ".join(reprlib.repr(value).split())
 
 
-def integer_of_at_least_one(name: str, value: object) -> int:
+def positive_int(name: str, value: object) -> int:
     """Answers `value` as an int.
 
     Raises:
         ArgumentTypeError: `value` is not an integer.
         ArgumentError: `value` is below 1.
     """
-    return _integer_of_at_least(1, name, value)
+    return _int_of_at_least(1, name, value)
 
 
-def integer_of_at_least_zero(name: str, value: object) -> int:
+def non_negative_int(name: str, value: object) -> int:
     """Answers `value` as an int.
 
     Raises:
         ArgumentTypeError: `value` is not an integer.
         ArgumentError: `value` is below 0.
     """
-    return _integer_of_at_least(0, name, value)
+    return _int_of_at_least(0, name, value)
 
 
-def _integer_of_at_least(least: int, name: str, value: object) -> int:
+def _int_of_at_least(least: int, name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise errors.ArgumentTypeError(f"{name} must be an integer of at least {least}, got {shown(value)}")
+        raise errors.ArgumentTypeError(f"{name} must be an integer of at least {least}, got {short_repr(value)}")
     number = operator.index(value)
     if number < least:
         raise errors.ArgumentError(f"{name} must be at least {least}, got {number}")
     if number > LARGEST:
-        raise errors.ArgumentError(f"{name} must be at most 2**62, got {shown(number)}")
+        raise errors.ArgumentError(f"{name} must be at most 2**62, got {short_repr(number)}")
     return number
 
 
@@ -59,7 +59,7 @@ def next_version(version: object, before: int | None) -> int:
         ArgumentTypeError: `version` is not an integer.
         ArgumentError: It is below 0, or below the one before; None if there was none.
     """
-    number = integer_of_at_least_zero("version", version)
+    number = non_negative_int("version", version)
     if before is not None and number < before:
         raise errors.ArgumentError(f"version must be at least {before}, the one before, got {number}")
     return number
@@ -72,7 +72,7 @@ def string(name: str, value: object) -> str:
         ArgumentTypeError: `value` is not a string.
     """
     if not isinstance(value, str):
-        raise errors.ArgumentTypeError(f"{name} must be a string, got {shown(value)}")
+        raise errors.ArgumentTypeError(f"{name} must be a string, got {short_repr(value)}")
     return value if type(value) is str else "".join(value)
 
 
@@ -86,12 +86,12 @@ def finite_number(name: str, value: object) -> float:
     if isinstance(value, np.ndarray) and value.shape == ():
         value = value[()]
     if not isinstance(value, numbers.Real | np.bool_):
-        raise errors.ArgumentTypeError(f"{name} must be a finite real number, got {shown(value)}")
+        raise errors.ArgumentTypeError(f"{name} must be a finite real number, got {short_repr(value)}")
     number = as_float(value)
     if not math.isfinite(number):
-        raise errors.ArgumentError(f"{name} must be a finite real number, got {shown(value)}")
+        raise errors.ArgumentError(f"{name} must be a finite real number, got {short_repr(value)}")
     if number != value:
-        raise errors.ArgumentError(f"{name} must be a number that a float holds exactly, got {shown(value)}")
+        raise errors.ArgumentError(f"{name} must be a number that a float holds exactly, got {short_repr(value)}")
     return number
 
 
@@ -113,7 +113,7 @@ def generator(name: str, value: Any) -> np.random.Generator:
     if value is None or isinstance(value, np.random.Generator):
         return np.random.default_rng(value)
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise errors.ArgumentTypeError(f"{name} must be an integer, a numpy Generator or None, got {shown(value)}")
+        raise errors.ArgumentTypeError(f"{name} must be an integer, a numpy Generator or None, got {short_repr(value)}")
     seed = operator.index(value)
     if seed < 0:
         raise errors.ArgumentError(f"{name} must be at least 0, got {seed}")
@@ -128,14 +128,14 @@ def discount(name: str, value: object) -> float:
         ArgumentError: `value` lies outside (0, 1].
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise errors.ArgumentTypeError(f"{name} must be a number in (0, 1], got {shown(value)}")
+        raise errors.ArgumentTypeError(f"{name} must be a number in (0, 1], got {short_repr(value)}")
     gamma = as_float(value)
     if not 0 < gamma <= 1:
-        raise errors.ArgumentError(f"{name} must be in (0, 1], got {shown(value)}")
+        raise errors.ArgumentError(f"{name} must be in (0, 1], got {short_repr(value)}")
     return gamma
 
 
-def number_of_at_least_zero(name: str, value: object) -> float:
+def non_negative_float(name: str, value: object) -> float:
     """Answers `value` as a float.
 
     Raises:
@@ -143,10 +143,10 @@ def number_of_at_least_zero(name: str, value: object) -> float:
         ArgumentError: `value` is negative, infinite or NaN.
     """
     if isinstance(value, bool):
-        raise errors.ArgumentTypeError(f"{name} must be a finite real number, got {shown(value)}")
+        raise errors.ArgumentTypeError(f"{name} must be a finite real number, got {short_repr(value)}")
     number = finite_number(name, value)
     if number < 0:
-        raise errors.ArgumentError(f"{name} must be at least 0, got {shown(value)}")
+        raise errors.ArgumentError(f"{name} must be at least 0, got {short_repr(value)}")
     return number
 
 
@@ -160,20 +160,20 @@ def boolean(name: str, value: object) -> bool:
         value = np.asarray(value)
         value = value[()] if value.shape == () else value
     if not isinstance(value, bool | np.bool_):
-        raise errors.ArgumentTypeError(f"{name} must be True or False, got {shown(value)}")
+        raise errors.ArgumentTypeError(f"{name} must be True or False, got {short_repr(value)}")
     return bool(value)
 
 
-def one_of(name: str, value: object, choices: Sequence[str]) -> None:
+def require_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Raises ArgumentError if `value` is none of the choices."""
     if value not in choices:
-        raise errors.ArgumentError(f"{name} must be {' or '.join(map(repr, choices))}, got {shown(value)}")
+        raise errors.ArgumentError(f"{name} must be {' or '.join(map(repr, choices))}, got {short_repr(value)}")
 
 
-def instance(name: str, value: object, kind: type) -> None:
+def require_instance(name: str, value: object, kind: type) -> None:
     """Raises ArgumentTypeError if `value` is not an instance of the class."""
     if not isinstance(value, kind):
-        raise errors.ArgumentTypeError(f"{name} must be an instance of {kind.__name__}, got {shown(value)}")
+        raise errors.ArgumentTypeError(f"{name} must be an instance of {kind.__name__}, got {short_repr(value)}")
 
 
 def integers(name: str, value: Any) -> npt.NDArray[np.int64]:
@@ -184,7 +184,7 @@ def integers(name: str, value: Any) -> npt.NDArray[np.int64]:
     """
     array = _array(value)
     if array is None or (array.dtype.kind not in "iu" and array.size):
-        raise errors.ArgumentTypeError(f"{name} must be integers, got {shown(value)}")
+        raise errors.ArgumentTypeError(f"{name} must be integers, got {short_repr(value)}")
     return array.astype(np.int64, copy=False).reshape(-1)
 
 
@@ -199,13 +199,13 @@ def booleans(name: str, value: Any, count: int) -> npt.NDArray[np.bool_]:
         return np.zeros(count, np.bool_)
     array = _array(value)
     if array is None or array.dtype.kind != "b":
-        raise errors.ArgumentTypeError(f"{name} must be bools, got {shown(value)}")
+        raise errors.ArgumentTypeError(f"{name} must be bools, got {short_repr(value)}")
     if array.shape != (count,):
         raise errors.ArgumentError(f"{name} must be of shape ({count},), got {array.shape}")
     return array
 
 
-def numbers_of_at_least_zero(name: str, value: Any, count: int) -> npt.NDArray[np.float64]:
+def non_negative_floats(name: str, value: Any, count: int) -> npt.NDArray[np.float64]:
     """Answers `value`, of shape [count] or [count, 1], as an array of floats [count].
 
     Raises:
@@ -215,7 +215,7 @@ def numbers_of_at_least_zero(name: str, value: Any, count: int) -> npt.NDArray[n
     """
     array = _array(value)
     if array is None or (array.dtype.kind not in "biuf" and array.size):
-        raise errors.ArgumentTypeError(f"{name} must be a real number in every row, got {shown(value)}")
+        raise errors.ArgumentTypeError(f"{name} must be a real number in every row, got {short_repr(value)}")
     if array.shape not in ((count,), (count, 1)):
         raise errors.ArgumentError(f"{name} must be of shape ({count},), got {array.shape}")
     numbers_ = array.astype(np.float64).reshape(-1)
@@ -240,4 +240,4 @@ def leading_length(name: str, value: Any) -> int:
     try:
         return len(value)
     except TypeError:
-        raise errors.ArgumentTypeError(f"{name} must be a sequence, got {shown(value)}") from None
+        raise errors.ArgumentTypeError(f"{name} must be a sequence, got {short_repr(value)}") from None

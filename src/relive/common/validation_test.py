@@ -12,7 +12,7 @@ from relive.common import validation
 
 @pytest.mark.parametrize("value", [1, 7, np.int64(7), np.uint8(1), 2**62])
 def test_integers_of_at_least_one_come_back_as_int(value: Any) -> None:
-    checked = validation.integer_of_at_least_one("n", value)
+    checked = validation.positive_int("n", value)
     assert type(checked) is int
     assert checked == value
 
@@ -20,13 +20,13 @@ def test_integers_of_at_least_one_come_back_as_int(value: Any) -> None:
 @pytest.mark.parametrize("value", [0, -1, np.int8(-3)])
 def test_integers_below_one_are_refused(value: Any) -> None:
     with pytest.raises(errors.ArgumentError, match=rf"^n must be at least 1, got {int(value)}$"):
-        validation.integer_of_at_least_one("n", value)
+        validation.positive_int("n", value)
 
 
 @pytest.mark.parametrize("value", [1.0, 1.5, "1", None, True, math.nan, [1], np.ones(1, int)])
 def test_what_is_no_integer_is_refused(value: Any) -> None:
     with pytest.raises(errors.ArgumentTypeError, match=r"^n must be an integer of at least 1, got .+$"):
-        validation.integer_of_at_least_one("n", value)
+        validation.positive_int("n", value)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_what_is_no_discount_is_refused(value: Any) -> None:
 
 
 def test_values_are_shown_on_one_short_line() -> None:
-    assert validation.shown("x") == "'x'"
-    shown = validation.shown(np.zeros((100, 100)))
+    assert validation.short_repr("x") == "'x'"
+    shown = validation.short_repr(np.zeros((100, 100)))
     assert "\n" not in shown
     assert len(shown) < 100
 
@@ -108,7 +108,7 @@ def test_a_negative_seed_is_refused() -> None:
 
 def test_no_count_is_above_2_to_the_62() -> None:
     with pytest.raises(errors.ArgumentError, match=r"^n must be at most 2\*\*62, got 4611686018427387905$"):
-        validation.integer_of_at_least_one("n", 2**62 + 1)
+        validation.positive_int("n", 2**62 + 1)
 
 
 def test_a_version_never_goes_down() -> None:

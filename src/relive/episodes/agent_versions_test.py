@@ -482,7 +482,7 @@ async def test_inserts_are_held_back_again_when_the_limiter_forbids_the_batch_th
     episode_id = lived(other, [0, 0, 0], None)
     other.set_policy_version(1)
     buffer._restore(
-        state_lib.Given(other.state_dict(), other.state_dict()["arrays"]), is_new=True, codec=codec.PlainCodec()
+        state_lib.StateReader(other.state_dict(), other.state_dict()["arrays"]), is_new=True, codec=codec.PlainCodec()
     )
     learner = asyncio.create_task(buffer.sample_n_step(1, 1, 0.9, max_lag=0))
     await settle()
@@ -529,7 +529,7 @@ def test_who_says_nothing_of_groups_and_versions_writes_what_was_always_written(
 
 def made(state: Any) -> store_lib.EpisodeStore[Any, Any]:
     store: store_lib.EpisodeStore[Any, Any] = store_lib.EpisodeStore(None, None)
-    return episode_state.made(state_lib.Given(state, state["arrays"]), codec.PlainCodec(), store)
+    return episode_state.made(state_lib.StateReader(state, state["arrays"]), codec.PlainCodec(), store)
 
 
 def example() -> Buffer:

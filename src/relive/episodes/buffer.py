@@ -23,14 +23,13 @@ import numpy as np
 
 from relive import errors
 from relive.agents import admission as admission_lib
+from relive.agents import delivery
 from relive.agents import groups as groups_lib
-from relive.agents import handing_out
 from relive.agents import queue
 from relive.common import copies
-from relive.common import later
+from relive.common import imports
 from relive.common import validation
 from relive.episodes import episode as episode_lib
-from relive.episodes import episode_stats
 from relive.episodes import samples as samples_lib
 from relive.episodes import store as store_lib
 from relive.episodes import versions
@@ -48,19 +47,19 @@ if TYPE_CHECKING:
     from relive.persistence import codec as codec_lib
     from relive.persistence import journal as journal_lib
 else:
-    checkpoint = later.module("relive.persistence.checkpoint")
-    codec_lib = later.module("relive.persistence.codec")
-    episode_journal = later.module("relive.episodes.episode_journal")
-    episode_state = later.module("relive.episodes.episode_state")
-    origins = later.module("relive.episodes.origins")
-    queue_state = later.module("relive.agents.queue_state")
-    journal_lib = later.module("relive.persistence.journal")
+    checkpoint = imports.lazy_module("relive.persistence.checkpoint")
+    codec_lib = imports.lazy_module("relive.persistence.codec")
+    episode_journal = imports.lazy_module("relive.episodes.episode_journal")
+    episode_state = imports.lazy_module("relive.episodes.episode_state")
+    origins = imports.lazy_module("relive.episodes.origins")
+    queue_state = imports.lazy_module("relive.agents.queue_state")
+    journal_lib = imports.lazy_module("relive.persistence.journal")
 
 Obs = TypeVar("Obs")
 Act = TypeVar("Act")
 
 
-class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, Act], Generic[Obs, Act]):
+class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act], Generic[Obs, Act]):
     """Stores the episodes of many agents and answers n-step samples, uniform over all complete transitions.
 
     Observations and actions may be any objects. Arrays, built-in containers and dataclasses are copied in and out;
@@ -110,9 +109,9 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
         seed: int | np.random.Generator | None = None,
     ) -> None:
         if max_transitions is not None:
-            max_transitions = validation.integer_of_at_least_one("max_transitions", max_transitions)
+            max_transitions = validation.positive_int("max_transitions", max_transitions)
         if max_episodes is not None:
-            max_episodes = validation.integer_of_at_least_one("max_episodes", max_episodes)
+            max_episodes = validation.positive_int("max_episodes", max_episodes)
         self._rng = validation.generator("seed", seed)
         self._store: store_lib.EpisodeStore[Obs, Act] = store_lib.EpisodeStore(max_transitions, max_episodes)
         self._limited = rate_limiters.LimitedBuffer(limiter, self._store, "max_transitions", max_transitions)
@@ -144,7 +143,7 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
             ClosedError: The buffer is closed.
         """
         self._gate.bind_to_loop()
-        if self._gate.must_give_way():
+        if self._gate.should_yield():
             await asyncio.sleep(0)
         return self.start_episode_nowait(agent_id, group_id=group_id, policy_version=policy_version, ticket=ticket)
 
@@ -164,7 +163,7 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
             if not group_id:
                 raise errors.ArgumentError("group_id must be a string of at least 1 character, got ''")
         if policy_version is not None:
-            policy_version = validation.integer_of_at_least_zero("policy_version", policy_version)
+            policy_version = validation.non_negative_int("policy_version", policy_version)
         self._hand_outs.check_start(group_id, ticket)
         episode = self._store.new_episode(agent_id, group_id, policy_version)
         if self._journal is not None:
@@ -201,7 +200,7 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
         step = self._checked_step(observation, action, reward, policy_version)
         if self._gate.must_wait_to_insert():
             self._store[episode_id].check_next_step(policy_version)
-            await self._gate.insert_turn()
+            await self._gate.wait_to_insert()
         self._append(episode_id, step)
 
     def append_observation_action_reward_nowait(
@@ -334,9 +333,9 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
         batch_size, n, gamma = self._checked_request(batch_size, n, gamma)
         lags = self._checked_lags(max_lag, lag_decay)
         if lags is None:
-            await self._gate.sample_turn(batch_size)
+            await self._gate.wait_to_sample(batch_size)
         else:
-            await self._gate.sample_turn(batch_size, lambda: self._store.has_within(lags))
+            await self._gate.wait_to_sample(batch_size, lambda: self._store.has_within(lags))
         return self._sample(batch_size, n, gamma, lags)
 
     def sample_n_step_nowait(
@@ -481,7 +480,7 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
         state = episode_state.taken(self._store.without_episodes(), **options)
         return {**state, "arrays": {**state["arrays"], **queue_state.taken_without_episodes(self._hand_outs)}}
 
-    def _restore(self, given: state_lib.Given, *, is_new: bool, **options: Any) -> None:
+    def _restore(self, given: state_lib.StateReader, *, is_new: bool, **options: Any) -> None:
         store = episode_state.made(given, store=self._store, **options)
         new = self._new_hand_outs(store, self._hand_outs.admission, self._hand_outs.groups)
         queue_state.put(given, new, is_same_rule=self._has_rules_of(given))
@@ -522,13 +521,13 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
         return episode_journal.EpisodeJournal(journal, self._store, replay, **options)
 
     def _replay(self, **options: Any) -> checkpointable.Replay:
-        self._store.left = functools.partial(queue.HandOuts.past, weakref.proxy(self._hand_outs))
+        self._store.left = functools.partial(queue.LearnerQueue.past, weakref.proxy(self._hand_outs))
         turns = dict(zip([episode.episode_id for episode in self._store], self._hand_outs.turns(), strict=True))
         written = self._written()
 
         def ended() -> None:
             if self._written() != written:
-                self._hand_outs.rebuild([turns.get(episode.episode_id, queue.NOT_YET) for episode in self._store])
+                self._hand_outs.rebuild([turns.get(episode.episode_id, queue.PENDING) for episode in self._store])
             self._follow(self._hand_outs)
 
         return episode_journal.Replay(self._store, ended=ended, **options)
@@ -544,7 +543,7 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
         self._gate.close()
         self._queues.wake()
 
-    def get_stats(self) -> episode_stats.EpisodeBufferStats:
+    def get_stats(self) -> store_lib.EpisodeBufferStats:
         """Answers what is stored, what is drawn, and what has happened so far. O(open episodes)."""
         return self._store.stats()
 
@@ -554,7 +553,7 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
         Raises:
             ArgumentTypeError: `sample` is no ReplaySample.
         """
-        validation.instance("sample", sample, samples_lib.ReplaySample)
+        validation.require_instance("sample", sample, samples_lib.ReplaySample)
         return origins.sample(self._store, sample)
 
     def clear(self) -> None:
@@ -588,10 +587,10 @@ class EpisodeReplayBuffer(checkpointable.Journaled, handing_out.HandingOut[Obs, 
     def _checked_request(self, batch_size: int, n: int, gamma: float) -> tuple[int, int, float]:
         """Answers the arguments of a sample call, checked."""
         if self._gate.is_closed:
-            batch_size = validation.integer_of_at_least_one("batch_size", batch_size)
+            batch_size = validation.positive_int("batch_size", batch_size)
         else:
             batch_size = self._limited.checked_batch_size(batch_size)
-        return batch_size, validation.integer_of_at_least_one("n", n), validation.discount("gamma", gamma)
+        return batch_size, validation.positive_int("n", n), validation.discount("gamma", gamma)
 
     def _checked_lags(self, max_lag: int | None, lag_decay: float) -> versions.Lags | None:
         """Answers which lags a sample call asks for; None if it does not."""

@@ -153,7 +153,7 @@ class Episode(Generic[Obs, Act]):
         Raises:
             ArgumentError: It is no integer of at least that of the step before.
         """
-        version = validation.integer_of_at_least_zero("policy_version", policy_version)
+        version = validation.non_negative_int("policy_version", policy_version)
         before = self.newest_version
         if before is not None and version < before:
             whose = "the step before" if self.actions else "the start of the episode"
@@ -176,7 +176,7 @@ class Episode(Generic[Obs, Act]):
         if not isinstance(status, str) or status not in FINAL_STATUSES:
             names = ", ".join(FINAL_STATUSES)
             raise errors.ArgumentError(
-                f"status must be one of {names} to end an episode, got {validation.shown(status)}"
+                f"status must be one of {names} to end an episode, got {validation.short_repr(status)}"
             )
         if self.status != "IN_PROGRESS":
             raise errors.ArgumentError(f"episode {self.episode_id} is already finished: it is {self.status}")

@@ -17,10 +17,10 @@ from relive.common import validation
 from relive.episodes import episode_journal
 from relive.persistence import checkpointable_test
 from relive.persistence import codec
+from relive.persistence import journal
 from relive.persistence import journal_reader
 from relive.persistence import recover
 from relive.persistence import recover_test
-from relive.persistence import segment_file
 
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 OTHER = "11234567-89ab-cdef-0123-456789abcdef"
@@ -100,7 +100,7 @@ class TestEveryCall:
                 buffer.append_observation_action_reward_nowait(first_open(buffer), b"x" * 100, 2, 3.0)
             before = plain(buffer)
             with monkeypatch.context() as patch:
-                patch.setattr(segment_file, "create", no_space)
+                patch.setattr(journal, "create", no_space)
                 for _ in range(2):
                     with pytest.raises(errors.CheckpointError, match="log could not be written: No space left on devi"):
                         call(buffer)

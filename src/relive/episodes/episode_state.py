@@ -21,7 +21,7 @@ from relive.common import arrays
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.episodes import store as store_lib
-from relive.episodes import version_state
+from relive.episodes import versions as versions_lib
 from relive.persistence import codec as codec_lib
 from relive.persistence import state
 
@@ -98,7 +98,7 @@ def taken(store: Store, codec: codec_lib.Codec) -> state.State:
             "actions": actions,
             "action_end": actions.ends,
             **groups,
-            **version_state.taken(episodes, store.versions),
+            **versions_lib.taken(episodes, store.versions),
         },
     }
 
@@ -118,7 +118,7 @@ def _named(episodes: Sequence[Episode], what: str) -> Iterator[tuple[str, Any]]:
             yield f"{what} {t} of episode {episode.episode_id}", value
 
 
-def made(given: state.Given, codec: codec_lib.Codec, store: Store) -> Store:
+def made(given: state.StateReader, codec: codec_lib.Codec, store: Store) -> Store:
     """Answers a store of the given state, with the limits of another.
 
     Raises:
@@ -155,13 +155,13 @@ def made(given: state.Given, codec: codec_lib.Codec, store: Store) -> Store:
         [now - age for age in ages.tolist()],
         [episodes[place] for place in np.flatnonzero(drawn).tolist()],
         counts,
-        version_state.growing(given, episodes, growing.tolist()),
-        version_state.last_lags(given),
+        versions_lib.growing(given, episodes, growing.tolist()),
+        versions_lib.last_lags(given),
     )
     return answer
 
 
-def _places(given: state.Given, name: str, expected: arrays.Ints) -> arrays.Ints:
+def _places(given: state.StateReader, name: str, expected: arrays.Ints) -> arrays.Ints:
     """Answers the places of just the expected episodes, in any order."""
     places = given.integers(name, len(expected), 0, max(len(expected), int(expected.max(initial=0))))
     if not np.array_equal(np.sort(places), expected):
@@ -169,7 +169,7 @@ def _places(given: state.Given, name: str, expected: arrays.Ints) -> arrays.Ints
     return places
 
 
-def _episodes(given: state.Given, codec: codec_lib.Codec) -> list[Episode]:
+def _episodes(given: state.StateReader, codec: codec_lib.Codec) -> list[Episode]:
     """Answers the episodes with all that is in them."""
     ids = given.array("episode_id", "S36", (None,))
     count = len(ids)
@@ -194,7 +194,7 @@ def _episodes(given: state.Given, codec: codec_lib.Codec) -> list[Episode]:
     actions = _decoded(given, "actions", "action_end", total, codec)
     reward_list = iter(rewards.tolist())
     groups = _groups(given, count)
-    versions, changes = version_state.load_versions(given, steps)
+    versions, changes = versions_lib.load_versions(given, steps)
     episodes = []
     for place in range(count):
         length = int(steps[place])
@@ -221,14 +221,14 @@ def _episodes(given: state.Given, codec: codec_lib.Codec) -> list[Episode]:
     return episodes
 
 
-def _groups(given: state.Given, count: int) -> Iterator[Any]:
+def _groups(given: state.StateReader, count: int) -> Iterator[Any]:
     """Gives the groups of the episodes; none has one where the arrays are missing."""
     if not (given.has_array("episode_group") or given.has_array("episode_group_end")):
         return itertools.repeat(None, count)
     return _decoded(given, "episode_group", "episode_group_end", count, codec_lib.PlainCodec())
 
 
-def _decoded(given: state.Given, name: str, ends_name: str, count: int, codec: codec_lib.Codec) -> Iterator[Any]:
+def _decoded(given: state.StateReader, name: str, ends_name: str, count: int, codec: codec_lib.Codec) -> Iterator[Any]:
     """Gives so many values; their bytes are read some at a time, in order."""
     ends = given.integers(ends_name, count, 0, validation.LARGEST)
     if (np.diff(ends, prepend=0) < 0).any():
@@ -237,7 +237,7 @@ def _decoded(given: state.Given, name: str, ends_name: str, count: int, codec: c
     return _read(name, column, ends, codec)
 
 
-def _read(name: str, column: state.Column, ends: arrays.Ints, codec: codec_lib.Codec) -> Iterator[Any]:
+def _read(name: str, column: state.ChunkedArray, ends: arrays.Ints, codec: codec_lib.Codec) -> Iterator[Any]:
     first = begin = 0
     while first < len(ends):
         last = max(first + 1, int(np.searchsorted(ends, begin + state.CHUNK, side="right")))

@@ -37,7 +37,7 @@ def example() -> Buffer:
 
 
 def made(state: Any, codec: codec_lib.Codec = PLAIN) -> store_lib.EpisodeStore[Any, Any]:
-    return episode_state.made(state_lib.Given(state, state["arrays"]), codec, store_lib.EpisodeStore(None, None))
+    return episode_state.made(state_lib.StateReader(state, state["arrays"]), codec, store_lib.EpisodeStore(None, None))
 
 
 def episodes_of(store: store_lib.EpisodeStore[Any, Any]) -> list[Any]:
@@ -284,5 +284,5 @@ def test_ids_are_kept() -> None:
 
 def test_no_value_is_left_over() -> None:
     ends = np.array([2, 4, 6])
-    column = state_lib.Given({}, {"x": np.frombuffer(PLAIN.encode("") * 3, np.uint8)}).column("x", np.uint8, (6,))
+    column = state_lib.StateReader({}, {"x": np.frombuffer(PLAIN.encode("") * 3, np.uint8)}).column("x", np.uint8, (6,))
     assert list(episode_state._read("x", column, ends, PLAIN)) == ["", "", ""]

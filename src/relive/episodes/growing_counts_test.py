@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from relive import testing
-from relive.episodes import growing_counts
+from relive.episodes import counts as counts_lib
 
 
 class Thing:
     pass
 
 
-def counts_of(naive: dict[str, int]) -> growing_counts.GrowingCounts[str]:
-    counts: growing_counts.GrowingCounts[str] = growing_counts.GrowingCounts()
+def counts_of(naive: dict[str, int]) -> counts_lib.GrowingCounts[str]:
+    counts: counts_lib.GrowingCounts[str] = counts_lib.GrowingCounts()
     for item, count in naive.items():
         for _ in range(count):
             counts.grow(item)
@@ -27,7 +27,7 @@ class GrowingCountsMachine(stateful.RuleBasedStateMachine):
 
     @stateful.initialize()
     def start(self) -> None:
-        self.counts: growing_counts.GrowingCounts[str] = growing_counts.GrowingCounts()
+        self.counts: counts_lib.GrowingCounts[str] = counts_lib.GrowingCounts()
         self.naive: dict[str, int] = {}
 
     @stateful.rule(item=st.sampled_from("abcdef"), times=st.integers(1, 9))
@@ -107,7 +107,7 @@ def test_the_same_generator_gives_the_same_draws() -> None:
 
 
 def test_what_has_left_is_forgotten() -> None:
-    counts: growing_counts.GrowingCounts[Thing] = growing_counts.GrowingCounts()
+    counts: counts_lib.GrowingCounts[Thing] = counts_lib.GrowingCounts()
     thing = Thing()
     for _ in range(5):
         counts.grow(thing)
@@ -120,13 +120,13 @@ def test_what_has_left_is_forgotten() -> None:
 @hypothesis.given(steps=st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans()), max_size=60))
 def test_items_put_in_their_order_stand_as_they_stood(steps: list[tuple[str, bool]]) -> None:
     """So that the same draws follow."""
-    counts: growing_counts.GrowingCounts[str] = growing_counts.GrowingCounts()
+    counts: counts_lib.GrowingCounts[str] = counts_lib.GrowingCounts()
     for item, grows in steps:
         if grows:
             counts.grow(item)
         else:
             counts.pop(item)
-    copy: growing_counts.GrowingCounts[str] = growing_counts.GrowingCounts()
+    copy: counts_lib.GrowingCounts[str] = counts_lib.GrowingCounts()
     for item in counts:
         copy.put(item, counts[item])
     copy.check()

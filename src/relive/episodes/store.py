@@ -11,6 +11,7 @@ one is never evicted under its writer, and one that has just ended stays until t
 
 import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import dataclasses
 import itertools
 import math
 import operator
@@ -22,15 +23,89 @@ import numpy as np
 
 from relive import errors
 from relive.common import validation
-from relive.episodes import counted_deque
+from relive.episodes import counts as counts_lib
 from relive.episodes import episode as episode_lib
-from relive.episodes import episode_stats
-from relive.episodes import growing_counts
 from relive.episodes import versions as versions_lib
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class EpisodeBufferStats:
+    """What an episode buffer holds, what is drawn, and what has happened to it.
+
+    Steps that are no transition any more, and will be none, are in `dropped`.
+
+    Attributes:
+        total_episodes: Episodes stored now, open ones included; the next four are its parts.
+        in_progress: Open ones.
+        completed: Those that ended as COMPLETED.
+        truncated: Those that ended as TRUNCATED.
+        aborted: Those that ended as ABORTED.
+        total_transitions: Complete transitions stored now.
+        num_agents: Different agents among the episodes stored now.
+        evicted_episodes: Episodes that made room for others, ever.
+        evicted_transitions: Their transitions.
+        overflow_transitions: Transitions above max_transitions now, 0 without such a limit.
+        open_ages: Seconds since the start of each open episode, by episode id, the oldest first.
+        waiting_steps: Steps of open episodes that wait for the observation after them: the newest of each.
+        never_drawn: Episodes stored now, open ones included, that no sample came from.
+        policy_version: Which version the learner's policy is of; None as long as it has not said.
+        policy_lag: By how much, on average, the learner's version was ahead of that of a step when it was drawn; of the
+            last 256 draws, where both versions were known. None if there are none.
+        max_policy_lag: By how much it is ahead of the oldest version of which a transition is stored; None if there
+            is none, or the learner's is not known.
+        appended: Steps appended, ever.
+        sampled: Samples drawn, ever.
+        aborted_steps: Last steps of aborted episodes: nobody knows what followed them. Ever.
+        cleared_steps: Steps that `clear` forgot, ever.
+    """
+
+    total_episodes: int
+    in_progress: int
+    completed: int
+    truncated: int
+    aborted: int
+    total_transitions: int
+    num_agents: int
+    evicted_episodes: int
+    evicted_transitions: int
+    overflow_transitions: int
+    open_ages: dict[str, float]
+    waiting_steps: int
+    never_drawn: int
+    policy_version: int | None
+    policy_lag: float | None
+    max_policy_lag: int | None
+    appended: int
+    sampled: int
+    aborted_steps: int
+    cleared_steps: int
+
+    @property
+    def never_drawn_share(self) -> float:
+        """Which share of the episodes no sample came from, in [0, 1]; 0 where there are none."""
+        return self.never_drawn / max(self.total_episodes, 1)
+
+    @property
+    def mean_draws(self) -> float:
+        """How many samples there were for each step appended: the replay ratio in samples a step."""
+        return self.sampled / max(self.appended, 1)
+
+    @property
+    def oldest_open_age(self) -> float:
+        """For how many seconds the oldest open episode has been open; 0 where there is none."""
+        return max(self.open_ages.values(), default=0.0)
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """How many steps are not stored as transitions and never will be, by reason.
+
+        `appended == total_transitions + waiting_steps + sum(dropped.values())`.
+        """
+        return {"evicted": self.evicted_transitions, "aborted": self.aborted_steps, "cleared": self.cleared_steps}
+
 
 Obs = TypeVar("Obs")
 Act = TypeVar("Act")
-
 _FINISHED_AT_LEAST = 1000
 """So many finished episodes are kept at least, however small max_transitions is."""
 
@@ -56,10 +131,10 @@ class EpisodeStore(Generic[Obs, Act]):
 
     def clear(self) -> None:
         """Forgets every episode, open ones too. What is counted since the beginning stays counted."""
-        self.finished: counted_deque.CountedDeque[episode_lib.Episode[Obs, Act]] = counted_deque.CountedDeque()
+        self.finished: counts_lib.CountedDeque[episode_lib.Episode[Obs, Act]] = counts_lib.CountedDeque()
         self.open: dict[str, episode_lib.Episode[Obs, Act]] = {}
         self._episodes: dict[str, episode_lib.Episode[Obs, Act]] = {}
-        self._open_counts: growing_counts.GrowingCounts[episode_lib.Episode[Obs, Act]] = growing_counts.GrowingCounts()
+        self._open_counts: counts_lib.GrowingCounts[episode_lib.Episode[Obs, Act]] = counts_lib.GrowingCounts()
         self._started: dict[str, float] = {}
         self._statuses: collections.Counter[episode_lib.EpisodeStatus] = collections.Counter()
         self._agents: collections.Counter[str] = collections.Counter()
@@ -164,7 +239,7 @@ class EpisodeStore(Generic[Obs, Act]):
             raise errors.SamplerError(f"_draw must answer batch_size = {size} draws, got {len(pairs)}")
         for episode, start in pairs:
             if not isinstance(episode, episode_lib.Episode) or episode not in self:
-                raise errors.SamplerError(f"_draw must answer stored episodes, got {validation.shown(episode)}")
+                raise errors.SamplerError(f"_draw must answer stored episodes, got {validation.short_repr(episode)}")
             if not 0 <= start < len(episode):
                 raise errors.SamplerError(
                     f"_draw must answer start steps in [0, {len(episode)}) of episode {episode.episode_id}, got {start}"
@@ -285,14 +360,14 @@ class EpisodeStore(Generic[Obs, Act]):
         self._most_episodes = math.inf if max_episodes is None else max_episodes
         self._most_finished = max(self._most_transitions, _FINISHED_AT_LEAST)
 
-    def stats(self) -> episode_stats.EpisodeBufferStats:
+    def stats(self) -> EpisodeBufferStats:
         """Answers what is stored and what has happened. O(open episodes)."""
         now = time.monotonic()
         limit, stored = self.max_transitions, len(self)
         waiting = sum(bool(episode.actions) for episode in self.open.values())
         dropped = self._evicted_transitions + self._aborted_steps
         learner, oldest, lags = self.policy_version, self.versions.oldest, self.versions.last_lags
-        return episode_stats.EpisodeBufferStats(
+        return EpisodeBufferStats(
             total_episodes=len(self._episodes),
             in_progress=self._statuses["IN_PROGRESS"],
             completed=self._statuses["COMPLETED"],
@@ -416,15 +491,18 @@ def _check_episode(episode_id: str, episode: episode_lib.Episode[Obs, Act]) -> N
         for (start, version), (next_start, next_one) in itertools.pairwise(changes)
     ):
         raise errors.CorruptionError(
-            f"episode {episode_id} of {steps} steps from policy version {validation.shown(episode.policy_version)} on "
-            f"has changes {validation.shown(episode.version_changes)}, which do not go up"
+            f"episode {episode_id} of {steps} steps from policy version "
+            f"{validation.short_repr(episode.policy_version)} on "
+            f"has changes {validation.short_repr(episode.version_changes)}, which do not go up"
         )
     for t, reward in enumerate(episode.rewards):
         if type(reward) is not float or not math.isfinite(reward):
-            raise errors.CorruptionError(f"episode {episode_id} has reward {validation.shown(reward)} at step {t}")
+            raise errors.CorruptionError(f"episode {episode_id} has reward {validation.short_repr(reward)} at step {t}")
 
 
 def _check_equal(name: str, found: object, expected: object) -> None:
     """Raises CorruptionError unless what was found is what must be."""
     if found != expected:
-        raise errors.CorruptionError(f"{name} must be {validation.shown(expected)}, found {validation.shown(found)}")
+        raise errors.CorruptionError(
+            f"{name} must be {validation.short_repr(expected)}, found {validation.short_repr(found)}"
+        )

@@ -75,7 +75,7 @@ class ColumnWriter(writer.Writer):
             ReplayError: A buffer has refused steps that were sent before; it is raised once.
             ClosedError: The writer is closed.
         """
-        stream = validation.integer_of_at_least_zero("stream", stream)
+        stream = validation.non_negative_int("stream", stream)
         terminated = validation.boolean("terminated", terminated)
         truncated = validation.boolean("truncated", truncated)
         if next_observation is None:
@@ -140,7 +140,7 @@ class ColumnWriter(writer.Writer):
 
     async def end_episode(self, *, stream: int = 0) -> bool:
         """Ends the episode that is open in a stream as truncated after its newest step; answers whether one was."""
-        stream = validation.integer_of_at_least_zero("stream", stream)
+        stream = validation.non_negative_int("stream", stream)
         await self._room()
         is_open = stream in self._runs
         if is_open:

@@ -131,5 +131,5 @@ class Draws:
         if self._description.beta is None or exponent is None:
             return None
         if isinstance(exponent, schedules.Schedule):
-            exponent = validation.number_of_at_least_zero("beta", exponent.value(tick))
+            exponent = validation.non_negative_float("beta", exponent.value(tick))
         return shares.importance(list(masses.values()), exponent, self._description.weight_normalization)

@@ -71,7 +71,7 @@ class EpisodePort(port.Port):
     def mass(self, options: Mapping[str, Any]) -> port.Mass:
         """Answers the number of complete transitions, or the sum of their weights by lag."""
         given = self._signature.bind(1, **options).arguments
-        validation.integer_of_at_least_one("n", given["n"])
+        validation.positive_int("n", given["n"])
         validation.discount("gamma", given["gamma"])
         lags = versions.asked(given.get("max_lag"), given.get("lag_decay", 1.0))
         size, learner = self.size, self._buffer.policy_version

@@ -52,7 +52,7 @@ class EpisodesWriter(writer.Writer):
         if group_id is not None:
             group_id = validation.string("group_id", group_id)
         if policy_version is not None:
-            policy_version = validation.integer_of_at_least_zero("policy_version", policy_version)
+            policy_version = validation.non_negative_int("policy_version", policy_version)
         await self._room()
         start = chunks.EpisodeChunk(
             episode=self._count,
@@ -132,7 +132,7 @@ class OpenEpisode:
             ClosedError: The writer is closed.
         """
         self._check_open()
-        validation.one_of("status", status, episode_lib.FINAL_STATUSES)
+        validation.require_choice("status", status, episode_lib.FINAL_STATUSES)
         final_observation = copies.copied(final_observation)
         await self._room()
         self._check_open()
@@ -161,7 +161,7 @@ class OpenEpisode:
         self._check_open()
         if policy_version is None:
             return None
-        version = validation.integer_of_at_least_zero("policy_version", policy_version)
+        version = validation.non_negative_int("policy_version", policy_version)
         if self._version is not None and version < self._version:
             raise errors.ArgumentError(
                 f"policy_version must be at least {self._version}, that of the step before, got {version}"

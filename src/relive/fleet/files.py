@@ -14,8 +14,7 @@ from relive import errors
 from relive.fleet import marks as marks_lib
 from relive.persistence import checkpoint as checkpoint_lib
 from relive.persistence import codec as codec_lib
-from relive.persistence import directories
-from relive.persistence import fsync_policy
+from relive.persistence import files
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
 from relive.persistence import recover
@@ -33,17 +32,17 @@ class Files:
         CheckpointError: The directory could not be made.
     """
 
-    def __init__(self, directory: str | None, fsync: fsync_policy.Policy, codec: codec_lib.Codec | None) -> None:
+    def __init__(self, directory: str | None, fsync: journal_lib.Policy, codec: codec_lib.Codec | None) -> None:
         self._directory = directory
-        self._fsync: fsync_policy.Policy = fsync
+        self._fsync: journal_lib.Policy = fsync
         self._options: dict[str, Any] = {} if codec is None else {"codec": codec}
         self._journal: journal_lib.Journal | None = None
         if directory is not None:
             try:
                 os.makedirs(directory, exist_ok=True)
             except OSError as error:
-                reason = directories.reason(error)
-                raise errors.CheckpointError(f"{directories.named(directory)} cannot be made: {reason}") from error
+                reason = files.reason(error)
+                raise errors.CheckpointError(f"{files.named(directory)} cannot be made: {reason}") from error
         self.marks = marks_lib.Marks(None if directory is None else os.path.join(directory, "marks"))
 
     def attached(self, buffer: Any) -> Any:

@@ -122,8 +122,8 @@ class Replay(Generic[Batch]):
         return episodes_writer.EpisodesWriter(*self._outbox(batch_steps, max_in_flight))
 
     def _outbox(self, batch_steps: int, max_in_flight: int) -> tuple[outbox.Outbox, int]:
-        batch_steps = validation.integer_of_at_least_one("batch_steps", batch_steps)
-        max_in_flight = validation.integer_of_at_least_one("max_in_flight", max_in_flight)
+        batch_steps = validation.positive_int("batch_steps", batch_steps)
+        max_in_flight = validation.positive_int("max_in_flight", max_in_flight)
         self._first = (self._first + 1) % self._settings.shards
         answer = outbox.Outbox(
             self._shards,
@@ -152,7 +152,7 @@ class Replay(Generic[Batch]):
             ArgumentError: An argument breaks its rule, or the limiter could never allow such a batch.
             ShardLostError: No shard has answered for `recovery` seconds.
         """
-        size = validation.integer_of_at_least_one("batch_size", batch_size)
+        size = validation.positive_int("batch_size", batch_size)
         masses = await self._draws.masses(options)
         if self._settings.has_limiter:
             while not await self._turn(size, sum([mass.size for mass in masses.values()])):
@@ -201,7 +201,7 @@ class Replay(Generic[Batch]):
         Raises:
             ArgumentError: An argument breaks its rule.
         """
-        prefetch = validation.integer_of_at_least_zero("prefetch", prefetch)
+        prefetch = validation.non_negative_int("prefetch", prefetch)
         ahead: collections.deque[asyncio.Task[Batch]] = collections.deque()
         try:
             while True:
@@ -226,7 +226,7 @@ class Replay(Generic[Batch]):
             ArgumentError: A priority breaks its rule, the lengths differ, or the buffers have no priorities.
         """
         keys = validation.integers("keys", keys)
-        priorities = validation.numbers_of_at_least_zero("priority", priorities, len(keys))
+        priorities = validation.non_negative_floats("priority", priorities, len(keys))
         if self._description.beta is None:
             raise errors.ArgumentError(f"update_priorities needs buffers with priorities, got {self._description.kind}")
         places = shares.by_shard(keys, self._settings.shards)

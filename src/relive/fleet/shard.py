@@ -32,7 +32,7 @@ from relive.fleet import port as port_lib
 from relive.fleet import ports
 from relive.fleet import sessions as sessions_lib
 from relive.persistence import codec as codec_lib
-from relive.persistence import fsync_policy
+from relive.persistence import journal
 
 Answer = TypeVar("Answer")
 
@@ -52,7 +52,7 @@ class Durability:
     """
 
     directory: str | None = None
-    fsync: fsync_policy.Policy = dataclasses.field(default_factory=lambda: fsync_policy.EverySeconds(1.0))
+    fsync: journal.Policy = dataclasses.field(default_factory=lambda: journal.EverySeconds(1.0))
     checkpoint_seconds: float | None = None
     codec: codec_lib.Codec | None = None
 

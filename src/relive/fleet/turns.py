@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 
 from relive import errors
 from relive.common import validation
+from relive.waiting import gate
 from relive.waiting import rate_limiters
-from relive.waiting import wait_queue
 
 _PATIENCE = 1.0
 """For so many seconds a turn is waited for at most in one call."""
@@ -36,7 +36,7 @@ class Turns:
     def __init__(
         self, limiter: rate_limiters.RateLimiter, lease: float, count: Callable[[], Awaitable[tuple[int, int, int]]]
     ) -> None:
-        validation.instance("limiter", limiter, rate_limiters.RateLimiter)
+        validation.require_instance("limiter", limiter, rate_limiters.RateLimiter)
         self.limiter = limiter
         self._lease = lease
         self._count: Callable[[], Awaitable[tuple[int, int, int]]] | None = count
@@ -44,7 +44,7 @@ class Turns:
         self._inserted = self._sampled = self._size = 0
         self._learner_heard: float | None = None
         self._waiting_learners = 0
-        self._inserters, self._samplers = wait_queue.WaitQueue(), wait_queue.WaitQueue()
+        self._inserters, self._samplers = gate.FairCondition(), gate.FairCondition()
 
     async def ping(self) -> str:
         """Answers "pong"."""
@@ -126,13 +126,11 @@ class Turns:
         elif size >= limiter.min_size and holds_sample(sampled):
             self._sampled = max(bisect.bisect_left(range(sampled), True, key=holds_sample) - 1, 0)
 
-    async def _take_turn(
-        self, queue: wait_queue.WaitQueue, ready: Callable[[], bool], take: Callable[[], None]
-    ) -> bool:
+    async def _take_turn(self, queue: gate.FairCondition, ready: Callable[[], bool], take: Callable[[], None]) -> bool:
         """Waits for a turn and takes it; not for long, since who has asked may have died."""
         try:
             async with asyncio.timeout(_PATIENCE):
-                await queue.until(ready)
+                await queue.wait_for(ready)
         except TimeoutError:
             return False
         take()
@@ -140,8 +138,8 @@ class Turns:
         return True
 
     def _wake(self) -> None:
-        self._samplers.wake()
-        self._inserters.wake()
+        self._samplers.notify()
+        self._inserters.notify()
 
     def _may_insert(self) -> bool:
         counts = {"size": self._size, "inserted": self._inserted, "sampled": self._sampled}

@@ -66,7 +66,7 @@ class Sequences(Generic[A]):
 def check_batch(batch: object) -> None:
     """Raises ArgumentTypeError unless that is a batch of arrays of numpy."""
     if not isinstance(batch, batches.TransitionBatch | batches.SequenceBatch):
-        raise errors.ArgumentTypeError(f"batch must be what a buffer has drawn, got {validation.shown(batch)}")
+        raise errors.ArgumentTypeError(f"batch must be what a buffer has drawn, got {validation.short_repr(batch)}")
 
 
 def converted(batch: Any, convert: Callable[[str, Any], Any]) -> dict[str, Any]:

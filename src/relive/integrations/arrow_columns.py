@@ -12,10 +12,10 @@ import numpy as np
 
 from relive import errors
 from relive.common import arrays
-from relive.common import extras
+from relive.common import imports
 from relive.schema import schema as schema_lib
 
-with extras.needed("arrow"):
+with imports.optional_dependency("arrow"):
     import pyarrow
 
 

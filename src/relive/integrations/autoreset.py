@@ -7,11 +7,11 @@ import numpy as np
 
 from relive import errors
 from relive.common import arrays
-from relive.common import extras
+from relive.common import imports
 from relive.common import validation
 from relive.integrations import vector_infos
 
-with extras.needed("gymnasium"):
+with imports.optional_dependency("gymnasium"):
     from gymnasium import vector
 
 Mode: TypeAlias = "vector.AutoresetMode"
@@ -30,7 +30,7 @@ def mode_of(env: "vector.VectorEnv[Any, Any, Any]") -> Mode:
     if not isinstance(said, vector.AutoresetMode):
         raise errors.ArgumentError(
             "env must say how it resets: set env.metadata['autoreset_mode'] to a gymnasium.vector.AutoresetMode, "
-            f"got {validation.shown(said)}"
+            f"got {validation.short_repr(said)}"
         )
     return said
 
@@ -47,7 +47,7 @@ def reset_mask(mode: Mode, count: int, options: Mapping[str, Any] | None) -> arr
     if mode is not DISABLED:
         raise errors.ArgumentError(f"reset_mask must not be given: env resets itself by {mode.name}")
     if not (isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == (count,)):
-        raise errors.ArgumentError(f"reset_mask must be an array of {count} bools, got {validation.shown(mask)}")
+        raise errors.ArgumentError(f"reset_mask must be an array of {count} bools, got {validation.short_repr(mask)}")
     return mask.copy()
 
 
@@ -78,7 +78,7 @@ def check(mode: Mode, is_step: arrays.Bools, rewards: Any, has_ended: arrays.Boo
     """
     if not isinstance(infos, Mapping):
         raise errors.ArgumentError(
-            f"infos must be a mapping, got {validation.shown(infos)}: "
+            f"infos must be a mapping, got {validation.short_repr(infos)}: "
             "record below the wrapper that makes it another thing"
         )
     says = f"env says that it resets by {mode.name}, and"

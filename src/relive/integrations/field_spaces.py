@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from relive import errors
-from relive.common import extras as extras_lib
+from relive.common import imports
 from relive.common import validation
 from relive.integrations import spaces as space_trees
 from relive.schema import schema as schema_lib
 
-with extras_lib.needed("gymnasium"):
+with imports.optional_dependency("gymnasium"):
     from gymnasium import spaces
 
 
@@ -69,7 +69,7 @@ def _check_same(name: str, declared: schema_lib.Tree, stored: schema_lib.Tree) -
 
 def _shown(tree: schema_lib.Tree) -> str:
     """Answers a field, or the keys of a tree, for an error message."""
-    return f"keys {validation.shown(sorted(tree))}" if isinstance(tree, Mapping) else str(tree)
+    return f"keys {validation.short_repr(sorted(tree))}" if isinstance(tree, Mapping) else str(tree)
 
 
 def value_of(space: space_trees.Space, tree: Any) -> Any:

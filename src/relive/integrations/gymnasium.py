@@ -20,7 +20,7 @@ import numpy as np
 from relive import errors
 from relive.common import arrays
 from relive.common import copies
-from relive.common import extras as extras_lib
+from relive.common import imports
 from relive.common import trees
 from relive.common import validation
 from relive.integrations import autoreset
@@ -31,7 +31,7 @@ from relive.integrations import spaces
 from relive.integrations import vector_infos
 from relive.schema import schema as schema_lib
 
-with extras_lib.needed("gymnasium"):
+with imports.optional_dependency("gymnasium"):
     import gymnasium
     from gymnasium import vector
 
@@ -64,7 +64,7 @@ def schema_from_spaces(
     >>> relive_gymnasium.schema_from_spaces(box, discrete).fields["observation"]
     Field((4,), 'float32')
     """
-    frame_stack = validation.integer_of_at_least_one("frame_stack", frame_stack)
+    frame_stack = validation.positive_int("frame_stack", frame_stack)
     return schema_lib.Schema(
         spaces.one_frame(spaces.fields_of("observation_space", observation_space), frame_stack),
         spaces.fields_of("action_space", action_space),
@@ -101,7 +101,7 @@ def from_env(
     elif isinstance(env, gymnasium.Env):
         observation_space, action_space = env.observation_space, env.action_space
     else:
-        raise errors.ArgumentTypeError(f"env must be an environment of Gymnasium, got {validation.shown(env)}")
+        raise errors.ArgumentTypeError(f"env must be an environment of Gymnasium, got {validation.short_repr(env)}")
     return schema_from_spaces(
         observation_space, action_space, frame_stack=frame_stack, reward_dtype=reward_dtype, extras=extras
     )
@@ -154,15 +154,15 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         infos: Mapping[str, str] | None = None,
         on_episode: recorded_episodes.Listener | None = None,
     ) -> None:
-        validation.instance("env", env, gymnasium.Env)
+        validation.require_instance("env", env, gymnasium.Env)
         super().__init__(env)
         self._infos = recording.checked_infos(infos)
         self.buffer = recording.checked_buffer(buffer, self._infos)
-        self._stream = validation.integer_of_at_least_zero("stream", stream)
+        self._stream = validation.non_negative_int("stream", stream)
         if self._stream >= (streams := recording.num_streams(buffer)):
             raise errors.ArgumentError(f"stream must be below {streams}, the streams of the buffer, got {stream}")
         self._frames = recording.Frames(buffer, frame_stack)
-        self._given = recording.Given(buffer, env.action_space, self._infos, ())
+        self._given = recording.StateReader(buffer, env.action_space, self._infos, ())
         self._totals = recorded_episodes.Totals(np.array([self._stream]), on_episode)
         self._observation: Any = None
         self._is_running = False
@@ -260,7 +260,7 @@ class VectorRecorder(vector.VectorWrapper):
         infos: Mapping[str, str] | None = None,
         on_episode: recorded_episodes.Listener | None = None,
     ) -> None:
-        validation.instance("env", env, vector.VectorEnv)
+        validation.require_instance("env", env, vector.VectorEnv)
         super().__init__(env)
         self._infos = recording.checked_infos(infos)
         self.buffer = recording.checked_buffer(buffer, self._infos)
@@ -271,7 +271,7 @@ class VectorRecorder(vector.VectorWrapper):
         self._mode = autoreset.mode_of(env)
         self._shows_rewards = autoreset.shows_rewards(env)
         self._frames = recording.Frames(buffer, frame_stack)
-        self._given = recording.Given(buffer, env.single_action_space, self._infos, (env.num_envs,))
+        self._given = recording.StateReader(buffer, env.single_action_space, self._infos, (env.num_envs,))
         self._reused_arrays = reused_arrays.ReusedArrays()
         self._totals = recorded_episodes.Totals(np.arange(env.num_envs), on_episode)
         self._observations: Any = None

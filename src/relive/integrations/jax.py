@@ -11,11 +11,11 @@ import numpy as np
 
 from relive import errors
 from relive.common import arrays as array_lib
-from relive.common import extras
+from relive.common import imports
 from relive.integrations import arrays
 from relive.windows import batches
 
-with extras.needed("jax"):
+with imports.optional_dependency("jax"):
     import jax
     from jax import dtypes
     from jax import tree_util

@@ -19,7 +19,7 @@ import numpy as np
 
 from relive import errors
 from relive.buffers import column
-from relive.common import extras as extras_lib
+from relive.common import imports
 from relive.common import validation
 from relive.integrations import field_spaces
 from relive.integrations import minari_episodes
@@ -28,7 +28,7 @@ from relive.integrations import spaces
 from relive.persistence import state
 from relive.schema import schema as schema_lib
 
-with extras_lib.needed("minari"):
+with imports.optional_dependency("minari"):
     import gymnasium
     from gymnasium.envs import registration
     import minari
@@ -114,7 +114,7 @@ def add_dataset(
         SchemaError: A field of an episode does not fit; the same.
         NotReadyError: The limiter holds inserts back; the same.
     """
-    validation.instance("buffer", buffer, column.ColumnReplayBuffer)
+    validation.require_instance("buffer", buffer, column.ColumnReplayBuffer)
     state.check_progress(progress)
     opened, names = _opened(dataset), recording.checked_infos(infos)
     with minari_episodes.reading(opened.id):
@@ -151,7 +151,7 @@ def _opened(dataset: Any) -> Any:
         return dataset
     if not isinstance(dataset, str):
         raise errors.ArgumentTypeError(
-            f"dataset must be a MinariDataset or the id of one, got {validation.shown(dataset)}"
+            f"dataset must be a MinariDataset or the id of one, got {validation.short_repr(dataset)}"
         )
     with minari_episodes.reading(dataset):
         try:
@@ -201,10 +201,10 @@ def to_dataset(
             field in that format, an observation is not known, or another argument breaks its rule.
         NotReadyError: No step is stored, or none that batches have.
     """
-    validation.instance("buffer", buffer, column.ColumnReplayBuffer)
+    validation.require_instance("buffer", buffer, column.ColumnReplayBuffer)
     state.check_progress(progress)
-    validation.one_of("data_format", data_format, _FORMATS)
-    validation.one_of("incomplete", incomplete, ("refuse", "as_sampled"))
+    validation.require_choice("data_format", data_format, _FORMATS)
+    validation.require_choice("incomplete", incomplete, ("refuse", "as_sampled"))
     options = _checked_metadata(metadata)
     _check_id(dataset_id)
     schema = buffer.schema
@@ -251,21 +251,21 @@ def _checked_metadata(metadata: Any) -> dict[str, Any]:
     known = [name for name in inspect.signature(minari.create_dataset_from_buffers).parameters if name not in _OWN]
     if not isinstance(metadata, Mapping) or not all(name in known for name in metadata):
         raise errors.ArgumentError(
-            f"metadata must be by the names {', '.join(known)}, got {validation.shown(metadata)}"
+            f"metadata must be by the names {', '.join(known)}, got {validation.short_repr(metadata)}"
         )
     for name in _TEXTS:
         given = metadata.get(name)
         texts = given if isinstance(given, set) and name in _SETS else [given]
         if given is not None and not all(isinstance(text, str) for text in texts):
             rule = "a text or a set of texts" if name in _SETS else "a text"
-            raise errors.ArgumentError(f"metadata/{name} must be {rule}, got {validation.shown(given)}")
+            raise errors.ArgumentError(f"metadata/{name} must be {rule}, got {validation.short_repr(given)}")
     _check_eval_env(metadata.get("eval_env"))
     return dict(metadata)
 
 
 def _check_eval_env(env: Any) -> None:
     """Raises ArgumentError unless an environment can be made again of what was given."""
-    rule = f"metadata/eval_env must be a registered environment, its spec or its id, got {validation.shown(env)}"
+    rule = f"metadata/eval_env must be a registered environment, its spec or its id, got {validation.short_repr(env)}"
     try:
         spec = gymnasium.spec(env) if isinstance(env, str) else getattr(env, "spec", env)
     except gymnasium.error.Error as error:
@@ -284,7 +284,7 @@ def _check_id(dataset_id: Any) -> None:
     except (TypeError, ValueError) as error:
         raise errors.ArgumentError(
             "dataset_id must be like 'namespace/name-v0', with a namespace of at least two letters, digits, - and _, "
-            f"got {validation.shown(dataset_id)}"
+            f"got {validation.short_repr(dataset_id)}"
         ) from error
     if datasets_root_dir.get_dataset_path(dataset_id).exists():
         raise errors.ArgumentError(f"dataset_id must be a new one, got {dataset_id!r}")
@@ -297,7 +297,9 @@ def _made(env: Any) -> Iterator[Any]:
         yield env
         return
     if not isinstance(env, str | registration.EnvSpec):
-        raise errors.ArgumentTypeError(f"env must be an environment, its spec or its id, got {validation.shown(env)}")
+        raise errors.ArgumentTypeError(
+            f"env must be an environment, its spec or its id, got {validation.short_repr(env)}"
+        )
     try:
         made = gymnasium.make(env)
     except gymnasium.error.Error as error:

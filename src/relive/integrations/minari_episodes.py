@@ -16,7 +16,7 @@ import numpy as np
 
 from relive import errors
 from relive.buffers import column
-from relive.common import extras as extras_lib
+from relive.common import imports
 from relive.common import trees
 from relive.integrations import field_spaces
 from relive.integrations import recording
@@ -25,7 +25,7 @@ from relive.integrations import stored_episodes
 from relive.persistence import state
 from relive.schema import schema as schema_lib
 
-with extras_lib.needed("minari"):
+with imports.optional_dependency("minari"):
     from minari.data_collector import episode_buffer
 
 Buffer: TypeAlias = "column.ColumnReplayBuffer[Any]"

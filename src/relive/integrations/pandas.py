@@ -12,7 +12,7 @@ import numpy as np
 from relive import errors
 from relive.buffers import column
 from relive.common import arrays
-from relive.common import extras
+from relive.common import imports
 from relive.common import validation
 from relive.integrations import pre_timeline
 from relive.integrations import step_columns
@@ -20,7 +20,7 @@ from relive.integrations import stored_episodes
 from relive.persistence import state
 from relive.schema import schema as schema_lib
 
-with extras.needed("arrow"):
+with imports.optional_dependency("arrow"):
     import pandas
 
 AnyBuffer: TypeAlias = "column.ColumnReplayBuffer[Any]"
@@ -96,13 +96,15 @@ def _chosen(schema: schema_lib.Schema, fields: Iterable[str] | None) -> list[str
     if fields is None:
         return list(schema.fields)
     if isinstance(fields, str) or not isinstance(fields, Iterable):
-        raise errors.ArgumentTypeError(f"fields must be a collection of paths, got {validation.shown(fields)}")
+        raise errors.ArgumentTypeError(f"fields must be a collection of paths, got {validation.short_repr(fields)}")
     paths = list(fields)
     for path in paths:
         if not isinstance(path, str):
-            raise errors.ArgumentTypeError(f"fields must be paths, got {validation.shown(path)}")
+            raise errors.ArgumentTypeError(f"fields must be paths, got {validation.short_repr(path)}")
         if path not in schema.fields:
-            raise errors.ArgumentError(f"fields must be among {', '.join(schema.fields)}, got {validation.shown(path)}")
+            raise errors.ArgumentError(
+                f"fields must be among {', '.join(schema.fields)}, got {validation.short_repr(path)}"
+            )
     return [path for path in schema.fields if path in paths]
 
 

@@ -12,18 +12,18 @@ import numpy as np
 
 from relive import errors
 from relive.buffers import column
-from relive.common import extras
+from relive.common import imports
 from relive.common import trees
 from relive.common import validation
 from relive.integrations import parquet_format
 from relive.integrations import replaced_file
 from relive.integrations import step_columns
 from relive.integrations import stored_episodes
-from relive.persistence import directories
+from relive.persistence import files
 from relive.persistence import state
 from relive.schema import schema as schema_lib
 
-with extras.needed("arrow"):
+with imports.optional_dependency("arrow"):
     import pyarrow
     from pyarrow import parquet
 
@@ -87,14 +87,14 @@ def write_parquet(
         with replaced_file.replacing(place, _MAGIC, lambda: _check_free(place, overwrite)) as file:
             _write(file, schema, kind, episodes)
     except (OSError, pyarrow.ArrowException) as error:
-        raise errors.CheckpointError(f"{directories.named(place)} cannot be written: {_reason(error)}") from error
+        raise errors.CheckpointError(f"{files.named(place)} cannot be written: {_reason(error)}") from error
 
 
 def _check_free(place: str, overwrite: bool) -> None:
     """Raises CheckpointError unless nothing is there, or what may be replaced: an empty file, or one of ours."""
     if not os.path.lexists(place):
         return
-    label = directories.named(place)
+    label = files.named(place)
     if not overwrite:
         raise errors.CheckpointError(f"{label} exists: name another path")
     if os.path.islink(place) or not os.path.isfile(place):
@@ -166,7 +166,7 @@ def add_parquet(buffer: AnyBuffer, path: Path, *, progress: state.Progress | Non
             ended with a final observation, and for each step of another: one of those can be in to a part.
         SchemaError: The steps of the buffer hold something else.
     """
-    validation.instance("buffer", buffer, column.ColumnReplayBuffer)
+    validation.require_instance("buffer", buffer, column.ColumnReplayBuffer)
     state.check_progress(progress)
     with _opened(replaced_file.absolute("path", path)) as file:
         description = file.description
@@ -242,7 +242,7 @@ class _File:
     """An open file of ours."""
 
     def __init__(self, place: str, file: Any) -> None:
-        self.label = directories.named(place)
+        self.label = files.named(place)
         self._file = file
         self.description = parquet_format.described(self.label, file)
 
@@ -269,7 +269,7 @@ def _opened(place: str) -> Iterator[_File]:
     Raises:
         CheckpointError: There is none.
     """
-    label = directories.named(place)
+    label = files.named(place)
     with contextlib.ExitStack() as stack:
         raw = stack.enter_context(replaced_file.opened(place))
         try:

@@ -18,7 +18,7 @@ import numpy as np
 from relive import errors
 from relive.buffers import column as column_lib
 from relive.common import arrays as arrays_lib
-from relive.common import extras
+from relive.common import imports
 from relive.common import trees
 from relive.common import validation
 from relive.integrations import arrow_columns
@@ -29,7 +29,7 @@ from relive.persistence import settings
 from relive.persistence import state
 from relive.schema import schema as schema_lib
 
-with extras.needed("arrow"):
+with imports.optional_dependency("arrow"):
     import pyarrow
     from pyarrow import compute
 
@@ -118,7 +118,7 @@ def described(label: str, file: Any) -> Description:
     if raw is None:
         raise errors.CheckpointError(f"{label} is a Parquet file that relive did not write")
     try:
-        said = state.Given(dtypes.read_json(raw.decode(errors="replace")), {})
+        said = state.StateReader(dtypes.read_json(raw.decode(errors="replace")), {})
         said.one_of("format", _FORMAT)
         version = said.integer("version", 1)
         if version != VERSION:
@@ -147,7 +147,7 @@ def _check_columns(found: Any, schema: schema_lib.Schema) -> None:
     wanted = arrow_schema(schema, 1)
     if found.names != wanted.names:
         raise errors.CheckpointError(
-            f"its columns must be {', '.join(wanted.names)}, got {validation.shown(found.names)}"
+            f"its columns must be {', '.join(wanted.names)}, got {validation.short_repr(found.names)}"
         )
     for name in wanted.names:
         kinds = [each.field(name).type for each in (found, wanted)]

@@ -446,7 +446,7 @@ def test_a_disk_that_fails_leaves_the_older_file(path: pathlib.Path, monkeypatch
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("relive.persistence.directories.fsync_file", full)
+    monkeypatch.setattr("relive.persistence.files.fsync_file", full)
     with pytest.raises(errors.CheckpointError, match=r"steps.parquet cannot be written: No space left on device$"):
         parquet.write_parquet(small(), path)
     assert path.read_bytes() == before
@@ -458,11 +458,9 @@ def test_the_file_and_its_name_are_on_the_disk_in_that_order(
 ) -> None:
     synced: list[Any] = []
     monkeypatch.setattr(
-        "relive.persistence.directories.fsync_file", lambda descriptor: synced.append(os.fstat(descriptor).st_size)
+        "relive.persistence.files.fsync_file", lambda descriptor: synced.append(os.fstat(descriptor).st_size)
     )
-    monkeypatch.setattr(
-        "relive.persistence.directories.fsync_directory", lambda place: synced.append((place, path.exists()))
-    )
+    monkeypatch.setattr("relive.persistence.files.fsync_directory", lambda place: synced.append((place, path.exists())))
     parquet.write_parquet(small(), path)
     assert synced == [path.stat().st_size, (str(path.parent), True)]
 
@@ -533,10 +531,10 @@ def test_a_new_file_takes_no_others_place(path: pathlib.Path, monkeypatch: pytes
         parquet.write_parquet(small(), path, overwrite=False)
     path.unlink()
     # Somebody makes it while the new one is being written.
-    monkeypatch.setattr("relive.persistence.directories.fsync_file", lambda descriptor: path.write_bytes(before))
+    monkeypatch.setattr("relive.persistence.files.fsync_file", lambda descriptor: path.write_bytes(before))
     with pytest.raises(errors.CheckpointError, match=rf"^{path} exists: name another path$"):
         parquet.write_parquet(small(streams=2), path, overwrite=False)
-    monkeypatch.setattr("relive.persistence.directories.fsync_file", lambda descriptor: path.write_text("a letter"))
+    monkeypatch.setattr("relive.persistence.files.fsync_file", lambda descriptor: path.write_text("a letter"))
     with pytest.raises(errors.CheckpointError, match=r"is no Parquet file, or was cut: .*: name another path$"):
         parquet.write_parquet(small(), path)
     assert path.read_text() == "a letter"
@@ -551,7 +549,7 @@ def test_a_file_in_the_place_of_another_has_its_mode(
     path.chmod(mode)
     modes: list[int] = []
     monkeypatch.setattr(
-        "relive.persistence.directories.fsync_file", lambda descriptor: modes.append(os.fstat(descriptor).st_mode)
+        "relive.persistence.files.fsync_file", lambda descriptor: modes.append(os.fstat(descriptor).st_mode)
     )
     parquet.write_parquet(small(), path)
     assert stat.S_IMODE(path.stat().st_mode) == mode

@@ -147,7 +147,7 @@ def table(
         ArgumentError: An argument breaks its rule, or names what the schema does not have.
     """
     if not isinstance(ds, str):
-        raise errors.ArgumentTypeError(f"ds must be a text, got {validation.shown(ds)}")
+        raise errors.ArgumentTypeError(f"ds must be a text, got {validation.short_repr(ds)}")
     probability = ""
     if action_probability is not None:
         probability = f"extras/{action_probability}"
@@ -159,12 +159,12 @@ def table(
     is_named = action is not None and not action.shape and action.dtype.kind in "biuU"
     if not is_named and possible_actions is not None:
         rule = "be None where an action is not one integer or text"
-        raise errors.ArgumentError(f"possible_actions must {rule}, got {validation.shown(possible_actions)}")
+        raise errors.ArgumentError(f"possible_actions must {rule}, got {validation.short_repr(possible_actions)}")
     actions = _actions(schema, possible_actions) if is_named else None
     final_rows = validation.boolean("final_rows", final_rows)
     if final_rows and (actions is None or actions.mask):
         rule = "be False unless possible_actions are all actions"
-        raise errors.ArgumentError(f"final_rows must {rule}, got True and {validation.shown(possible_actions)}")
+        raise errors.ArgumentError(f"final_rows must {rule}, got True and {validation.short_repr(possible_actions)}")
     return Table(probability, actions, ds, final_rows)
 
 
@@ -174,7 +174,7 @@ def _found(schema: schema_lib.Schema, name: object) -> str:
     if field is not None:
         return f"{name!r}, a {field}"
     known = [path.removeprefix("extras/") for path in schema.fields if path.startswith("extras/")]
-    return f"{validation.shown(name)}: the schema has {', '.join(known) or 'no extras'}"
+    return f"{validation.short_repr(name)}: the schema has {', '.join(known) or 'no extras'}"
 
 
 def _actions(schema: schema_lib.Schema, possible_actions: Any) -> Actions:
@@ -186,14 +186,14 @@ def _actions(schema: schema_lib.Schema, possible_actions: Any) -> Actions:
             raise errors.ArgumentError(f"possible_actions must {rule}, got {_found(schema, possible_actions)}")
         return Actions([str(action) for action in range(field.shape[0])], f"extras/{possible_actions}")
     if not isinstance(possible_actions, Iterable):
-        raise errors.ArgumentTypeError(f"possible_actions must {rule}, got {validation.shown(possible_actions)}")
+        raise errors.ArgumentTypeError(f"possible_actions must {rule}, got {validation.short_repr(possible_actions)}")
     actions = list(possible_actions)
     for action in actions:
         if not isinstance(action, str | numbers.Integral | np.bool_):
-            raise errors.ArgumentTypeError(f"possible_actions must {rule}, got {validation.shown(actions)}")
+            raise errors.ArgumentTypeError(f"possible_actions must {rule}, got {validation.short_repr(actions)}")
     names = [_name(action) for action in actions]
     if len(set(names)) < len(names):
-        raise errors.ArgumentError(f"possible_actions must be distinct, got {validation.shown(actions)}")
+        raise errors.ArgumentError(f"possible_actions must be distinct, got {validation.short_repr(actions)}")
     return Actions(names, "")
 
 
@@ -216,14 +216,14 @@ def _possible(
     for key, action, possible in zip(episode.keys, taken, names, strict=True):
         if action not in possible:
             rule = f"hold every action that was taken, such as {action!r} of key {key}"
-            raise errors.ArgumentError(f"possible_actions must {rule}, got {validation.shown(possible)}")
+            raise errors.ArgumentError(f"possible_actions must {rule}, got {validation.short_repr(possible)}")
     return {"possible_actions": names, "possible_actions_mask": masks}
 
 
 def _maps(part: str, fields: dict[str, arrays.Array]) -> list[dict[int, float]]:
     """Answers all numbers of a part of each step, by their places."""
     flat = [
-        casting.fit(path, array, array.shape, _FLOAT).reshape(len(array), -1)
+        casting.cast_exact(path, array, array.shape, _FLOAT).reshape(len(array), -1)
         for path, array in fields.items()
         if path == part or path.startswith(f"{part}/")
     ]

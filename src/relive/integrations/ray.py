@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from relive import errors
-from relive.common import extras
+from relive.common import imports
 from relive.common import validation
 from relive.fleet import answers
 from relive.fleet import port
@@ -28,11 +28,11 @@ from relive.fleet import replay
 from relive.fleet import shard as shard_lib
 from relive.fleet import turns as turns_lib
 from relive.persistence import codec as codec_lib
-from relive.persistence import directories
-from relive.persistence import fsync_policy
+from relive.persistence import files
+from relive.persistence import journal
 from relive.waiting import rate_limiters
 
-with extras.needed("ray"):
+with imports.optional_dependency("ray"):
     import ray
     from ray import exceptions
 
@@ -60,7 +60,7 @@ class ShardedReplay(replay.Replay[Batch]):
         shards: int = 1,
         limiter: rate_limiters.RateLimiter | None = None,
         directory: str | os.PathLike[str] | None = None,
-        fsync: fsync_policy.Policy | None = None,
+        fsync: journal.Policy | None = None,
         checkpoint_seconds: float | None = 300.0,
         codec: codec_lib.Codec | None = None,
         lease: float = 30.0,
@@ -101,18 +101,18 @@ class ShardedReplay(replay.Replay[Batch]):
             Exception: What make_buffer has raised.
         """
         if not callable(make_buffer):
-            raise errors.ArgumentTypeError(f"make_buffer must be callable, got {validation.shown(make_buffer)}")
-        num_shards = validation.integer_of_at_least_one("shards", shards)
+            raise errors.ArgumentTypeError(f"make_buffer must be callable, got {validation.short_repr(make_buffer)}")
+        num_shards = validation.positive_int("shards", shards)
         if limiter is not None:
-            validation.instance("limiter", limiter, rate_limiters.RateLimiter)
+            validation.require_instance("limiter", limiter, rate_limiters.RateLimiter)
         times = {"lease": lease, "timeout": timeout, "recovery": recovery, "start_timeout": start_timeout}
         if checkpoint_seconds is not None:
             times["checkpoint_seconds"] = checkpoint_seconds
         for name, seconds in times.items():
             if validation.finite_number(name, seconds) <= 0:
                 raise errors.ArgumentError(f"{name} must be above 0 seconds, got {seconds}")
-        fsync = fsync_policy.EverySeconds(1.0) if fsync is None else fsync
-        fsync_policy.check(fsync)
+        fsync = journal.EverySeconds(1.0) if fsync is None else fsync
+        journal.check(fsync)
         rng = validation.generator("seed", seed)
         if directory is not None:
             _check_directory(os.fspath(directory), num_shards)
@@ -198,7 +198,7 @@ def _actors(kind: type, options: Mapping[str, Any]) -> Any:
         return ray.remote(kind).options(**ours, **options)
     except (TypeError, ValueError) as error:
         raise errors.ArgumentError(
-            f"actor_options must be options of Ray, got {validation.shown(dict(options))}"
+            f"actor_options must be options of Ray, got {validation.short_repr(dict(options))}"
         ) from error
 
 
@@ -209,7 +209,7 @@ def _check_directory(directory: str, num_shards: int) -> None:
         shard = _SHARD.fullmatch(name)
         if shard and int(shard[1]) != num_shards:
             raise errors.CheckpointError(
-                f"{directories.named(directory)} holds a fleet of {shard[1]} shards, got shards={num_shards}: "
+                f"{files.named(directory)} holds a fleet of {shard[1]} shards, got shards={num_shards}: "
                 "start as many, or name another directory"
             )
 

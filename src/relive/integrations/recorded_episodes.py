@@ -43,7 +43,9 @@ class Totals:
 
     def __init__(self, streams: arrays.Ints, listener: Listener | None) -> None:
         if listener is not None and not callable(listener):
-            raise errors.ArgumentTypeError(f"on_episode must be callable or None, got {validation.shown(listener)}")
+            raise errors.ArgumentTypeError(
+                f"on_episode must be callable or None, got {validation.short_repr(listener)}"
+            )
         self._streams, self._listener = streams, listener
         self._lengths: arrays.Ints = np.zeros(len(streams), np.int64)
         self._rewards: arrays.Floats = np.zeros(len(streams))

@@ -27,7 +27,7 @@ def checked_buffer(buffer: Any, infos: Mapping[str, str]) -> Buffer:
     """
     if not isinstance(buffer, column.ColumnReplayBuffer | threads.ThreadSafeReplayBuffer):
         raise errors.ArgumentTypeError(
-            f"buffer must be a ColumnReplayBuffer or a ThreadSafeReplayBuffer, got {validation.shown(buffer)}"
+            f"buffer must be a ColumnReplayBuffer or a ThreadSafeReplayBuffer, got {validation.short_repr(buffer)}"
         )
     with _inside(buffer) as columns:
         schema = columns.schema
@@ -87,7 +87,7 @@ def _kept(tree: Any) -> Any:
         raise errors.ArgumentError(f"a {type(tree).__name__} must become an array of numpy: {said}") from error
 
 
-class Given:
+class StateReader:
     """What whoever steps the environments gives: it is copied, and checked before the environments are stepped.
 
     Args:
@@ -146,7 +146,7 @@ def checked_infos(infos: Any) -> dict[str, str]:
     if infos is None:
         return {}
     if not isinstance(infos, Mapping) or not all(type(text) is str for pair in infos.items() for text in pair):
-        raise errors.ArgumentTypeError(f"infos must be keys of the info by extra, got {validation.shown(infos)}")
+        raise errors.ArgumentTypeError(f"infos must be keys of the info by extra, got {validation.short_repr(infos)}")
     return dict(infos)
 
 
@@ -158,7 +158,7 @@ def found(info: Mapping[str, Any], extra: str, key: str) -> Any:
     """
     if key not in info:
         raise errors.ArgumentError(
-            f"info must hold {key!r} for the extra {extra!r}, got {validation.shown(list(info))}"
+            f"info must hold {key!r} for the extra {extra!r}, got {validation.short_repr(list(info))}"
         )
     return info[key]
 
@@ -178,7 +178,7 @@ class Frames:
     """
 
     def __init__(self, buffer: Buffer, frame_stack: int) -> None:
-        self._number = validation.integer_of_at_least_one("frame_stack", frame_stack)
+        self._number = validation.positive_int("frame_stack", frame_stack)
         with _inside(buffer) as columns:
             window = columns.window
         of_buffer = getattr(window, "frame_stack", None)

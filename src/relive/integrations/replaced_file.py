@@ -15,12 +15,10 @@ from typing import BinaryIO
 
 from relive import errors
 from relive.common import validation
-from relive.persistence import directories
 from relive.persistence import files
 from relive.persistence import journal_reader
-from relive.persistence import records
 
-_FOLLOWING = directories.STRICT & ~getattr(os, "O_NOFOLLOW", 0)
+_FOLLOWING = files.STRICT & ~getattr(os, "O_NOFOLLOW", 0)
 _MANIFESTS = (
     (files.MANIFEST, files.MARKER, "checkpoint"),
     ("storage.json", b'{\n "format": "relive memory map",\n', "memory map"),
@@ -36,38 +34,40 @@ def absolute(name: str, path: object) -> str:
         ArgumentError: `path` is empty, holds a NUL, or is a root.
     """
     try:
-        return directories.absolute(name, path)
+        return files.absolute(name, path)
     except errors.ArgumentTypeError:
         raise
     except errors.ArgumentError as error:
-        raise errors.ArgumentError(f"{name} must be the path of a file, got {validation.shown(path)}") from error
+        raise errors.ArgumentError(f"{name} must be the path of a file, got {validation.short_repr(path)}") from error
 
 
 def check_parent(path: str) -> None:
     """Raises CheckpointError unless an absolute path is in a directory that is there, and in nothing that was saved."""
-    label, parent = directories.named(path), os.path.dirname(path)
+    label, parent = files.named(path), os.path.dirname(path)
     if not os.path.isdir(parent):
         is_there = os.path.lexists(parent)
         reason = "is not a directory" if is_there else "does not exist"
-        raise errors.CheckpointError(f"{label} cannot be made: {directories.named(parent)} {reason}")
+        raise errors.CheckpointError(f"{label} cannot be made: {files.named(parent)} {reason}")
     place, above = "", os.path.realpath(parent)
     while place != above:
         place, above = above, os.path.dirname(above)
         kind = _kind_of(place)
         if kind:
             raise errors.CheckpointError(
-                f"{label} cannot be made: {directories.named(place)} is a {kind}, which holds no other files"
+                f"{label} cannot be made: {files.named(place)} is a {kind}, which holds no other files"
             )
 
 
 def _kind_of(place: str) -> str:
     """Answers what was saved as a directory; nothing if it is another one, or cannot be read."""
-    with contextlib.suppress(OSError), directories.Directory(place, follow=True) as directory:
+    with contextlib.suppress(OSError), files.Directory(place, follow=True) as directory:
         for name, marker, kind in _MANIFESTS:
             with contextlib.suppress(errors.CheckpointError), open(directory.open(name), "rb") as file:
                 if file.read(len(marker)) == marker:
                     return kind
-        if any(records.first_of(name.removesuffix(journal_reader.NEW)) is not None for name in directory.names()):
+        if any(
+            journal_reader.first_of(name.removesuffix(journal_reader.NEW)) is not None for name in directory.names()
+        ):
             return "journal"
     return ""
 
@@ -78,13 +78,13 @@ def opened(place: str) -> BinaryIO:
     Raises:
         CheckpointError: There is none.
     """
-    label = directories.named(place)
+    label = files.named(place)
     try:
         descriptor = os.open(place, os.O_RDONLY | _FOLLOWING)
     except FileNotFoundError:
         raise errors.CheckpointError(f"{label} does not exist") from None
     except OSError as error:
-        raise errors.CheckpointError(f"{label} cannot be opened: {directories.reason(error)}") from error
+        raise errors.CheckpointError(f"{label} cannot be opened: {files.reason(error)}") from error
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
@@ -113,12 +113,12 @@ def replacing(place: str, magic: bytes, check: Callable[[], None]) -> Iterator[B
         _remove(new, magic)
         is_old = os.path.lexists(place)
         mode = stat.S_IMODE(os.stat(place).st_mode) if is_old else 0o666
-        descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | directories.STRICT, mode)
+        descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | files.STRICT, mode)
         try:
             with open(descriptor, "wb") as file:
                 yield file
                 file.flush()
-                directories.fsync_file(file.fileno())
+                files.fsync_file(file.fileno())
             if is_old:
                 os.chmod(new, mode)
             check()
@@ -127,7 +127,7 @@ def replacing(place: str, magic: bytes, check: Callable[[], None]) -> Iterator[B
             with contextlib.suppress(OSError):
                 os.unlink(new)
             raise
-        directories.fsync_directory(os.path.dirname(place))
+        files.fsync_directory(os.path.dirname(place))
 
 
 def _remove(new: str, magic: bytes) -> None:
@@ -139,5 +139,5 @@ def _remove(new: str, magic: bytes) -> None:
         with contextlib.suppress(errors.CheckpointError), opened(new) as file:
             is_ours = file.read(len(magic)) in (b"", magic)
     if not is_ours:
-        raise errors.CheckpointError(f"{directories.named(new)} is not ours: move it away")
+        raise errors.CheckpointError(f"{files.named(new)} is not ours: move it away")
     os.unlink(new)

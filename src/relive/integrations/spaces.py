@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from relive import errors
-from relive.common import extras as extras_lib
+from relive.common import imports
 from relive.common import validation
 from relive.schema import schema as schema_lib
 
-with extras_lib.needed("gymnasium"):
+with imports.optional_dependency("gymnasium"):
     from gymnasium import spaces
 
 Space: TypeAlias = "spaces.Space[Any]"
@@ -34,7 +34,7 @@ def fields_of(name: str, space: object) -> Any:
         return {key: fields_of(f"{name}/{key}", part) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return {str(number): fields_of(f"{name}/{number}", part) for number, part in enumerate(space.spaces)}
-    found = type(space).__name__ if isinstance(space, spaces.Space) else validation.shown(space)
+    found = type(space).__name__ if isinstance(space, spaces.Space) else validation.short_repr(space)
     raise errors.ArgumentError(f"{name} {_RULE}, got {found}")
 
 

@@ -18,7 +18,7 @@ from relive import errors
 from relive.buffers import ring
 from relive.common import arrays
 from relive.common import copies
-from relive.common import extras as extras_lib
+from relive.common import imports
 from relive.common import trees
 from relive.common import validation
 from relive.integrations import recording
@@ -27,7 +27,7 @@ from relive.windows import batches
 from relive.windows import returns
 from relive.windows import windows
 
-with extras_lib.needed("sb3"):
+with imports.optional_dependency("sb3"):
     from gymnasium import spaces
     from stable_baselines3.common import buffers
     from stable_baselines3.common import type_aliases
@@ -84,15 +84,15 @@ class ReplayBuffer(buffers.ReplayBuffer):
         stack_padding: windows.StackPadding = "zeros",
         seed: int | np.random.Generator | None = None,
     ) -> None:
-        buffer_size = validation.integer_of_at_least_one("buffer_size", buffer_size)
+        buffer_size = validation.positive_int("buffer_size", buffer_size)
         if buffer_size < n_envs:
             raise errors.ArgumentError(f"buffer_size must be at least n_envs = {n_envs}, got {buffer_size}")
         if optimize_memory_usage:
             raise errors.ArgumentError("optimize_memory_usage must be False, as each observation is stored once anyway")
-        n_steps = validation.integer_of_at_least_one("n_steps", n_steps)
+        n_steps = validation.positive_int("n_steps", n_steps)
         if gamma is None and n_steps > 1:
             raise errors.ArgumentError(f"gamma must be given with n_steps = {n_steps}, and be that of the algorithm")
-        frame_stack = validation.integer_of_at_least_one("frame_stack", frame_stack)
+        frame_stack = validation.positive_int("frame_stack", frame_stack)
         # That of the base: theirs would allocate its arrays.
         super(buffers.ReplayBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs)
         self.handle_timeout_termination = True  # load_replay_buffer looks for it.
@@ -132,7 +132,7 @@ class ReplayBuffer(buffers.ReplayBuffer):
 
     @buffer.setter
     def buffer(self, buffer: ring.RingReplayBuffer) -> None:
-        validation.instance("buffer", buffer, ring.RingReplayBuffer)
+        validation.require_instance("buffer", buffer, ring.RingReplayBuffer)
         for name in ("capacity", "streams", "schema", "window"):
             own, other = getattr(self._buffer, name), getattr(buffer, name)
             if own != other:

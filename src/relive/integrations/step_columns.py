@@ -37,7 +37,7 @@ def known_schema(call: str, buffer: object) -> schema_lib.Schema:
         ArgumentTypeError: It is no buffer of columns.
         NotReadyError: No step has said so yet.
     """
-    validation.instance("buffer", buffer, column.ColumnReplayBuffer)
+    validation.require_instance("buffer", buffer, column.ColumnReplayBuffer)
     schema: schema_lib.Schema | None = getattr(buffer, "schema", None)
     if schema is None:
         raise errors.NotReadyError(f"{call} has no columns: no step has said what a step holds, so add one first")

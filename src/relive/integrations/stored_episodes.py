@@ -99,12 +99,12 @@ def stored_episodes(
     [1 2] 1 COMPLETED [1 2 3]
     [3 4] 0 TRUNCATED [5 6 7]
     """
-    validation.instance("buffer", buffer, column.ColumnReplayBuffer)
+    validation.require_instance("buffer", buffer, column.ColumnReplayBuffer)
     state.check_progress(progress)
     return _episodes(buffer.history, progress)
 
 
-def _episodes(history: history_lib.History, progress: state.Progress | None) -> Iterator[StoredEpisode]:
+def _episodes(history: history_lib.StepStore, progress: state.Progress | None) -> Iterator[StoredEpisode]:
     timeline = history.timeline
     slots = timeline.alive_slots()
     # Row by row, the oldest first: a stable sort leaves the rows of each episode in that order.
@@ -125,7 +125,7 @@ def _episodes(history: history_lib.History, progress: state.Progress | None) -> 
             progress(num_read * history.schema.nbytes, len(slots) * history.schema.nbytes)
 
 
-def _episode(history: history_lib.History, slots: arrays.Ints) -> StoredEpisode:
+def _episode(history: history_lib.StepStore, slots: arrays.Ints) -> StoredEpisode:
     """Answers the episode whose rows are in `slots` [T], in their order."""
     episodes = history.timeline.episodes
     handles = history.timeline.handles(slots[:1])

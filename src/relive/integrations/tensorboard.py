@@ -16,11 +16,11 @@ import types
 from typing import Any, Protocol, Self
 
 from relive import errors
-from relive.common import extras
+from relive.common import imports
 from relive.common import validation
-from relive.persistence import directories
+from relive.persistence import files
 
-with extras.needed("tensorboard"):
+with imports.optional_dependency("tensorboard"):
     from tensorboard import summary
 
 
@@ -95,8 +95,8 @@ class StatsWriter:
         self, buffer: Observed, writer: str | os.PathLike[str] | ScalarWriter, *, prefix: str = "replay"
     ) -> None:
         if not callable(getattr(buffer, "get_stats", None)):
-            raise errors.ArgumentTypeError(f"buffer must have get_stats, got {validation.shown(buffer)}")
-        validation.instance("prefix", prefix, str)
+            raise errors.ArgumentTypeError(f"buffer must have get_stats, got {validation.short_repr(buffer)}")
+        validation.require_instance("prefix", prefix, str)
         self._buffer = buffer
         self._prefix = prefix
         self._own: Any = None
@@ -106,13 +106,13 @@ class StatsWriter:
                 os.makedirs(writer, exist_ok=True)
             except OSError as error:
                 raise errors.ArgumentError(
-                    f"writer must be a directory that can be made, got {validation.shown(writer)}: "
-                    f"{directories.reason(error)}"
+                    f"writer must be a directory that can be made, got {validation.short_repr(writer)}: "
+                    f"{files.reason(error)}"
                 ) from error
             self._own = summary.Writer(os.fspath(writer))
         elif not callable(getattr(writer, "add_scalar", None)):
             raise errors.ArgumentTypeError(
-                f"writer must be a directory or have add_scalar, got {validation.shown(writer)}"
+                f"writer must be a directory or have add_scalar, got {validation.short_repr(writer)}"
             )
         self._writer: Any = self._own or writer
 
@@ -126,7 +126,7 @@ class StatsWriter:
             ArgumentError: `step` is no integer of at least 0.
             ClosedError: It was closed.
         """
-        step = validation.integer_of_at_least_zero("step", step)
+        step = validation.non_negative_int("step", step)
         if self._writer is None:
             raise errors.ClosedError("write found the StatsWriter closed: make another one")
         for name, value in scalars(self._buffer.get_stats()).items():

@@ -14,12 +14,12 @@ import numpy as np
 from relive import errors
 from relive.buffers import column
 from relive.common import arrays as array_lib
-from relive.common import extras
+from relive.common import imports
 from relive.common import validation
 from relive.integrations import arrays
 from relive.windows import batches
 
-with extras.needed("torch"):
+with imports.optional_dependency("torch"):
     import torch
     from torch.utils import data
 
@@ -125,12 +125,10 @@ class ReplayDataset(data.IterableDataset[Any]):
         **options: Any,
     ) -> None:
         super().__init__()
-        validation.instance("buffer", buffer, column.ColumnReplayBuffer)
+        validation.require_instance("buffer", buffer, column.ColumnReplayBuffer)
         self._buffer = buffer
-        self._batch_size = validation.integer_of_at_least_one("batch_size", batch_size)
-        self._num_batches = (
-            None if num_batches is None else validation.integer_of_at_least_one("num_batches", num_batches)
-        )
+        self._batch_size = validation.positive_int("batch_size", batch_size)
+        self._num_batches = None if num_batches is None else validation.positive_int("num_batches", num_batches)
         inspect.signature(buffer.sample).bind(batch_size, **options)
         self._options = options
         self._num_passes = 0

@@ -53,7 +53,7 @@ def column(infos: Mapping[str, Any], extra: str, key: str, is_step: arrays.Bools
         source = finals if is_final[row] else infos
         value = _row(source[key], row) if key in source and _holds(source, key, row) else None
         if value is None:
-            there = validation.shown(list(filter(_is_shown, source)))
+            there = validation.short_repr(list(filter(_is_shown, source)))
             raise errors.ArgumentError(
                 f"infos must hold {key!r} of environment {row} for the extra {extra!r}, got {there}"
             )

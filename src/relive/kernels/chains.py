@@ -10,17 +10,171 @@ the streams are written in turn, one row each, the chain is arithmetic: the row 
 A write out of turn links the rows of the chains, until all that is alive has come in turn again. Answers are the same.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
 from relive.common import arrays
 from relive.common import arrays as arrays_lib
 from relive.kernels import episode_table
-from relive.kernels import links
-from relive.kernels import open_episodes
-from relive.kernels import ring
 from relive.kernels import timeline_state
+
+Run: TypeAlias = slice | arrays.Ints
+"""Slots of rows with consecutive keys: a slice of the ring, or where they wrap around its end the slots."""
+
+
+class Ring:
+    """The names of the rows in `capacity` slots.
+
+    Attributes:
+        capacity: How many rows are alive at most.
+        next_key: The key of the row that comes next.
+        num_evicted: How many rows were evicted so far.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.next_key = 0
+        self.num_evicted = 0
+        self._num_rows = 0
+
+    def __len__(self) -> int:
+        """Answers how many rows are alive."""
+        return self._num_rows
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is a row in every slot, and the next one takes the place of the oldest."""
+        return self._num_rows == self.capacity
+
+    @property
+    def oldest_key(self) -> int:
+        """The key of the oldest row that is alive; next_key if there is none."""
+        return self.next_key - self._num_rows
+
+    def keys(self, slots: arrays.Ints) -> arrays.Ints:
+        """Answers the keys of the rows in `slots`."""
+        newest = self.next_key - 1
+        return newest - self.around(newest - slots)
+
+    def slots(self, keys: arrays.Ints) -> arrays.Ints:
+        """Answers where the rows with `keys` are, or were."""
+        return self.around(keys)
+
+    def is_alive(self, keys: arrays.Ints) -> arrays.Bools:
+        """Answers whether the rows with `keys` are still there."""
+        return (keys >= self.oldest_key) & (keys < self.next_key)
+
+    def alive_slots(self) -> arrays.Ints:
+        """Answers where all rows are, oldest first."""
+        return self.oldest_slots(self._num_rows)
+
+    def oldest_slots(self, count: int) -> arrays.Ints:
+        """Answers where the `count` oldest rows are, oldest first."""
+        return self.slots_from(self.oldest_key, count)
+
+    def free_slots(self, count: int) -> arrays.Ints:
+        """Answers where the next `count` rows go; they hold the oldest rows as long as those are not evicted."""
+        return self.slots_from(self.next_key, count)
+
+    def key_of_one(self, slot: int) -> int:
+        """Answers the key of the row in `slot`."""
+        return self.next_key - 1 - (self.next_key - 1 - slot) % self.capacity
+
+    def run(self, key: int, count: int) -> Run:
+        """Answers where the rows of `count` keys are, from that key on."""
+        slot = key % self.capacity
+        if slot + count <= self.capacity:
+            return slice(slot, slot + count)
+        return self.slots_from(key, count)
+
+    def slots_from(self, key: int, count: int) -> arrays.Ints:
+        """Answers the slots of the rows of at most `capacity` keys, from that key on."""
+        slot = key % self.capacity
+        slots = np.arange(slot, slot + count)
+        if slot + count > self.capacity:
+            slots[self.capacity - slot :] -= self.capacity  # A division a row would take several times as long.
+        return slots
+
+    def around(self, places: arrays.Ints) -> arrays.Ints:
+        """Answers the slots of places counted on beyond the ends of the ring."""
+        return np.remainder(places, self.capacity)
+
+
+class Links:
+    """Which row comes before and after each of those in `capacity` slots."""
+
+    def __init__(self, capacity: int) -> None:
+        self.step = np.zeros(capacity, np.int64)
+        self.next = np.zeros(capacity, np.int64)
+        self.previous = np.zeros(capacity, np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the links."""
+        return self.step.nbytes + self.next.nbytes + self.previous.nbytes
+
+    # Reading.
+
+    def later(self, slots: arrays.Ints, offsets: arrays.Ints) -> arrays.Ints:
+        """Answers the rows `offsets` [B] steps after those in `slots` [B]; they must be there."""
+        later = slots.copy()
+        for k in range(int(offsets.max(initial=0))):
+            later = np.where(offsets > k, self.next[later], later)
+        return later
+
+    def ahead(self, slots: arrays.Ints, count: int) -> arrays.Ints:
+        """Answers the rows from those in `slots` [B] on [B, count]; the last one is repeated."""
+        return _chain(self.next, slots, count)
+
+    def behind(self, slots: arrays.Ints, count: int) -> arrays.Ints:
+        """Answers the rows up to those in `slots` [B], in time order [B, count]; the earliest one is repeated."""
+        return _chain(self.previous, slots, count)[:, ::-1]
+
+    def num_behind(self, slots: arrays.Ints, most: int) -> arrays.Ints:
+        """Answers how many rows lie before each of `slots` [B], counted up to `most`."""
+        chain = _chain(self.previous, slots, most + 1)
+        counts: arrays.Ints = np.count_nonzero(chain[:, 1:] != chain[:, :-1], axis=1)
+        return counts
+
+    def earlier(self, slots: arrays.Ints, count: int) -> arrays.Ints:
+        """Answers the row `count` steps before each of `slots`, for those of them that have one."""
+        for _ in range(count):
+            previous = self.previous[slots]
+            slots = previous[previous != slots]
+        return slots
+
+    # Writing.
+
+    def link(self, slots: arrays.Ints, steps: arrays.Ints, before: arrays.Ints) -> None:
+        """Puts rows into `slots` [k], which are those `steps` [k] and follow the rows `before` [k], or themselves."""
+        self.step[slots] = steps
+        self.next[slots] = slots
+        self.previous[slots] = before
+        follows = before != slots
+        self.next[before[follows]] = slots[follows]
+
+    def link_one(self, slot: int, step: int, before: int) -> None:
+        """Does what `link` does for one row, in plain numbers."""
+        self.step[slot] = step
+        self.next[slot] = slot
+        self.previous[slot] = before
+        if before != slot:
+            self.next[before] = slot
+
+    def cut_off(self, slots: arrays.Ints) -> None:
+        """Takes out the rows in `slots` [k]; each is the earliest of its chain, or comes after one that goes too."""
+        following = self.next[slots]
+        self.previous[following] = following
+
+
+def _chain(links: arrays.Ints, slots: arrays.Ints, count: int) -> arrays.Ints:
+    """Answers `slots` [B] and the rows that the links lead to [B, count]."""
+    chain = np.empty((len(slots), count), np.int64)
+    for k in range(count):
+        chain[:, k] = slots
+        slots = links[slots]
+    return chain
 
 
 class Rows(NamedTuple):
@@ -41,7 +195,7 @@ class Rows(NamedTuple):
     left: arrays_lib.Ints
 
 
-class Chains(ring.Ring, arrays.Derived):
+class Chains(Ring, arrays.Derived):
     """The chains of the rows of `streams` streams in a ring of `capacity` slots.
 
     Attributes:
@@ -55,8 +209,8 @@ class Chains(ring.Ring, arrays.Derived):
         self.streams = streams
         self._handle = np.zeros(capacity, np.int32 if capacity + streams < 2**31 else np.int64)
         self._table = episode_table.EpisodeTable()
-        self._open = open_episodes.OpenEpisodes(streams, self._table)
-        self._links: links.Links | None = None
+        self._open = episode_table.OpenEpisodes(streams, self._table)
+        self._links: Links | None = None
         # The streams are in turn while this is what key - stream leaves when divided by their number.
         self._phase = 0
         # The first key from which on they have been in turn, and the one that is to be the oldest before links may go.
@@ -248,7 +402,7 @@ class Chains(ring.Ring, arrays.Derived):
         """Links the rows that are alive."""
         if self._links:
             return
-        made = links.Links(self.capacity)
+        made = Links(self.capacity)
         slots = self.alive_slots()
         steps = self.steps(slots, self.handles(slots))
         has_before = self._alive_before(slots) > 0
@@ -267,14 +421,14 @@ class Chains(ring.Ring, arrays.Derived):
         self._phase, self._in_turn_since, self._unlink_at = state.phase, state.in_turn_since, state.unlink_at
         self._links = None
         if state.is_linked:
-            self._links = links.Links(self.capacity)
+            self._links = Links(self.capacity)
             order = np.argsort(state.episode, kind="stable")
             slots, episodes = self.slots(state.keys[order]), state.episode[order]
             follows = np.zeros(len(order), np.bool_)
             follows[1:] = episodes[1:] == episodes[:-1]
             self._links.link(slots, state.steps[order], np.where(follows, np.roll(slots, 1), slots))
 
-    def _link_turn(self, linked: links.Links, slot: int) -> None:
+    def _link_turn(self, linked: Links, slot: int) -> None:
         """Links the rows of a turn from that slot on, for which the oldest ones go if the ring is full."""
         slots = np.arange(slot, slot + self.streams)
         oldest_key = self.oldest_key

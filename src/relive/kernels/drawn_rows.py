@@ -43,12 +43,12 @@ class DrawnRows:
         self.last_keys: arrays.Ints = np.zeros(0, np.int64)
         self.last_ages: arrays.Ints = np.zeros(0, np.int64)
 
-    def note(self, slots: arrays.Ints, next_key: int) -> None:
+    def record(self, slots: arrays.Ints, next_key: int) -> None:
         """Hears that the rows in `slots` [B] were drawn just now. O(B)."""
         start = self._count
         stop = start + len(slots)
         if stop > self._room:
-            self.settle(next_key)
+            self.flush(next_key)
             start, stop = 0, len(slots)
             if stop > self._room:
                 self._settle(slots, [stop, next_key], next_key)
@@ -57,7 +57,7 @@ class DrawnRows:
         self._draws += (stop, next_key)
         self._count = stop
 
-    def settle(self, next_key: int) -> None:
+    def flush(self, next_key: int) -> None:
         """Brings all up to date, given the key of the row that comes next."""
         self._clear_newer(next_key)
         if self._draws:
@@ -139,7 +139,7 @@ class DrawnRows:
         self._next_key, self.last_keys, self.last_ages = next_key, last_keys, last_ages
 
 
-def checked_last(given: state.Given, next_key: int) -> tuple[arrays.Ints, arrays.Ints]:
+def checked_last(given: state.StateReader, next_key: int) -> tuple[arrays.Ints, arrays.Ints]:
     """Answers keys and ages of the last draws, as `DrawnRows.last` has answered them.
 
     Raises:

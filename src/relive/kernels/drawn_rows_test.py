@@ -30,7 +30,7 @@ class Naive:
 
 
 def assert_same(rows: drawn_rows.DrawnRows, naive: Naive) -> None:
-    rows.settle(naive.next_key)
+    rows.flush(naive.next_key)
     slots = np.array([key % naive.capacity for key in naive.alive], np.int64)
     expected = [key in naive.drawn for key in naive.alive]
     assert rows.has(slots).tolist() == expected
@@ -55,7 +55,7 @@ def test_the_rows_drawn_are_those_of_a_list_of_all_draws(capacity: int, rng: Any
         elif action < 6 and naive.next_key:
             newest = naive.alive[-rng.choice([1, 3, capacity]) :]
             keys = rng.choices(newest, k=rng.choice([1, 2, 5]))
-            rows.note(np.array(keys) % capacity, naive.next_key)
+            rows.record(np.array(keys) % capacity, naive.next_key)
             naive.draw(keys)
         elif action == 6:
             assert_same(rows, naive)
@@ -73,7 +73,7 @@ def test_many_draws_are_settled_on_the_way(capacity: int) -> None:
     naive.next_key = 3 * capacity // 2 + 1
     for size in (1, 300, 700, 1_500, 20_000, 5, 40_000, 60):
         keys = rng.integers(naive.alive[0], naive.next_key, size)
-        rows.note(keys % capacity, naive.next_key)
+        rows.record(keys % capacity, naive.next_key)
         naive.draw(keys.tolist())
         naive.next_key += size % 11
     assert_same(rows, naive)
@@ -84,35 +84,35 @@ def test_of_one_large_draw_the_last_rows_are_known(size: int) -> None:
     rows, naive = drawn_rows.DrawnRows(10_000), Naive(10_000)
     naive.next_key = 12_345
     keys = np.random.default_rng(size).integers(naive.alive[0], naive.next_key, size)
-    rows.note(keys % 10_000, naive.next_key)
+    rows.record(keys % 10_000, naive.next_key)
     naive.draw(keys.tolist())
     assert_same(rows, naive)
 
 
 def test_no_draw_is_known_after_clear() -> None:
     rows = drawn_rows.DrawnRows(10)
-    rows.note(np.array([1, 2]), 5)
-    rows.settle(5)
-    rows.note(np.array([3]), 5)
+    rows.record(np.array([1, 2]), 5)
+    rows.flush(5)
+    rows.record(np.array([3]), 5)
     rows.clear()
-    rows.settle(5)
+    rows.flush(5)
     assert not rows.has(np.arange(10)).any()
     assert rows.last_keys.tolist() == rows.last_ages.tolist() == []
 
 
 def test_what_was_drawn_may_be_changed_afterwards() -> None:
     rows, slots = drawn_rows.DrawnRows(10), np.array([1, 2])
-    rows.note(slots, 5)
+    rows.record(slots, 5)
     slots[:] = 3
-    rows.settle(5)
+    rows.flush(5)
     assert np.flatnonzero(rows.has(np.arange(10))).tolist() == [1, 2]
     answer = rows.last()
     answer["draw_key"][:] = answer["draw_age"][:] = 0
     assert (rows.last_keys.tolist(), rows.last_ages.tolist()) == ([1, 2], [3, 2])
 
 
-def given(keys: Any, ages: Any) -> state.Given:
-    return state.Given({}, {"draw_key": np.array(keys, np.int64), "draw_age": np.array(ages, np.int64)})
+def given(keys: Any, ages: Any) -> state.StateReader:
+    return state.StateReader({}, {"draw_key": np.array(keys, np.int64), "draw_age": np.array(ages, np.int64)})
 
 
 def test_last_draws_are_taken_as_they_were() -> None:

@@ -12,25 +12,164 @@ import functools
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
+from relive import errors
 from relive.common import arrays
 from relive.common import arrays as arrays_lib
-from relive.kernels import history_state
-from relive.kernels import tails as tails_lib
+from relive.kernels import episode_table
 from relive.kernels import timeline as timeline_lib
 from relive.kernels import timeline_state
 from relive.persistence import state as state_lib
-from relive.schema import row_bytes
+from relive.schema import encoding
 from relive.schema import schema as schema_lib
 from relive.storage import memory
 
 Columns: TypeAlias = dict[str, arrays_lib.Array]
 
 
+class FinalObservations(arrays.Derived):
+    """The columns of those observations.
+
+    Args:
+        blocks: The fields of an observation by path, those that lie side by side in each block of its bytes.
+        timeline: Whose episodes they are of.
+
+    Attributes:
+        open: The columns of the open episodes, by stream.
+    """
+
+    _DERIVED = ("open", "_memories")
+
+    def __init__(self, blocks: Sequence[Mapping[str, schema_lib.Field]], timeline: timeline_lib.Timeline) -> None:
+        self._timeline = timeline
+        self._dtypes = [
+            np.dtype([(path, field.dtype, field.shape) for path, field in fields.items()]) for fields in blocks
+        ]
+        self._blocks: list[npt.NDArray[np.uint8]] = [
+            np.zeros(timeline.streams * dtype.itemsize, np.uint8) for dtype in self._dtypes
+        ]
+        self._derive()
+        self._ended: Columns = {}
+        for path, column in self.open.items():
+            self._ended[path] = np.zeros((0, *column.shape[1:]), column.dtype)
+
+    def _derive(self) -> None:
+        self.open: Columns = {}
+        self._memories: list[tuple[memoryview, int]] = []
+        for dtype, block in zip(self._dtypes, self._blocks, strict=True):
+            self._memories.append((block.data, dtype.itemsize))
+            array: arrays_lib.Array = np.ndarray(self._timeline.streams, dtype, block)
+            self.open |= {path: array[path] for path in dtype.names or ()}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a row for each stream, and for each ended episode that has rows; there may be room for more."""
+        num_ended = len(self._timeline.episodes) - self._timeline.num_open
+        return (self._timeline.streams + num_ended) * sum(dtype.itemsize for dtype in self._dtypes)
+
+    # Writing.
+
+    def announce(self, streams: timeline_lib.Run, rows: Mapping[str, arrays_lib.Array]) -> None:
+        """Says what comes after the newest step of the open episodes in `streams` [k]."""
+        for path, column in self.open.items():
+            column[streams] = rows[path]
+
+    def announce_one(self, stream: int, row: Sequence[bytes]) -> None:
+        """Says it of one stream, or of several from that one on, with the bytes of each block."""
+        for block, (own, size) in enumerate(self._memories):  # Faster than zip(strict=True).
+            values = row[block]
+            own[stream * size : stream * size + len(values)] = values
+
+    def keep(self, streams: arrays_lib.Ints) -> None:
+        """Moves to the table what was announced in `streams` [k], whose open episodes are about to end."""
+        handles = self._timeline.open_handles(streams)
+        self.put(handles[handles >= 0], {path: column[streams[handles >= 0]] for path, column in self.open.items()})
+
+    def put(self, handles: arrays_lib.Ints, rows: Mapping[str, arrays_lib.Array]) -> None:
+        """Says what came after the last step of those ended episodes [k]."""
+        for path, column in self._with_room().items():
+            column[handles] = rows[path]
+
+    def put_open(self, stream: int, handle: int) -> None:
+        """Says that what was announced in the stream came after the last step of an episode that has ended."""
+        for path, column in self._with_room().items():
+            column[handle] = self.open[path][stream]
+
+    def _with_room(self) -> Columns:
+        """Answers the columns of the ended episodes, as long as there are handles."""
+        room = self._timeline.num_handles
+        for path, column in self._ended.items():
+            if len(column) < room:
+                longer = self._ended[path] = np.zeros((room, *column.shape[1:]), column.dtype)
+                longer[: len(column)] = column
+        return self._ended
+
+    # Reading.
+
+    def differ(self, streams: arrays_lib.Ints, rows: Mapping[str, arrays_lib.Array]) -> arrays_lib.Bools:
+        """Answers of each of `streams` [k] whether `rows` are not what was announced there."""
+        differs = np.zeros(len(streams), np.bool_)
+        for path, column in self.open.items():
+            differs |= _differ(column[streams], rows[path])
+        return differs
+
+    def read(self, handles: arrays_lib.Ints) -> Columns:
+        """Answers the observation after the newest step of each of those episodes [k, ...].
+
+        Zeros where an episode terminated and nobody gave it: nothing is to be bootstrapped from it.
+        """
+        episodes = self._timeline.episodes
+        has_tail, is_open = episodes.has_tail[handles], episodes.end[handles] == episode_table.OPEN
+        if arrays.all_set(has_tail) and not arrays.any_set(is_open):
+            return {path: column.take(handles, axis=0) for path, column in self._ended.items()}
+        ended = has_tail & ~is_open
+        streams = episodes.stream[handles[is_open]]
+        columns = {}
+        for path, column in self.open.items():
+            tails = columns[path] = np.zeros((len(handles), *column.shape[1:]), column.dtype)
+            tails[is_open] = column[streams]
+            tails[ended] = self._ended[path][handles[ended]]
+        return columns
+
+    def restore(self, handles: arrays_lib.Ints, rows: Mapping[str, arrays_lib.Array]) -> None:
+        """Says what came after the newest step of those episodes [k], open ones among them."""
+        is_open = self._timeline.is_open(handles)
+        streams = self._timeline.episodes.stream[handles[is_open]]
+        for path, column in self._with_room().items():
+            column[handles[~is_open]] = rows[path][~is_open]
+            self.open[path][streams] = rows[path][is_open]
+
+    def check(self) -> None:
+        """Raises CorruptionError if the tail of an ended episode has no place."""
+        episodes = self._timeline.episodes
+        handles = episodes.handles()
+        with_tail = handles[episodes.has_tail[handles] & ~self._timeline.is_open(handles)]
+        if any(len(column) <= with_tail.max(initial=-1) for column in self._ended.values()):
+            raise errors.CorruptionError("an episode has a final observation that is nowhere")
+
+
+def _differ(these: arrays_lib.Array, those: arrays_lib.Array) -> arrays_lib.Bools:
+    """Answers whether the rows [k, ...] are unequal; what is not equal to itself, such as NaN, is here."""
+    if these.tobytes() == those.tobytes():
+        return np.zeros(len(these), np.bool_)
+    shape = (len(these), -1, these.itemsize)
+    is_same = _bytes_of(these, shape) == _bytes_of(those, shape)
+    is_equal = is_same.all(axis=2) | (these == those).reshape(shape[:2])
+    if these.dtype.kind in "fc":  # Not every NaN has the same bytes.
+        is_equal |= (np.isnan(these) & np.isnan(those)).reshape(shape[:2])
+    return np.asarray(~is_equal.all(axis=1))
+
+
+def _bytes_of(values: arrays_lib.Array, shape: tuple[int, ...]) -> arrays_lib.Array:
+    """Answers the bytes of contiguous values, in that shape."""
+    return np.frombuffer(values.tobytes(), np.uint8).reshape(shape)
+
+
 _ALL = -1
 
 
-class History:
+class StepStore:
     """The steps of a buffer.
 
     Args:
@@ -49,23 +188,23 @@ class History:
     def __init__(self, capacity: int, streams: int) -> None:
         self.timeline = timeline_lib.Timeline(capacity, streams)
         self._storage: memory.Storage | None = None
-        self._rows: row_bytes.RowBytes | None = None
-        self._tails = tails_lib.Tails((), self.timeline)
-        self._write_row: Callable[[int, row_bytes.Row], None]
+        self._rows: encoding.RowBytes | None = None
+        self._tails = FinalObservations((), self.timeline)
+        self._write_row: Callable[[int, encoding.Row], None]
         # The bytes of what was announced: of single streams, and of all of them under the name of `_ALL`.
-        self._announced: dict[int, row_bytes.Row] = {}
+        self._announced: dict[int, encoding.Row] = {}
         self._all = 0 if streams == 1 else _ALL
         self._turns = False
 
     def begin(self, storage: memory.Storage) -> None:
         """Says where the columns are; before that there is nothing to write to or to read."""
         self._storage = storage
-        self._rows = rows = row_bytes.RowBytes(storage.schema)
+        self._rows = rows = encoding.RowBytes(storage.schema)
         fields = storage.schema.fields
         self.observation_paths = storage.schema.observation_paths
         self.other_paths = tuple(path for path in fields if path not in self.observation_paths)
         blocks = [{path: fields[path] for path in paths} for paths in rows.observation_blocks]
-        self._tails = tails_lib.Tails(blocks, self.timeline)
+        self._tails = FinalObservations(blocks, self.timeline)
         self._write_row = self._write_columns
         writes_itself = getattr(storage.write, "__func__", None) is memory.ColumnStorage.write
         if isinstance(storage, memory.ColumnStorage) and writes_itself:
@@ -90,7 +229,7 @@ class History:
         return self.storage.schema
 
     @property
-    def rows(self) -> row_bytes.RowBytes | None:
+    def rows(self) -> encoding.RowBytes | None:
         """What makes the bytes of a row; None until it is known what a step holds."""
         return self._rows
 
@@ -108,7 +247,7 @@ class History:
         known[known] = self._tails.differ(streams[known], {path: rows[path][known] for path in self._tails.open})
         return known if known.any() else None
 
-    def is_spliced_one(self, stream: int, row: row_bytes.Row) -> bool:
+    def is_spliced_one(self, stream: int, row: encoding.Row) -> bool:
         """Does what `is_spliced` does for one stream, with the bytes of each block of the row."""
         announced = self._announced.get(stream)
         if announced is not None and announced == row[: len(announced)]:
@@ -118,7 +257,7 @@ class History:
         assert self._rows is not None
         return self.is_spliced(np.array([stream]), self._rows.columns(row, 1)) is not None
 
-    def turning_slot(self, row: row_bytes.Row) -> int:
+    def turning_slot(self, row: encoding.Row) -> int:
         """Answers where `turn` may write the next rows of all streams, given as the bytes of each block; -1 if not.
 
         An episode that goes on must begin with the observation that was announced.
@@ -131,7 +270,7 @@ class History:
             return self.timeline.turning_slot()
         return -1
 
-    def _are_spliced(self, row: row_bytes.Row, announced: row_bytes.Row | None) -> bool:
+    def _are_spliced(self, row: encoding.Row, announced: encoding.Row | None) -> bool:
         """Answers whether an open episode cannot go on with its part of the rows of all streams."""
         streams = self.timeline.streams
         known = self.timeline.are_announced(np.arange(streams))
@@ -149,7 +288,7 @@ class History:
         columns = self._rows.columns(row, streams)
         return bool(self._tails.differ(known.nonzero()[0], {p: columns[p][known] for p in self._tails.open}).any())
 
-    def turn(self, slot: int, row: row_bytes.Row, next_row: row_bytes.Row) -> None:
+    def turn(self, slot: int, row: encoding.Row, next_row: encoding.Row) -> None:
         """Adds one row to every stream from that slot on, given as the bytes of each block, and what comes after."""
         self._write_row(slot, row)
         self._tails.announce_one(0, next_row)
@@ -167,7 +306,7 @@ class History:
         """Does what `end` does for one stream."""
         self._tails.put_open(stream, self.timeline.end_one(stream, terminated))
 
-    def announced(self, next_row: row_bytes.Row) -> None:
+    def announced(self, next_row: encoding.Row) -> None:
         """Hears the bytes of what `append` has announced for all streams."""
         self._announced[self._all] = next_row
 
@@ -217,8 +356,8 @@ class History:
     def append_one(
         self,
         stream: int,
-        row: row_bytes.Row,
-        next_row: row_bytes.Row | None,
+        row: encoding.Row,
+        next_row: encoding.Row | None,
         cuts: bool,
         terminated: bool,
         truncated: bool,
@@ -240,7 +379,7 @@ class History:
             tails.put_open(stream, written[2][-1])
         return written
 
-    def _write_columns(self, slot: int, row: row_bytes.Row) -> None:
+    def _write_columns(self, slot: int, row: encoding.Row) -> None:
         """Writes the bytes of each block of one row to a storage that takes columns."""
         assert self._rows is not None
         columns = self._rows.columns(row, 1)
@@ -278,12 +417,12 @@ class History:
 
     def state(self, kept: timeline_state.TimelineState) -> state_lib.State:
         """Answers what a checkpoint keeps of those rows: what lies in the storage when it is asked for."""
-        arrays: dict[str, arrays_lib.Array | state_lib.Column] = dict(kept.arrays())
+        arrays: dict[str, arrays_lib.Array | state_lib.ChunkedArray] = dict(kept.arrays())
         if self._storage is not None:
             arrays |= {f"final/{path}": column for path, column in self.tails(kept.handles[kept.has_tail]).items()}
             for path, field in self.schema.fields.items():
                 shape = (len(kept), *field.shape)
-                arrays[f"rows/{path}"] = state_lib.Gathered(shape, field.dtype, functools.partial(self._part, path))
+                arrays[f"rows/{path}"] = state_lib.LazyArray(shape, field.dtype, functools.partial(self._part, path))
         return {**kept.values(), "arrays": arrays}
 
     def _part(self, path: str, start: int, stop: int) -> arrays_lib.Array:
@@ -291,7 +430,7 @@ class History:
         slots = self.timeline.slots_from(self.timeline.oldest_key + start, stop - start)
         return self.storage.read(slots, (path,))[path]
 
-    def restore(self, state: history_state.HistoryState) -> None:
+    def restore(self, state: timeline_state.StepStoreState) -> None:
         """Takes the place of what it was; the storage is that of the state's schema, if it has one.
 
         Raises:

@@ -4,12 +4,12 @@ import relive
 from relive.kernels import history as history_lib
 
 
-def history() -> history_lib.History:
+def history() -> history_lib.StepStore:
     """Answers a history of one open episode that announced an observation, and a stream where nothing began."""
     schema = relive.Schema(
         {"x": relive.Field(2, np.float32), "y": relive.Field((), np.int64)}, relive.Field((), np.int8)
     )
-    made = history_lib.History(4, streams=3)
+    made = history_lib.StepStore(4, streams=3)
     made.begin(relive.ColumnStorage(schema, 4))
     rows = schema.rows({"x": [[0.0, 0.0]], "y": [0]}, [0], [0.0], {}, (1,))
     next_rows = schema.observation_rows("next_observation", {"x": [[np.nan, 1.0]], "y": [1]}, (1,))

@@ -43,7 +43,7 @@ class IndexSet:
     """
 
     def __init__(self, capacity: int) -> None:
-        self._capacity = validation.integer_of_at_least_one("capacity", capacity)
+        self._capacity = validation.positive_int("capacity", capacity)
         self._first = 0
         self._count = 0
         # None while what is in is the interval of _count numbers from _first on; from anywhere while it is empty.
@@ -145,7 +145,7 @@ class IndexSet:
             ArgumentError: `size` is not an integer of at least 1.
             NotReadyError: Nothing is in.
         """
-        size = validation.integer_of_at_least_one("size", size)
+        size = validation.positive_int("size", size)
         if self._count == 0:
             raise errors.NotReadyError("sample found nothing in the set: add numbers first")
         # Half the time of rng.integers, and as even as 53 bits allow. What is below 1, times the count, is below it.
@@ -234,7 +234,7 @@ class _Arrays:
         # A number given twice now has the later of its two positions.
         if (self.positions[numbers] != ranks).any():
             self.positions[numbers] = 0
-            raise errors.ArgumentError(f"numbers must be distinct, got {validation.shown(numbers)}")
+            raise errors.ArgumentError(f"numbers must be distinct, got {validation.short_repr(numbers)}")
         self.numbers[count:end] = numbers
 
     def remove(self, count: int, numbers: Ints) -> None:
@@ -249,7 +249,7 @@ class _Arrays:
         # A number given twice now has the later of its two marks.
         if (self.positions[numbers] != marks).any():
             self.positions[numbers] = holes
-            raise errors.ArgumentError(f"numbers must be distinct, got {validation.shown(numbers)}")
+            raise errors.ArgumentError(f"numbers must be distinct, got {validation.short_repr(numbers)}")
         left = count - len(numbers)
         # Of those that stood last some are out themselves; the others are exactly as many as the holes before them.
         last = self.numbers[left:count]

@@ -4,12 +4,12 @@ import hypothesis
 from hypothesis import strategies as st
 import numpy as np
 
-from relive.kernels import links
+from relive.kernels import chains as chains_lib
 
 CAPACITY = 8
 
 
-def assert_same(linked: links.Links, chains: list[list[int]], first_steps: list[int]) -> None:
+def assert_same(linked: chains_lib.Links, chains: list[list[int]], first_steps: list[int]) -> None:
     """Compares every answer about every row."""
     for chain, first_step in zip(chains, first_steps, strict=True):
         for place, slot in enumerate(chain):
@@ -35,7 +35,7 @@ def assert_same(linked: links.Links, chains: list[list[int]], first_steps: list[
 @hypothesis.given(st.integers(0, 2**32))
 def test_every_answer_equals_that_of_chains_in_lists(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    linked = links.Links(CAPACITY)
+    linked = chains_lib.Links(CAPACITY)
     chains: list[list[int]] = []
     first_steps: list[int] = []
     order: list[int] = []
@@ -69,4 +69,4 @@ def test_every_answer_equals_that_of_chains_in_lists(seed: int) -> None:
 
 
 def test_bytes_are_those_of_three_numbers_a_slot() -> None:
-    assert links.Links(10).nbytes == 240
+    assert chains_lib.Links(10).nbytes == 240

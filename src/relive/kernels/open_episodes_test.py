@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 import numpy as np
 
 from relive.kernels import episode_table
-from relive.kernels import open_episodes
 
 
 @dataclasses.dataclass
@@ -33,7 +32,7 @@ class Twin:
         episode.knows_next = knows_next
 
 
-def ask(opened: open_episodes.OpenEpisodes, twin: Twin, question: str) -> None:
+def ask(opened: episode_table.OpenEpisodes, twin: Twin, question: str) -> None:
     """Compares one answer, of the episodes that have a row."""
     there = [(stream, episode) for stream, episode in enumerate(twin.open) if episode and episode.keys]
     streams = np.array([stream for stream, _ in there], np.int64)
@@ -73,7 +72,7 @@ def test_every_answer_equals_the_naive_one_in_whatever_order_it_is_asked(
     streams: int, changes: list[str], seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    opened: Any = open_episodes.OpenEpisodes(streams, episode_table.EpisodeTable())
+    opened: Any = episode_table.OpenEpisodes(streams, episode_table.EpisodeTable())
     twin, key = Twin(streams), 0
     for change in changes:
         chosen = np.sort(rng.permutation(streams)[: rng.integers(1, streams + 1)])
@@ -137,7 +136,7 @@ def test_every_answer_equals_the_naive_one_in_whatever_order_it_is_asked(
 
 def test_a_turn_is_counted_before_anything_is_read() -> None:
     for question in ("length", "last_key"):
-        opened = open_episodes.OpenEpisodes(3, episode_table.EpisodeTable())
+        opened = episode_table.OpenEpisodes(3, episode_table.EpisodeTable())
         opened.begin(np.arange(3), np.arange(6, 9))
         opened.turn()
         opened.turn()

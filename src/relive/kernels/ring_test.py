@@ -3,12 +3,12 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from relive.kernels import ring
+from relive.kernels import chains
 
 
-def ring_of(capacity: int, next_key: int, count: int) -> ring.Ring:
+def ring_of(capacity: int, next_key: int, count: int) -> chains.Ring:
     """Answers a ring in which the `count` rows before that key are alive."""
-    made = ring.Ring(capacity)
+    made = chains.Ring(capacity)
     made.next_key, made._num_rows = next_key, count
     return made
 

@@ -11,7 +11,7 @@ import pytest
 import relive
 from relive import errors
 from relive.kernels import episode_table
-from relive.kernels import tails as tails_lib
+from relive.kernels import history
 from relive.kernels import timeline as timeline_lib
 
 X, Y, IMAGE = relive.Field(2, "f4"), relive.Field((), "i8"), relive.Field((3, 3), "u1")
@@ -37,7 +37,7 @@ def test_what_came_last_equals_the_naive_answer(streams: int, seed: int) -> None
     rng = np.random.default_rng(seed)
     capacity = 40
     timeline = timeline_lib.Timeline(capacity, streams)
-    tails: Any = tails_lib.Tails(BLOCKS, timeline)
+    tails: Any = history.FinalObservations(BLOCKS, timeline)
     of_stream: dict[int, int] = {}
     of_ended: dict[int, int] = {}
     for _ in range(12):
@@ -98,7 +98,7 @@ def test_what_came_last_equals_the_naive_answer(streams: int, seed: int) -> None
 
 def test_answers_are_copies() -> None:
     timeline = timeline_lib.Timeline(4, 1)
-    tails = tails_lib.Tails(BLOCKS, timeline)
+    tails = history.FinalObservations(BLOCKS, timeline)
     never = np.array([False])
     timeline.append(np.array([0]), cuts=None, knows_next=True, terminated=never, truncated=never)
     tails.announce_one(0, block_bytes([3]))
@@ -144,7 +144,7 @@ PAIR = np.dtype([("a", "f4"), ("b", "i2")])
 def test_only_another_value_differs(dtype: Any, here: Any, there: Any, is_other: bool) -> None:
     """In the middle of three streams, whatever is in the others."""
     timeline = timeline_lib.Timeline(4, 3)
-    tails = tails_lib.Tails([{"y": relive.Field((), "i8")}, {"x": relive.Field(2, dtype)}], timeline)
+    tails = history.FinalObservations([{"y": relive.Field((), "i8")}, {"x": relive.Field(2, dtype)}], timeline)
     known = {"x": np.zeros((3, 2), dtype), "y": np.arange(3)}
     known["x"][1, 1] = here
     tails.announce(slice(None), known)
@@ -163,16 +163,16 @@ def test_only_another_value_differs(dtype: Any, here: Any, there: Any, is_other:
 
 def test_nothing_differs_from_no_field_and_in_no_stream() -> None:
     timeline = timeline_lib.Timeline(4, 2)
-    assert tails_lib.Tails([], timeline).differ(np.arange(2), {}).tolist() == [False, False]
+    assert history.FinalObservations([], timeline).differ(np.arange(2), {}).tolist() == [False, False]
     nowhere = np.zeros(0, np.int64)
-    assert tails_lib.Tails(BLOCKS, timeline).differ(nowhere, rows([])).tolist() == []
-    empty = tails_lib.Tails([{"x": relive.Field((0,), "f4")}], timeline)
+    assert history.FinalObservations(BLOCKS, timeline).differ(nowhere, rows([])).tolist() == []
+    empty = history.FinalObservations([{"x": relive.Field((0,), "f4")}], timeline)
     assert empty.differ(np.arange(2), {"x": np.zeros((2, 0), np.float32)}).tolist() == [False, False]
 
 
 def test_a_tail_without_a_place_is_found() -> None:
     timeline = timeline_lib.Timeline(4, 1)
-    tails = tails_lib.Tails(BLOCKS, timeline)
+    tails = history.FinalObservations(BLOCKS, timeline)
     tails.check()
     timeline.append_episode(0, 2, is_terminated=True)
     with pytest.raises(errors.CorruptionError, match="^an episode has a final observation that is nowhere$"):
@@ -183,7 +183,7 @@ def test_a_tail_without_a_place_is_found() -> None:
 
 def test_bytes_are_those_of_the_streams_and_of_the_episodes() -> None:
     timeline = timeline_lib.Timeline(4, 2)
-    tails = tails_lib.Tails(BLOCKS, timeline)
+    tails = history.FinalObservations(BLOCKS, timeline)
     size = 2 * 4 + 8 + 9
     assert tails.nbytes == 2 * size
     timeline.append_episode(0, 2, is_terminated=True)

@@ -17,10 +17,9 @@ from relive.common import arrays
 from relive.common import arrays as arrays_lib
 from relive.kernels import chains
 from relive.kernels import episode_table
-from relive.kernels import ring
 from relive.kernels import timeline_state
 
-Run: TypeAlias = ring.Run
+Run: TypeAlias = chains.Run
 Rows: TypeAlias = chains.Rows
 
 _NONE: arrays_lib.Ints = np.zeros(0, np.int64)

@@ -3,15 +3,19 @@
 Slots, handles and links are not kept: they follow. Row k of N has the key next_key - N + k.
 """
 
+from collections.abc import Mapping
 import dataclasses
 
 import numpy as np
 import numpy.typing as npt
 
 from relive import errors
+from relive.common import arrays
 from relive.common import arrays as arrays_lib
 from relive.kernels import episode_table
+from relive.persistence import state
 from relive.persistence import state as state_lib
+from relive.schema import schema as schema_lib
 
 _OF_EPISODES = ("stream", "length", "first_key", "end", "has_tail")
 _NUMBERS = ("next_key", "num_evicted", "is_linked", "phase", "in_turn_since", "unlink_at")
@@ -123,7 +127,7 @@ class TimelineState:
         }
 
     @classmethod
-    def of(cls, given: state_lib.Given, capacity: int, streams: int) -> "TimelineState":
+    def of(cls, given: state_lib.StateReader, capacity: int, streams: int) -> "TimelineState":
         """Answers what was given, for a timeline of that capacity and so many streams.
 
         Raises:
@@ -215,3 +219,49 @@ class TimelineState:
     def _next_in_turn(self, streams: int) -> arrays_lib.Ints:
         """Answers the key of the next row of each episode's stream if the streams are in turn [E]."""
         return self.next_key + (self.stream + self.phase - self.next_key) % streams
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepStoreState:
+    """The rows of a history, oldest first [N].
+
+    Attributes:
+        timeline: Which of them follow which.
+        rows: Their fields by path [N, ...]; none if they are in the storage already.
+        final: The fields of the observation after the newest step, of each episode that has one [F, ...].
+    """
+
+    timeline: TimelineState
+    rows: Mapping[str, state.ChunkedArray]
+    final: Mapping[str, arrays.Array]
+
+    @classmethod
+    def of(
+        cls,
+        given: state.StateReader,
+        schema: schema_lib.Schema | None,
+        capacity: int,
+        streams: int,
+        *,
+        has_rows: bool = True,
+    ) -> "StepStoreState":
+        """Answers what was given, for a history of that capacity and so many streams, whose rows are of that schema.
+
+        Without `has_rows` they are in the storage already.
+
+        Raises:
+            CheckpointError: No history can be in such a state.
+        """
+        timeline = TimelineState.of(given, capacity, streams)
+        if schema is None:
+            if timeline.next_key or len(timeline.stream):
+                raise errors.CheckpointError("schema must be there where a row was written")
+            return cls(timeline=timeline, rows={}, final={})
+        count, with_tail = len(timeline), int(timeline.has_tail.sum())
+        rows, final = {}, {}
+        for path, field in schema.fields.items() if has_rows else ():
+            rows[path] = given.column(f"rows/{path}", field.dtype, (count, *field.shape))
+        for path in schema.observation_paths:
+            field = schema.fields[path]
+            final[path] = given.array(f"final/{path}", field.dtype, (with_tail, *field.shape))
+        return cls(timeline=timeline, rows=rows, final=final)

@@ -53,8 +53,8 @@ def make_room(timeline: timeline_lib.Timeline, count: int) -> None:
     timeline.evict(max(0, len(timeline) + count - timeline.capacity))
 
 
-def given(state: State) -> state_lib.Given:
-    return state_lib.Given(state.values(), state.arrays())
+def given(state: State) -> state_lib.StateReader:
+    return state_lib.StateReader(state.values(), state.arrays())
 
 
 def plain(state: State) -> dict[str, Any]:

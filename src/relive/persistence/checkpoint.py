@@ -18,11 +18,9 @@ import numpy as np
 
 from relive import errors
 from relive.common import validation
-from relive.persistence import directories
 from relive.persistence import files as files_lib
 from relive.persistence import manifest
 from relive.persistence import npy
-from relive.persistence import npy_header
 from relive.persistence import state as state_lib
 
 Path: TypeAlias = str | os.PathLike[str]
@@ -58,8 +56,8 @@ def save(state: state_lib.State, path: Path, *, keep: int = 1, progress: state_l
     ...         state["count"], state["arrays"]["primes"].read(0, 3)
     (3, array([2, 3, 5]))
     """
-    path = directories.absolute("path", path)
-    keep = validation.integer_of_at_least_one("keep", keep)
+    path = files_lib.absolute("path", path)
+    keep = validation.positive_int("keep", keep)
     state_lib.check_progress(progress)
     arrays = _checked_arrays(state)
     values = {name: value for name, value in state.items() if name != "arrays"}
@@ -80,8 +78,8 @@ def save(state: state_lib.State, path: Path, *, keep: int = 1, progress: state_l
                     files_lib.remove_directory(new)
                 raise
     except OSError as error:
-        why = directories.reason(error)
-        raise errors.CheckpointError(f"{directories.named(path)} cannot be saved: {why}") from error
+        why = files_lib.reason(error)
+        raise errors.CheckpointError(f"{files_lib.named(path)} cannot be saved: {why}") from error
     if progress is not None:
         progress(total, total)
 
@@ -106,7 +104,7 @@ def opened(
         CheckpointError: Nothing is there, or no checkpoint, or one that was damaged or forged, or is of another format
             version.
     """
-    path = directories.absolute("path", path)
+    path = files_lib.absolute("path", path)
     verify = validation.boolean("verify", verify)
     state_lib.check_progress(progress)
     with contextlib.ExitStack() as files:
@@ -132,20 +130,24 @@ class _Report:
 def _checked_arrays(state: object) -> dict[str, Any]:
     """Answers the arrays and columns of a state, all of which a file can hold."""
     if not isinstance(state, dict) or not isinstance(state.get("arrays"), dict):
-        raise errors.ArgumentTypeError(f"state must be a dict with a dict of arrays, got {validation.shown(state)}")
+        raise errors.ArgumentTypeError(
+            f"state must be a dict with a dict of arrays, got {validation.short_repr(state)}"
+        )
     arrays: dict[str, Any] = state["arrays"]
     for name, column in arrays.items():
         if type(name) is not str or not name or not manifest.is_text(name):
-            raise errors.ArgumentError(f"arrays must have non-empty strings as names, got {validation.shown(name)}")
+            raise errors.ArgumentError(
+                f"arrays must have non-empty strings as names, got {validation.short_repr(name)}"
+            )
         label = f"array {name!r}"
         if isinstance(column, np.ma.MaskedArray):
             raise errors.ArgumentTypeError(f"{label} must be an array or a column, got a masked array")
         is_column = isinstance(getattr(column, "dtype", None), np.dtype) and hasattr(column, "shape")
         if not is_column or not (isinstance(column, np.ndarray) or hasattr(column, "read")):
-            raise errors.ArgumentTypeError(f"{label} must be an array or a column, got {validation.shown(column)}")
-        npy_header.check_dtype(label, column.dtype)
-        if not 1 <= len(column.shape) <= npy_header.MOST_AXES:
-            rule = f"must have 1 to {npy_header.MOST_AXES} axes"
+            raise errors.ArgumentTypeError(f"{label} must be an array or a column, got {validation.short_repr(column)}")
+        npy.check_dtype(label, column.dtype)
+        if not 1 <= len(column.shape) <= npy.MOST_AXES:
+            rule = f"must have 1 to {npy.MOST_AXES} axes"
             raise errors.ArgumentError(f"{label} {rule}, got shape {column.shape}")
     files = {manifest.file_name(name): name for name in arrays}
     for name in arrays:
@@ -163,13 +165,13 @@ def _entry(name: str, column: Any, crc32: int) -> manifest.Entry:
 def _write(new: str, values: dict[str, Any], arrays: dict[str, Any], report: Callable[[int], None]) -> None:
     """Writes all files into the directory `new`, and syncs them and it."""
     entries: dict[str, manifest.Entry] = {}
-    with directories.Directory(new) as directory:
+    with files_lib.Directory(new) as directory:
         for name, column in arrays.items():
             with open(directory.create(manifest.file_name(name)), "wb", buffering=0) as file:
                 crc32 = npy.write(file.fileno(), f"array {name!r}", column, report)
             entries[name] = _entry(name, column, crc32)
-        directories.write_file(directory.create(files_lib.MANIFEST), manifest.encoded(values, entries))
-    directories.fsync_directory(new)
+        files_lib.write_file(directory.create(files_lib.MANIFEST), manifest.encoded(values, entries))
+    files_lib.fsync_directory(new)
 
 
 def _opened(path: str, files: contextlib.ExitStack, progress: state_lib.Progress | None) -> state_lib.State:
@@ -186,7 +188,7 @@ def _opened(path: str, files: contextlib.ExitStack, progress: state_lib.Progress
             else:
                 files.push(attempt.pop_all())
                 return state
-    raise errors.CheckpointError(f"{directories.named(path)} is replaced again and again: stop its writer")
+    raise errors.CheckpointError(f"{files_lib.named(path)} is replaced again and again: stop its writer")
 
 
 def _identity(path: str) -> tuple[int, int, int] | None:
@@ -200,13 +202,13 @@ def _identity(path: str) -> tuple[int, int, int] | None:
 
 def _state(path: str, files: contextlib.ExitStack, progress: state_lib.Progress | None) -> state_lib.State:
     """Answers the state of a directory that nobody replaces."""
-    label = directories.named(path)
+    label = files_lib.named(path)
     try:
-        directory = files.enter_context(directories.Directory(path, follow=True))
+        directory = files.enter_context(files_lib.Directory(path, follow=True))
     except FileNotFoundError:
         raise errors.CheckpointError(f"{label} does not exist") from None
     except OSError as error:
-        raise errors.CheckpointError(f"{label} cannot be opened: {directories.reason(error)}") from error
+        raise errors.CheckpointError(f"{label} cannot be opened: {files_lib.reason(error)}") from error
     if not directory.has(files_lib.MANIFEST):
         raise errors.CheckpointError(f"{label} is no checkpoint: it has no {files_lib.MANIFEST}")
     values, entries = manifest.decoded(_read_manifest(directory), f"{label}/{files_lib.MANIFEST}")
@@ -220,14 +222,14 @@ def _state(path: str, files: contextlib.ExitStack, progress: state_lib.Progress 
     return {**values, "arrays": arrays}
 
 
-def _read_manifest(directory: directories.Directory) -> bytes:
+def _read_manifest(directory: files_lib.Directory) -> bytes:
     """Answers all bytes of a manifest that is not too large."""
-    label = f"{directories.named(directory.path)}/{files_lib.MANIFEST}"
+    label = f"{files_lib.named(directory.path)}/{files_lib.MANIFEST}"
     with open(directory.open(files_lib.MANIFEST), "rb") as file:
         try:
             raw = file.read(manifest.MOST_BYTES + 1)
         except OSError as error:
-            raise errors.CheckpointError(f"{label} cannot be read: {directories.reason(error)}") from error
+            raise errors.CheckpointError(f"{label} cannot be read: {files_lib.reason(error)}") from error
     if len(raw) > manifest.MOST_BYTES:
         raise errors.CheckpointError(f"{label} must have at most {manifest.MOST_BYTES} bytes")
     return raw

@@ -15,11 +15,10 @@ import pytest
 from relive import errors
 from relive.persistence import checkpoint
 from relive.persistence import checkpoint_test
-from relive.persistence import directories
 from relive.persistence import files as files_lib
 from relive.persistence import manifest
 from relive.persistence import manifest_test
-from relive.persistence import npy_header
+from relive.persistence import npy
 from relive.persistence import npy_header_test
 from relive.persistence import seed_blocks_test
 
@@ -188,11 +187,11 @@ def forge_shape(directory: pathlib.Path, rng: np.random.Generator) -> None:
     entry = members["arrays"][str(rng.choice(sorted(members["arrays"])))]
     shapes = [[10**15], [2**62, 4], [0, 2**62, 2**62], [10**15, 0], [0], [5], [40], [320], [4, 10], [1] * 32]
     dtype, shape = rng.choice(["|u1", "<f8", "|b1", "<U2", "|S320", "|V1"]), shapes[rng.integers(len(shapes))]
-    old = npy_header.header(npy_header.dtype_of(entry["dtype"]), tuple(entry["shape"]))
-    head = npy_header.header(np.dtype(dtype), tuple(shape))
+    old = npy.header(npy.dtype_of(entry["dtype"]), tuple(entry["shape"]))
+    head = npy.header(np.dtype(dtype), tuple(shape))
     raw = head + (directory / entry["file"]).read_bytes()[len(old) :]
     (directory / entry["file"]).write_bytes(raw)
-    size = npy_header.size_of(np.dtype(dtype), tuple(shape))
+    size = npy.size_of(np.dtype(dtype), tuple(shape))
     entry.update(dtype=str(dtype), shape=shape, crc32=zlib.crc32(raw), nbytes=size)
     resigned(directory, members)
 
@@ -229,7 +228,7 @@ def said(path: pathlib.Path) -> Any:
     arrays = {}
     for name, entry in entries.items():
         raw = (path / entry.file).read_bytes()
-        size = len(npy_header.header(entry.dtype, entry.shape))
+        size = len(npy.header(entry.dtype, entry.shape))
         arrays[name] = entry.dtype, entry.shape, raw[size:]
     return {**values, "arrays": arrays}
 
@@ -308,6 +307,6 @@ def test_a_manifest_that_the_system_cannot_read_is_an_error(
 ) -> None:
     checkpoint.save(STATE, tmp_path / "state")
     place = tmp_path / "state" / "manifest.json"
-    monkeypatch.setattr(directories.Directory, "open", lambda *_: os.open(place, os.O_WRONLY))
+    monkeypatch.setattr(files_lib.Directory, "open", lambda *_: os.open(place, os.O_WRONLY))
     with pytest.raises(errors.CheckpointError, match=r"state/manifest\.json cannot be read: "):
         checkpoint_test.loaded(tmp_path / "state")

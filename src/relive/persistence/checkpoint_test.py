@@ -16,7 +16,6 @@ import pytest
 
 from relive import errors
 from relive.persistence import checkpoint
-from relive.persistence import directories
 from relive.persistence import files as files_lib
 from relive.persistence import manifest
 from relive.persistence import npy
@@ -240,7 +239,7 @@ def test_a_hundred_mebibytes_pass_through_one_chunk(tmp_path: pathlib.Path) -> N
     def read(start: int, stop: int) -> Any:
         return np.broadcast_to(np.arange(start, stop, dtype=np.float32)[:, None], (stop - start, 256))
 
-    column = state_lib.Gathered((rows, 256), np.dtype("f4"), read)
+    column = state_lib.LazyArray((rows, 256), np.dtype("f4"), read)
     tracemalloc.start()
     try:
         checkpoint.save({"arrays": {"a": column}}, tmp_path / "state")
@@ -579,7 +578,7 @@ def test_what_no_crash_left_is_not_deleted(tmp_path: pathlib.Path, kind: str, st
 
 
 def test_where_directories_cannot_be_opened_paths_do(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directories, "_HAS_DIRECTORIES", False)
+    monkeypatch.setattr(files_lib, "_HAS_DIRECTORIES", False)
     for number in range(3):
         checkpoint.save(numbered(number), tmp_path / "state", keep=2)
     assert loaded(tmp_path / "state") == whole(numbered(2))

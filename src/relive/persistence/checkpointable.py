@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 import numpy as np
 
 from relive import errors
-from relive.common import later
+from relive.common import imports
 from relive.common import validation
 from relive.persistence import registry
 from relive.persistence import state as state_lib
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from relive.persistence import journal as journal_lib
     from relive.persistence import settings as settings_lib
 else:
-    checkpoint = later.module("relive.persistence.checkpoint")
-    codec = later.module("relive.persistence.codec")
-    generators = later.module("relive.persistence.generators")
-    journal_lib = later.module("relive.persistence.journal")
-    settings_lib = later.module("relive.persistence.settings")
+    checkpoint = imports.lazy_module("relive.persistence.checkpoint")
+    codec = imports.lazy_module("relive.persistence.codec")
+    generators = imports.lazy_module("relive.persistence.generators")
+    journal_lib = imports.lazy_module("relive.persistence.journal")
+    settings_lib = imports.lazy_module("relive.persistence.settings")
 
 
 class Replay(Protocol):
@@ -70,7 +70,7 @@ class Position:
     written: tuple[int, ...]
 
 
-class Persistent(abc.ABC):
+class Checkpointable(abc.ABC):
     """A buffer that can be saved and loaded.
 
     What comes back gives the same batches as what was saved would have given, bit for bit: the data, their keys, the
@@ -108,7 +108,7 @@ class Persistent(abc.ABC):
         """
 
     @abc.abstractmethod
-    def _restore(self, given: state_lib.Given, *, is_new: bool, **options: Any) -> None:
+    def _restore(self, given: state_lib.StateReader, *, is_new: bool, **options: Any) -> None:
         """Takes the place of what it was, its generator's aside; raises CheckpointError, and then nothing has changed.
 
         Args:
@@ -207,11 +207,11 @@ class Persistent(abc.ABC):
             # Who has no schema yet takes that of the state.
             if not settings_lib.are_same(own, other) and not (name == "schema" and own is None):
                 raise errors.CheckpointError(
-                    f"settings/{name} must be {own!r}, as it is here, got {validation.shown(other)}"
+                    f"settings/{name} must be {own!r}, as it is here, got {validation.short_repr(other)}"
                 )
         for name, array in state["arrays"].items():
             if not isinstance(array, np.ndarray):
-                raise errors.CheckpointError(f"array {name} must be an array, got {validation.shown(array)}")
+                raise errors.CheckpointError(f"array {name} must be an array, got {validation.short_repr(array)}")
         rng = self._generator(given)
         if rng is not None:
             generators.check_kind(self._rng, rng)
@@ -220,17 +220,17 @@ class Persistent(abc.ABC):
             self._rng.bit_generator.state = rng.bit_generator.state
 
     @classmethod
-    def _given(cls, state: Any) -> state_lib.Given:
+    def _given(cls, state: Any) -> state_lib.StateReader:
         """Answers a state of this class."""
-        given = state_lib.Given(state, state.get("arrays") if isinstance(state, dict) else None)
+        given = state_lib.StateReader(state, state.get("arrays") if isinstance(state, dict) else None)
         name = given.text("class")
         if name != cls.__name__:
-            name = name if name.isidentifier() and len(name) < 100 else validation.shown(name)
+            name = name if name.isidentifier() and len(name) < 100 else validation.short_repr(name)
             raise errors.CheckpointError(f"the state is of a {name}, and not of a {cls.__name__}: use {name}")
         return given
 
     @classmethod
-    def _generator(cls, given: state_lib.Given) -> np.random.Generator | None:
+    def _generator(cls, given: state_lib.StateReader) -> np.random.Generator | None:
         """Answers the generator of a state, if the class has one."""
         if cls._DRAWS:
             return generators.made(given.part("generator"))
@@ -243,7 +243,7 @@ class Persistent(abc.ABC):
         """Answers a buffer of that state."""
         given = cls._given(state)
         saved = given.part("settings")
-        names = {*cls._SETTINGS} if cls.settings is Persistent.settings else {*saved.names()}
+        names = {*cls._SETTINGS} if cls.settings is Checkpointable.settings else {*saved.names()}
         arguments = settings_lib.made(saved, {name: instead.get(name) for name in sorted(names)})
         rng = cls._generator(given)
         arguments = {**({} if rng is None else {"seed": rng}), **instead, **arguments}
@@ -258,11 +258,11 @@ class Persistent(abc.ABC):
         return buffer
 
 
-BUFFERS: registry.Registry[Persistent] = registry.Registry()
+BUFFERS: registry.Registry[Checkpointable] = registry.Registry()
 """The classes of buffers."""
 
 
-class Journaled(Persistent):
+class Journalable(Checkpointable):
     """A buffer that can also write to a journal what happens to it."""
 
     _HAS_OBJECTS: ClassVar[bool] = False
@@ -311,7 +311,7 @@ class Journaled(Persistent):
         self._journal = self._attached = self._position = None
 
     def _attach(self, journal: "journal_lib.Journal", **options: Any) -> None:
-        validation.instance("journal", journal, journal_lib.Journal)
+        validation.require_instance("journal", journal, journal_lib.Journal)
         if self._journal is not None:
             raise errors.ArgumentError("a journal is attached already: detach it first")
         position = self._position

@@ -904,4 +904,4 @@ def test_every_buffer_says_what_it_was_given() -> None:
         buffer = make()
         names = set(type(buffer).__init__.__annotations__) - {"return", "storage", "seed"}
         assert names == set(type(buffer)._SETTINGS)
-        assert isinstance(buffer, checkpointable.Persistent)
+        assert isinstance(buffer, checkpointable.Checkpointable)

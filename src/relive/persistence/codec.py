@@ -95,7 +95,7 @@ class PlainCodec:
             CheckpointError: `encode` does not write such bytes.
         """
         if type(content) is not bytes:
-            raise errors.ArgumentTypeError(f"content must be bytes, got {validation.shown(content)}")
+            raise errors.ArgumentTypeError(f"content must be bytes, got {validation.short_repr(content)}")
         try:
             value, end = plain_decoding.DECODERS[content[0]](content, 1, plain_encoding.DEEPEST)
         except (IndexError, struct.error):
@@ -120,4 +120,4 @@ def check_codec(codec: object) -> None:
     has_name = isinstance(getattr(codec, "name", None), str)
     if not (has_name and callable(getattr(codec, "encode", None)) and callable(getattr(codec, "decode", None))):
         rule = "have a name, of type str, and the methods encode and decode"
-        raise errors.ArgumentTypeError(f"codec must {rule}, got {validation.shown(codec)}")
+        raise errors.ArgumentTypeError(f"codec must {rule}, got {validation.short_repr(codec)}")

@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 
 from relive import errors
-from relive.persistence import directories
+from relive.persistence import files
 
 
 def test_a_path_on_one_line_stays_as_it_is() -> None:
-    assert directories.named("/a b/é") == "/a b/é"
-    assert directories.named("/a\nb\udcff") == r"'/a\nb\udcff'"
+    assert files.named("/a b/é") == "/a b/é"
+    assert files.named("/a\nb\udcff") == r"'/a\nb\udcff'"
 
 
 def test_a_reason_is_the_systems_or_what_there_is() -> None:
-    assert directories.reason(OSError(errno.ENOSPC, "full")) == "full"
-    assert directories.reason(OSError("odd")) == "odd"
+    assert files.reason(OSError(errno.ENOSPC, "full")) == "full"
+    assert files.reason(OSError("odd")) == "odd"
 
 
 @pytest.mark.parametrize("path", ["a", b"a", pathlib.Path("a"), "a/", "./b/../a"])
 def test_a_path_becomes_absolute(path: Any) -> None:
-    assert directories.absolute("path", path) == os.path.join(os.getcwd(), "a")
+    assert files.absolute("path", path) == os.path.join(os.getcwd(), "a")
 
 
 # Syncing.
@@ -34,18 +34,18 @@ def test_files_are_synced_by_the_strongest_call_there_is(
 ) -> None:
     calls: list[Any] = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: calls.append(("fsync", descriptor)))
-    directories.fsync_file(7)
+    files.fsync_file(7)
     strong = types.SimpleNamespace(F_FULLFSYNC=51, fcntl=lambda *values: calls.append(values))
     monkeypatch.setitem(sys.modules, "fcntl", strong)
-    directories.fsync_file(7)
+    files.fsync_file(7)
 
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOTSUP, "none here")
 
     strong.fcntl = refuse
-    directories.fsync_file(8)
+    files.fsync_file(8)
     monkeypatch.setitem(sys.modules, "fcntl", None)
-    directories.fsync_file(9)
+    files.fsync_file(9)
     assert calls == [("fsync", 7), (7, 51), ("fsync", 8), ("fsync", 9)]
 
 
@@ -53,7 +53,7 @@ def test_files_are_synced_by_the_strongest_call_there_is(
 def test_directories_are_synced_where_they_can_be(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    directories.fsync_directory(str(tmp_path))
+    files.fsync_directory(str(tmp_path))
 
     def refuse(descriptor: int) -> None:
         raise OSError(code, os.strerror(code))
@@ -61,11 +61,11 @@ def test_directories_are_synced_where_they_can_be(
     monkeypatch.setattr(os, "fsync", refuse)
     if code == errno.EIO:
         with pytest.raises(OSError, match=os.strerror(code)):
-            directories.fsync_directory(str(tmp_path))
+            files.fsync_directory(str(tmp_path))
     else:
-        directories.fsync_directory(str(tmp_path))
-    monkeypatch.setattr(directories, "_HAS_DIRECTORIES", False)
-    directories.fsync_directory(str(tmp_path / "missing"))
+        files.fsync_directory(str(tmp_path))
+    monkeypatch.setattr(files, "_HAS_DIRECTORIES", False)
+    files.fsync_directory(str(tmp_path / "missing"))
 
 
 # Directories.
@@ -73,13 +73,13 @@ def test_directories_are_synced_where_they_can_be(
 
 @pytest.fixture(params=[True, False])
 def has_directories(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    monkeypatch.setattr(directories, "_HAS_DIRECTORIES", request.param)
+    monkeypatch.setattr(files, "_HAS_DIRECTORIES", request.param)
     return bool(request.param)
 
 
 @pytest.mark.usefixtures("has_directories")
 def test_files_are_made_read_and_deleted_in_a_directory(tmp_path: pathlib.Path) -> None:
-    with directories.Directory(str(tmp_path)) as directory:
+    with files.Directory(str(tmp_path)) as directory:
         with open(directory.create("a"), "wb") as file:
             file.write(b"text")
         with pytest.raises(FileExistsError):
@@ -95,7 +95,7 @@ def test_files_are_made_read_and_deleted_in_a_directory(tmp_path: pathlib.Path) 
 def test_a_directory_stays_the_same_one_when_its_name_goes(tmp_path: pathlib.Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "a").write_text("1")
-    with directories.Directory(str(tmp_path / "one")) as directory:
+    with files.Directory(str(tmp_path / "one")) as directory:
         os.rename(tmp_path / "one", tmp_path / "two")
         (tmp_path / "one").mkdir()
         assert directory.names() == ["a"]
@@ -107,15 +107,15 @@ def test_a_directory_stays_the_same_one_when_its_name_goes(tmp_path: pathlib.Pat
 def test_what_is_no_directory_is_not_opened(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError):
-        directories.Directory(str(tmp_path / "file"))
+        files.Directory(str(tmp_path / "file"))
 
 
 def test_a_link_to_a_directory_is_opened_if_asked_for(tmp_path: pathlib.Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
-    with directories.Directory(str(tmp_path / "link"), follow=True) as directory:
+    with files.Directory(str(tmp_path / "link"), follow=True) as directory:
         assert directory.names() == ["link"]
     with pytest.raises(OSError, match="link"):
-        directories.Directory(str(tmp_path / "link"))
+        files.Directory(str(tmp_path / "link"))
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_what_is_no_regular_file_is_not_read(tmp_path: pathlib.Path, kind: str, 
     elif kind in ("link", "dangling", "device"):
         targets = {"link": "file", "dangling": "nowhere", "device": "/dev/zero"}
         (tmp_path / "a").symlink_to(targets[kind])
-    with directories.Directory(str(tmp_path)) as directory:
+    with files.Directory(str(tmp_path)) as directory:
         with pytest.raises(errors.CheckpointError, match=f"^{tmp_path}/{name} {rule}$"):
             directory.open(name)
         if kind not in ("missing", "long"):

@@ -94,7 +94,7 @@ def text(dtype: DType) -> str:
         written, is_the_same = "", False
     if not is_the_same:
         rule = "be of bools, numbers, text, bytes, dates, durations, or fields of these that lie one behind another"
-        raise errors.ArgumentError(f"dtype must {rule}, got {validation.shown(dtype)}")
+        raise errors.ArgumentError(f"dtype must {rule}, got {validation.short_repr(dtype)}")
     return written
 
 
@@ -118,7 +118,7 @@ def read_json(written: str) -> Any:
     try:
         return json.loads(written)
     except (ValueError, RecursionError):
-        raise errors.CheckpointError(f"{validation.shown(written)} is no JSON") from None
+        raise errors.CheckpointError(f"{validation.short_repr(written)} is no JSON") from None
 
 
 def from_descr(descr: object) -> DType:
@@ -134,7 +134,7 @@ def _dtype(descr: object, levels: int) -> DType:
     if isinstance(descr, str):
         return _simple(descr)
     if not isinstance(descr, list | tuple):
-        raise errors.CheckpointError(f"dtype must be a text or a list of fields, got {validation.shown(descr)}")
+        raise errors.CheckpointError(f"dtype must be a text or a list of fields, got {validation.short_repr(descr)}")
     if not levels:
         raise errors.CheckpointError(f"dtype must have at most {DEEPEST} levels of fields")
     names: list[str] = []
@@ -151,7 +151,7 @@ def _dtype(descr: object, levels: int) -> DType:
     if end > LARGEST_ITEM:
         raise errors.CheckpointError(f"dtype must have items of at most {LARGEST_ITEM} bytes, got {end}")
     if len(set(names)) < len(names):
-        raise errors.CheckpointError(f"dtype must have fields of different names, got {validation.shown(names)}")
+        raise errors.CheckpointError(f"dtype must have fields of different names, got {validation.short_repr(names)}")
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": end})
 
 
@@ -159,7 +159,7 @@ def _dtype(descr: object, levels: int) -> DType:
 def _simple(descr: str) -> DType:
     match = _SIMPLE.fullmatch(descr)
     if match is None:
-        raise errors.CheckpointError(f"{validation.shown(descr)} is no dtype that is read from files")
+        raise errors.CheckpointError(f"{validation.short_repr(descr)} is no dtype that is read from files")
     if int(match["bytes"] or 0) + 4 * int(match["characters"] or 0) > LARGEST_ITEM:
         raise errors.CheckpointError(f"dtype must have items of at most {LARGEST_ITEM} bytes, got {descr}")
     try:
@@ -172,21 +172,25 @@ def _field(field: object, levels: int) -> tuple[str, DType]:
     """Answers the name of a field, empty for a gap, and the dtype of what is in it."""
     if not isinstance(field, list | tuple) or len(field) not in (2, 3) or not isinstance(field[0], str):
         raise errors.CheckpointError(
-            f"field of a dtype must be a name, a dtype and a shape, got {validation.shown(field)}"
+            f"field of a dtype must be a name, a dtype and a shape, got {validation.short_repr(field)}"
         )
     name = field[0]
     part = _dtype(field[1], levels)
     if not name and (len(field) > 2 or part.kind != "V" or part.names is not None):
-        raise errors.CheckpointError(f"gap in a dtype must be bytes without a meaning, got {validation.shown(field)}")
+        raise errors.CheckpointError(
+            f"gap in a dtype must be bytes without a meaning, got {validation.short_repr(field)}"
+        )
     if len(field) < 3:
         return name, part
     shape = field[2]
     is_shape = isinstance(shape, list | tuple) and all(type(size) is int and size >= 0 for size in shape)
     # Items without bytes may be any number, and numpy goes over them one by one.
     if not is_shape or len(shape) > MOST_AXES or not part.itemsize:
-        raise errors.CheckpointError(f"field {validation.shown(name)} of a dtype has no shape that can be read")
+        raise errors.CheckpointError(f"field {validation.short_repr(name)} of a dtype has no shape that can be read")
     if math.prod(max(size, 1) for size in shape) * part.itemsize > LARGEST_ITEM:
-        raise errors.CheckpointError(f"field {validation.shown(name)} of a dtype has more than {LARGEST_ITEM} bytes")
+        raise errors.CheckpointError(
+            f"field {validation.short_repr(name)} of a dtype has more than {LARGEST_ITEM} bytes"
+        )
     return name, np.dtype((part, tuple(shape)))
 
 

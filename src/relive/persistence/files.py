@@ -20,14 +20,165 @@ import errno
 import importlib
 import os
 import stat
+from typing import Any
 
 from relive import errors
-from relive.persistence import directories
+from relive.common import validation
+
+STRICT = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
+"""Flags for opening a file: follow no link, wait for nobody at the other end of a pipe. A platform has some of them."""
+_DIRECTORY = sum(getattr(os, name, 0) for name in ("O_DIRECTORY", "O_CLOEXEC"))
+_HAS_DIRECTORIES = os.open in os.supports_dir_fd
+"""Whether a directory can be opened and synced, and files opened in it."""
+
+
+def absolute(name: str, path: object) -> str:
+    """Answers a path as an absolute one with a last part.
+
+    Raises:
+        ArgumentTypeError: `path` is no path.
+        ArgumentError: `path` is empty, holds a NUL, or is a root.
+    """
+    if not isinstance(path, str | bytes | os.PathLike):
+        raise errors.ArgumentTypeError(f"{name} must be a path, got {validation.short_repr(path)}")
+    text = os.fsdecode(path)
+    if not text or "\0" in text or not os.path.basename(os.path.abspath(text)):
+        raise errors.ArgumentError(
+            f"{name} must be the path of a directory in another, got {validation.short_repr(text)}"
+        )
+    return os.path.abspath(text)
+
+
+def named(path: str) -> str:
+    """Answers a path for an error message, on one line."""
+    return path if path.isprintable() else ascii(path)
+
+
+def reason(error: OSError) -> str:
+    """Answers the system's reason."""
+    return error.strerror or str(error)
+
+
+def module(name: str) -> Any:
+    """Answers a module that some platforms have, or None."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def fsync_file(descriptor: int) -> None:
+    """Returns when the file is on the disk, also where only F_FULLFSYNC says so (macOS)."""
+    fcntl = module("fcntl")
+    if hasattr(fcntl, "F_FULLFSYNC"):
+        with contextlib.suppress(OSError):  # A file system over the network has none.
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(descriptor)
+
+
+def write_file(descriptor: int, content: bytes) -> None:
+    """Writes all of a new file, and returns when it is on the disk and closed."""
+    with open(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        fsync_file(descriptor)
+
+
+def fsync_directory(path: str) -> None:
+    """Returns when the names in a directory are on the disk; at once where a platform or a file system cannot tell."""
+    if not _HAS_DIRECTORIES:
+        return
+    descriptor = os.open(path, os.O_RDONLY | _DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+class Directory:
+    """An open directory: it stays the same one, also when another takes its name; no link is followed in it."""
+
+    def __init__(self, path: str, *, follow: bool = False) -> None:
+        """Opens a directory.
+
+        Args:
+            path: Its absolute path.
+            follow: Whether the path itself may be a link.
+
+        Raises:
+            OSError: It is missing, or no directory.
+        """
+        self.path = path
+        self._descriptor: int | None = None
+        flags = os.O_RDONLY | _DIRECTORY | (0 if follow else STRICT)
+        if _HAS_DIRECTORIES:
+            self._descriptor = os.open(path, flags)
+        elif not os.path.isdir(path):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+
+    def __enter__(self) -> "Directory":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+
+    def names(self) -> list[str]:
+        """Answers what is in it."""
+        return os.listdir(self.path if self._descriptor is None else self._descriptor)
+
+    def has(self, name: str) -> bool:
+        """Answers whether anything of that name is in it."""
+        try:
+            os.stat(self._place(name), dir_fd=self._descriptor, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def is_regular(self, name: str) -> bool:
+        """Answers whether that is a regular file, and no link to one."""
+        status = os.stat(self._place(name), dir_fd=self._descriptor, follow_symlinks=False)
+        return stat.S_ISREG(status.st_mode)
+
+    def create(self, name: str) -> int:
+        """Answers the descriptor of a new file, for writing."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | STRICT
+        return os.open(self._place(name), flags, 0o666, dir_fd=self._descriptor)
+
+    def open(self, name: str) -> int:
+        """Answers the descriptor of a regular file, for reading.
+
+        Raises:
+            CheckpointError: There is none, but perhaps a link, a pipe or a directory.
+        """
+        label = named(os.path.join(self.path, name))
+        try:
+            descriptor = os.open(self._place(name), os.O_RDONLY | STRICT, dir_fd=self._descriptor)
+        except FileNotFoundError:
+            raise errors.CheckpointError(f"{label} is missing") from None
+        except OSError as error:
+            rule = "is a link" if error.errno in (errno.ELOOP, errno.EMLINK) else f"cannot be opened: {reason(error)}"
+            raise errors.CheckpointError(f"{label} {rule}") from error
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise errors.CheckpointError(f"{label} is not a regular file")
+        return descriptor
+
+    def unlink(self, name: str) -> None:
+        """Deletes a file."""
+        os.unlink(self._place(name), dir_fd=self._descriptor)
+
+    def _place(self, name: str) -> str:
+        return os.path.join(self.path, name) if self._descriptor is None else name
+
 
 MANIFEST = "manifest.json"
 MARKER = b'{\n "format": "relive checkpoint",\n'
 """How the manifest of every checkpoint begins, whatever its version."""
-
 _MOST_LOCK_BYTES = 32
 _LOCK_AT = 1 << 30
 """Which byte is locked where a lock keeps others from reading: one that nobody reads."""
@@ -39,8 +190,6 @@ def beside(path: str, kind: str) -> str:
 
 
 # Replacing.
-
-
 def newest(path: str) -> str:
     """Answers where the newest complete directory of that name is: at `path`, or at `path`.1 after a crash."""
     earlier = f"{path}.1"
@@ -87,7 +236,7 @@ def replace_directory(new: str, path: str, keep: int) -> None:
             with contextlib.suppress(OSError):
                 os.rename(older[1], path)
         raise
-    directories.fsync_directory(os.path.dirname(path))
+    fsync_directory(os.path.dirname(path))
     with contextlib.suppress(OSError, errors.CheckpointError):
         _delete_older(path, keep)
 
@@ -103,8 +252,8 @@ def remove_directory(path: str) -> None:
         return
     strange = _strange_name(path)
     if strange is not None:
-        raise errors.CheckpointError(f"{directories.named(path)} holds {strange!a}, which is not ours: move it away")
-    with directories.Directory(path) as directory:
+        raise errors.CheckpointError(f"{named(path)} holds {strange!a}, which is not ours: move it away")
+    with Directory(path) as directory:
         for name in sorted(directory.names(), key=lambda name: (name == MANIFEST, name)):
             directory.unlink(name)
     os.rmdir(path)
@@ -113,9 +262,9 @@ def remove_directory(path: str) -> None:
 def _strange_name(path: str) -> str | None:
     """Answers what lies in a directory and is no file of a checkpoint, or None."""
     try:
-        opened = directories.Directory(path)
+        opened = Directory(path)
     except NotADirectoryError:
-        raise errors.CheckpointError(f"{directories.named(path)} is not a directory: move it away") from None
+        raise errors.CheckpointError(f"{named(path)} is not a directory: move it away") from None
     with opened as directory:
         for name in sorted(directory.names()):
             if not (name == MANIFEST or name.endswith(".npy")) or not directory.is_regular(name):
@@ -141,7 +290,7 @@ def _check_older(path: str, number: int) -> bool:
     older = f"{path}.{number}"
     is_there = _check_ours(older)
     if is_there and os.path.lexists(beside(older, "lock")):
-        raise errors.CheckpointError(f"{directories.named(older)} was saved by that name: name another path")
+        raise errors.CheckpointError(f"{named(older)} was saved by that name: name another path")
     return is_there
 
 
@@ -156,15 +305,15 @@ def _check_ours(path: str) -> bool:
     is_link = os.path.islink(path)
     if is_link or not os.path.isdir(path):
         kind = "a link: name the directory itself" if is_link else "not a directory: name another path"
-        raise errors.CheckpointError(f"{directories.named(path)} is {kind}")
-    with directories.Directory(path) as directory:
+        raise errors.CheckpointError(f"{named(path)} is {kind}")
+    with Directory(path) as directory:
         names = directory.names()
         if not names:
             return False
         with contextlib.suppress(errors.CheckpointError), open(directory.open(MANIFEST), "rb") as file:
             if file.read(len(MARKER)) == MARKER:
                 return True
-    label = directories.named(path)
+    label = named(path)
     raise errors.CheckpointError(f"{label} is no checkpoint, it holds {min(names)!a}: name another path")
 
 
@@ -187,8 +336,6 @@ def _delete_older(path: str, number: int) -> None:
 
 
 # Locking.
-
-
 @contextlib.contextmanager
 def locked(path: str | os.PathLike[str]) -> Iterator[None]:
     """Holds the lock of a path, on a file beside it, which another process or another holder in this one cannot have.
@@ -199,17 +346,17 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
     Raises:
         CheckpointError: Somebody else holds the lock, or the file system has none.
     """
-    path = directories.absolute("path", path)
-    label, place = directories.named(path), beside(path, "lock")
+    path = absolute("path", path)
+    label, place = named(path), beside(path, "lock")
     try:
-        descriptor = os.open(place, os.O_RDWR | os.O_CREAT | directories.STRICT, 0o666)
+        descriptor = os.open(place, os.O_RDWR | os.O_CREAT | STRICT, 0o666)
     except OSError as error:
-        why = f"{directories.reason(error)}: {directories.named(place)}"
+        why = f"{reason(error)}: {named(place)}"
         raise errors.CheckpointError(f"{label} cannot be locked: {why}") from error
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_LOCK_BYTES:
-            raise errors.CheckpointError(f"{directories.named(place)} is no lock file: move it away")
+            raise errors.CheckpointError(f"{named(place)} is no lock file: move it away")
         _lock(descriptor, label)
         try:
             _note(descriptor, f"{os.getpid()}\n".encode())
@@ -222,7 +369,7 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
 
 def _lock(descriptor: int, label: str) -> None:
     """Takes the lock of an open file, or raises at once."""
-    fcntl = directories.module("fcntl")
+    fcntl = module("fcntl")
     try:
         if fcntl is not None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -232,7 +379,7 @@ def _lock(descriptor: int, label: str) -> None:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
     except OSError as error:
         if error.errno not in (errno.EAGAIN, errno.EACCES, errno.EDEADLK):
-            raise errors.CheckpointError(f"{label} cannot be locked: {directories.reason(error)}") from error
+            raise errors.CheckpointError(f"{label} cannot be locked: {reason(error)}") from error
         os.lseek(descriptor, 0, os.SEEK_SET)
         note = os.read(descriptor, _MOST_LOCK_BYTES).strip()
         holder = "this process" if note == str(os.getpid()).encode() else "another process"

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from relive import errors
-from relive.persistence import directories
 from relive.persistence import files
 
 HOLD = """
@@ -189,13 +188,13 @@ def test_a_directory_is_deleted_its_manifest_last(tmp_path: pathlib.Path, monkey
     made(tmp_path / "s", "5")
     (tmp_path / "s" / "zz.npy").write_text("")
     names: list[str] = []
-    system = directories.Directory.unlink
+    system = files.Directory.unlink
 
-    def unlink(directory: directories.Directory, name: str) -> None:
+    def unlink(directory: files.Directory, name: str) -> None:
         names.append(name)
         system(directory, name)
 
-    monkeypatch.setattr(directories.Directory, "unlink", unlink)
+    monkeypatch.setattr(files.Directory, "unlink", unlink)
     files.remove_directory(str(tmp_path / "s"))
     assert names == ["a.npy", "zz.npy", "manifest.json"]
     files.remove_directory(str(tmp_path / "s"))

@@ -37,7 +37,7 @@ def state_of(rng: np.random.Generator) -> dict[str, Any]:
     return plain
 
 
-def made(given: state_lib.Given) -> np.random.Generator:
+def made(given: state_lib.StateReader) -> np.random.Generator:
     """Answers a generator of that state.
 
     Raises:

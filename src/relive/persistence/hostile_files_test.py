@@ -32,10 +32,8 @@ from relive.persistence import codec
 from relive.persistence import forged_states_test
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
-from relive.persistence import records
 from relive.persistence import recover
 from relive.persistence import seed_blocks_test
-from relive.persistence import segment_file
 
 MAKERS = list(checkpointable_test.BUFFERS.values())
 SECONDS = 60
@@ -99,7 +97,7 @@ def rename(path: pathlib.Path, rng: random.Random) -> None:
     names = sorted(os.listdir(path))
     number = rng.choice([0, 1, 2, 50, 10**19, 99999999999999999999])
     others = ["segment-1.relive", "../victim", "x", "a.npy", "manifest.json", f"{names[0]}.new", f"{names[0]}.damaged"]
-    os.rename(path / rng.choice(names), path / rng.choice([records.segment_name(number), *others]))
+    os.rename(path / rng.choice(names), path / rng.choice([journal_reader.segment_name(number), *others]))
 
 
 DAMAGES: list[Change] = [
@@ -164,22 +162,23 @@ def forge_records(path: pathlib.Path, rng: random.Random) -> None:
     """Changes records, and writes segments that hold them with numbers and checksums that are right."""
     segments: list[list[tuple[int, bytes]]] = []
     for record in journal_reader.records(path):
-        if record.kind == records.BASE:
+        if record.kind == journal_reader.BASE:
             segments.append([])
         segments[-1].append((record.kind, record.payload))
-    first = records.first_of(min(os.listdir(path)))
+    first = journal_reader.first_of(min(os.listdir(path)))
     assert first is not None
     for _ in range(rng.choice([1, 1, 1, 2, 5])):
         rng.choice(RECORD_FORGERIES)(segments, rng)
     for each in path.iterdir():
         each.unlink()
     for segment in segments:
-        place = path / records.segment_name(first)
-        segment_file.create(str(place), first, segment[0][1] if segment else b"")
-        header = place.read_bytes()[: records.SEGMENT_HEADER_BYTES]
-        seed = records.seed_of(header, first)
+        place = path / journal_reader.segment_name(first)
+        journal_lib.create(str(place), first, segment[0][1] if segment else b"")
+        header = place.read_bytes()[: journal_reader.SEGMENT_HEADER_BYTES]
+        seed = journal_reader.seed_of(header, first)
         framed = [
-            records.framed(number, kind, payload, seed) for number, (kind, payload) in enumerate(segment, start=first)
+            journal_reader.framed(number, kind, payload, seed)
+            for number, (kind, payload) in enumerate(segment, start=first)
         ]
         place.write_bytes(b"".join([header, *framed]))
         first += len(segment)

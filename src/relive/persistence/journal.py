@@ -15,19 +15,134 @@ the journal refuses all that follows: to sync again could succeed without the lo
 
 from collections.abc import Callable
 import contextlib
+import dataclasses
+import io
 import os
 import threading
-from typing import cast
+from typing import Literal, TypeAlias, cast
 import weakref
 
 from relive import errors
 from relive.common import validation
-from relive.persistence import directories
 from relive.persistence import files
-from relive.persistence import fsync_policy
 from relive.persistence import journal_reader
-from relive.persistence import records
-from relive.persistence import segment_file
+
+
+@dataclasses.dataclass(frozen=True)
+class EveryRecords:
+    """Syncs after so many records, in the call that appends the last of them."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        """Checks the count, which is at least 1."""
+        validation.positive_int("count", self.count)
+
+
+@dataclasses.dataclass(frozen=True)
+class EverySeconds:
+    """Syncs after so many seconds while there is something to sync, in a thread of its own: no append waits for it."""
+
+    seconds: float
+
+    def __post_init__(self) -> None:
+        """Checks the seconds, which are above 0 and no longer than a thread can wait."""
+        if not 0 < validation.finite_number("seconds", self.seconds) <= threading.TIMEOUT_MAX:
+            raise errors.ArgumentError(
+                f"seconds must be above 0 and at most {threading.TIMEOUT_MAX:.0f}, "
+                f"got {validation.short_repr(self.seconds)}"
+            )
+
+
+Policy: TypeAlias = Literal["always", "never"] | EveryRecords | EverySeconds
+
+
+def check(fsync: object) -> None:
+    """Raises ArgumentError if `fsync` is no policy."""
+    is_word = isinstance(fsync, str) and fsync in ("always", "never")
+    if not is_word and not isinstance(fsync, EveryRecords | EverySeconds):
+        raise errors.ArgumentError(
+            f"fsync must be 'always', 'never', EveryRecords(n) or EverySeconds(t), got {validation.short_repr(fsync)}"
+        )
+
+
+def most_unsynced(fsync: Policy) -> int:
+    """Answers how many records a policy leaves unsynced, plus one: with so many, an append syncs."""
+    if isinstance(fsync, EveryRecords):
+        return int(fsync.count)
+    return 1 if fsync == "always" else validation.LARGEST
+
+
+class SegmentFile:
+    """An open segment; what is written goes to its end.
+
+    Args:
+        path: The file, which is there.
+        ending: Where its whole records end; what lies beyond is cut off.
+
+    Raises:
+        OSError: It cannot be opened or cut.
+    """
+
+    def __init__(self, path: str, ending: journal_reader.Ending) -> None:
+        self.path = path
+        self.seed = ending.seed
+        """Where the checksums of its records start."""
+        self.start = ending.start
+        """How many of its bytes are header and base."""
+        self.size = ending.offset
+        """How many bytes it has, up to the last whole record."""
+        self._file = io.FileIO(os.open(path, os.O_WRONLY | os.O_APPEND | files.STRICT), "ab")
+        self.descriptor = self._file.fileno()
+        if ending.size > ending.offset:
+            try:
+                self.cut(ending.offset)
+            except OSError:
+                self.close()
+                raise
+
+    def cut(self, size: int) -> None:
+        """Cuts off all but the first `size` bytes."""
+        os.ftruncate(self.descriptor, size)
+        self.size = size
+
+    def sync(self) -> None:
+        """Returns when its bytes are on the disk."""
+        if hasattr(os, "fdatasync"):
+            os.fdatasync(self.descriptor)
+        else:
+            files.fsync_file(self.descriptor)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def create(path: str, first: int, base: bytes) -> journal_reader.Ending:
+    """Makes a segment whose first record is `base`, and answers where that ends; a crash leaves it whole or not there.
+
+    The directory that it is in is not synced.
+
+    Raises:
+        ArgumentError: The base is no bytes or too long.
+        OSError: It could not be written; it is not there, unless it could not be deleted either.
+    """
+    header = journal_reader.segment_header(first, int.from_bytes(os.urandom(8), "little"))
+    seed = journal_reader.seed_of(header, first)
+    content = header + journal_reader.framed(first, journal_reader.BASE, base, seed)
+    new = f"{path}{journal_reader.NEW}"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(new)
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | files.STRICT
+        files.write_file(os.open(new, flags, 0o666), content)
+        os.rename(new, path)
+    except OSError:
+        for name in (new, path):  # A file system over the network can rename and say that it failed.
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+        raise
+    return journal_reader.Ending(first + 1, len(content), len(content), len(content), seed)
 
 
 class Journal:
@@ -49,11 +164,11 @@ class Journal:
             whose last segment is damaged; or the journal is open elsewhere.
 
     >>> import tempfile
-    >>> from relive.persistence import fsync_policy
+    >>> from relive.persistence import journal
     >>> from relive.persistence import journal
     >>> from relive.persistence import journal_reader
     >>> with tempfile.TemporaryDirectory() as directory:
-    ...     with journal.Journal(f"{directory}/steps", fsync=fsync_policy.EveryRecords(100)) as steps:
+    ...     with journal.Journal(f"{directory}/steps", fsync=EveryRecords(100)) as steps:
     ...         steps.begin(lambda: b"all that came before")
     ...         print(steps.append(1, b"a step"), steps.num_records, steps.num_synced)
     ...     [(record.kind, record.payload) for record in journal_reader.records(steps.path)]
@@ -65,14 +180,14 @@ class Journal:
         self,
         path: str | os.PathLike[str],
         *,
-        fsync: fsync_policy.Policy = "always",
+        fsync: Policy = "always",
         segment_bytes: int = 64 * 2**20,
     ) -> None:
-        self.path = directories.absolute("path", path)
-        fsync_policy.check(fsync)
+        self.path = files.absolute("path", path)
+        check(fsync)
         self._fsync = fsync
-        self._segment_bytes = validation.integer_of_at_least_one("segment_bytes", segment_bytes)
-        self._most_unsynced = fsync_policy.most_unsynced(fsync)
+        self._segment_bytes = validation.positive_int("segment_bytes", segment_bytes)
+        self._most_unsynced = most_unsynced(fsync)
         self._pid = os.getpid()
         self._num_records = self._num_synced = 0
         self._base: Callable[[], bytes] | None = None
@@ -80,7 +195,7 @@ class Journal:
         self._refusal: str | None = None
         # The segments' first records, the last segment, and at how many bytes an append has to stop and look.
         self._firsts: list[int] = []
-        self._segment: segment_file.SegmentFile | None = None
+        self._segment: SegmentFile | None = None
         self._limit = 0
         # Held while a sync is under way, or while what is to be synced changes.
         self._lock = threading.Lock()
@@ -123,7 +238,7 @@ class Journal:
             self._begin_segment(base)
         self._base = base
         self._allow()
-        if isinstance(self._fsync, fsync_policy.EverySeconds):
+        if isinstance(self._fsync, EverySeconds):
             arguments = (weakref.ref(self), self._closing, float(self._fsync.seconds))
             self._syncer = threading.Thread(target=_sync_now_and_then, args=arguments, daemon=True)
             self._syncer.start()
@@ -141,12 +256,12 @@ class Journal:
             CheckpointError: The record could not be written, or synced if that was due; it does not count.
         """
         segment = self._segment
-        if kind == records.BASE:
+        if kind == journal_reader.BASE:
             raise errors.ArgumentError("kind must be in [1, 256), got 0")
         if segment is None or segment.size >= self._limit:
             segment = self._ready_segment()
         number, size = self._num_records, segment.size
-        record = records.framed(number, kind, payload, segment.seed)
+        record = journal_reader.framed(number, kind, payload, segment.seed)
         try:
             written = os.write(segment.descriptor, record)
             if written != len(record):
@@ -189,7 +304,7 @@ class Journal:
             try:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(self._place(self._firsts[0]))
-                directories.fsync_directory(self.path)
+                files.fsync_directory(self.path)
             except OSError as error:
                 raise self._failure("pruned", error) from error
             del self._firsts[0]
@@ -230,7 +345,7 @@ class Journal:
         """Takes the lock, and goes on where the journal ends, if there is one."""
         if not os.path.lexists(self.path):
             os.mkdir(self.path)
-            directories.fsync_directory(os.path.dirname(self.path))
+            files.fsync_directory(os.path.dirname(self.path))
         with journal_reader.opened(self.path) as directory:
             journal_reader.list_segments(directory)  # What is no journal gets no lock beside it.
             stack.enter_context(files.locked(self.path))
@@ -240,7 +355,7 @@ class Journal:
                     directory.unlink(name)
             if self._firsts:
                 ending = journal_reader.ending_of(directory, self._firsts[-1])
-                self._segment = segment_file.SegmentFile(self._place(self._firsts[-1]), ending)
+                self._segment = SegmentFile(self._place(self._firsts[-1]), ending)
                 stack.callback(self._segment.close)
                 self._segment.sync()
                 self._num_records = self._num_synced = ending.number
@@ -252,7 +367,7 @@ class Journal:
             self._sync()
             self._refuse("making a segment was interrupted")
             try:
-                ending = segment_file.create(self._place(first), first, payload)
+                ending = create(self._place(first), first, payload)
             except OSError as error:
                 if not os.path.lexists(self._place(first)):
                     self._allow()
@@ -261,10 +376,10 @@ class Journal:
                 self._allow()
                 raise
             try:
-                directories.fsync_directory(self.path)
-                segment = segment_file.SegmentFile(self._place(first), ending)
+                files.fsync_directory(self.path)
+                segment = SegmentFile(self._place(first), ending)
             except OSError as error:
-                self._refuse(f"making a segment failed: {directories.reason(error)}")
+                self._refuse(f"making a segment failed: {files.reason(error)}")
                 raise self._failure("written", error) from error
             if self._segment is not None:
                 self._segment.close()
@@ -273,15 +388,15 @@ class Journal:
             self._num_records = self._num_synced = ending.number
             self._allow()
 
-    def _ready_segment(self) -> segment_file.SegmentFile:
+    def _ready_segment(self) -> SegmentFile:
         """Answers a segment to append to, a new one if the last is full; raises if there can be none."""
         self._check_usable()
         if self._base is None:
             raise errors.ArgumentError("append has no segment to write to: call begin first")
         self._begin_segment(self._base)
-        return cast(segment_file.SegmentFile, self._segment)
+        return cast(SegmentFile, self._segment)
 
-    def _take_back(self, segment: segment_file.SegmentFile, number: int, size: int) -> None:
+    def _take_back(self, segment: SegmentFile, number: int, size: int) -> None:
         """Makes a record that could not be written, or not counted, as if it had never been."""
         with self._lock:
             earlier = self._refusal
@@ -304,7 +419,7 @@ class Journal:
         try:
             self._segment.sync()
         except OSError as error:
-            self._refuse(f"the disk failed to sync it: {directories.reason(error)}")
+            self._refuse(f"the disk failed to sync it: {files.reason(error)}")
             raise self._failure("synced", error) from error
         self._num_synced = number
 
@@ -317,11 +432,11 @@ class Journal:
         """Raises what keeps the journal from being written, if something does."""
         if os.getpid() != self._pid:
             raise errors.CheckpointError(
-                f"{directories.named(self.path)} cannot be written: it was opened by process {self._pid}, "
+                f"{files.named(self.path)} cannot be written: it was opened by process {self._pid}, "
                 f"and this is its fork {os.getpid()}"
             )
         if self._is_closed:
-            raise errors.ClosedError(f"{directories.named(self.path)} cannot be written: it was closed")
+            raise errors.ClosedError(f"{files.named(self.path)} cannot be written: it was closed")
         if self._refusal is not None:
             raise self._refused()
 
@@ -336,18 +451,14 @@ class Journal:
             self._limit = self._segment.start + max(self._segment_bytes, self._segment.start)
 
     def _refused(self) -> errors.CheckpointError:
-        return errors.CheckpointError(
-            f"{directories.named(self.path)} cannot be written: {self._refusal}; open it again"
-        )
+        return errors.CheckpointError(f"{files.named(self.path)} cannot be written: {self._refusal}; open it again")
 
     def _failure(self, verb: str, error: OSError) -> errors.CheckpointError:
-        return errors.CheckpointError(
-            f"{directories.named(self.path)} could not be {verb}: {directories.reason(error)}"
-        )
+        return errors.CheckpointError(f"{files.named(self.path)} could not be {verb}: {files.reason(error)}")
 
     def _place(self, first: int) -> str:
         """Answers the path of the segment whose first record has that number."""
-        return os.path.join(self.path, records.segment_name(first))
+        return os.path.join(self.path, journal_reader.segment_name(first))
 
 
 _OPEN: "weakref.WeakSet[Journal]" = weakref.WeakSet()

@@ -17,24 +17,134 @@ from collections.abc import Generator, Iterator
 import dataclasses
 import os
 import re
-from typing import BinaryIO, NamedTuple
+import struct
+from typing import BinaryIO, Final, NamedTuple
 import zlib
 
 import numpy as np
 
 from relive import errors
-from relive.persistence import directories
-from relive.persistence import records as records_lib
+from relive.common import validation
+from relive.persistence import files
+
+BASE: Final = 0
+"""The kind of the first record of a segment."""
+LARGEST_PAYLOAD = 2**32 - 1
+"""The most bytes a payload can have."""
+MAGIC = b"relive journal 1\n"
+_ANY_VERSION = b"relive journal "
+_SEGMENT = struct.Struct("<17sQQ")
+_RECORD = struct.Struct("<IBQ")
+_CHECKSUM = struct.Struct("<I")
+_NAME = re.compile(r"segment-([0-9]{20})\.relive")
+SEGMENT_HEADER_BYTES = _SEGMENT.size + _CHECKSUM.size
+RECORD_HEADER_BYTES = _RECORD.size + _CHECKSUM.size
+_pack_record = _RECORD.pack
+_pack_checksum = _CHECKSUM.pack
+_join = b"".join
+_crc32 = zlib.crc32
+
+
+class Record(NamedTuple):
+    """One record of a journal."""
+
+    number: int
+    kind: int
+    payload: bytes
+
+
+class Head(NamedTuple):
+    """What a record's header says."""
+
+    length: int
+    kind: int
+    number: int
+    checksum: int
+    proof: int
+    """What the checksum is if the payload is empty; with a payload, it goes on from here."""
+
+
+def segment_name(first: int) -> str:
+    """Answers the name of the segment whose first record has the number `first`.
+
+    >>> from relive.persistence import journal_reader
+    >>> journal_reader.segment_name(42)
+    'segment-00000000000000000042.relive'
+    """
+    return f"segment-{first:020}.relive"
+
+
+def first_of(name: str) -> int | None:
+    """Answers the number of the first record of the segment of that name; None if it is no segment's name.
+
+    >>> from relive.persistence import journal_reader
+    >>> journal_reader.first_of("segment-00000000000000000042.relive"), journal_reader.first_of("notes.txt")
+    (42, None)
+    """
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def segment_header(first: int, salt: int) -> bytes:
+    """Answers the header of a segment whose first record has the number `first`; `salt` is random, in [0, 2^64)."""
+    header = _SEGMENT.pack(MAGIC, first, salt)
+    return header + _pack_checksum(_crc32(header))
+
+
+def seed_of(header: bytes, first: int) -> int:
+    """Answers where the checksums of a segment's records start, from the segment's first bytes.
+
+    Raises:
+        CheckpointError: They are not the header of a segment whose first record has the number `first`; the message
+            is a reason, without the file's name.
+    """
+    if not header.startswith(MAGIC):
+        if header.startswith(_ANY_VERSION):
+            version = validation.short_repr(header[len(_ANY_VERSION) : len(MAGIC)].decode("latin-1").strip())
+            raise errors.CheckpointError(f"is a journal of format {version}, and this relive reads format '1'")
+        raise errors.CheckpointError("does not begin as a journal does")
+    if len(header) < SEGMENT_HEADER_BYTES:
+        raise errors.CheckpointError(f"ends after {len(header)} of the {SEGMENT_HEADER_BYTES} bytes of its header")
+    _, own_first, _ = _SEGMENT.unpack_from(header)
+    (checksum,) = _CHECKSUM.unpack_from(header, _SEGMENT.size)
+    if checksum != _crc32(header[: _SEGMENT.size]):
+        raise errors.CheckpointError("has a header whose checksum is wrong")
+    if own_first != first or first > validation.LARGEST:
+        raise errors.CheckpointError(f"has a header that says its first record is {own_first}")
+    return int(checksum)
+
+
+def framed(number: int, kind: int, payload: bytes, seed: int) -> bytes:
+    """Answers the bytes of a record in the segment whose checksums start from `seed`.
+
+    Raises:
+        ArgumentTypeError: `payload` is not bytes.
+        ArgumentError: `kind` lies outside [0, 256), or `payload` is longer than 2^32 - 1 bytes.
+    """
+    if type(payload) is not bytes:
+        raise errors.ArgumentTypeError(f"payload must be bytes, got {validation.short_repr(payload)}")
+    if not 0 <= kind < 256:
+        raise errors.ArgumentError(f"kind must be in [0, 256), got {validation.short_repr(kind)}")
+    if len(payload) > LARGEST_PAYLOAD:
+        raise errors.ArgumentError(f"payload must be at most {LARGEST_PAYLOAD} bytes, got {len(payload)}")
+    head = _pack_record(len(payload), kind, number)
+    return _join((head, _pack_checksum(_crc32(payload, _crc32(head, seed))), payload))
+
+
+def head_of(header: bytes, seed: int) -> Head:
+    """Answers what the header of a record says [17 bytes], true or not: the checksum tells, with the payload."""
+    length, kind, number = _RECORD.unpack_from(header)
+    (checksum,) = _CHECKSUM.unpack_from(header, _RECORD.size)
+    return Head(length, kind, number, checksum, _crc32(header[: _RECORD.size], seed))
+
 
 NEW = ".new"
 """Ends the name of a segment that is still being made."""
-
 DAMAGED = ".damaged"
 """Ends the name of a segment that was set aside."""
-
 _LEFT_OVER = re.compile(r"segment-[0-9]{20}\.relive(\.new|(\.[0-9]{1,9})?\.damaged)")
 _CHUNK = 1 << 18
-_HEADER = records_lib.RECORD_HEADER_BYTES
+_HEADER = RECORD_HEADER_BYTES
 
 
 class Ending(NamedTuple):
@@ -64,7 +174,7 @@ class DamageError(errors.CheckpointError):
     """
 
     def __init__(self, path: str, reason: str, *, first: int, offset: int, whole: int) -> None:
-        super().__init__(f"{directories.named(path)} is damaged at byte {offset}: {reason}")
+        super().__init__(f"{files.named(path)} is damaged at byte {offset}: {reason}")
         self.first = first
         self.whole = whole
 
@@ -88,7 +198,7 @@ class Findings:
         return 0 if self.ending is None else self.ending.size - self.ending.offset
 
 
-def records(path: str | os.PathLike[str]) -> Iterator[records_lib.Record]:
+def records(path: str | os.PathLike[str]) -> Iterator[Record]:
     """Answers the whole records of the journal at `path`, in order, and leaves out a torn tail.
 
     They are read one by one: memory is for one record at a time. A directory without segments has no records. The
@@ -97,7 +207,7 @@ def records(path: str | os.PathLike[str]) -> Iterator[records_lib.Record]:
     Raises:
         CheckpointError: While they are read: the journal is damaged or cannot be read; the message names the file.
     """
-    yield from _walk(directories.absolute("path", path))
+    yield from _walk(files.absolute("path", path))
 
 
 def examine(path: str | os.PathLike[str]) -> Findings:
@@ -106,7 +216,7 @@ def examine(path: str | os.PathLike[str]) -> Findings:
     Raises:
         CheckpointError: It cannot be read, or holds files that are none of its own.
     """
-    path = directories.absolute("path", path)
+    path = files.absolute("path", path)
     with opened(path) as directory:
         num_segments = len(list_segments(directory))
     walk, num_records = _walk(path), 0
@@ -120,7 +230,7 @@ def examine(path: str | os.PathLike[str]) -> Findings:
         return Findings(num_segments=num_segments, num_records=num_records, ending=None, damage=error)
 
 
-def ending_of(directory: directories.Directory, first: int) -> Ending:
+def ending_of(directory: files.Directory, first: int) -> Ending:
     """Reads the last segment of a journal and answers where its whole records end.
 
     Raises:
@@ -135,7 +245,7 @@ def ending_of(directory: directories.Directory, first: int) -> Ending:
         return ending
 
 
-def list_segments(directory: directories.Directory) -> list[int]:
+def list_segments(directory: files.Directory) -> list[int]:
     """Answers the numbers of the first records of the segments in a directory, in order.
 
     Raises:
@@ -145,69 +255,61 @@ def list_segments(directory: directories.Directory) -> list[int]:
         names = directory.names()
     except OSError as error:
         raise errors.CheckpointError(
-            f"{directories.named(directory.path)} could not be read: {directories.reason(error)}"
+            f"{files.named(directory.path)} could not be read: {files.reason(error)}"
         ) from error
     firsts = []
     for name in sorted(names):
-        first = records_lib.first_of(name)
+        first = first_of(name)
         if first is not None:
             firsts.append(first)
         elif not _LEFT_OVER.fullmatch(name):
             raise errors.CheckpointError(
-                f"{directories.named(directory.path)} holds {name!a}, which is no part of a journal: move it away"
+                f"{files.named(directory.path)} holds {name!a}, which is no part of a journal: move it away"
             )
     return firsts
 
 
-def opened(path: str) -> directories.Directory:
+def opened(path: str) -> files.Directory:
     """Opens the directory at `path`, which may be a link to one.
 
     Raises:
         CheckpointError: There is none.
     """
     try:
-        return directories.Directory(path, follow=True)
+        return files.Directory(path, follow=True)
     except OSError as error:
-        raise errors.CheckpointError(
-            f"{directories.named(path)} could not be read: {directories.reason(error)}"
-        ) from error
+        raise errors.CheckpointError(f"{files.named(path)} could not be read: {files.reason(error)}") from error
 
 
-def read_segment(
-    directory: directories.Directory, first: int, *, is_last: bool
-) -> Generator[records_lib.Record, None, Ending]:
+def read_segment(directory: files.Directory, first: int, *, is_last: bool) -> Generator[Record, None, Ending]:
     """Yields the whole records of a segment, and returns where they end.
 
     Raises:
         CheckpointError: The segment is damaged, or ends with a torn record and is not the last one.
     """
-    name = records_lib.segment_name(first)
+    name = segment_name(first)
     path = os.path.join(directory.path, name)
     with open(directory.open(name), "rb") as file:
         try:
             return (yield from _read_segment(file, path, first, is_last=is_last))
         except OSError as error:
-            raise errors.CheckpointError(
-                f"{directories.named(path)} could not be read: {directories.reason(error)}"
-            ) from error
+            raise errors.CheckpointError(f"{files.named(path)} could not be read: {files.reason(error)}") from error
 
 
-def _read_segment(
-    file: BinaryIO, path: str, first: int, *, is_last: bool
-) -> Generator[records_lib.Record, None, Ending]:
+def _read_segment(file: BinaryIO, path: str, first: int, *, is_last: bool) -> Generator[Record, None, Ending]:
     size = os.fstat(file.fileno()).st_size
     try:
-        seed = records_lib.seed_of(file.read(records_lib.SEGMENT_HEADER_BYTES), first)
+        seed = seed_of(file.read(SEGMENT_HEADER_BYTES), first)
     except errors.CheckpointError as error:
         raise DamageError(path, f"it {error}", first=first, offset=0, whole=0) from None
-    start = offset = records_lib.SEGMENT_HEADER_BYTES
+    start = offset = SEGMENT_HEADER_BYTES
     number, wrong = first, "it ends before its base"
     while offset < size:
         record = _read_record(file, size - offset, number, seed)
         if isinstance(record, str):
             wrong = record
             break
-        if (record.kind == records_lib.BASE) != (number == first):
+        if (record.kind == BASE) != (number == first):
             wrong = f"its record {number} is of kind {record.kind}"
             break
         yield record
@@ -225,7 +327,7 @@ def _read_segment(
     return Ending(number, offset, size, start, seed)
 
 
-def _walk(path: str) -> Generator[records_lib.Record, None, Ending | None]:
+def _walk(path: str) -> Generator[Record, None, Ending | None]:
     """Yields the records of all segments; returns where those of the last one end, None if there is no segment."""
     with opened(path) as directory:
         firsts = list_segments(directory)
@@ -233,18 +335,18 @@ def _walk(path: str) -> Generator[records_lib.Record, None, Ending | None]:
         for first in firsts:
             if ending is not None and ending.number != first:
                 reason = f"the segment before it ends before record {ending.number}"
-                name = records_lib.segment_name(first)
+                name = segment_name(first)
                 raise DamageError(os.path.join(path, name), reason, first=first, offset=0, whole=0)
             ending = yield from read_segment(directory, first, is_last=first == firsts[-1])
         return ending
 
 
-def _read_record(file: BinaryIO, left: int, number: int, seed: int) -> records_lib.Record | str:
+def _read_record(file: BinaryIO, left: int, number: int, seed: int) -> Record | str:
     """Answers the record that the file goes on with, of `left` bytes, or what is wrong with it."""
     header = file.read(_HEADER)
     if left < _HEADER or len(header) < _HEADER:
         return f"its record {number} ends after {left} bytes"
-    head = records_lib.head_of(header, seed)
+    head = head_of(header, seed)
     if head.length > left - _HEADER:
         return f"its record {number} claims {head.length} bytes where {left - _HEADER} are left"
     payload = file.read(head.length)
@@ -252,7 +354,7 @@ def _read_record(file: BinaryIO, left: int, number: int, seed: int) -> records_l
         return f"its record {number} has a wrong checksum"
     if head.number != number:
         return f"its record {number} has the number {head.number}"
-    return records_lib.Record(number, head.kind, payload)
+    return Record(number, head.kind, payload)
 
 
 def _has_record(file: BinaryIO, start: int, size: int, number: int, seed: int) -> bool:
@@ -275,14 +377,14 @@ def _has_record(file: BinaryIO, start: int, size: int, number: int, seed: int) -
         left = np.arange(size - begin - _HEADER, size - begin - _HEADER - count, -1)
         plausible = np.flatnonzero((numbers - np.uint64(number) <= most) & (lengths <= left))
         for place in plausible.tolist():
-            head = records_lib.head_of(chunk[place : place + _HEADER], seed)
+            head = head_of(chunk[place : place + _HEADER], seed)
             patience -= head.length + 1024
             if patience < 0 or _is_proven(file, begin + place + _HEADER, head):
                 return True
     return False
 
 
-def _is_proven(file: BinaryIO, start: int, head: records_lib.Head) -> bool:
+def _is_proven(file: BinaryIO, start: int, head: Head) -> bool:
     """Answers whether the payload that begins at `start` has the checksum that its header says."""
     file.seek(start)
     proof, left = head.proof, head.length

@@ -13,7 +13,6 @@ import pytest
 from relive import errors
 from relive.persistence import journal
 from relive.persistence import journal_reader
-from relive.persistence import records
 from relive.persistence import seed_blocks_test
 
 Twin = list[tuple[int, int, bytes]]
@@ -47,9 +46,9 @@ def segments(path: pathlib.Path) -> list[pathlib.Path]:
 
 def ends_of(twin: Twin) -> list[int]:
     """Answers at which bytes the records of a single segment end."""
-    ends = [records.SEGMENT_HEADER_BYTES]
+    ends = [journal_reader.SEGMENT_HEADER_BYTES]
     for _, _, payload in twin:
-        ends.append(ends[-1] + records.RECORD_HEADER_BYTES + len(payload))
+        ends.append(ends[-1] + journal_reader.RECORD_HEADER_BYTES + len(payload))
     return ends[1:]
 
 
@@ -140,7 +139,7 @@ def test_whole_records_are_found_wherever_the_search_reads_on(
     write(tmp_path / "log", [b"x" * 200])
     (segment,) = segments(tmp_path / "log")
     content = segment.read_bytes()
-    bad = records.SEGMENT_HEADER_BYTES + records.RECORD_HEADER_BYTES + len(b"base 0")
+    bad = journal_reader.SEGMENT_HEADER_BYTES + journal_reader.RECORD_HEADER_BYTES + len(b"base 0")
     for inserted in range(70):
         segment.write_bytes(content[:bad] + b"\xff" * inserted + content[bad:])
         assert (journal_reader.examine(tmp_path / "log").damage is not None) == (inserted > 0)
@@ -199,8 +198,8 @@ def test_a_tail_made_to_be_searched_for_ever_is_called_damaged(tmp_path: pathlib
     """Each ninth byte begins what could be a header of a long record."""
     write(tmp_path / "log", [b"one"])
     (segment,) = segments(tmp_path / "log")
-    seed = records.seed_of(segment.read_bytes(), 0)
-    head = bytearray(records.framed(5, 1, b"", seed))
+    seed = journal_reader.seed_of(segment.read_bytes(), 0)
+    head = bytearray(journal_reader.framed(5, 1, b"", seed))
     head[:4] = (200_000).to_bytes(4, "little")
     with segment.open("ab") as file:
         file.write(bytes(head) * 30_000)
@@ -222,7 +221,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_torn(tmp_path: pathlib.Path) ->
 def test_a_candidate_that_is_cut_short_meanwhile_is_no_record(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_bytes(b"short")
     with (tmp_path / "file").open("rb") as file:
-        assert not journal_reader._is_proven(file, 0, records.Head(6, 1, 1, 0, 0))
+        assert not journal_reader._is_proven(file, 0, journal_reader.Head(6, 1, 1, 0, 0))
 
 
 def test_a_gap_between_segments_is_damage(tmp_path: pathlib.Path) -> None:
@@ -255,10 +254,10 @@ def test_an_overlap_of_segments_is_damage(tmp_path: pathlib.Path) -> None:
 def forged(path: pathlib.Path, *framed: tuple[int, int, bytes]) -> pathlib.Path:
     """Makes a segment of any records, with right checksums."""
     path.mkdir()
-    header = records.segment_header(0, 1)
-    seed = records.seed_of(header, 0)
-    content = header + b"".join(records.framed(*record, seed) for record in framed)
-    (path / records.segment_name(0)).write_bytes(content)
+    header = journal_reader.segment_header(0, 1)
+    seed = journal_reader.seed_of(header, 0)
+    content = header + b"".join(journal_reader.framed(*record, seed) for record in framed)
+    (path / journal_reader.segment_name(0)).write_bytes(content)
     return path
 
 
@@ -283,7 +282,7 @@ def test_a_segment_begins_with_its_one_base(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"relive journal 1\n", b"relive journal 9\n" + b"x" * 40, b"x" * 100])
 def test_a_segment_without_its_header_is_damage(tmp_path: pathlib.Path, content: bytes) -> None:
     path = forged(tmp_path / "log", (0, 0, b""))
-    (path / records.segment_name(0)).write_bytes(content)
+    (path / journal_reader.segment_name(0)).write_bytes(content)
     with pytest.raises(errors.CheckpointError, match="segment-0+.relive is damaged at byte 0: it "):
         read(path)
 
@@ -291,7 +290,7 @@ def test_a_segment_without_its_header_is_damage(tmp_path: pathlib.Path, content:
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes in directories")
 def test_links_pipes_and_directories_are_no_segments(tmp_path: pathlib.Path) -> None:
     path = forged(tmp_path / "log", (0, 0, b""))
-    segment = path / records.segment_name(0)
+    segment = path / journal_reader.segment_name(0)
     segment.rename(tmp_path / "real")
     segment.symlink_to(tmp_path / "real")
     with pytest.raises(errors.CheckpointError, match="is a link$"):
@@ -337,7 +336,7 @@ def test_what_is_no_journal_is_not_read(tmp_path: pathlib.Path) -> None:
 def test_left_overs_are_passed_over(tmp_path: pathlib.Path) -> None:
     path = forged(tmp_path / "log", (0, 0, b"base"))
     for end in (".new", ".damaged", ".1.damaged"):
-        (path / f"{records.segment_name(3)}{end}").write_bytes(b"anything")
+        (path / f"{journal_reader.segment_name(3)}{end}").write_bytes(b"anything")
     assert read(path) == [(0, 0, b"base")]
     if os.name != "nt":
         (tmp_path / "link").symlink_to(path)

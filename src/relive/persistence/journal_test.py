@@ -14,13 +14,10 @@ from typing import Any
 import pytest
 
 from relive import errors
-from relive.persistence import directories
-from relive.persistence import fsync_policy
+from relive.persistence import files
 from relive.persistence import journal
 from relive.persistence import journal_reader
-from relive.persistence import records
 from relive.persistence import seed_blocks_test
-from relive.persistence import segment_file
 
 PATIENCE = 60.0
 """Seconds after which a test has hung."""
@@ -79,7 +76,7 @@ def test_always_syncs_each_record(tmp_path: pathlib.Path) -> None:
 
 
 def test_every_three_records_syncs_the_third(tmp_path: pathlib.Path) -> None:
-    with begun(tmp_path / "log", fsync=fsync_policy.EveryRecords(3)) as log:
+    with begun(tmp_path / "log", fsync=journal.EveryRecords(3)) as log:
         synced = []
         for _ in range(7):
             log.append(1, b"")
@@ -97,8 +94,8 @@ def test_every_three_records_syncs_the_third(tmp_path: pathlib.Path) -> None:
 def test_never_syncs_only_when_told_to_or_when_a_segment_begins(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: list[segment_file.SegmentFile] = []
-    monkeypatch.setattr(segment_file.SegmentFile, "sync", lambda segment: calls.append(segment))
+    calls: list[journal.SegmentFile] = []
+    monkeypatch.setattr(journal.SegmentFile, "sync", lambda segment: calls.append(segment))
     with begun(tmp_path / "log", segment_bytes=10) as log:
         log.append(1, b"x" * 60)
         assert (log.num_records, log.num_synced, calls) == (2, 1, [])
@@ -108,7 +105,7 @@ def test_never_syncs_only_when_told_to_or_when_a_segment_begins(
 
 
 def test_closing_syncs(tmp_path: pathlib.Path) -> None:
-    log = begun(tmp_path / "log", fsync=fsync_policy.EveryRecords(100))
+    log = begun(tmp_path / "log", fsync=journal.EveryRecords(100))
     log.append(1, b"")
     assert log.num_synced == 1
     log.close()
@@ -122,9 +119,9 @@ class Syncs:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = threading.Semaphore(0)
         self.is_broken = False
-        real = segment_file.SegmentFile.sync
+        real = journal.SegmentFile.sync
 
-        def sync(segment: segment_file.SegmentFile) -> None:
+        def sync(segment: journal.SegmentFile) -> None:
             try:
                 if self.is_broken:
                     failing()()
@@ -132,7 +129,7 @@ class Syncs:
             finally:
                 self.calls.release()
 
-        monkeypatch.setattr(segment_file.SegmentFile, "sync", sync)
+        monkeypatch.setattr(journal.SegmentFile, "sync", sync)
 
     def until_synced(self, log: journal.Journal) -> None:
         """Returns when a sync in the background is over."""
@@ -145,7 +142,7 @@ def test_every_few_seconds_an_idle_process_is_synced_too(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     syncs = Syncs(monkeypatch)
-    with begun(tmp_path / "log", fsync=fsync_policy.EverySeconds(0.001)) as log:
+    with begun(tmp_path / "log", fsync=journal.EverySeconds(0.001)) as log:
         for number in range(1, 4):
             log.append(1, b"")
             syncs.until_synced(log)
@@ -159,7 +156,7 @@ def test_a_sync_that_failed_in_the_background_is_not_tried_again(
 ) -> None:
     syncs = Syncs(monkeypatch)
     syncs.is_broken = True
-    log = begun(tmp_path / "log", fsync=fsync_policy.EverySeconds(0.001))
+    log = begun(tmp_path / "log", fsync=journal.EverySeconds(0.001))
     log.append(1, b"")
     syncs.until_synced(log)
     syncs.is_broken = False
@@ -173,7 +170,7 @@ def test_a_sync_that_failed_in_the_background_is_not_tried_again(
 
 
 def test_a_journal_that_was_dropped_ends_its_thread_and_frees_its_lock(tmp_path: pathlib.Path) -> None:
-    logs = [begun(tmp_path / "log", fsync=fsync_policy.EverySeconds(0.001))]
+    logs = [begun(tmp_path / "log", fsync=journal.EverySeconds(0.001))]
     thread = logs[0]._syncer
     assert thread is not None
 
@@ -192,7 +189,7 @@ def test_a_sync_that_fails_takes_its_record_back(tmp_path: pathlib.Path, monkeyp
     log = begun(tmp_path / "log", fsync="always")
     log.append(1, b"kept")
     with monkeypatch.context() as patch:
-        patch.setattr(segment_file.SegmentFile, "sync", failing())
+        patch.setattr(journal.SegmentFile, "sync", failing())
         with pytest.raises(errors.CheckpointError, match="log could not be synced: Input/output error$"):
             log.append(1, b"lost")
     assert (log.num_records, log.num_synced) == (2, 2)
@@ -252,7 +249,7 @@ def test_pruning_deletes_segments_that_nobody_needs(tmp_path: pathlib.Path) -> N
         assert log.prune(3) == 1
         assert log.prune(8) == 1
         assert segments(tmp_path / "log") == [6, 9, 12]
-        (tmp_path / "log" / records.segment_name(6)).unlink()
+        (tmp_path / "log" / journal_reader.segment_name(6)).unlink()
         assert log.prune(10**9) == 2
         assert segments(tmp_path / "log") == [12]
         log.append(1, b"last")
@@ -397,7 +394,7 @@ def test_a_step_of_a_new_segment_that_fails_loses_nothing(
     failures = 0
     for passing in range(30):
         path = tmp_path / str(passing)
-        log = begun(path, fsync=fsync_policy.EveryRecords(1000), segment_bytes=60)
+        log = begun(path, fsync=journal.EveryRecords(1000), segment_bytes=60)
         log.append(1, b"x" * 60)
         expected = [b"x" * 60]
         with pytest.MonkeyPatch.context() as patch:
@@ -484,7 +481,7 @@ def test_a_segment_is_on_the_disk_before_it_has_its_name(
 
             return call
 
-        for module, name in ((directories, "fsync_file"), (os, "rename"), (directories, "fsync_directory")):
+        for module, name in ((files, "fsync_file"), (os, "rename"), (files, "fsync_directory")):
             monkeypatch.setattr(module, name, watched(name, getattr(module, name)))
         log.append(1, b"y")
         assert steps[-3:] == ["fsync_file", "rename", "fsync_directory"]
@@ -650,7 +647,7 @@ def test_another_process_only_lets_go(tmp_path: pathlib.Path, monkeypatch: pytes
         for call in (lambda: log.append(1, b"two"), log.sync, lambda: log.prune(9), lambda: log.begin(lambda: b"")):
             with pytest.raises(errors.CheckpointError, match=f"it was opened by process {pid}, and this is its fork"):
                 call()
-        patch.setattr(segment_file.SegmentFile, "sync", failing())
+        patch.setattr(journal.SegmentFile, "sync", failing())
         log.close()
     assert payloads(tmp_path / "log") == [b"one"]
 
@@ -662,7 +659,7 @@ def test_a_killed_writer_leaves_all_that_it_reported(kills: range, tmp_path: pat
     text = """
         import os, sys
         from relive.persistence import fsync_policy, journal
-        log = journal.Journal(sys.argv[1], fsync=fsync_policy.EveryRecords(3), segment_bytes=900)
+        log = journal.Journal(sys.argv[1], fsync=journal.EveryRecords(3), segment_bytes=900)
         log.begin(lambda: b"%d" % log.num_records)
         for size in range(10**9):
             number = log.num_records
@@ -753,7 +750,7 @@ def test_what_is_gone_on_with_is_on_the_disk_first(tmp_path: pathlib.Path, monke
     """Whoever wrote it may have been killed before it was."""
     begun(tmp_path / "log").close()
     with monkeypatch.context() as patch:
-        patch.setattr(segment_file.SegmentFile, "sync", failing())
+        patch.setattr(journal.SegmentFile, "sync", failing())
         with pytest.raises(errors.CheckpointError, match="log could not be opened: Input/output error$"):
             journal.Journal(tmp_path / "log")
     gc.collect()  # A file left open would warn.
@@ -800,12 +797,12 @@ def test_refused_arguments_make_nothing(tmp_path: pathlib.Path) -> None:
         journal.Journal(5)  # type: ignore[arg-type]
     assert not path.exists()
     with pytest.raises(errors.ArgumentError, match="^count must be at least 1, got 0$"):
-        fsync_policy.EveryRecords(0)
+        journal.EveryRecords(0)
     for seconds in (0, -1, 1e30):
         with pytest.raises(errors.ArgumentError, match="^seconds must be above 0 and at most [0-9]*, got"):
-            fsync_policy.EverySeconds(seconds)
+            journal.EverySeconds(seconds)
     with pytest.raises(errors.ArgumentError, match="^seconds must be a finite real number, got nan$"):
-        fsync_policy.EverySeconds(float("nan"))
+        journal.EverySeconds(float("nan"))
 
 
 def test_calls_at_the_wrong_time_are_refused(tmp_path: pathlib.Path) -> None:

@@ -32,10 +32,8 @@ import relive
 from relive import errors
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
-from relive.persistence import records
 from relive.persistence import recover
 from relive.persistence import seed_blocks_test
-from relive.persistence import segment_file
 
 PATIENCE = 120
 SMALL = 30_000
@@ -252,24 +250,24 @@ def lose_power(directory: pathlib.Path, rng: random.Random) -> None:
     else:
         # The base of a segment is on the disk before there is a segment.
         base = next(record for record in journal_reader.records(directory / "log") if is_first_of(place.name, record))
-        size = records.SEGMENT_HEADER_BYTES + records.RECORD_HEADER_BYTES + len(base.payload)
+        size = journal_reader.SEGMENT_HEADER_BYTES + journal_reader.RECORD_HEADER_BYTES + len(base.payload)
     os.truncate(place, rng.randrange(size, place.stat().st_size + 1))
 
 
-def is_first_of(name: str, record: records.Record) -> bool:
-    return records.first_of(name) == record.number
+def is_first_of(name: str, record: journal_reader.Record) -> bool:
+    return journal_reader.first_of(name) == record.number
 
 
 def note_syncs(path: str) -> None:
     """Keeps in a file which segment was synced last, and how many of its bytes."""
-    sync, descriptor = segment_file.SegmentFile.sync, os.open(path, os.O_WRONLY | os.O_CREAT)
+    sync, descriptor = journal_lib.SegmentFile.sync, os.open(path, os.O_WRONLY | os.O_CREAT)
 
-    def noting(segment: segment_file.SegmentFile) -> None:
+    def noting(segment: journal_lib.SegmentFile) -> None:
         size = segment.size
         sync(segment)
         os.pwrite(descriptor, f"{os.path.basename(segment.path)} {size:20}".encode(), 0)
 
-    mock.patch.object(segment_file.SegmentFile, "sync", noting).start()
+    mock.patch.object(journal_lib.SegmentFile, "sync", noting).start()
 
 
 @pytest.mark.parametrize("seeds", seed_blocks_test.seed_blocks(4, 15, 10))

@@ -30,7 +30,7 @@ from relive import errors
 from relive.common import validation
 from relive.persistence import dtypes
 from relive.persistence import files
-from relive.persistence import npy_header
+from relive.persistence import npy
 
 VERSION = 1
 MOST_BYTES = 1 << 21
@@ -63,7 +63,7 @@ class Entry:
     @property
     def nbytes(self) -> int:
         """Bytes of the file."""
-        return npy_header.size_of(self.dtype, self.shape)
+        return npy.size_of(self.dtype, self.shape)
 
 
 def file_name(name: str) -> str:
@@ -153,7 +153,7 @@ def decoded(raw: bytes, label: str) -> tuple[dict[str, Any], dict[str, Entry]]:
     members = _parsed(raw, label)
     arrays = members.get("arrays")
     if not isinstance(arrays, dict):
-        raise errors.CheckpointError(f"{label}: arrays must be a dict, got {validation.shown(arrays)}")
+        raise errors.CheckpointError(f"{label}: arrays must be a dict, got {validation.short_repr(arrays)}")
     entries = {}
     for name, value in arrays.items():
         try:
@@ -217,19 +217,22 @@ def _fault(value: object, depth: int) -> tuple[str, str] | None:
     """Answers where in a value something is that is not JSON, and what it must be; None if all is."""
     if type(value) not in _JSON:
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        return "", f"None, a bool, an int, a float, a str, a list or a dict, got a {kind}, {validation.shown(value)}"
+        return (
+            "",
+            f"None, a bool, an int, a float, a str, a list or a dict, got a {kind}, {validation.short_repr(value)}",
+        )
     if isinstance(value, float) and not math.isfinite(value):
         return "", f"a finite number, got {value}"
     if isinstance(value, int) and abs(value) >= _LARGEST:
         return "", f"less than 2**1024, got an integer of {value.bit_length()} bits"
     if isinstance(value, str) and not is_text(value):
-        return "", f"a string without lone surrogates, got {validation.shown(value)}"
+        return "", f"a string without lone surrogates, got {validation.short_repr(value)}"
     if isinstance(value, list | dict) and depth == 0:
         return "", f"at most {_MOST_DEPTH} lists and dicts deep"
     if isinstance(value, dict):
         for name, member in value.items():
             if type(name) is not str or not is_text(name):
-                return "", f"a dict with strings as names, got {validation.shown(name)}"
+                return "", f"a dict with strings as names, got {validation.short_repr(name)}"
             fault = _fault(member, depth - 1)
             if fault is not None:
                 return f"[{_quoted(name)}]{fault[0]}", fault[1]
@@ -262,10 +265,10 @@ def _entry(name: str, value: object) -> Entry:
         raise errors.CheckpointError("it must have crc32, dtype, file, nbytes and shape")
     file, crc32 = file_name(name), members["crc32"]
     if not name or members["file"] != file:
-        raise errors.CheckpointError(f"file must be {file}, got {validation.shown(members['file'])}")
+        raise errors.CheckpointError(f"file must be {file}, got {validation.short_repr(members['file'])}")
     if type(crc32) is not int or not 0 <= crc32 < 1 << 32:
-        raise errors.CheckpointError(f"crc32 must be an integer in [0, 2**32), got {validation.shown(crc32)}")
-    entry = Entry(file, npy_header.dtype_of(members["dtype"]), npy_header.shape_of(members["shape"]), crc32)
+        raise errors.CheckpointError(f"crc32 must be an integer in [0, 2**32), got {validation.short_repr(crc32)}")
+    entry = Entry(file, npy.dtype_of(members["dtype"]), npy.shape_of(members["shape"]), crc32)
     if type(members["nbytes"]) is not int or members["nbytes"] != entry.nbytes:
-        raise errors.CheckpointError(f"nbytes must be {entry.nbytes}, got {validation.shown(members['nbytes'])}")
+        raise errors.CheckpointError(f"nbytes must be {entry.nbytes}, got {validation.short_repr(members['nbytes'])}")
     return entry

@@ -10,6 +10,7 @@ from concurrent import futures
 import math
 import operator
 import os
+import struct
 from typing import Any
 import zlib
 
@@ -17,10 +18,97 @@ import numpy as np
 
 from relive import errors
 from relive.common import arrays
-from relive.persistence import directories
+from relive.common import validation
 from relive.persistence import dtypes
-from relive.persistence import npy_header
+from relive.persistence import files
 from relive.persistence import state
+
+_MOST_LENGTH = 2**63 - 1
+MOST_AXES = 32
+_GROWTH_DIGITS = 21
+"""So many characters may the length of the first axis grow to, in place."""
+_ALIGNMENT = 64
+
+
+def dtype_of(description: object) -> np.dtype[Any]:
+    """Answers the dtype of a description.
+
+    Raises:
+        CheckpointError: It is no description that `dtypes.described` answers, or one of no bytes.
+    """
+    refused = f"dtype must be a description of values without objects, got {validation.short_repr(description)}"
+    try:
+        dtype = dtypes.from_descr(description)
+    except errors.CheckpointError as error:
+        raise errors.CheckpointError(refused) from error
+    if not dtype.itemsize or dtypes.described(dtype) != description:
+        raise errors.CheckpointError(refused)
+    return dtype
+
+
+def check_dtype(name: str, dtype: np.dtype[Any]) -> None:
+    """Checks that a file can hold values of a dtype.
+
+    Raises:
+        ArgumentError: They are objects, or of no size, or their fields have titles, overlap or are out of order.
+    """
+    if dtype.hasobject:
+        raise errors.ArgumentError(f"{name} must hold no Python objects, got dtype {validation.short_repr(dtype)}")
+    try:
+        is_same = dtype_of(dtypes.described(dtype)) == dtype
+    except errors.CheckpointError:
+        is_same = False
+    if not is_same:
+        raise errors.ArgumentError(
+            f"{name} must be of a dtype that a .npy file can hold, got {validation.short_repr(dtype)}"
+        )
+
+
+def shape_of(value: object) -> tuple[int, ...]:
+    """Answers the shape that a list of lengths is.
+
+    Raises:
+        CheckpointError: It is none.
+    """
+    if type(value) is not list or not 1 <= len(value) <= MOST_AXES:
+        raise errors.CheckpointError(
+            f"shape must be a list of 1 to {MOST_AXES} lengths, got {validation.short_repr(value)}"
+        )
+    if not all(type(length) is int and 0 <= length <= _MOST_LENGTH for length in value):
+        raise errors.CheckpointError(f"shape must hold lengths of at least 0, got {validation.short_repr(value)}")
+    return tuple(value)
+
+
+def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """Answers all bytes before the first row: version 1.0 of the format, 2.0 if they are too many for it."""
+    text = f"{{'descr': {_packed(dtypes.described(dtype))!a}, 'fortran_order': False, 'shape': {shape!r}, }}"
+    text += " " * (_GROWTH_DIGITS - len(repr(shape[0])))
+    prefix = np.lib.format.MAGIC_PREFIX
+    size = _aligned(len(prefix) + 4, len(text) + 1)
+    if size < 1 << 16:
+        prefix += b"\x01\x00" + struct.pack("<H", size)
+    else:
+        size = _aligned(len(prefix) + 6, len(text) + 1)
+        prefix += b"\x02\x00" + struct.pack("<I", size)
+    return prefix + text.ljust(size - 1).encode("ascii") + b"\n"
+
+
+def _packed(description: Any) -> Any:
+    """Answers a description in tuples, as numpy writes it."""
+    if isinstance(description, str):
+        return description
+    return [(name, _packed(part), *map(tuple, shape)) for name, part, *shape in description]
+
+
+def _aligned(start: int, size: int) -> int:
+    """Answers the least size above `size` that, from `start` on, ends where rows may begin."""
+    return size + _ALIGNMENT - (start + size) % _ALIGNMENT
+
+
+def size_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
+    """Answers how many bytes the file of an array takes."""
+    return len(header(dtype, shape)) + dtype.itemsize * math.prod(shape)
+
 
 _WORTH_A_THREAD = 1 << 20
 """So many bytes take longer to sum up than a thread to start."""
@@ -32,9 +120,7 @@ def _bytes_of(array: arrays.Array) -> memoryview:
 
 
 # Writing.
-
-
-def write(descriptor: int, name: str, column: arrays.Array | state.Column, wrote: Callable[[int], None]) -> int:
+def write(descriptor: int, name: str, column: arrays.Array | state.ChunkedArray, wrote: Callable[[int], None]) -> int:
     """Writes an array or column to a new file, syncs it, and answers the CRC-32 of the file.
 
     Beyond a column's own memory it takes one chunk of `states.CHUNK` bytes, or one row; an array in the order of C is
@@ -43,7 +129,7 @@ def write(descriptor: int, name: str, column: arrays.Array | state.Column, wrote
     Args:
         descriptor: Of the file.
         name: What the column is called in an error.
-        column: Of a dtype that `npy_header.check_dtype` lets pass, and with at least one axis.
+        column: Of a dtype that `check_dtype` lets pass, and with at least one axis.
         wrote: Is called with the number of bytes of each chunk after it was written.
 
     Raises:
@@ -51,7 +137,7 @@ def write(descriptor: int, name: str, column: arrays.Array | state.Column, wrote
         OSError: The system cannot write.
     """
     shape, dtype = tuple(map(operator.index, column.shape)), column.dtype
-    head = npy_header.header(dtype, shape)
+    head = header(dtype, shape)
     crc32 = _append(descriptor, memoryview(head), 0, wrote)
     for start, stop in state.chunks(shape[0], dtype.itemsize * math.prod(shape)):
         rows = np.asarray(column[start:stop] if isinstance(column, np.ndarray) else column.read(start, stop))
@@ -62,7 +148,7 @@ def write(descriptor: int, name: str, column: arrays.Array | state.Column, wrote
         if not dtypes.are_values(rows):
             raise errors.ArgumentError(f"{name} {dtypes.VALUES}")
         crc32 = _append(descriptor, _bytes_of(rows), crc32, wrote)
-    directories.fsync_file(descriptor)
+    files.fsync_file(descriptor)
     return crc32
 
 
@@ -90,8 +176,6 @@ def _put(descriptor: int, chunk: memoryview) -> None:
 
 
 # Reading.
-
-
 class Reader:
     """The rows of a file, as a column: read in order from the first one on, they are checked against the CRC-32.
 
@@ -127,7 +211,7 @@ class Reader:
         self.nbytes = dtype.itemsize * math.prod(shape)
         """Bytes of the rows."""
         try:
-            head = npy_header.header(dtype, shape)
+            head = header(dtype, shape)
             self._start = len(head)
             size = os.fstat(descriptor).st_size
             if size != self._start + self.nbytes:
@@ -218,4 +302,4 @@ class Reader:
                     raise errors.CheckpointError(f"{self._label} ends early")
                 filled += count
         except OSError as error:
-            raise errors.CheckpointError(f"{self._label} cannot be read: {directories.reason(error)}") from error
+            raise errors.CheckpointError(f"{self._label} cannot be read: {files.reason(error)}") from error

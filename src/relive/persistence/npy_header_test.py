@@ -9,7 +9,7 @@ import pytest
 
 from relive import errors
 from relive.persistence import dtypes
-from relive.persistence import npy_header
+from relive.persistence import npy
 
 SCALARS = (
     "?", "i1", "u1", "<i2", ">i2", "<u4", ">i8", "<u8", "<f2", ">f4", "<f8", "<c8", ">c16", "S1", "S7", "<U3", ">U3",
@@ -51,20 +51,20 @@ def as_json(description: Any) -> Any:
 def test_a_dtype_is_described_as_numpy_does_and_comes_back(dtype: np.dtype[Any]) -> None:
     description = dtypes.described(dtype)
     assert description == as_json(np.lib.format.dtype_to_descr(dtype))
-    assert npy_header.dtype_of(description) == dtype
-    npy_header.check_dtype("array", dtype)
+    assert npy.dtype_of(description) == dtype
+    npy.check_dtype("array", dtype)
 
 
 @hypothesis.given(DTYPES, SHAPES)
 def test_a_header_is_that_of_numpy(dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
     array = np.zeros(shape, dtype)
-    assert saved(array) == npy_header.header(dtype, shape) + array.tobytes()
-    assert npy_header.size_of(dtype, shape) == len(saved(array))
+    assert saved(array) == npy.header(dtype, shape) + array.tobytes()
+    assert npy.size_of(dtype, shape) == len(saved(array))
 
 
 @pytest.mark.parametrize("length", [0, 9, 10, 10**18])
 def test_the_length_may_grow_in_place(length: int) -> None:
-    assert len(npy_header.header(np.dtype("f4"), (length, 3))) == 128
+    assert len(npy.header(np.dtype("f4"), (length, 3))) == 128
 
 
 @pytest.mark.parametrize("characters", [*range(1, 70), 65_400, 65_470, 65_480, 65_490, 65_500, 65_534, 70_000])
@@ -73,23 +73,23 @@ def test_a_long_header_is_that_of_numpy(characters: int) -> None:
     array = np.zeros(2, dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert saved(array) == npy_header.header(dtype, (2,)) + array.tobytes()
+        assert saved(array) == npy.header(dtype, (2,)) + array.tobytes()
 
 
 @pytest.mark.parametrize("name", ["é", "日本", "it's", "\n"])
 def test_a_name_of_any_characters_is_one_that_numpy_reads(name: str) -> None:
     dtype = np.dtype([(name, "<f4")])
     array = np.ones(2, dtype)
-    read = np.load(io.BytesIO(npy_header.header(dtype, (2,)) + array.tobytes()), allow_pickle=False)
+    read = np.load(io.BytesIO(npy.header(dtype, (2,)) + array.tobytes()), allow_pickle=False)
     assert read.dtype == dtype
     assert (read == array).all()
 
 
 def test_what_a_dtype_has_beside_its_values_is_left_out() -> None:
     dtype = np.dtype([("a", np.dtype("f4", metadata={"unit": "m"}))], metadata={"a": 1})
-    npy_header.check_dtype("array", dtype)
+    npy.check_dtype("array", dtype)
     assert dtypes.described(dtype) == [["a", "<f4"]]
-    npy_header.check_dtype("array", np.dtype((np.record, [("a", "<f4")])))
+    npy.check_dtype("array", np.dtype((np.record, [("a", "<f4")])))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_what_a_dtype_has_beside_its_values_is_left_out() -> None:
 )
 def test_objects_are_refused(dtype: np.dtype[Any]) -> None:
     with pytest.raises(errors.ArgumentError, match=r"^array 'a' must hold no Python objects, got dtype "):
-        npy_header.check_dtype("array 'a'", dtype)
+        npy.check_dtype("array 'a'", dtype)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_objects_are_refused(dtype: np.dtype[Any]) -> None:
 )
 def test_a_dtype_that_would_come_back_as_another_is_refused(dtype: np.dtype[Any]) -> None:
     with pytest.raises(errors.ArgumentError, match=r"^array must be of a dtype that a \.npy file can hold, got "):
-        npy_header.check_dtype("array", dtype)
+        npy.check_dtype("array", dtype)
 
 
 def nested(depth: int) -> Any:
@@ -122,9 +122,9 @@ def nested(depth: int) -> Any:
 
 
 def test_fields_may_lie_sixteen_deep() -> None:
-    assert npy_header.dtype_of(nested(16)).itemsize == 4
+    assert npy.dtype_of(nested(16)).itemsize == 4
     with pytest.raises(errors.CheckpointError, match="dtype must be a description"):
-        npy_header.dtype_of(nested(17))
+        npy.dtype_of(nested(17))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_fields_may_lie_sixteen_deep() -> None:
 )  # fmt: skip
 def test_what_describes_no_dtype_is_refused(description: Any) -> None:
     with pytest.raises(errors.CheckpointError, match=r"^(dtype|shape) must be .*, got |^shape must hold lengths"):
-        npy_header.dtype_of(description)
+        npy.dtype_of(description)
 
 
 @pytest.mark.parametrize(
@@ -154,9 +154,9 @@ def test_what_describes_no_dtype_is_refused(description: Any) -> None:
 )
 def test_what_is_no_shape_is_refused(value: Any) -> None:
     with pytest.raises(errors.CheckpointError, match="^shape must "):
-        npy_header.shape_of(value)
+        npy.shape_of(value)
 
 
 def test_a_shape_is_a_list_of_lengths() -> None:
-    assert npy_header.shape_of([2**63 - 1, 0, 3]) == (2**63 - 1, 0, 3)
-    assert npy_header.shape_of([1] * 32) == (1,) * 32
+    assert npy.shape_of([2**63 - 1, 0, 3]) == (2**63 - 1, 0, 3)
+    assert npy.shape_of([1] * 32) == (1,) * 32

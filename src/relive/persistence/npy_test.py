@@ -13,7 +13,6 @@ import pytest
 
 from relive import errors
 from relive.persistence import npy
-from relive.persistence import npy_header
 from relive.persistence import npy_header_test
 from relive.persistence import state
 
@@ -93,7 +92,7 @@ def test_a_column_is_written_as_the_array_of_its_rows(path: pathlib.Path, monkey
         return array[start:stop]
 
     counts: list[int] = []
-    write(path, state.Gathered(cast(Any, (np.int64(10), np.int64(2))), array.dtype, read), counts.append)
+    write(path, state.LazyArray(cast(Any, (np.int64(10), np.int64(2))), array.dtype, read), counts.append)
     assert path.read_bytes() == npy_header_test.saved(array)
     assert asked == [(0, 3), (3, 6), (6, 9), (9, 10)]
     assert counts == [24, 24, 24, 24, 24, 8, 24, 24, 24, 8]
@@ -120,7 +119,7 @@ def test_what_the_system_takes_in_parts_is_written_whole(path: pathlib.Path, mon
     "rows", [np.zeros((3, 2), np.float64), np.zeros((2, 2), np.float32), np.zeros((3, 1), np.float32), [[0, 0]] * 3, 0]
 )
 def test_a_column_that_answers_other_rows_is_refused(path: pathlib.Path, rows: Any) -> None:
-    column = state.Gathered((3, 2), np.dtype("f4"), lambda start, stop: rows)
+    column = state.LazyArray((3, 2), np.dtype("f4"), lambda start, stop: rows)
     with pytest.raises(
         errors.ArgumentError, match=r"^array 'a' must answer rows of dtype float32 and shape \(3, 2\), "
     ):
@@ -143,7 +142,7 @@ def test_bytes_that_are_no_value_are_neither_written_nor_read(path: pathlib.Path
     rule = "must hold bools that are 0 or 1, and characters of Unicode$"
     with pytest.raises(errors.ArgumentError, match=f"^array 'a' {rule}"):
         write(path, array)
-    raw = npy_header.header(array.dtype, array.shape) + array.tobytes()
+    raw = npy.header(array.dtype, array.shape) + array.tobytes()
     path.write_bytes(raw)
     reader = reader_of(path, array.dtype, array.shape, zlib.crc32(raw))
     with pytest.raises(errors.CheckpointError, match=rf"^a\.npy {rule}"):
@@ -260,7 +259,7 @@ def test_a_file_of_another_size_is_refused(path: pathlib.Path, change: int) -> N
 
 @pytest.mark.parametrize("shape", [(10**15,), (2**62, 2**62), (2**63 - 1,) * 32])
 def test_rows_that_a_file_does_not_have_take_no_memory(path: pathlib.Path, shape: tuple[int, ...]) -> None:
-    path.write_bytes(npy_header.header(np.dtype("f8"), shape))
+    path.write_bytes(npy.header(np.dtype("f8"), shape))
     tracemalloc.start()
     with pytest.raises(errors.CheckpointError, match=r"^a\.npy must have \d+ bytes, got 1\d\d\d?$|got \d+$"):
         reader_of(path, "f8", shape, 0)
@@ -271,7 +270,7 @@ def test_rows_that_a_file_does_not_have_take_no_memory(path: pathlib.Path, shape
 
 def test_a_shape_that_numpy_does_not_make_is_refused(path: pathlib.Path) -> None:
     shape = (0, 2**62, 2**62)
-    path.write_bytes(npy_header.header(np.dtype("f8"), shape))
+    path.write_bytes(npy.header(np.dtype("f8"), shape))
     reader = reader_of(path, "f8", shape, zlib.crc32(path.read_bytes()))
     with pytest.raises(errors.CheckpointError, match=r"^a\.npy does not fit in memory: "):
         reader.read(0, 0)

@@ -131,7 +131,7 @@ def _layout(head: bytes) -> Layout:
     dtype, shape = dtypes.from_descr(layout[0]), tuple(layout[1])
     is_shape = len(shape) <= 64 and all(type(size) is int and size >= 0 for size in shape)
     if not is_shape or not plain_encoding.may_have(dtype, shape):
-        raise errors.CheckpointError(f"plain-1 content has an array of shape {validation.shown(layout[1])}")
+        raise errors.CheckpointError(f"plain-1 content has an array of shape {validation.short_repr(layout[1])}")
     return dtype, shape, math.prod(shape) * dtype.itemsize, not dtypes.takes_any_bytes(dtype)
 
 

@@ -168,7 +168,7 @@ def refusal(value: Any) -> errors.ArgumentError:
                 return errors.ArgumentError(f"{path} {dtypes.VALUES}")
             continue
         if any(item is other for other in around):
-            return errors.ArgumentError(f"{path} must not be what it is a part of, got {validation.shown(item)}")
+            return errors.ArgumentError(f"{path} must not be what it is a part of, got {validation.short_repr(item)}")
         if len(around) == DEEPEST:
             return errors.ArgumentError(f"value must be nested at most {DEEPEST} levels deep")
         if not isinstance(item, list | tuple) and are_alike(item):
@@ -183,7 +183,7 @@ def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, item in value.items():
             yield f"a key of {path}", key
-            yield f"{path}[{validation.shown(key)}]", item
+            yield f"{path}[{validation.short_repr(key)}]", item
     elif isinstance(value, list | tuple):
         for position, item in enumerate(value):
             yield f"{path}[{position}]", item
@@ -195,9 +195,9 @@ def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _not_plain(path: str, value: Any) -> errors.ArgumentTypeError:
     kind = type(value)
     module = "" if kind.__module__ == "builtins" else kind.__module__ + "."
-    what = f"{module}{kind.__qualname__} {validation.shown(value)}"
+    what = f"{module}{kind.__qualname__} {validation.short_repr(value)}"
     if isinstance(value, np.ndarray | np.generic) and kind in ENCODERS:
-        what = f"{what} of {validation.shown(value.dtype)}"
+        what = f"{what} of {validation.short_repr(value.dtype)}"
     rule = "be None, bool, int, float, complex, str, bytes, list, tuple, dict, set or of numpy without objects"
     return errors.ArgumentTypeError(f"{path} must {rule}, got {what}: give codec= an object with encode and decode")
 

@@ -6,27 +6,27 @@ import zlib
 import pytest
 
 from relive import errors
-from relive.persistence import records
+from relive.persistence import journal_reader
 
-HEADER = records.segment_header(42, 7)
-SEED = records.seed_of(HEADER, 42)
+HEADER = journal_reader.segment_header(42, 7)
+SEED = journal_reader.seed_of(HEADER, 42)
 
 
 def test_the_bytes_are_as_described() -> None:
     start = b"relive journal 1\n" + struct.pack("<QQ", 42, 7)
     assert start + struct.pack("<I", zlib.crc32(start)) == HEADER
-    record = records.framed(43, 9, b"abc", SEED)
+    record = journal_reader.framed(43, 9, b"abc", SEED)
     head = struct.pack("<IBQ", 3, 9, 43)
     assert record == head + struct.pack("<I", zlib.crc32(head + b"abc", zlib.crc32(start))) + b"abc"
-    assert (len(HEADER), len(record)) == (records.SEGMENT_HEADER_BYTES, records.RECORD_HEADER_BYTES + 3)
+    assert (len(HEADER), len(record)) == (journal_reader.SEGMENT_HEADER_BYTES, journal_reader.RECORD_HEADER_BYTES + 3)
 
 
 def test_each_flipped_bit_of_a_record_changes_its_checksum() -> None:
-    record = records.framed(43, 9, b"abc", SEED)
+    record = journal_reader.framed(43, 9, b"abc", SEED)
     for bit in range(8 * len(record)):
         flipped = bytearray(record)
         flipped[bit // 8] ^= 1 << bit % 8
-        head = records.head_of(bytes(flipped[:17]), SEED)
+        head = journal_reader.head_of(bytes(flipped[:17]), SEED)
         assert zlib.crc32(flipped[17:], head.proof) != head.checksum
 
 
@@ -35,50 +35,50 @@ def test_each_flipped_bit_of_a_header_is_an_error() -> None:
         flipped = bytearray(HEADER)
         flipped[bit // 8] ^= 1 << bit % 8
         with pytest.raises(errors.CheckpointError):
-            records.seed_of(bytes(flipped), 42)
+            journal_reader.seed_of(bytes(flipped), 42)
 
 
 def test_a_record_is_valid_in_its_own_segment_alone() -> None:
-    record = records.framed(43, 9, b"abc", SEED)
-    head = records.head_of(record, records.seed_of(records.segment_header(42, 8), 42))
+    record = journal_reader.framed(43, 9, b"abc", SEED)
+    head = journal_reader.head_of(record, journal_reader.seed_of(journal_reader.segment_header(42, 8), 42))
     assert zlib.crc32(b"abc", head.proof) != head.checksum
 
 
 def test_a_header_that_is_none_says_why() -> None:
     with pytest.raises(errors.CheckpointError, match="^does not begin as a journal does$"):
-        records.seed_of(b"{}", 42)
+        journal_reader.seed_of(b"{}", 42)
     with pytest.raises(errors.CheckpointError, match="^is a journal of format '2', and this relive reads format '1'$"):
-        records.seed_of(HEADER.replace(b"1\n", b"2\n"), 42)
+        journal_reader.seed_of(HEADER.replace(b"1\n", b"2\n"), 42)
     with pytest.raises(errors.CheckpointError, match="^ends after 36 of the 37 bytes of its header$"):
-        records.seed_of(HEADER[:-1], 42)
+        journal_reader.seed_of(HEADER[:-1], 42)
     with pytest.raises(errors.CheckpointError, match="^has a header whose checksum is wrong$"):
-        records.seed_of(HEADER[:-1] + b"!", 42)
+        journal_reader.seed_of(HEADER[:-1] + b"!", 42)
     with pytest.raises(errors.CheckpointError, match="^has a header that says its first record is 42$"):
-        records.seed_of(HEADER, 43)
+        journal_reader.seed_of(HEADER, 43)
     with pytest.raises(
         errors.CheckpointError, match="^has a header that says its first record is 4611686018427387905$"
     ):
-        records.seed_of(records.segment_header(2**62 + 1, 0), 2**62 + 1)
+        journal_reader.seed_of(journal_reader.segment_header(2**62 + 1, 0), 2**62 + 1)
 
 
 def test_the_largest_number_of_a_segment_is_2_to_the_62() -> None:
-    assert records.seed_of(records.segment_header(2**62, 0), 2**62) > 0
+    assert journal_reader.seed_of(journal_reader.segment_header(2**62, 0), 2**62) > 0
 
 
 def test_names_and_numbers_of_segments_belong_together() -> None:
     for first in (0, 1, 2**62):
-        assert records.first_of(records.segment_name(first)) == first
-    for name in ("segment-1.relive", "segment-" + "٣" * 20 + ".relive", records.segment_name(0) + ".new", ""):
-        assert records.first_of(name) is None
+        assert journal_reader.first_of(journal_reader.segment_name(first)) == first
+    for name in ("segment-1.relive", "segment-" + "٣" * 20 + ".relive", journal_reader.segment_name(0) + ".new", ""):
+        assert journal_reader.first_of(name) is None
 
 
 def test_what_cannot_be_framed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(errors.ArgumentTypeError, match="^payload must be bytes, got 'text'$"):
-        records.framed(0, 1, "text", 0)  # type: ignore[arg-type]
+        journal_reader.framed(0, 1, "text", 0)  # type: ignore[arg-type]
     for kind in (-1, 256):
         with pytest.raises(errors.ArgumentError, match=rf"^kind must be in \[0, 256\), got {kind}$"):
-            records.framed(0, kind, b"", 0)
-    monkeypatch.setattr(records, "LARGEST_PAYLOAD", 3)
-    assert len(records.framed(0, 255, b"abc", 0)) == 20
+            journal_reader.framed(0, kind, b"", 0)
+    monkeypatch.setattr(journal_reader, "LARGEST_PAYLOAD", 3)
+    assert len(journal_reader.framed(0, 255, b"abc", 0)) == 20
     with pytest.raises(errors.ArgumentError, match="^payload must be at most 3 bytes, got 4$"):
-        records.framed(0, 0, b"abcd", 0)
+        journal_reader.framed(0, 0, b"abcd", 0)

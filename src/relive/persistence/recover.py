@@ -14,9 +14,8 @@ from relive.common import validation
 from relive.persistence import checkpoint as checkpoint_lib
 from relive.persistence import checkpointable
 from relive.persistence import codec as codec_lib
-from relive.persistence import directories
+from relive.persistence import files
 from relive.persistence import journal_reader
-from relive.persistence import records
 from relive.persistence import repair
 from relive.persistence import state as state_lib
 
@@ -27,7 +26,7 @@ _OURS = (
     "RingReplayBuffer",
     "SequenceReplayBuffer",
 )
-BufferT = TypeVar("BufferT", bound=checkpointable.Journaled)
+BufferT = TypeVar("BufferT", bound=checkpointable.Journalable)
 
 
 @overload
@@ -95,8 +94,8 @@ def recover(
     ...     relive.recover(f"{directory}/steps")
     <RingReplayBuffer of 1 steps, capacity=100, streams=1>
     """
-    path = directories.absolute("path", path)
-    label = directories.named(path)
+    path = files.absolute("path", path)
+    label = files.named(path)
     _check_class(buffer_class)
     state_lib.check_progress(progress)
     num_records = repair.repair(path).num_records
@@ -107,8 +106,8 @@ def recover(
         raise errors.CheckpointError(f"{label} holds no record")
     try:
         state = _state(first.payload)
-        journal_id = state_lib.Given(state, state.get("arrays")).text("journal_id")
-        kind: type[checkpointable.Journaled] = buffer_class or _class_of(state)
+        journal_id = state_lib.StateReader(state, state.get("arrays")).text("journal_id")
+        kind: type[checkpointable.Journalable] = buffer_class or _class_of(state)
         options = {"codec": codec_lib.checked(codec)} if kind._HAS_OBJECTS else {}
         buffer = kind._made(state, instead, **options) if checkpoint is None else None
     except errors.CheckpointError as error:
@@ -122,7 +121,7 @@ def recover(
     replay = buffer._replay(**options)
     for record in itertools.chain([first], journal):
         try:
-            if record.kind == records.BASE:
+            if record.kind == journal_reader.BASE:
                 replay.base(record.number)
             elif record.number >= skipped:
                 replay.apply(record.kind, record.payload)
@@ -144,9 +143,11 @@ def recover(
 
 def _check_class(buffer_class: object) -> None:
     """Raises ArgumentTypeError unless it is a class that has a journal, or None."""
-    is_class = isinstance(buffer_class, type) and issubclass(buffer_class, checkpointable.Journaled)
+    is_class = isinstance(buffer_class, type) and issubclass(buffer_class, checkpointable.Journalable)
     if buffer_class is not None and not is_class:
-        raise errors.ArgumentTypeError(f"buffer_class must be a class of buffers, got {validation.shown(buffer_class)}")
+        raise errors.ArgumentTypeError(
+            f"buffer_class must be a class of buffers, got {validation.short_repr(buffer_class)}"
+        )
 
 
 def _num_bytes(path: str) -> int:
@@ -155,27 +156,25 @@ def _num_bytes(path: str) -> int:
         with os.scandir(path) as entries:
             return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
     except OSError as error:
-        raise errors.CheckpointError(
-            f"{directories.named(path)} could not be read: {directories.reason(error)}"
-        ) from error
+        raise errors.CheckpointError(f"{files.named(path)} could not be read: {files.reason(error)}") from error
 
 
 def _state(payload: bytes) -> state_lib.State:
     """Answers the state in a base."""
     state = codec_lib.PlainCodec().decode(payload)
     if not isinstance(state, dict):
-        raise errors.CheckpointError(f"a base must hold a state, got {validation.shown(state)}")
+        raise errors.CheckpointError(f"a base must hold a state, got {validation.short_repr(state)}")
     return state
 
 
-def _class_of(state: state_lib.State) -> type[checkpointable.Journaled]:
+def _class_of(state: state_lib.State) -> type[checkpointable.Journalable]:
     """Answers the class of the buffer that a state is of."""
-    name = state_lib.Given(state, state.get("arrays")).text("class")
+    name = state_lib.StateReader(state, state.get("arrays")).text("class")
     kind = checkpointable.BUFFERS.find(name)
     if kind is None and name in _OURS:
         kind = getattr(importlib.import_module("relive"), name)  # Imports only go down; this looks up.
-    if kind is None or not issubclass(kind, checkpointable.Journaled):
-        raise errors.CheckpointError(f"it is of a {validation.shown(name)}: give buffer_class=")
+    if kind is None or not issubclass(kind, checkpointable.Journalable):
+        raise errors.CheckpointError(f"it is of a {validation.short_repr(name)}: give buffer_class=")
     return kind
 
 
@@ -184,7 +183,7 @@ def _place_of(saved: state_lib.State, checkpoint: str, journal_id: str, first: i
     noted = saved.get("journal")
     if not isinstance(noted, dict) or noted.get("id") != journal_id:
         raise errors.CheckpointError(f"{checkpoint} was saved without this journal: leave it out")
-    number = state_lib.Given(noted, {}, "journal/").integer("num_records")
+    number = state_lib.StateReader(noted, {}, "journal/").integer("num_records")
     if number < first:
         raise errors.CheckpointError(
             f"{checkpoint} is older than the journal, which begins with record {first}: leave it out"

@@ -20,9 +20,7 @@ from relive.persistence import codec
 from relive.persistence import generators
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
-from relive.persistence import records
 from relive.persistence import recover
-from relive.persistence import segment_file
 from relive.samplers import sampler
 from relive.windows import windows
 
@@ -141,7 +139,9 @@ class TestEveryBuffer:
                 checkpointable_test.work(twin, rngs[1], 1)
         raw = place.read_bytes()
         (tmp_path / "cut").mkdir()
-        ends = {stop + offset for stop, _ in stops for offset in (-1, 0, records.RECORD_HEADER_BYTES)} | {len(raw) - 1}
+        ends = {stop + offset for stop, _ in stops for offset in (-1, 0, journal_reader.RECORD_HEADER_BYTES)} | {
+            len(raw) - 1
+        }
         for size in range(start, len(raw)):
             if not is_whole and size not in ends:
                 continue
@@ -244,7 +244,7 @@ class TestEveryBuffer:
                 if refusals > 2:
                     break
                 with monkeypatch.context() as patch:
-                    patch.setattr(segment_file, "create", full)
+                    patch.setattr(journal_lib, "create", full)
                     for _ in range(2):
                         before = checkpointable_test.plain(buffer.state_dict())
                         try:
@@ -296,7 +296,7 @@ def test_a_checkpoint_older_than_the_journal_is_refused(tmp_path: pathlib.Path) 
         buffer = filled(tmp_path / "saved", log)
         for t in range(200):
             buffer.add(float(t), 0, 0.0, t + 1.0)
-    first = records.first_of(segments(tmp_path / "log")[0])
+    first = journal_reader.first_of(segments(tmp_path / "log")[0])
     message = f"saved is older than the journal, which begins with record {first}: leave it out$"
     with pytest.raises(errors.CheckpointError, match=message):
         recover.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
@@ -312,7 +312,7 @@ def test_a_checkpoint_just_before_the_journal_begins_is_taken(tmp_path: pathlib.
             buffer.add(float(t), 0, 0.0, t + 1.0)
             buffer.save(tmp_path / f"saved {t}")
             places[log.num_records] = tmp_path / f"saved {t}"
-            first = records.first_of(segments(tmp_path / "log")[0])
+            first = journal_reader.first_of(segments(tmp_path / "log")[0])
             if first in places:
                 break
     assert first is not None

@@ -100,5 +100,5 @@ def settings_of(name: str, value: Configurable) -> dict[str, Any]:
         )
     if PARTS.find(kind.__name__) is not kind:
         rule = f"{name} cannot be saved: {kind.__name__} must be the newest class of that name"
-        raise errors.CheckpointError(f"{rule}, got {validation.shown(kind)}")
+        raise errors.CheckpointError(f"{rule}, got {validation.short_repr(kind)}")
     return found

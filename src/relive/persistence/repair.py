@@ -13,10 +13,8 @@ import os
 
 from relive import errors
 from relive.common import validation
-from relive.persistence import directories
 from relive.persistence import files
 from relive.persistence import journal_reader
-from relive.persistence import records
 
 _CHUNK = 1 << 18
 
@@ -57,7 +55,7 @@ def repair(path: str | os.PathLike[str], *, drop_damaged: bool = False) -> Repor
             written, or holds files that are none of its own.
     """
     validation.boolean("drop_damaged", drop_damaged)
-    path = directories.absolute("path", path)
+    path = files.absolute("path", path)
     with journal_reader.opened(path) as directory:
         journal_reader.list_segments(directory)  # What is no journal gets no lock beside it.
         with files.locked(path):
@@ -73,10 +71,10 @@ def repair(path: str | os.PathLike[str], *, drop_damaged: bool = False) -> Repor
                 if damage is not None:
                     set_aside = _set_aside(path, firsts, damage)
                 elif findings.ending is not None and findings.num_torn_bytes:
-                    cut(os.path.join(path, records.segment_name(firsts[-1])), findings.ending.offset)
+                    cut(os.path.join(path, journal_reader.segment_name(firsts[-1])), findings.ending.offset)
             except OSError as error:
                 raise errors.CheckpointError(
-                    f"{directories.named(path)} could not be repaired: {directories.reason(error)}"
+                    f"{files.named(path)} could not be repaired: {files.reason(error)}"
                 ) from error
     return Report(
         num_records=findings.num_records,
@@ -92,10 +90,10 @@ def cut(path: str, size: int) -> None:
     Raises:
         OSError: It could not be written.
     """
-    descriptor = os.open(path, os.O_WRONLY | directories.STRICT)
+    descriptor = os.open(path, os.O_WRONLY | files.STRICT)
     try:
         os.ftruncate(descriptor, size)
-        directories.fsync_file(descriptor)
+        files.fsync_file(descriptor)
     finally:
         os.close(descriptor)
 
@@ -107,16 +105,16 @@ def _set_aside(path: str, firsts: list[int], damage: journal_reader.DamageError)
     """
     names = []
     for first in reversed([first for first in firsts if first >= damage.first]):
-        name = records.segment_name(first)
+        name = journal_reader.segment_name(first)
         source = os.path.join(path, name)
         aside = _free_name(path, name)
         if first == damage.first and damage.whole:
             _copy(source, os.path.join(path, aside))
-            directories.fsync_directory(path)
+            files.fsync_directory(path)
             cut(source, damage.whole)
         else:
             os.rename(source, os.path.join(path, aside))
-            directories.fsync_directory(path)
+            files.fsync_directory(path)
         names.append(aside)
     return names[::-1]
 
@@ -131,9 +129,9 @@ def _free_name(path: str, name: str) -> str:
 
 def _copy(source: str, target: str) -> None:
     """Copies a file, on the disk too; nothing may stand at the target yet."""
-    descriptor = os.open(source, os.O_RDONLY | directories.STRICT)
+    descriptor = os.open(source, os.O_RDONLY | files.STRICT)
     with open(descriptor, "rb") as old, open(target, "xb") as new:
         while piece := old.read(_CHUNK):
             new.write(piece)
         new.flush()
-        directories.fsync_file(new.fileno())
+        files.fsync_file(new.fileno())

@@ -11,7 +11,6 @@ from relive import errors
 from relive.persistence import files as files_lib
 from relive.persistence import journal
 from relive.persistence import journal_reader
-from relive.persistence import records
 from relive.persistence import repair
 
 Twin = list[tuple[int, int, bytes]]
@@ -92,7 +91,7 @@ def test_damage_is_only_set_aside_when_told_to(tmp_path: pathlib.Path) -> None:
 def test_what_was_set_aside_before_stays(tmp_path: pathlib.Path) -> None:
     twin, files = write(tmp_path / "log")
     for count in range(3):
-        spoiled = flip(files[0], records.SEGMENT_HEADER_BYTES + 17 + 4 + 17)
+        spoiled = flip(files[0], journal_reader.SEGMENT_HEADER_BYTES + 17 + 4 + 17)
         with files[0].open("ab") as file:
             file.write(spoiled[:0])
         report = repair.repair(tmp_path / "log", drop_damaged=True)

@@ -38,7 +38,7 @@ def encoded(value: Any, name: str = "a setting") -> Any:
         return operator.index(value) if isinstance(value, numbers.Integral) else float(value)
     if not isinstance(value, registry.Configurable):
         rule = f"{name} cannot be saved: it must be a number, a text, None or an object with settings()"
-        raise errors.CheckpointError(f"{rule}, got {validation.shown(value)}")
+        raise errors.CheckpointError(f"{rule}, got {validation.short_repr(value)}")
     parts = registry.settings_of(name, value)
     return {"kind": type(value).__name__, **{part: encoded(each, f"{name}/{part}") for part, each in parts.items()}}
 
@@ -61,7 +61,7 @@ def twin(sampler: registry.Configurable) -> Any:
     return type(sampler)(**registry.settings_of("sampler", sampler))
 
 
-def made(given: state.Given, names: Mapping[str, Any]) -> dict[str, Any]:
+def made(given: state.StateReader, names: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of those names, made of JSON values, for a constructor.
 
     Args:
@@ -74,7 +74,7 @@ def made(given: state.Given, names: Mapping[str, Any]) -> dict[str, Any]:
     return {name: instead if instead is not None else _made(given, name) for name, instead in names.items()}
 
 
-def _made(given: state.Given, name: str, levels: int = 2) -> Any:
+def _made(given: state.StateReader, name: str, levels: int = 2) -> Any:
     """Return a setting; one that is an object may have settings that are, and so on for so many levels."""
     value = given.value(name)
     if name == "schema" and value is not None:
@@ -87,7 +87,7 @@ def _made(given: state.Given, name: str, levels: int = 2) -> Any:
     part = given.part(name)
     kind = registry.PARTS.find(part.text("kind"))
     if kind is None:
-        message = f"{name} was a {validation.shown(part.text('kind'))}, a class that is not defined here"
+        message = f"{name} was a {validation.short_repr(part.text('kind'))}, a class that is not defined here"
         raise errors.CheckpointError(f"{message}: import its module, or give {name}= to load")
     names = {*registry.parameters(kind), *value} - {"kind"}
     arguments = {argument: _made(part, argument, levels - 1) for argument in sorted(names)}

@@ -44,7 +44,7 @@ class SettingsSampler(sampler_lib.UniformSampler):
 def back(value: Any, name: str = "a") -> Any:
     """What comes back of a setting by way of JSON."""
     written = json.loads(json.dumps({name: settings.encoded(value)}, allow_nan=False))
-    return settings.made(state.Given({"settings": written}, {}).part("settings"), {name: None})[name]
+    return settings.made(state.StateReader({"settings": written}, {}).part("settings"), {name: None})[name]
 
 
 @pytest.mark.parametrize("value", [None, True, False, 0, 3, -0.5, "zeros", ""])
@@ -147,7 +147,7 @@ def test_two_classes_of_one_name_are_refused() -> None:
         with pytest.raises(errors.CheckpointError, match=rule):
             settings.encoded(limiter)
     with pytest.raises(errors.CheckpointError, match=rule):
-        settings.made(state.Given({"a": {"kind": "Twin", "n": 3}}, {}), {"a": None})
+        settings.made(state.StateReader({"a": {"kind": "Twin", "n": 3}}, {}), {"a": None})
 
 
 def test_a_class_that_was_defined_again_takes_the_place_of_the_older() -> None:
@@ -166,7 +166,7 @@ def test_a_class_that_was_defined_again_takes_the_place_of_the_older() -> None:
 
 
 def test_a_class_that_is_not_there_has_to_be_defined_or_given() -> None:
-    given = state.Given({"a": {"kind": "Gone"}}, {})
+    given = state.StateReader({"a": {"kind": "Gone"}}, {})
     message = "^a was a 'Gone', a class that is not defined here: import its module, or give a= to load$"
     with pytest.raises(errors.CheckpointError, match=message):
         settings.made(given, {"a": None})
@@ -176,7 +176,7 @@ def test_a_class_that_is_not_there_has_to_be_defined_or_given() -> None:
 
 def test_a_buffer_is_no_part_of_a_buffer() -> None:
     with pytest.raises(errors.CheckpointError, match="^a was a 'RingReplayBuffer', a class that is not defined here"):
-        settings.made(state.Given({"a": {"kind": "RingReplayBuffer", "capacity": 10**15}}, {}), {"a": None})
+        settings.made(state.StateReader({"a": {"kind": "RingReplayBuffer", "capacity": 10**15}}, {}), {"a": None})
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_buffer_is_no_part_of_a_buffer() -> None:
 )
 def test_what_no_setting_is_is_refused(value: object, message: str) -> None:
     with pytest.raises(errors.CheckpointError, match=message):
-        settings.made(state.Given({"settings": {"a": value}}, {}).part("settings"), {"a": None})
+        settings.made(state.StateReader({"settings": {"a": value}}, {}).part("settings"), {"a": None})
 
 
 def test_settings_within_settings_do_not_go_deep() -> None:
@@ -203,7 +203,7 @@ def test_settings_within_settings_do_not_go_deep() -> None:
     for _ in range(3000):
         value = {"kind": "LinearSchedule", "start": value, "end": 1.0, "steps": 1}
     with pytest.raises(errors.CheckpointError, match="^settings/a/start/start must be a plain value"):
-        settings.made(state.Given({"settings": {"a": value}}, {}).part("settings"), {"a": None})
+        settings.made(state.StateReader({"settings": {"a": value}}, {}).part("settings"), {"a": None})
 
 
 def test_a_twin_has_the_same_settings_and_no_buffer() -> None:

@@ -3,7 +3,7 @@
     {"class": "RingReplayBuffer", "settings": {...}, "counters": {...}, ..., "arrays": {"rows/reward": [...], ...}}
 
 Everything is a None, bool, int, finite float, str, list or dict with strings as keys; but under "arrays" there is an
-array by name, of any dtype without objects. An array that is long may be a Column instead, read a part at a time.
+array by name, of any dtype without objects. An array that is long may be a ChunkedArray instead, read a part at a time.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -31,10 +31,10 @@ MOST = validation.LARGEST // 2
 def check_progress(progress: object) -> None:
     """Raises ArgumentTypeError unless it is a Progress or None."""
     if progress is not None and not callable(progress):
-        raise errors.ArgumentTypeError(f"progress must be callable or None, got {validation.shown(progress)}")
+        raise errors.ArgumentTypeError(f"progress must be callable or None, got {validation.short_repr(progress)}")
 
 
-class Column(Protocol):
+class ChunkedArray(Protocol):
     """An array that may not be in memory; its first axis is the long one."""
 
     @property
@@ -53,7 +53,7 @@ class Column(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Gathered:
+class LazyArray:
     """A column whose parts a function answers."""
 
     shape: tuple[int, ...]
@@ -61,7 +61,7 @@ class Gathered:
     read: Callable[[int, int], arrays_lib.Array]
 
 
-def in_memory(column: arrays_lib.Array | Column) -> arrays_lib.Array:
+def in_memory(column: arrays_lib.Array | ChunkedArray) -> arrays_lib.Array:
     """Answers a copy of all of an array or column."""
     if isinstance(column, np.ndarray):
         return np.array(column, order="C")
@@ -78,7 +78,7 @@ def chunks(rows: int, nbytes: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + step, rows)
 
 
-class Given:
+class StateReader:
     """A state, or a part of one, that somebody gave: every answer was checked.
 
     Args:
@@ -90,14 +90,14 @@ class Given:
     def __init__(self, values: Any, arrays: Any, path: str = "") -> None:
         name = path.rstrip("/") or "state"
         if not isinstance(values, Mapping):
-            raise errors.CheckpointError(f"{name} must be a mapping, got {validation.shown(values)}")
+            raise errors.CheckpointError(f"{name} must be a mapping, got {validation.short_repr(values)}")
         if not isinstance(arrays, Mapping):
-            raise errors.CheckpointError(f"arrays must be a mapping, got {validation.shown(arrays)}")
+            raise errors.CheckpointError(f"arrays must be a mapping, got {validation.short_repr(arrays)}")
         self._values, self._arrays, self._path = values, arrays, path
 
     def refused(self, name: str, rule: str, value: object) -> errors.CheckpointError:
         """Answers the error for a value that breaks a rule."""
-        return errors.CheckpointError(f"{self._path}{name} must be {rule}, got {validation.shown(value)}")
+        return errors.CheckpointError(f"{self._path}{name} must be {rule}, got {validation.short_repr(value)}")
 
     # JSON values.
 
@@ -115,9 +115,9 @@ class Given:
             raise errors.CheckpointError(f"{self._path}{name} is missing")
         return self._values[name]
 
-    def part(self, name: str) -> "Given":
+    def part(self, name: str) -> "StateReader":
         """Answers the part of that name, with the arrays whose names begin with it."""
-        return Given(self.value(name), self._arrays, f"{self._path}{name}/")
+        return StateReader(self.value(name), self._arrays, f"{self._path}{name}/")
 
     def integer(self, name: str, least: int = 0, most: int = MOST) -> int:
         """Answers an integer in [least, most]."""
@@ -160,7 +160,7 @@ class Given:
         """Answers whether there is an array of that name."""
         return self._path + name in self._arrays
 
-    def column(self, name: str, dtype: npt.DTypeLike, shape: tuple[int | None, ...]) -> Column:
+    def column(self, name: str, dtype: npt.DTypeLike, shape: tuple[int | None, ...]) -> ChunkedArray:
         """Answers an array of that dtype and shape as a column; None stands for any length."""
         path = self._path + name
         if path not in self._arrays:
@@ -174,8 +174,8 @@ class Given:
             rule = f"of dtype {np.dtype(dtype)} and shape ({lengths})"
             raise errors.CheckpointError(f"array {path} must be {rule}, got {found[0]} and {found[1]}")
         if isinstance(column, np.ndarray):
-            return Gathered(column.shape, column.dtype, lambda start, stop: column[start:stop].copy())
-        answer: Column = column
+            return LazyArray(column.shape, column.dtype, lambda start, stop: column[start:stop].copy())
+        answer: ChunkedArray = column
         return answer
 
     def array(self, name: str, dtype: npt.DTypeLike, shape: tuple[int | None, ...]) -> arrays_lib.Array:

@@ -8,9 +8,9 @@ from relive.common import arrays
 from relive.persistence import state as state_lib
 
 
-def given(**values: Any) -> state_lib.Given:
+def given(**values: Any) -> state_lib.StateReader:
     arrays = values.pop("arrays", {})
-    return state_lib.Given({"part": values}, arrays).part("part")
+    return state_lib.StateReader({"part": values}, arrays).part("part")
 
 
 class TestValues:
@@ -60,9 +60,9 @@ class TestValues:
         with pytest.raises(errors.CheckpointError, match="^part/a must be a mapping, got "):
             given(a=value).part("a")
         with pytest.raises(errors.CheckpointError, match="^state must be a mapping, got "):
-            state_lib.Given(value, {})
+            state_lib.StateReader(value, {})
         with pytest.raises(errors.CheckpointError, match="^arrays must be a mapping, got "):
-            state_lib.Given({}, value)
+            state_lib.StateReader({}, value)
 
 
 class TestArrays:
@@ -87,7 +87,7 @@ class TestArrays:
             reads.append((start, stop))
             return np.arange(start, stop)
 
-        column = state_lib.Gathered((5,), np.dtype(np.int64), read)
+        column = state_lib.LazyArray((5,), np.dtype(np.int64), read)
         state = given(arrays={"part/a": column})
         assert state.column("a", np.int64, (5,)) is column
         assert state.integers("a", None, 0, 4).tolist() == [0, 1, 2, 3, 4]

@@ -18,7 +18,7 @@ class DrawLimit:
 
     def __init__(self, capacity: int, max_times_sampled: int | None) -> None:
         if max_times_sampled is not None:
-            max_times_sampled = validation.integer_of_at_least_one("max_times_sampled", max_times_sampled)
+            max_times_sampled = validation.positive_int("max_times_sampled", max_times_sampled)
         self._most = max_times_sampled
         self._times = np.zeros(0 if max_times_sampled is None else capacity, np.int64)
         self.num_spent = 0

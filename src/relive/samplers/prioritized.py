@@ -51,11 +51,11 @@ class PrioritizedSampler(sampler.Sampler):
         stratified: bool = True,
         new_priority: NewPriority = "running",
     ) -> None:
-        self._alpha = validation.number_of_at_least_zero("alpha", alpha)
-        self._epsilon = validation.number_of_at_least_zero("epsilon", epsilon)
-        self._beta = beta if isinstance(beta, schedules.Schedule) else validation.number_of_at_least_zero("beta", beta)
-        validation.one_of("weight_normalization", weight_normalization, ("batch", "buffer", "none"))
-        validation.one_of("new_priority", new_priority, ("running", "live"))
+        self._alpha = validation.non_negative_float("alpha", alpha)
+        self._epsilon = validation.non_negative_float("epsilon", epsilon)
+        self._beta = beta if isinstance(beta, schedules.Schedule) else validation.non_negative_float("beta", beta)
+        validation.require_choice("weight_normalization", weight_normalization, ("batch", "buffer", "none"))
+        validation.require_choice("new_priority", new_priority, ("running", "live"))
         self._weight_normalization: WeightNormalization = weight_normalization
         self._new_priority = new_priority
         self._stratified = validation.boolean("stratified", stratified)
@@ -81,7 +81,7 @@ class PrioritizedSampler(sampler.Sampler):
 
     @alpha.setter
     def alpha(self, alpha: float) -> None:
-        alpha = validation.number_of_at_least_zero("alpha", alpha)
+        alpha = validation.non_negative_float("alpha", alpha)
         if self.is_attached:
             slots = self.anchors.slots()
             # Also of what is not eligible now, and of what new rows will get: they must not be refused later.
@@ -95,7 +95,7 @@ class PrioritizedSampler(sampler.Sampler):
     def beta(self) -> float:
         """The exponent of the importance weights at the next draw; raises ArgumentError if a schedule gives none."""
         if isinstance(self._beta, schedules.Schedule):
-            return validation.number_of_at_least_zero("beta", self._beta.value(self._ticks))
+            return validation.non_negative_float("beta", self._beta.value(self._ticks))
         return self._beta
 
     @property
@@ -105,7 +105,7 @@ class PrioritizedSampler(sampler.Sampler):
 
     @ticks.setter
     def ticks(self, ticks: int) -> None:
-        self._ticks = validation.integer_of_at_least_zero("ticks", ticks)
+        self._ticks = validation.non_negative_int("ticks", ticks)
 
     @property
     def weight_normalization(self) -> WeightNormalization:
@@ -133,7 +133,7 @@ class PrioritizedSampler(sampler.Sampler):
         Raises:
             ArgumentError: It is negative, infinite or NaN, or alpha makes too large a weight of it.
         """
-        priority = validation.number_of_at_least_zero("priority", priority)
+        priority = validation.non_negative_float("priority", priority)
         if self._stored is None and priority > self._running_maximum:
             self._weight_of_new = self._weight_of(priority, self._alpha)
             self._running_maximum = priority
@@ -218,7 +218,7 @@ class PrioritizedSampler(sampler.Sampler):
             super().check_beta(beta)
 
     def _exponent(self, beta: float | None) -> float:
-        return self.beta if beta is None else validation.number_of_at_least_zero("beta", beta)
+        return self.beta if beta is None else validation.non_negative_float("beta", beta)
 
     def _normalized(self, importance: arrays.Floats, exponent: float) -> arrays.Floats:
         """Answers the importance weights [k >= 1] of importance above 0 [k]."""
@@ -321,7 +321,7 @@ class PrioritizedSampler(sampler.Sampler):
         values = {"ticks": self._ticks, "running_maximum": self._running_maximum}
         return {**values, "arrays": {"priorities": priorities}}
 
-    def _check_state(self, given: state.Given, rows: int) -> None:
+    def _check_state(self, given: state.StateReader, rows: int) -> None:
         given.integer("ticks")
         most = given.number("running_maximum", 1.0)
         priorities = given.array("priorities", np.float64, (rows,))
@@ -336,7 +336,7 @@ class PrioritizedSampler(sampler.Sampler):
         except errors.ArgumentError as error:
             raise errors.CheckpointError(f"sampler cannot be as it was: {error}") from error
 
-    def _restore(self, given: state.Given, slots: arrays.Slots) -> None:
+    def _restore(self, given: state.StateReader, slots: arrays.Slots) -> None:
         priorities = given.array("priorities", np.float64, (len(slots),))
         is_rated = ~np.isnan(priorities)
         self._ticks, self._running_maximum = given.integer("ticks"), given.number("running_maximum", 1.0)

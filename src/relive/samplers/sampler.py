@@ -145,7 +145,7 @@ class Sampler(registry.Configurable, abc.ABC):
         try:
             slots, probabilities = np.asarray(draw[0]), np.array(draw[1], np.float64)
         except (TypeError, ValueError, IndexError) as error:
-            raise errors.SamplerError(f"_draw must answer a Draw, got {validation.shown(draw)}") from error
+            raise errors.SamplerError(f"_draw must answer a Draw, got {validation.short_repr(draw)}") from error
         for name, array in (("slots", slots), ("probabilities", probabilities)):
             if array.shape != (size,):
                 raise errors.SamplerError(f"_draw must answer {name} of shape ({size},), got {array.shape}")
@@ -204,7 +204,7 @@ class Sampler(registry.Configurable, abc.ABC):
             ArgumentError: A beta was given, and there are no priorities.
         """
         if beta is not None:
-            raise errors.ArgumentError(f"beta must be left out without priorities, got {validation.shown(beta)}")
+            raise errors.ArgumentError(f"beta must be left out without priorities, got {validation.short_repr(beta)}")
         return np.ones(len(importance))
 
     def check_beta(self, beta: float | None) -> None:
@@ -218,11 +218,11 @@ class Sampler(registry.Configurable, abc.ABC):
         """Answers what a checkpoint keeps, given where all rows are, oldest first [N]."""
         return self._state(slots)
 
-    def check_state(self, given: state_lib.Given, rows: int) -> None:
+    def check_state(self, given: state_lib.StateReader, rows: int) -> None:
         """Raises CheckpointError if that is no state of a sampler like this one, of so many rows."""
         self._check_state(given, rows)
 
-    def restore(self, given: state_lib.Given, slots: arrays.Slots) -> None:
+    def restore(self, given: state_lib.StateReader, slots: arrays.Slots) -> None:
         """Takes the place of what it was; no anchor was known, and which are eligible now is in `anchors`.
 
         Args:
@@ -274,10 +274,10 @@ class Sampler(registry.Configurable, abc.ABC):
         """
         return {"arrays": {}}
 
-    def _check_state(self, given: state_lib.Given, rows: int) -> None:
+    def _check_state(self, given: state_lib.StateReader, rows: int) -> None:
         """Raises CheckpointError if `_restore` could not take that."""
 
-    def _restore(self, given: state_lib.Given, slots: arrays.Slots) -> None:
+    def _restore(self, given: state_lib.StateReader, slots: arrays.Slots) -> None:
         """Takes the place of what it was. Here: hears of every eligible anchor, the oldest first."""
         self.added(slots[self.anchors.is_eligible(slots)])
 
@@ -349,11 +349,11 @@ class UniformSampler(Sampler):
         # Its first number says an interval, which need not begin with the oldest row.
         return {"is_interval": is_interval, "arrays": {"order": order[:1] if is_interval else order}}
 
-    def _check_state(self, given: state_lib.Given, rows: int) -> None:
+    def _check_state(self, given: state_lib.StateReader, rows: int) -> None:
         given.boolean("is_interval")
         given.integers("order", None, 0, self.anchors.capacity - 1)
 
-    def _restore(self, given: state_lib.Given, slots: arrays.Slots) -> None:
+    def _restore(self, given: state_lib.StateReader, slots: arrays.Slots) -> None:
         is_interval, eligible = given.boolean("is_interval"), slots[self.anchors.is_eligible(slots)]
         order = given.integers("order", None, 0, self.anchors.capacity - 1)
         if is_interval and len(order) == min(len(eligible), 1):

@@ -40,7 +40,7 @@ class LinearSchedule(Schedule):
     def __init__(self, start: float, end: float, steps: int) -> None:
         self.start = validation.finite_number("start", start)
         self.end = validation.finite_number("end", end)
-        self.steps = validation.integer_of_at_least_one("steps", steps)
+        self.steps = validation.positive_int("steps", steps)
         start_exactly, end_exactly = fractions.Fraction(repr(self.start)), fractions.Fraction(repr(self.end))
         # Both ends as whole numbers of one unit: then only the division rounds, and it rounds to the nearest float.
         self._units = math.lcm(start_exactly.denominator, end_exactly.denominator)
@@ -57,6 +57,6 @@ class LinearSchedule(Schedule):
             ArgumentTypeError: `tick` is not an integer.
             ArgumentError: `tick` is negative.
         """
-        past = min(validation.integer_of_at_least_zero("tick", tick), self.steps)
+        past = min(validation.non_negative_int("tick", tick), self.steps)
         units = self._start_units * (self.steps - past) + self._end_units * past
         return units / (self._units * self.steps)

@@ -16,8 +16,6 @@ import pytest
 
 from relive import errors
 from relive import testing
-from relive.samplers import block_levels
-from relive.samplers import block_sums
 from relive.samplers import sum_tree
 
 Floats = npt.NDArray[np.float64]
@@ -32,10 +30,10 @@ ANY_WEIGHT = st.floats(0, 1e300)
 @contextlib.contextmanager
 def narrow(widest_top: int, chunk: int = 7) -> Iterator[None]:
     with (
-        mock.patch.object(block_levels, "WIDEST_TOP", widest_top),
-        mock.patch.object(block_levels, "_CHUNK", chunk),
+        mock.patch.object(sum_tree, "WIDEST_TOP", widest_top),
+        mock.patch.object(sum_tree, "_CHUNK", chunk),
         mock.patch.object(sum_tree, "_MOST_UNSETTLED", 9),
-        mock.patch.object(block_sums, "_AT_ONCE", 30),
+        mock.patch.object(sum_tree, "_AT_ONCE", 30),
     ):
         yield
 
@@ -722,7 +720,7 @@ def test_many_masses_find_what_each_finds_alone(count: int) -> None:
 def test_running_sums_rise_where_there_is_something_and_nowhere_else(entries: list[float]) -> None:
     weights = np.array(entries[: len(entries) // 2 * 2])
     sums = np.empty(len(weights))
-    block_sums.running_sums(weights, sums)
+    sum_tree.running_sums(weights, sums)
     assert sums[0] == weights[0]
     assert (np.diff(sums) >= 0).all()
     assert (np.diff(sums)[weights[1:] == 0] == 0).all()
@@ -735,8 +733,8 @@ def test_sums_are_added_up_from_left_to_right(seed: int, count: int, spread: flo
     rng = np.random.default_rng(seed)
     blocks = rng.random((count, 8)) * 10.0 ** (spread * (rng.random((count, 8)) - 0.5))
     running = [list(itertools.accumulate(block)) for block in blocks.tolist()]
-    assert block_levels.sums(blocks).tolist() == [sums[-1] for sums in running]
-    assert block_sums.earlier_sums(blocks).tolist() == [[0.0, *sums[:-1]] for sums in running]
+    assert sum_tree.sums(blocks).tolist() == [sums[-1] for sums in running]
+    assert sum_tree.earlier_sums(blocks).tolist() == [[0.0, *sums[:-1]] for sums in running]
 
 
 @hypothesis.given(
@@ -745,8 +743,8 @@ def test_sums_are_added_up_from_left_to_right(seed: int, count: int, spread: flo
 def test_the_entry_that_has_begun_last_is_found_in_each_block(eighths: list[list[float]], share: float) -> None:
     blocks = np.array(eighths)
     masses = np.floor(share * blocks.sum(axis=1) * 8) / 8
-    begins = block_sums.earlier_sums(blocks)
-    entries = block_sums.last_begun(begins, masses)
+    begins = sum_tree.earlier_sums(blocks)
+    entries = sum_tree.last_begun(begins, masses)
     for block, sums, mass, entry in zip(eighths, begins.tolist(), masses.tolist(), entries.tolist(), strict=True):
         assert sums == [sum(block[:place]) for place in range(8)]
         assert entry == max(place for place in range(8) if sums[place] <= mass)

@@ -18,7 +18,7 @@ from relive.common import validation
 DType: TypeAlias = np.dtype[Any]
 
 
-def fit(name: str, value: object, shape: tuple[int, ...], dtype: DType, is_weak: bool = False) -> arrays.Array:
+def cast_exact(name: str, value: object, shape: tuple[int, ...], dtype: DType, is_weak: bool = False) -> arrays.Array:
     """Answers `value` as an array of exactly `shape` and `dtype`; an array that is so already is answered itself.
 
     A cast is made where every value stays equal: 3 and True fit a float, 3.0 fits an integer, 0.9 and 300 do not fit
@@ -38,9 +38,9 @@ def fit(name: str, value: object, shape: tuple[int, ...], dtype: DType, is_weak:
 
     >>> import numpy as np
     >>> from relive.schema import casting
-    >>> casting.fit("action", [1, 2], (2,), np.dtype(np.uint8))
+    >>> casting.cast_exact("action", [1, 2], (2,), np.dtype(np.uint8))
     array([1, 2], dtype=uint8)
-    >>> casting.fit("action", [1, 300], (2,), np.dtype(np.uint8))
+    >>> casting.cast_exact("action", [1, 300], (2,), np.dtype(np.uint8))
     Traceback (most recent call last):
     relive.errors.SchemaError: action must fit uint8, got 300
     """
@@ -53,7 +53,7 @@ def fit(name: str, value: object, shape: tuple[int, ...], dtype: DType, is_weak:
     if source == dtype:
         return array
     if not _are_alike(source, dtype):
-        raise errors.SchemaError(f"{name} must be of dtype {dtype}, got {validation.shown(value)}")
+        raise errors.SchemaError(f"{name} must be of dtype {dtype}, got {validation.short_repr(value)}")
     if _holds_all_of(dtype, source):
         return array.astype(dtype)
     may_round = dtype.kind in "fc" and (is_weak or (source.kind in "fc" and _is_of_python(value)))
@@ -84,7 +84,7 @@ def as_array(name: str, value: object) -> arrays.Array:
 def _not_an_array(name: str, value: object) -> errors.SchemaError:
     rule = "must be an array of numbers, of text or of dates"
     return errors.SchemaError(
-        f"{name} {rule}, got {validation.shown(value)}: EpisodeReplayBuffer keeps objects of any kind"
+        f"{name} {rule}, got {validation.short_repr(value)}: EpisodeReplayBuffer keeps objects of any kind"
     )
 
 
@@ -133,7 +133,7 @@ def _cast(name: str, array: arrays.Array, dtype: DType, may_round: bool) -> arra
     if np.count_nonzero(fits) == fits.size:
         return cast
     first, first_cast = array[~fits][0], cast[~fits][0]
-    shown = validation.shown(first.item()) if dtype.kind in "US" else str(first)
+    shown = validation.short_repr(first.item()) if dtype.kind in "US" else str(first)
     would_lose_digits = array.dtype.kind in "fc" and dtype.kind in "iufc" and np.isfinite([first, first_cast]).all()
     hint = f": cast it yourself, or declare the field {array.dtype}" if would_lose_digits else ""
     raise errors.SchemaError(f"{name} must fit {dtype}, got {shown}{hint}")

@@ -24,7 +24,7 @@ EDGES = [
 
 def fit(value: Any, dtype: Any, is_weak: bool = False) -> arrays.Array:
     """Answers `value` fitted to its own shape."""
-    return casting.fit("x", value, np.shape(value), np.dtype(dtype), is_weak)
+    return casting.cast_exact("x", value, np.shape(value), np.dtype(dtype), is_weak)
 
 
 def refusal(value: Any, dtype: Any, is_weak: bool = False) -> str:
@@ -196,7 +196,7 @@ def test_numpys_floats_are_narrowed_by_nobody_but_the_caller(value: Any) -> None
     assert refusal(value, np.float32) == f"x must fit float32, got 0.1: {hint}"
     assert refusal(value, np.complex64) == f"x must fit complex64, got 0.1: {hint}"
     with pytest.raises(errors.SchemaError, match="^x must fit float32, got 0.1"):
-        casting.fit("x", value, np.shape(value), np.dtype(np.float32))
+        casting.cast_exact("x", value, np.shape(value), np.dtype(np.float32))
 
 
 def test_numpys_complex_numbers_are_narrowed_by_nobody_but_the_caller() -> None:
@@ -218,7 +218,7 @@ def test_nothing_is_broadcast_or_reshaped(shape: tuple[int, ...]) -> None:
         with pytest.raises(
             errors.SchemaError, match=rf"^observation must be of shape \(4,\), got {re.escape(str(shape))}$"
         ):
-            casting.fit("observation", np.zeros(shape, dtype), (4,), np.dtype(np.float64))
+            casting.cast_exact("observation", np.zeros(shape, dtype), (4,), np.dtype(np.float64))
 
 
 @pytest.mark.parametrize("dtype", ["f8", "u1", "?", "U3", "M8[s]", [("a", "i4")]])
@@ -281,7 +281,7 @@ def test_the_order_of_bytes_is_no_value(native: str) -> None:
     ],
 )
 def test_each_sort_of_things_comes_from_its_own(value: Any, dtype: str) -> None:
-    assert refusal(value, dtype) == f"x must be of dtype {np.dtype(dtype)}, got {validation.shown(value)}"
+    assert refusal(value, dtype) == f"x must be of dtype {np.dtype(dtype)}, got {validation.short_repr(value)}"
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_python_objects_are_no_arrays(value: Any, dtype: str) -> None:
         r"^x must be an array of numbers, of text or of dates, got .+: EpisodeReplayBuffer keeps objects of any kind$"
     )
     with pytest.raises(errors.SchemaError, match=message):
-        casting.fit("x", value, (), np.dtype(dtype))
+        casting.cast_exact("x", value, (), np.dtype(dtype))
 
 
 @pytest.mark.parametrize("value", [["a", 1], [["a"], [0.5]], [True, "a"], [b"a", 1], [b"a", "b"]])
@@ -335,7 +335,7 @@ def test_what_makes_an_array_of_itself_is_one() -> None:
 
 def test_what_makes_no_array_of_itself_is_refused_with_its_reason() -> None:
     with pytest.raises(errors.SchemaError, match="^x must be an array of numbers") as caught:
-        casting.fit("x", Tensor(None), (2,), np.dtype(np.float32))
+        casting.cast_exact("x", Tensor(None), (2,), np.dtype(np.float32))
     assert str(caught.value.__cause__) == "the values are on another machine"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import relive
 from relive import errors
-from relive.schema import row_bytes
+from relive.schema import encoding
 from relive.schema import schema as schema_lib
 
 DTYPES = [
@@ -141,7 +141,7 @@ def naive_observation(schema: relive.Schema, name: str, value: Any) -> list[byte
 @hypothesis.given(schemas(), st.data())
 def test_a_row_has_the_bytes_of_its_columns_and_is_refused_as_they_are(case: Any, data: st.DataObject) -> None:
     schema, rows, observations = case
-    maker = row_bytes.RowBytes(schema)
+    maker = encoding.RowBytes(schema)
     values = data.draw(rows)
     made = answer(maker.row, *values)
     assert made == answer(naive_row, schema, *values)
@@ -172,7 +172,7 @@ def test_a_value_of_any_kind_has_the_bytes_of_its_column_or_is_refused_as_it_is(
     for shape in dict.fromkeys(SHAPES):
         field = relive.Field(shape, dtype)
         schemas_of_field = [relive.Schema(field, plain), relive.Schema(plain, field, extras={"x": field})]
-        makers = [row_bytes.RowBytes(schema) for schema in schemas_of_field]
+        makers = [encoding.RowBytes(schema) for schema in schemas_of_field]
         for value in values_around(shape, dtype):
             own = np.ones(shape, dtype)
             for number, *row in (
@@ -188,7 +188,7 @@ def test_a_value_of_any_kind_has_the_bytes_of_its_column_or_is_refused_as_it_is(
 
 def test_a_mapping_is_no_value_of_a_field() -> None:
     field, wrong = relive.Field((), "f4"), {"a": 1.0}
-    maker = row_bytes.RowBytes(relive.Schema(field, field, extras={"x": field}))
+    maker = encoding.RowBytes(relive.Schema(field, field, extras={"x": field}))
     for values in (
         (wrong, 0, 0.0, {"x": 0}),
         (0, wrong, 0.0, {"x": 0}),
@@ -205,7 +205,7 @@ def test_a_mapping_is_no_value_of_a_field() -> None:
 def test_a_number_has_the_bytes_of_its_column(dtype: str, number: Any, reward: str, other: str) -> None:
     """Python's own, numpy's of the field's type, and numpy's of another one, as an action and as a reward."""
     schema = relive.Schema(relive.Field((), dtype), relive.Field((), "i1"), reward=relive.Field((), reward))
-    maker = row_bytes.RowBytes(schema)
+    maker = encoding.RowBytes(schema)
     hypothesis.assume(isinstance(number, float) or abs(number) < 10**300)
     for value in (number, cast(number, dtype)[()], cast(number, other)[()], cast(number, dtype), [number]):
         for observation, reward_of_step in ((value, 0.0), (np.zeros((), dtype), value)):
@@ -217,7 +217,7 @@ def test_a_number_has_the_bytes_of_its_column(dtype: str, number: Any, reward: s
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
 def test_an_integer_of_any_size_is_a_reward_as_it_is_in_a_column(number: Any, dtype: str) -> None:
     schema = relive.Schema(relive.Field((), "i8"), relive.Field((), "i8"), reward=relive.Field((), dtype))
-    assert answer(row_bytes.RowBytes(schema).row, 0, 0, number, {}) == answer(naive_row, schema, 0, 0, number, {})
+    assert answer(encoding.RowBytes(schema).row, 0, 0, number, {}) == answer(naive_row, schema, 0, 0, number, {})
 
 
 ROUND = relive.Schema(
@@ -230,7 +230,7 @@ ROUND = relive.Schema(
 
 @hypothesis.given(st.integers(1, 3), st.data())
 def test_a_round_has_the_bytes_of_its_columns_or_is_none(count: int, data: st.DataObject) -> None:
-    maker = row_bytes.RowBytes(ROUND)
+    maker = encoding.RowBytes(ROUND)
     observation = data.draw(values_near((count, 3), "f4"))
     action = data.draw(values_near((count,), "i2"))
     reward = data.draw(values_near((count,), "f4") | st.lists(NUMBERS, min_size=count, max_size=count))
@@ -257,7 +257,7 @@ def test_a_round_has_the_bytes_of_its_columns_or_is_none(count: int, data: st.Da
 
 
 def test_a_round_with_an_extra_too_many_or_too_few_or_another_one_is_none() -> None:
-    maker = row_bytes.RowBytes(ROUND)
+    maker = encoding.RowBytes(ROUND)
     step = np.zeros((2, 3), np.float32), np.zeros(2, np.int16), np.zeros(2, np.float32)
     image = np.zeros((2, 65), np.uint8)
     assert maker.of_round(2, *step, {"image": image}) is not None
@@ -266,7 +266,7 @@ def test_a_round_with_an_extra_too_many_or_too_few_or_another_one_is_none() -> N
 
 
 def test_a_row_with_another_extra_is_refused_by_name() -> None:
-    maker = row_bytes.RowBytes(ROUND)
+    maker = encoding.RowBytes(ROUND)
     step = np.zeros(3, np.float32), np.int16(0), np.float32(0)
     with pytest.raises(relive.SchemaError, match="^unknown extra 'picture': the schema has extra 'image'$"):
         maker.row(*step, {"picture": np.zeros(65, np.uint8)})
@@ -279,7 +279,7 @@ def test_rounds_of_fields_that_lie_side_by_side_are_none() -> None:
         relive.Schema({"a": field}, field),
         relive.Schema(field, {"a": field}),
     ):
-        maker = row_bytes.RowBytes(schema)
+        maker = encoding.RowBytes(schema)
         numbers = np.zeros(2, np.int64)
         observation, action = (
             {"a": numbers} if isinstance(part, dict) else numbers for part in (schema.observation, schema.action)
@@ -290,6 +290,6 @@ def test_rounds_of_fields_that_lie_side_by_side_are_none() -> None:
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda maker: pickle.loads(pickle.dumps(maker))])
 def test_a_copy_makes_the_same_bytes(copied: Any) -> None:
-    maker = row_bytes.RowBytes(ROUND)
+    maker = encoding.RowBytes(ROUND)
     values = [1.0, 2.0, 3.0], 7, 0.5, {"image": np.arange(65, dtype=np.uint8)}
     assert copied(maker).row(*values) == maker.row(*values)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from relive import errors
 from relive.common import arrays
-from relive.common import later
+from relive.common import imports
 from relive.common import trees
 from relive.common import validation
 from relive.persistence import registry
@@ -26,10 +26,10 @@ from relive.schema import casting
 
 if TYPE_CHECKING:
     from relive.persistence import dtypes
-    from relive.persistence import npy_header
+    from relive.persistence import npy
 else:
-    dtypes = later.module("relive.persistence.dtypes")
-    npy_header = later.module("relive.persistence.npy_header")
+    dtypes = imports.lazy_module("relive.persistence.dtypes")
+    npy = imports.lazy_module("relive.persistence.npy")
 
 Array: TypeAlias = arrays.Array
 RESERVED = frozenset(
@@ -65,15 +65,17 @@ def _shape(shape: object) -> tuple[int, ...]:
     """Answers a shape as a tuple of ints."""
     axes: tuple[Any, ...] = tuple(shape) if isinstance(shape, Sequence) else (shape,)
     if not all(isinstance(axis, numbers.Integral) and not isinstance(axis, bool) for axis in axes):
-        raise errors.ArgumentTypeError(f"shape must be an integer or a sequence of them, got {validation.shown(shape)}")
+        raise errors.ArgumentTypeError(
+            f"shape must be an integer or a sequence of them, got {validation.short_repr(shape)}"
+        )
     if min(axes, default=0) < 0:
-        raise errors.ArgumentError(f"shape must have no negative length, got {validation.shown(shape)}")
+        raise errors.ArgumentError(f"shape must have no negative length, got {validation.short_repr(shape)}")
     return tuple(map(operator.index, axes))
 
 
 def _dtype(dtype: Any) -> np.dtype[Any]:
     """Answers a dtype whose values have a fixed size and hold no reference."""
-    rule = f"dtype must be what numpy takes for a dtype, got {validation.shown(dtype)}"
+    rule = f"dtype must be what numpy takes for a dtype, got {validation.short_repr(dtype)}"
     if dtype is None:
         raise errors.ArgumentTypeError(rule)
     try:
@@ -154,7 +156,7 @@ class Schema(registry.Described):
         """
         if extras is not None and not isinstance(extras, Mapping):
             raise errors.ArgumentTypeError(
-                f"extras must be a mapping from names to Fields, got {validation.shown(extras)}"
+                f"extras must be a mapping from names to Fields, got {validation.short_repr(extras)}"
             )
         for name in extras or ():
             if name in RESERVED:
@@ -201,10 +203,10 @@ class Schema(registry.Described):
         >>> relive.Schema.from_example(np.zeros(4, np.float32), 1)
         Schema(observation=Field((4,), 'float32'), action=Field((), 'int64'), reward=Field((), 'float64'), extras={})
         """
-        num_leading = validation.integer_of_at_least_zero("num_leading", num_leading)
+        num_leading = validation.non_negative_int("num_leading", num_leading)
         reward_field = _example("reward", reward, num_leading)
         if reward_field.dtype.kind not in "biuf":
-            raise errors.SchemaError(f"reward must be a real number, got {validation.shown(reward)}")
+            raise errors.SchemaError(f"reward must be a real number, got {validation.short_repr(reward)}")
         if reward_field.shape != ():
             raise errors.SchemaError(f"reward must be of shape (), got {reward_field.shape}")
 
@@ -267,7 +269,7 @@ class Schema(registry.Described):
         """
         rows = _fitted("observation", "observation", self._observation, observation, lead)
         rows.update(_fitted("action", "action", self._action, action, lead))
-        rows["reward"] = casting.fit("reward", reward, lead, self._reward_dtype, True)
+        rows["reward"] = casting.cast_exact("reward", reward, lead, self._reward_dtype, True)
         if extras or self._extras:
             rows.update(_fitted("extras", "extras", self._extras, extras, lead))
         return rows
@@ -300,13 +302,13 @@ class Schema(registry.Described):
         fields: dict[str, Field] = {}
         rule = "schema must be a list of a path, a dtype and a shape for each field"
         if not isinstance(value, list):
-            raise errors.CheckpointError(f"{rule}, got {validation.shown(value)}")
+            raise errors.CheckpointError(f"{rule}, got {validation.short_repr(value)}")
         for row in value:
             is_row = isinstance(row, list) and len(row) == 3 and isinstance(row[0], str) and isinstance(row[2], list)
             if not is_row or row[0] in fields or row[0].count("/") > _DEEPEST:
-                raise errors.CheckpointError(f"{rule}, got {validation.shown(row)}")
+                raise errors.CheckpointError(f"{rule}, got {validation.short_repr(row)}")
             try:
-                fields[row[0]] = Field(row[2], npy_header.dtype_of(row[1]))
+                fields[row[0]] = Field(row[2], npy.dtype_of(row[1]))
             except (errors.ArgumentError, errors.CheckpointError) as error:
                 raise errors.CheckpointError(f"schema has a field that cannot be: {error}") from error
         try:
@@ -358,7 +360,7 @@ def _group(name: str, tree: object) -> dict[str, Field]:
     fields = trees.flat(name, tree)
     for path, field in fields.items():
         if not isinstance(field, Field):
-            raise errors.ArgumentTypeError(f"{path} must be a Field, got {validation.shown(field)}")
+            raise errors.ArgumentTypeError(f"{path} must be a Field, got {validation.short_repr(field)}")
     return dict(sorted(fields.items()))
 
 
@@ -368,14 +370,14 @@ def _fitted(
     """Answers the columns of the part `root`, whose value is called `name`."""
     if root in fields:
         field = fields[root]
-        return {root: casting.fit(name, value, lead + field.shape, field.dtype)}
+        return {root: casting.cast_exact(name, value, lead + field.shape, field.dtype)}
     leaves = {} if root == "extras" and not value else trees.flat(name, value)
     rows: dict[str, Array] = {}
     for path, field in fields.items():
         leaf = path if name == root else name + path[len(root) :]
         if leaf not in leaves:
             break
-        rows[path] = casting.fit(leaf, leaves[leaf], lead + field.shape, field.dtype)
+        rows[path] = casting.cast_exact(leaf, leaves[leaf], lead + field.shape, field.dtype)
     if len(rows) < max(len(fields), len(leaves)):
         raise _mismatch(name, [name + path[len(root) :] for path in fields], leaves)
     return rows
@@ -385,7 +387,7 @@ def _mismatch(name: str, expected: list[str], leaves: Mapping[str, object]) -> e
     """Answers the error for leaves whose paths are not the expected ones."""
     if name in leaves:
         return errors.SchemaError(
-            f"{name} must be a mapping with {', '.join(expected)}, got {validation.shown(leaves[name])}"
+            f"{name} must be a mapping with {', '.join(expected)}, got {validation.short_repr(leaves[name])}"
         )
     known = f"the schema has {', '.join(map(_label, expected)) or 'no extras'}"
     for path in leaves:

@@ -10,19 +10,173 @@ No name comes from a file, and no link is followed.
 
 from collections.abc import Iterator
 import contextlib
+import dataclasses
+import json
 import math
 import mmap
 import os
 import re
+import sys
 from typing import Any
+import uuid
+import zlib
 
 import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-from relive.persistence import directories
 from relive.persistence import files
-from relive.storage import map_manifest
+from relive.persistence import settings
+from relive.persistence import state
+from relive.schema import schema as schema_lib
+from relive.storage import memory
+
+VERSION = 1
+_FORMAT = "relive memory map"
+_BEGIN = re.compile(rb'\{\n "format": "relive memory map",\n "version": ([1-9]\d{0,8}),\n')
+_SEAL = re.compile(rb',\n "crc32": (\d{1,10})\n\}\n')
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+def rows_file(number: int) -> str:
+    """Answers the name of the file of a block."""
+    return f"rows-{number}.bin"
+
+
+def sealed(members: dict[str, Any]) -> bytes:
+    r"""Answers a JSON object whose last member is the CRC-32 of all bytes before it.
+
+    >>> from relive.storage import map_folder
+    >>> map_folder.sealed({"generation": 3})
+    b'{\n "generation": 3,\n "crc32": 360426098\n}\n'
+    """
+    content = json.dumps(members, indent=1, allow_nan=False).encode().removesuffix(b"\n}")
+    return content + b',\n "crc32": %d\n}\n' % zlib.crc32(content)
+
+
+def unsealed(file: str, content: bytes) -> state.StateReader:
+    """Answers the members that `sealed` made `content` of.
+
+    Raises:
+        CheckpointError: `content` was changed, or is something else; the message begins with `file`.
+    """
+    start = content.rfind(b",\n")
+    seal = _SEAL.fullmatch(content, start)
+    if seal is None or int(seal[1]) != zlib.crc32(content[:start]):
+        raise errors.CheckpointError(f"{file} was changed or cut: its CRC-32 is another")
+    try:
+        return state.StateReader(json.loads(content), {})
+    except (ValueError, RecursionError) as error:
+        raise errors.CheckpointError(f"{file} is no JSON") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """What a memory map says of itself."""
+
+    id: str
+    schema: schema_lib.Schema
+    capacity: int
+
+    @property
+    def sizes(self) -> list[int]:
+        """The bytes of each block."""
+        fields = self.schema.fields
+        blocks = schema_lib.blocks_of(self.schema)
+        return [self.capacity * sum(fields[path].nbytes for path in paths) for paths in blocks]
+
+    @property
+    def blocks(self) -> list[dict[str, Any]]:
+        """The file of each block, the fields in it and its bytes."""
+        blocks = zip(schema_lib.blocks_of(self.schema), self.sizes, strict=True)
+        return [
+            {"file": rows_file(number), "fields": list(paths), "bytes": size}
+            for number, (paths, size) in enumerate(blocks)
+        ]
+
+    def encoded(self) -> bytes:
+        """Answers the manifest."""
+        return sealed(
+            {
+                "format": _FORMAT,
+                "version": VERSION,
+                "id": self.id,
+                "schema": settings.encoded(self.schema),
+                "capacity": self.capacity,
+                "blocks": self.blocks,
+            }
+        )
+
+
+def new(schema: schema_lib.Schema, capacity: int) -> Description:
+    """Answers the description of a memory map to be made.
+
+    Raises:
+        ArgumentError: No file can hold it.
+    """
+    description = Description(uuid.uuid4().hex, schema, capacity)
+    if sum(description.sizes) > sys.maxsize:
+        raise errors.ArgumentError(f"capacity must be of at most {sys.maxsize} bytes in all, got {capacity} rows")
+    try:
+        same = decoded("it", description.encoded()) == description
+        memory.ColumnStorage(schema, 1)
+    except (errors.CheckpointError, ValueError) as error:
+        raise errors.ArgumentError(f"schema must be one that files can hold: {error}") from error
+    if not same:
+        raise errors.ArgumentError(f"schema must be one that files can hold, got {schema}")
+    return description
+
+
+def decoded(file: str, content: bytes) -> Description:
+    """Answers what a manifest describes.
+
+    Raises:
+        CheckpointError: It is that of something else, of a newer version, was changed, or does not fit together; the
+            message begins with `file`.
+    """
+    begin = _BEGIN.match(content)
+    if begin is None:
+        raise errors.CheckpointError(f"{file} is no manifest of a relive memory map")
+    version = int(begin[1])
+    if version != VERSION:
+        raise errors.CheckpointError(
+            f"{file} is of format version {version}, and this relive reads {VERSION}: update relive"
+        )
+    given = unsealed(file, content)
+    try:
+        identity = given.text("id")
+        if not _ID.fullmatch(identity):
+            raise given.refused("id", "32 digits of hexadecimal", identity)
+        schema = settings.made(given, {"schema": None})["schema"]
+        if schema is None:
+            raise given.refused("schema", "one", None)
+        description = Description(identity, schema, given.integer("capacity", 1))
+        if given.value("blocks") != description.blocks:
+            raise given.refused("blocks", "those of its schema and capacity", given.value("blocks"))
+    except (errors.CheckpointError, RecursionError) as error:
+        raise errors.CheckpointError(f"{file} cannot be read: {error}") from error
+    return description
+
+
+def encoded_state(identity: str, generation: int) -> bytes:
+    """Answers the file that says of which generation the rows are."""
+    return sealed({"id": identity, "generation": generation})
+
+
+def decoded_state(file: str, content: bytes, identity: str) -> int:
+    """Answers the generation that the file of the memory map of that id says.
+
+    Raises:
+        CheckpointError: It was changed, or is that of another memory map; the message begins with `file`.
+    """
+    given = unsealed(file, content)
+    try:
+        if given.text("id") != identity:
+            raise given.refused("id", repr(identity), given.value("id"))
+        return given.integer("generation")
+    except errors.CheckpointError as error:
+        raise errors.CheckpointError(f"{file} cannot be read: {error}") from error
+
 
 MANIFEST, CLEAN, DIRTY = "storage.json", "clean.json", "dirty.json"
 _NEW = ".new"
@@ -52,8 +206,8 @@ class MapFolder:
             with self._reported("", "opened"):
                 if may_create and not os.path.lexists(path):
                     os.makedirs(path, exist_ok=True)
-                    directories.fsync_directory(os.path.dirname(path))
-                self._directory = stack.enter_context(directories.Directory(path, follow=True))
+                    files.fsync_directory(os.path.dirname(path))
+                self._directory = stack.enter_context(files.Directory(path, follow=True))
             if is_writable:
                 stack.enter_context(files.locked(os.path.realpath(path)))
             self._stack = stack.pop_all()
@@ -65,7 +219,7 @@ class MapFolder:
 
     def file(self, name: str) -> str:
         """Answers the path of a file, for messages."""
-        return directories.named(self._place(name))
+        return files.named(self._place(name))
 
     def holds(self, name: str) -> bool:
         """Answers whether there is something of that name."""
@@ -73,7 +227,7 @@ class MapFolder:
 
     # Making one.
 
-    def make(self, new: map_manifest.Description, *, reserve: bool) -> None:
+    def make(self, new: Description, *, reserve: bool) -> None:
         """Makes all files: the state of generation 0, those of the rows, and last the manifest.
 
         Args:
@@ -86,14 +240,14 @@ class MapFolder:
         self._make_empty()
         try:
             self._write(MANIFEST + _NEW, new.encoded())
-            self._write(CLEAN, map_manifest.encoded_state(new.id, 0))
+            self._write(CLEAN, encoded_state(new.id, 0))
             for number, size in enumerate(new.sizes):
-                name = map_manifest.rows_file(number)
+                name = rows_file(number)
                 with self._reported(name, f"made of {size} bytes"), open(self._directory.create(name), "wb") as stream:
                     stream.truncate(size)
                     if reserve:
                         self._reserve(name, stream.fileno(), size)
-                    directories.fsync_file(stream.fileno())
+                    files.fsync_file(stream.fileno())
             self._rename(MANIFEST + _NEW, MANIFEST)
         except errors.CheckpointError:
             with contextlib.suppress(errors.CheckpointError):
@@ -105,7 +259,7 @@ class MapFolder:
         names = self._names()
         if names and not (MANIFEST + _NEW in names and all(map(_OURS.fullmatch, names))):
             raise errors.CheckpointError(
-                f"{self.file('')} holds {directories.named(names[0])} and no {MANIFEST}: "
+                f"{self.file('')} holds {files.named(names[0])} and no {MANIFEST}: "
                 "a memory map needs a directory that is new or empty"
             )
         # In their order: the one that says what they are goes last.
@@ -113,13 +267,13 @@ class MapFolder:
 
     # Opening one.
 
-    def description(self) -> map_manifest.Description:
+    def description(self) -> Description:
         """Answers what the manifest describes.
 
         Raises:
             CheckpointError: It is missing, damaged or foreign.
         """
-        return map_manifest.decoded(self.file(MANIFEST), self._read(MANIFEST))
+        return decoded(self.file(MANIFEST), self._read(MANIFEST))
 
     def generation(self, identity: str) -> tuple[int, bool]:
         """Answers the generation of the map of that id, and whether rows may have been written since.
@@ -129,7 +283,7 @@ class MapFolder:
         """
         # Both are there if one was killed between the last two steps of `mark_clean`.
         name = DIRTY if self.holds(DIRTY) and not self.holds(CLEAN) else CLEAN
-        generation = map_manifest.decoded_state(self.file(name), self._read(name), identity)
+        generation = decoded_state(self.file(name), self._read(name), identity)
         return generation, name == DIRTY
 
     def mapped(self, number: int, shape: tuple[int, ...], dtype: np.dtype[Any], *, reserve: bool) -> npt.NDArray[Any]:
@@ -144,7 +298,7 @@ class MapFolder:
         Raises:
             CheckpointError: The file is missing, is no file, or is of another size, or there is not so much room.
         """
-        name, size = map_manifest.rows_file(number), math.prod(shape) * dtype.itemsize
+        name, size = rows_file(number), math.prod(shape) * dtype.itemsize
         with self._reported(name, "mapped"), open(self._open(name), "rb") as stream:
             found = os.fstat(stream.fileno()).st_size
             if found != size:
@@ -166,9 +320,9 @@ class MapFolder:
     def mark_clean(self, identity: str, generation: int) -> None:
         """Writes all rows to the disk, and then says that they are those of a generation."""
         for number, rows in self._maps.items():
-            with self._reported(map_manifest.rows_file(number), "written"):
+            with self._reported(rows_file(number), "written"):
                 rows.flush()
-        self._write(CLEAN + _NEW, map_manifest.encoded_state(identity, generation))
+        self._write(CLEAN + _NEW, encoded_state(identity, generation))
         try:
             self._rename(CLEAN + _NEW, CLEAN)
             self._remove([DIRTY])
@@ -186,7 +340,7 @@ class MapFolder:
         try:
             yield
         except OSError as error:
-            raise errors.CheckpointError(f"{self.file(name)} cannot be {verb}: {directories.reason(error)}") from error
+            raise errors.CheckpointError(f"{self.file(name)} cannot be {verb}: {files.reason(error)}") from error
 
     def _place(self, name: str) -> str:
         return os.path.join(self.path, name) if name else self.path
@@ -201,7 +355,7 @@ class MapFolder:
         if not self.is_writable:
             return descriptor
         os.close(descriptor)
-        return os.open(self._place(name), os.O_RDWR | directories.STRICT)
+        return os.open(self._place(name), os.O_RDWR | files.STRICT)
 
     def _read(self, name: str) -> bytes:
         with self._reported(name, "read"), open(self._directory.open(name), "rb") as stream:
@@ -214,12 +368,12 @@ class MapFolder:
         with self._reported(name, "written"):
             with contextlib.suppress(FileNotFoundError):
                 self._directory.unlink(name)
-            directories.write_file(self._directory.create(name), content)
+            files.write_file(self._directory.create(name), content)
 
     def _rename(self, name: str, new: str) -> None:
         with self._reported(name, f"renamed to {new}"):
             os.replace(self._place(name), self._place(new))
-            directories.fsync_directory(self.path)
+            files.fsync_directory(self.path)
 
     def _reserve(self, name: str, descriptor: int, size: int) -> None:
         if size:
@@ -231,4 +385,4 @@ class MapFolder:
             with self._reported(name, "removed"):
                 self._directory.unlink(name)
         with self._reported("", "synced"):
-            directories.fsync_directory(self.path)
+            files.fsync_directory(self.path)

@@ -21,10 +21,9 @@ import numpy as np
 from relive import errors
 from relive.common import arrays
 from relive.common import validation
-from relive.persistence import directories
+from relive.persistence import files
 from relive.schema import schema as schema_lib
 from relive.storage import map_folder
-from relive.storage import map_manifest
 from relive.storage import memory
 
 T = TypeVar("T")
@@ -76,12 +75,12 @@ class MemmapStorage(memory.ColumnStorage):
         reserve: bool = False,
     ) -> None:
         """Makes the files, or opens those there are, of which no row is read then. O(1)."""
-        self._path = pathlib.Path(directories.absolute("path", path))
+        self._path = pathlib.Path(files.absolute("path", path))
         if schema is not None:
-            validation.instance("schema", schema, schema_lib.Schema)
+            validation.require_instance("schema", schema, schema_lib.Schema)
         if capacity is not None:
-            capacity = validation.integer_of_at_least_one("capacity", capacity)
-        validation.one_of("mode", mode, ("r+", "r"))
+            capacity = validation.positive_int("capacity", capacity)
+        validation.require_choice("mode", mode, ("r+", "r"))
         reserve = validation.boolean("reserve", reserve)
         is_writable = mode == "r+"
         if reserve and not is_writable:
@@ -90,7 +89,7 @@ class MemmapStorage(memory.ColumnStorage):
             raise errors.ArgumentError("reserve must be False on this system, which cannot reserve, got True")
         new = None
         if is_writable and schema is not None and capacity is not None:
-            new = map_manifest.new(schema, capacity)
+            new = map_folder.new(schema, capacity)
         self._folder = folder = map_folder.MapFolder(
             str(self._path), is_writable=is_writable, may_create=new is not None
         )

@@ -23,10 +23,9 @@ import relive
 from relive import errors
 from relive import testing
 from relive.common import arrays
-from relive.persistence import directories
+from relive.persistence import files
 from relive.schema import schema as schemas
 from relive.storage import map_folder
-from relive.storage import map_manifest
 from relive.storage import memmap
 from relive.storage import memory as storages
 
@@ -307,13 +306,13 @@ def test_what_was_killed_while_it_made_the_files_is_made_anew(
     os.rename(path / "storage.json", path / "storage.json.new")
     os.remove(path / "rows-2.bin")
     removed = []
-    unlink = directories.Directory.unlink
+    unlink = files.Directory.unlink
 
-    def hear(self: directories.Directory, name: str) -> None:
+    def hear(self: files.Directory, name: str) -> None:
         unlink(self, name)
         removed.append(name)
 
-    monkeypatch.setattr(directories.Directory, "unlink", hear)
+    monkeypatch.setattr(files.Directory, "unlink", hear)
     with memmap.MemmapStorage(path, PLAIN, 4) as rows:
         assert rows.read(0)["reward"] == 0.0
         assert rows.generation == 0
@@ -403,12 +402,12 @@ def test_modes_and_reserving_are_checked(path: pathlib.Path, monkeypatch: pytest
 
 
 def test_a_dtype_that_no_file_can_name_is_refused(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    described = map_manifest.decoded
-    other = map_manifest.Description("0" * 32, OTHER, 4)
-    monkeypatch.setattr(map_manifest, "decoded", lambda file, content: other)
+    described = map_folder.decoded
+    other = map_folder.Description("0" * 32, OTHER, 4)
+    monkeypatch.setattr(map_folder, "decoded", lambda file, content: other)
     with pytest.raises(errors.ArgumentError, match=r"^schema must be one that files can hold, got Schema\("):
         memmap.MemmapStorage(path, PLAIN, 4)
-    monkeypatch.setattr(map_manifest, "decoded", described)
+    monkeypatch.setattr(map_folder, "decoded", described)
     assert not path.exists()
 
 
@@ -524,7 +523,7 @@ def test_a_flush_that_fails_in_its_last_steps_leaves_it_dirty(
                 raise OSError(5, "Input/output error")
 
         with monkeypatch.context() as patch:
-            patch.setattr(directories, "fsync_directory", fail)
+            patch.setattr(files, "fsync_directory", fail)
             with pytest.raises(errors.CheckpointError, match=r": Input/output error$"):
                 rows.flush()
         assert rows.is_dirty
@@ -552,8 +551,8 @@ def test_it_is_clean_when_every_row_and_file_is_on_the_disk(
         synced.append(os.fstat(descriptor).st_size)
 
     monkeypatch.setattr(mmap, "mmap", Map)
-    monkeypatch.setattr(directories, "fsync_file", fsync_file)
-    monkeypatch.setattr(directories, "fsync_directory", lambda where: synced.append(names(path)))
+    monkeypatch.setattr(files, "fsync_file", fsync_file)
+    monkeypatch.setattr(files, "fsync_directory", lambda where: synced.append(names(path)))
     with memmap.MemmapStorage(path) as rows:
         rows.write(0, row(1.0))
         others = ["rows-0.bin", "rows-1.bin", "rows-2.bin", "storage.json"]
@@ -810,7 +809,7 @@ def forge(path: pathlib.Path, name: str, **members: Any) -> None:
     whole = json.loads((path / name).read_bytes()) | members
     del whole["crc32"]
     whole = {member: value for member, value in whole.items() if value is not None}
-    (path / name).write_bytes(map_manifest.sealed(whole))
+    (path / name).write_bytes(map_folder.sealed(whole))
 
 
 DEEP: list[Any] = []
@@ -862,7 +861,7 @@ def test_a_schema_that_is_null_is_refused(path: pathlib.Path) -> None:
     content = (path / "storage.json").read_bytes()
     members = json.loads(content)
     del members["crc32"]
-    (path / "storage.json").write_bytes(map_manifest.sealed(members | {"schema": None}))
+    (path / "storage.json").write_bytes(map_folder.sealed(members | {"schema": None}))
     refused(path, "/storage.json cannot be read: schema must be one, got None$")
 
 
@@ -884,9 +883,9 @@ def sealed_bytes(content: bytes) -> bytes:
 
 def test_a_claim_of_many_rows_takes_no_memory(path: pathlib.Path) -> None:
     memmap.MemmapStorage(path, PLAIN, 4).close()
-    claim = map_manifest.Description("0" * 32, PLAIN, 10**15)
+    claim = map_folder.Description("0" * 32, PLAIN, 10**15)
     (path / "storage.json").write_bytes(claim.encoded())
-    (path / "clean.json").write_bytes(map_manifest.encoded_state("0" * 32, 0))
+    (path / "clean.json").write_bytes(map_folder.encoded_state("0" * 32, 0))
     refused(path, "/rows-0.bin must be of 8000000000000000 bytes, got 32$")
 
 
@@ -899,7 +898,7 @@ def test_rows_that_numpy_cannot_hold_are_refused(path: pathlib.Path, shape: tupl
     size = 0 if 0 in shape else 1
     memmap.MemmapStorage(path, schemas.Schema(schemas.Field(size, "u1"), schemas.Field((), np.int64)), 4).close()
     identity = json.loads((path / "storage.json").read_bytes())["id"]
-    (path / "storage.json").write_bytes(map_manifest.Description(identity, schema, 4).encoded())
+    (path / "storage.json").write_bytes(map_folder.Description(identity, schema, 4).encoded())
     refused(path, " cannot be mapped: ")
 
 

@@ -73,7 +73,7 @@ def check_members(storage: object) -> None:
     """Raises ArgumentTypeError if `storage` has not the members of a Storage, or is a class."""
     if isinstance(storage, type) or not all(hasattr(storage, name) for name in ("capacity", "schema", "read", "write")):
         raise errors.ArgumentTypeError(
-            f"storage must have capacity, schema, read and write, got {validation.shown(storage)}"
+            f"storage must have capacity, schema, read and write, got {validation.short_repr(storage)}"
         )
 
 
@@ -119,8 +119,8 @@ class ColumnStorage(arrays.Derived):
             ArgumentTypeError: `capacity` is not an integer.
             ArgumentError: `capacity` is below 1, or `allocate` answers something else.
         """
-        self._capacity = validation.integer_of_at_least_one("capacity", capacity)
-        validation.instance("schema", schema, schemas.Schema)
+        self._capacity = validation.positive_int("capacity", capacity)
+        validation.require_instance("schema", schema, schemas.Schema)
         self._schema = schema
         self._blocks = schemas.blocks_of(schema)
         self._arrays = [self._allocated(paths, allocate) for paths in self._blocks]
@@ -229,7 +229,9 @@ class ColumnStorage(arrays.Derived):
         gathered: dict[int, Array] = {}
         for path in sources if fields is None else fields:
             if path not in sources:
-                raise errors.ArgumentError(f"fields must be among {', '.join(sources)}, got {validation.shown(path)}")
+                raise errors.ArgumentError(
+                    f"fields must be among {', '.join(sources)}, got {validation.short_repr(path)}"
+                )
             array, is_shared = sources[path]
             if not is_shared:
                 columns[path] = array.take(slots, axis=0)

@@ -53,7 +53,7 @@ class RaggedColumns:
         fields: Mapping[str, npt.DTypeLike],
         row_fields: Mapping[str, npt.DTypeLike] | None = None,
     ) -> None:
-        self._max_values = validation.integer_of_at_least_one("max_values", max_values)
+        self._max_values = validation.positive_int("max_values", max_values)
         self._columns: dict[str, arrays_lib.Array] = {
             name: np.zeros(self._max_values, dtype) for name, dtype in fields.items()
         }
@@ -164,21 +164,21 @@ class RaggedColumns:
         """Forgets every row; keys go on."""
         self._oldest = self._next
 
-    def state(self) -> dict[str, arrays_lib.Array | state_lib.Column]:
+    def state(self) -> dict[str, arrays_lib.Array | state_lib.ChunkedArray]:
         """Answers "lengths", and the values of each field and row field, oldest first; gathered when they are read."""
         begin, count = int(self._offsets[self._oldest - self._base]), self.num_values
 
-        def gathered(column: arrays_lib.Array) -> state_lib.Gathered:
+        def gathered(column: arrays_lib.Array) -> state_lib.LazyArray:
             def read(start: int, stop: int) -> arrays_lib.Array:
                 return column.take(np.arange(begin + start, begin + stop) % self._max_values)
 
-            return state_lib.Gathered((count,), column.dtype, read)
+            return state_lib.LazyArray((count,), column.dtype, read)
 
-        arrays: dict[str, arrays_lib.Array | state_lib.Column] = {"lengths": self.lengths}
+        arrays: dict[str, arrays_lib.Array | state_lib.ChunkedArray] = {"lengths": self.lengths}
         arrays |= {f"values/{name}": gathered(column) for name, column in self._columns.items()}
         return arrays | {f"rows/{name}": self.row_values(name) for name in self._row_columns}
 
-    def fill(self, first_key: int, arrays: Mapping[str, state_lib.Column]) -> None:
+    def fill(self, first_key: int, arrays: Mapping[str, state_lib.ChunkedArray]) -> None:
         """Takes in what `state` has answered, the rows from first_key on; there is none yet."""
         lengths = state_lib.in_memory(arrays["lengths"])
         self._base = self._oldest = self._next = first_key
@@ -249,4 +249,4 @@ def _fitted(
     for name in columns:
         if name not in values:
             raise errors.SchemaError(f"field {name} must have values, got none")
-    return {name: casting.fit(name, values[name], (count,), column.dtype) for name, column in columns.items()}
+    return {name: casting.cast_exact(name, values[name], (count,), column.dtype) for name, column in columns.items()}

@@ -228,7 +228,7 @@ class RaggedMachine(stateful.RuleBasedStateMachine):
     @stateful.rule()
     def save_and_load(self) -> None:
         state = self.rows.state()
-        given = state_lib.Given({}, {name: state_lib.in_memory(array) for name, array in state.items()})
+        given = state_lib.StateReader({}, {name: state_lib.in_memory(array) for name, array in state.items()})
         kept = {name: given.column(name, array.dtype, (None,)) for name, array in state.items()}
         self.rows = new(self.max_values)
         self.rows.fill(self.first_key, kept)

@@ -180,14 +180,16 @@ class GoesOnInTheRing(windows.TransitionWindow):
     """Takes the row in the next slot for the next observation."""
 
     def _next_columns(
-        self, history: history_lib.History, rows: timeline_lib.Rows, next_slots: Any, span: Any
+        self, history: history_lib.StepStore, rows: timeline_lib.Rows, next_slots: Any, span: Any
     ) -> windows.Columns:
         following = np.where(span == rows.left, next_slots + 1, next_slots) % history.timeline.capacity
         return history.observations(following)
 
 
 class GoesOnInTheRingForASequence(windows.SequenceWindow):
-    def read(self, history: history_lib.History, slots: Any, probabilities: Any, weights: Any) -> batches.SequenceBatch:
+    def read(
+        self, history: history_lib.StepStore, slots: Any, probabilities: Any, weights: Any
+    ) -> batches.SequenceBatch:
         batch = super().read(history, slots, probabilities, weights)
         rows = (slots[:, np.newaxis] + np.arange(self.length + 1)) % history.timeline.capacity
         batch.observation = history.observations(rows)["observation"]
@@ -201,7 +203,7 @@ class KeepsBrokenStacks(windows.TransitionWindow):
         handles = timeline.handles(slots)
         return timeline.steps(slots, handles) < timeline.episodes.complete[handles]
 
-    def lost(self, timeline: timeline_lib.Timeline, evicted: Any) -> Any:
+    def newly_unreadable(self, timeline: timeline_lib.Timeline, evicted: Any) -> Any:
         return evicted
 
 
@@ -218,7 +220,7 @@ class StopsEarly(windows.TransitionWindow):
     """Answers a window of one step where there are two."""
 
     def read(
-        self, history: history_lib.History, slots: Any, probabilities: Any, weights: Any
+        self, history: history_lib.StepStore, slots: Any, probabilities: Any, weights: Any
     ) -> batches.TransitionBatch:
         batch = super().read(history, slots, probabilities, weights)
         first = windows.TransitionWindow(1, self.gamma).read(history, slots[:1], probabilities[:1], weights[:1])
@@ -243,7 +245,7 @@ class SpoilsTransitions(windows.TransitionWindow):
     field: str = ""
 
     def read(
-        self, history: history_lib.History, slots: Any, probabilities: Any, weights: Any
+        self, history: history_lib.StepStore, slots: Any, probabilities: Any, weights: Any
     ) -> batches.TransitionBatch:
         batch: batches.TransitionBatch = spoiled(super().read(history, slots, probabilities, weights), self.field)
         return batch
@@ -253,14 +255,16 @@ class SpoilsTransitions(windows.TransitionWindow):
 class SpoilsSequences(windows.SequenceWindow):
     field: str = ""
 
-    def read(self, history: history_lib.History, slots: Any, probabilities: Any, weights: Any) -> batches.SequenceBatch:
+    def read(
+        self, history: history_lib.StepStore, slots: Any, probabilities: Any, weights: Any
+    ) -> batches.SequenceBatch:
         batch: batches.SequenceBatch = spoiled(super().read(history, slots, probabilities, weights), self.field)
         return batch
 
 
 class Rounds(windows.TransitionWindow):
     def read(
-        self, history: history_lib.History, slots: Any, probabilities: Any, weights: Any
+        self, history: history_lib.StepStore, slots: Any, probabilities: Any, weights: Any
     ) -> batches.TransitionBatch:
         batch = super().read(history, slots, probabilities, weights)
         batch.reward = batch.reward.astype(np.float32)
@@ -269,7 +273,7 @@ class Rounds(windows.TransitionWindow):
 
 class AddsAnAxis(windows.TransitionWindow):
     def read(
-        self, history: history_lib.History, slots: Any, probabilities: Any, weights: Any
+        self, history: history_lib.StepStore, slots: Any, probabilities: Any, weights: Any
     ) -> batches.TransitionBatch:
         batch = super().read(history, slots, probabilities, weights)
         batch.action = batch.action[:, np.newaxis]
@@ -375,7 +379,7 @@ class KeepsEpisodesOpen(Ring):
     """Clears the rows alone."""
 
     def clear(self) -> None:
-        self._anchors.forgetting(self._history.timeline.alive_slots())
+        self._anchors.discard(self._history.timeline.alive_slots())
         self._history.timeline.evict(len(self))
 
 
@@ -384,7 +388,7 @@ class KeepsEpisodesOpenAndSaysNothing(sequence.SequenceReplayBuffer):
         super().__init__(capacity, length=2, streams=streams, seed=seed)
 
     def clear(self) -> None:
-        self._anchors.forgetting(self._history.timeline.alive_slots())
+        self._anchors.discard(self._history.timeline.alive_slots())
         self._history.timeline.evict(len(self))
 
     def get_stats(self) -> column_stats.ColumnBufferStats:

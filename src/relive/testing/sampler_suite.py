@@ -12,7 +12,6 @@ from relive.common import arrays
 from relive.kernels import eligibility
 from relive.samplers import sampler as sampler_lib
 from relive.testing import expectations
-from relive.testing import frequencies
 
 _MOST_SLOTS = 40
 
@@ -132,7 +131,7 @@ class SamplerTests(abc.ABC):
             if rest * counts.sum() < 10:
                 often[np.argmax(reported)] = False
                 rest = 1 - reported[often].sum()
-            frequencies.assert_frequencies(
+            expectations.assert_frequencies(
                 [*counts[often].tolist(), int(counts[~often].sum())], [*reported[often].tolist(), rest]
             )
 

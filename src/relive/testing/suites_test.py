@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from relive import testing
-from relive.testing import frequencies
+from relive.testing import expectations
 
 
 @pytest.mark.parametrize("suite", [testing.BufferTests, testing.SamplerTests, testing.StorageTests])
@@ -20,4 +20,4 @@ def test_pytest_collects_no_suite_itself(suite: type) -> None:
 
 
 def test_frequencies_are_asserted() -> None:
-    assert testing.assert_frequencies is frequencies.assert_frequencies
+    assert testing.assert_frequencies is expectations.assert_frequencies

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import relive
 from relive import errors
 from relive.buffers import column
-from relive.common import later
+from relive.common import imports
 from relive.integrations import replaced_file
-from relive.persistence import directories
 from relive.persistence import files
 from relive.persistence import journal_reader
 from relive.persistence import state
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
     from relive.integrations import minari as minari_lib
     from relive.integrations import parquet as parquet_lib
 else:
-    minari_lib = later.module("relive.integrations.minari")
-    parquet_lib = later.module("relive.integrations.parquet")
+    minari_lib = imports.lazy_module("relive.integrations.minari")
+    parquet_lib = imports.lazy_module("relive.integrations.parquet")
 
 AnyBuffer: TypeAlias = "column.ColumnReplayBuffer[Any]"
 
@@ -110,21 +109,21 @@ def _check_target(options: argparse.Namespace, target: Kind) -> None:
     """Raises an error if TO cannot be made where it is, or something is there that is not to be replaced."""
     if target is Kind.MINARI:
         return
-    absolute = directories.absolute if target is Kind.CHECKPOINT else replaced_file.absolute
+    absolute = files.absolute if target is Kind.CHECKPOINT else replaced_file.absolute
     path = absolute("TO", options.target)
     replaced_file.check_parent(path)
     _check_is_new(options, target, path)
     older = saved_path.older(path) if target is Kind.CHECKPOINT else []
     if older:
         names = ", ".join(os.path.basename(each) for each in older)
-        label = directories.named(path)
+        label = files.named(path)
         raise errors.CheckpointError(f"{label} has older ones beside it, which would be lost: move {names} away first")
 
 
 def _check_is_new(options: argparse.Namespace, target: Kind, path: str) -> None:
     """Raises ArgumentError if something is at a path that is not to be replaced."""
     if not options.overwrite and os.path.lexists(files.newest(path) if target is Kind.CHECKPOINT else path):
-        raise errors.ArgumentError(f"{directories.named(path)} exists: name another path, or say --overwrite")
+        raise errors.ArgumentError(f"{files.named(path)} exists: name another path, or say --overwrite")
 
 
 # Reading.
@@ -133,7 +132,7 @@ def _check_is_new(options: argparse.Namespace, target: Kind, path: str) -> None:
 def _read(options: argparse.Namespace, source: Kind, progress: state.Progress | None) -> AnyBuffer:
     """Answers a buffer with the steps of FROM."""
     if source is Kind.CHECKPOINT:
-        return _saved(directories.absolute("FROM", options.source), progress)
+        return _saved(files.absolute("FROM", options.source), progress)
     if source is Kind.PARQUET:
         said = parquet_lib.describe(options.source)
         buffer = _new(options, said.schema, said.num_steps, said.streams)
@@ -168,7 +167,7 @@ def _saved(path: str, progress: state.Progress | None) -> AnyBuffer:
     Raises:
         CheckpointError: There is none, or it is broken, or not one of columns.
     """
-    label = directories.named(path)
+    label = files.named(path)
     if saved_path.kind_of(path) is saved_path.Kind.JOURNAL:
         findings = journal_reader.examine(path)
         if findings.damage is not None:

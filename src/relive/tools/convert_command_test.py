@@ -371,7 +371,7 @@ def test_an_interrupt_leaves_nothing(monkeypatch: pytest.MonkeyPatch, capsys: py
         raise KeyboardInterrupt
 
     buffer().save("replay")
-    monkeypatch.setattr("relive.persistence.directories.fsync_file", interrupted)
+    monkeypatch.setattr("relive.persistence.files.fsync_file", interrupted)
     assert converted(capsys, "replay", "steps.parquet") == (130, "", "\nrelive convert: interrupted\n")
     assert sorted(os.listdir()) == [".replay.lock", ".steps.parquet.lock", "replay"]
 

@@ -3,10 +3,10 @@
 import numpy as np
 
 from relive import errors
-from relive.common import extras
+from relive.common import imports
 from relive.tools import learning_record
 
-with extras.needed("demo"):
+with imports.optional_dependency("demo"):
     from matplotlib import figure
 
 _RECENT = 20

@@ -6,10 +6,10 @@ import sys
 import time
 from typing import Any, TypeAlias
 
-from relive.common import extras
+from relive.common import imports
 from relive.tools import training as training_lib
 
-with extras.needed("demo"):
+with imports.optional_dependency("demo"):
     from rich import console as rich_console
     from rich import progress as rich_progress
 

@@ -48,7 +48,7 @@ def of(state: state_lib.State, count: int) -> list[Frame]:
     for path in images[:_MOST_FIELDS]:
         column, field = arrays[path], path.removeprefix("rows/")
         for row in _some(rng, column.shape[0], count):
-            (value,) = state_lib.Given({}, arrays).column(path, column.dtype, column.shape).read(row, row + 1)
+            (value,) = state_lib.StateReader({}, arrays).column(path, column.dtype, column.shape).read(row, row + 1)
             frames.append(Frame(f"{field}, row {row:,}", image_of(value)))
     return frames
 
@@ -83,7 +83,7 @@ def _some(rng: np.random.Generator, rows: int, count: int) -> list[int]:
 
 def _encoded(state: state_lib.State, count: int) -> Iterator[Frame]:
     """Gives frames of a buffer of episodes: of observations that are images, or mappings with images in them."""
-    given = state_lib.Given(state, state["arrays"])
+    given = state_lib.StateReader(state, state["arrays"])
     codec = codec_lib.PlainCodec()
     if not given.has_array("observation_end") or state.get("codec") != codec.name:
         return

@@ -8,12 +8,12 @@ import pathlib
 import sys
 
 from relive import errors
-from relive.common import extras
+from relive.common import imports
 from relive.tools import inspection
 from relive.tools import reading
 from relive.tools import tables
 
-with extras.needed("cli"):
+with imports.optional_dependency("cli"):
     from rich import box
     from rich import console as rich_console
     from rich import table as rich_table

@@ -7,10 +7,10 @@ from typing import Any
 
 from relive import errors
 from relive.persistence import checkpoint
-from relive.persistence import directories
+from relive.persistence import files as files_lib
 from relive.persistence import journal_reader
 from relive.persistence import manifest
-from relive.persistence import npy_header
+from relive.persistence import npy
 from relive.persistence import state as state_lib
 from relive.tools import frames as frames_lib
 from relive.tools import loading
@@ -105,7 +105,7 @@ def of(path: str, *, num_frames: int = 0, progress: state_lib.Progress | None = 
     Raises:
         CheckpointError: Nothing is there, something else, or a checkpoint whose manifest cannot be read.
     """
-    path = directories.absolute("PATH", path)
+    path = files_lib.absolute("PATH", path)
     if saved_path.kind_of(path) is saved_path.Kind.JOURNAL:
         return _of_journal(path, num_frames)
     return _of_checkpoint(path, num_frames, progress)
@@ -125,7 +125,7 @@ def _of_checkpoint(path: str, num_frames: int, progress: state_lib.Progress | No
     files = [
         File(
             name=manifest.file_name(name),
-            nbytes=npy_header.size_of(dtype, shape),
+            nbytes=npy.size_of(dtype, shape),
             dtype=str(dtype) if dtype.names is None else "structured",
             shape=shape,
         )
@@ -136,10 +136,10 @@ def _of_checkpoint(path: str, num_frames: int, progress: state_lib.Progress | No
 
 def _notes_on(path: str) -> list[str]:
     """Answers what a reader of a checkpoint should know of its neighbours."""
-    notes = [] if os.path.lexists(path) else [f"read from {directories.named(path)}.1, as a crash left it"]
+    notes = [] if os.path.lexists(path) else [f"read from {files_lib.named(path)}.1, as a crash left it"]
     kept = saved_path.older(path) if not notes else saved_path.older(path)[1:]
     if kept:
-        notes.append(f"older ones: {', '.join(map(directories.named, kept))}")
+        notes.append(f"older ones: {', '.join(map(files_lib.named, kept))}")
     return notes
 
 
@@ -153,9 +153,9 @@ def _described(path: str, kind: saved_path.Kind, state: state_lib.State, num_fra
             facts = state_facts.of(state)
             frames = frames_lib.of(state, num_frames)
         except errors.ReplayError as error:
-            faults = [f"{directories.named(path)}: {error}"]
+            faults = [f"{files_lib.named(path)}: {error}"]
     return Inspection(
-        path=directories.named(path),
+        path=files_lib.named(path),
         kind=kind,
         class_name=name if isinstance(name, str) else None,
         settings=settings if isinstance(settings, dict) else {},
@@ -178,12 +178,12 @@ def _of_journal(path: str, num_frames: int) -> Inspection:
         try:
             buffer, reason = loading.rebuilt(path)
         except errors.ReplayError as error:
-            faults.append(f"{directories.named(path)} rebuilds no buffer: {error}")
+            faults.append(f"{files_lib.named(path)} rebuilds no buffer: {error}")
         else:
             state = None if buffer is None else loading.state_of(buffer)
             notes += [f"its buffer is not rebuilt here: {reason}"] if reason else []
     found = (
-        Inspection(path=directories.named(path), kind=saved_path.Kind.JOURNAL)
+        Inspection(path=files_lib.named(path), kind=saved_path.Kind.JOURNAL)
         if state is None
         else _described(path, saved_path.Kind.JOURNAL, state, num_frames)
     )

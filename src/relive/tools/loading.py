@@ -14,7 +14,7 @@ from relive.persistence import registry
 from relive.persistence import state as state_lib
 from relive.tools import wording
 
-Buffer: TypeAlias = checkpointable.Persistent
+Buffer: TypeAlias = checkpointable.Checkpointable
 
 _CLASSES = (
     "EpisodeReplayBuffer",
@@ -73,7 +73,7 @@ def rebuilt(path: str) -> tuple[Buffer | None, str]:
         return None, "it holds no record"
     state = codec_lib.PlainCodec().decode(first.payload)
     if not isinstance(state, dict):
-        raise errors.CheckpointError(f"a base must hold a state, got {validation.shown(state)}")
+        raise errors.CheckpointError(f"a base must hold a state, got {validation.short_repr(state)}")
     reason = why_not(state)
     if reason:
         return None, reason

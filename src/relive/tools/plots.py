@@ -8,12 +8,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from relive.common import arrays
-from relive.common import extras
+from relive.common import imports
 from relive.tools import inspection
 from relive.tools import state_facts
 from relive.tools import wording
 
-with extras.needed("cli"):
+with imports.optional_dependency("cli"):
     from matplotlib import figure
     from matplotlib import image
     from matplotlib import ticker

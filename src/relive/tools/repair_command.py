@@ -15,7 +15,6 @@ import shlex
 import sys
 
 from relive import errors
-from relive.persistence import directories
 from relive.persistence import files
 from relive.persistence import journal_reader
 from relive.persistence import repair
@@ -26,16 +25,14 @@ from relive.tools import wording
 
 def run(options: argparse.Namespace) -> int:
     """Repairs a path; answers 0 if it is whole then, else 1."""
-    path = directories.absolute("PATH", options.path)
+    path = files.absolute("PATH", options.path)
     is_left_over = not os.path.lexists(files.newest(path)) and os.path.isdir(files.beside(path, "new"))
     try:
         if not is_left_over and saved_path.kind_of(path) is saved_path.Kind.JOURNAL:
             return _repair_journal(path, options)
         return _repair_checkpoint(path)
     except OSError as error:
-        raise errors.CheckpointError(
-            f"{directories.named(path)} cannot be repaired: {directories.reason(error)}"
-        ) from error
+        raise errors.CheckpointError(f"{files.named(path)} cannot be repaired: {files.reason(error)}") from error
 
 
 # Journals.
@@ -46,10 +43,10 @@ def _repair_journal(path: str, options: argparse.Namespace) -> int:
     if damage is not None and not options.drop_damaged:
         num_records = journal_reader.examine(path).num_records
         kept = f"keeps the {wording.counted(num_records, 'record')} before it, and sets the rest aside"
-        _refuse(f"{damage}: relive repair --drop-damaged {shlex.quote(directories.named(path))} {kept}")
+        _refuse(f"{damage}: relive repair --drop-damaged {shlex.quote(files.named(path))} {kept}")
         return 1
     result = repair.repair(path, drop_damaged=options.drop_damaged)
-    label, records = directories.named(path), wording.counted(result.num_records, "record")
+    label, records = files.named(path), wording.counted(result.num_records, "record")
     if result.damage is not None:
         _say(f"{result.damage}")
         _say(f"{label} now ends before that, with {records}; set aside in it: {', '.join(result.set_aside)}")
@@ -69,7 +66,7 @@ def _repair_checkpoint(path: str) -> int:
         faults = saved_path.faults(path, progress)
         if not faults:
             result += _cleaned(path)
-    label = directories.named(path)
+    label = files.named(path)
     for line in result:
         _say(line)
     if faults:
@@ -90,16 +87,16 @@ def _renamed(path: str) -> list[str]:
     moves = [(each, path if not number else older[number - 1]) for number, each in enumerate(older)]
     if not older:
         if not os.path.isdir(new):  # NAME.1 is there, but was saved by that name.
-            raise errors.CheckpointError(f"{directories.named(path)} does not exist")
+            raise errors.CheckpointError(f"{files.named(path)} does not exist")
         if saved_path.faults(new):
             raise errors.CheckpointError(
-                f"{directories.named(path)} does not exist, and {directories.named(new)} was never completed"
+                f"{files.named(path)} does not exist, and {files.named(new)} was never completed"
             )
         moves = [(new, path)]
     for source, target in moves:
         os.rename(source, target)
-    directories.fsync_directory(os.path.dirname(path))
-    return [f"renamed {directories.named(source)} to {directories.named(target)}" for source, target in moves]
+    files.fsync_directory(os.path.dirname(path))
+    return [f"renamed {files.named(source)} to {files.named(target)}" for source, target in moves]
 
 
 def _cleaned(path: str) -> list[str]:
@@ -109,16 +106,16 @@ def _cleaned(path: str) -> list[str]:
         place = files.beside(path, kind)
         if os.path.lexists(place):
             files.remove_directory(place)
-            lines.append(f"deleted {directories.named(place)}, which {what}")
+            lines.append(f"deleted {files.named(place)}, which {what}")
     return lines
 
 
 def _remedy(path: str) -> str:
     """Answers what to do about a checkpoint that is damaged."""
-    label = directories.named(path)
+    label = files.named(path)
     for each in (files.beside(path, "new"), *saved_path.older(path)):
         if os.path.isdir(each) and not saved_path.faults(each):
-            return f"{label} is left as it is, but {directories.named(each)} is whole: load that"
+            return f"{label} is left as it is, but {files.named(each)} is whole: load that"
     return f"{label} is left as it is: nothing beside it is whole"
 
 

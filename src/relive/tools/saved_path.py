@@ -9,12 +9,10 @@ from typing import Any
 
 from relive import errors
 from relive.persistence import checkpoint
-from relive.persistence import directories
 from relive.persistence import files
 from relive.persistence import journal_reader
 from relive.persistence import manifest
 from relive.persistence import npy
-from relive.persistence import records
 from relive.persistence import state
 
 _MAP_MANIFEST = "storage.json"
@@ -49,20 +47,20 @@ def kind_of(path: str) -> Kind:
     Raises:
         CheckpointError: Neither a checkpoint nor a journal is there; the message says what is, and what to do.
     """
-    label = directories.named(path)
+    label = files.named(path)
     place = files.newest(path)
     if not os.path.lexists(place):
         raise errors.CheckpointError(f"{label} does not exist")
     if not os.path.isdir(place):
         name = os.path.basename(path)
-        is_part = name == files.MANIFEST or name.endswith(".npy") or records.first_of(name) is not None
+        is_part = name == files.MANIFEST or name.endswith(".npy") or journal_reader.first_of(name) is not None
         remedy = "name the directory that it is in" if is_part else "a checkpoint or a journal is a directory"
         raise errors.CheckpointError(f"{label} is not a directory: {remedy}")
     try:
-        with directories.Directory(place, follow=True) as directory:
+        with files.Directory(place, follow=True) as directory:
             names = sorted(directory.names())
     except OSError as error:
-        raise errors.CheckpointError(f"{label} cannot be opened: {directories.reason(error)}") from error
+        raise errors.CheckpointError(f"{label} cannot be opened: {files.reason(error)}") from error
     if files.MANIFEST in names:
         return Kind.CHECKPOINT
     if any(is_of_journal(name) for name in names):
@@ -79,8 +77,8 @@ def is_of_journal(name: str) -> bool:
     """Answers whether a file of that name is a segment of a journal, or was one."""
     segment = name.removesuffix(journal_reader.NEW)
     if name.endswith(journal_reader.DAMAGED):
-        segment = name[: len(records.segment_name(0))]
-    return records.first_of(segment) is not None
+        segment = name[: len(journal_reader.segment_name(0))]
+    return journal_reader.first_of(segment) is not None
 
 
 def read_manifest(path: str) -> Manifest:
@@ -90,15 +88,15 @@ def read_manifest(path: str) -> Manifest:
         CheckpointError: It is missing, of another version, or damaged.
     """
     place = files.newest(path)
-    label = f"{directories.named(place)}/{files.MANIFEST}"
+    label = f"{files.named(place)}/{files.MANIFEST}"
     try:
         with (
-            directories.Directory(place, follow=True) as directory,
+            files.Directory(place, follow=True) as directory,
             open(directory.open(files.MANIFEST), "rb") as file,
         ):
             raw = file.read(manifest.MOST_BYTES + 1)
     except OSError as error:
-        raise errors.CheckpointError(f"{label} cannot be read: {directories.reason(error)}") from error
+        raise errors.CheckpointError(f"{label} cannot be read: {files.reason(error)}") from error
     if len(raw) > manifest.MOST_BYTES:
         raise errors.CheckpointError(f"{label} must have at most {manifest.MOST_BYTES} bytes")
     return Manifest(place, *manifest.decoded(raw, label))
@@ -123,9 +121,9 @@ def _faults_of_each(path: str, progress: state.Progress | None) -> list[str]:
     except errors.CheckpointError as error:
         return [str(error)]
     lines = []
-    label, done = directories.named(found.place), 0
+    label, done = files.named(found.place), 0
     total = sum(entry.dtype.itemsize * math.prod(entry.shape) for entry in found.entries.values())
-    with directories.Directory(found.place, follow=True) as directory:
+    with files.Directory(found.place, follow=True) as directory:
         for entry in found.entries.values():
             place = f"{label}/{entry.file}"
             try:

@@ -48,7 +48,7 @@ def of(state: state_lib.State) -> Facts:
     Raises:
         CheckpointError: No buffer can be in such a state.
     """
-    given = state_lib.Given(state, state["arrays"])
+    given = state_lib.StateReader(state, state["arrays"])
     counters = _counters(state)
     if given.has_array("row_episode"):
         return _of_columns(given, counters)
@@ -68,25 +68,25 @@ def _counters(state: state_lib.State) -> dict[str, int]:
     return {name: value for name, value in found.items() if type(value) is int}
 
 
-def _limit(given: state_lib.Given, name: str) -> int | None:
+def _limit(given: state_lib.StateReader, name: str) -> int | None:
     """Answers a setting that is a number of rows; None if it is none."""
     value = given.part("settings").value(name)
     return value if type(value) is int else None
 
 
-def _parts(column: state_lib.Column) -> Iterator[arrays.Array]:
+def _parts(column: state_lib.ChunkedArray) -> Iterator[arrays.Array]:
     for start, stop in state_lib.chunks(column.shape[0], column.shape[0] * column.dtype.itemsize):
         yield column.read(start, stop)
 
 
-def _spread(column: state_lib.Column) -> distribution.Distribution:
+def _spread(column: state_lib.ChunkedArray) -> distribution.Distribution:
     return distribution.of(_parts(column), column.shape[0])
 
 
 # Buffers of columns.
 
 
-def _of_columns(given: state_lib.Given, counters: dict[str, int]) -> Facts:
+def _of_columns(given: state_lib.StateReader, counters: dict[str, int]) -> Facts:
     end = given.array("episode_end", np.uint8, (None,))
     count = len(end)
     if (end > episode_table.TRUNCATED).any():
@@ -124,7 +124,7 @@ def _of_columns(given: state_lib.Given, counters: dict[str, int]) -> Facts:
     return Facts(sizes=sizes, episodes=episodes, distributions=spread, by_age=by_age, counters=counters)
 
 
-def _rewards(given: state_lib.Given, rows: int) -> state_lib.Column | None:
+def _rewards(given: state_lib.StateReader, rows: int) -> state_lib.ChunkedArray | None:
     """Answers the rewards of a buffer that has a schema."""
     if not given.has_array("rows/reward"):
         return None
@@ -137,7 +137,7 @@ def _rewards(given: state_lib.Given, rows: int) -> state_lib.Column | None:
 
 
 def _sums(
-    row_episode: state_lib.Column, rewards: state_lib.Column | None, count: int
+    row_episode: state_lib.ChunkedArray, rewards: state_lib.ChunkedArray | None, count: int
 ) -> tuple[npt.NDArray[np.int64], arrays.Floats]:
     """Answers how many rows each episode has, and the sum of their rewards [count]."""
     alive, returns = np.zeros(count, np.int64), np.zeros(count)
@@ -161,7 +161,7 @@ def _of_array(values: npt.NDArray[Any]) -> distribution.Distribution:
     return distribution.of([values], len(values))
 
 
-def _means_by_age(column: state_lib.Column) -> arrays.Floats:
+def _means_by_age(column: state_lib.ChunkedArray) -> arrays.Floats:
     """Answers the means of a column over groups of rows that were added one after another, the newest first."""
     rows = column.shape[0]
     groups = min(_MOST_GROUPS, -(-rows // _LEAST_ROWS))
@@ -180,7 +180,7 @@ def _means_by_age(column: state_lib.Column) -> arrays.Floats:
 # The buffer of episodes.
 
 
-def _of_episodes(given: state_lib.Given, counters: dict[str, int]) -> Facts:
+def _of_episodes(given: state_lib.StateReader, counters: dict[str, int]) -> Facts:
     steps = given.integers("episode_steps", None, 0, validation.LARGEST)
     count = len(steps)
     status = given.array("episode_status", np.uint8, (count,))
@@ -217,7 +217,7 @@ def _of_episodes(given: state_lib.Given, counters: dict[str, int]) -> Facts:
 # The buffer of items.
 
 
-def _of_items(given: state_lib.Given, counters: dict[str, int]) -> Facts:
+def _of_items(given: state_lib.StateReader, counters: dict[str, int]) -> Facts:
     """Answers what a buffer of items holds; what the columns of its user mean, nobody knows."""
     is_ragged = given.part("settings").value("storage_unit") == "fragments"
     lengths = given.array("lengths", np.int64, (None, None) if is_ragged else (None,))
@@ -233,7 +233,7 @@ def _of_items(given: state_lib.Given, counters: dict[str, int]) -> Facts:
 # The buffer of tokens.
 
 
-def _of_tokens(given: state_lib.Given, counters: dict[str, int]) -> Facts:
+def _of_tokens(given: state_lib.StateReader, counters: dict[str, int]) -> Facts:
     lengths = given.integers("sequences/lengths", None, 0, validation.LARGEST)
     returns = given.array("sequences/rows/returns", np.float64, (len(lengths),))
     return Facts(

@@ -128,7 +128,7 @@ def test_infinite_rewards_make_returns_that_are_not_finite() -> None:
 def test_tokens_are_in_sequences() -> None:
     tokens = relive.TokenReplayBuffer(100, seed=0)
     for reward in (1.0, 0.5):
-        step = relive.TokenStep(prompt=[1, 2], answer=[3], log_probabilities=[-0.5], policy_version=0, reward=reward)
+        step = relive.TokenStep(prompt=[1, 2], response=[3], logprobs=[-0.5], policy_version=0, reward=reward)
         tokens.add_episode([step], agent_id="agent")
     facts = state_facts.of(tokens.state_dict())
     assert facts.sizes == {"tokens": 6, "max_tokens": 100, "sequences": 2}

@@ -9,7 +9,7 @@ from typing import Any
 
 import relive
 from relive import errors
-from relive.persistence import directories
+from relive.persistence import files
 from relive.persistence import journal_reader
 from relive.persistence import state
 from relive.tools import loading
@@ -33,11 +33,11 @@ class Verdict:
 
 def run(options: argparse.Namespace) -> int:
     """Verifies a path; answers 0 if it is whole, else 1."""
-    path = directories.absolute("PATH", options.path)
+    path = files.absolute("PATH", options.path)
     with reading.shown("verifying") as progress:
         found = verdict(path, progress)
     if not found.faults:
-        sys.stdout.write(f"{directories.named(path)} is whole: {found.words}\n")
+        sys.stdout.write(f"{files.named(path)} is whole: {found.words}\n")
         return 0
     for fault in found.faults:
         sys.stderr.write(f"relive verify: {fault}\n")
@@ -58,7 +58,7 @@ def verdict(path: str, progress: state.Progress | None = None) -> Verdict:
     said = saved_path.read_manifest(path)
     words = [wording.counted(len(said.entries), "array")]
     if said.place != path:
-        words.append(f"read from {directories.named(said.place)}, as a crash left it (relive repair renames it)")
+        words.append(f"read from {files.named(said.place)}, as a crash left it (relive repair renames it)")
     try:
         reason = loading.why_not(said.values) or _why_too_large(said)
         if reason:
@@ -66,7 +66,7 @@ def verdict(path: str, progress: state.Progress | None = None) -> Verdict:
         name = said.values["class"]
         buffer = loading.loaded(path, name)
     except errors.ReplayError as error:
-        return Verdict([f"{directories.named(path)} cannot be loaded: {error}"])
+        return Verdict([f"{files.named(path)} cannot be loaded: {error}"])
     return Verdict([], f"{', '.join(words)}, and {name} loads {_described(buffer)}")
 
 
@@ -89,7 +89,7 @@ def _needed_bytes(said: saved_path.Manifest) -> int:
     nbytes = sum(entry.nbytes for entry in said.entries.values())
     rows = [entry for name, entry in said.entries.items() if name.startswith("rows/")]
     per_row = sum(entry.dtype.itemsize * math.prod(entry.shape[1:]) for entry in rows)
-    capacity = state.Given(said.values, {}).part("settings").value("capacity") if rows else 0
+    capacity = state.StateReader(said.values, {}).part("settings").value("capacity") if rows else 0
     return nbytes + (capacity if type(capacity) is int else 0) * per_row
 
 
@@ -112,7 +112,7 @@ def _of_journal(path: str) -> Verdict:
     try:
         buffer, reason = loading.rebuilt(path)
     except errors.ReplayError as error:
-        return Verdict([f"{directories.named(path)} rebuilds no buffer: {error}"])
+        return Verdict([f"{files.named(path)} rebuilds no buffer: {error}"])
     if buffer is None:
         return Verdict([], f"{words}, with the right checksums; not rebuilt: {reason}")
     return Verdict([], f"{words}, and they rebuild {type(buffer).__name__} with {_described(buffer)}")

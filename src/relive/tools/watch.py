@@ -13,11 +13,11 @@ from typing import TypeAlias
 import numpy as np
 
 import relive
-from relive.common import extras
+from relive.common import imports
 from relive.tools import display
 from relive.tools import wording
 
-with extras.needed("demo"):
+with imports.optional_dependency("demo"):
     from rich import box as rich_box
     from rich import columns as rich_columns
     from rich import console as rich_console

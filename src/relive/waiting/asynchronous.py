@@ -21,7 +21,7 @@ from relive.buffers import column
 from relive.buffers import column_stats
 from relive.common import arrays
 from relive.common import copies
-from relive.common import later
+from relive.common import imports
 from relive.common import validation
 from relive.persistence import state as state_lib
 from relive.schema import casting
@@ -31,7 +31,7 @@ from relive.windows import batches
 if TYPE_CHECKING:
     from relive.persistence import checkpoint
 else:
-    checkpoint = later.module("relive.persistence.checkpoint")
+    checkpoint = imports.lazy_module("relive.persistence.checkpoint")
 
 Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
 Answer = TypeVar("Answer")
@@ -74,7 +74,7 @@ class AsyncReplayBuffer(Generic[Batch]):
     """
 
     def __init__(self, buffer: column.ColumnReplayBuffer[Batch]) -> None:
-        validation.instance("buffer", buffer, column.ColumnReplayBuffer)
+        validation.require_instance("buffer", buffer, column.ColumnReplayBuffer)
         self._buffer = buffer
         self._gate = gate.Gate(buffer, f"the {type(buffer).__name__} inside")
 
@@ -155,7 +155,7 @@ class AsyncReplayBuffer(Generic[Batch]):
                 with contextlib.suppress(errors.NotReadyError):
                     insert(*values, **fields)
             values, fields = tuple(map(_owned, values)), _owned(fields)
-            await self._gate.insert_turn()
+            await self._gate.wait_to_insert()
         answer = insert(*values, **fields)
         self._gate.wake()
         return answer
@@ -167,7 +167,7 @@ class AsyncReplayBuffer(Generic[Batch]):
             # As above.
             with contextlib.suppress(errors.NotReadyError):
                 draw()
-        await self._gate.sample_turn(batch_size)
+        await self._gate.wait_to_sample(batch_size)
         answer = draw()
         self._gate.wake()
         return answer

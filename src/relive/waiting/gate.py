@@ -9,11 +9,46 @@ keep the event loop to itself, although most of them need not wait.
 """
 
 import asyncio
+import collections
 from collections.abc import Callable
+import itertools
 from typing import Protocol
 
 from relive import errors
-from relive.waiting import wait_queue
+
+
+class FairCondition:
+    """Coroutines in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.waiting: collections.OrderedDict[object, asyncio.Future[None]] = collections.OrderedDict()
+        """Who waits, in order; falsy when nobody does."""
+
+    async def wait_for(self, ready: Callable[[], bool]) -> None:
+        """Returns when it is this caller's turn and `ready()` answers True; what `ready` raises comes out here."""
+        if not self.waiting and ready():
+            return
+        loop = asyncio.get_running_loop()
+        me = object()
+        try:
+            while True:
+                self.waiting[me] = loop.create_future()
+                await self.waiting[me]
+                if next(iter(self.waiting)) is me and ready():
+                    return
+        finally:
+            self.waiting.pop(me, None)
+            self.notify()
+
+    def notify(self, most: int = 1) -> None:
+        """Lets the first `most` waiters ask again, in order; one whose event loop was closed under it is dropped."""
+        for waiter, future in list(itertools.islice(self.waiting.items(), most)):
+            if future.get_loop().is_closed():
+                del self.waiting[waiter]
+                self.notify()
+            elif not future.done():
+                future.set_result(None)
+
 
 _CALLS_A_TURN = 32
 
@@ -46,8 +81,8 @@ class Gate:
         self.is_closed = False
         self._rules = rules
         self._still_there = still_there
-        self._inserters = wait_queue.WaitQueue()
-        self._samplers = wait_queue.WaitQueue()
+        self._inserters = FairCondition()
+        self._samplers = FairCondition()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._calls = 0
         # Of the batch that waits first, if the rules allow it: whether what it asks for is there.
@@ -87,22 +122,22 @@ class Gate:
         self.refuse_if_closed()
         return self._rules.can_sample(batch_size)
 
-    def must_give_way(self) -> bool:
+    def should_yield(self) -> bool:
         """Counts an awaited call, and answers whether it is the turn of the other tasks."""
         self._calls += 1
         return self._calls % _CALLS_A_TURN == 0
 
     def must_wait_to_insert(self) -> bool:
         """Answers whether `insert_turn` has to be awaited before a step is inserted."""
-        must_give_way = self.must_give_way()
-        return not self.can_insert() or must_give_way or bool(self._inserters.waiting)
+        should_yield = self.should_yield()
+        return not self.can_insert() or should_yield or bool(self._inserters.waiting)
 
-    async def insert_turn(self) -> None:
+    async def wait_to_insert(self) -> None:
         """Returns when one step may be inserted."""
         await asyncio.sleep(0)
-        await self._inserters.until(self.can_insert)
+        await self._inserters.wait_for(self.can_insert)
 
-    async def sample_turn(self, batch_size: int, is_there: Callable[[], bool] = _always) -> None:
+    async def wait_to_sample(self, batch_size: int, is_there: Callable[[], bool] = _always) -> None:
         """Returns when a batch may be drawn, and what it asks for is there.
 
         While the rules allow it and only that is missing, inserts pass whatever the rules say: what is held up could
@@ -117,11 +152,11 @@ class Gate:
             self._is_there = is_there
             if is_there():
                 return True
-            self._inserters.wake(_CALLS_A_TURN)
+            self._inserters.notify(_CALLS_A_TURN)
             return False
 
         try:
-            await self._samplers.until(is_ready)
+            await self._samplers.wait_for(is_ready)
         finally:
             self._is_there = _always
 
@@ -132,6 +167,6 @@ class Gate:
         the event loop each.
         """
         if self._samplers.waiting:
-            self._samplers.wake()
+            self._samplers.notify()
         if self._inserters.waiting:
-            self._inserters.wake(_CALLS_A_TURN)
+            self._inserters.notify(_CALLS_A_TURN)

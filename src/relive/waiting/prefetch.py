@@ -19,7 +19,7 @@ from relive.common import validation
 Batch = TypeVar("Batch")
 
 
-class Gathers:
+class PendingReads:
     """The gathers of one buffer that may be under way.
 
     Attributes:
@@ -69,8 +69,8 @@ class Batches(Generic[Batch]):
         ArgumentError: prefetch is not an integer of at least 0.
     """
 
-    def __init__(self, draw: Callable[[], Callable[[], Batch]], gathers: Gathers, prefetch: int) -> None:
-        self._prefetch = validation.integer_of_at_least_zero("prefetch", prefetch)
+    def __init__(self, draw: Callable[[], Callable[[], Batch]], gathers: PendingReads, prefetch: int) -> None:
+        self._prefetch = validation.non_negative_int("prefetch", prefetch)
         self._draw = draw
         self._gathers = gathers
         self._executor = futures.ThreadPoolExecutor(1, "relive gather")

@@ -286,7 +286,7 @@ def test_a_gather_changes_nothing_that_another_thread_may_read(kind: str, monkey
     window = type(buffer.window)
     read = window.read
 
-    def pure_read(self: Any, history: history_lib.History, *arguments: Any) -> Any:
+    def pure_read(self: Any, history: history_lib.StepStore, *arguments: Any) -> Any:
         before = pickle.dumps(history.timeline)
         batch = read(self, history, *arguments)
         assert pickle.dumps(history.timeline) == before

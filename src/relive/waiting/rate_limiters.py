@@ -43,7 +43,7 @@ class MinSize(RateLimiter):
     """Samples once at least `n` transitions can be drawn; inserts always."""
 
     def __init__(self, n: int) -> None:
-        self.min_size = validation.integer_of_at_least_one("n", n)
+        self.min_size = validation.positive_int("n", n)
 
     def __repr__(self) -> str:
         return f"MinSize({self.min_size})"
@@ -94,7 +94,7 @@ class SampleToInsertRatio(RateLimiter):
         self.ratio = validation.finite_number("ratio", ratio)
         if self.ratio <= 0:
             raise errors.ArgumentError(f"ratio must be above 0, got {ratio}")
-        self.min_size = validation.integer_of_at_least_one("min_size", min_size)
+        self.min_size = validation.positive_int("min_size", min_size)
         self.error_buffer = validation.finite_number("error_buffer", error_buffer)
         if self.error_buffer < max(1.0, self.ratio):
             raise errors.ArgumentError(
@@ -165,8 +165,8 @@ class LimitedBuffer:
         if limiter is None:
             limiter = MinSize(1)
         if not isinstance(limiter, RateLimiter):
-            raise errors.ArgumentTypeError(f"limiter must be a RateLimiter, got {validation.shown(limiter)}")
-        validation.integer_of_at_least_one("limiter.min_size", limiter.min_size)
+            raise errors.ArgumentTypeError(f"limiter must be a RateLimiter, got {validation.short_repr(limiter)}")
+        validation.positive_int("limiter.min_size", limiter.min_size)
         if limit is not None and limiter.min_size > limit:
             raise errors.ArgumentError(
                 f"limiter must ask for at most {limit_name} = {limit} transitions, got {limiter!r}"
@@ -195,7 +195,7 @@ class LimitedBuffer:
         Raises:
             ArgumentError: It is not an integer of at least 1, or so large that the limiter could never allow it.
         """
-        size = validation.integer_of_at_least_one("batch_size", batch_size)
+        size = validation.positive_int("batch_size", batch_size)
         most = self.limiter.max_batch_size
         if most is not None and size > most:
             raise errors.ArgumentError(f"batch_size must be at most {most} with {self.limiter!r}, got {size}")

@@ -61,8 +61,8 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
     """
 
     def __init__(self, buffer: column.ColumnReplayBuffer[Batch], *, timeout: float | None = None) -> None:
-        validation.instance("buffer", buffer, column.ColumnReplayBuffer)
-        self._timeout = None if timeout is None else validation.number_of_at_least_zero("timeout", timeout)
+        validation.require_instance("buffer", buffer, column.ColumnReplayBuffer)
+        self._timeout = None if timeout is None else validation.non_negative_float("timeout", timeout)
         self._buffer = buffer
         self._changed = threading.Condition()
         self._is_closed = False

@@ -6,8 +6,8 @@ A window starts at its anchor and lies forward in time, in one episode:
     SequenceWindow     anchor, and `length` steps on       steps that so many follow; with padding, fewer
     EpisodeWindow      a whole episode                     the first step of an episode that has ended
 
-`is_readable` is the rule. `candidates` says cheaply where a change may have made it true; `lost` says where evicting
-makes it false. The law of this file: reading changes nothing, and answers arrays of its own.
+`is_readable` is the rule. `newly_readable` says cheaply where a change may have made it true; `newly_unreadable` says
+where evicting makes it false. The law of this file: reading changes nothing, and returns arrays of its own.
 """
 
 import abc
@@ -34,11 +34,11 @@ Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
 
 
 _RULES = {
-    "readable_since": ("is_readable", "candidates"),
-    "readable_since_one": ("is_readable", "candidates", "readable_since"),
-    "num_older": ("is_readable", "candidates", "readable_since", "lost"),
-    "loses_more": ("lost",),
-    "lost_one": ("lost",),
+    "readable_now": ("is_readable", "newly_readable"),
+    "readable_now_one": ("is_readable", "newly_readable", "readable_now"),
+    "num_older": ("is_readable", "newly_readable", "readable_now", "newly_unreadable"),
+    "loses_more": ("newly_unreadable",),
+    "newly_unreadable_one": ("newly_unreadable",),
 }
 """What follows from which rules: a faster answer holds until one of its rules is overridden."""
 
@@ -60,16 +60,16 @@ class Window(registry.Configurable, abc.ABC, Generic[Batch]):
         """Answers from which of the rows in `slots` [k] a window may start."""
 
     @abc.abstractmethod
-    def candidates(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> arrays.Ints:
+    def newly_readable(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> arrays.Ints:
         """Answers rows among which are all from which a window may start since the change."""
 
-    def lost(self, timeline: timeline_lib.Timeline, evicted: arrays.Ints) -> arrays.Ints:
+    def newly_unreadable(self, timeline: timeline_lib.Timeline, evicted: arrays.Ints) -> arrays.Ints:
         """Answers the rows from which no window may start any more when the rows in `evicted` go, distinct."""
         return evicted
 
-    def readable_since(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> arrays.Ints:
+    def readable_now(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> arrays.Ints:
         """Answers the rows from which a window may start since the change, and maybe could before."""
-        slots = self.candidates(timeline, change)
+        slots = self.newly_readable(timeline, change)
         return slots[self.is_readable(timeline, slots)]
 
     @property
@@ -82,34 +82,34 @@ class Window(registry.Configurable, abc.ABC, Generic[Batch]):
 
     @property
     def loses_more(self) -> bool:
-        """Whether evicting a row takes windows of other rows too: whether `lost` says more than what is evicted."""
-        return type(self).lost is not Window.lost
+        """Whether evicting a row takes windows of other rows too."""
+        return type(self).newly_unreadable is not Window.newly_unreadable
 
     # The same of one row, in plain numbers: `relive bench --workload add`.
 
-    def lost_one(self, timeline: timeline_lib.Timeline, evicted: int) -> Sequence[int]:
-        """Answers what `lost` answers of one row."""
-        lost: list[int] = self.lost(timeline, np.array([evicted])).tolist()
+    def newly_unreadable_one(self, timeline: timeline_lib.Timeline, evicted: int) -> Sequence[int]:
+        """Answers what `newly_unreadable` answers of one row."""
+        lost: list[int] = self.newly_unreadable(timeline, np.array([evicted])).tolist()
         return lost
 
-    def readable_since_one(
+    def readable_now_one(
         self, timeline: timeline_lib.Timeline, slot: int, completed: Sequence[int], ended: Sequence[int]
     ) -> Sequence[int]:
-        """Answers what `readable_since` answers of one new row; the arguments are the fields of its change."""
+        """Answers what `readable_now` answers of one new row; the arguments are the fields of its change."""
         slots = np.array([slot])
         change = timeline_lib.Change(
             slots, timeline.handles(slots), np.array(completed, np.int64), np.array(ended, np.int64)
         )
-        readable: list[int] = self.readable_since(timeline, change).tolist()
+        readable: list[int] = self.readable_now(timeline, change).tolist()
         return readable
 
     @abc.abstractmethod
-    def shortfall(self, timeline: timeline_lib.Timeline) -> str:
+    def why_not_ready(self, timeline: timeline_lib.Timeline) -> str:
         """Answers what is missing while there is no anchor, for an error message."""
 
     @abc.abstractmethod
     def read(
-        self, history: history_lib.History, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
+        self, history: history_lib.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
     ) -> Batch:
         """Answers the windows that start in `slots` [B], which must be readable."""
 
@@ -131,10 +131,10 @@ class TransitionWindow(Window[batches.TransitionBatch]):
     stack_padding: StackPadding = "zeros"
 
     def __post_init__(self) -> None:
-        validation.integer_of_at_least_one("n_step", self.n_step)
+        validation.positive_int("n_step", self.n_step)
         validation.discount("gamma", self.gamma)
-        validation.integer_of_at_least_one("frame_stack", self.frame_stack)
-        validation.one_of("stack_padding", self.stack_padding, ("zeros", "first"))
+        validation.positive_int("frame_stack", self.frame_stack)
+        validation.require_choice("stack_padding", self.stack_padding, ("zeros", "first"))
 
     def is_readable(self, timeline: timeline_lib.Timeline, slots: arrays.Ints) -> arrays.Bools:
         """Answers whether the next observation is known, and the older frames of the stack are there [k]."""
@@ -146,21 +146,21 @@ class TransitionWindow(Window[batches.TransitionBatch]):
             readable &= timeline.num_behind(slots, older) == np.minimum(steps, older)
         return readable
 
-    def candidates(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> arrays.Ints:
+    def newly_readable(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> arrays.Ints:
         """Answers the rows that are complete now."""
         return change.completed
 
-    def lost(self, timeline: timeline_lib.Timeline, evicted: arrays.Ints) -> arrays.Ints:
+    def newly_unreadable(self, timeline: timeline_lib.Timeline, evicted: arrays.Ints) -> arrays.Ints:
         """Answers the rows themselves, and those that have one of them in their stack."""
         if self.frame_stack == 1:
             return evicted
         return np.unique(timeline.ahead(evicted, self.frame_stack))
 
-    def readable_since(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> arrays.Ints:
+    def readable_now(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> arrays.Ints:
         """Answers the rows that are complete now and have their older frames."""
-        return change.completed if self.frame_stack == 1 else super().readable_since(timeline, change)
+        return change.completed if self.frame_stack == 1 else super().readable_now(timeline, change)
 
-    def lost_one(self, timeline: timeline_lib.Timeline, evicted: int) -> Sequence[int]:
+    def newly_unreadable_one(self, timeline: timeline_lib.Timeline, evicted: int) -> Sequence[int]:
         """Answers the row itself, and those that have it in their stack."""
         return timeline.ahead_of_one(evicted, self.frame_stack)
 
@@ -174,7 +174,7 @@ class TransitionWindow(Window[batches.TransitionBatch]):
         """Whether there are older frames."""
         return self.frame_stack > 1
 
-    def readable_since_one(
+    def readable_now_one(
         self, timeline: timeline_lib.Timeline, slot: int, completed: Sequence[int], ended: Sequence[int]
     ) -> Sequence[int]:
         """Answers which of the rows that are complete now have their older frames."""
@@ -183,14 +183,14 @@ class TransitionWindow(Window[batches.TransitionBatch]):
             return completed
         return [row for row in completed if timeline.earlier_of_one(row, min(timeline.step_of_one(row), older)) >= 0]
 
-    def shortfall(self, timeline: timeline_lib.Timeline) -> str:
+    def why_not_ready(self, timeline: timeline_lib.Timeline) -> str:
         """Answers what is missing while there is no anchor."""
         if self.frame_stack > 1:
             return f"no step with a known next observation and all its {self.frame_stack} frames is stored"
         return "no step with a known next observation is stored"
 
     def read(
-        self, history: history_lib.History, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
+        self, history: history_lib.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
     ) -> batches.TransitionBatch:
         """Answers the transitions from `slots` [B]."""
         episodes = history.timeline.episodes
@@ -201,7 +201,7 @@ class TransitionWindow(Window[batches.TransitionBatch]):
 
     def assembled(
         self,
-        history: history_lib.History,
+        history: history_lib.StepStore,
         rows: timeline_lib.Rows,
         span: arrays.Ints,
         is_terminal: arrays.Bools,
@@ -257,7 +257,7 @@ class TransitionWindow(Window[batches.TransitionBatch]):
         )
 
     def _next_columns(
-        self, history: history_lib.History, rows: timeline_lib.Rows, next_slots: arrays.Ints, span: arrays.Ints
+        self, history: history_lib.StepStore, rows: timeline_lib.Rows, next_slots: arrays.Ints, span: arrays.Ints
     ) -> Columns:
         """Answers the observations `span` [B] steps after the rows: in `next_slots`, or tails where those come then.
 
@@ -303,9 +303,9 @@ class SequenceWindow(Window[batches.SequenceBatch]):
     pad: bool = False
 
     def __post_init__(self) -> None:
-        validation.integer_of_at_least_one("length", self.length)
-        validation.integer_of_at_least_one("stride", self.stride)
-        validation.integer_of_at_least_zero("burn_in", self.burn_in)
+        validation.positive_int("length", self.length)
+        validation.positive_int("stride", self.stride)
+        validation.non_negative_int("burn_in", self.burn_in)
         validation.boolean("pad", self.pad)
         if self.burn_in >= self.length:
             raise errors.ArgumentError(f"burn_in must be below length = {self.length}, got {self.burn_in}")
@@ -326,7 +326,7 @@ class SequenceWindow(Window[batches.SequenceBatch]):
         readable &= steps % self.stride == 0
         return readable
 
-    def candidates(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> arrays.Ints:
+    def newly_readable(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> arrays.Ints:
         """Answers the rows that lie so far before those that are complete now, and first steps where those count."""
         earlier = timeline.earlier(change.completed, self._lag)
         if self.pad and self._lag:
@@ -334,7 +334,7 @@ class SequenceWindow(Window[batches.SequenceBatch]):
             return np.union1d(earlier, first)
         return earlier
 
-    def readable_since_one(
+    def readable_now_one(
         self, timeline: timeline_lib.Timeline, slot: int, completed: Sequence[int], ended: Sequence[int]
     ) -> Sequence[int]:
         """Answers which of the rows so far before those that are complete now are anchors, and first steps."""
@@ -350,7 +350,7 @@ class SequenceWindow(Window[batches.SequenceBatch]):
                 readable.add(row)
         return sorted(readable)
 
-    def shortfall(self, timeline: timeline_lib.Timeline) -> str:
+    def why_not_ready(self, timeline: timeline_lib.Timeline) -> str:
         """Answers what is missing while there is no anchor, and how long the longest episode is."""
         if self.pad:
             return "no step with a known next observation is stored at the start of an episode"
@@ -362,7 +362,7 @@ class SequenceWindow(Window[batches.SequenceBatch]):
         return f"a sequence has {self.length} steps and the longest episode is {longest}"
 
     def read(
-        self, history: history_lib.History, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
+        self, history: history_lib.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
     ) -> batches.SequenceBatch:
         """Answers the sequences from `slots` [B]."""
         return _read_sequences(history, slots, self.length, self.burn_in, probabilities, weights)
@@ -380,22 +380,22 @@ class EpisodeWindow(Window[batches.SequenceBatch]):
         readable &= timeline.steps(slots, handles) == 0
         return readable
 
-    def candidates(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> arrays.Ints:
+    def newly_readable(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> arrays.Ints:
         """Answers the first rows of the episodes that have ended."""
         return np.unique(timeline.first(change.ended))
 
-    def readable_since_one(
+    def readable_now_one(
         self, timeline: timeline_lib.Timeline, slot: int, completed: Sequence[int], ended: Sequence[int]
     ) -> Sequence[int]:
         """Answers the first rows of the episodes that have ended."""
-        return super().readable_since_one(timeline, slot, completed, ended) if ended else ()
+        return super().readable_now_one(timeline, slot, completed, ended) if ended else ()
 
-    def shortfall(self, timeline: timeline_lib.Timeline) -> str:
+    def why_not_ready(self, timeline: timeline_lib.Timeline) -> str:
         """Answers what is missing while there is no anchor."""
         return "no episode has ended of which every step is stored"
 
     def read(
-        self, history: history_lib.History, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
+        self, history: history_lib.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
     ) -> batches.SequenceBatch:
         """Answers the episodes from `slots` [B]."""
         longest = int(history.timeline.episodes.complete[history.timeline.handles(slots)].max(initial=0))
@@ -403,7 +403,7 @@ class EpisodeWindow(Window[batches.SequenceBatch]):
 
 
 def _read_sequences(
-    history: history_lib.History,
+    history: history_lib.StepStore,
     slots: arrays.Ints,
     length: int,
     burn_in: int,

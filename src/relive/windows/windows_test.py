@@ -336,12 +336,12 @@ def assert_alike(timeline: timeline_lib.Timeline, slot: int, completed: Any, end
     completed_slots, ended_handles = np.array(completed, np.int64), np.array(ended, np.int64)
     change = timeline_lib.Change(slots, timeline.handles(slots), completed_slots, ended_handles)
     for window in ALL_WINDOWS:
-        candidates = window.candidates(timeline, change)
+        candidates = window.newly_readable(timeline, change)
         expected = candidates[window.is_readable(timeline, candidates)].tolist()
         assert len(set(expected)) == len(expected)
-        for of_one in (type(window).readable_since_one, windows.Window.readable_since_one):
+        for of_one in (type(window).readable_now_one, windows.Window.readable_now_one):
             assert sorted(of_one(window, timeline, slot, completed, ended)) == sorted(expected), window
-        for of_arrays in (type(window).readable_since, windows.Window.readable_since):
+        for of_arrays in (type(window).readable_now, windows.Window.readable_now):
             assert sorted(of_arrays(window, timeline, change).tolist()) == sorted(expected), window
 
 
@@ -364,10 +364,10 @@ def test_what_is_said_of_one_row_is_what_is_said_of_an_array_of_it(streams: int,
             oldest = timeline.oldest_key % capacity
             keys_lost = []
             for window in ALL_WINDOWS:
-                lost = window.lost(timeline, np.array([oldest])).tolist()
-                assert sorted(window.lost_one(timeline, oldest)) == sorted(lost), window
-                assert windows.Window.lost_one(window, timeline, oldest) == lost
-                assert windows.Window.lost(window, timeline, np.array([oldest])).tolist() == [oldest]
+                lost = window.newly_unreadable(timeline, np.array([oldest])).tolist()
+                assert sorted(window.newly_unreadable_one(timeline, oldest)) == sorted(lost), window
+                assert windows.Window.newly_unreadable_one(window, timeline, oldest) == lost
+                assert windows.Window.newly_unreadable(window, timeline, np.array([oldest])).tolist() == [oldest]
                 assert window.loses_more == (isinstance(window, relive.TransitionWindow) and window.frame_stack > 1)
                 keys_lost.append({int(timeline.keys(np.array([slot]))[0]) for slot in lost})
             timeline.evict(1)
@@ -395,7 +395,7 @@ class OwnLoss(relive.TransitionWindow):
     def is_readable(self, timeline: timeline_lib.Timeline, slots: Any) -> Any:
         return super().is_readable(timeline, slots) & (timeline.num_behind(slots, 1) == 1)
 
-    def lost(self, timeline: timeline_lib.Timeline, evicted: Any) -> Any:
+    def newly_unreadable(self, timeline: timeline_lib.Timeline, evicted: Any) -> Any:
         return np.unique(timeline.ahead(evicted, 2))
 
 
@@ -438,7 +438,7 @@ def test_a_window_with_a_rule_of_its_own_is_heard(window: Any, streams: int, cal
     assert min(seen, left_out) > 20
 
 
-@pytest.mark.parametrize("name", ["is_readable", "candidates", "lost"])
+@pytest.mark.parametrize("name", ["is_readable", "newly_readable", "newly_unreadable"])
 @pytest.mark.parametrize("kind", [relive.TransitionWindow, relive.SequenceWindow, relive.EpisodeWindow])
 def test_each_rule_of_a_window_is_asked_if_it_is_its_own(kind: Any, name: str) -> None:
     asked = []
@@ -450,7 +450,7 @@ def test_each_rule_of_a_window_is_asked_if_it_is_its_own(kind: Any, name: str) -
     own = type("Own", (kind,), {name: rule})
     window = own(2) if kind is relive.SequenceWindow else own()
     assert window.num_older is None
-    assert window.loses_more == (name == "lost")
+    assert window.loses_more == (name == "newly_unreadable")
     buffer: Any = relive.ColumnReplayBuffer(3, window=window)
     for t in range(8):
         buffer.add(t, 0, 0.0, t + 1, terminated=t % 2 == 1)
@@ -462,10 +462,10 @@ def test_each_rule_of_a_window_is_asked_if_it_is_its_own(kind: Any, name: str) -
 
 def test_a_quicker_rule_of_its_own_stays() -> None:
     class Quick(relive.TransitionWindow):
-        def candidates(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> Any:
+        def newly_readable(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> Any:
             return change.completed[:0]
 
-        def readable_since_one(
+        def readable_now_one(
             self, timeline: timeline_lib.Timeline, slot: int, completed: Sequence[int], ended: Sequence[int]
         ) -> Sequence[int]:
             return completed
@@ -474,5 +474,5 @@ def test_a_quicker_rule_of_its_own_stays() -> None:
         def num_older(self) -> int:
             return 0
 
-    assert Quick().readable_since_one(timeline_lib.Timeline(2, 1), 0, (1,), ()) == (1,)
+    assert Quick().readable_now_one(timeline_lib.Timeline(2, 1), 0, (1,), ()) == (1,)
     assert Quick().num_older == 0

@@ -71,7 +71,7 @@ class _Limit(tasks.Buffer):
         self._cursor = stop
 
     def _taken(self) -> dict[str, npt.NDArray[Any]]:
-        """Gathers a batch: the fields of each row, and the observations that follow them."""
+        """PendingReads a batch: the fields of each row, and the observations that follow them."""
         rows, columns = next(self._rows), self._columns
         batch = {"observation": columns["observation"].take(rows, axis=0)}
         anchors = rows if self._task.sequence_length or rows.ndim == 1 else rows[:, -1]
@@ -83,7 +83,7 @@ class _Limit(tasks.Buffer):
 
 
 class _Take(_Limit):
-    """Gathers the rows of a batch, a `take` a column."""
+    """PendingReads the rows of a batch, a `take` a column."""
 
     def sample(self) -> Any:
         return self._taken()

@@ -8,8 +8,11 @@ Deciding and waiting are apart, as in the buffer: an awaited call waits for its 
 between.
 """
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+import contextlib
 import functools
+import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 import weakref
 
@@ -17,32 +20,117 @@ from relive import errors
 from relive.agents import admission as admission_lib
 from relive.agents import bias
 from relive.agents import groups as groups_lib
-from relive.agents import hand_out_queues
 from relive.agents import queue
 from relive.common import copies
-from relive.common import later
+from relive.common import imports
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.episodes import store as store_lib
 from relive.persistence import state
 from relive.waiting import gate
+from relive.waiting import gate as gate_lib
 
 if TYPE_CHECKING:
     from relive.persistence import settings
 else:
-    settings = later.module("relive.persistence.settings")
+    settings = imports.lazy_module("relive.persistence.settings")
+
+_STARTS_A_TURN = 32
+
+
+class DeliveryWaiters:
+    """Those of one buffer.
+
+    Args:
+        gate: What knows whether the buffer is closed.
+        due: Answers when time alone will change an answer, by the monotonic clock; None if it will not.
+    """
+
+    def __init__(self, gate: gate_lib.Gate, due: Callable[[], float | None]) -> None:
+        self.starts = gate_lib.FairCondition()
+        self.episodes = gate_lib.FairCondition()
+        self.groups = gate_lib.FairCondition()
+        self._gate = gate
+        self._due = due
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def wait_for(self, queue: gate_lib.FairCondition, ready: Callable[[], bool]) -> None:
+        """Returns when it is the caller's turn in one of the queues and `ready()` answers True.
+
+        It lets the other tasks run first, also where it need not wait.
+
+        Raises:
+            ClosedError: The buffer is closed.
+        """
+        await asyncio.sleep(0)
+        self._loop = asyncio.get_running_loop()
+
+        def asked() -> bool:
+            self._gate.refuse_if_closed()
+            if ready():
+                return True
+            self._set_timer()
+            return False
+
+        try:
+            await queue.wait_for(asked)
+        finally:
+            if self._timer is not None and not self._does_time_matter():
+                self._timer.cancel()
+                self._timer = None
+
+    def started(self) -> None:
+        """Hears that an episode has started: there may be another time to wait for."""
+        if self._does_time_matter():
+            self._set_timer()
+
+    def wake(self) -> None:
+        """Lets the first of each queue ask again."""
+        self.wake_starts()
+        self.wake_learner()
+
+    def wake_learner(self) -> None:
+        """Lets the first of those ask again who want the next episodes or groups."""
+        self.episodes.notify()
+        self.groups.notify()
+
+    def wake_starts(self) -> None:
+        """Lets the first of those ask again who want to start an episode."""
+        self.starts.notify(_STARTS_A_TURN)
+
+    def wake_starts_soon(self) -> None:
+        """Does the same from any thread, in the event loop, if somebody waits there."""
+        if self._loop is not None and self.starts.waiting:
+            with contextlib.suppress(RuntimeError):  # It is closed.
+                self._loop.call_soon_threadsafe(self.wake_starts)
+
+    def _does_time_matter(self) -> bool:
+        """Answers whether somebody waits for what may fall due."""
+        return bool(self.starts.waiting or self.groups.waiting)
+
+    def _set_timer(self) -> None:
+        """Has the next time rung, if there is one. It only gets later: who starts now falls due last."""
+        due = self._due() if self._timer is None else None
+        if due is not None and self._loop is not None and not self._loop.is_closed():
+            self._timer = self._loop.call_later(max(due - time.monotonic(), 0), self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self.wake()
+
 
 Obs = TypeVar("Obs")
 Act = TypeVar("Act")
 
 
-class HandingOut(Generic[Obs, Act]):
+class Delivery(Generic[Obs, Act]):
     """What an episode buffer can do beside being drawn from."""
 
     _store: store_lib.EpisodeStore[Obs, Act]
     _gate: gate.Gate
-    _hand_outs: queue.HandOuts
-    _queues: hand_out_queues.HandOutQueues
+    _hand_outs: queue.LearnerQueue
+    _queues: DeliveryWaiters
 
     @property
     def admission(self) -> admission_lib.Admission | None:
@@ -69,7 +157,7 @@ class HandingOut(Generic[Obs, Act]):
         self._gate.bind_to_loop()
         self._gate.refuse_if_closed()
         count = self._hand_outs.desk.checked_count(count)
-        await self._queues.until(self._queues.starts, lambda: self._can_admit(count))
+        await self._queues.wait_for(self._queues.starts, lambda: self._can_admit(count))
         return self._hand_outs.desk.admit(count)
 
     def admit_nowait(self, count: int = 1) -> admission_lib.Ticket:
@@ -105,7 +193,7 @@ class HandingOut(Generic[Obs, Act]):
         self._gate.refuse_if_closed()
         count, max_lag = self._checked_next(count, max_lag, 1)
         self._hand_outs.begin_line()
-        await self._queues.until(self._queues.episodes, lambda: self._num_episodes(max_lag) >= count)
+        await self._queues.wait_for(self._queues.episodes, lambda: self._num_episodes(max_lag) >= count)
         return self._next_episodes(count, max_lag)
 
     def next_episodes_nowait(self, count: int, *, max_lag: int | None = None) -> list[episode_lib.Episode[Obs, Act]]:
@@ -140,7 +228,7 @@ class HandingOut(Generic[Obs, Act]):
         self._gate.bind_to_loop()
         self._gate.refuse_if_closed()
         count, max_lag = self._checked_next(count, max_lag, self._groups("next_groups").least_size)
-        await self._queues.until(self._queues.groups, lambda: self._num_groups(max_lag) >= count)
+        await self._queues.wait_for(self._queues.groups, lambda: self._num_groups(max_lag) >= count)
         return self._next_groups(count, max_lag)
 
     def next_groups_nowait(
@@ -178,9 +266,7 @@ class HandingOut(Generic[Obs, Act]):
 
     def _begin_handing_out(self, admission: admission_lib.Admission | None, groups: groups_lib.Groups | None) -> None:
         """Makes what hands out; the store, the gate and the rest are there already."""
-        self._queues = hand_out_queues.HandOutQueues(
-            self._gate, functools.partial(HandingOut._due, weakref.proxy(self))
-        )
+        self._queues = DeliveryWaiters(self._gate, functools.partial(Delivery._due, weakref.proxy(self)))
         self._follow(self._new_hand_outs(self._store, admission, groups))
         if groups is not None:
             self._check_room(admission, groups.size)
@@ -202,16 +288,16 @@ class HandingOut(Generic[Obs, Act]):
         store: store_lib.EpisodeStore[Obs, Act],
         admission: admission_lib.Admission | None,
         groups: groups_lib.Groups | None,
-    ) -> queue.HandOuts:
+    ) -> queue.LearnerQueue:
         """Answers hand-outs of a store, which nobody has told of anything."""
-        return queue.HandOuts(store, admission, groups, self._queues.wake_starts, self._queues.wake_starts_soon)
+        return queue.LearnerQueue(store, admission, groups, self._queues.wake_starts, self._queues.wake_starts_soon)
 
-    def _follow(self, hand_outs_: queue.HandOuts) -> None:
+    def _follow(self, hand_outs_: queue.LearnerQueue) -> None:
         """Has these hear from now on of what is evicted; the store does not keep them, so nothing goes in a circle."""
         self._hand_outs, hand_outs_.store = hand_outs_, self._store
-        self._store.left = functools.partial(queue.HandOuts.left, weakref.proxy(hand_outs_))
+        self._store.left = functools.partial(queue.LearnerQueue.left, weakref.proxy(hand_outs_))
 
-    def _has_rules_of(self, given: state.Given) -> bool:
+    def _has_rules_of(self, given: state.StateReader) -> bool:
         """Answers whether admission and groups are those of a state."""
         saved, own = given.part("settings"), self._hand_outs
         return all(
@@ -232,7 +318,7 @@ class HandingOut(Generic[Obs, Act]):
 
     def _checked_next(self, count: object, max_lag: object, episodes_each: int) -> tuple[int, int | None]:
         """Answers the arguments of a call for the next ones, checked."""
-        count = validation.integer_of_at_least_one("count", count)
+        count = validation.positive_int("count", count)
         for what, most in (("episodes", self._store.max_episodes), ("transitions", self._store.max_transitions)):
             if most is not None and count * episodes_each > most:
                 raise errors.ArgumentError(
@@ -240,7 +326,7 @@ class HandingOut(Generic[Obs, Act]):
                 )
         if max_lag is None:
             return count, None
-        max_lag = validation.integer_of_at_least_zero("max_lag", max_lag)
+        max_lag = validation.non_negative_int("max_lag", max_lag)
         if self._store.policy_version is None:
             raise errors.ArgumentError("max_lag asks for the learner's policy version: call set_policy_version first")
         return count, max_lag

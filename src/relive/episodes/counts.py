@@ -1,58 +1,57 @@
-"""Items whose counts grow by one at a time, drawn in proportion to their counts.
+"""A deque of items, each with a count, and running sums that find the item to which the p-th unit belongs.
 
-An item stands on a shelf by the size of its count: shelf s is for counts from 2^s to 2^(s+1) - 1, and is 2^(s+1) wide.
+    items     a  b     c          finished episodes, oldest first
+    counts    2  3     0          their transitions
+    sums    0  2  5      5        units before each item, and before the next one
+    units     a a b b b           unit 0 is a's first, unit 2 is b's first, unit 4 is b's last
 
-    shelf 0    a #.                   a has 1 unit
-    shelf 1    b ##..  c ###.         b has 2, c has 3
-    shelf 2    d #####...             d has 5
-
-A draw takes a shelf in proportion to its units (#), then throws darts at the shelf until one hits a unit; every
-other dart does, since at least half of each item's width is units. The unit that was hit is uniform among the shelf's,
-so it is also a uniform unit of its item. Growing costs O(1), a draw O(1) expected, however many items there are
-(Matias, Vitter and Ni 2003, "Dynamic generation of discrete random variates").
+A finished episode never changes, so its sum is written once; what leaves on the left only moves the line from which
+units are counted. Appending and leaving cost O(1) amortised, finding k units O(k log items).
 """
 
 import bisect
 from collections.abc import Hashable, Iterator
 import itertools
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from relive import errors
 
-T = TypeVar("T", bound=Hashable)
+T = TypeVar("T")
+H = TypeVar("H", bound=Hashable)
 
 
-class _Shelf(Generic[T]):
+class _Shelf(Generic[H]):
     """Items beside each other, with their counts."""
 
     __slots__ = ("counts", "items", "units", "width")
 
     def __init__(self, width: int) -> None:
         self.width = width
-        self.items: list[T] = []
+        self.items: list[H] = []
         self.counts: list[int] = []
         self.units = 0
 
 
-class GrowingCounts(Generic[T]):
+class GrowingCounts(Generic[H]):
     """Counts of items, 0 for an item never heard of; memory is for the others alone."""
 
     def __init__(self) -> None:
-        self._shelves: list[_Shelf[T]] = []
-        self._rows: dict[T, tuple[_Shelf[T], int]] = {}
+        self._shelves: list[_Shelf[H]] = []
+        self._rows: dict[H, tuple[_Shelf[H], int]] = {}
         self.total = 0
         """How many units the items have together."""
 
-    def __getitem__(self, item: T) -> int:
+    def __getitem__(self, item: H) -> int:
         """Answers how many units `item` has."""
         if item not in self._rows:
             return 0
         shelf, row = self._rows[item]
         return shelf.counts[row]
 
-    def grow(self, item: T) -> None:
+    def grow(self, item: H) -> None:
         """Gives `item` one unit more. O(1)."""
         if item in self._rows:
             shelf, row = self._rows[item]
@@ -67,22 +66,22 @@ class GrowingCounts(Generic[T]):
             self._place(item, 1)
         self.total += 1
 
-    def put(self, item: T, count: int) -> None:
+    def put(self, item: H, count: int) -> None:
         """Takes in an item that is new with `count` >= 1 units: in the order of `iter`, all stand as they stood."""
         self._place(item, count)
         self.total += count
 
-    def __iter__(self) -> Iterator[T]:
+    def __iter__(self) -> Iterator[H]:
         """Gives the items as they stand, shelf by shelf."""
         return itertools.chain.from_iterable(shelf.items for shelf in self._shelves)
 
-    def pop(self, item: T) -> int:
+    def pop(self, item: H) -> int:
         """Takes `item` out and answers how many units it had. O(1)."""
         count = self._take(item) if item in self._rows else 0
         self.total -= count
         return count
 
-    def draw(self, size: int, rng: np.random.Generator) -> list[tuple[T, int]]:
+    def draw(self, size: int, rng: np.random.Generator) -> list[tuple[H, int]]:
         """Answers `size` independent units, each as its item and its rank in it; there must be a unit."""
         ends = list(itertools.accumulate(shelf.units for shelf in self._shelves))
         random = rng.random
@@ -117,7 +116,7 @@ class GrowingCounts(Generic[T]):
         if len(self._rows) != sum(len(shelf.items) for shelf in self._shelves):
             raise errors.CorruptionError(f"growing counts have {len(self._rows)} items, but not on their shelves")
 
-    def _place(self, item: T, count: int) -> None:
+    def _place(self, item: H, count: int) -> None:
         """Puts an item that stands nowhere on the shelf for `count`."""
         while len(self._shelves) < count.bit_length():
             self._shelves.append(_Shelf(2 << len(self._shelves)))
@@ -127,7 +126,7 @@ class GrowingCounts(Generic[T]):
         shelf.counts.append(count)
         shelf.units += count
 
-    def _take(self, item: T) -> int:
+    def _take(self, item: H) -> int:
         """Takes an item off its shelf, puts the shelf's last one in its row, and answers its count."""
         shelf, row = self._rows.pop(item)
         count = shelf.counts[row]
@@ -137,3 +136,73 @@ class GrowingCounts(Generic[T]):
             self._rows[last_item] = (shelf, row)
         shelf.units -= count
         return count
+
+
+Ints = npt.NDArray[np.int64]
+_SMALLEST = 64
+
+
+class CountedDeque(Generic[T]):
+    """Items in the order in which they came, each with a count of units."""
+
+    def __init__(self) -> None:
+        # Live items are _items[_head:], and item i has _sums[i + 1] - _sums[i] units. Before _head stands None.
+        self._items: list[Any] = []
+        self._sums: Ints = np.zeros(_SMALLEST, np.int64)
+        self._head = 0
+        self.total = 0
+        """How many units the items have together."""
+
+    def __len__(self) -> int:
+        return len(self._items) - self._head
+
+    def __getitem__(self, index: int) -> T:
+        """Answers the item at `index`: 0 is the oldest, -1 the newest. O(1)."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index must be in [{-len(self)}, {len(self)}), got {index}")
+        return cast(T, self._items[index + (self._head if index >= 0 else len(self._items))])
+
+    def __iter__(self) -> Iterator[T]:
+        return (self[index] for index in range(len(self)))
+
+    def append(self, item: T, count: int) -> None:
+        """Puts `item` last, with `count` >= 0 units."""
+        last = len(self._items)
+        if last + 1 == len(self._sums):
+            last = self._squeeze()
+        self._sums[last + 1] = self._sums[last] + count
+        self._items.append(item)
+        self.total += count
+
+    def popleft(self) -> T:
+        """Takes the oldest item out and answers it."""
+        item = self[0]
+        self._items[self._head] = None
+        self._head += 1
+        self.total = int(self._sums[len(self._items)] - self._sums[self._head])
+        if self._head > max(_SMALLEST, 2 * len(self)):
+            self._squeeze()
+        return item
+
+    def find(self, units: Ints) -> tuple[list[T], list[int]]:
+        """Answers, for each of `units` [k] in [0, total), its item [k] and its rank among that item's units [k]."""
+        sums = self._sums[self._head : len(self._items) + 1]
+        absolute = units + sums[0]
+        # The last item whose sum is not above the unit: items without units repeat a sum, and are passed over.
+        places = sums.searchsorted(absolute, side="right") - 1
+        items = list(map(self._items.__getitem__, (places + self._head).tolist()))
+        return items, (absolute - sums[places]).tolist()
+
+    def count(self, index: int) -> int:
+        """Answers how many units the item at `index` >= 0 has."""
+        return int(self._sums[self._head + index + 1] - self._sums[self._head + index])
+
+    def _squeeze(self) -> int:
+        """Drops what has left, makes room for as many again as there are, and answers how many there are."""
+        live = self._sums[self._head : len(self._items) + 1]
+        sums = np.zeros(max(_SMALLEST, 2 * len(live)), np.int64)
+        sums[: len(live)] = live
+        self._sums = sums
+        del self._items[: self._head]
+        self._head = 0
+        return len(self._items)

@@ -9,29 +9,29 @@ import numpy as np
 import pytest
 
 from relive import errors
-from relive.agents import token_step
+from relive.agents import tokens
 from relive.common import copies
 
 
-def step_of(**changes: Any) -> token_step.TokenStep:
+def step_of(**changes: Any) -> tokens.TokenStep:
     arguments: dict[str, Any] = {
         "prompt": [1, 5],
-        "answer": [7, 2, 9],
-        "log_probabilities": [-0.5, -0.25, -0.125],
+        "response": [7, 2, 9],
+        "logprobs": [-0.5, -0.25, -0.125],
         "policy_version": 3,
     }
-    return token_step.TokenStep(**arguments | changes)
+    return tokens.TokenStep(**arguments | changes)
 
 
 def test_a_step_is_what_it_was_given() -> None:
     step = step_of(loss_mask=[True, False, True], reward=2, policy_version=[3, 3, 4])
     assert step.prompt.tolist() == [1, 5]
-    assert step.answer.tolist() == [7, 2, 9]
-    assert step.log_probabilities.tolist() == [-0.5, -0.25, -0.125]
+    assert step.response.tolist() == [7, 2, 9]
+    assert step.logprobs.tolist() == [-0.5, -0.25, -0.125]
     assert step.policy_version.tolist() == [3, 3, 4]
     assert step.loss_mask.tolist() == [True, False, True]
     assert (step.reward, type(step.reward)) == (2.0, float)
-    kinds = [step.prompt, step.answer, step.log_probabilities, step.policy_version, step.loss_mask]
+    kinds = [step.prompt, step.response, step.logprobs, step.policy_version, step.loss_mask]
     assert [array.dtype.str for array in kinds] == ["<i4", "<i4", "<f8", "<i8", "|b1"]
 
 
@@ -45,38 +45,38 @@ def test_without_a_loss_mask_every_token_is_trained_on_and_one_version_is_that_o
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_log_probabilities_keep_their_dtype_and_their_bits(dtype: Any) -> None:
     given = np.array([-0.0, np.finfo(dtype).min, -np.finfo(dtype).smallest_subnormal], dtype)
-    kept = step_of(log_probabilities=given).log_probabilities
+    kept = step_of(logprobs=given).logprobs
     assert (kept.dtype, kept.tobytes()) == (given.dtype, given.tobytes())
 
 
 def test_bytes_in_the_other_order_are_turned() -> None:
-    kept = step_of(log_probabilities=np.array([-0.5, -1.0, -1.5], ">f4")).log_probabilities
+    kept = step_of(logprobs=np.array([-0.5, -1.0, -1.5], ">f4")).logprobs
     assert (kept.dtype.str, kept.tolist()) == ("<f4", [-0.5, -1.0, -1.5])
-    assert step_of(answer=np.array([1, 2, 3], ">i2")).answer.tolist() == [1, 2, 3]
+    assert step_of(response=np.array([1, 2, 3], ">i2")).response.tolist() == [1, 2, 3]
     assert step_of(policy_version=np.array([1, 2, 3], ">i2")).policy_version.dtype.str == "<i8"
 
 
 def test_integers_may_be_log_probabilities() -> None:
-    kept = step_of(log_probabilities=[0, -1, -2]).log_probabilities
+    kept = step_of(logprobs=[0, -1, -2]).logprobs
     assert (kept.dtype.str, kept.tolist()) == ("<f8", [0.0, -1.0, -2.0])
 
 
 def test_what_rounding_makes_of_zero_is_given_back() -> None:
     given = np.array([0.01, 1e-7, 0.0])
-    assert step_of(log_probabilities=given).log_probabilities.tolist() == given.tolist()
+    assert step_of(logprobs=given).logprobs.tolist() == given.tolist()
 
 
 def test_a_prompt_may_be_empty_and_the_largest_token_is_one() -> None:
-    step = step_of(prompt=[], answer=range(3))
-    assert (step.prompt.dtype.str, step.prompt.shape, step.answer.tolist()) == ("<i4", (0,), [0, 1, 2])
+    step = step_of(prompt=[], response=range(3))
+    assert (step.prompt.dtype.str, step.prompt.shape, step.response.tolist()) == ("<i4", (0,), [0, 1, 2])
     assert step_of(prompt=np.array([2**31 - 1], np.uint64)).prompt.tolist() == [2**31 - 1]
 
 
 def test_arrays_are_copied_and_cannot_be_written_to() -> None:
     given = {
         "prompt": np.array([1, 5], np.int32),
-        "answer": np.array([7, 2, 9], np.int32),
-        "log_probabilities": np.full(3, -0.5),
+        "response": np.array([7, 2, 9], np.int32),
+        "logprobs": np.full(3, -0.5),
         "policy_version": np.full(3, 2),
         "loss_mask": np.ones(3, bool),
     }
@@ -95,47 +95,47 @@ def test_arrays_are_copied_and_cannot_be_written_to() -> None:
 def test_a_step_can_be_copied_and_sent(twin_of: Any) -> None:
     step = step_of(reward=1.5)
     twin = twin_of(step)
-    assert type(twin) is token_step.TokenStep
+    assert type(twin) is tokens.TokenStep
     for field in dataclasses.fields(step):
         assert np.array_equal(getattr(twin, field.name), getattr(step, field.name))
-    assert copies.copied(step).answer is not step.answer
+    assert copies.copied(step).response is not step.response
 
 
 def test_replace_checks_again() -> None:
     assert dataclasses.replace(step_of(), reward=4.0).reward == 4.0
-    with pytest.raises(errors.ArgumentError, match="^answer must have at least 1 token, got 0$"):
-        dataclasses.replace(step_of(), answer=np.zeros(0, np.int32))
+    with pytest.raises(errors.ArgumentError, match="^response must have at least 1 token, got 0$"):
+        dataclasses.replace(step_of(), response=np.zeros(0, np.int32))
 
 
 def test_it_says_how_long_it_is() -> None:
-    assert repr(step_of(reward=1.0)) == "<TokenStep of a prompt of 2 tokens and an answer of 3, reward=1.0>"
+    assert repr(step_of(reward=1.0)) == "<TokenStep of a prompt of 2 tokens and a response of 3, reward=1.0>"
 
 
 LARGEST = 2**31 - 1
-LOGS = "log_probabilities must be finite numbers of at most 0, up to 0.01 for rounding"
+LOGS = "logprobs must be finite numbers of at most 0, up to 0.01 for rounding"
 
 
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
         ({"prompt": [0, -1]}, rf"prompt must be integers in \[0, {LARGEST}\], got -1 at position 1"),
-        ({"answer": [0, 2**31, 1]}, rf"answer must be integers in \[0, {LARGEST}\], got {2**31} at position 1"),
-        ({"answer": []}, "answer must have at least 1 token, got 0"),
+        ({"response": [0, 2**31, 1]}, rf"response must be integers in \[0, {LARGEST}\], got {2**31} at position 1"),
+        ({"response": []}, "response must have at least 1 token, got 0"),
         (
-            {"log_probabilities": [-0.5, -0.5]},
-            "log_probabilities must be one for each of 3 tokens of the answer, got 2",
+            {"logprobs": [-0.5, -0.5]},
+            "logprobs must be one for each of 3 tokens of the response, got 2",
         ),
-        ({"log_probabilities": [-0.5, np.nan, 0]}, f"{LOGS}, got nan at position 1"),
-        ({"log_probabilities": [-0.5, -0.5, -np.inf]}, f"{LOGS}, got -inf at position 2"),
-        ({"log_probabilities": [0.011, -0.5, 0]}, f"{LOGS}, got 0.011 at position 0"),
+        ({"logprobs": [-0.5, np.nan, 0]}, f"{LOGS}, got nan at position 1"),
+        ({"logprobs": [-0.5, -0.5, -np.inf]}, f"{LOGS}, got -inf at position 2"),
+        ({"logprobs": [0.011, -0.5, 0]}, f"{LOGS}, got 0.011 at position 0"),
         ({"policy_version": -1}, "policy_version must be at least 0, got -1"),
         ({"policy_version": [0, 0, -1]}, r"policy_version must be integers in \[0, \d+\], got -1 at position 2"),
         (
             {"policy_version": [0, 0, 2**62 + 1]},
             rf"policy_version must be integers in \[0, {2**62}\], got {2**62 + 1} .*",
         ),
-        ({"policy_version": [0, 0]}, "policy_version must be one for each of 3 tokens of the answer, got 2"),
-        ({"loss_mask": [True]}, "loss_mask must be one for each of 3 tokens of the answer, got 1"),
+        ({"policy_version": [0, 0]}, "policy_version must be one for each of 3 tokens of the response, got 2"),
+        ({"loss_mask": [True]}, "loss_mask must be one for each of 3 tokens of the response, got 1"),
         ({"reward": np.inf}, "reward must be a finite real number, got inf"),
     ],
 )
@@ -153,19 +153,19 @@ RAGGED: Any = [[1], [2, 3]]
         ({"prompt": [1.0, 2.0]}, r"prompt must be a row of integers, got \[1.0, 2.0\]"),
         ({"prompt": [1, True]}, r"prompt must be a row of integers, got \[1, True\]"),
         ({"prompt": (1, np.True_)}, r"prompt must be a row of integers, got \(1, .*True.*\)"),
-        ({"answer": np.array([True, False])}, "answer must be a row of integers, got .*"),
-        ({"answer": [[1], [2]]}, r"answer must be a row of integers, got \[\[1\], \[2\]\]"),
-        ({"answer": RAGGED}, "answer must be a row of integers, got .*"),
-        ({"answer": "abc"}, "answer must be a row of integers, got 'abc'"),
-        ({"answer": ["a"]}, r"answer must be a row of integers, got \['a'\]"),
-        ({"answer": [2**70]}, "answer must be a row of integers, got .*"),
-        ({"answer": 3}, "answer must be a row of integers, got 3"),
-        ({"answer": np.ma.masked_array([1], [True])}, "answer must be a row of integers, got .*"),
-        ({"log_probabilities": [True, False, True]}, "log_probabilities must be a row of floats, got .*"),
-        ({"log_probabilities": np.zeros(3, bool)}, "log_probabilities must be a row of floats, got .*"),
-        ({"log_probabilities": [-0.5, "a", 0]}, "log_probabilities must be a row of floats, got .*"),
-        ({"log_probabilities": np.zeros(3, np.longdouble)}, "log_probabilities must be a row of floats, got .*"),
-        ({"log_probabilities": -0.5}, "log_probabilities must be a row of floats, got -0.5"),
+        ({"response": np.array([True, False])}, "response must be a row of integers, got .*"),
+        ({"response": [[1], [2]]}, r"response must be a row of integers, got \[\[1\], \[2\]\]"),
+        ({"response": RAGGED}, "response must be a row of integers, got .*"),
+        ({"response": "abc"}, "response must be a row of integers, got 'abc'"),
+        ({"response": ["a"]}, r"response must be a row of integers, got \['a'\]"),
+        ({"response": [2**70]}, "response must be a row of integers, got .*"),
+        ({"response": 3}, "response must be a row of integers, got 3"),
+        ({"response": np.ma.masked_array([1], [True])}, "response must be a row of integers, got .*"),
+        ({"logprobs": [True, False, True]}, "logprobs must be a row of floats, got .*"),
+        ({"logprobs": np.zeros(3, bool)}, "logprobs must be a row of floats, got .*"),
+        ({"logprobs": [-0.5, "a", 0]}, "logprobs must be a row of floats, got .*"),
+        ({"logprobs": np.zeros(3, np.longdouble)}, "logprobs must be a row of floats, got .*"),
+        ({"logprobs": -0.5}, "logprobs must be a row of floats, got -0.5"),
         ({"policy_version": 1.5}, "policy_version must be an integer of at least 0, got 1.5"),
         ({"policy_version": True}, "policy_version must be an integer of at least 0, got True"),
         ({"policy_version": [1.5, 1, 1]}, r"policy_version must be a row of integers, got \[1.5, 1, 1\]"),
@@ -186,4 +186,4 @@ def test_ragged_versions_are_refused() -> None:
 
 def test_probabilities_given_for_their_logarithms_are_noticed() -> None:
     with pytest.raises(errors.ArgumentError, match="got 0.6 at position 0$"):
-        step_of(log_probabilities=np.array([0.6, 0.3, 0.1]))
+        step_of(logprobs=np.array([0.6, 0.3, 0.1]))

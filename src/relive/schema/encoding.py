@@ -1,8 +1,9 @@
 """What a write brings, checked as a whole before anything moves: the columns of the new steps, and where they go."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-from typing import Any, TypeAlias
+import struct
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -10,18 +11,166 @@ from relive import errors
 from relive.common import arrays
 from relive.common import trees
 from relive.common import validation
-from relive.schema import row_bytes
+from relive.schema import casting
 from relive.schema import schema as schema_lib
 
+Row: TypeAlias = Sequence[bytes]
+"""The bytes of each block, those of its fields without gaps."""
+_Encoder: TypeAlias = Callable[[Any], bytes]
+_CODES = {"b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q"}
+_CODES |= {"f4": "f", "f8": "d"}
+_LARGEST_EXACT = 2**53
+_REWARD = 2
+
+
+class RowBytes:
+    r"""Makes the bytes of rows of one schema, for the blocks of its storage.
+
+    >>> import numpy as np
+    >>> import relive
+    >>> from relive.schema import encoding
+    >>> schema = relive.Schema(relive.Field(2, "uint8"), relive.Field((), "int16"))
+    >>> encoding.RowBytes(schema).row(np.array([1, 2], np.uint8), 3, 0.0, {})
+    [b'\x01\x02', b'\x03\x00', b'\x00\x00\x00\x00\x00\x00\x00\x00']
+    """
+
+    def __init__(self, schema: schema_lib.Schema) -> None:
+        self.schema = schema
+        self.blocks = schema_lib.blocks_of(schema)
+        """The paths of the fields of each block."""
+        self.observation_blocks = tuple(paths for paths in self.blocks if paths[0] in schema.observation_paths)
+        """Those of an observation: they come first."""
+        encoders = [_encoder(path, field, path == "reward") for path, field in schema.fields.items()]
+        # Where every part is a field and no tree, the values come in the order of the fields.
+        self._are_fields = all(path.count("/") == path.startswith("extras/") for path in schema.fields)
+        self._encoders = encoders[:3]
+        self._types = [(field.shape, field.dtype) for field in schema.fields.values()]
+        self._extras = [
+            (path.removeprefix("extras/"), encode) for path, encode in zip(schema.fields, encoders, strict=True)
+        ][3:]
+        positions = {path: position for position, path in enumerate(schema.fields)}
+        self._positions = [[positions[path] for path in paths] for paths in self.blocks]
+        self._are_blocks = self._are_fields and self._positions == [[position] for position in positions.values()]
+
+    def __reduce__(self) -> tuple[type["RowBytes"], tuple[schema_lib.Schema]]:
+        # The encoders cannot be pickled, and are made anew.
+        return RowBytes, (self.schema,)
+
+    def row(self, observation: Any, action: Any, reward: Any, extras: Mapping[str, Any]) -> Row:
+        """Answers the bytes of each block of a row.
+
+        Raises:
+            SchemaError: A value does not fit its field, is missing, or has none.
+            ArgumentError: A key is not a non-empty string without "/".
+        """
+        if not self._are_fields or len(extras) != len(self._extras):
+            return self._joined(self.blocks, self.schema.rows(observation, action, reward, extras, ()))
+        of_observation, of_action, of_reward = self._encoders
+        values = [of_observation(observation), of_action(action), of_reward(reward)]
+        for name, encode in self._extras:
+            if name not in extras:
+                return self._joined(self.blocks, self.schema.rows(observation, action, reward, extras, ()))
+            values.append(encode(extras[name]))
+        if self._are_blocks:
+            return values
+        return [b"".join([values[position] for position in positions]) for positions in self._positions]
+
+    def observation(self, name: str, value: Any) -> Row:
+        """Answers the bytes of each block of an observation.
+
+        Args:
+            name: What the observation is called in an error.
+            value: The observation.
+
+        Raises:
+            SchemaError: A value does not fit its field, is missing, or has none.
+            ArgumentError: A key is not a non-empty string without "/".
+        """
+        if self._are_fields:
+            shape, dtype = self._types[0]
+            if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:
+                return [value.tobytes()]
+            return [casting.cast_exact(name, value, shape, dtype).tobytes()]
+        return self._joined(self.observation_blocks, self.schema.observation_rows(name, value, ()))
+
+    def _joined(self, blocks: Sequence[Sequence[str]], rows: Mapping[str, arrays.Array]) -> Row:
+        """Answers the bytes of each block of the columns."""
+        return [b"".join([rows[path].tobytes() for path in paths]) for paths in blocks]
+
+    def of_round(self, count: int, observation: Any, action: Any, reward: Any, extras: Mapping[str, Any]) -> Row | None:
+        """Answers the bytes of each block of `count` rows, given as arrays [count, ...]; None if that fails."""
+        if not self._are_blocks or len(extras) != len(self._extras):
+            return None
+        values = [observation, action, reward]
+        for name, _ in self._extras:
+            if name not in extras:
+                return None
+            values.append(extras[name])
+        row = [self._column(position, count, value) for position, value in enumerate(values)]
+        return None if None in row else cast("Row", row)
+
+    def of_round_observation(self, count: int, observation: Any) -> Row | None:
+        """Answers the bytes of each block of `count` observations [count, ...]; None if that fails."""
+        column = self._column(0, count, observation) if self._are_blocks else None
+        return None if column is None else [column]
+
+    def _column(self, position: int, count: int, value: Any) -> bytes | None:
+        """Answers the bytes of a field of `count` rows; None if they do not fit."""
+        shape, dtype = self._types[position]
+        if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != (count, *shape):
+            try:
+                value = casting.cast_exact("", value, (count, *shape), dtype, position == _REWARD)
+            except errors.SchemaError:
+                return None
+        return cast("bytes", value.tobytes())
+
+    def columns(self, row: Row, count: int) -> dict[str, arrays.Array]:
+        """Answers the columns [count, ...] of so many rows; they cannot be written to."""
+        columns: dict[str, arrays.Array] = {}
+        for paths, values in zip(self.blocks, row, strict=True):
+            fields = [(path, self.schema.fields[path].dtype, self.schema.fields[path].shape) for path in paths]
+            block = np.ndarray(count, np.dtype(fields), values)
+            columns |= {path: block[path] for path in paths}
+        return columns
+
+
+def _encoder(path: str, field: schema_lib.Field, is_reward: bool) -> _Encoder:
+    """Answers what makes the bytes of a value of that field, or raises SchemaError."""
+    shape, dtype = field.shape, field.dtype
+
+    def encode(value: Any) -> bytes:
+        if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:
+            return value.tobytes()
+        return casting.cast_exact(path, value, shape, dtype, is_reward).tobytes()
+
+    code = _CODES.get(dtype.str[1:])
+    if shape or code is None or not dtype.isnative:
+        return encode
+    pack = struct.Struct("=" + code).pack
+    own, of_python = dtype.type, {"f": float, "b": bool}.get(dtype.kind, int)
+
+    def encode_number(value: Any) -> bytes:
+        kind = type(value)
+        if kind is own:
+            return pack(value)
+        may_round = is_reward and (kind is np.float64 or (kind is int and -_LARGEST_EXACT <= value <= _LARGEST_EXACT))
+        if kind is of_python or may_round:
+            try:
+                return pack(value)
+            except (struct.error, OverflowError):
+                return encode(value)
+        return encode(value)
+
+    return encode_number
+
+
 Columns: TypeAlias = Mapping[str, arrays.Array]
-
-
-Round: TypeAlias = tuple[row_bytes.Row, row_bytes.Row]
+Round: TypeAlias = tuple[Row, Row]
 """The bytes of a row of every stream, and of the next observations."""
 Flags: TypeAlias = bool | arrays.Bools | None
 _BOOL = np.dtype(np.bool_)
 _NOWHERE: arrays.Bools = np.zeros(0, np.bool_)
-OneStep: TypeAlias = tuple[schema_lib.Schema, int, row_bytes.Row, row_bytes.Row | None, bool, bool]
+OneStep: TypeAlias = tuple[schema_lib.Schema, int, Row, Row | None, bool, bool]
 """The schema, the stream, the bytes of the row and of the next observation, terminated, truncated."""
 
 
@@ -66,7 +215,7 @@ class WholeEpisode:
 
 
 def one_step(
-    rows: row_bytes.RowBytes | None,
+    rows: RowBytes | None,
     num_streams: int,
     stream: Any,
     observation: Any,
@@ -104,14 +253,14 @@ def one_step(
     if truncated and not terminated and next_observation is None:
         raise errors.ArgumentError("next_observation must be given with a truncated step, got None")
     if rows is None:
-        rows = row_bytes.RowBytes(schema_lib.Schema.from_example(observation, action, reward, extras=extras))
+        rows = RowBytes(schema_lib.Schema.from_example(observation, action, reward, extras=extras))
     row = rows.row(observation, action, reward, extras)
     next_row = None if next_observation is None else rows.observation("next_observation", next_observation)
     return rows.schema, stream, row, next_row, terminated, truncated
 
 
 def round_of_steps(
-    rows: row_bytes.RowBytes | None,
+    rows: RowBytes | None,
     num_streams: int,
     observation: Any,
     action: Any,
@@ -164,7 +313,7 @@ def step_of_each(
 ) -> Steps:
     """Answers the steps that the arguments of `extend` describe; the rest is as in `one_step`."""
     if "stream" in fields[3]:
-        raise errors.ArgumentError(f"extend takes streams, got stream={validation.shown(fields[3]['stream'])}")
+        raise errors.ArgumentError(f"extend takes streams, got stream={validation.short_repr(fields[3]['stream'])}")
     numbers = _checked_streams(num_streams, streams)
     lead = (len(numbers),)
     terminated, truncated = (
@@ -210,7 +359,7 @@ def whole_episode(
 
 def stream_number(num_streams: int, stream: Any) -> int:
     """Answers the number of a stream; raises ArgumentError if there is none."""
-    number = validation.integer_of_at_least_zero("stream", stream)
+    number = validation.non_negative_int("stream", stream)
     if number >= num_streams:
         raise errors.ArgumentError(f"stream must be below streams = {num_streams}, got {number}")
     return number
@@ -223,5 +372,5 @@ def _checked_streams(num_streams: int, streams: Any) -> arrays.Ints:
     for number in numbers[(numbers < 0) | (numbers >= num_streams)]:
         raise errors.ArgumentError(f"streams must be 0 to {num_streams - 1}, got {number}")
     if len(np.unique(numbers)) < len(numbers):
-        raise errors.ArgumentError(f"streams must be distinct, got {validation.shown(numbers.tolist())}")
+        raise errors.ArgumentError(f"streams must be distinct, got {validation.short_repr(numbers.tolist())}")
     return numbers

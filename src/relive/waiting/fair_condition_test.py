@@ -3,7 +3,7 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from relive.waiting import wait_queue
+from relive.waiting import gate
 
 PATIENCE = 60.0
 """Seconds after which a test has hung."""
@@ -14,7 +14,7 @@ class Tokens:
 
     def __init__(self) -> None:
         self.left = 0
-        self.queue = wait_queue.WaitQueue()
+        self.queue = gate.FairCondition()
         self.taken: list[str] = []
         self.asked = 0
 
@@ -23,14 +23,14 @@ class Tokens:
         return self.left > 0
 
     async def take(self, name: str) -> None:
-        await self.queue.until(self.ready)
+        await self.queue.wait_for(self.ready)
         assert self.left > 0
         self.left -= 1
         self.taken.append(name)
 
     def give(self, count: int) -> None:
         self.left += count
-        self.queue.wake()
+        self.queue.notify()
 
 
 async def settle() -> None:
@@ -58,7 +58,7 @@ async def test_many_who_are_woken_together_are_served_in_one_pass() -> None:
     tasks = start(tokens, "abcde")
     await settle()
     tokens.left = 3
-    tokens.queue.wake(4)
+    tokens.queue.notify(4)
     await asyncio.sleep(0)
     assert tokens.taken == ["a", "b", "c"]
     tokens.give(2)
@@ -69,7 +69,7 @@ async def test_many_who_are_woken_together_are_served_in_one_pass() -> None:
 def test_a_waiter_whose_loop_was_closed_is_dropped() -> None:
     tokens = Tokens()
     loop = asyncio.new_event_loop()
-    stuck = [tokens.queue.until(tokens.ready) for _ in range(2)]
+    stuck = [tokens.queue.wait_for(tokens.ready) for _ in range(2)]
     for coroutine in stuck:
 
         async def drive(coroutine: Coroutine[None, None, None] = coroutine) -> None:
@@ -119,7 +119,7 @@ async def test_only_the_first_in_the_queue_is_asked() -> None:
     await settle()
     tokens.asked = 0
     for _ in range(5):
-        tokens.queue.wake()
+        tokens.queue.notify()
         await settle()
     assert tokens.asked == 5
     for task in tasks.values():
@@ -152,23 +152,23 @@ async def test_a_waiter_cancelled_after_its_wake_up_passes_it_on() -> None:
 
 
 async def test_what_ready_raises_comes_out_of_every_waiter() -> None:
-    queue = wait_queue.WaitQueue()
+    queue = gate.FairCondition()
     answer: Callable[[], bool] = lambda: False  # noqa: E731
-    tasks = [asyncio.create_task(queue.until(lambda: answer())) for _ in range(3)]
+    tasks = [asyncio.create_task(queue.wait_for(lambda: answer())) for _ in range(3)]
     await settle()
 
     def fail() -> bool:
         raise RuntimeError("closed")
 
     answer = fail
-    queue.wake()
+    queue.notify()
     assert [str(error) for error in await asyncio.gather(*tasks, return_exceptions=True)] == ["closed"] * 3
     assert len(queue.waiting) == 0
 
 
 async def test_waking_nobody_is_nothing() -> None:
-    queue = wait_queue.WaitQueue()
-    queue.wake()
+    queue = gate.FairCondition()
+    queue.notify()
     assert len(queue.waiting) == 0
 
 
@@ -177,8 +177,8 @@ async def test_waking_twice_is_waking_once() -> None:
     tasks = start(tokens, "ab")
     await settle()
     tokens.give(1)
-    tokens.queue.wake()
-    tokens.queue.wake()
+    tokens.queue.notify()
+    tokens.queue.notify()
     await settle()
     assert tokens.taken == ["a"]
     tokens.give(1)

@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from relive.episodes import counted_deque
+from relive.episodes import counts
 
 
 class Thing:
     pass
 
 
-def units_of(deque: counted_deque.CountedDeque[int]) -> list[tuple[int, int]]:
+def units_of(deque: counts.CountedDeque[int]) -> list[tuple[int, int]]:
     items, ranks = deque.find(np.arange(deque.total))
     return list(zip(items, ranks, strict=True))
 
@@ -23,7 +23,7 @@ class CountedDequeMachine(stateful.RuleBasedStateMachine):
 
     @stateful.initialize()
     def start(self) -> None:
-        self.deque: counted_deque.CountedDeque[int] = counted_deque.CountedDeque()
+        self.deque: counts.CountedDeque[int] = counts.CountedDeque()
         self.naive: list[tuple[int, int]] = []
         self.made = 0
 
@@ -65,7 +65,7 @@ TestCountedDeque = CountedDequeMachine.TestCase
 
 
 def test_units_are_found_in_any_order_and_more_than_once() -> None:
-    deque: counted_deque.CountedDeque[str] = counted_deque.CountedDeque()
+    deque: counts.CountedDeque[str] = counts.CountedDeque()
     for item, count in [("a", 2), ("b", 0), ("c", 3)]:
         deque.append(item, count)
     assert deque.find(np.array([4, 0, 2, 4])) == (["c", "a", "c", "c"], [2, 0, 0, 2])
@@ -74,7 +74,7 @@ def test_units_are_found_in_any_order_and_more_than_once() -> None:
 
 @pytest.mark.parametrize("index", [2, -3])
 def test_an_index_outside_is_an_error(index: int) -> None:
-    deque: counted_deque.CountedDeque[str] = counted_deque.CountedDeque()
+    deque: counts.CountedDeque[str] = counts.CountedDeque()
     deque.append("gone", 1)
     deque.append("a", 1)
     deque.append("b", 1)
@@ -85,11 +85,11 @@ def test_an_index_outside_is_an_error(index: int) -> None:
 
 def test_an_empty_deque_has_nothing_to_give() -> None:
     with pytest.raises(IndexError, match=r"index must be in \[0, 0\), got 0"):
-        counted_deque.CountedDeque[str]().popleft()
+        counts.CountedDeque[str]().popleft()
 
 
 def test_what_has_left_is_forgotten_at_once() -> None:
-    deque: counted_deque.CountedDeque[Thing] = counted_deque.CountedDeque()
+    deque: counts.CountedDeque[Thing] = counts.CountedDeque()
     deque.append(Thing(), 1)
     deque.append(Thing(), 1)
     left = weakref.ref(deque.popleft())
@@ -97,7 +97,7 @@ def test_what_has_left_is_forgotten_at_once() -> None:
 
 
 def test_memory_stays_flat_however_many_pass_through() -> None:
-    deque: counted_deque.CountedDeque[int] = counted_deque.CountedDeque()
+    deque: counts.CountedDeque[int] = counts.CountedDeque()
     for item in range(20_000):
         deque.append(item, item % 3)
         if item >= 100:
@@ -107,7 +107,7 @@ def test_memory_stays_flat_however_many_pass_through() -> None:
 
 
 def test_memory_is_given_back_when_most_have_left() -> None:
-    deque: counted_deque.CountedDeque[int] = counted_deque.CountedDeque()
+    deque: counts.CountedDeque[int] = counts.CountedDeque()
     for item in range(20_000):
         deque.append(item, 1)
     for _ in range(19_990):

@@ -1,0 +1,289 @@
+"""Sequences of tokens as rectangles: padded on the right, with a mask, and nowhere else.
+
+    tokens     1 5 6 7 2 9 9 8 2        mask    T T T T T T T T T
+               1 5 6 4 0 0 0 0 0                T T T T . . . . .
+
+Padding exists in a batch alone: what is stored has none.
+"""
+
+from collections.abc import Mapping, Sequence
+import dataclasses
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import errors
+from relive.agents import tokens
+from relive.agents import tokens as tokens_lib
+from relive.common import arrays
+from relive.common import validation
+from relive.episodes import episode as episode_lib
+from relive.storage import ragged
+
+FIELDS: dict[str, np.dtype[Any]] = {
+    "tokens": np.dtype(np.int32),
+    "loss_mask": np.dtype(np.bool_),
+    "policy_versions": np.dtype(np.int64),
+    "rewards": np.dtype(np.float64),
+    "steps": np.dtype(np.int32),
+}
+"""What is kept of each token beside its log-probability, which has the dtype of the first ones that were added."""
+SEQUENCE_FIELDS: dict[str, np.dtype[Any]] = {
+    "returns": np.dtype(np.float64),
+    "is_exact": np.dtype(np.bool_),
+    "trained": np.dtype(np.int64),
+    "oldest_version": np.dtype(np.int64),
+}
+"""What is kept of each sequence: the sum of the rewards of its episode, whether that is exact, and two counts."""
+_AT_ONCE = 2**18
+"""So many tokens are recounted at once, or those of one sequence if it has more."""
+
+
+def new(max_tokens: int, log_probability_dtype: np.dtype[Any]) -> ragged.RaggedColumns:
+    """Answers a place for sequences of so many tokens together."""
+    return ragged.RaggedColumns(max_tokens, FIELDS | {"logprobs": log_probability_dtype}, SEQUENCE_FIELDS)
+
+
+def add(rows: ragged.RaggedColumns, joined: tokens.TokenEpisode) -> int:
+    """Stores the sequences of an episode, which fit together, and answers how many left for them.
+
+    Raises:
+        SchemaError: The log-probabilities do not fit their dtype.
+    """
+    count = len(joined.lengths)
+    values = {
+        "returns": np.full(count, joined.total_reward),
+        "is_exact": np.full(count, joined.is_exact),
+        **_counted(joined.columns, joined.lengths),
+    }
+    try:
+        return rows.extend(joined.columns, joined.lengths, values)
+    except errors.SchemaError:
+        # All else has the dtype of its column.
+        logs, dtype = joined.columns["logprobs"], rows.dtype("logprobs")
+        with np.errstate(all="ignore"):
+            misfit = logs[logs.astype(dtype) != logs][0]
+        raise errors.SchemaError(
+            f"logprobs must fit {dtype}, which the first episode had: give them as that, got {misfit}"
+        ) from None
+
+
+def check(rows: ragged.RaggedColumns) -> None:
+    """Raises CorruptionError if a sequence held is none that could be added. O(tokens)."""
+    rows.check()
+    ends = np.cumsum(rows.lengths)
+    first, begin = 0, 0
+    while first < len(ends):
+        last = max(first + 1, int(np.searchsorted(ends, begin + _AT_ONCE, side="right")))
+        keys = rows.first_key + np.arange(first, last)
+        columns, offsets = rows.read(keys)
+        _check_tokens(columns)
+        for name, counts in _counted(columns, np.diff(offsets)).items():
+            if not np.array_equal(counts, rows.row_values(name, keys)):
+                raise errors.CorruptionError(f"{name} of sequences must be what their tokens make it")
+        first, begin = last, int(ends[last - 1])
+
+
+def _check_tokens(columns: Mapping[str, arrays.Array]) -> None:
+    """Raises CorruptionError if a token [N] cannot be."""
+    logs, versions, mask = columns["logprobs"], columns["policy_versions"], columns["loss_mask"]
+    is_generated = versions >= 0
+    rules = {
+        "tokens must be at least 0": columns["tokens"] >= 0,
+        "loss_mask must be made of the bytes 0 and 1 alone": mask.view(np.uint8) <= 1,
+        "loss_mask must be False for what no policy generated": is_generated >= mask,
+        "logprobs must be finite and at most 0, but for rounding": tokens.are_logprobs(logs),
+        "logprobs must be 0 for what no policy generated": is_generated | (logs == 0),
+        "policy_versions must be at least -1": versions >= -1,
+        "rewards must be finite": np.isfinite(columns["rewards"]),
+        "rewards must be 0 for what no policy generated": is_generated | (columns["rewards"] == 0),
+        "steps must be at least 0": columns["steps"] >= 0,
+    }
+    for rule, holds in rules.items():
+        if not holds.all():
+            raise errors.CorruptionError(rule)
+
+
+def _counted(columns: Mapping[str, arrays.Array], lengths: arrays.Ints) -> dict[str, arrays.Ints]:
+    """Answers the two counts of sequences of those lengths [S], whose tokens stand end to end in columns [N]."""
+    starts = np.cumsum(lengths) - lengths
+    mask = columns["loss_mask"]
+    trained = np.add.reduceat(mask, starts, dtype=np.int64)
+    versions = np.where(mask, columns["policy_versions"], np.iinfo(np.int64).max)
+    oldest = np.minimum.reduceat(versions, starts)
+    oldest[trained == 0] = -1
+    return {"trained": trained, "oldest_version": oldest}
+
+
+Int32s: TypeAlias = npt.NDArray[np.int32]
+_PADDING = {"loss_mask": False, "logprobs": 0.0, "policy_versions": -1, "rewards": 0.0, "steps": -1}
+
+
+@dataclasses.dataclass(kw_only=True, slots=True, eq=False)
+class TokenBatch:
+    """Sequences of tokens, a row each, as fresh arrays. B is how many, L the length of the longest.
+
+    Rows are padded on the right, where `attention_mask` is False: nothing there is to be trained on. A row is an
+    episode, or the part of one between two mismatches.
+
+    Attributes:
+        tokens: [B, L]; int64, as indices are; `pad_token_id` where there is none.
+        attention_mask: Whether there is a token [B, L].
+        loss_mask: Whether it was generated and is to be trained on [B, L].
+        logprobs: That of each generated token when it was generated, given all tokens before it in its row,
+            bit for bit as it was given; 0 elsewhere [B, L].
+        policy_versions: Which version of the policy generated the token; -1 elsewhere [B, L].
+        rewards: What followed a response, at its last token; 0 elsewhere [B, L].
+        steps: The step of the episode that the token belongs to, as part of its prompt or response; -1 for none [B, L].
+        lengths: How many tokens the row has [B].
+        keys: Names of the rows in the buffer that they are from; -1 for none [B].
+        returns: The sum of all rewards of the episode, also of those that are in other rows [B].
+        is_exact: Whether each prompt of the episode began with the whole prompt and response before it [B].
+        episode_ids: The episode [B].
+        agent_ids: Who lived it [B].
+        group_ids: Which episodes it belongs with, such as the other answers to its prompt; None for none [B].
+        mismatches: Why the row does not go on from the one before in its episode; None for the first one of it [B].
+    """
+
+    tokens: arrays.Ints
+    attention_mask: arrays.Bools
+    loss_mask: arrays.Bools
+    logprobs: arrays.Array
+    policy_versions: arrays.Ints
+    rewards: arrays.Floats
+    steps: Int32s
+    lengths: arrays.Ints
+    keys: arrays.Ints
+    returns: arrays.Floats
+    is_exact: arrays.Bools
+    episode_ids: list[str]
+    agent_ids: list[str]
+    group_ids: list[str | None]
+    mismatches: list[tokens_lib.TokenMismatch | None]
+
+    @classmethod
+    def from_episodes(
+        cls,
+        episodes: Sequence[episode_lib.Episode[Any, tokens_lib.TokenStep]],
+        *,
+        pad_token_id: int = 0,
+        pad_to_multiple_of: int = 1,
+    ) -> Self:
+        """Answers the sequences of episodes whose actions are TokenSteps, in order; of an inexact one each part.
+
+        Rewards are those of the episodes, whose observations are not looked at. An episode without a step has no row.
+
+        Args:
+            episodes: Such as a group of an EpisodeReplayBuffer.
+            pad_token_id: The token where there is none.
+            pad_to_multiple_of: L is a multiple of this.
+
+        Raises:
+            ArgumentTypeError: Something is no Episode, or an action no TokenStep.
+            ArgumentError: No episode has a step, `pad_token_id` or `pad_to_multiple_of` breaks its rule, or a step came
+                with a reward that is not that of its episode.
+
+        >>> import relive
+        >>> step = relive.TokenStep(prompt=[1, 5], response=[7, 2], logprobs=[-0.5, -0.25], policy_version=0)
+        >>> episode = relive.Episode(episode_id="e", agent_id="a", actions=[step], rewards=[1.0])
+        >>> batch = relive.TokenBatch.from_episodes([episode], pad_to_multiple_of=8)
+        >>> batch.tokens
+        array([[1, 5, 7, 2, 0, 0, 0, 0]])
+        >>> batch.logprobs
+        array([[ 0.  ,  0.  , -0.5 , -0.25,  0.  ,  0.  ,  0.  ,  0.  ]])
+        """
+        validation.require_instance("episodes", episodes, Sequence)
+        for number, each in enumerate(episodes):
+            validation.require_instance(f"episode {number}", each, episode_lib.Episode)
+        pad_token_id, multiple = checked_padding(pad_token_id, pad_to_multiple_of)
+        lived = [each for each in episodes if each.actions]
+        if not lived:
+            raise errors.ArgumentError(f"episodes must have a step in one of them, got {len(episodes)} without")
+        joined = [tokens_lib.join(tokens_lib.steps_of(each)) for each in lived]
+        parts = [len(each.lengths) for each in joined]
+        return cls.of(
+            {name: np.concatenate([each.columns[name] for each in joined]) for name in tokens_lib.FIELDS},
+            np.concatenate([each.lengths for each in joined]),
+            keys=np.full(sum(parts), -1),
+            returns=np.repeat([each.total_reward for each in joined], parts),
+            is_exact=np.repeat([each.is_exact for each in joined], parts),
+            sources=[
+                source
+                for each, whole in zip(lived, joined, strict=True)
+                for source in sources_of(whole, each.episode_id, each.agent_id, each.group_id)
+            ],
+            pad_token_id=pad_token_id,
+            pad_to_multiple_of=multiple,
+        )
+
+    @classmethod
+    def of(
+        cls,
+        columns: dict[str, arrays.Array],
+        lengths: arrays.Ints,
+        *,
+        keys: arrays.Ints,
+        returns: arrays.Floats,
+        is_exact: arrays.Bools,
+        sources: Sequence[tokens_lib.SequenceSource],
+        pad_token_id: int,
+        pad_to_multiple_of: int,
+    ) -> Self:
+        """Answers sequences of those lengths [B], at least one, whose tokens and the like stand end to end in columns.
+
+        The rest is as in the batch.
+        """
+        width = -(-int(lengths.max()) // pad_to_multiple_of) * pad_to_multiple_of
+        mask = np.arange(width) < lengths[:, np.newaxis]
+        return cls(
+            tokens=ragged.padded(columns["tokens"].astype(np.int64), mask, pad_token_id),
+            attention_mask=mask,
+            **{name: ragged.padded(columns[name], mask, nothing) for name, nothing in _PADDING.items()},
+            lengths=lengths,
+            keys=keys,
+            returns=returns,
+            is_exact=is_exact,
+            episode_ids=[source.episode_id for source in sources],
+            agent_ids=[source.agent_id for source in sources],
+            group_ids=[source.group_id for source in sources],
+            mismatches=[source.mismatch for source in sources],
+        )
+
+    def __len__(self) -> int:
+        """Answers B."""
+        return len(self.lengths)
+
+    def packed(self) -> dict[str, arrays.Array]:
+        """Answers the rows end to end, without padding: fresh arrays by name.
+
+        Returns:
+            tokens, loss_mask, logprobs, policy_versions, rewards and steps [N], and cu_seqlens [B + 1]:
+            row b stands from cu_seqlens[b] to cu_seqlens[b + 1].
+        """
+        columns: dict[str, arrays.Array] = {
+            name: getattr(self, name)[self.attention_mask] for name in tokens_lib.FIELDS
+        }
+        return columns | {"cu_seqlens": np.append(0, np.cumsum(self.lengths))}
+
+
+def sources_of(
+    joined: tokens_lib.TokenEpisode, episode_id: str, agent_id: str, group_id: str | None
+) -> list[tokens_lib.SequenceSource]:
+    """Answers where each sequence of an episode comes from [S]."""
+    return [
+        tokens_lib.SequenceSource(episode_id=episode_id, agent_id=agent_id, group_id=group_id, mismatch=mismatch)
+        for mismatch in joined.mismatches
+    ]
+
+
+def checked_padding(pad_token_id: object, pad_to_multiple_of: object) -> tuple[int, int]:
+    """Answers both as ints.
+
+    Raises:
+        ArgumentError: `pad_token_id` is no integer of at least 0, or `pad_to_multiple_of` none of at least 1.
+    """
+    return (
+        validation.non_negative_int("pad_token_id", pad_token_id),
+        validation.positive_int("pad_to_multiple_of", pad_to_multiple_of),
+    )

@@ -1,0 +1,407 @@
+"""One answer of a language model: what it saw, what it said, and what its policy knew when it said it.
+
+    prompt               p p p p p            all that the model saw before it answered [P]
+    response                         a a a a    what it generated then [A]
+    logprobs              l l l l    of exactly these tokens, by the policy that generated them [A]
+    policy_version                 v v v v    which version of the policy that was [A]
+    loss_mask                      T T T F    which of them are to be trained on [A]
+    reward                               r    what followed
+
+Nobody can make these up later: another tokenizer, chat template or policy gives other tokens and numbers.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import errors
+from relive.common import arrays
+from relive.common import validation
+from relive.episodes import episode as episode_lib
+from relive.persistence import codec
+from relive.schema import casting
+from relive.windows import returns
+
+_MARK = b"\0"
+_NAMES = ("prompt", "response", "logprobs", "policy_version", "loss_mask", "reward")
+
+
+FIELDS = ("tokens", "loss_mask", "logprobs", "policy_versions", "rewards", "steps")
+"""What there is of each token."""
+
+
+Tokens: TypeAlias = npt.NDArray[np.int32]
+_MOST_ROUNDED = 0.01
+"""No log-probability is larger: above 0 there is only what rounding makes of 0, in the coarsest floats."""
+_BOOLS = frozenset((bool, np.bool_))
+FLOATS = (np.float16, np.float32, np.float64)
+"""What log-probabilities may be kept as."""
+
+
+@dataclasses.dataclass(frozen=True, init=False, repr=False, eq=False, slots=True)
+class TokenStep:
+    """One answer of a language model, token by token. All is checked and copied; the arrays cannot be written to.
+
+    Attributes:
+        prompt: All tokens that the model saw before it answered, the whole context [P]; P may be 0.
+        response: The tokens that it generated [A]; at least one. The one that ends a turn is one of them, if it was
+            generated.
+        logprobs: The logarithm of the probability with which each was drawn [A], by the policy as it was then:
+            in the dtype they came in, and never changed.
+        policy_version: Which version of the policy generated each [A].
+        loss_mask: Which of them are to be trained on [A].
+        reward: What followed the response.
+
+    >>> import relive
+    >>> step = relive.TokenStep(prompt=[1, 15, 4], response=[7, 2], logprobs=[-0.5, -0.25], policy_version=3)
+    >>> step
+    <TokenStep of a prompt of 3 tokens and a response of 2, reward=0.0>
+    >>> step.policy_version, step.loss_mask
+    (array([3, 3]), array([ True,  True]))
+    """
+
+    prompt: Tokens
+    response: Tokens
+    logprobs: arrays.Array
+    policy_version: arrays.Ints
+    loss_mask: arrays.Bools
+    reward: float
+
+    def __init__(
+        self,
+        *,
+        prompt: npt.ArrayLike,
+        response: npt.ArrayLike,
+        logprobs: npt.ArrayLike,
+        policy_version: npt.ArrayLike,
+        loss_mask: npt.ArrayLike | None = None,
+        reward: float = 0.0,
+    ) -> None:
+        """Makes the step of array-likes, copied.
+
+        Args:
+            prompt: Integers in [0, 2^31) [P].
+            response: Integers in [0, 2^31) [A].
+            logprobs: Finite floats [A], at most 0; up to 0.01 is taken for rounding. For a token that was not
+                drawn but forced, give 0 and leave it out of the loss mask.
+            policy_version: An integer of at least 0; or one for each token [A], where the weights changed on the way.
+            loss_mask: Bools [A]; None for all True.
+            reward: A finite number.
+
+        Raises:
+            ArgumentTypeError: Something is of another type.
+            ArgumentError: Something breaks its rule; the message says what, and where.
+        """
+        tokens = _tokens("response", response)
+        count = len(tokens)
+        if not count:
+            raise errors.ArgumentError("response must have at least 1 token, got 0")
+        values = {
+            "prompt": _tokens("prompt", prompt),
+            "response": tokens,
+            "logprobs": _logprobs(logprobs, count),
+            "policy_version": _versions(policy_version, count),
+            "loss_mask": np.ones(count, np.bool_) if loss_mask is None else _booleans(loss_mask, count),
+        }
+        for name, array in values.items():
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+        object.__setattr__(self, "reward", validation.finite_number("reward", reward))
+
+    def __repr__(self) -> str:
+        sizes = f"a prompt of {len(self.prompt)} tokens and a response of {len(self.response)}"
+        return f"<{type(self).__name__} of {sizes}, reward={self.reward}>"
+
+
+def _array(value: Any) -> arrays.Array | None:
+    """Answers the array that numpy makes of `value`; None if it makes none."""
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return None
+
+
+def _row(name: str, value: Any, kind: str) -> arrays.Array:
+    """Answers `value` as an array [k] that is not copied yet; `kind` says of what."""
+    array = _array(value)
+    has_mask = isinstance(value, np.ndarray) and isinstance(value, np.ma.MaskedArray)
+    # numpy takes True for 1 where it stands among numbers.
+    has_bools = isinstance(value, list | tuple) and kind != "bools" and not _BOOLS.isdisjoint(map(type, value))
+    if array is None or array.ndim != 1 or has_mask or has_bools:
+        raise errors.ArgumentTypeError(f"{name} must be a row of {kind}, got {validation.short_repr(value)}")
+    return array
+
+
+def _integers(name: str, value: Any, most: int) -> arrays.Array:
+    array = _row(name, value, "integers")
+    if array.dtype.kind not in "iu" and array.size:
+        raise errors.ArgumentTypeError(f"{name} must be a row of integers, got {validation.short_repr(value)}")
+    _check(name, array, (array >= 0) & (array <= most), f"integers in [0, {most}]")
+    return array
+
+
+def _tokens(name: str, value: Any) -> Tokens:
+    return _integers(name, value, np.iinfo(np.int32).max).astype(np.int32)
+
+
+def are_logprobs(array: arrays.Array) -> arrays.Bools:
+    """Answers where floats [k] may be logarithms of probabilities of what was drawn [k]."""
+    return np.asarray(np.isfinite(array) & (array <= _MOST_ROUNDED))
+
+
+def _logprobs(value: Any, count: int) -> arrays.Array:
+    name = "logprobs"
+    array = _row(name, value, "floats")
+    if array.dtype.kind in "iu":
+        array = casting.cast_exact(name, array, array.shape, np.dtype(np.float64))
+    if array.dtype.type not in FLOATS:
+        raise errors.ArgumentTypeError(f"{name} must be a row of floats, got {validation.short_repr(value)}")
+    _check_count(name, array, count)
+    rule = f"finite numbers of at most 0, up to {_MOST_ROUNDED} for rounding"
+    _check(name, array, are_logprobs(array), rule)
+    return array.astype(array.dtype.newbyteorder("="))
+
+
+def _versions(value: Any, count: int) -> arrays.Ints:
+    name = "policy_version"
+    single = _array(value)
+    if single is not None and single.ndim == 0:
+        return np.full(count, validation.non_negative_int(name, value), np.int64)
+    array = _integers(name, value, validation.LARGEST)
+    _check_count(name, array, count)
+    return array.astype(np.int64)
+
+
+def _booleans(value: Any, count: int) -> arrays.Bools:
+    name = "loss_mask"
+    array = _row(name, value, "bools")
+    if array.dtype.kind != "b":
+        raise errors.ArgumentTypeError(f"{name} must be a row of bools, got {validation.short_repr(value)}")
+    _check_count(name, array, count)
+    return array.astype(np.bool_)
+
+
+def _check_count(name: str, array: arrays.Array, count: int) -> None:
+    if len(array) != count:
+        raise errors.ArgumentError(f"{name} must be one for each of {count} tokens of the response, got {len(array)}")
+
+
+def _check(name: str, array: arrays.Array, holds: arrays.Bools, rule: str) -> None:
+    """Raises ArgumentError unless a rule holds [k] for every entry of an array [k]."""
+    if not holds.all():
+        place = int(np.flatnonzero(~holds)[0])
+        raise errors.ArgumentError(f"{name} must be {rule}, got {array[place]} at position {place}")
+
+
+class TokenStepCodec:
+    """Writes TokenSteps, and all that a PlainCodec writes; give it as `codec` to save, load, attach and recover.
+
+    A step comes back bit for bit, and checked as a new one is. One within a list or dict is refused.
+
+    >>> import relive
+    >>> codec = relive.TokenStepCodec()
+    >>> step = relive.TokenStep(prompt=[1, 5], response=[7], logprobs=[-0.5], policy_version=0)
+    >>> codec.decode(codec.encode(step))
+    <TokenStep of a prompt of 2 tokens and a response of 1, reward=0.0>
+    """
+
+    name = "token-steps-1"
+
+    def __init__(self) -> None:
+        self._plain = codec.PlainCodec()
+
+    def encode(self, value: Any) -> bytes:
+        """Answers the bytes of a value.
+
+        Raises:
+            ArgumentError: It is no TokenStep, and a PlainCodec does not write it.
+        """
+        if type(value) is TokenStep:
+            return _MARK + self._plain.encode(tuple(getattr(value, name) for name in _NAMES))
+        return self._plain.encode(value)
+
+    def decode(self, content: bytes) -> Any:
+        """Answers the value of the bytes, whoever wrote them.
+
+        Raises:
+            ArgumentTypeError: `content` is no bytes.
+            CheckpointError: `encode` does not write such bytes.
+        """
+        if type(content) is not bytes or not content.startswith(_MARK):
+            return self._plain.decode(content)
+        values = self._plain.decode(content[1:])
+        if type(values) is not tuple or len(values) != len(_NAMES):
+            raise errors.CheckpointError(
+                f"a TokenStep must be {', '.join(_NAMES)}, got {validation.short_repr(values)}"
+            )
+        try:
+            return TokenStep(**dict(zip(_NAMES, values, strict=True)))
+        except errors.ArgumentError as error:
+            raise errors.CheckpointError(f"a TokenStep cannot be made: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TokenMismatch:
+    """Where a prompt stops being what was there before it.
+
+    Attributes:
+        step: The step whose prompt it is, from 1 on.
+        position: The first token of that prompt that differs.
+        expected: The token that the step before had there, in its prompt and response.
+        found: The token that is there; None if the prompt ends before.
+    """
+
+    step: int
+    position: int
+    expected: int
+    found: int | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TokenEpisode:
+    """The steps of one episode, joined: one sequence if they are exact, else more.
+
+    Attributes:
+        columns: The FIELDS by name, of the tokens of all sequences one after the other [N].
+        lengths: How many tokens each sequence has [S].
+        mismatches: Why each sequence does not go on from the one before [S]; None for the first.
+        total_reward: The sum of the rewards of all steps.
+    """
+
+    columns: dict[str, arrays.Array]
+    lengths: arrays.Ints
+    mismatches: tuple[TokenMismatch | None, ...]
+    total_reward: float
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether each prompt begins with the whole prompt and response before it."""
+        return len(self.mismatches) == 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SequenceSource:
+    """Where a sequence of tokens comes from.
+
+    Attributes:
+        episode_id: Its episode.
+        agent_id: Who lived that.
+        group_id: Which episodes belong together, such as the answers to one prompt; None for none.
+        mismatch: Why it does not go on from the sequence before it; None if it begins its episode.
+    """
+
+    episode_id: str
+    agent_id: str
+    group_id: str | None
+    mismatch: TokenMismatch | None
+
+
+def join(steps: Sequence[TokenStep]) -> TokenEpisode:
+    """Answers the steps of an episode, the first one first, as few sequences of tokens as there can be.
+
+    O(tokens of all prompts and answers).
+
+    Raises:
+        ArgumentTypeError: `steps` is no sequence, or one of them no TokenStep.
+        ArgumentError: There is none.
+
+    >>> import relive
+    >>> from relive.agents import tokens
+    >>> first = relive.TokenStep(prompt=[1, 5], response=[7], logprobs=[-0.5], policy_version=0)
+    >>> second = relive.TokenStep(prompt=[1, 5, 7, 9], response=[8], logprobs=[-0.25], policy_version=0)
+    >>> tokens.join([first, second]).columns["tokens"]
+    array([1, 5, 7, 9, 8], dtype=int32)
+    >>> changed = relive.TokenStep(prompt=[1, 6, 7, 9], response=[8], logprobs=[-0.25], policy_version=0)
+    >>> joined = tokens.join([first, changed])
+    >>> joined.columns["tokens"], joined.lengths
+    (array([1, 5, 7, 1, 6, 7, 9, 8], dtype=int32), array([3, 5]))
+    >>> joined.mismatches[1]
+    TokenMismatch(step=1, position=1, expected=5, found=6)
+    """
+    if not isinstance(steps, Sequence):
+        raise errors.ArgumentTypeError(f"steps must be a sequence of TokenSteps, got {validation.short_repr(steps)}")
+    if not steps:
+        raise errors.ArgumentError("steps must have at least 1 step, got 0")
+    for number, step in enumerate(steps):
+        validation.require_instance(f"step {number}", step, TokenStep)
+    mismatches: list[TokenMismatch | None] = [None]
+    pieces: list[arrays.Array] = []
+    sizes: list[int] = []
+    starts, total = [0], 0
+    for number, step in enumerate(steps):
+        seen = 0
+        if number:
+            before = steps[number - 1]
+            mismatch = _mismatch(number, before, step)
+            if mismatch is None:
+                seen = len(before.prompt) + len(before.response)
+            else:
+                mismatches.append(mismatch)
+                starts.append(total)
+        pieces += step.prompt[seen:], step.response
+        sizes += len(step.prompt) - seen, len(step.response)
+        total += sizes[-2] + sizes[-1]
+    return TokenEpisode(
+        columns=_columns(steps, pieces, sizes),
+        lengths=np.diff(starts, append=total),
+        mismatches=tuple(mismatches),
+        total_reward=returns.total([step.reward for step in steps]),
+    )
+
+
+def _columns(steps: Sequence[TokenStep], pieces: list[arrays.Array], sizes: list[int]) -> dict[str, arrays.Array]:
+    """Answers the columns [N] of steps [K] whose new prompts and answers, in turn, are pieces of those sizes [2 K]."""
+    is_response = np.repeat(np.tile([False, True], len(steps)), sizes)
+    ends = np.cumsum(sizes)
+    logprobs = np.concatenate([step.logprobs for step in steps])
+    columns = {
+        "tokens": np.concatenate(pieces),
+        "loss_mask": np.zeros(len(is_response), np.bool_),
+        "logprobs": np.zeros(len(is_response), logprobs.dtype),
+        "policy_versions": np.full(len(is_response), -1, np.int64),
+        "rewards": np.zeros(len(is_response)),
+        "steps": np.repeat(np.arange(len(steps), dtype=np.int32), np.diff(ends[1::2], prepend=0)),
+    }
+    columns["loss_mask"][is_response] = np.concatenate([step.loss_mask for step in steps])
+    columns["logprobs"][is_response] = logprobs
+    columns["policy_versions"][is_response] = np.concatenate([step.policy_version for step in steps])
+    columns["rewards"][ends[1::2] - 1] = [step.reward for step in steps]
+    return columns
+
+
+def _mismatch(number: int, before: TokenStep, after: TokenStep) -> TokenMismatch | None:
+    """Answers where the prompt of a step differs from the prompt and response before it, if it does."""
+    begin = 0
+    for known in (before.prompt, before.response):
+        given = after.prompt[begin : begin + len(known)]
+        places = np.flatnonzero(known[: len(given)] != given)
+        place = int(places[0]) if len(places) else len(given)
+        if place < len(known):
+            found = int(given[place]) if place < len(given) else None
+            return TokenMismatch(step=number, position=begin + place, expected=int(known[place]), found=found)
+        begin += len(known)
+    return None
+
+
+def steps_of(episode: episode_lib.Episode[Any, TokenStep]) -> list[TokenStep]:
+    """Answers the steps of an episode whose actions are TokenSteps, each with the reward that it got in the episode.
+
+    Observations are not looked at: a TokenStep has all that its model saw.
+
+    Raises:
+        ArgumentTypeError: An action is no TokenStep.
+        ArgumentError: A step came with a reward of its own, not 0, and not that of the episode.
+    """
+    steps = []
+    for number, (step, reward) in enumerate(zip(episode.actions, episode.rewards, strict=True)):
+        validation.require_instance(f"action {number} of episode {episode.episode_id}", step, TokenStep)
+        if step.reward not in (0, reward):
+            raise errors.ArgumentError(
+                f"action {number} of episode {episode.episode_id} must have the reward {reward} of its step, or 0, "
+                f"got {step.reward}"
+            )
+        steps.append(dataclasses.replace(step, reward=reward))
+    return steps

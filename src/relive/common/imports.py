@@ -1,0 +1,43 @@
+"""Modules that are imported when something of them is first used: who never saves does not wait for what saves."""
+
+from collections.abc import Iterator
+import contextlib
+import importlib
+import types
+from typing import Any
+
+from relive import errors
+
+
+@contextlib.contextmanager
+def optional_dependency(extra: str) -> Iterator[None]:
+    """Turns a failed import in its block into an error that says what to install.
+
+    Raises:
+        MissingExtraError: A library of that extra is not installed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise errors.MissingExtraError(
+            f"{error.name or error} is not installed: run pip install 'relive[{extra}]'", name=error.name
+        ) from error
+
+
+class _LazyModule(types.ModuleType):
+    """Stands for a module."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(importlib.import_module(self.__name__), name)
+        setattr(self, name, value)
+        return value
+
+
+def lazy_module(name: str) -> types.ModuleType:
+    """Answers what stands for the module of that name.
+
+    >>> from relive.common import imports
+    >>> imports.lazy_module("relive.windows.returns").compute_discounted_return([1.0, 1.0], 0.5)
+    1.5
+    """
+    return _LazyModule(name)
