@@ -9,7 +9,7 @@ BARE = {"typing", "collections.abc", "__future__"}
 
 
 def is_module(name: str) -> bool:
-    """Answers whether `name` can be imported as a module."""
+    """Return whether `name` can be imported as a module."""
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:
@@ -17,7 +17,7 @@ def is_module(name: str) -> bool:
 
 
 def main() -> int:
-    """Prints each import of a name, and answers how many there are."""
+    """Print each import of a name, and return how many there are."""
     faults = 0
     public = pathlib.Path("src/relive/__init__.py")
     suites = pathlib.Path("src/relive/testing/__init__.py")

@@ -1,10 +1,10 @@
-"""Compare what every kind of buffer answers here with what it answered at another revision, bit for bit.
+"""Compare what every kind of buffer returns here with what it returned at another revision, bit for bit.
 
     python .ci/golden_answers.py HEAD~3
 
-Both revisions run in this call, on this machine, with this numpy: answers of `pow` and `log` differ between machines.
+Both revisions run in this call, on this machine, with this numpy: returns of `pow` and `log` differ between machines.
 Each kind of buffer is written to and drawn from in turns, 200 batches, from seeds. Where the draws of a seed are meant
-to change, so do the answers; where code only moves, they must not.
+to change, so do the returns; where code only moves, they must not.
 """
 
 from collections.abc import Callable, Iterator
@@ -215,7 +215,7 @@ def kinds() -> dict[str, Callable[[], Iterator[str]]]:
 
 
 def compare(revision: str) -> int:
-    """Return 1 if any kind answers something else here than at `revision`, and print which."""
+    """Return 1 if any kind returns something else here than at `revision`, and print which."""
     root = pathlib.Path(__file__).parents[1]
     with tempfile.TemporaryDirectory() as folder:
         archive = subprocess.run(["git", "archive", revision, "src"], cwd=root, check=True, capture_output=True)

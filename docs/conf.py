@@ -47,7 +47,7 @@ html_copy_source = False
 
 
 def mark_pictures(app: Any, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """Makes a literal block of each picture in a docstring: what is indented below a plain line and an empty one."""
+    """Make a literal block of each picture in a docstring: what is indented below a plain line and an empty one."""
     marked: list[str] = []
     text = ""
     for line in lines:
@@ -59,11 +59,11 @@ def mark_pictures(app: Any, what: str, name: str, obj: object, options: object, 
 
 
 def drop_last_empty_line(app: Any, docname: str, source: list[str]) -> None:
-    """Takes away the empty line before a closing fence, which doctest needs and nobody else."""
+    """Take away the empty line before a closing fence, which doctest needs and nobody else."""
     source[0] = source[0].replace("\n\n```\n", "\n```\n")
 
 
 def setup(app: Any) -> None:
-    """Connects both; pictures are marked before napoleon (priority 500) indents blocks of its own."""
+    """Connect both; pictures are marked before napoleon (priority 500) indents blocks of its own."""
     app.connect("autodoc-process-docstring", mark_pictures, priority=400)
     app.connect("source-read", drop_last_empty_line)

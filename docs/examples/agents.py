@@ -79,7 +79,7 @@ class Model:
         self._values = np.zeros((len(TOPICS), len(TOOLS)))
 
     async def reply(self, conversation: Conversation) -> Reply:
-        """Answers a reply, after a while."""
+        """Return a reply, after a while."""
         for _ in range(self._rng.integers(1, 10)):
             await asyncio.sleep(0)
         probabilities = self.probabilities(conversation)
@@ -87,12 +87,12 @@ class Model:
         return Reply(TOOLS[tool], float(probabilities[tool]), self.version)
 
     def probabilities(self, conversation: Conversation) -> npt.NDArray[np.float64]:
-        """Answers how likely each tool is now."""
+        """Return how likely each tool is now."""
         likely = np.exp(self._logits[state_of(conversation)])
         return np.asarray(likely / likely.sum())
 
     def learn(self, samples: Sequence[Sample], rate: float = 0.05) -> None:
-        """Makes replies likelier after which more came than expected, and others less likely (an actor-critic).
+        """Make replies likelier after which more came than expected, and others less likely (an actor-critic).
 
         The weight is that of one reply; the replies after it in the window count as they were given.
         """
@@ -108,14 +108,14 @@ class Model:
 
 
 def state_of(conversation: Conversation) -> tuple[int, int]:
-    """Answers what the model reads in a conversation: the topic, and how many tools had a result."""
+    """Return what the model reads in a conversation: the topic, and how many tools had a result."""
     topic = conversation[0].text.split()[-1]
     results = sum(message.role == "tool" and message.text != NO_RESULT for message in conversation)
     return list(TOPICS).index(topic), results
 
 
 def carry_out(conversation: Conversation, reply: Reply) -> tuple[Conversation, float, bool]:
-    """Answers the conversation after a reply, the reward, and whether it is over: the environment."""
+    """Return the conversation after a reply, the reward, and whether it is over: the environment."""
     topic, results = state_of(conversation)
     is_right = reply.tool == list(TOPICS.values())[topic][results]
     is_answer = reply.tool == "answer"
@@ -125,7 +125,7 @@ def carry_out(conversation: Conversation, reply: Reply) -> tuple[Conversation, f
 
 
 async def work(agent_id: str, model: Model, buffer: Buffer, outcomes: list[float], rng: np.random.Generator) -> None:
-    """Answers question after question, until cancelled."""
+    """Return question after question, until cancelled."""
     while True:
         conversation: Conversation = (Message("user", f"a question about a {rng.choice(list(TOPICS))}"),)
         reward, is_over = 0.0, False
@@ -140,7 +140,7 @@ async def work(agent_id: str, model: Model, buffer: Buffer, outcomes: list[float
 
 
 async def learn(model: Model, buffer: Buffer, outcomes: list[float], steps: int) -> Curve:
-    """Learns until so many replies were given, and answers pairs of replies and the share of right answers by then."""
+    """Learn until so many replies were given, and return pairs of replies and the share of right returns by then."""
     curve: Curve = []
     last_line = time.monotonic()
     while buffer.get_stats().appended < steps:
@@ -156,7 +156,7 @@ async def learn(model: Model, buffer: Buffer, outcomes: list[float], steps: int)
 
 
 async def train(steps: int, seed: int) -> tuple[Curve, Buffer]:
-    """Runs the fleet and the learner side by side; answers the curve of `learn`, and the buffer."""
+    """Run the fleet and the learner side by side; returns the curve of `learn`, and the buffer."""
     model_rng, buffer_rng, *rngs = np.random.default_rng(seed).spawn(2 + AGENTS)
     model, outcomes = Model(model_rng), list[float]()
     buffer = Buffer(
@@ -175,7 +175,7 @@ async def train(steps: int, seed: int) -> tuple[Curve, Buffer]:
 
 
 def plot(curve: Curve, path: str) -> None:
-    """Writes a picture of the curve."""
+    """Write a picture of the curve."""
     from matplotlib import figure
 
     picture = figure.Figure(figsize=(7, 4), layout="constrained")
@@ -188,7 +188,7 @@ def plot(curve: Curve, path: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Lets agents answer questions, and a learner learn from it."""
+    """Let agents answer questions, and a learner learn from it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=15_000, help="replies of all agents together")
     parser.add_argument("--seed", type=int, default=0)

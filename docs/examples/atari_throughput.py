@@ -2,7 +2,7 @@
 
     AtariVectorEnv (stacks of 4) ── VectorRecorder(frame_stack=4) ──> RingReplayBuffer(frame_stack=4, streams=8)
 
-What to look at: the environment answers stacks of four grey frames of 84 by 84 bytes, made by ALE itself as DQN has
+What to look at: the environment returns stacks of four grey frames of 84 by 84 bytes, made by ALE itself as DQN has
 them (Mnih et al. 2015). The recorder stores the newest frame of each, once; the buffer stacks them again when it draws,
 for the observation and for the one behind 3 steps. Actions are random; batches are drawn as often as DQN draws them.
 
@@ -33,7 +33,7 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Counts one block."""
+        """Count one block."""
         started = time.perf_counter()
         yield
         self.seconds += time.perf_counter() - started
@@ -47,13 +47,13 @@ class Timed(gymnasium.vector.VectorWrapper):
         self.stopwatch = Stopwatch()
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Does what the environments do."""
+        """Do what the environments do."""
         with self.stopwatch.running():
             return self.env.step(actions)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Plays, stores and draws, and says what it took."""
+    """Play, stores and draws, and set what it took."""
     parser = argparse.ArgumentParser(description="Throughput of Atari Pong into a buffer of frames.")
     parser.add_argument("--steps", type=int, default=50_000, help="environment steps (default: %(default)s)")
     parser.add_argument("--short", dest="steps", action="store_const", const=1_000, help="the same as --steps 1000")

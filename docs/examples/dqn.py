@@ -32,13 +32,13 @@ SECONDS_BETWEEN_LINES = 5
 
 
 def new_network(num_inputs: int, num_actions: int, width: int = 128) -> nn.Sequential:
-    """Answers a network from observations [B, num_inputs] to a value for each action [B, num_actions]."""
+    """Return a network from observations [B, num_inputs] to a value for each action [B, num_actions]."""
     hidden = nn.Sequential(nn.Linear(num_inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
     return hidden.append(nn.Linear(width, num_actions))
 
 
 def errors_of(network: Any, target_network: Any, batch: relive_torch.TransitionTensors) -> torch.Tensor:
-    """Answers by how much the value of each transition's action misses its target [B]."""
+    """Return by how much the value of each transition's action misses its target [B]."""
     with torch.no_grad():
         next_action = network(batch.next_observation).argmax(dim=1, keepdim=True)
         next_value = target_network(batch.next_observation).gather(1, next_action).squeeze(1)
@@ -47,25 +47,25 @@ def errors_of(network: Any, target_network: Any, batch: relive_torch.TransitionT
 
 
 def loss_of(errors: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Answers the mean of the Huber losses of the errors [B], each times its importance weight [B]."""
+    """Return the mean of the Huber losses of the errors [B], each times its importance weight [B]."""
     return (weights * nn.functional.huber_loss(errors, torch.zeros_like(errors), reduction="none")).mean()
 
 
 def follow(target_network: nn.Sequential, network: nn.Sequential) -> None:
-    """Moves the parameters of the target network a little towards those of the network."""
+    """Move the parameters of the target network a little towards those of the network."""
     with torch.no_grad():
         for slow, fast in zip(target_network.parameters(), network.parameters(), strict=True):
             slow.lerp_(fast, TARGET_RATE)
 
 
 def greedy_action(network: Any, observation: Any) -> int:
-    """Answers the action of the highest value."""
+    """Return the action of the highest value."""
     with torch.no_grad():
         return int(network(torch.from_numpy(observation)).argmax())
 
 
 def greedy_return(network: Any, num_episodes: int, seed: int) -> float:
-    """Answers what episodes without exploration return on average."""
+    """Return what episodes without exploration return on average."""
     env, total = gymnasium.make("CartPole-v1"), 0.0
     for episode in range(num_episodes):
         observation, _ = env.reset(seed=seed + episode)
@@ -78,7 +78,7 @@ def greedy_return(network: Any, num_episodes: int, seed: int) -> float:
 
 
 def recent(episodes: Sequence[recorded_episodes.RecordedEpisode]) -> str:
-    """Answers how the last 20 episodes went."""
+    """Return how the last 20 episodes went."""
     returns = [episode.total_reward for episode in episodes[-20:]]
     if not returns:
         return "no episode has ended"
@@ -86,7 +86,7 @@ def recent(episodes: Sequence[recorded_episodes.RecordedEpisode]) -> str:
 
 
 def save_plot(path: str, episodes: Sequence[recorded_episodes.RecordedEpisode], final: float) -> None:
-    """Draws the return of each episode over the step that it ended with, and the final figure, as a PNG."""
+    """Draw the return of each episode over the step that it ended with, and the final figure, as a PNG."""
     from matplotlib import figure
 
     picture = figure.Figure(figsize=(7, 4), layout="constrained")
@@ -104,7 +104,7 @@ def save_plot(path: str, episodes: Sequence[recorded_episodes.RecordedEpisode], 
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Learns, and says how well it went."""
+    """Learn, and set how well it went."""
     parser = argparse.ArgumentParser(description="DQN with prioritized 3-step replay on CartPole-v1.")
     parser.add_argument("--steps", type=int, default=30_000, help="environment steps (default: %(default)s)")
     parser.add_argument("--short", dest="steps", action="store_const", const=1_200, help="the same as --steps 1200")

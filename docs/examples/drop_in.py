@@ -85,7 +85,7 @@ Results = dict[str, dict[str, list[Run]]]
 
 
 def progress(name: str) -> Callable[..., bool]:
-    """Answers what an algorithm calls at each step: it prints a line every ten seconds."""
+    """Return what an algorithm calls at each step: it prints a line every ten seconds."""
     last_line = time.monotonic()
 
     def tell(local_names: dict[str, Any], _: dict[str, Any]) -> bool:
@@ -99,7 +99,7 @@ def progress(name: str) -> Callable[..., bool]:
 
 
 def train(task: Task, label: str, steps: int, seed: int, num_checks: int) -> Run:
-    """Trains once: the buffer is all that differs."""
+    """Train once: the buffer is all that differs."""
     name = f"{task}, {label}, seed {seed}"
     started = time.process_time()
     model = task.algorithm(
@@ -116,14 +116,14 @@ def train(task: Task, label: str, steps: int, seed: int, num_checks: int) -> Run
 
 
 def along_the_steps(returns: Floats, ends: npt.NDArray[np.int64], steps: int) -> Floats:
-    """Answers the mean return of the ten episodes that ended last, at GRID steps side by side [GRID]."""
+    """Return the mean return of the ten episodes that ended last, at GRID steps side by side [GRID]."""
     at = np.linspace(0, steps, GRID + 1)[1:]
     ended = np.searchsorted(ends, at, side="right")
     return np.array([returns[max(last - 10, 0) : max(last, 1)].mean() for last in ended])
 
 
 def interval(values: Floats, minus: Floats | None = None) -> str:
-    """Answers the mean, or a difference of means, with the 95 % interval of 10,000 bootstrap samples."""
+    """Return the mean, or a difference of means, with the 95 % interval of 10,000 bootstrap samples."""
     rng = np.random.default_rng(0)
     resampled = rng.choice(values, (10_000, len(values))).mean(axis=1)
     mean = values.mean()
@@ -135,7 +135,7 @@ def interval(values: Floats, minus: Floats | None = None) -> str:
 
 
 def report(name: str, runs: dict[str, list[Run]]) -> list[str]:
-    """Answers a line for each buffer, and one for the difference."""
+    """Return a line for each buffer, and one for the difference."""
     training = {label: np.array([run.curve.mean() for run in some]) for label, some in runs.items()}
     final = {label: np.array([run.final for run in some]) for label, some in runs.items()}
     lines = [
@@ -148,7 +148,7 @@ def report(name: str, runs: dict[str, list[Run]]) -> list[str]:
 
 
 def plot(results: Results, steps: dict[str, int], path: str) -> None:
-    """Writes a picture of the learning curves: mean, and all runs."""
+    """Write a picture of the learning curves: mean, and all runs."""
     from matplotlib import figure
 
     picture = figure.Figure(figsize=(9, 3.6), layout="constrained")
@@ -166,7 +166,7 @@ def plot(results: Results, steps: dict[str, int], path: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Trains both with both buffers, in turns, and compares."""
+    """Train both with both buffers, in turns, and compares."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, help="of each run; by default 50,000 of DQN and 5,000 of SAC")
     parser.add_argument("--runs", type=int, default=5, help="of each task with each buffer")

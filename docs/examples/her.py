@@ -33,25 +33,25 @@ BATCH_SIZE = 128
 
 
 def observe(bits: Bits, goals: Bits) -> dict[str, Bits]:
-    """Answers observations as those of Gymnasium-Robotics: where one is, and where one should be."""
+    """Return observations as those of Gymnasium-Robotics: where one is, and where one should be."""
     return {"achieved_goal": bits, "desired_goal": goals}
 
 
 def judge(achieved: Bits, goals: Bits) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-    """Answers the rewards [k] of steps that achieved that, and whether the task terminates with them [k]."""
+    """Return the rewards [k] of steps that achieved that, and whether the task terminates with them [k]."""
     reached = (achieved == goals).all(axis=1)
     return np.where(reached, 0.0, -1.0).astype(np.float32), reached
 
 
 def action_values(network: torch.nn.Module, observation: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Answers the values of all actions [B, bits]."""
+    """Return the values of all actions [B, bits]."""
     return network(torch.cat([observation["achieved_goal"], observation["desired_goal"]], dim=1).float())
 
 
 def q_loss(
     network: torch.nn.Module, target_network: torch.nn.Module, batch: relive_torch.TransitionTensors
 ) -> torch.Tensor:
-    """Answers the mean squared error of Q-learning on a batch of tensors."""
+    """Return the mean squared error of Q-learning on a batch of tensors."""
     with torch.no_grad():
         next_values = action_values(target_network, batch.next_observation).max(dim=1).values
         targets = batch.reward + batch.next_discount * next_values
@@ -66,7 +66,7 @@ def play(
     rng: np.random.Generator,
     buffer: relive.RingReplayBuffer | None = None,
 ) -> float:
-    """Plays an episode of each stream side by side, into the buffer if there is one, and answers the success rate."""
+    """Play an episode of each stream side by side, into the buffer if there is one, and return the success rate."""
     state, goals = rng.integers(2, size=(2, STREAMS, bits), dtype=np.int8)
     running = np.flatnonzero((state != goals).any(axis=1))
     for t in range(bits):
@@ -88,7 +88,7 @@ def play(
 
 
 def train(bits: int, steps: int, seed: int, *, hindsight: bool) -> Curve:
-    """Answers pairs of environment steps and the success rate of the greedy policy after them."""
+    """Return pairs of environment steps and the success rate of the greedy policy after them."""
     torch.manual_seed(seed)
     rng, check_rng, buffer_rng = np.random.default_rng(seed).spawn(3)
     network = torch.nn.Sequential(torch.nn.Linear(2 * bits, 256), torch.nn.ReLU(), torch.nn.Linear(256, bits))
@@ -123,7 +123,7 @@ def train(bits: int, steps: int, seed: int, *, hindsight: bool) -> Curve:
 
 
 def plot(curves: dict[str, Curve], title: str, path: str) -> None:
-    """Writes a picture of the curves."""
+    """Write a picture of the curves."""
     from matplotlib import figure
 
     picture = figure.Figure(figsize=(7, 4), layout="constrained")
@@ -137,7 +137,7 @@ def plot(curves: dict[str, Curve], title: str, path: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Trains with and without hindsight."""
+    """Train with and without hindsight."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=60_000, help="environment steps of each of the two runs")
     parser.add_argument("--bits", type=int, default=12)

@@ -35,12 +35,12 @@ ENVIRONMENT = "CartPole-v1"
 
 
 def expert(observation: npt.NDArray[np.float32]) -> int:
-    """Answers what a linear controller of cart and pole does."""
+    """Return what a linear controller of cart and pole does."""
     return int(observation @ (0.1, 0.3, 1.0, 0.5) > 0)
 
 
 def play(env: "gymnasium.Env[Any, Any]", policy: Policy, seed: int) -> float:
-    """Plays an episode, and answers its return."""
+    """Play an episode, and return its return."""
     observation, _ = env.reset(seed=seed)
     total, ended = 0.0, False
     while not ended:
@@ -51,13 +51,13 @@ def play(env: "gymnasium.Env[Any, Any]", policy: Policy, seed: int) -> float:
 
 
 def mean_return(policy: Policy, episodes: int, seed: int) -> float:
-    """Answers the mean return of a policy over so many episodes."""
+    """Return the mean return of a policy over so many episodes."""
     env = gymnasium.make(ENVIRONMENT)
     return sum(play(env, policy, seed + episode) for episode in range(episodes)) / episodes
 
 
 def record(episodes: int, seed: int) -> Any:
-    """Answers a data set of the controller, half of whose actions are random."""
+    """Return a data set of the controller, half of whose actions are random."""
     rng = np.random.default_rng(seed)
 
     def disturbed(observation: npt.NDArray[np.float32]) -> int:
@@ -80,19 +80,19 @@ def record(episodes: int, seed: int) -> Any:
 
 
 def load(dataset: Any) -> relive.RingReplayBuffer:
-    """Answers a buffer that holds the data set."""
+    """Return a buffer that holds the data set."""
     buffer = relive.RingReplayBuffer(dataset.total_steps, relive_minari.schema_of(dataset), seed=0)
     relive_minari.add_dataset(buffer, dataset)
     return buffer
 
 
 def cloning_loss(network: torch.nn.Module, batch: relive_torch.TransitionTensors) -> torch.Tensor:
-    """Answers how unlikely the network thinks the actions of a batch of tensors: the mean of -log p."""
+    """Return how unlikely the network thinks the actions of a batch of tensors: the mean of -log p."""
     return torch.nn.functional.cross_entropy(network(batch.observation), batch.action)
 
 
 def clone(buffer: relive.RingReplayBuffer, updates: int, episodes: int, seed: int) -> tuple[Policy, Curve]:
-    """Answers a policy that does as was recorded, and pairs of updates and its mean return after them."""
+    """Return a policy that does as was recorded, and pairs of updates and its mean return after them."""
     torch.manual_seed(seed)
     network = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
@@ -118,7 +118,7 @@ def clone(buffer: relive.RingReplayBuffer, updates: int, episodes: int, seed: in
 
 
 def plot(curve: Curve, levels: dict[str, float], path: str) -> None:
-    """Writes a picture of the curve, and of what it is compared with."""
+    """Write a picture of the curve, and of what it is compared with."""
     from matplotlib import figure
 
     picture = figure.Figure(figsize=(7, 4), layout="constrained")
@@ -133,7 +133,7 @@ def plot(curve: Curve, levels: dict[str, float], path: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Records a data set, loads it, and clones the policy in it."""
+    """Record a data set, loads it, and clones the policy in it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=600, help="updates of the clone")
     parser.add_argument("--seed", type=int, default=0)

@@ -51,7 +51,7 @@ class Corridors:
         self.observation = self._enter(np.ones(count, np.bool_))
 
     def step(self, actions: npt.NDArray[np.int64]) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
-        """Answers the observations after the step [S, 5], the rewards [S], and which have terminated [S]."""
+        """Return the observations after the step [S, 5], the rewards [S], and which have terminated [S]."""
         self._steps += 1
         terminated = self._steps == self._length
         rewards = (terminated & (actions == self._door)).astype(np.float32)
@@ -73,7 +73,7 @@ class Corridors:
 
 
 def new_network(memory: bool) -> torch.nn.ModuleDict:
-    """Answers a network that remembers, or one that looks at the observation alone."""
+    """Return a network that remembers, or one that looks at the observation alone."""
     width = DOORS + 1
     body = torch.nn.GRU(width, STATE_WIDTH, batch_first=True) if memory else torch.nn.Linear(width, STATE_WIDTH)
     return torch.nn.ModuleDict({"memory" if memory else "layer": body, "head": torch.nn.Linear(STATE_WIDTH, DOORS)})
@@ -82,7 +82,7 @@ def new_network(memory: bool) -> torch.nn.ModuleDict:
 def unroll(
     network: torch.nn.ModuleDict, observations: torch.Tensor, state: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Answers action values [B, T, doors] of observations [B, T, ...] from the state [B, H] on, and the state then."""
+    """Return action values [B, T, doors] of observations [B, T, ...] from the state [B, H] on, and the state then."""
     if "memory" not in network:
         return network["head"](torch.relu(network["layer"](observations))), state
     outputs, last = network["memory"](observations, state[None].contiguous())
@@ -92,7 +92,7 @@ def unroll(
 def sequence_loss(
     network: torch.nn.ModuleDict, target_network: torch.nn.ModuleDict, batch: relive_torch.SequenceTensors
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Answers the mean loss of double Q-learning on a batch of sequences as tensors, and their priorities [B]."""
+    """Return the mean loss of double Q-learning on a batch of sequences as tensors, and their priorities [B]."""
     early, late = slice(BURN_IN), slice(BURN_IN, None)
     state = batch.extras["state"][:, 0]
     with torch.no_grad():
@@ -117,14 +117,14 @@ def sequence_loss(
 def advance(
     network: torch.nn.ModuleDict, observation: Floats, state: torch.Tensor
 ) -> tuple[npt.NDArray[np.int64], torch.Tensor]:
-    """Answers the best action of each stream [S], and the states after it [S, H]."""
+    """Return the best action of each stream [S], and the states after it [S, H]."""
     with torch.no_grad():
         values, state = unroll(network, torch.from_numpy(observation)[:, None], state)
     return values[:, 0].argmax(dim=1).numpy(), state
 
 
 def check(network: torch.nn.ModuleDict, rng: np.random.Generator) -> float:
-    """Answers the mean return of the greedy policy over the first episodes of 256 corridors."""
+    """Return the mean return of the greedy policy over the first episodes of 256 corridors."""
     corridors, state = Corridors(256, rng), torch.zeros(256, STATE_WIDTH)
     returns, running = np.zeros(256), np.ones(256, np.bool_)
     while running.any():
@@ -136,7 +136,7 @@ def check(network: torch.nn.ModuleDict, rng: np.random.Generator) -> float:
 
 
 def train(steps: int, seed: int, *, memory: bool) -> Curve:
-    """Answers pairs of environment steps and the mean return of the greedy policy after them."""
+    """Return pairs of environment steps and the mean return of the greedy policy after them."""
     torch.manual_seed(seed)
     rng, corridors_rng, check_rng, buffer_rng = np.random.default_rng(seed).spawn(4)
     corridors = Corridors(STREAMS, corridors_rng)
@@ -186,7 +186,7 @@ def train(steps: int, seed: int, *, memory: bool) -> Curve:
 
 
 def plot(curves: dict[str, Curve], path: str) -> None:
-    """Writes a picture of the curves."""
+    """Write a picture of the curves."""
     from matplotlib import figure
 
     picture = figure.Figure(figsize=(7, 4), layout="constrained")
@@ -202,7 +202,7 @@ def plot(curves: dict[str, Curve], path: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Trains with and without memory."""
+    """Train with and without memory."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=80_000, help="environment steps of each of the two runs")
     parser.add_argument("--seed", type=int, default=0)

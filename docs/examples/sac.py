@@ -3,7 +3,7 @@
     4 environments ── VectorRecorder ──> RingReplayBuffer(streams=4) ── as_tensors ──> critics, actor, temperature
 
 What to look at: a pendulum never falls for good; its episodes only run out of time. Such an end is `truncated` and not
-`terminated`, so the buffer answers `next_discount` = gamma behind the last step too, and the target is one line. Who
+`terminated`, so the buffer returns `next_discount` = gamma behind the last step too, and the target is one line. Who
 takes both for the same teaches the critics that all is over after 200 steps. The learner is Soft Actor-Critic with
 twin critics and a temperature that is learned (Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications").
 
@@ -35,13 +35,13 @@ SECONDS_BETWEEN_LINES = 5
 
 
 def new_network(num_inputs: int, num_outputs: int, width: int = 128) -> nn.Sequential:
-    """Answers a network of two hidden layers, [B, num_inputs] to [B, num_outputs]."""
+    """Return a network of two hidden layers, [B, num_inputs] to [B, num_outputs]."""
     hidden = nn.Sequential(nn.Linear(num_inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
     return hidden.append(nn.Linear(width, num_outputs))
 
 
 def drawn_actions(actor: Any, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Answers actions in (-1, 1) [B, A] that the actor draws, and the logarithms of their densities [B]."""
+    """Return actions in (-1, 1) [B, A] that the actor draws, and the logarithms of their densities [B]."""
     mean, log_std = actor(observation).chunk(2, dim=-1)
     normal = torch.distributions.Normal(mean, log_std.clamp(-5, 2).exp())
     raw = normal.rsample()
@@ -51,14 +51,14 @@ def drawn_actions(actor: Any, observation: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 def values_of(critics: Any, observation: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
-    """Answers what each critic says of the actions [critics, B]."""
+    """Return what each critic says of the actions [critics, B]."""
     return torch.stack([critic(torch.cat([observation, action], dim=-1)).squeeze(-1) for critic in critics])
 
 
 def critic_loss(
     critics: Any, target_critics: Any, actor: Any, temperature: float, batch: relive_torch.TransitionTensors
 ) -> torch.Tensor:
-    """Answers how far the critics are from their targets: the mean square, added up over the critics."""
+    """Return how far the critics are from their targets: the mean square, added up over the critics."""
     with torch.no_grad():
         next_action, log_density = drawn_actions(actor, batch.next_observation)
         next_value = values_of(target_critics, batch.next_observation, next_action).amin(dim=0)
@@ -67,7 +67,7 @@ def critic_loss(
 
 
 def descend(optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
-    """Takes one step down the gradient of a loss."""
+    """Take one step down the gradient of a loss."""
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -87,7 +87,7 @@ class Learner:
         self.temperature_optimizer = torch.optim.Adam([self.log_temperature], LEARNING_RATE)
 
     def learn(self, batch: relive_torch.TransitionTensors) -> None:
-        """Takes one step with each of the three optimizers, and moves the target critics a little."""
+        """Take one step with each of the three optimizers, and move the target critics a little."""
         temperature = self.log_temperature.exp().item()
         descend(self.critic_optimizer, critic_loss(self.critics, self.target_critics, self.actor, temperature, batch))
         action, log_density = drawn_actions(self.actor, batch.observation)
@@ -100,25 +100,25 @@ class Learner:
                 slow.lerp_(fast, TARGET_RATE)
 
     def actions(self, observations: Any) -> Any:
-        """Answers actions to explore with, as an array."""
+        """Return actions to explore with, as an array."""
         with torch.no_grad():
             return drawn_actions(self.actor, torch.from_numpy(observations))[0].numpy()
 
     def best_action(self, observation: Any) -> Any:
-        """Answers the action in the middle, without noise."""
+        """Return the action in the middle, without noise."""
         with torch.no_grad():
             return self.actor(torch.from_numpy(observation)).chunk(2, dim=-1)[0].tanh().numpy()
 
 
 def wrapped(env: "gymnasium.Env[Any, Any]") -> "gymnasium.Wrapper[Any, Any, Any, Any]":
-    """Answers an environment with observations in float32, and actions from -1 to 1."""
+    """Return an environment with observations in float32, and actions from -1 to 1."""
     space = gymnasium.spaces.Box(-np.inf, np.inf, env.observation_space.shape, np.float32)
     in_float32 = gymnasium.wrappers.TransformObservation(env, np.float32, space)
     return gymnasium.wrappers.RescaleAction(in_float32, np.float32(-1), np.float32(1))
 
 
 def mean_return(learner: Learner, env_id: str, num_episodes: int, seed: int) -> float:
-    """Answers what episodes without noise return on average."""
+    """Return what episodes without noise return on average."""
     env, total = wrapped(gymnasium.make(env_id)), 0.0
     for episode in range(num_episodes):
         observation, _ = env.reset(seed=seed + episode)
@@ -131,7 +131,7 @@ def mean_return(learner: Learner, env_id: str, num_episodes: int, seed: int) -> 
 
 
 def recent(episodes: Sequence[recorded_episodes.RecordedEpisode]) -> str:
-    """Answers how the last 10 episodes went."""
+    """Return how the last 10 episodes went."""
     returns = [episode.total_reward for episode in episodes[-10:]]
     if not returns:
         return "no episode has ended"
@@ -139,7 +139,7 @@ def recent(episodes: Sequence[recorded_episodes.RecordedEpisode]) -> str:
 
 
 def save_plot(path: str, env_id: str, episodes: Sequence[recorded_episodes.RecordedEpisode], final: float) -> None:
-    """Draws the return of each episode over the steps up to its end, and the final figure, as a PNG."""
+    """Draw the return of each episode over the steps up to its end, and the final figure, as a PNG."""
     from matplotlib import figure
 
     picture = figure.Figure(figsize=(7, 4), layout="constrained")
@@ -157,7 +157,7 @@ def save_plot(path: str, env_id: str, episodes: Sequence[recorded_episodes.Recor
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Learns, and says how well it went."""
+    """Learn, and set how well it went."""
     parser = argparse.ArgumentParser(description="SAC on an environment of Gymnasium.")
     parser.add_argument("--env", default="Pendulum-v1", help="which environment (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=15_000, help="environment steps (default: %(default)s)")

@@ -89,7 +89,7 @@ if typing.TYPE_CHECKING:
 else:  # A type checker that saw this would take any name for one of ours.
 
     def __getattr__(name: str) -> object:
-        """Answers a public name, or a module that has some (PEP 562)."""
+        """Return a public name, or a module that has some (PEP 562)."""
         if name in _MODULES:
             value = getattr(importlib.import_module(f"relive.{_MODULES[name]}"), name)
             globals()[name] = value
@@ -267,5 +267,5 @@ _MODULES = {
 
 
 def __dir__() -> list[str]:
-    """Answers what is there, imported or not."""
+    """Return what is there, imported or not."""
     return sorted({*globals(), *__all__})

@@ -10,7 +10,7 @@
     ├── NotReadyError (ValueError, RuntimeError)  what was asked for is not there yet
     ├── ClosedError (RuntimeError)                the buffer was closed
     ├── EventLoopError (RuntimeError)             one buffer, two event loops
-    ├── ShardLostError (ConnectionError)          a shard of a fleet does not answer
+    ├── ShardLostError (ConnectionError)          a shard of a fleet does not return
     ├── SamplerError (RuntimeError)               a custom sampler drew what cannot be read
     ├── CorruptionError                           an invariant of a buffer does not hold
     ├── CheckpointError                           a saved buffer cannot be read back
@@ -24,7 +24,7 @@ class ReplayError(Exception):
     """The base of every error that relive raises on purpose."""
 
     def __str__(self) -> str:
-        """Answers the message as it was written, also where KeyError would quote it."""
+        """Return the message as it was written, also where KeyError would quote it."""
         return Exception.__str__(self)
 
 
@@ -68,7 +68,7 @@ class EventLoopError(ReplayError, RuntimeError):
 
 
 class ShardLostError(ReplayError, ConnectionError):
-    """A shard of a fleet does not answer: its process has died or hangs, or its machine cannot be reached."""
+    """A shard of a fleet does not return: its process has died or hangs, or its machine cannot be reached."""
 
 
 class SamplerError(ReplayError, RuntimeError):

@@ -49,7 +49,7 @@ class Admission(registry.Configurable):
         return f"Admission(max_lag={self.max_lag}, episodes_per_version={self.episodes_per_version})"
 
     def most_admitted(self, versions: int) -> int:
-        """Answers how many episodes may have been admitted once the policy has moved on by so many versions."""
+        """Return how many episodes may have been admitted once the policy has moved on by so many versions."""
         return (versions + self.max_lag + 1) * self.episodes_per_version
 
 
@@ -71,7 +71,7 @@ class Ticket:
         return self._left
 
     def release(self) -> None:
-        """Gives back what is left of it; does nothing if that is nothing."""
+        """Give back what is left of it; does nothing if that is nothing."""
         left, self._left = self._left, 0
         if left:
             self._desk.take_back(left)
@@ -115,7 +115,7 @@ class Desk:
         return self._admitted
 
     def checked_count(self, count: object) -> int:
-        """Answers how many episodes a ticket is asked for.
+        """Return how many episodes a ticket is asked for.
 
         Raises:
             ArgumentError: That is not an integer of at least 1, or more than there ever are places for at once.
@@ -128,7 +128,7 @@ class Desk:
         return checked
 
     def can_admit(self, count: int) -> bool:
-        """Answers whether so many more episodes may start."""
+        """Return whether so many more episodes may start."""
         while self._lost_tickets:
             self._reserved -= self._lost_tickets.pop()
         if self._rule is None:
@@ -136,19 +136,19 @@ class Desk:
         return self._admitted + self._reserved + count <= self._rule.most_admitted(self.versions or 0)
 
     def admit(self, count: int) -> Ticket:
-        """Answers a ticket for so many episodes; they must be admissible now."""
+        """Return a ticket for so many episodes; they must be admissible now."""
         self._reserved += count
         return Ticket(self, count)
 
     def held_back(self, call: str) -> errors.NotReadyError:
-        """Answers the error for a call that would have to wait."""
+        """Return the error for a call that would have to wait."""
         return errors.NotReadyError(
             f"{call} held back by {self._rule!r} with {self._admitted + self._reserved} episodes admitted: "
             "set_policy_version as the learner moves on, or await admit"
         )
 
     def check(self, ticket: object, call: str) -> None:
-        """Raises an error unless an episode may start with that ticket, which may be None without a rule."""
+        """Raise an error unless an episode may start with that ticket, which may be None without a rule."""
         if ticket is None:
             if self._rule is not None:
                 raise errors.ArgumentError(f"{call} needs a ticket with {self._rule!r}: await buffer.admit() first")
@@ -161,36 +161,36 @@ class Desk:
             raise errors.ArgumentError("ticket must admit another episode, got one that is used up: admit again")
 
     def use(self, ticket: Ticket | None) -> None:
-        """Hears that an episode has started with a ticket that `check` let pass, or without one."""
+        """Record that an episode has started with a ticket that `check` let pass, or without one."""
         self._admitted += 1
         if ticket is not None:
             ticket._left -= 1
             self._reserved -= 1
 
     def give_back(self, count: int) -> None:
-        """Hears that so many episodes which have started will never be trained on."""
+        """Record that so many episodes which have started will never be trained on."""
         if count:
             self._admitted = max(self._admitted - count, 0)
             self._came_back()
 
     def take_back(self, count: int) -> None:
-        """Hears that a ticket for so many episodes is not wanted any more."""
+        """Record that a ticket for so many episodes is not wanted any more."""
         self._reserved -= count
         self._came_back()
 
     def report_lost(self, count: int) -> None:
-        """Hears, in any thread, that a ticket for so many episodes was lost."""
+        """Record, in any thread, that a ticket for so many episodes was lost."""
         self._lost_tickets.append(count)
         self._lost()
 
     def move_on(self, versions: int) -> None:
-        """Hears that the policy has moved on by so many versions more, after the first was said."""
+        """Record that the policy has moved on by so many versions more, after the first was said."""
         assert self.versions is not None
         self.versions += versions
         self._came_back()
 
     def begin(self, versions: int | None, admitted: int) -> None:
-        """Begins to count anew, with so many episodes that the learner will still be trained on.
+        """Begin to count anew, with so many episodes that the learner will still be trained on.
 
         More than there are places for are as many as there are places for: else nothing could start for long.
 

@@ -31,7 +31,7 @@ class Drops:
         self._sources: set[str] = set()
 
     def count(self, reason: Reason, source: str, episodes: int = 1) -> None:
-        """Counts so many episodes more. O(1)."""
+        """Count so many episodes more. O(1)."""
         if source not in self._sources and source != OTHERS:
             if len(self._sources) < MOST_SOURCES:
                 self._sources.add(source)
@@ -41,7 +41,7 @@ class Drops:
         by_source[source] = by_source.get(source, 0) + episodes
 
     def view(self) -> Mapping[str, Mapping[str, int]]:
-        """Answers the counts as they are now, in the order of the alphabet of reasons; nobody can write to them."""
+        """Return the counts as they are now, in the order of the alphabet of reasons; nobody can write to them."""
         return types.MappingProxyType(
             {reason: types.MappingProxyType(dict(self._counts[reason])) for reason in REASONS if reason in self._counts}
         )
@@ -66,7 +66,7 @@ class ExactSum:
         """Floats whose sum it is, and that a twin can be made of."""
 
     def add(self, number: float) -> None:
-        """Adds a number. What is too large for a float makes the sum infinite for good. O(terms), of which few are."""
+        """Add a number. What is too large for a float makes the sum infinite for good. O(terms), of which few are."""
         kept = 0
         for term in self.terms:
             larger, smaller = (number, term) if abs(number) >= abs(term) else (term, number)
@@ -160,7 +160,7 @@ class Tally:
     returns: ExactSum = dataclasses.field(default_factory=ExactSum)
 
     def add(self, episode: episode_lib.Episode[Any, Any]) -> None:
-        """Adds an episode. O(steps)."""
+        """Add an episode. O(steps)."""
         self.episodes += 1
         self.transitions += len(episode)
         self.completed += episode.status == "COMPLETED"
@@ -173,11 +173,11 @@ class Tally:
         self.returns.add(returns.total(episode.rewards))
 
     def copy(self) -> Self:
-        """Answers a twin that goes its own way."""
+        """Return a twin that goes its own way."""
         return copy.deepcopy(self)
 
     def totals(self) -> EpisodeTotals:
-        """Answers the means of the sums so far."""
+        """Return the means of the sums so far."""
         count = self.episodes
         return EpisodeTotals(
             episodes=count,
@@ -192,7 +192,7 @@ class Tally:
 
 
 def oldest_version(episode: episode_lib.Episode[Any, Any]) -> int | None:
-    """Answers the oldest version of the policy that an episode says; None if it says none. They never go down. O(1)."""
+    """Return the oldest version of the policy that an episode says; None if it says none. They never go down. O(1)."""
     if episode.policy_version is None and episode.version_changes:
         return episode.version_changes[0][1]
     return episode.policy_version

@@ -43,7 +43,7 @@ class DeliveryWaiters:
 
     Args:
         gate: What knows whether the buffer is closed.
-        due: Answers when time alone will change an answer, by the monotonic clock; None if it will not.
+        due: Returns when time alone will change an answer, by the monotonic clock; None if it will not.
     """
 
     def __init__(self, gate: gate_lib.Gate, due: Callable[[], float | None]) -> None:
@@ -56,7 +56,7 @@ class DeliveryWaiters:
         self._timer: asyncio.TimerHandle | None = None
 
     async def wait_for(self, queue: gate_lib.FairCondition, ready: Callable[[], bool]) -> None:
-        """Returns when it is the caller's turn in one of the queues and `ready()` answers True.
+        """Return when it is the caller's turn in one of the queues and `ready()` returns True.
 
         It lets the other tasks run first, also where it need not wait.
 
@@ -81,36 +81,36 @@ class DeliveryWaiters:
                 self._timer = None
 
     def started(self) -> None:
-        """Hears that an episode has started: there may be another time to wait for."""
+        """Record that an episode has started: there may be another time to wait for."""
         if self._does_time_matter():
             self._set_timer()
 
     def wake(self) -> None:
-        """Lets the first of each queue ask again."""
+        """Let the first of each queue ask again."""
         self.wake_starts()
         self.wake_learner()
 
     def wake_learner(self) -> None:
-        """Lets the first of those ask again who want the next episodes or groups."""
+        """Let the first of those ask again who want the next episodes or groups."""
         self.episodes.notify()
         self.groups.notify()
 
     def wake_starts(self) -> None:
-        """Lets the first of those ask again who want to start an episode."""
+        """Let the first of those ask again who want to start an episode."""
         self.starts.notify(_STARTS_A_TURN)
 
     def wake_starts_soon(self) -> None:
-        """Does the same from any thread, in the event loop, if somebody waits there."""
+        """Do the same from any thread, in the event loop, if somebody waits there."""
         if self._loop is not None and self.starts.waiting:
             with contextlib.suppress(RuntimeError):  # It is closed.
                 self._loop.call_soon_threadsafe(self.wake_starts)
 
     def _does_time_matter(self) -> bool:
-        """Answers whether somebody waits for what may fall due."""
+        """Return whether somebody waits for what may fall due."""
         return bool(self.starts.waiting or self.groups.waiting)
 
     def _set_timer(self) -> None:
-        """Has the next time rung, if there is one. It only gets later: who starts now falls due last."""
+        """Have the next time rung, if there is one. It only gets later: who starts now falls due last."""
         due = self._due() if self._timer is None else None
         if due is not None and self._loop is not None and not self._loop.is_closed():
             self._timer = self._loop.call_later(max(due - time.monotonic(), 0), self._ring)
@@ -143,7 +143,7 @@ class Delivery(Generic[Obs, Act]):
         return self._hand_outs.groups
 
     async def admit(self, count: int = 1) -> admission_lib.Ticket:
-        """Answers a ticket to start `count` episodes; waits, first come, first served, while the Admission says so.
+        """Return a ticket to start `count` episodes; waits, first come, first served, while the Admission says so.
 
         Without an Admission there is always one. It lets the other tasks run first, also where it need not wait.
 
@@ -161,7 +161,7 @@ class Delivery(Generic[Obs, Act]):
         return self._hand_outs.desk.admit(count)
 
     def admit_nowait(self, count: int = 1) -> admission_lib.Ticket:
-        """Does what `admit` does, and raises what it raises, as a plain call.
+        """Do what `admit` does, and raise what it raises, as a plain call.
 
         Raises:
             NotReadyError: The Admission holds starts back.
@@ -173,7 +173,7 @@ class Delivery(Generic[Obs, Act]):
         return self._hand_outs.desk.admit(count)
 
     async def next_episodes(self, count: int, *, max_lag: int | None = None) -> list[episode_lib.Episode[Obs, Act]]:
-        """Answers copies of the `count` episodes that ended first, of those not handed out yet; waits for the last one.
+        """Return copies of the `count` episodes that ended first, of those not handed out yet; waits for the last one.
 
         Each is handed out once; it stays stored, and can be drawn, until it is evicted. ABORTED episodes are passed
         over, and those without a transition; in a buffer with `groups`, also those with a group_id. The first call
@@ -197,7 +197,7 @@ class Delivery(Generic[Obs, Act]):
         return self._next_episodes(count, max_lag)
 
     def next_episodes_nowait(self, count: int, *, max_lag: int | None = None) -> list[episode_lib.Episode[Obs, Act]]:
-        """Does what `next_episodes` does, as a plain call; also of a closed buffer.
+        """Do what `next_episodes` does, as a plain call; also of a closed buffer.
 
         Raises:
             NotReadyError: Fewer have ended.
@@ -212,7 +212,7 @@ class Delivery(Generic[Obs, Act]):
         return self._next_episodes(count, max_lag)
 
     async def next_groups(self, count: int, *, max_lag: int | None = None) -> list[list[episode_lib.Episode[Obs, Act]]]:
-        """Answers copies of the `count` groups that became whole first, of those not handed out yet; waits for them.
+        """Return copies of the `count` groups that became whole first, of those not handed out yet; waits for them.
 
         A group is a list of its episodes, the first to end first: `size` of them, or fewer where its time was up. Each
         is handed out once. It lets the other tasks run first, also where it need not wait.
@@ -234,7 +234,7 @@ class Delivery(Generic[Obs, Act]):
     def next_groups_nowait(
         self, count: int, *, max_lag: int | None = None
     ) -> list[list[episode_lib.Episode[Obs, Act]]]:
-        """Does what `next_groups` does, as a plain call; also of a closed buffer.
+        """Do what `next_groups` does, as a plain call; also of a closed buffer.
 
         Raises:
             NotReadyError: Fewer are whole.
@@ -248,7 +248,7 @@ class Delivery(Generic[Obs, Act]):
         return self._next_groups(count, max_lag)
 
     def get_drops(self) -> Mapping[str, Mapping[str, int]]:
-        """Answers how many episodes the learner was not given: reason -> agent_id -> episodes; for reading only.
+        """Return how many episodes the learner was not given: reason -> agent_id -> episodes; for reading only.
 
         The reasons are "aborted", "cleared", "empty", "evicted", "stale" and "straggler". The first thousand agents are
         named, the others count as "(others)". A buffer that is only drawn from drops nothing.
@@ -257,7 +257,7 @@ class Delivery(Generic[Obs, Act]):
         return self._hand_outs.drops.view()
 
     def get_training_bias(self) -> bias.TrainingBias:
-        """Answers what the episodes are like that have ended, and those of them that the learner was trained on.
+        """Return what the episodes are like that have ended, and those of them that the learner was trained on.
 
         Trained on is what a sample came from and what was handed out. O(steps that are stored).
         """
@@ -265,14 +265,14 @@ class Delivery(Generic[Obs, Act]):
         return bias.TrainingBias(produced=produced.totals(), trained=trained.totals())
 
     def _begin_handing_out(self, admission: admission_lib.Admission | None, groups: groups_lib.Groups | None) -> None:
-        """Makes what hands out; the store, the gate and the rest are there already."""
+        """Make what hands out; the store, the gate and the rest are there already."""
         self._queues = DeliveryWaiters(self._gate, functools.partial(Delivery._due, weakref.proxy(self)))
         self._follow(self._new_hand_outs(self._store, admission, groups))
         if groups is not None:
             self._check_room(admission, groups.size)
 
     def _check_room(self, admission: admission_lib.Admission | None, size: int) -> None:
-        """Raises ArgumentError if a group of that size could never be whole."""
+        """Raise ArgumentError if a group of that size could never be whole."""
         rooms = {
             f"max_transitions = {self._store.max_transitions}": self._store.max_transitions,
             f"max_episodes = {self._store.max_episodes}": self._store.max_episodes,
@@ -289,16 +289,16 @@ class Delivery(Generic[Obs, Act]):
         admission: admission_lib.Admission | None,
         groups: groups_lib.Groups | None,
     ) -> queue.LearnerQueue:
-        """Answers hand-outs of a store, which nobody has told of anything."""
+        """Return hand-outs of a store, which nobody has told of anything."""
         return queue.LearnerQueue(store, admission, groups, self._queues.wake_starts, self._queues.wake_starts_soon)
 
     def _follow(self, hand_outs_: queue.LearnerQueue) -> None:
-        """Has these hear from now on of what is evicted; the store does not keep them, so nothing goes in a circle."""
+        """Have these hear from now on of what is evicted; the store does not keep them, so nothing goes in a circle."""
         self._hand_outs, hand_outs_.store = hand_outs_, self._store
         self._store.left = functools.partial(queue.LearnerQueue.left, weakref.proxy(hand_outs_))
 
     def _has_rules_of(self, given: state.StateReader) -> bool:
-        """Answers whether admission and groups are those of a state."""
+        """Return whether admission and groups are those of a state."""
         saved, own = given.part("settings"), self._hand_outs
         return all(
             settings.are_same(settings.encoded(mine), saved.value(name))
@@ -306,7 +306,7 @@ class Delivery(Generic[Obs, Act]):
         )
 
     def _due(self) -> float | None:
-        """Answers when the next group falls due, by the monotonic clock."""
+        """Return when the next group falls due, by the monotonic clock."""
         book = self._hand_outs.book
         return None if book is None else book.due
 
@@ -317,7 +317,7 @@ class Delivery(Generic[Obs, Act]):
         return groups
 
     def _checked_next(self, count: object, max_lag: object, episodes_each: int) -> tuple[int, int | None]:
-        """Answers the arguments of a call for the next ones, checked."""
+        """Return the arguments of a call for the next ones, checked."""
         count = validation.positive_int("count", count)
         for what, most in (("episodes", self._store.max_episodes), ("transitions", self._store.max_transitions)):
             if most is not None and count * episodes_each > most:
@@ -336,7 +336,7 @@ class Delivery(Generic[Obs, Act]):
         return self._hand_outs.desk.can_admit(count)
 
     def _least_version(self, max_lag: int | None) -> int | None:
-        """Answers the oldest version that is fresh enough; None if all are."""
+        """Return the oldest version that is fresh enough; None if all are."""
         version = self._store.policy_version
         return None if max_lag is None or version is None else version - max_lag
 
@@ -366,5 +366,5 @@ class Delivery(Generic[Obs, Act]):
 
 
 def _copied(episodes: Iterable[episode_lib.Episode[Obs, Act]]) -> list[episode_lib.Episode[Obs, Act]]:
-    """Answers copies that share nothing with the store that a caller could change."""
+    """Return copies that share nothing with the store that a caller could change."""
     return [copies.copied(episode) for episode in episodes]

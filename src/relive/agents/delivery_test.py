@@ -1,4 +1,4 @@
-"""An episode buffer for asynchronous learners: what each plain call answers, and what is counted."""
+"""An episode buffer for asynchronous learners: what each plain call returns, and what is counted."""
 
 import gc
 import pathlib
@@ -21,7 +21,7 @@ Buffer = relive.EpisodeReplayBuffer[Any, Any]
 def live(
     buffer: Buffer, agent_id: str = "a", steps: int = 1, status: relive.FinalStatus = "COMPLETED", **described: Any
 ) -> str:
-    """Lives one episode; observation = (agent, t), reward 1."""
+    """Live one episode; observation = (agent, t), reward 1."""
     episode_id = buffer.start_episode_nowait(agent_id, **described)
     for t in range(steps):
         buffer.append_observation_action_reward_nowait(episode_id, (agent_id, t), t, 1.0)

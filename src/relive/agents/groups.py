@@ -1,4 +1,4 @@
-"""Groups of episodes that are trained on together, such as k answers to one prompt: which are whole, which never will.
+"""Groups of episodes that are trained on together, such as k returns to one prompt: which are whole, which never will.
 
     gathering    some of its episodes run, or have ended; another may start
     whole        all have ended, or its time was up and enough had: it waits for the learner
@@ -36,21 +36,21 @@ class PendingEpisodes(Generic[T]):
         return key in self._items
 
     def __iter__(self) -> Iterator[T]:
-        """Gives the items, the first to come first."""
+        """Give the items, the first to come first."""
         return (item for item, _ in self._items.values())
 
     def keys(self) -> Iterator[str]:
-        """Gives their keys in that order."""
+        """Give their keys in that order."""
         return iter(self._items)
 
     def append(self, key: str, item: T, version: int | None) -> None:
-        """Puts an item last, under a key that no other has."""
+        """Put an item last, under a key that no other has."""
         assert key not in self._items
         self._items[key] = item, version
         self._versions[version] = self._versions.get(version, 0) + 1
 
     def pop(self, key: str) -> T:
-        """Takes the item of that key out, wherever it is, and answers it."""
+        """Take the item of that key out, wherever it is, and return it."""
         item, version = self._items.pop(key)
         self._versions[version] -= 1
         if not self._versions[version]:
@@ -58,13 +58,13 @@ class PendingEpisodes(Generic[T]):
         return item
 
     def num_fresh(self, least: int | None) -> int:
-        """Answers how many items are fresh: of version `least` or a later one, and not without any; all for None."""
+        """Return how many items are fresh: of version `least` or a later one, and not without any; all for None."""
         if least is None:
             return len(self._items)
         return sum(count for version, count in self._versions.items() if version is not None and version >= least)
 
     def find(self, count: int, least: int | None) -> tuple[list[str], list[str]]:
-        """Answers the keys of the first `count` fresh items, and those of the items before them that are not.
+        """Return the keys of the first `count` fresh items, and those of the items before them that are not.
 
         So many must be there. O(items that are found).
         """
@@ -81,7 +81,7 @@ class PendingEpisodes(Generic[T]):
         return self._items[key][0]
 
     def check(self) -> None:
-        """Recounts the versions.
+        """Recount the versions.
 
         Raises:
             CorruptionError: They are not those of the items.
@@ -170,7 +170,7 @@ class GroupBook:
         """Those that wait for the learner, each a list of its episodes, the first to end first."""
 
     def __len__(self) -> int:
-        """Answers how many groups are remembered."""
+        """Return how many groups are remembered."""
         return len(self._groups)
 
     @property
@@ -181,7 +181,7 @@ class GroupBook:
         return next(iter(self._gathering.values())).since + self._rule.timeout
 
     def pass_time(self, now: float) -> Dropped:
-        """Closes the groups whose time is up, and answers the episodes that are dropped for it. O(1) amortised."""
+        """Close the groups whose time is up, and return the episodes that are dropped for it. O(1) amortised."""
         dropped: Dropped = []
         while (due := self.due) is not None and due <= now:
             group_id, group = next(iter(self._gathering.items()))
@@ -192,7 +192,7 @@ class GroupBook:
         return dropped
 
     def check_start(self, group_id: str) -> None:
-        """Raises ArgumentError unless another episode may start in that group."""
+        """Raise ArgumentError unless another episode may start in that group."""
         group = self._groups.get(group_id)
         if group is None:
             return
@@ -206,7 +206,7 @@ class GroupBook:
             )
 
     def started(self, group_id: str, now: float) -> None:
-        """Hears that an episode has started in a group that `check_start` let pass."""
+        """Record that an episode has started in a group that `check_start` let pass."""
         group = self._groups.get(group_id)
         if group is None:
             group = self._groups[group_id] = self._gathering[group_id] = _Group("GATHERING", now)
@@ -214,7 +214,7 @@ class GroupBook:
         group.stored += 1
 
     def ended(self, group_id: str, episode: Episode, *, counts: bool) -> bool:
-        """Hears that a running episode of a group has ended; answers whether it came too late for its group.
+        """Record that a running episode of a group has ended; returns whether it came too late for its group.
 
         Args:
             group_id: Its group.
@@ -233,11 +233,11 @@ class GroupBook:
         return False
 
     def reason(self, group_id: str) -> bias.Reason:
-        """Answers why an episode that came too late for its group is dropped."""
+        """Return why an episode that came too late for its group is dropped."""
         return "evicted" if self._groups[group_id].phase == "EVICTED" else "straggler"
 
     def left(self, group_id: str, episode: Episode) -> Dropped:
-        """Hears that an ended episode of a group made room for others; answers those that are dropped for it."""
+        """Record that an ended episode of a group made room for others; returns those that are dropped for it."""
         group = self._groups[group_id]
         dropped: Dropped = []
         if any(each is episode for each in group.ended):
@@ -249,16 +249,16 @@ class GroupBook:
         return dropped
 
     def take(self, group_id: str) -> list[Episode]:
-        """Closes a whole group, and answers its episodes."""
+        """Close a whole group, and return its episodes."""
         return self._close(group_id, self._groups[group_id], "CLOSED")
 
     def waiting(self) -> Iterator[Episode]:
-        """Gives the episodes that have ended and wait, for their group or for the learner."""
+        """Yield the episodes that have ended and wait, for their group or for the learner."""
         for group in self._groups.values():
             yield from group.ended
 
     def is_closed(self, group_id: str) -> bool:
-        """Answers whether a group was handed out or given up."""
+        """Return whether a group was handed out or given up."""
         return self._groups[group_id].phase in ("CLOSED", "EVICTED")
 
     def _make_whole(self, group_id: str, group: _Group) -> None:
@@ -267,7 +267,7 @@ class GroupBook:
         self.whole.append(group_id, group.ended, oldest_version(group.ended))
 
     def _close(self, group_id: str, group: _Group, phase: Phase) -> list[Episode]:
-        """Closes a group that was not, and answers the episodes that waited in it."""
+        """Close a group that was not, and return the episodes that waited in it."""
         ended, group.ended = group.ended, []
         if group.phase == "WHOLE":
             self.whole.pop(group_id)
@@ -279,7 +279,7 @@ class GroupBook:
     # To outlive the process.
 
     def phases(self) -> list[tuple[str, Phase, float]]:
-        """Answers each group as its id, where it stands, and when its first episode started, by the same clock.
+        """Return each group as its id, where it stands, and when its first episode started, by the same clock.
 
         Those that gather come first, in the order of their starts, then the whole ones in the order of the line, and
         then the closed ones by name.
@@ -291,10 +291,10 @@ class GroupBook:
         return [(group_id, group.phase, group.since) for group_id, group in groups]
 
     def resume(self, phases: Iterable[tuple[str, Phase, float]], episodes: Iterable[tuple[Episode, bool]]) -> None:
-        """Fills an empty book.
+        """Fill an empty book.
 
         Args:
-            phases: As `phases` answers them.
+            phases: As `phases` returns them.
             episodes: Those of groups, the ended ones in the order of their ends, and whether each waits.
 
         Raises:
@@ -321,7 +321,7 @@ class GroupBook:
         self.check()
 
     def check(self) -> None:
-        """Raises CorruptionError if a group is what none can be."""
+        """Raise CorruptionError if a group is what none can be."""
         self.whole.check()
         for group_id, group in self._groups.items():
             waiting = len(group.ended)
@@ -349,6 +349,6 @@ class GroupBook:
 
 
 def oldest_version(episodes: Iterable[Episode]) -> int | None:
-    """Answers the oldest version of the policy in some episodes; None if none says one."""
+    """Return the oldest version of the policy in some episodes; None if none says one."""
     versions = map(bias.oldest_version, episodes)
     return min((version for version in versions if version is not None), default=None)

@@ -307,7 +307,7 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
             vars(module)["time"] = clock
 
     def settle(self) -> None:
-        """Tells the twin what is not stored any more."""
+        """Tell the twin what is not stored any more."""
         stored = {episode.episode_id for episode in self.buffer._store}
         gone = [r for r in self.naive.records if r.is_stored and r.episode_id not in stored]
         self.naive.evicted([record for record in gone if record.ended > 0])

@@ -41,12 +41,12 @@ _AT_ONCE = 2**18
 
 
 def new(max_tokens: int, log_probability_dtype: np.dtype[Any]) -> ragged.RaggedColumns:
-    """Answers a place for sequences of so many tokens together."""
+    """Return a place for sequences of so many tokens together."""
     return ragged.RaggedColumns(max_tokens, FIELDS | {"logprobs": log_probability_dtype}, SEQUENCE_FIELDS)
 
 
 def add(rows: ragged.RaggedColumns, joined: tokens.TokenEpisode) -> int:
-    """Stores the sequences of an episode, which fit together, and answers how many left for them.
+    """Store the sequences of an episode, which fit together, and return how many left for them.
 
     Raises:
         SchemaError: The log-probabilities do not fit their dtype.
@@ -70,7 +70,7 @@ def add(rows: ragged.RaggedColumns, joined: tokens.TokenEpisode) -> int:
 
 
 def check(rows: ragged.RaggedColumns) -> None:
-    """Raises CorruptionError if a sequence held is none that could be added. O(tokens)."""
+    """Raise CorruptionError if a sequence held is none that could be added. O(tokens)."""
     rows.check()
     ends = np.cumsum(rows.lengths)
     first, begin = 0, 0
@@ -86,7 +86,7 @@ def check(rows: ragged.RaggedColumns) -> None:
 
 
 def _check_tokens(columns: Mapping[str, arrays.Array]) -> None:
-    """Raises CorruptionError if a token [N] cannot be."""
+    """Raise CorruptionError if a token [N] cannot be."""
     logs, versions, mask = columns["logprobs"], columns["policy_versions"], columns["loss_mask"]
     is_generated = versions >= 0
     rules = {
@@ -106,7 +106,7 @@ def _check_tokens(columns: Mapping[str, arrays.Array]) -> None:
 
 
 def _counted(columns: Mapping[str, arrays.Array], lengths: arrays.Ints) -> dict[str, arrays.Ints]:
-    """Answers the two counts of sequences of those lengths [S], whose tokens stand end to end in columns [N]."""
+    """Return the two counts of sequences of those lengths [S], whose tokens stand end to end in columns [N]."""
     starts = np.cumsum(lengths) - lengths
     mask = columns["loss_mask"]
     trained = np.add.reduceat(mask, starts, dtype=np.int64)
@@ -142,7 +142,7 @@ class TokenBatch:
         is_exact: Whether each prompt of the episode began with the whole prompt and response before it [B].
         episode_ids: The episode [B].
         agent_ids: Who lived it [B].
-        group_ids: Which episodes it belongs with, such as the other answers to its prompt; None for none [B].
+        group_ids: Which episodes it belongs with, such as the other returns to its prompt; None for none [B].
         mismatches: Why the row does not go on from the one before in its episode; None for the first one of it [B].
     """
 
@@ -170,7 +170,7 @@ class TokenBatch:
         pad_token_id: int = 0,
         pad_to_multiple_of: int = 1,
     ) -> Self:
-        """Answers the sequences of episodes whose actions are TokenSteps, in order; of an inexact one each part.
+        """Return the sequences of episodes whose actions are TokenSteps, in order; of an inexact one each part.
 
         Rewards are those of the episodes, whose observations are not looked at. An episode without a step has no row.
 
@@ -230,7 +230,7 @@ class TokenBatch:
         pad_token_id: int,
         pad_to_multiple_of: int,
     ) -> Self:
-        """Answers sequences of those lengths [B], at least one, whose tokens and the like stand end to end in columns.
+        """Return sequences of those lengths [B], at least one, whose tokens and the like stand end to end in columns.
 
         The rest is as in the batch.
         """
@@ -251,11 +251,11 @@ class TokenBatch:
         )
 
     def __len__(self) -> int:
-        """Answers B."""
+        """Return B."""
         return len(self.lengths)
 
     def packed(self) -> dict[str, arrays.Array]:
-        """Answers the rows end to end, without padding: fresh arrays by name.
+        """Return the rows end to end, without padding: fresh arrays by name.
 
         Returns:
             tokens, loss_mask, logprobs, policy_versions, rewards and steps [N], and cu_seqlens [B + 1]:
@@ -270,7 +270,7 @@ class TokenBatch:
 def sources_of(
     joined: tokens_lib.TokenEpisode, episode_id: str, agent_id: str, group_id: str | None
 ) -> list[tokens_lib.SequenceSource]:
-    """Answers where each sequence of an episode comes from [S]."""
+    """Return where each sequence of an episode comes from [S]."""
     return [
         tokens_lib.SequenceSource(episode_id=episode_id, agent_id=agent_id, group_id=group_id, mismatch=mismatch)
         for mismatch in joined.mismatches
@@ -278,7 +278,7 @@ def sources_of(
 
 
 def checked_padding(pad_token_id: object, pad_to_multiple_of: object) -> tuple[int, int]:
-    """Answers both as ints.
+    """Return both as ints.
 
     Raises:
         ArgumentError: `pad_token_id` is no integer of at least 0, or `pad_to_multiple_of` none of at least 1.

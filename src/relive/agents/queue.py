@@ -77,20 +77,20 @@ class LearnerQueue:
     # What happens.
 
     def check_start(self, group_id: str | None, ticket: object) -> None:
-        """Raises an error unless an episode of that group may start with that ticket."""
+        """Raise an error unless an episode of that group may start with that ticket."""
         self.desk.check(ticket, "start_episode")
         if self.book is not None and group_id is not None:
             self.pass_time()
             self.book.check_start(group_id)
 
     def started(self, episode: Episode, ticket: admission_lib.Ticket | None) -> None:
-        """Hears that an episode has started, which `check_start` let pass."""
+        """Record that an episode has started, which `check_start` let pass."""
         self.desk.use(ticket)
         if self.book is not None and episode.group_id is not None:
             self.book.started(episode.group_id, time.monotonic())
 
     def ended(self, episode: Episode) -> None:
-        """Hears that an open episode has ended."""
+        """Record that an open episode has ended."""
         reason = _why_not(episode)
         if self.book is not None and episode.group_id is not None:
             self.pass_time()
@@ -105,7 +105,7 @@ class LearnerQueue:
             self._drop([(reason, episode)])
 
     def left(self, episode: Episode) -> None:
-        """Hears that an ended episode makes room for others, just before it goes."""
+        """Record that an ended episode makes room for others, just before it goes."""
         self.sum_up(episode)
         self._handed.discard(episode)
         if self.book is not None and episode.group_id is not None:
@@ -115,18 +115,18 @@ class LearnerQueue:
             self._drop([("evicted", self.line.pop(episode.episode_id))])
 
     def sum_up(self, episode: Episode) -> None:
-        """Adds an ended episode, which is still stored, to the sums."""
+        """Add an ended episode, which is still stored, to the sums."""
         self.produced.add(episode)
         if self._was_trained_on(episode):
             self.trained.add(episode)
 
     def past(self, episode: Episode) -> None:
-        """Hears the same while a journal is played back: what else it meant is past."""
+        """Record the same while a journal is played back: what else it meant is past."""
         self.sum_up(episode)
         self._handed.discard(episode)
 
     def clearing(self) -> None:
-        """Hears that all episodes will be forgotten, just before they are."""
+        """Record that all episodes will be forgotten, just before they are."""
         waiting: groups_lib.Dropped = [("cleared", episode) for episode in self._waiting()]
         for episode in self.store.finished:
             self.sum_up(episode)
@@ -137,12 +137,12 @@ class LearnerQueue:
         self.desk.give_back(len(self.store.open))
 
     def pass_time(self) -> None:
-        """Drops what falls due."""
+        """Drop what falls due."""
         if self.book is not None and self.book.due is not None:
             self._drop(self.book.pass_time(time.monotonic()))
 
     def move_on(self, versions: int) -> None:
-        """Hears that the policy has moved on by so many versions; the first time, that there is one."""
+        """Record that the policy has moved on by so many versions; the first time, that there is one."""
         if self.desk.versions is None:
             self.desk.begin(0, self._num_untrained())
         else:
@@ -151,7 +151,7 @@ class LearnerQueue:
     # What the learner asks for.
 
     def begin_line(self) -> Line:
-        """Answers the line of single episodes, which begins with those that have ended so far."""
+        """Return the line of single episodes, which begins with those that have ended so far."""
         if self.line is None:
             self.line = groups_lib.PendingEpisodes()
             for episode in self.store.finished:
@@ -165,20 +165,20 @@ class LearnerQueue:
         return self.line
 
     def hand_out(self, fresh: Iterable[str], stale: Iterable[str]) -> None:
-        """Hears that single episodes were handed out, and that those before them were too old; by id."""
+        """Record that single episodes were handed out, and that those before them were too old; by id."""
         assert self.line is not None
         self._handed.update([self.line.pop(key) for key in fresh])
         self._drop([("stale", self.line.pop(key)) for key in stale])
 
     def hand_out_groups(self, fresh: Iterable[str], stale: Iterable[str]) -> None:
-        """Hears that whole groups were handed out, and that those before them were too old; by id."""
+        """Record that whole groups were handed out, and that those before them were too old; by id."""
         assert self.book is not None
         for group_id in fresh:
             self._handed.update(self.book.take(group_id))
         self._drop([("stale", episode) for group_id in stale for episode in self.book.take(group_id)])
 
     def sums(self) -> tuple[bias.Tally, bias.Tally]:
-        """Answers the sums over all that was produced, and was trained on, stored or not. O(steps that are stored)."""
+        """Return the sums over all that was produced, and was trained on, stored or not. O(steps that are stored)."""
         produced, trained = self.produced.copy(), self.trained.copy()
         for episode in self.store.finished:
             produced.add(episode)
@@ -189,7 +189,7 @@ class LearnerQueue:
     # To outlive the process.
 
     def turns(self) -> list[int]:
-        """Answers how each stored episode stands, in the order of their starts."""
+        """Return how each stored episode stands, in the order of their starts."""
         waiting = set(self._waiting())
         return [
             DELIVERED
@@ -201,10 +201,10 @@ class LearnerQueue:
         ]
 
     def resume(self, turns: Sequence[int], phases: Iterable[tuple[str, groups_lib.Phase, float]]) -> None:
-        """Takes up where another one has stopped; whether there is a line, and what is counted, is set before.
+        """Take up where another one has stopped; whether there is a line, and what is counted, is set before.
 
         Args:
-            turns: What `turns` answered.
+            turns: What `turns` returned.
             phases: What the groups were, with the times of the clock when each began.
 
         Raises:
@@ -220,12 +220,12 @@ class LearnerQueue:
         self.check()
 
     def rebuild(self, turns: Sequence[int]) -> None:
-        """Makes the best of the stored episodes, where nothing is known of the groups and of admission.
+        """Make the best of the stored episodes, where nothing is known of the groups and of admission.
 
         The times of groups begin again, and so does the count of admitted episodes: with those not trained on so far.
 
         Args:
-            turns: What `turns` answered, with another rule for groups perhaps.
+            turns: What `turns` returned, with another rule for groups perhaps.
 
         Raises:
             CorruptionError: They cannot have been so.
@@ -240,7 +240,7 @@ class LearnerQueue:
         self.check()
 
     def _rebuild(self, book: groups_lib.GroupBook, grouped: Sequence[Episode], waiting: set[Episode]) -> None:
-        """Fills a book with all episodes of groups, in the order of their starts, of which some have ended and wait."""
+        """Fill a book with all episodes of groups, in the order of their starts, of which some have ended and wait."""
         now = time.monotonic()
         for episode in grouped:
             book.started(str(episode.group_id), now)
@@ -252,7 +252,7 @@ class LearnerQueue:
                 self.drops.count(book.reason(group_id), episode.agent_id)
 
     def _settle_turns(self, turns: Sequence[int]) -> set[Episode]:
-        """Notes who was handed out, and answers the ended episodes that were not, and not dropped."""
+        """Note who was handed out, and return the ended episodes that were not, and not dropped."""
         by_turn: tuple[set[Episode], ...] = (set(), set(), set())
         for episode, turn in zip(self.store, turns, strict=True):
             by_turn[turn].add(episode)
@@ -260,7 +260,7 @@ class LearnerQueue:
         return {episode for episode in by_turn[PENDING] if episode.status != "IN_PROGRESS"}
 
     def _line_up(self, waiting: set[Episode]) -> None:
-        """Begins the line again, if there is one, with those of `waiting` that are for it."""
+        """Begin the line again, if there is one, with those of `waiting` that are for it."""
         if self.line is not None:
             self.line = groups_lib.PendingEpisodes()
             for episode in self.store.finished:
@@ -268,7 +268,7 @@ class LearnerQueue:
                     self.line.append(episode.episode_id, episode, bias.oldest_version(episode))
 
     def check(self) -> None:
-        """Raises CorruptionError if something waits, or was handed out, that cannot be."""
+        """Raise CorruptionError if something waits, or was handed out, that cannot be."""
         waiting = list(self._waiting())
         for episode in (*self._handed, *waiting):
             if episode not in self.store or episode.status == "IN_PROGRESS" or _why_not(episode) is not None:
@@ -290,14 +290,14 @@ class LearnerQueue:
                 raise errors.CorruptionError("episodes that wait must be in the order in which they ended")
 
     def _lines_up(self, episode: Episode) -> bool:
-        """Answers whether an episode is for the line, if there is one, or for the groups."""
+        """Return whether an episode is for the line, if there is one, or for the groups."""
         return self.line is not None or self._is_grouped(episode)
 
     def _is_grouped(self, episode: Episode) -> bool:
         return self.book is not None and episode.group_id is not None
 
     def _waiting(self) -> Iterator[Episode]:
-        """Gives the episodes that wait, for their group or for the learner."""
+        """Yield the episodes that wait, for their group or for the learner."""
         if self.line is not None:
             yield from self.line
         if self.book is not None:
@@ -307,21 +307,21 @@ class LearnerQueue:
         return episode in self._handed or self.store.was_drawn(episode)
 
     def _num_untrained(self) -> int:
-        """Answers how many episodes are open, or have ended and may still be trained on. O(episodes)."""
+        """Return how many episodes are open, or have ended and may still be trained on. O(episodes)."""
         waiting = len(list(self._waiting()))
         others = (episode for episode in self.store.finished if not self._lines_up(episode))
         undrawn = sum(_why_not(episode) is None and not self._was_trained_on(episode) for episode in others)
         return len(self.store.open) + waiting + undrawn
 
     def _drop(self, dropped: groups_lib.Dropped) -> None:
-        """Counts episodes that the learner will not be given, and takes their places back."""
+        """Count episodes that the learner will not be given, and take their places back."""
         for reason, episode in dropped:
             self.drops.count(reason, episode.agent_id)
         self.desk.give_back(len(dropped))
 
 
 def _why_not(episode: Episode) -> bias.Reason | None:
-    """Answers why nobody can be trained on an episode that has ended; None if somebody can."""
+    """Return why nobody can be trained on an episode that has ended; None if somebody can."""
     if episode.status == "ABORTED":
         return "aborted"
     return None if len(episode) else "empty"

@@ -33,7 +33,7 @@ _MOST_SUM = validation.LARGEST**2
 
 
 def taken(hand_outs: LearnerQueue) -> state.State:
-    """Answers the arrays that a checkpoint keeps."""
+    """Return the arrays that a checkpoint keeps."""
     phases = [] if hand_outs.book is None else hand_outs.book.phases()
     now = time.monotonic()
     return {
@@ -44,7 +44,7 @@ def taken(hand_outs: LearnerQueue) -> state.State:
 
 
 def taken_without_episodes(hand_outs: LearnerQueue) -> state.State:
-    """Answers what `taken` would if all that is stored had been evicted just now."""
+    """Return what `taken` would if all that is stored had been evicted just now."""
     produced, trained = hand_outs.sums()
     return {
         "episode_turn": np.zeros(0, np.uint8),
@@ -54,7 +54,7 @@ def taken_without_episodes(hand_outs: LearnerQueue) -> state.State:
 
 
 def put(given: state.StateReader, hand_outs: LearnerQueue, *, is_same_rule: bool) -> None:
-    """Makes new hand-outs, whose store is filled, what they were.
+    """Make new hand-outs, whose store is filled, what they were.
 
     Args:
         given: The state.
@@ -85,7 +85,7 @@ def put(given: state.StateReader, hand_outs: LearnerQueue, *, is_same_rule: bool
 
 
 def _described(hand_outs: LearnerQueue, produced: bias.Tally, trained: bias.Tally, phases: Phases) -> arrays.Array:
-    """Answers what is in one value."""
+    """Return what is in one value."""
     counts = hand_outs.drops.view()
     content = {
         "admitted": hand_outs.desk.admitted,
@@ -104,7 +104,7 @@ def _sums(tally: bias.Tally) -> dict[str, Any]:
 
 
 def _put_sums(rest: state.StateReader, hand_outs: LearnerQueue) -> None:
-    """Takes over what was counted, and whether there is a line."""
+    """Take over what was counted, and whether there is a line."""
     hand_outs.produced, hand_outs.trained = _tally(rest.part("produced")), _tally(rest.part("trained"))
     if any(getattr(hand_outs.trained, name) > getattr(hand_outs.produced, name) for name in _COUNTS):
         raise errors.CheckpointError("hand_outs/trained must be a part of hand_outs/produced")
@@ -141,7 +141,7 @@ def _phases(given: state.StateReader, rest: state.StateReader) -> Phases:
 
 
 def _rows(rest: state.StateReader, name: str, length: int) -> list[list[Any]]:
-    """Answers a list of lists of that length."""
+    """Return a list of lists of that length."""
     rows = rest.value(name)
     if type(rows) is not list or not all(type(row) is list and len(row) == length for row in rows):
         raise rest.refused(name, f"a list of lists of {length}", rows)

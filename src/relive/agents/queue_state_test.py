@@ -34,7 +34,7 @@ def worked(seed: int = 0, **rules: Any) -> Buffer:
 
 
 def work(buffer: Buffer, rng: random.Random, count: int) -> list[Any]:
-    """Does anything that comes to mind, and answers what was handed out."""
+    """Do anything that comes to mind, and return what was handed out."""
     answers: list[Any] = []
     for number in range(count):
         action = rng.randrange(6)

@@ -60,11 +60,11 @@ class TokenBufferStats:
 
 
 class TokenReplayBuffer(checkpointable.Checkpointable):
-    """Stores episodes of language-model agents, first in, first out, and answers padded batches of their tokens.
+    """Stores episodes of language-model agents, first in, first out, and returns padded batches of their tokens.
 
     The steps of an episode are joined to one sequence if each prompt begins with the whole prompt and response before
     it. If one does not, the episode is flagged, and its parts are sequences of their own: see `TokenBatch.mismatches`.
-    Each sequence takes 25 bytes a token and what a log-probability takes. What is added and what is answered is copied.
+    Each sequence takes 25 bytes a token and what a log-probability takes. What is added and what is returned is copied.
 
     Args:
         max_tokens: Tokens held at most, over all sequences: never exceeded. The oldest sequences leave for new ones.
@@ -130,12 +130,12 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
     def add_episode(
         self, steps: Sequence[tokens.TokenStep], *, agent_id: str, group_id: str | None = None
     ) -> arrays.Ints:
-        """Stores a whole episode, and answers the keys of its sequences: one if it is exact, else more. O(its tokens).
+        """Store a whole episode, and return the keys of its sequences: one if it is exact, else more. O(its tokens).
 
         Args:
             steps: Its steps in time order; at least one.
             agent_id: Who lived it.
-            group_id: Which episodes it belongs with, such as the other answers to its prompt.
+            group_id: Which episodes it belongs with, such as the other returns to its prompt.
 
         Raises:
             ArgumentTypeError: `steps` is no sequence of TokenSteps, or an id no string.
@@ -167,7 +167,7 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
         return np.arange(first_key, first_key + len(sources))
 
     def set_policy_version(self, version: int) -> None:
-        """Says which version the learner's policy is of, from now on: of older sequences the lag grows.
+        """Set which version the learner's policy is of, from now on: of older sequences the lag grows.
 
         Raises:
             ArgumentTypeError: `version` is not an integer.
@@ -176,7 +176,7 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
         self._policy_version = validation.next_version(version, self._policy_version)
 
     def clear(self) -> None:
-        """Forgets every sequence. Keys, counters, the generator and the policy's version stay as they are."""
+        """Forget every sequence. Keys, counters, the generator and the policy's version stay as they are."""
         if self._rows is not None:
             self._cleared += len(self._rows)
             self._rows.clear()
@@ -185,7 +185,7 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
     # Reading.
 
     def sample(self, batch_size: int, *, max_lag: int | None = None) -> packing.TokenBatch:
-        """Answers exactly batch_size sequences, uniform over those that may be drawn, with replacement.
+        """Return exactly batch_size sequences, uniform over those that may be drawn, with replacement.
 
         A sequence without a token to be trained on is never drawn. O(sequences held + tokens drawn).
 
@@ -209,7 +209,7 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
         return batch
 
     def eligible_keys(self, *, max_lag: int | None = None) -> arrays.Ints:
-        """Answers the keys of all sequences that may be drawn, the oldest first. O(sequences held).
+        """Return the keys of all sequences that may be drawn, the oldest first. O(sequences held).
 
         Raises:
             ArgumentError: As in `sample`.
@@ -229,7 +229,7 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
         return rows.first_key + np.flatnonzero(is_eligible)
 
     def read(self, keys: npt.ArrayLike) -> packing.TokenBatch:
-        """Answers the sequences with those keys [B], whether they may be drawn or not.
+        """Return the sequences with those keys [B], whether they may be drawn or not.
 
         Raises:
             UnknownKeyError: No sequence of one of the keys is held.
@@ -268,7 +268,7 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
     # The rest.
 
     def get_stats(self) -> TokenBufferStats:
-        """Answers what is held and what has happened so far. O(sequences held)."""
+        """Return what is held and what has happened so far. O(sequences held)."""
         rows = self._rows
         return TokenBufferStats(
             sequences=len(self._sources),
@@ -289,7 +289,7 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
         }
 
     def check(self) -> None:
-        """Recounts everything that is held. O(tokens held).
+        """Recount everything that is held. O(tokens held).
 
         Raises:
             CorruptionError: An invariant does not hold; the message says which.
@@ -307,7 +307,7 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
             )
 
     def __len__(self) -> int:
-        """Answers how many tokens are held, as max_tokens counts; `get_stats().sequences` says how many sequences."""
+        """Return how many tokens are held, as max_tokens counts; `get_stats().sequences` says how many sequences."""
         return 0 if self._rows is None else self._rows.num_values
 
     def __repr__(self) -> str:

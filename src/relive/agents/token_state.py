@@ -45,7 +45,7 @@ class TokenState:
     counters: Mapping[str, int]
 
     def state(self) -> state_lib.State:
-        """Answers it as JSON values and arrays."""
+        """Return it as JSON values and arrays."""
         rows = self.rows
         dtype = None if rows is None else dtypes.described(rows.dtype("logprobs"))
         codec = codec_lib.PlainCodec()
@@ -64,7 +64,7 @@ class TokenState:
 
     @classmethod
     def of(cls, given: state_lib.StateReader, max_tokens: int) -> "TokenState":
-        """Answers what was given, for a buffer of that many tokens.
+        """Return what was given, for a buffer of that many tokens.
 
         Raises:
             CheckpointError: No buffer can be in such a state.
@@ -85,7 +85,7 @@ class TokenState:
 
 
 def _rows(given: state_lib.StateReader, counters: Mapping[str, int], max_tokens: int) -> ragged.RaggedColumns | None:
-    """Answers the sequences; None if there is no dtype for them."""
+    """Return the sequences; None if there is no dtype for them."""
     if given.value("log_probability_dtype") is None:
         return None
     dtype = npy.dtype_of(given.value("log_probability_dtype"))
@@ -117,7 +117,7 @@ def _rows(given: state_lib.StateReader, counters: Mapping[str, int], max_tokens:
 
 
 def _sources(given: state_lib.StateReader, rows: ragged.RaggedColumns | None) -> dict[int, tokens.SequenceSource]:
-    """Answers where each sequence comes from, by key."""
+    """Return where each sequence comes from, by key."""
     first_key, count = (0, 0) if rows is None else (rows.first_key, len(rows))
     ends = given.integers("source_ends", count, 0, state_lib.MOST)
     content = given.array("sources", np.uint8, (int(ends[-1]) if count else 0,)).tobytes()
@@ -136,7 +136,7 @@ def _plain(source: tokens.SequenceSource) -> tuple[Any, ...]:
 
 
 def _source(value: Any) -> tokens.SequenceSource:
-    """Answers the source that is written as that value."""
+    """Return the source that is written as that value."""
     if type(value) is tuple and len(value) == 4:
         *names, mismatch = value
         is_mismatch = mismatch is None or (

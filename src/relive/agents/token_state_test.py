@@ -23,7 +23,7 @@ step_of = token_episode_test.step_of
 
 
 def work(buffer: token_buffer.TokenReplayBuffer, rng: random.Random, operations: int) -> None:
-    """Does this and that with a buffer."""
+    """Do this and that with a buffer."""
     for _ in range(operations):
         choice = rng.randrange(12)
         if choice == 0:
@@ -60,7 +60,7 @@ def worked(seed: int, operations: int, **settings: Any) -> token_buffer.TokenRep
 
 
 def plain(batch: packing.TokenBatch) -> list[Any]:
-    """Answers all of a batch, to the last bit."""
+    """Return all of a batch, to the last bit."""
     fields = [getattr(batch, name) for name in batch.__dataclass_fields__]
     return [
         (str(field.dtype), field.shape, field.tobytes()) if isinstance(field, np.ndarray) else field for field in fields
@@ -173,7 +173,7 @@ def entry(place: int, value: Any) -> Any:
 
 
 def source(value: Any) -> Any:
-    """Puts another source in the place of the first."""
+    """Put another source in the place of the first."""
 
     def change(state: dict[str, Any]) -> None:
         content = codec.PlainCodec().encode(value)

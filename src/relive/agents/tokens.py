@@ -1,6 +1,6 @@
 """One answer of a language model: what it saw, what it said, and what its policy knew when it said it.
 
-    prompt               p p p p p            all that the model saw before it answered [P]
+    prompt               p p p p p            all that the model saw before it returned [P]
     response                         a a a a    what it generated then [A]
     logprobs              l l l l    of exactly these tokens, by the policy that generated them [A]
     policy_version                 v v v v    which version of the policy that was [A]
@@ -46,7 +46,7 @@ class TokenStep:
     """One answer of a language model, token by token. All is checked and copied; the arrays cannot be written to.
 
     Attributes:
-        prompt: All tokens that the model saw before it answered, the whole context [P]; P may be 0.
+        prompt: All tokens that the model saw before it returned, the whole context [P]; P may be 0.
         response: The tokens that it generated [A]; at least one. The one that ends a turn is one of them, if it was
             generated.
         logprobs: The logarithm of the probability with which each was drawn [A], by the policy as it was then:
@@ -80,7 +80,7 @@ class TokenStep:
         loss_mask: npt.ArrayLike | None = None,
         reward: float = 0.0,
     ) -> None:
-        """Makes the step of array-likes, copied.
+        """Make the step of array-likes, copied.
 
         Args:
             prompt: Integers in [0, 2^31) [P].
@@ -117,7 +117,7 @@ class TokenStep:
 
 
 def _array(value: Any) -> arrays.Array | None:
-    """Answers the array that numpy makes of `value`; None if it makes none."""
+    """Return the array that numpy makes of `value`; None if it makes none."""
     try:
         return np.asarray(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
@@ -125,7 +125,7 @@ def _array(value: Any) -> arrays.Array | None:
 
 
 def _row(name: str, value: Any, kind: str) -> arrays.Array:
-    """Answers `value` as an array [k] that is not copied yet; `kind` says of what."""
+    """Return `value` as an array [k] that is not copied yet; `kind` says of what."""
     array = _array(value)
     has_mask = isinstance(value, np.ndarray) and isinstance(value, np.ma.MaskedArray)
     # numpy takes True for 1 where it stands among numbers.
@@ -148,7 +148,7 @@ def _tokens(name: str, value: Any) -> Tokens:
 
 
 def are_logprobs(array: arrays.Array) -> arrays.Bools:
-    """Answers where floats [k] may be logarithms of probabilities of what was drawn [k]."""
+    """Return where floats [k] may be logarithms of probabilities of what was drawn [k]."""
     return np.asarray(np.isfinite(array) & (array <= _MOST_ROUNDED))
 
 
@@ -190,7 +190,7 @@ def _check_count(name: str, array: arrays.Array, count: int) -> None:
 
 
 def _check(name: str, array: arrays.Array, holds: arrays.Bools, rule: str) -> None:
-    """Raises ArgumentError unless a rule holds [k] for every entry of an array [k]."""
+    """Raise ArgumentError unless a rule holds [k] for every entry of an array [k]."""
     if not holds.all():
         place = int(np.flatnonzero(~holds)[0])
         raise errors.ArgumentError(f"{name} must be {rule}, got {array[place]} at position {place}")
@@ -214,7 +214,7 @@ class TokenStepCodec:
         self._plain = codec.PlainCodec()
 
     def encode(self, value: Any) -> bytes:
-        """Answers the bytes of a value.
+        """Return the bytes of a value.
 
         Raises:
             ArgumentError: It is no TokenStep, and a PlainCodec does not write it.
@@ -224,7 +224,7 @@ class TokenStepCodec:
         return self._plain.encode(value)
 
     def decode(self, content: bytes) -> Any:
-        """Answers the value of the bytes, whoever wrote them.
+        """Return the value of the bytes, whoever wrote them.
 
         Raises:
             ArgumentTypeError: `content` is no bytes.
@@ -289,7 +289,7 @@ class SequenceSource:
     Attributes:
         episode_id: Its episode.
         agent_id: Who lived that.
-        group_id: Which episodes belong together, such as the answers to one prompt; None for none.
+        group_id: Which episodes belong together, such as the returns to one prompt; None for none.
         mismatch: Why it does not go on from the sequence before it; None if it begins its episode.
     """
 
@@ -300,9 +300,9 @@ class SequenceSource:
 
 
 def join(steps: Sequence[TokenStep]) -> TokenEpisode:
-    """Answers the steps of an episode, the first one first, as few sequences of tokens as there can be.
+    """Return the steps of an episode, the first one first, as few sequences of tokens as there can be.
 
-    O(tokens of all prompts and answers).
+    O(tokens of all prompts and returns).
 
     Raises:
         ArgumentTypeError: `steps` is no sequence, or one of them no TokenStep.
@@ -353,7 +353,7 @@ def join(steps: Sequence[TokenStep]) -> TokenEpisode:
 
 
 def _columns(steps: Sequence[TokenStep], pieces: list[arrays.Array], sizes: list[int]) -> dict[str, arrays.Array]:
-    """Answers the columns [N] of steps [K] whose new prompts and answers, in turn, are pieces of those sizes [2 K]."""
+    """Return the columns [N] of steps [K] whose new prompts and returns, in turn, are pieces of those sizes [2 K]."""
     is_response = np.repeat(np.tile([False, True], len(steps)), sizes)
     ends = np.cumsum(sizes)
     logprobs = np.concatenate([step.logprobs for step in steps])
@@ -373,7 +373,7 @@ def _columns(steps: Sequence[TokenStep], pieces: list[arrays.Array], sizes: list
 
 
 def _mismatch(number: int, before: TokenStep, after: TokenStep) -> TokenMismatch | None:
-    """Answers where the prompt of a step differs from the prompt and response before it, if it does."""
+    """Return where the prompt of a step differs from the prompt and response before it, if it does."""
     begin = 0
     for known in (before.prompt, before.response):
         given = after.prompt[begin : begin + len(known)]
@@ -387,7 +387,7 @@ def _mismatch(number: int, before: TokenStep, after: TokenStep) -> TokenMismatch
 
 
 def steps_of(episode: episode_lib.Episode[Any, TokenStep]) -> list[TokenStep]:
-    """Answers the steps of an episode whose actions are TokenSteps, each with the reward that it got in the episode.
+    """Return the steps of an episode whose actions are TokenSteps, each with the reward that it got in the episode.
 
     Observations are not looked at: a TokenStep has all that its model saw.
 

@@ -21,19 +21,19 @@ class Findings:
     wrong: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def add(self, rows: int, wrong: Mapping[str, arrays.Bools]) -> None:
-        """Counts a batch of that many rows, given what is wrong in which of them [B]."""
+        """Count a batch of that many rows, given what is wrong in which of them [B]."""
         self.rows += rows
         for part, marks in wrong.items():
             if marks.any():
                 self.wrong[part] = self.wrong.get(part, 0) + int(np.count_nonzero(marks))
 
     def shares(self) -> dict[str, float]:
-        """Answers the share of rows that each wrong part is wrong in."""
+        """Return the share of rows that each wrong part is wrong in."""
         return {part: count / self.rows for part, count in sorted(self.wrong.items())}
 
 
 def check(task: tasks.Task, story: described.Story, answer: tasks.Answer, findings: Findings) -> None:
-    """Adds to the findings what is wrong with a batch."""
+    """Add to the findings what is wrong with a batch."""
     asked = task.batch_size
     rows = len(answer["observation"])
     wrong = _sequences(task, story, answer) if task.sequence_length else _transitions(task, story, answer)
@@ -43,7 +43,7 @@ def check(task: tasks.Task, story: described.Story, answer: tasks.Answer, findin
 
 
 def _transitions(task: tasks.Task, story: described.Story, answer: tasks.Answer) -> dict[str, arrays.Bools]:
-    """Answers what is wrong in which transition [B].
+    """Return what is wrong in which transition [B].
 
     A row is right if some horizon m of 1 to n steps explains all of it. Otherwise the parts are blamed that do not fit
     the horizon that explains most of it. What is said of a next observation after termination does not matter: its
@@ -85,14 +85,14 @@ def _transitions(task: tasks.Task, story: described.Story, answer: tasks.Answer)
 
 
 def _returns(task: tasks.Task, episodes: arrays.Ints, steps: arrays.Ints) -> arrays.Array:
-    """Answers the discounted sums of m rewards, for m of 1 to n [n, B]."""
+    """Return the discounted sums of m rewards, for m of 1 to n [n, B]."""
     offsets = np.arange(task.n_step)[:, np.newaxis]
     rewards = synthetic.rewards_of(episodes, steps + offsets)
     return np.cumsum(rewards * task.gamma**offsets, axis=0)
 
 
 def _is_stack(story: described.Story, stacks: arrays.Array, episodes: arrays.Ints, steps: arrays.Ints) -> arrays.Bools:
-    """Answers whether the frames [B, S, ...] are those up to the steps [B].
+    """Return whether the frames [B, S, ...] are those up to the steps [B].
 
     Before the first frame there may be zeros, or that frame again.
     """
@@ -104,7 +104,7 @@ def _is_stack(story: described.Story, stacks: arrays.Array, episodes: arrays.Int
 
 
 def _sequences(task: tasks.Task, story: described.Story, answer: tasks.Answer) -> dict[str, arrays.Bools]:
-    """Answers what is wrong in which sequence [B]: whether its steps are right, and follow each other."""
+    """Return what is wrong in which sequence [B]: whether its steps are right, and follow each other."""
     length = task.sequence_length
     observation = answer["observation"]
     size = len(observation)
@@ -131,12 +131,12 @@ def _sequences(task: tasks.Task, story: described.Story, answer: tasks.Answer) -
 
 
 def _spread(numbers: arrays.Ints, is_real: arrays.Bools) -> arrays.Ints:
-    """Answers how far apart the largest and the smallest of the real numbers of each row are [B]."""
+    """Return how far apart the largest and the smallest of the real numbers of each row are [B]."""
     least = np.where(is_real, numbers, np.iinfo(np.int64).max).min(axis=1)
     most = np.where(is_real, numbers, 0).max(axis=1)
     return np.where(is_real.any(axis=1), most - least, 0)
 
 
 def _all(equal: arrays.Bools, size: int) -> arrays.Bools:
-    """Answers whether all of each row is True [B]."""
+    """Return whether all of each row is True [B]."""
     return np.asarray(equal.reshape((size, -1)).all(axis=1))

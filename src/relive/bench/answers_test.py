@@ -26,7 +26,7 @@ Spoil = Callable[[tasks.Answer, described.Story], None]
 
 
 def found(task: tasks.Task, spoil: Spoil = lambda answer, story: None) -> dict[str, float]:
-    """Answers what is found in a right batch that was spoiled."""
+    """Return what is found in a right batch that was spoiled."""
     story = task.story(1_000)
     buffer = own.make(task)
     buffer.fill(story.until(700)[0])
@@ -43,7 +43,7 @@ def test_nothing_is_found_in_right_answers(task: tasks.Task) -> None:
 
 
 def setting(name: str, change: Callable[[arrays.Array], object]) -> Spoil:
-    """Answers what changes a column in the first 64 of 256 rows."""
+    """Return what changes a column in the first 64 of 256 rows."""
 
     def spoil(answer: tasks.Answer, story: described.Story) -> None:
         column = answer[name] = answer[name].copy()

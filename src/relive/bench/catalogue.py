@@ -21,8 +21,8 @@ class Peer:
         module: The adapter, in relive.bench.peers.
         distribution: What pip calls the library; None where there is none to install.
         what: One line about it.
-        make: The name of the function of the adapter that answers a buffer.
-        is_limit: Whether it only says what numpy takes for the same bytes, and answers nothing that could be right.
+        make: The name of the function of the adapter that returns a buffer.
+        is_limit: Whether it only says what numpy takes for the same bytes, and returns nothing that could be right.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Peer:
     is_limit: bool = False
 
     def load(self) -> Make:
-        """Imports the adapter, and its library with it.
+        """Import the adapter, and its library with it.
 
         Raises:
             CannotError: The library is not installed, or does not load.
@@ -50,7 +50,7 @@ class Peer:
         return make
 
     def version(self) -> str:
-        """Answers the installed version of the library; nothing where there is none."""
+        """Return the installed version of the library; nothing where there is none."""
         return metadata.version(self.distribution) if self.distribution else ""
 
 
@@ -79,6 +79,6 @@ PEERS = {
 
 
 def in_one_line(error: BaseException) -> str:
-    """Answers the type and the first line of what an error says."""
+    """Return the type and the first line of what an error says."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__

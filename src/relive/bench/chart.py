@@ -25,7 +25,7 @@ _MOST = 6.0
 
 
 def save(run: results.Run, path: str) -> None:
-    """Writes the picture as a PNG.
+    """Write the picture as a PNG.
 
     Raises:
         ArgumentError: The file cannot be written.
@@ -55,12 +55,12 @@ def save(run: results.Run, path: str) -> None:
 
 
 def _titled(title: str, unit: str) -> str:
-    """Answers the title of a panel, in lines that do not reach into the next panel."""
+    """Return the title of a panel, in lines that do not reach into the next panel."""
     return f"{textwrap.fill(title, _WIDTH)}\n{unit}"
 
 
 def _draw(panel: "matplotlib_axes.Axes", row: results.Row, longest: int) -> None:
-    """Draws the bars of one workload, the shortest on top, as thick as those of the workload with most of them."""
+    """Draw the bars of one workload, the shortest on top, as thick as those of the workload with most of them."""
     base = row.own or row.measured[0]
     ordered = sorted(row.measured, key=lambda one: one.value or 0.0, reverse=True)
     for place, one in enumerate(ordered):
@@ -80,7 +80,7 @@ def _draw(panel: "matplotlib_axes.Axes", row: results.Row, longest: int) -> None
 
 
 def _draw_curve(panel: "matplotlib_axes.Axes", curve: results.Curve) -> None:
-    """Draws a line a peer: the medians, and from the fastest round to the slowest, which may lie outside."""
+    """Draw a line a peer: the medians, and from the fastest round to the slowest, which may lie outside."""
     most = 0.0
     for peer, line in curve.lines.items():
         timings = {size: one.timing for size, one in line.items() if one.timing}

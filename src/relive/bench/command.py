@@ -27,7 +27,7 @@ _FILES = ("json", "markdown", "plot")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measures, and answers 0; starts itself anew with one thread a library, where that was not seen to."""
+    """Measure, and return 0; starts itself anew with one thread a library, where that was not seen to."""
     if options.list:
         sys.stdout.write(selection.listing())
         return 0
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
 def _measured(
     chosen: Sequence[workloads.Workload], peers: dict[str, catalogue.Peer], settings: measuring.Settings
 ) -> list[results.Row]:
-    """Measures one workload after the other, and prints each when it is there."""
+    """Measure one workload after the other, and print each when it is there."""
     rows = []
     for workload in chosen:
         rows.append(measuring.measure(workload, peers, settings, _say))
@@ -79,7 +79,7 @@ def _measured(
 def _measured_curves(
     chosen: Sequence[curve.Curve], peers: dict[str, catalogue.Peer], settings: measuring.Settings
 ) -> list[results.Curve]:
-    """Measures one curve after the other, and prints each when it is there."""
+    """Measure one curve after the other, and print each when it is there."""
     curves = []
     for one in chosen:
         curves.append(measuring.measure_curve(one, peers, settings, _say))
@@ -88,7 +88,7 @@ def _measured_curves(
 
 
 def _arguments(options: argparse.Namespace) -> list[str]:
-    """Answers the command line that the options came from, without the name of the program."""
+    """Return the command line that the options came from, without the name of the program."""
     arguments = ["bench"]
     for name in ("workload", "peers"):
         if getattr(options, name):
@@ -104,19 +104,19 @@ def _arguments(options: argparse.Namespace) -> list[str]:
 
 
 def _chart() -> types.ModuleType:
-    """Imports what draws, and matplotlib with it: before the measuring, not after it."""
+    """Import what draws, and matplotlib with it: before the measuring, not after it."""
     return importlib.import_module("relive.bench.chart")
 
 
 def _picture(options: argparse.Namespace) -> str | None:
-    """Answers where the picture is, seen from the page; None if there is none."""
+    """Return where the picture is, seen from the page; None if there is none."""
     if not options.plot:
         return None
     return os.path.relpath(options.plot, pathlib.Path(options.markdown).parent)
 
 
 def _check_path(name: str, path: str | None) -> None:
-    """Raises ArgumentError if a file cannot be there; before the measuring, not after it."""
+    """Raise ArgumentError if a file cannot be there; before the measuring, not after it."""
     if path is not None and (os.path.isdir(path) or not os.path.isdir(os.path.dirname(path) or ".")):
         raise errors.ArgumentError(f"--{name} must be a file in a directory that exists, got {path}")
 
@@ -129,14 +129,14 @@ def _write(name: str, path: str, content: str) -> None:
 
 
 def _print(table: str) -> None:
-    """Prints a table in the place of what was going on."""
+    """Print a table in the place of what was going on."""
     _say("")
     sys.stdout.write(table)
     sys.stdout.flush()
 
 
 def _say(line: str) -> None:
-    """Shows what is going on, in the last line of a terminal; elsewhere nobody waits for it."""
+    """Show what is going on, in the last line of a terminal; elsewhere nobody waits for it."""
     if sys.stderr.isatty():
         with contextlib.suppress(BrokenPipeError):
             sys.stderr.write(f"\r\x1b[K{line}")

@@ -25,7 +25,7 @@ def _pinned(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def exit_code(*arguments: str) -> int:
-    """Answers the exit code, also where argparse leaves by SystemExit."""
+    """Return the exit code, also where argparse leaves by SystemExit."""
     try:
         return int(cli.main(["bench", *arguments]))
     except SystemExit as leaving:

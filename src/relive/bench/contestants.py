@@ -1,4 +1,4 @@
-"""Those who take turns: a call that is timed, and what was wrong with what it answered."""
+"""Those who take turns: a call that is timed, and what was wrong with what it returned."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -19,12 +19,12 @@ OVERFILL = 1.05
 
 
 class Contestant:
-    """A peer that is ready to be timed, and what it answered last.
+    """A peer that is ready to be timed, and what it returned last.
 
     Args:
         peer: Its name.
         call: What is timed; it is called once.
-        check: StateReader each answer that is looked at; None for a limit, which answers nothing that could be right.
+        check: StateReader each answer that is looked at; None for a limit, which returns nothing that could be right.
         small: What was wrong in a small ring.
     """
 
@@ -38,7 +38,7 @@ class Contestant:
         self._call()
 
     def __call__(self) -> None:
-        """Makes the call, unless it has failed before."""
+        """Make the call, unless it has failed before."""
         try:
             self._last = self._call()
         except Exception as error:  # Whatever ails one peer must not end the run of the others.
@@ -46,12 +46,12 @@ class Contestant:
             self._call = lambda: None
 
     def check(self) -> None:
-        """Checks what was answered last."""
+        """Check what was returned last."""
         if self._last is not None and self._check and not self._failure:
             self._check(self._last, self._findings)
 
     def outcome(self, timing: rounds.Timing) -> results.Outcome:
-        """Answers what came of it."""
+        """Return what came of it."""
         if self._failure:
             return results.Outcome(peer=self._peer, reason=self._failure)
         return results.Outcome(
@@ -60,13 +60,13 @@ class Contestant:
 
 
 def of_buffer(peer: catalogue.Peer, make: catalogue.Make, task: tasks.Task, timed: workloads.Timed) -> Contestant:
-    """Answers a peer with a buffer that is full and more, after a look at what it answers in a small ring.
+    """Return a peer with a buffer that is full and more, after a look at what it returns in a small ring.
 
     Args:
         peer: Who it is.
-        make: Answers its buffer for a task.
+        make: Returns its buffer for a task.
         task: What the buffer has to do.
-        timed: Answers the call.
+        timed: Returns the call.
 
     Raises:
         CannotError: The peer has nothing for the task, or there is no room for it.

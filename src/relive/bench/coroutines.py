@@ -60,9 +60,9 @@ class Crowd:
     """Those who run at once.
 
     Attributes:
-        act: Answers what an actor does, by its number.
-        learn: Answers what a learner does until the actors are through; None for no learner.
-        counts: Answers how many steps and samples the buffer has counted.
+        act: Returns what an actor does, by its number.
+        learn: Returns what a learner does until the actors are through; None for no learner.
+        counts: Returns how many steps and samples the buffer has counted.
     """
 
     act: Callable[[int], Work]
@@ -77,7 +77,7 @@ class Row:
     Attributes:
         label: What the coroutines do.
         beside: The row that it is compared with.
-        make: Answers a crowd with a buffer of its own.
+        make: Returns a crowd with a buffer of its own.
     """
 
     label: str
@@ -86,16 +86,16 @@ class Row:
 
 
 async def _nothing() -> None:
-    """Does nothing."""
+    """Do nothing."""
 
 
 async def _kept(stored: collections.deque[tuple[int, int, float]], step: tuple[int, int, float]) -> None:
-    """Keeps a step in a deque: the least that any store can do."""
+    """Keep a step in a deque: the least that any store can do."""
     stored.append(step)
 
 
 def bare(size: Size) -> Crowd:
-    """Answers coroutines that await an empty function."""
+    """Return coroutines that await an empty function."""
 
     async def act(number: int) -> None:
         for _ in range(size.episodes):
@@ -106,7 +106,7 @@ def bare(size: Size) -> Crowd:
 
 
 def bare_giving_way(size: Size) -> Crowd:
-    """Answers coroutines that await an empty function, and let the others run after each step."""
+    """Return coroutines that await an empty function, and let the others run after each step."""
 
     async def act(number: int) -> None:
         for _ in range(size.episodes):
@@ -118,7 +118,7 @@ def bare_giving_way(size: Size) -> Crowd:
 
 
 def plain(size: Size) -> Crowd:
-    """Answers coroutines that put their steps into a deque."""
+    """Return coroutines that put their steps into a deque."""
     stored: collections.deque[tuple[int, int, float]] = collections.deque(maxlen=_STORED)
 
     async def act(number: int) -> None:
@@ -137,7 +137,7 @@ def episodes(
     learns: bool = False,
     limiter: relive.RateLimiter | None = None,
 ) -> Crowd:
-    """Answers coroutines that write to an EpisodeReplayBuffer, which is full before they are through.
+    """Return coroutines that write to an EpisodeReplayBuffer, which is full before they are through.
 
     Args:
         size: How much is measured.
@@ -172,7 +172,7 @@ def episodes(
 
 
 def columns(size: Size, *, learns: bool = False, limiter: relive.RateLimiter | None = None) -> Crowd:
-    """Answers coroutines that write to an AsyncReplayBuffer around a RingReplayBuffer, each to a stream of its own."""
+    """Return coroutines that write to an AsyncReplayBuffer around a RingReplayBuffer, each to a stream of its own."""
     capacity = min(_STORED, size.steps // 2)
     buffer = relive.AsyncReplayBuffer(
         relive.RingReplayBuffer(capacity, streams=size.actors, n_step=3, limiter=limiter, seed=0)
@@ -197,12 +197,12 @@ def columns(size: Size, *, learns: bool = False, limiter: relive.RateLimiter | N
 
 
 def _vectors() -> list[Any]:
-    """Answers the observations of an episode, float32[4] each."""
+    """Return the observations of an episode, float32[4] each."""
     return list(np.arange(4 * (_EPISODE + 1), dtype=np.float32).reshape(-1, 4))
 
 
 def _ratio() -> relive.RateLimiter:
-    """Answers a limiter that holds actors and learner together: each step is drawn once on average."""
+    """Return a limiter that holds actors and learner together: each step is drawn once on average."""
     return relive.SampleToInsertRatio(_RATIO, min_size=1_000, error_buffer=4.0 * _BATCH)
 
 
@@ -243,7 +243,7 @@ class Measured:
 
 
 async def measured(crowd: Crowd, actors: int) -> Measured:
-    """Answers how long a crowd takes for all its steps."""
+    """Return how long a crowd takes for all its steps."""
     gc.collect()
     tasks = [asyncio.create_task(crowd.act(number)) for number in range(actors)]
     learner = asyncio.create_task(crowd.learn()) if crowd.learn else None
@@ -257,7 +257,7 @@ async def measured(crowd: Crowd, actors: int) -> Measured:
 
 
 async def rounds(size: Size) -> list[list[Measured]]:
-    """Answers what came of each row in each round."""
+    """Return what came of each row in each round."""
     results: list[list[Measured]] = [[] for _ in ROWS]
     for _ in range(size.rounds):
         for row, found in zip(ROWS, results, strict=True):
@@ -266,7 +266,7 @@ async def rounds(size: Size) -> list[list[Measured]]:
 
 
 def lines(size: Size, results: Sequence[Sequence[Measured]]) -> Iterator[str]:
-    """Gives the lines of the table."""
+    """Yield the lines of the table."""
     yield f"{size.actors:,} coroutines, {size.steps:,} steps a round, medians of {size.rounds} rounds"
     yield f"{'':36}{'ratio':>7}{'us a step':>11}{'steps a s':>12}{'samples a s':>13}"
     seconds = {
@@ -281,7 +281,7 @@ def lines(size: Size, results: Sequence[Sequence[Measured]]) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measures, and prints the table."""
+    """Measure, and print the table."""
     parser = argparse.ArgumentParser(
         prog="python -m relive.bench.coroutines", description="What an awaited append costs among 1,000 coroutines."
     )

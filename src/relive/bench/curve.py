@@ -38,5 +38,5 @@ class Curve:
         return "microseconds a batch"
 
     def quick(self) -> "Curve":
-        """Answers the same at small sizes."""
+        """Return the same at small sizes."""
         return dataclasses.replace(self, sizes=_QUICK_SIZES)

@@ -73,7 +73,7 @@ class Episode:
     lead: arrays.Array
 
     def __len__(self) -> int:
-        """Answers T."""
+        """Return T."""
         return len(self.rewards)
 
     @functools.cached_property
@@ -91,7 +91,7 @@ class Episode:
         return np.asarray(np.arange(len(self)) == (len(self) - 1 if self.terminated or self.truncated else -1))
 
     def steps(self) -> Iterator[Step]:
-        """Gives its steps in order, each with arrays of its own."""
+        """Yield its steps in order, each with arrays of its own."""
         observations, ends = self.observations, self.is_last
         following = np.array(observations[0])
         for t in range(len(self)):
@@ -133,12 +133,12 @@ class Story:
         self.is_terminated: arrays.Bools = np.concatenate([[False], rng.random(count) < 0.5])
 
     def episodes(self, first: int = 1) -> Iterator[Episode]:
-        """Gives the episodes from that number on, as they ended."""
+        """Yield the episodes from that number on, as they ended."""
         for number in range(first, len(self.lengths)):
             yield self.part(number, 0, int(self.lengths[number]))
 
     def until(self, steps: int) -> "tuple[Iterator[Episode], Iterator[Episode]]":
-        """Answers the episodes up to that step, the last of which may be open, and what is left: its rest, and more."""
+        """Return the episodes up to that step, the last of which may be open, and what is left: its rest, and more."""
         ends = np.cumsum(self.lengths)
         number = int(np.searchsorted(ends, steps))
         start = steps - int(ends[number - 1])
@@ -148,7 +148,7 @@ class Story:
         return itertools.chain(whole, head), itertools.chain(rest, self.episodes(number + 1))
 
     def part(self, number: int, start: int, stop: int) -> Episode:
-        """Answers the steps [start, stop) of an episode."""
+        """Return the steps [start, stop) of an episode."""
         is_whole = stop == self.lengths[number]
         steps = np.arange(start, stop + 1)
         lead = self.frames(number, np.arange(start - self.frame_stack + 1, start))
@@ -164,7 +164,7 @@ class Story:
         )
 
     def frames(self, episodes: Any, steps: Any) -> arrays.Array:
-        """Answers single observations [..., *shape] of those steps [...]; zeros before the first one."""
+        """Return single observations [..., *shape] of those steps [...]; zeros before the first one."""
         episodes, steps = np.broadcast_arrays(np.asarray(episodes, np.int64), np.asarray(steps, np.int64))
         checksum = (31 * episodes + 7 * steps) % 255 + 1
         lead, dtype = episodes.shape, np.dtype(self.observation.dtype)
@@ -179,13 +179,13 @@ class Story:
         return flat.reshape((*lead, *self.observation.shape))
 
     def actions(self, episodes: Any, steps: Any) -> arrays.Array:
-        """Answers the actions [..., *shape] of those steps [...]."""
+        """Return the actions [..., *shape] of those steps [...]."""
         numbers = np.asarray((5 * np.asarray(episodes) + 3 * np.asarray(steps)) % _ACTIONS, self.action.dtype)
         spread = numbers.reshape(numbers.shape + (1,) * len(self.action.shape))
         return np.array(np.broadcast_to(spread, numbers.shape + self.action.shape))
 
     def place(self, frames: arrays.Array) -> tuple[arrays.Ints, arrays.Ints, arrays.Bools]:
-        """Answers of which episode and step single observations [..., *shape] are, and whether there is such a one.
+        """Return of which episode and step single observations [..., *shape] are, and whether there is such a one.
 
         All three are [...]; where there is none, the episode is 0.
         """

@@ -8,7 +8,7 @@ KINDS = [described.Kind((4,), "float32"), described.Kind((8, 8), "uint8"), descr
 
 
 def story(kind: described.Kind, frame_stack: int = 1) -> described.Story:
-    """Answers a story of a few short episodes."""
+    """Return a story of a few short episodes."""
     return described.Story(kind, DISCRETE, (3, 9), 200, frame_stack)
 
 

@@ -23,7 +23,7 @@ _MANY_OPEN = 20_000
 
 
 def stored(episodes: int, steps: int) -> Buffer:
-    """Answers a buffer with that many finished episodes of that many steps."""
+    """Return a buffer with that many finished episodes of that many steps."""
     buffer = Buffer(seed=0)
     for _ in range(episodes):
         episode_id = buffer.start_episode_nowait("agent")
@@ -34,7 +34,7 @@ def stored(episodes: int, steps: int) -> Buffer:
 
 
 def running(episodes: int, steps: int) -> tuple[Buffer, list[str]]:
-    """Answers a buffer with that many open episodes of that many steps, and their ids."""
+    """Return a buffer with that many open episodes of that many steps, and their ids."""
     buffer = Buffer(seed=0)
     ids = [buffer.start_episode_nowait("agent") for _ in range(episodes)]
     for episode_id in ids:
@@ -44,7 +44,7 @@ def running(episodes: int, steps: int) -> tuple[Buffer, list[str]]:
 
 
 def build_samples() -> list[relive.ReplaySample[int, int]]:
-    """Builds a batch of samples out of nothing, with the lists that each owns."""
+    """Build a batch of samples out of nothing, with the lists that each owns."""
     return [
         relive.ReplaySample(
             episode_id="episode",
@@ -66,7 +66,7 @@ def build_samples() -> list[relive.ReplaySample[int, int]]:
 
 
 def interleaved(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Answers the median seconds of each call, over rounds that run every call once."""
+    """Return the median seconds of each call, over rounds that run every call once."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     gc.collect()
     gc.disable()
@@ -80,7 +80,7 @@ def interleaved(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
 
 
 def draw_costs() -> None:
-    """Prints what a batch costs, out of few and out of many episodes."""
+    """Print what a batch costs, out of few and out of many episodes."""
     few, many = stored(100, 10_000), stored(100_000, 10)
     few_open, many_open = running(10, 20_001)[0], running(20_000, 11)[0]
     medians = interleaved(
@@ -106,7 +106,7 @@ def draw_costs() -> None:
 
 
 async def append_costs() -> None:
-    """Prints what an awaited append costs over three list appends, beside few and beside many open episodes."""
+    """Print what an awaited append costs over three list appends, beside few and beside many open episodes."""
     bare: list[float] = []
     few: list[float] = []
     many: list[float] = []

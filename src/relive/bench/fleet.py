@@ -24,7 +24,7 @@ _COLUMNS = {"insert": ("steps",), "sample": ("transitions",), "both": ("steps", 
 
 
 def page(measured: Mapping[str, Any]) -> str:
-    """Answers the tables of a run, in Markdown."""
+    """Return the tables of a run, in Markdown."""
     return "\n".join(_lines(measured)) + "\n"
 
 
@@ -66,7 +66,7 @@ def _rate(spread: Mapping[str, float]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures, prints the tables, and writes what it was asked to write."""
+    """Measure, prints the tables, and write what it was asked to write."""
     parser = argparse.ArgumentParser(prog="python -m relive.bench.fleet", description=str(__doc__).partition("\n")[0])
     parser.add_argument(
         "--quick", action="store_true", help="little of everything: the figures say nothing about speed"

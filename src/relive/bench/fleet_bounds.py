@@ -26,12 +26,12 @@ class Resource:
     transition: float
 
     def busy(self, inserted: float, drawn: float) -> float:
-        """Answers the share of it that so many steps and transitions a second take; above 1 they cannot be."""
+        """Return the share of it that so many steps and transitions a second take; above 1 they cannot be."""
         return (inserted * self.step + drawn * self.transition) / self.supply
 
 
 def asked(plan: fleet_simulation.Plan) -> float:
-    """Answers of how many shards a batch asks for transitions, on average: those that have a part of it.
+    """Return of how many shards a batch asks for transitions, on average: those that have a part of it.
 
     Of k shards that are as full as each other a batch of B leaves one out with probability (1 - 1/k)^B.
 
@@ -42,7 +42,7 @@ def asked(plan: fleet_simulation.Plan) -> float:
 
 
 def resources(costs: fleet_simulation.Costs, plan: fleet_simulation.Plan) -> dict[str, Resource]:
-    """Answers the resources of a fleet by name."""
+    """Return the resources of a fleet by name."""
     rows, size = plan.message_rows, plan.batch_size
     requests, looks = asked(plan) / size, plan.shards / size
     write, insert = costs.write.of(rows) / rows, costs.insert.of(rows) / rows
@@ -64,7 +64,7 @@ def resources(costs: fleet_simulation.Costs, plan: fleet_simulation.Plan) -> dic
 
 
 def alone(costs: fleet_simulation.Costs, plan: fleet_simulation.Plan) -> tuple[float, float]:
-    """Answers the seconds that a message and a batch take when nothing else is in the way.
+    """Return the seconds that a message and a batch take when nothing else is in the way.
 
     The learner asks one shard after the other; the answer of the last one, an average part of the batch, is counted.
     """
@@ -83,26 +83,26 @@ def alone(costs: fleet_simulation.Costs, plan: fleet_simulation.Plan) -> tuple[f
 
 
 def inserting(costs: fleet_simulation.Costs, plan: fleet_simulation.Plan) -> dict[str, float]:
-    """Answers the steps a second that each resource allows to be inserted, and the requests in flight."""
+    """Return the steps a second that each resource allows to be inserted, and the requests in flight."""
     bounds = {name: one.supply / one.step for name, one in resources(costs, plan).items() if one.step}
     in_flight = plan.writers * plan.in_flight * plan.message_rows / alone(costs, plan)[0]
     return {**bounds, "in flight": in_flight}
 
 
 def drawing(costs: fleet_simulation.Costs, plan: fleet_simulation.Plan) -> dict[str, float]:
-    """Answers the transitions a second that each resource allows to be drawn, and the batches ahead."""
+    """Return the transitions a second that each resource allows to be drawn, and the batches ahead."""
     bounds = {name: one.supply / one.transition for name, one in resources(costs, plan).items() if one.transition}
     return {**bounds, "in flight": plan.prefetch * plan.batch_size / alone(costs, plan)[1]}
 
 
 def inserting_beside(costs: fleet_simulation.Costs, plan: fleet_simulation.Plan, drawn: float) -> float:
-    """Answers the steps a second that can be inserted while so many transitions a second are drawn; 0 if none can."""
+    """Return the steps a second that can be inserted while so many transitions a second are drawn; 0 if none can."""
     left = [(one.supply - drawn * one.transition) / one.step for one in resources(costs, plan).values() if one.step]
     return max(0.0, min(left))
 
 
 def least(bounds: dict[str, float]) -> tuple[str, float]:
-    """Answers what binds first, and at how many a second.
+    """Return what binds first, and at how many a second.
 
     >>> least({"shards": 300.0, "learner": 200.0})
     ('learner', 200.0)

@@ -42,19 +42,19 @@ class Simulation:
         self._serial = itertools.count()
 
     def after(self, seconds: float, resume: Resume) -> None:
-        """Has a call made that many seconds from now; O(log n) of the n that are to happen."""
+        """Have a call made that many seconds from now; O(log n) of the n that are to happen."""
         heapq.heappush(self._events, (self.now + seconds, next(self._serial), resume))
 
     def sleep(self, seconds: float) -> Wait:
-        """Answers a wait of that many seconds."""
+        """Return a wait of that many seconds."""
         return lambda resume: self.after(seconds, resume)
 
     def start(self, path: Path) -> None:
-        """Lets a path take its way from now on."""
+        """Let a path take its way from now on."""
         self._follow(path, lambda: None)
 
     def all_of(self, paths: Sequence[Path]) -> Wait:
-        """Answers a wait for the ends of all those paths, which start when it is waited for; there must be one."""
+        """Return a wait for the ends of all those paths, which start when it is waited for; there must be one."""
 
         def wait(resume: Resume) -> None:
             left = len(paths)
@@ -71,14 +71,14 @@ class Simulation:
         return wait
 
     def run(self, until: float) -> None:
-        """Makes everything happen that is to happen up to that moment, and puts the clock there."""
+        """Make everything happen that is to happen up to that moment, and put the clock there."""
         while self._events and self._events[0][0] <= until:
             self.now, _, resume = heapq.heappop(self._events)
             resume()
         self.now = until
 
     def _follow(self, path: Path, ended: Resume) -> None:
-        """Takes a path as far as what it waits for next, and goes on from there when that has come."""
+        """Take a path as far as what it waits for next, and go on from there when that has come."""
         wait = next(path, None)
         if wait is None:
             ended()
@@ -105,12 +105,12 @@ class Tally:
     _since: float = 0.0
 
     def come(self, now: float) -> None:
-        """Counts one that came."""
+        """Count one that came."""
         self._advance(now)
         self.arrived += 1
 
     def go(self, now: float, came: float, work: float) -> None:
-        """Counts one that goes, with when it had come and what work it was."""
+        """Count one that goes, with when it had come and what work it was."""
         self._advance(now)
         self.left += 1
         self.busy += work
@@ -139,7 +139,7 @@ class Cores:
         self._version = 0
 
     def use(self, seconds: float) -> Wait:
-        """Answers a wait for a job of that many seconds on a core of its own."""
+        """Return a wait for a job of that many seconds on a core of its own."""
 
         def wait(resume: Resume) -> None:
             now = self._simulation.now
@@ -154,12 +154,12 @@ class Cores:
         return min(1.0, self._count / len(self._jobs)) if self._jobs else 1.0
 
     def _advance(self) -> None:
-        """Puts the clock of the jobs to this moment."""
+        """Put the clock of the jobs to this moment."""
         self._clock += (self._simulation.now - self._since) * self._speed()
         self._since = self._simulation.now
 
     def _plan(self) -> None:
-        """Has the next end happen; whatever was planned before counts no more."""
+        """Have the next end happen; whatever was planned before counts no more."""
         self._version += 1
         version = self._version
         if self._jobs:
@@ -187,7 +187,7 @@ class Process:
         self._line: collections.deque[tuple[float, float, Resume]] = collections.deque()
 
     def use(self, seconds: float) -> Wait:
-        """Answers a wait for that many seconds of its work, in the order of asking."""
+        """Return a wait for that many seconds of its work, in the order of asking."""
 
         def wait(resume: Resume) -> None:
             self.tally.come(self._simulation.now)
@@ -219,7 +219,7 @@ class Link:
         self._free = 0.0
 
     def send(self, size: float) -> Wait:
-        """Answers a wait until a message of that many bytes has arrived."""
+        """Return a wait until a message of that many bytes has arrived."""
 
         def wait(resume: Resume) -> None:
             now, work = self._simulation.now, size / self._bytes_a_second
@@ -244,7 +244,7 @@ class Places:
         self._line: collections.deque[Resume] = collections.deque()
 
     def take(self) -> Wait:
-        """Answers a wait for a place."""
+        """Return a wait for a place."""
 
         def wait(resume: Resume) -> None:
             if self._free:
@@ -256,7 +256,7 @@ class Places:
         return wait
 
     def give(self) -> None:
-        """Gives a place back: the first in line has it."""
+        """Give a place back: the first in line has it."""
         if self._line:
             self._simulation.after(0.0, self._line.popleft())
         else:

@@ -21,7 +21,7 @@ class _Use:
     def run(
         self, use: fleet_machines.Cores | fleet_machines.Process, jobs: Iterable[tuple[float, float]]
     ) -> list[float]:
-        """Answers when each job went, given when each comes and what work it is."""
+        """Yield when each job went, given when each comes and what work it is."""
 
         def path(number: int, work: float) -> fleet_machines.Path:
             yield use.use(work)
@@ -101,7 +101,7 @@ def test_a_job_has_one_core_at_most() -> None:
 
 
 def _shared(jobs: list[tuple[int, int]], cores: int) -> list[float]:
-    """Shares the cores from event to event, over all jobs each time."""
+    """Share the cores from event to event, over all jobs each time."""
     left = {number: float(work) for number, (_, work) in enumerate(jobs)}
     here: set[int] = set()
     ends: dict[int, float] = {}

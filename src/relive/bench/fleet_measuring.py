@@ -70,12 +70,12 @@ class _Observed:
 
 
 def _calm(observed: Sequence[_Observed]) -> list[_Observed]:
-    """Answers the half of the turns, or one more than that, in which others took least, whatever came of them."""
+    """Return the half of the turns, or one more than that, in which others took least, whatever came of them."""
     return sorted(observed, key=lambda one: one.others)[: (len(observed) + 1) // 2]
 
 
 def _point(system: str, shards: int, mode: str, observed: Sequence[_Observed]) -> dict[str, Any]:
-    """Answers what one system did in one mode: medians over the calm turns, and the least and the most of each rate."""
+    """Return what one system did in one mode: medians over the calm turns, and the least and the most of each rate."""
     turns = [one.turn for one in _calm(observed)]
     seconds = [max(turn.insert_seconds, turn.draw_seconds) for turn in turns]
     return {
@@ -117,7 +117,7 @@ class _Bench:
         self._programs, self._fleets, self._settings = programs, fleets, settings
 
     def turn(self, mode: fleet_programs.Mode, fleet: str, **asked: int) -> _Observed:
-        """Answers what came of a turn."""
+        """Return what came of a turn."""
         start, busy = time.perf_counter(), fleet_processor.busy_seconds()
         own = sum(fleet_processor.seconds_by_process().values())
         turn = self._programs[self._fleets[fleet][0]].turn(mode, self._settings.seconds, fleet=fleet, **asked)
@@ -126,13 +126,13 @@ class _Bench:
         return _Observed(turn=turn, others=max(0.0, busy - own) / taken)
 
     def fill(self, fleet: str, capacity: int) -> None:
-        """Inserts as many steps as are stored at most, so that from then on one goes for each that comes."""
+        """Insert as many steps as are stored at most, so that from then on one goes for each that comes."""
         inserted = 0
         while inserted < capacity:
             inserted += self.turn("insert", fleet).turn.inserted
 
     def points(self, systems: Sequence[str]) -> list[dict[str, Any]]:
-        """Measures by turns: in every round each system has its turn in each mode."""
+        """Measure by turns: in every round each system has its turn in each mode."""
         found: dict[tuple[str, str], list[_Observed]] = {}
         for _ in range(self._settings.rounds):
             for mode in _MODES:
@@ -141,7 +141,7 @@ class _Bench:
         return [_point(system, self._fleets[system][1], mode, observed) for (system, mode), observed in found.items()]
 
     def costs(self, kind: Kind, fleet: str) -> dict[str, Any]:
-        """Answers what the parts of a fleet of one shard take of the processor, each for few rows and for many."""
+        """Return what the parts of a fleet of one shard take of the processor, each for few rows and for many."""
         turns: dict[tuple[fleet_programs.Mode, int], list[_Observed]] = {}
         for _ in range(self._settings.rounds):
             for steps in kind.messages:
@@ -152,7 +152,7 @@ class _Bench:
         calm = {asked: [one.turn for one in _calm(observed)] for asked, observed in turns.items()}
 
         def seconds(mode: fleet_programs.Mode, part: str, rows: int) -> float:
-            """Answers what a part of the fleet took for a message, a batch or a request of so many rows."""
+            """Return what a part of the fleet took for a message, a batch or a request of so many rows."""
             return statistics.median(
                 turn.processor[part] * rows / (turn.inserted + turn.drawn + turn.asked) for turn in calm[mode, rows]
             )
@@ -182,7 +182,7 @@ class _Bench:
 
 
 def run(reverb: str | None, settings: Settings, kinds: Mapping[str, Kind] = KINDS) -> dict[str, Any]:
-    """Answers what was measured.
+    """Return what was measured.
 
     Args:
         reverb: A Python that has dm-reverb; None to leave it out.

@@ -48,7 +48,7 @@ class Hardware:
     writers: int = 4
 
     def plan(self, work: Mapping[str, Any], batch_size: int) -> fleet_simulation.Plan:
-        """Answers where the fleet is."""
+        """Return where the fleet is."""
         return fleet_simulation.Plan(
             shards=self.machines,
             writers=self.machines * self.writers,
@@ -64,7 +64,7 @@ class Hardware:
 
 
 def costs_of(told: Mapping[str, Any]) -> fleet_simulation.Costs:
-    """Answers the costs that were written as JSON."""
+    """Return the costs that were written as JSON."""
     costs: dict[str, Any] = {
         name: fleet_simulation.Cost(**value) if isinstance(value, dict) else value for name, value in told.items()
     }
@@ -72,7 +72,7 @@ def costs_of(told: Mapping[str, Any]) -> fleet_simulation.Costs:
 
 
 def here(measured: Mapping[str, Any], point: Mapping[str, Any]) -> fleet_simulation.Plan:
-    """Answers where the fleet of a measured point was: on one machine, of which others had a part."""
+    """Return where the fleet of a measured point was: on one machine, of which others had a part."""
     work = measured["work"]
     return fleet_simulation.Plan(
         shards=point["shards"],
@@ -112,7 +112,7 @@ class Checked:
 
 
 def check(measured: Mapping[str, Any]) -> list[Checked]:
-    """Answers each rate of relive's that was measured, beside what the model makes of it."""
+    """Return each rate of relive's that was measured, beside what the model makes of it."""
     costs = costs_of(next(iter(measured["kinds"].values()))["costs"])
     checked = []
     for point in measured["points"]:
@@ -140,7 +140,7 @@ def check(measured: Mapping[str, Any]) -> list[Checked]:
 
 
 def page(measured: Mapping[str, Any], hardware: Hardware) -> str:
-    """Answers the tables of the model, in Markdown."""
+    """Return the tables of the model, in Markdown."""
     parts = [_costs(measured), _checked(measured), _memory(measured, hardware)]
     parts += [_inserting(measured, hardware), _drawing(measured, hardware)]
     return "\n".join("\n".join([*part, ""]) for part in parts)
@@ -232,7 +232,7 @@ def _two_least(bounds: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the tables, and writes them where it was asked to."""
+    """Print the tables, and write them where it was asked to."""
     parser = argparse.ArgumentParser(
         prog="python -m relive.bench.fleet_model", description=str(__doc__).partition("\n")[0]
     )

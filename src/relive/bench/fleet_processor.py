@@ -9,13 +9,13 @@ _IDLE = (3, 4)
 
 
 def busy_seconds() -> float:
-    """Answers the seconds that all cores of this machine have been at work for anybody since it started."""
+    """Return the seconds that all cores of this machine have been at work for anybody since it started."""
     fields = [int(field) for field in (_PROCESSES / "stat").read_text(encoding="utf-8").splitlines()[0].split()[1:9]]
     return sum(ticks for place, ticks in enumerate(fields) if place not in _IDLE) / os.sysconf("SC_CLK_TCK")
 
 
 def seconds_by_process() -> dict[int, float]:
-    """Answers the seconds that this process, and each that came of it and is still there, has taken, by its id."""
+    """Return the seconds that this process, and each that came of it and is still there, has taken, by its id."""
     parents: dict[int, int] = {}
     seconds: dict[int, float] = {}
     tick = os.sysconf("SC_CLK_TCK")

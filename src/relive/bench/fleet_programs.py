@@ -1,7 +1,7 @@
-"""Programs that the fleet's benchmark measures: each has fleets of its own, and answers a line for each line.
+"""Programs that the fleet's benchmark measures: each has fleets of its own, and returns a line for each line.
 
     what is asked     {"fleet": "relive-2", "mode": "both", "seconds": 2.0, "message_steps": 1000, "batch_size": 256}
-    what is answered  {"inserted": steps, "insert_seconds": s, "drawn": transitions, "draw_seconds": s, "asked": pings,
+    what is returned  {"inserted": steps, "insert_seconds": s, "drawn": transitions, "draw_seconds": s, "asked": pings,
                        "processor": {"writers": s, "shards": s, "learner": s, "rest": s}, "wrong": transitions}
 
 Lines are JSON. In the mode "insert" writers send episodes as fast as they can, in "sample" a learner draws batches, in
@@ -59,7 +59,7 @@ class Turn:
 
 
 def config(fleets: Mapping[str, tuple[int, fleet_work.Work]], directory: pathlib.Path) -> str:
-    """Answers what a program is told of its fleets, and writes the episodes that they are sent.
+    """Return what a program is told of its fleets, and write the episodes that they are sent.
 
     Args:
         fleets: The number of shards and the work of each, by name.
@@ -105,7 +105,7 @@ class Program:
             raise
 
     def turn(self, mode: Mode, seconds: float, *, fleet: str, **asked: int) -> Turn:
-        """Answers what came of one turn.
+        """Return what came of one turn.
 
         Raises:
             CannotError: The program has ended.
@@ -122,7 +122,7 @@ class Program:
         return self._process.poll() is None
 
     def close(self) -> None:
-        """Lets the program end, and waits until it has."""
+        """Let the program end, and wait until it has."""
         with contextlib.suppress(BrokenPipeError):
             self._asked.close()
         self._answered.close()

@@ -24,12 +24,12 @@ class Cost:
     row: float = 0.0
 
     def of(self, rows: float) -> float:
-        """Answers the seconds for so many rows."""
+        """Return the seconds for so many rows."""
         return self.fixed + self.row * rows
 
     @classmethod
     def through(cls, few: tuple[float, float], many: tuple[float, float]) -> "Cost":
-        """Answers the cost that goes through two points of (rows, seconds), neither part of it below zero.
+        """Return the cost that goes through two points of (rows, seconds), neither part of it below zero.
 
         >>> Cost.through((1, 3.0), (5, 5.0))
         Cost(fixed=2.5, row=0.5)
@@ -194,7 +194,7 @@ class _Fleet:
         yield from self._round("learner", f"shard {shard}", SMALL, self._costs.draw.of(rows), size)
 
     def _round(self, source: str, shard: str, there: float, seconds: float, back: float) -> fleet_machines.Path:
-        """The way of so many bytes to a shard, its work for them, and the way of what it answers."""
+        """The way of so many bytes to a shard, its work for them, and the way of what it returns."""
         yield from self._send(source, shard, there)
         yield self._work(shard, seconds)
         yield from self._send(shard, source, back)
@@ -211,12 +211,12 @@ class _Fleet:
         return self.processes[name].use(self._varied(seconds))
 
     def _varied(self, seconds: float) -> float:
-        """Answers a service time of that mean."""
+        """Return a service time of that mean."""
         spread = self._plan.spread**2
         return float(self._rng.gamma(1 / spread, spread * seconds)) if spread else seconds
 
     def busy(self) -> dict[str, float]:
-        """Answers the seconds of work that the busiest part of each kind has finished so far."""
+        """Return the seconds of work that the busiest part of each kind has finished so far."""
         kinds: dict[str, list[float]] = {}
         for name, process in self.processes.items():
             kinds.setdefault(name.split()[0], []).append(process.tally.busy)
@@ -227,7 +227,7 @@ class _Fleet:
 
 
 def simulate(costs: Costs, plan: Plan, mode: Mode, *, seconds: float = 4.0, seed: int = 0) -> Outcome:
-    """Answers what a fleet does whose writers, whose learner or both never rest.
+    """Return what a fleet does whose writers, whose learner or both never rest.
 
     Args:
         costs: Of its parts.

@@ -41,7 +41,7 @@ class Work:
     prefetch: int = 2
 
     def episodes(self) -> dict[str, Array]:
-        """Answers the episodes: observations [E, T+1, *shape], actions [E, T], rewards [E, T].
+        """Return the episodes: observations [E, T+1, *shape], actions [E, T], rewards [E, T].
 
         The first two numbers of an observation are its episode and its step, the others are noise; the action is the
         step, the reward is the episode plus the step.
@@ -57,7 +57,7 @@ class Work:
         }
 
     def sizes(self) -> dict[str, float]:
-        """Answers the bytes of a step in a message, of a transition in a batch, and of a step that is stored."""
+        """Return the bytes of a step in a message, of a transition in a batch, and of a step that is stored."""
         columns = self.episodes()
         buffer = relive.RingReplayBuffer(_EPISODES * self.steps, seed=0)
         for observations, actions, rewards in zip(*columns.values(), strict=True):
@@ -71,14 +71,14 @@ class Work:
         }
 
     def save(self, path: pathlib.Path) -> None:
-        """Writes the episodes to a file of `np.savez`."""
+        """Write the episodes to a file of `np.savez`."""
         np.savez(path, allow_pickle=False, **self.episodes())
 
 
 def wrong(
     observation: Array, action: Array, reward: Array, next_observation: Array, terminal: Array, steps: int
 ) -> int:
-    """Answers how many transitions of a batch are not those of one step of one episode; every array is [B, ...]."""
+    """Return how many transitions of a batch are not those of one step of one episode; every array is [B, ...]."""
     rows = len(action)
     before, after = (one.reshape(rows, -1)[:, :2].astype(np.float64) for one in (observation, next_observation))
     right = (

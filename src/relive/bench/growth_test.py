@@ -30,7 +30,7 @@ SIZES = (1_000, 3_000, 10_000)
 
 
 def measured(one: curve.Curve, peers: Iterable[str] = ("relive", "take")) -> results.Curve:
-    """Answers what came of a curve in a quick run."""
+    """Return what came of a curve in a quick run."""
     return measuring.measure_curve(one, list(peers), QUICK, lambda line: None)
 
 
@@ -130,14 +130,14 @@ def test_memory_is_what_the_system_says(tmp_path: pathlib.Path, monkeypatch: pyt
 
 
 def weighing(size: int) -> sum_tree.SumTree:
-    """Answers a tree as the curve fills it."""
+    """Return a tree as the curve fills it."""
     tree = sum_tree.SumTree(size)
     tree.set(np.arange(size), np.arange(size) % 4)
     return tree
 
 
 def found(tree: sum_tree.SumTree, drawn: list[int]) -> dict[str, float]:
-    """Answers what is wrong with leaves that were drawn."""
+    """Return what is wrong with leaves that were drawn."""
     findings = answers.Findings()
     own_tree.check(tree, np.array(drawn), findings)
     return findings.shares()
@@ -157,7 +157,7 @@ def test_each_stratum_of_the_tree_has_its_leaf() -> None:
 def test_a_tree_that_sets_or_sums_wrongly_is_found() -> None:
     class Deaf(sum_tree.SumTree):
         def set(self, leaves: object, weights: object) -> None:
-            """Sets nothing."""
+            """Set nothing."""
 
     assert found(Deaf(12), [3, 7, 11]) == {"total": 1.0}
     tree = weighing(12)
@@ -179,7 +179,7 @@ def test_every_leaf_of_the_tree_is_filled_in_chunks(monkeypatch: pytest.MonkeyPa
 
 
 def timed(peer: str, microseconds: float, **wrong: float) -> results.Outcome:
-    """Answers the outcome of a peer that took that long, and what was wrong with it."""
+    """Return the outcome of a peer that took that long, and what was wrong with it."""
     seconds = microseconds / 1e6
     timing = rounds.Timing(median=seconds, low=seconds / 2, high=seconds * 2, rounds=7, repeats=1)
     return results.Outcome(peer=peer, timing=timing, wrong=wrong)

@@ -33,18 +33,18 @@ QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVI
 
 
 def is_held_to_one_thread(environment: Mapping[str, str]) -> bool:
-    """Answers whether a process with that environment uses one thread."""
+    """Return whether a process with that environment uses one thread."""
     return all(environment.get(name) == value for name, value in ONE_THREAD.items())
 
 
 def start_anew(arguments: Sequence[str]) -> NoReturn:
-    """Replaces this process by `relive` with those arguments, each library held to one thread."""
+    """Replace this process by `relive` with those arguments, each library held to one thread."""
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, "-m", "relive", *arguments], {**os.environ, **QUIET, **ONE_THREAD})
 
 
 def hold_torch() -> None:
-    """Holds torch to one thread, if it is there, as its environment variable does not in all its builds."""
+    """Hold torch to one thread, if it is there, as its environment variable does not in all its builds."""
     try:
         torch = importlib.import_module("torch")
     except ImportError:
@@ -54,7 +54,7 @@ def hold_torch() -> None:
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Keeps what is printed in the block, by Python or by C, from being seen."""
+    """Keep what is printed in the block, by Python or by C, from being seen."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = [os.dup(1), os.dup(2)]
@@ -72,7 +72,7 @@ def silence() -> Iterator[None]:
 
 
 def facts() -> dict[str, str]:
-    """Answers what is to be known of the machine and the interpreter."""
+    """Return what is to be known of the machine and the interpreter."""
     return {
         "processor": _processor(),
         "cores": str(os.cpu_count()),
@@ -85,7 +85,7 @@ def facts() -> dict[str, str]:
 
 
 def _processor() -> str:
-    """Answers the name of the processor, as Linux knows it or else as Python does."""
+    """Return the name of the processor, as Linux knows it or else as Python does."""
     if _CPU.exists():
         for line in _CPU.read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):

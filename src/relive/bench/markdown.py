@@ -45,7 +45,7 @@ known beforehand.
 
 
 def page(run: results.Run, picture: str | None) -> str:
-    """Answers the page.
+    """Return the page.
 
     Args:
         run: What it is about.
@@ -113,7 +113,7 @@ def _behind(run: results.Run) -> Iterator[str]:
 
 
 def _ahead(row: results.Row, one: results.Outcome) -> str:
-    """Answers how much faster than relive somebody is, in words; nothing if nobody is, or it is a limit."""
+    """Return how much faster than relive somebody is, in words; nothing if nobody is, or it is a limit."""
     ratio = row.ratio(row.own, one) if row.own else None
     if ratio is None or ratio <= 1.0 or one.is_limit or one.peer in results.OWN:
         return ""
@@ -173,7 +173,7 @@ def _curve(curve: results.Curve) -> Iterator[str]:
 
 
 def _point(one: results.Outcome) -> str:
-    """Answers the cell about one size: the median and the rounds, or why there is none."""
+    """Return the cell about one size: the median and the rounds, or why there is none."""
     if not one.timing:
         return one.reason
     wrong = "" if one.is_right else f", wrong: {one.faults()}"

@@ -1,4 +1,4 @@
-"""Measures a workload or a curve: has all who take part made and filled, times them by turns, checks their answers."""
+"""Measures a workload or a curve: has all who take part made and filled, times them by turns, checks their returns."""
 
 from collections.abc import Callable, Collection, Mapping
 import dataclasses
@@ -35,12 +35,12 @@ class Settings:
 
     @classmethod
     def chosen(cls, repeats: int | None, is_quick: bool) -> "Settings":
-        """Answers the settings of a quick run or a full one, with another number of rounds if given."""
+        """Return the settings of a quick run or a full one, with another number of rounds if given."""
         settings = cls(repeats=3, seconds=0.001, is_quick=True) if is_quick else cls()
         return settings if repeats is None else dataclasses.replace(settings, repeats=repeats)
 
     def in_words(self) -> str:
-        """Answers what a reader should know of them."""
+        """Return what a reader should know of them."""
         size = ", small rings (--quick): these figures say nothing about speed" if self.is_quick else ""
         return f"Medians of {self.repeats} rounds, turns of {self.seconds * 1e3:g} milliseconds at least{size}"
 
@@ -51,7 +51,7 @@ def measure(
     settings: Settings,
     say: Callable[[str], None],
 ) -> results.Row:
-    """Answers what came of each peer, in their order.
+    """Return what came of each peer, in their order.
 
     Args:
         workload: What to measure.
@@ -77,7 +77,7 @@ def measure(
 def _weighed(
     workload: workloads.Workload, name: str, settings: Settings, say: Callable[[str], None]
 ) -> results.Outcome:
-    """Answers what a stored step takes."""
+    """Return what a stored step takes."""
     say(f"{workload.name}: filling {name} in a process of its own")
     try:
         if catalogue.PEERS[name].is_limit:
@@ -90,7 +90,7 @@ def _weighed(
 def measure_curve(
     curve: curves.Curve, peers: Collection[str], settings: Settings, say: Callable[[str], None]
 ) -> results.Curve:
-    """Answers what came of each size: all sizes of all peers take turns with each other.
+    """Return what came of each size: all sizes of all peers take turns with each other.
 
     Args:
         curve: What to measure.
@@ -126,7 +126,7 @@ def _timed(
     settings: Settings,
     say: Callable[[str], None],
 ) -> dict[str, results.Outcome]:
-    """Answers how fast each is, and what is wrong with its answers."""
+    """Return how fast each is, and what is wrong with its returns."""
     if settings.is_quick:
         workload = workload.quick()
     entrants: dict[str, _Entrant] = {}
@@ -137,12 +137,12 @@ def _timed(
 
 
 def _filled(peer: catalogue.Peer, task: tasks.Task, timed: workloads.Timed) -> contestants.Contestant:
-    """Answers a peer, loaded and with a full buffer."""
+    """Return a peer, loaded and with a full buffer."""
     return contestants.of_buffer(peer, peer.load(), task, timed)
 
 
 def _entrant(peer: str, make: Callable[[], contestants.Contestant]) -> _Entrant:
-    """Answers who was made; or, where that failed, why."""
+    """Return who was made; or, where that failed, why."""
     try:
         return make()
     except tasks.CannotError as error:
@@ -158,7 +158,7 @@ def _raced(
     say: Callable[[str], None],
     steps: int = 1,
 ) -> dict[str, results.Outcome]:
-    """Answers what came of each, a part of a call of that many steps, in rounds that let every one have its turn."""
+    """Return what came of each, a part of a call of that many steps, in rounds that let every one have its turn."""
     racing = {label: one for label, one in entrants.items() if isinstance(one, contestants.Contestant)}
     say(f"{name}: timing {', '.join(racing)}")
     timings = rounds.interleaved(

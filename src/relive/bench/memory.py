@@ -2,7 +2,7 @@
 
     python -m relive.bench.memory PEER WORKLOAD [--quick]
 
-answers the bytes a step. The process has used a small buffer before, so that libraries and compiled code do not count.
+returns the bytes a step. The process has used a small buffer before, so that libraries and compiled code do not count.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _SMALL = 4_000
 
 
 def bytes_a_step(peer: str, workload: str, is_quick: bool) -> float:
-    """Answers what a step takes in memory, as a new process finds it.
+    """Return what a step takes in memory, as a new process finds it.
 
     Raises:
         CannotError: The peer has nothing for the workload, or the system does not say how large a process is.
@@ -42,7 +42,7 @@ def bytes_a_step(peer: str, workload: str, is_quick: bool) -> float:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints what the process finds about itself: `bytes NUMBER`, or `cannot REASON`."""
+    """Print what the process finds about itself: `bytes NUMBER`, or `cannot REASON`."""
     machine.hold_torch()
     workload = selection.WORKLOADS[arguments[1]]
     if "--quick" in arguments:
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _grown(peer: catalogue.Peer, workload: workloads.Workload) -> float:
-    """Answers by how many bytes a step this process grows."""
+    """Return by how many bytes a step this process grows."""
     make, task = peer.load(), workload.task
     story = task.story(task.capacity)
     few = min(_SMALL, task.capacity)
@@ -71,7 +71,7 @@ def _grown(peer: catalogue.Peer, workload: workloads.Workload) -> float:
 
 
 def _resident() -> int:
-    """Answers how many bytes of this process are in memory, without what was freed and not given back."""
+    """Return how many bytes of this process are in memory, without what was freed and not given back."""
     gc.collect()
     getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: 0)(0)
     fields = dict(line.split(":", 1) for line in _STATUS.read_text(encoding="utf-8").splitlines() if ":" in line)

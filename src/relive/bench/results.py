@@ -21,7 +21,7 @@ class Outcome:
         timing: Of one part, in seconds; None if it was not timed.
         bytes_a_step: What a stored step takes; None if it was not measured.
         reason: Why there is neither.
-        wrong: What was wrong in which share of the rows that it answered while it was timed.
+        wrong: What was wrong in which share of the rows that it returned while it was timed.
         small_wrong: The same in a ring of a few hundred steps, where no row is far from an end or from the seam.
     """
 
@@ -48,7 +48,7 @@ class Outcome:
         return catalogue.PEERS[self.peer].is_limit
 
     def faults(self) -> str:
-        """Answers what is wrong in which share of the rows, in words; nothing if it is right.
+        """Return what is wrong in which share of the rows, in words; nothing if it is right.
 
         The shares are those of the full size, and of a small ring in brackets where the full size showed none.
         """
@@ -92,11 +92,11 @@ class Row:
         return min(rivals, key=lambda one: one.value or 0.0, default=None)
 
     def has(self, peer: str) -> bool:
-        """Answers whether that peer was measured."""
+        """Return whether that peer was measured."""
         return any(one.peer == peer for one in self.measured)
 
     def ratio(self, outcome: Outcome, base: Outcome | None) -> float | None:
-        """Answers how many times the base's value the outcome's is."""
+        """Return how many times the base's value the outcome's is."""
         if base is None or not base.value or outcome.value is None:
             return None
         return outcome.value / base.value
@@ -118,11 +118,11 @@ class Curve:
     lines: Mapping[str, Mapping[int, Outcome]]
 
     def measured(self, peer: str) -> dict[int, Outcome]:
-        """Answers the outcomes of the sizes at which that peer was measured."""
+        """Return the outcomes of the sizes at which that peer was measured."""
         return {size: one for size, one in self.lines[peer].items() if one.value is not None}
 
     def growth(self, peer: str, size: int) -> float | None:
-        """Answers how many times the value at its smallest size a peer's value is; None where it was not measured."""
+        """Return how many times the value at its smallest size a peer's value is; None where it was not measured."""
         values = {size: one.value or 0.0 for size, one in self.measured(peer).items()}
         return values[size] / next(iter(values.values())) if size in values else None
 
@@ -148,7 +148,7 @@ class Run:
     curves: Sequence[Curve] = ()
 
     def wrong(self) -> Iterator[tuple[str, str, Outcome]]:
-        """Gives who was wrong, and where, peer by peer."""
+        """Yield who was wrong, and where, peer by peer."""
         outcomes = [(row.name, one) for row in self.rows for one in row.outcomes]
         for curve in self.curves:
             outcomes += [(curve.name, one) for line in curve.lines.values() for one in line.values()]
@@ -158,7 +158,7 @@ class Run:
                     yield name, where, one
 
     def as_json(self) -> dict[str, Any]:
-        """Answers all of it in what JSON has."""
+        """Return all of it in what JSON has."""
         rows = [
             {
                 "workload": row.name,
@@ -213,7 +213,7 @@ def _outcome_as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def _share(share: float) -> str:
-    """Answers a share in percent, with a digit more where it is small."""
+    """Return a share in percent, with a digit more where it is small."""
     if share < 0.0001:
         return "less than 0.01%"
     return f"{share:.1%}" if share >= 0.01 else f"{share:.2%}"

@@ -14,7 +14,7 @@ from relive.bench import text
 
 
 def timed(peer: str, microseconds: float, **wrong: float) -> results.Outcome:
-    """Answers the outcome of a peer that took that long, and what was wrong with it."""
+    """Return the outcome of a peer that took that long, and what was wrong with it."""
     seconds = microseconds / 1e6
     timing = rounds.Timing(median=seconds, low=seconds / 2, high=seconds * 2, rounds=7, repeats=1)
     return results.Outcome(peer=peer, timing=timing, wrong=wrong)

@@ -12,7 +12,7 @@ _SLACK = 1.25
 
 
 def require(*, memory: int, disk: int = 0) -> None:
-    """Checks that so much is free, in bytes; where the system does not say how much memory is, there is enough.
+    """Check that so much is free, in bytes; where the system does not say how much memory is, there is enough.
 
     Raises:
         CannotError: It is not.
@@ -23,23 +23,23 @@ def require(*, memory: int, disk: int = 0) -> None:
 
 
 def free_memory() -> int | None:
-    """Answers how many bytes of memory a process can have without another giving up its own; None if unknown."""
+    """Return how many bytes of memory a process can have without another giving up its own; None if unknown."""
     return _memory("MemAvailable")
 
 
 def whole_memory() -> str:
-    """Answers how much memory the machine has, in words."""
+    """Return how much memory the machine has, in words."""
     whole = _memory("MemTotal")
     return "unknown" if whole is None else _gigabytes(whole)
 
 
 def free_disk() -> int:
-    """Answers how many bytes are free where temporary files go."""
+    """Return how many bytes are free where temporary files go."""
     return shutil.disk_usage(tempfile.gettempdir()).free
 
 
 def _memory(name: str) -> int | None:
-    """Answers a line of what Linux says about memory, in bytes; None on other systems."""
+    """Return a line of what Linux says about memory, in bytes; None on other systems."""
     if not _MEMORY.exists():
         return None
     fields = dict(line.split(":", 1) for line in _MEMORY.read_text(encoding="utf-8").splitlines() if ":" in line)

@@ -35,7 +35,7 @@ class Timing:
     repeats: int
 
     def per(self, steps: int) -> "Timing":
-        """Answers the timing of one of the equal parts that a call is made of."""
+        """Return the timing of one of the equal parts that a call is made of."""
         return dataclasses.replace(self, median=self.median / steps, low=self.low / steps, high=self.high / steps)
 
 
@@ -47,14 +47,14 @@ def interleaved(
     after: Callable[[str], None] = lambda name: None,
     clock: Clock = time.perf_counter,
 ) -> dict[str, Timing]:
-    """Answers what each call takes, over rounds that let every call have its turn; the garbage collector is off.
+    """Return what each call takes, over rounds that let every call have its turn; the garbage collector is off.
 
     Args:
         calls: What is timed, by name.
         rounds: How often each has its turn.
         seconds: How long a turn is at least: a call is repeated until it is.
         after: Told the name after each turn, outside of the time.
-        clock: Answers the seconds since some moment.
+        clock: Returns the seconds since some moment.
     """
     repeats = {name: _repeats(call, seconds, clock) for name, call in calls.items()}
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -72,7 +72,7 @@ def interleaved(
 
 
 def _turn(call: Call, repeats: int, clock: Clock) -> float:
-    """Answers how long that many calls take."""
+    """Return how long that many calls take."""
     turns = range(repeats)
     start = clock()
     for _ in turns:
@@ -81,7 +81,7 @@ def _turn(call: Call, repeats: int, clock: Clock) -> float:
 
 
 def _repeats(call: Call, seconds: float, clock: Clock) -> int:
-    """Answers how many calls make a turn of that length, and warms the call up."""
+    """Return how many calls make a turn of that length, and warms the call up."""
     repeats = 1
     while True:
         taken = _turn(call, repeats, clock)
@@ -92,7 +92,7 @@ def _repeats(call: Call, seconds: float, clock: Clock) -> int:
 
 @contextlib.contextmanager
 def _no_collector() -> Iterator[None]:
-    """Keeps the garbage collector out of the block."""
+    """Keep the garbage collector out of the block."""
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()

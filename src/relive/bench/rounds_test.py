@@ -16,7 +16,7 @@ class Clock:
         return self.now
 
     def taking(self, name: str, seconds: list[float]) -> rounds.Call:
-        """Answers a call that takes those seconds, one after the other, and the last of them from then on."""
+        """Return a call that takes those seconds, one after the other, and the last of them from then on."""
 
         def call() -> None:
             self.called.append(name)

@@ -24,7 +24,7 @@ CURVES = {one.name: one for one in growth.CURVES}
 
 
 def check(names: Sequence[str] | None) -> None:
-    """Raises ArgumentError if one of the names is neither of a workload or a curve, nor of a family of them."""
+    """Raise ArgumentError if one of the names is neither of a workload or a curve, nor of a family of them."""
     known = {name for one in (*WORKLOADS.values(), *CURVES.values()) for name in (one.name, one.family)}
     for name in names or ():
         if name not in known:
@@ -32,17 +32,17 @@ def check(names: Sequence[str] | None) -> None:
 
 
 def workloads(names: Sequence[str] | None) -> list[workload.Workload]:
-    """Answers the workloads of those names or families, all of them if None, in the order of the tables."""
+    """Return the workloads of those names or families, all of them if None, in the order of the tables."""
     return [one for one in WORKLOADS.values() if not names or one.name in names or one.family in names]
 
 
 def curves(names: Sequence[str] | None) -> list[curve.Curve]:
-    """Answers the curves of those names or families, all of them if None, in the order of the tables."""
+    """Return the curves of those names or families, all of them if None, in the order of the tables."""
     return [one for one in CURVES.values() if not names or one.name in names or one.family in names]
 
 
 def peers(names: Sequence[str] | None) -> dict[str, catalogue.Peer]:
-    """Answers the peers of those names, all of them if None, in the order of the tables."""
+    """Return the peers of those names, all of them if None, in the order of the tables."""
     for name in names or ():
         if name not in catalogue.PEERS:
             raise errors.ArgumentError(f"--peers must be some of {', '.join(catalogue.PEERS)}, got {name}")
@@ -50,7 +50,7 @@ def peers(names: Sequence[str] | None) -> dict[str, catalogue.Peer]:
 
 
 def listing() -> str:
-    """Answers every name there is and what it stands for."""
+    """Return every name there is and what it stands for."""
     width = max(map(len, [*WORKLOADS, *CURVES, *catalogue.PEERS]))
     lines = ["workloads (a family stands for all of its own):"]
     family = ""

@@ -25,7 +25,7 @@ _SLACK = 0.01
 
 
 def check(make: catalogue.Make, task: tasks.Task) -> answers.Findings:
-    """Answers what is wrong with a peer's answers.
+    """Return what is wrong with a peer's returns.
 
     How often something is drawn is a matter of chance: it is found wrong where it is wrong twice.
     """
@@ -34,7 +34,7 @@ def check(make: catalogue.Make, task: tasks.Task) -> answers.Findings:
 
 
 def _checked(make: catalogue.Make, task: tasks.Task) -> answers.Findings:
-    """Answers what is wrong with the answers of one buffer."""
+    """Return what is wrong with the returns of one buffer."""
     small = _small(task)
     capacity = small.capacity
     buffer, findings = make(small), answers.Findings()
@@ -64,7 +64,7 @@ def _checked(make: catalogue.Make, task: tasks.Task) -> answers.Findings:
 
 
 def _small(task: tasks.Task) -> tasks.Task:
-    """Answers the task with small images and a small capacity; it holds more episodes than a batch has sequences."""
+    """Return the task with small images and a small capacity; it holds more episodes than a batch has sequences."""
     lengths = task.episode_lengths if task.episode_lengths[1] < _CAPACITY else _SHORT
     capacity = _CAPACITY
     if task.streams > 1:
@@ -82,7 +82,7 @@ def _small(task: tasks.Task) -> tasks.Task:
 def _check_priorities(
     buffer: tasks.Buffer, task: tasks.Task, story: described.Story, filled: int, findings: answers.Findings
 ) -> None:
-    """Checks that draws follow the priorities, and that importance weights make up for them.
+    """Check that draws follow the priorities, and that importance weights make up for them.
 
     Priorities are of four classes, which every step belongs to one of. A step is drawn in proportion to
     priority^alpha, and the weights of a batch are to each other as priority^(-alpha beta) (Schaul et al. 2016).
@@ -115,11 +115,11 @@ def _check_priorities(
 
 
 def _places(story: described.Story, answer: tasks.Answer) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Answers of which episodes and steps the observations of a batch are [B]."""
+    """Return of which episodes and steps the observations of a batch are [B]."""
     episodes, steps, _ = story.place(answer["observation"])
     return episodes, steps
 
 
 def _priorities(episodes: npt.NDArray[np.int64], steps: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Answers the priorities of those steps: 1, 2, 3 or 4."""
+    """Return the priorities of those steps: 1, 2, 3 or 4."""
     return np.asarray(1 + (episodes + steps) % _CLASSES, np.float64)

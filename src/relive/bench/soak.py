@@ -62,7 +62,7 @@ class Memory:
 
     @classmethod
     def now(cls) -> "Memory":
-        """Measures, after what is free was given back."""
+        """Measure, after what is free was given back."""
         gc.collect()
         nbytes = None
         if _STATM.exists():
@@ -71,7 +71,7 @@ class Memory:
         return cls(nbytes, sys.getallocatedblocks())
 
     def is_flat_since(self, first: "Memory") -> bool:
-        """Answers whether this is no more than `first` and what may come and go."""
+        """Return whether this is no more than `first` and what may come and go."""
         is_flat = self.blocks <= first.blocks * (1 + _SHARE) + _BLOCKS
         if self.nbytes is None or first.nbytes is None:
             return is_flat
@@ -118,7 +118,7 @@ class Outcome:
 
 
 async def soak(buffer: buffers.Soaked, actors: int, steps: int, seed: int, path: pathlib.Path) -> Outcome:
-    """Answers what came of a buffer after at least that many steps.
+    """Return what came of a buffer after at least that many steps.
 
     Args:
         buffer: What is soaked, new.
@@ -162,7 +162,7 @@ async def soak(buffer: buffers.Soaked, actors: int, steps: int, seed: int, path:
 
 
 async def _cancelled(*tasks: "asyncio.Task[None]") -> None:
-    """Returns when the tasks that it cancels have ended.
+    """Return when the tasks that it cancels have ended.
 
     Raises:
         CorruptionError: One of them has failed.
@@ -175,7 +175,7 @@ async def _cancelled(*tasks: "asyncio.Task[None]") -> None:
 
 
 async def soaked(name: str, steps: int, seed: int) -> Outcome:
-    """Answers what came of a soak of the buffer of that name, which is smaller, as is the crowd, for fewer steps."""
+    """Return what came of a soak of the buffer of that name, which is smaller, as is the crowd, for fewer steps."""
     capacity = min(100_000, max(400, steps // 100))
     actors = min(1_000, capacity // 50)
     with tempfile.TemporaryDirectory() as directory:
@@ -184,7 +184,7 @@ async def soaked(name: str, steps: int, seed: int) -> Outcome:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints a line for each buffer, and answers 0 if all is well."""
+    """Print a line for each buffer, and return 0 if all is well."""
     parser = argparse.ArgumentParser(prog="python -m relive.bench.soak", description="Many steps, and flat memory.")
     parser.add_argument("--steps", type=int, default=10_000_000, help="to be appended; default: 10,000,000")
     parser.add_argument("--buffer", nargs="+", choices=list(BUFFERS), default=list(BUFFERS), help="default: all")

@@ -37,32 +37,32 @@ class Soaked(abc.ABC):
 
     @abc.abstractmethod
     def act(self, place: int) -> Work:
-        """Writes without end; no other actor has that place."""
+        """Write without end; no other actor have that place."""
 
     @abc.abstractmethod
     def learn(self) -> Work:
-        """Draws without end."""
+        """Draw without end."""
 
     @abc.abstractmethod
     def save(self, path: pathlib.Path) -> None:
-        """Saves the buffer, while everybody waits."""
+        """Save the buffer, while everybody waits."""
 
     @abc.abstractmethod
     def complaint(self, path: pathlib.Path) -> str:
-        """Checks the buffer and its checkpoint, and answers which counter does not add up; nothing if all do."""
+        """Check the buffer and its checkpoint, and return which counter does not add up; nothing if all do."""
 
     def close(self) -> None:
-        """Closes the buffer."""
+        """Close the buffer."""
         self._buffer.close()
 
     def count_step(self) -> None:
-        """Counts a step whose call has returned."""
+        """Count a step whose call has returned."""
         self.appended += 1
         if self.appended == self._mark:
             self._is_there.set()
 
     async def until(self, steps: int) -> None:
-        """Returns when so many steps were appended."""
+        """Return when so many steps were appended."""
         self._mark = steps
         self._is_there.clear()
         if self.appended < steps:
@@ -86,7 +86,7 @@ class Episodes(Soaked):
         self._rng = random.Random(seed)
 
     async def act(self, place: int) -> None:
-        """Lives one episode after the other."""
+        """Live one episode after the other."""
         rng = self._rng
         while True:
             async with self._episodes.episode(f"actor-{place}") as writer:
@@ -96,16 +96,16 @@ class Episodes(Soaked):
                 await writer.end(_OBSERVATIONS[-1], rng.choice(("COMPLETED", "TRUNCATED")))
 
     async def learn(self) -> None:
-        """Draws batches of 3-step samples."""
+        """Draw batches of 3-step samples."""
         while True:
             self.sampled += len(await self._episodes.sample_n_step(_BATCH, 3, 0.99))
 
     def save(self, path: pathlib.Path) -> None:
-        """Saves the buffer."""
+        """Save the buffer."""
         self._episodes.save(path)
 
     def complaint(self, path: pathlib.Path) -> str:
-        """Checks the buffer and its checkpoint, and answers which counter does not add up; nothing if all do."""
+        """Check the buffer and its checkpoint, and return which counter does not add up; nothing if all do."""
         self._episodes.check()
         relive.EpisodeReplayBuffer[Any, Any].load(path).check()
         stats = self._episodes.get_stats()
@@ -142,7 +142,7 @@ class Columns(Soaked):
         self._rng = random.Random(seed)
 
     async def act(self, place: int) -> None:
-        """Lives one episode after the other; the one that is open when it is cancelled is truncated."""
+        """Live one episode after the other; the one that is open when it is cancelled is truncated."""
         rng = self._rng
         try:
             while True:
@@ -155,7 +155,7 @@ class Columns(Soaked):
             self._shell.end_episode(stream=place)
 
     async def learn(self) -> None:
-        """Draws batches, and gives what it drew new priorities, where there are some."""
+        """Draw batches, and give what it drew new priorities, where there are some."""
         rng = np.random.default_rng(self._rng.getrandbits(32))
         while True:
             batch = await self._shell.sample(_BATCH)
@@ -164,11 +164,11 @@ class Columns(Soaked):
                 self._shell.update_priorities(batch.keys, rng.random(_BATCH))
 
     def save(self, path: pathlib.Path) -> None:
-        """Saves the buffer."""
+        """Save the buffer."""
         self._inside.save(path)
 
     def complaint(self, path: pathlib.Path) -> str:
-        """Checks the buffer and its checkpoint, and answers which counter does not add up; nothing if all do."""
+        """Check the buffer and its checkpoint, and return which counter does not add up; nothing if all do."""
         self._inside.check()
         type(self._inside).load(path).check()
         stats = self._inside.get_stats()
@@ -181,10 +181,10 @@ class Columns(Soaked):
 
 
 def _limiter(capacity: int) -> relive.RateLimiter:
-    """Answers what holds actors and learner together: a sample for two steps."""
+    """Return what holds actors and learner together: a sample for two steps."""
     return relive.SampleToInsertRatio(0.5, min_size=capacity // 10, error_buffer=4.0 * _BATCH)
 
 
 def _differences(*counts: tuple[str, int, int]) -> str:
-    """Answers which counts are not what they should be, in words."""
+    """Return which counts are not what they should be, in words."""
     return "; ".join(f"{name}: {found:,}, not {right:,}" for name, found, right in counts if found != right)

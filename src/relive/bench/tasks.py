@@ -43,7 +43,7 @@ class CannotError(Exception):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a buffer has to hold and to answer.
+    """What a buffer has to hold and to return.
 
     Attributes:
         capacity: Steps stored.
@@ -76,24 +76,24 @@ class Task:
     episode_lengths: tuple[int, int] = (50, 350)
 
     def story(self, steps: int) -> described.Story:
-        """Answers episodes of this task's kind, of that many steps at least."""
+        """Return episodes of this task's kind, of that many steps at least."""
         steps = max(steps, self.streams * self.episode_lengths[1])  # An episode for every stream.
         return described.Story(self.observation, self.action, self.episode_lengths, steps, self.frame_stack)
 
     def refuse(self, *features: Feature) -> None:
-        """Raises CannotError if the task asks for one of those features."""
+        """Raise CannotError if the task asks for one of those features."""
         asked = self._asked()
         for feature in features:
             if asked[feature]:
                 raise CannotError(f"has nothing for {_WORDS[feature]}")
 
     def refuse_unless(self, feature: Feature) -> None:
-        """Raises CannotError unless the task asks for that feature."""
+        """Raise CannotError unless the task asks for that feature."""
         if not self._asked()[feature]:
             raise CannotError(f"is for {_WORDS[feature]} alone")
 
     def refuse_above(self, most: int) -> None:
-        """Raises CannotError if more steps are to be stored: for peers that keep Python objects for each."""
+        """Raise CannotError if more steps are to be stored: for peers that keep Python objects for each."""
         if self.capacity > most:
             raise CannotError(f"keeps Python objects for each step: more than {most:,} of them do not fit")
 
@@ -109,7 +109,7 @@ class Task:
 
 
 def with_capacity(task: Task, capacity: int) -> Task:
-    """Answers the task for another number of stored steps."""
+    """Return the task for another number of stored steps."""
     return dataclasses.replace(task, capacity=capacity)
 
 
@@ -121,43 +121,43 @@ class Buffer:
     """
 
     def fill(self, episodes: Iterable[described.Episode]) -> None:
-        """Stores whole episodes in the fastest way the peer has; the last one may still be open."""
+        """Store whole episodes in the fastest way the peer has; the last one may still be open."""
         for episode in episodes:
             for step in episode.steps():
                 self.add(self.prepared(step))
 
     def prepared(self, step: described.Step) -> Any:
-        """Answers a step as the peer's `add` takes it."""
+        """Return a step as the peer's `add` takes it."""
         return step
 
     def prepared_streams(self, steps: list[described.Step]) -> Any:
-        """Answers one step of every stream as the peer's `extend` takes it."""
+        """Return one step of every stream as the peer's `extend` takes it."""
         raise CannotError("has no way to add a step of every stream at once")
 
     def add(self, prepared: Any) -> None:
-        """Adds one step."""
+        """Add one step."""
         raise CannotError("has no way to add one step")
 
     def extend(self, prepared: Any) -> None:
-        """Adds one step of every stream."""
+        """Add one step of every stream."""
         raise CannotError("has no way to add a step of every stream at once")
 
     def sample(self) -> Any:
-        """Draws a batch."""
+        """Draw a batch."""
         raise CannotError("has no such draw")
 
     def update(self, sample: Any, priorities: npt.NDArray[np.float64]) -> None:
-        """Gives the elements of a batch new priorities."""
+        """Give the elements of a batch new priorities."""
         raise CannotError("has no priorities")
 
     def save(self, path: str) -> None:
-        """Saves itself to a file or directory that may not be there yet, or in the place of what it saved before."""
+        """Save itself to a file or directory that may not be there yet, or in the place of what it saved before."""
         raise CannotError("has no way to save itself")
 
     def load(self, path: str) -> None:
-        """Becomes what was saved at that path."""
+        """Become what was saved at that path."""
         raise CannotError("has no way to load itself")
 
     def answer(self, sample: Any) -> Answer:
-        """Answers a batch in the shape that all are compared in."""
+        """Return a batch in the shape that all are compared in."""
         raise CannotError("has no such draw")

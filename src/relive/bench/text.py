@@ -6,12 +6,12 @@ from relive.bench import results
 
 
 def table(row: results.Row) -> str:
-    """Answers the lines about a workload: who was measured, then who was not."""
+    """Return the lines about a workload: who was measured, then who was not."""
     return "\n".join(["", f"{row.name}: {row.title}, {row.unit}", *_lines(row)]) + "\n"
 
 
 def curve_table(curve: results.Curve) -> str:
-    """Answers the lines about a curve, the sizes of one peer after those of the other."""
+    """Return the lines about a curve, the sizes of one peer after those of the other."""
     return "\n".join(["", f"{curve.name}: {curve.title}, {curve.unit}", *_curve_lines(curve)]) + "\n"
 
 

@@ -54,7 +54,7 @@ class Workload:
         return f"microseconds a {self.part}" if self.timed else f"bytes a {self.part}"
 
     def quick(self) -> "Workload":
-        """Answers the same at a hundredth of the size, or less."""
+        """Return the same at a hundredth of the size, or less."""
         task = self.task
         least = 8 * max(task.streams, 70, task.batch_size * task.episode_lengths[1] // 4 if task.sequence_length else 0)
         capacity = max(least, min(task.capacity // 100, 2_000))
@@ -84,7 +84,7 @@ class Feed:
         self.priorities: Iterator[npt.NDArray[np.float64]] = itertools.cycle(drawn)
 
     def steps(self) -> Iterator[Any]:
-        """Gives single steps, as the buffer's `add` takes them, without end."""
+        """Give single steps, as the buffer's `add` takes them, without end."""
         step_bytes = 2 * self._task.observation.nbytes * self._task.frame_stack
         most = min(_MOST_STEPS, _MOST_BYTES // step_bytes)
         first: list[Any] = []
@@ -97,7 +97,7 @@ class Feed:
         return itertools.chain(first, itertools.cycle(whole))
 
     def rows(self) -> Iterator[Any]:
-        """Gives a step of every stream, as the buffer's `extend` takes it, without end.
+        """Give a step of every stream, as the buffer's `extend` takes it, without end.
 
         Each stream lives through an episode of its own over and over; all are of one length, and begin out of step.
         """
@@ -108,12 +108,12 @@ class Feed:
 
 
 def sampling(buffer: tasks.Buffer, feed: Feed) -> rounds.Call:
-    """Times a draw."""
+    """Time a draw."""
     return buffer.sample
 
 
 def updating(buffer: tasks.Buffer, feed: Feed) -> rounds.Call:
-    """Times a draw and new priorities for what was drawn."""
+    """Time a draw and new priorities for what was drawn."""
     sample, update, priorities = buffer.sample, buffer.update, feed.priorities.__next__
 
     def call() -> object:
@@ -125,7 +125,7 @@ def updating(buffer: tasks.Buffer, feed: Feed) -> rounds.Call:
 
 
 def adding(buffer: tasks.Buffer, feed: Feed) -> rounds.Call:
-    """Times one step more."""
+    """Time one step more."""
     add, step = buffer.add, feed.steps().__next__
 
     def call() -> None:
@@ -135,7 +135,7 @@ def adding(buffer: tasks.Buffer, feed: Feed) -> rounds.Call:
 
 
 def adding_and_sampling(buffer: tasks.Buffer, feed: Feed) -> rounds.Call:
-    """Times one step more, and a draw."""
+    """Time one step more, and a draw."""
     add, step, sample = buffer.add, feed.steps().__next__, buffer.sample
 
     def call() -> object:
@@ -146,7 +146,7 @@ def adding_and_sampling(buffer: tasks.Buffer, feed: Feed) -> rounds.Call:
 
 
 def extending(buffer: tasks.Buffer, feed: Feed) -> rounds.Call:
-    """Times one step more of every stream."""
+    """Time one step more of every stream."""
     extend, row = buffer.extend, feed.rows().__next__
 
     def call() -> None:
@@ -156,7 +156,7 @@ def extending(buffer: tasks.Buffer, feed: Feed) -> rounds.Call:
 
 
 def saving(buffer: tasks.Buffer, feed: Feed) -> rounds.Call:
-    """Times saving, until all of it is on the disk."""
+    """Time saving, until all of it is on the disk."""
     path = _temporary_path(buffer)
 
     def call() -> None:
@@ -167,7 +167,7 @@ def saving(buffer: tasks.Buffer, feed: Feed) -> rounds.Call:
 
 
 def loading(buffer: tasks.Buffer, feed: Feed) -> rounds.Call:
-    """Times loading, and one draw."""
+    """Time loading, and one draw."""
     path = _temporary_path(buffer)
     buffer.save(path)
 
@@ -179,14 +179,14 @@ def loading(buffer: tasks.Buffer, feed: Feed) -> rounds.Call:
 
 
 def _temporary_path(buffer: tasks.Buffer) -> str:
-    """Answers a path for what is saved; it goes with the buffer."""
+    """Return a path for what is saved; it goes with the buffer."""
     directory = tempfile.mkdtemp()
     weakref.finalize(buffer, shutil.rmtree, directory, ignore_errors=True)
     return os.path.join(directory, "saved")
 
 
 def _sync(path: str) -> None:
-    """Waits until a file, or the files of a directory, are on the disk."""
+    """Wait until a file, or the files of a directory, are on the disk."""
     for place in glob.glob(f"{path}*") + glob.glob(f"{path}/*"):
         if os.path.isfile(place):
             descriptor = os.open(place, os.O_RDONLY)
@@ -195,7 +195,7 @@ def _sync(path: str) -> None:
 
 
 def looping(buffer: tasks.Buffer, feed: Feed) -> rounds.Call:
-    """Times four steps more, a draw, and new priorities for what was drawn."""
+    """Time four steps more, a draw, and new priorities for what was drawn."""
     add, step, sample, update = buffer.add, feed.steps().__next__, buffer.sample, buffer.update
     priorities = feed.priorities.__next__
 

@@ -45,7 +45,7 @@ class Recorder(tasks.Buffer):
 def recorded(
     timed: workload.Timed, calls: int, streams: int = 1, lengths: tuple[int, int] = (3, 6)
 ) -> tuple[Recorder, list[object]]:
-    """Answers the buffer after that many timed calls, and what they answered."""
+    """Return the buffer after that many timed calls, and what they returned."""
     kind = described.Kind((4,), "float32")
     task = tasks.Task(capacity=100, observation=kind, streams=streams, episode_lengths=lengths)
     story, buffer = task.story(60), Recorder()

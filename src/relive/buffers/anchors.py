@@ -65,7 +65,7 @@ class Anchors:
         sampler.attach(self.eligibility)
 
     def __len__(self) -> int:
-        """Answers how many anchors are eligible."""
+        """Return how many anchors are eligible."""
         return len(self.eligibility)
 
     @property
@@ -74,28 +74,28 @@ class Anchors:
         return self._draw_limit.num_spent
 
     def slots(self) -> arrays_lib.Ints:
-        """Answers where the eligible anchors are, in ascending order."""
+        """Return where the eligible anchors are, in ascending order."""
         return self.eligibility.slots()
 
     def is_readable(self, slots: arrays_lib.Ints) -> arrays_lib.Bools:
-        """Answers from which of `slots` a window can be read, whether or not it may be drawn."""
+        """Return from which of `slots` a window can be read, whether or not it may be drawn."""
         return self.eligibility.has(eligibility.READABLE, slots)
 
     def times_sampled(self, slots: arrays_lib.Ints) -> arrays_lib.Ints | None:
-        """Answers how often the anchors in `slots` were drawn; None where draws are not counted."""
+        """Return how often the anchors in `slots` were drawn; None where draws are not counted."""
         return self._draw_limit.times(slots) if self._has_draw_limit else None
 
     # What happens to the rows.
 
     def on_evict(self, slots: arrays_lib.Ints) -> None:
-        """Hears that the rows in `slots` are about to go."""
+        """Record that the rows in `slots` are about to go."""
         if self._loses_more:
             _, left = self.eligibility.unset(eligibility.READABLE, self._window.newly_unreadable(self._timeline, slots))
             self.sampler.removed(left)
         self.discard(slots)
 
     def discard(self, slots: arrays_lib.Ints) -> None:
-        """Hears that nothing is to be remembered of the rows in `slots`."""
+        """Record that nothing is to be remembered of the rows in `slots`."""
         self.sampler.removed(self.eligibility.forget(slots))
         self.sampler.overwritten(slots)
         self._draw_limit.forget(slots)
@@ -106,7 +106,7 @@ class Anchors:
         return self._older is not None and not self._has_draw_limit
 
     def lost_in_turn(self, slot: int) -> int:
-        """Answers which anchors go when a turn of the timeline replaces the rows from that slot on; -1 if not as many.
+        """Return which anchors go when a turn of the timeline replaces the rows from that slot on; -1 if not as many.
 
         They are the rows themselves, or with a frame stack those that lose their oldest frame: as many as come, side by
         side, from the answer on. -1 also unless each row that comes is an anchor at once.
@@ -130,7 +130,7 @@ class Anchors:
         return lost if is_usual else -1
 
     def turned(self, slot: int, lost: int | None) -> None:
-        """Hears that a turn has come to the rows from that slot on, and which anchors went with it."""
+        """Record that a turn has come to the rows from that slot on, and which anchors went with it."""
         count, sampler = self._timeline.streams, self.sampler
         if lost is None:
             self.eligibility.enter(slot, count)
@@ -147,7 +147,7 @@ class Anchors:
             sampler.entered(slot, count)
 
     def evicting_one(self, slot: int) -> None:
-        """Hears that the row in `slot`, the oldest, is about to go."""
+        """Record that the row in `slot`, the oldest, is about to go."""
         sampler = self.sampler
         if self._loses_more:
             for lost in self._window.newly_unreadable_one(self._timeline, slot):
@@ -160,19 +160,19 @@ class Anchors:
             self._draw_limit.forget(slot)
 
     def written_one(self, slot: int, completed: Sequence[int], ended: Sequence[int]) -> None:
-        """Hears that a row has come to `slot`; the rest is as in a `timeline.Change`."""
+        """Record that a row has come to `slot`; the rest is as in a `timeline.Change`."""
         for readable in self._window.readable_now_one(self._timeline, slot, completed, ended):
             if self.eligibility.set_readable(readable):
                 self.sampler.added_one(readable)
 
     def on_append(self, change: timeline_lib.Change) -> None:
-        """Hears which rows have come."""
+        """Record which rows have come."""
         slots = self._window.readable_now(self._timeline, change)
         entered, _ = self.eligibility.set(eligibility.READABLE, slots)
         self.sampler.added(entered)
 
     def set_barred(self, slots: arrays_lib.Ints, is_barred: bool) -> None:
-        """Takes the anchors in `slots`, which are distinct, out of the draws whatever they are, or lets them in."""
+        """Take the anchors in `slots`, which are distinct, out of the draws whatever they are, or let them in."""
         change = self.eligibility.set if is_barred else self.eligibility.unset
         entered, left = change(eligibility.BARRED, slots)
         self.sampler.added(entered)
@@ -181,16 +181,16 @@ class Anchors:
     # Drawing.
 
     def num_never_drawn(self) -> int:
-        """Answers how many of the eligible anchors no draw has had. O(capacity)."""
+        """Return how many of the eligible anchors no draw has had. O(capacity)."""
         self.drawn.flush(self._timeline.next_key)
         return self.drawn.num_missing(self.eligibility.mask())
 
     def can_draw(self, size: int) -> bool:
-        """Answers whether `draw` would answer that many. O(capacity) with max_times_sampled."""
+        """Return whether `draw` would return that many. O(capacity) with max_times_sampled."""
         return len(self) > 0 and self._draw_limit.can_draw(self.sampler, size)
 
     def draw(self, size: int, rng: np.random.Generator) -> tuple[sampler_lib.Draw, arrays_lib.Floats]:
-        """Answers `size` anchors, and their importance when they were drawn.
+        """Return `size` anchors, and their importance when they were drawn.
 
         Raises:
             NotReadyError: Nothing is eligible, or it may not be drawn so often. Nothing has changed.
@@ -202,7 +202,7 @@ class Anchors:
         return draw, importance
 
     def _shortfall(self) -> str:
-        """Answers why no anchor is eligible."""
+        """Return why no anchor is eligible."""
         if not len(self._timeline):
             return "no step is stored"
         if self.is_readable(self._timeline.alive_slots()).any():
@@ -212,7 +212,7 @@ class Anchors:
     # As a whole.
 
     def state(self, slots: arrays_lib.Ints) -> state_lib.State:
-        """Answers what a checkpoint keeps of the rows in `slots`, oldest first [N].
+        """Return what a checkpoint keeps of the rows in `slots`, oldest first [N].
 
         That a window can be read is not kept: it follows from the rows.
         """
@@ -226,7 +226,7 @@ class Anchors:
         return {"num_spent": self.num_spent, "sampler": sampler, "arrays": arrays}
 
     def check_state(self, given: state_lib.StateReader, rows: int) -> None:
-        """Raises CheckpointError if that is no state of the anchors among so many rows."""
+        """Raise CheckpointError if that is no state of the anchors among so many rows."""
         given.integer("num_spent")
         given.booleans("barred", rows)
         if self._draw_limit.most is not None:
@@ -242,7 +242,7 @@ class Anchors:
         return self._draw_limit.most
 
     def rehearse(self, rows: timeline_state.TimelineState, given: state_lib.StateReader) -> None:
-        """Raises CheckpointError if `restore` would, with those rows. A sampler of a class of its own is not asked."""
+        """Raise CheckpointError if `restore` would, with those rows. A sampler of a class of its own is not asked."""
         timeline = timeline_lib.Timeline(self._timeline.capacity, self._timeline.streams)
         timeline.restore(rows)
         twin = settings.twin(self.sampler)
@@ -250,7 +250,7 @@ class Anchors:
             Anchors(timeline, self._window, twin, self.max_times_sampled).restore(given)
 
     def restore(self, given: state_lib.StateReader) -> None:
-        """Takes the place of what it was, with the rows that the timeline has now; nothing was known of them."""
+        """Take the place of what it was, with the rows that the timeline has now; nothing was known of them."""
         slots = self._timeline.alive_slots()
         facts = np.where(self._window.is_readable(self._timeline, slots), eligibility.READABLE, 0).astype(np.uint8)
         facts[given.booleans("barred", len(slots))] |= eligibility.BARRED
@@ -266,7 +266,7 @@ class Anchors:
         self.sampler.restore(given.part("sampler"), slots)
 
     def check(self) -> None:
-        """Raises CorruptionError if what may be drawn is not what the rows, the users and the draws make of it."""
+        """Raise CorruptionError if what may be drawn is not what the rows, the users and the draws make of it."""
         alive = self._timeline.alive_slots()
         readable = np.zeros(self._timeline.capacity, np.bool_)
         readable[alive] = self._window.is_readable(self._timeline, alive)
@@ -282,12 +282,12 @@ class Anchors:
 
 
 def _knows_draws(given: state_lib.StateReader) -> bool:
-    """Answers whether a state was taken since draws are kept: all arrays about them are there then, and else none."""
+    """Return whether a state was taken since draws are kept: all arrays about them are there then, and else none."""
     return any(given.has_array(name) for name in ("drawn", "draw_key", "draw_age"))
 
 
 def _last_draws(given: state_lib.StateReader) -> tuple[arrays_lib.Ints, arrays_lib.Ints]:
-    """Answers keys and ages of the last draws."""
+    """Return keys and ages of the last draws."""
     if not _knows_draws(given):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     return drawn_rows.checked_last(given, given.integer("next_key"))

@@ -51,7 +51,7 @@ LIMITS = {
 
 
 def count(call: Callable[[], object]) -> int:
-    """Answers how many operations the call makes in relive's own code."""
+    """Return how many operations the call makes in relive's own code."""
     total = 0
 
     def made(code: types.CodeType, offset: int) -> None:
@@ -63,7 +63,7 @@ def count(call: Callable[[], object]) -> int:
 
 
 def _count_by_tracing(call: Callable[[], object], made: Callable[[types.CodeType, int], None]) -> None:
-    """Says of each instruction where it is."""
+    """Say of each instruction where it is."""
 
     def trace(frame: types.FrameType, event: str, argument: object) -> Callable[..., Any]:
         frame.f_trace_lines = False
@@ -81,7 +81,7 @@ def _count_by_tracing(call: Callable[[], object], made: Callable[[types.CodeType
 
 
 def _count_by_monitoring(call: Callable[[], object], made: Callable[[types.CodeType, int], None]) -> None:
-    """Does the same where tracing of instructions is not to be relied on: from Python 3.12 on."""
+    """Do the same where tracing of instructions is not to be relied on: from Python 3.12 on."""
     monitoring: Any = vars(sys)["monitoring"]
     tool = monitoring.PROFILER_ID
     monitoring.use_tool_id(tool, "relive")
@@ -96,7 +96,7 @@ def _count_by_monitoring(call: Callable[[], object], made: Callable[[types.CodeT
 
 @functools.cache
 def operations(code: types.CodeType) -> frozenset[int]:
-    """Answers where the operations of some code are; nowhere if it is not relive's."""
+    """Return where the operations of some code are; nowhere if it is not relive's."""
     if not code.co_filename.startswith(PACKAGE) or code.co_filename == __file__:
         return frozenset()
     return frozenset(
@@ -113,7 +113,7 @@ IMAGES = relive.Schema(relive.Field((8, 8), "uint8"), relive.Field((), "int64"),
 
 
 def filled(buffer: Any) -> Any:
-    """Answers the buffer after it was filled, one and a half times, with episodes of 100 steps."""
+    """Return the buffer after it was filled, one and a half times, with episodes of 100 steps."""
     field = buffer.schema.fields["observation"]
     observations = np.zeros((101, *field.shape), field.dtype)
     for _ in range(3 * buffer.capacity // 200):
@@ -196,7 +196,7 @@ def whole_episode() -> Callable[[], object]:
 
 
 def episodes() -> Any:
-    """Answers an episode buffer that holds as many episodes as it may, and the name of one that is open."""
+    """Return an episode buffer that holds as many episodes as it may, and the name of one that is open."""
     buffer: Any = relive.EpisodeReplayBuffer(max_transitions=1_000, seed=0)
     for _ in range(15):
         episode_id = buffer.start_episode_nowait("agent")
@@ -245,7 +245,7 @@ HOT_PATHS: dict[str, Callable[[], Callable[[], object]]] = {
 
 
 def counted(path: str) -> int:
-    """Answers the operations of a hot path that was taken before."""
+    """Return the operations of a hot path that was taken before."""
     call = HOT_PATHS[path]()
     for _ in range(3):
         call()
@@ -264,7 +264,7 @@ def test_only_the_operations_of_relive_count() -> None:
 
 
 def table() -> str:
-    """Answers LIMITS as they are now."""
+    """Return LIMITS as they are now."""
     return "\n".join(["LIMITS = {", *(f'    "{path}": {counted(path)},' for path in HOT_PATHS), "}", ""])
 
 

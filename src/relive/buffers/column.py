@@ -58,7 +58,7 @@ MOST_STREAMS = 2**19
 
 
 class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
-    """Stores steps of fixed shapes and dtypes in preallocated columns, and answers windows of them.
+    """Stores steps of fixed shapes and dtypes in preallocated columns, and returns windows of them.
 
     Most people want RingReplayBuffer, PrioritizedReplayBuffer or SequenceReplayBuffer; this one takes any window.
 
@@ -186,7 +186,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return self._rng
 
     def __len__(self) -> int:
-        """Answers how many steps are stored."""
+        """Return how many steps are stored."""
         return len(self._history.timeline)
 
     @property
@@ -216,7 +216,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         stream: int = 0,
         **extras: Any,
     ) -> int:
-        """Adds one step and answers its key.
+        """Add one step and return its key.
 
         Args:
             observation: o_t. If the step before announced another one, the episode is closed as truncated there, and
@@ -265,7 +265,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         streams: Any = None,
         **extras: Any,
     ) -> arrays.Keys:
-        """Adds one step of every stream and answers their keys [S]; does what `add` does for one stream after another.
+        """Add one step of every stream and return their keys [S]; does what `add` does for one stream after another.
 
         Args:
             observation: o_t of each stream [S, ...].
@@ -306,7 +306,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     def add_episode(
         self, observations: Any, actions: Any, rewards: Any, terminated: bool, *, stream: int = 0, **extras: Any
     ) -> arrays.Keys:
-        """Adds a whole episode of T steps and answers their keys [T].
+        """Add a whole episode of T steps and return their keys [T].
 
         Args:
             observations: o_0 to o_T [T + 1, ...].
@@ -329,7 +329,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return self._writer.add_episode(episode)
 
     def end_episode(self, *, stream: int = 0) -> bool:
-        """Ends the episode that is open in a stream as truncated after its newest step, and answers whether one was.
+        """End the episode that is open in a stream as truncated after its newest step, and return whether one was.
 
         That is what to call when an environment is reset before its episode has ended. Without it an episode goes on if
         the next step happens to begin with the observation that was announced.
@@ -357,13 +357,13 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return True
 
     def can_insert(self) -> bool:
-        """Answers whether the limiter lets `add`, `extend` and `add_episode` pass now. O(1)."""
+        """Return whether the limiter lets `add`, `extend` and `add_episode` pass now. O(1)."""
         return self._limited.can_insert()
 
     # Drawing.
 
     def can_sample(self, batch_size: int) -> bool:
-        """Answers whether `sample` would answer such a batch now; draws nothing.
+        """Return whether `sample` would return such a batch now; draws nothing.
 
         O(1), with max_times_sampled O(capacity).
 
@@ -374,7 +374,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return self._limited.can_sample(batch_size) and self._anchors.can_draw(batch_size)
 
     def sample_keys(self, batch_size: int) -> arrays.Keys:
-        """Draws as `sample` does, and answers the keys alone [B]; `read` answers their windows.
+        """Draw as `sample` does, and return the keys alone [B]; `read` returns their windows.
 
         Raises:
             ArgumentError: batch_size is not an integer of at least 1.
@@ -385,7 +385,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return self._history.timeline.keys(slots)
 
     def sample(self, batch_size: int, *, beta: float | None = None) -> Batch:
-        """Answers exactly batch_size windows, drawn with replacement.
+        """Return exactly batch_size windows, drawn with replacement.
 
         Args:
             batch_size: How many, B.
@@ -398,10 +398,10 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return self._sample(self._window, batch_size, beta)
 
     def batches(self, batch_size: int, *, prefetch: int = 2, beta: float | None = None) -> prefetch_lib.Batches[Batch]:
-        """Answers an endless iterator of what `sample` answers, gathered ahead in a thread while the learner works.
+        """Return an endless iterator of what `sample` returns, gathered ahead in a thread while the learner works.
 
         Batch i is drawn, and counted by the limiter and by max_times_sampled, when batch i - prefetch is handed out;
-        the first ones when the first is. It is what `sample` would have answered then: the same calls give the same
+        the first ones when the first is. It is what `sample` would have returned then: the same calls give the same
         batches, and what was added, rated or cleared since is not in it. A call that writes steps waits for the gathers
         under way, so let the learner work between `next` and `add`.
 
@@ -419,7 +419,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return self._batches(self._window, batch_size, prefetch, beta)
 
     def read(self, keys: Any, *, beta: float | None = None) -> Batch:
-        """Answers the windows that start at the steps with those keys [B]; the rest is as in `sample`.
+        """Return the windows that start at the steps with those keys [B]; the rest is as in `sample`.
 
         Raises:
             UnknownKeyError: No step of one of the keys is stored.
@@ -428,13 +428,13 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return self._read(self._window, keys, beta)
 
     def _sample(self, window: windows.Window[Batch], batch_size: int, beta: float | None) -> Batch:
-        """Draws batch_size anchors and answers their windows."""
+        """Draw batch_size anchors and return their windows."""
         return self._drawn(window, batch_size, beta)()
 
     def _batches(
         self, window: windows.Window[Batch], batch_size: int, prefetch: int, beta: float | None
     ) -> prefetch_lib.Batches[Batch]:
-        """Answers an iterator of what `_sample` answers."""
+        """Return an iterator of what `_sample` returns."""
         batch_size = self._limited.checked_batch_size(batch_size)
         self.sampler.check_beta(beta)
 
@@ -447,7 +447,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return prefetch_lib.Batches(draw, self._gathers, prefetch)
 
     def _drawn(self, window: windows.Window[Batch], batch_size: int, beta: float | None) -> Callable[[], Batch]:
-        """Draws batch_size anchors, and answers what gathers their windows; no step may be written before it has."""
+        """Draw batch_size anchors, and return what gathers their windows; no step may be written before it has."""
         batch_size = self._limited.checked_batch_size(batch_size)
         self.sampler.check_beta(beta)
         (slots, probabilities), importance = self._draw(batch_size)
@@ -456,7 +456,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return functools.partial(window.read, self._history, slots, probabilities, weights)
 
     def _read(self, window: windows.Window[Batch], keys: Any, beta: float | None) -> Batch:
-        """Answers the windows that start at those keys [B]."""
+        """Return the windows that start at those keys [B]."""
         slots = self.readable_slots(keys)
         if not self._history.has_begun:
             raise errors.NotReadyError("read has nothing to answer: no step has said what a step holds")
@@ -472,11 +472,11 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return drawn
 
     def eligible_keys(self) -> arrays.Keys:
-        """Answers the keys of all anchors that may be drawn now, oldest first. O(capacity)."""
+        """Return the keys of all anchors that may be drawn now, oldest first. O(capacity)."""
         return np.sort(self._history.timeline.keys(self._anchors.slots()))
 
     def readable_slots(self, keys: Any) -> arrays.Ints:
-        """Answers where the steps with those keys are [B], from each of which a window can be read.
+        """Return where the steps with those keys are [B], from each of which a window can be read.
 
         Raises:
             UnknownKeyError: No step of one of the keys is stored.
@@ -492,7 +492,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     # Priorities and eligibility.
 
     def update_priorities(self, keys: Any, priorities: Any) -> int:
-        """Gives steps new priorities, and answers how many of them were still stored.
+        """Give steps new priorities, and return how many of them were still stored.
 
         A key whose step was overwritten is dropped and counted; the step in its place keeps its own priority.
 
@@ -511,7 +511,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return self._count_alive(alive)
 
     def check_priorities(self, priorities: Any) -> None:
-        """Raises what `update_priorities` would raise for these priorities [B], and changes nothing.
+        """Raise what `update_priorities` would raise for these priorities [B], and change nothing.
 
         Raises:
             ArgumentError: A priority breaks its rule, or the buffer has no priorities.
@@ -521,7 +521,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         sampler.check_priorities(validation.non_negative_floats("priority", priorities, count))
 
     def get_priorities(self, keys: Any) -> arrays.Floats:
-        """Answers the raw priorities of the steps with those keys [B].
+        """Return the raw priorities of the steps with those keys [B].
 
         Raises:
             UnknownKeyError: No step of one of the keys is stored.
@@ -531,7 +531,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return sampler.priorities(self._stored_slots(keys))
 
     def set_eligible(self, keys: Any, eligible: bool) -> int:
-        """Says whether the anchors with those keys may be drawn, and answers how many of them were still stored.
+        """Set whether the anchors with those keys may be drawn, and return how many of them were still stored.
 
         An anchor whose window cannot be read is not drawn, whatever is said here, until it can.
 
@@ -572,7 +572,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         keep: int = 1,
         progress: state.Progress | None = None,
     ) -> None:
-        """Saves the buffer as a directory, or as a new one in the place of an older.
+        """Save the buffer as a directory, or as a new one in the place of an older.
 
         It is built beside, synced to the disk, and renamed: whoever reads `path` finds the old one or the new one,
         whole, whatever happens meanwhile. It takes memory for one chunk of a column, 16 MiB.
@@ -622,7 +622,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     # Everything else.
 
     def get_stats(self) -> column_stats.ColumnBufferStats:
-        """Answers what is stored, what is drawn, and what has happened so far. O(capacity), and no row is read.
+        """Return what is stored, what is drawn, and what has happened so far. O(capacity), and no row is read.
 
         But for the extra `policy_version`, if there is one: of the oldest and the newest row, and those drawn lately.
         """
@@ -635,7 +635,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     def explain(self, batch: AnyBatch, /) -> "tuple[origins.RowOrigin | None, ...]": ...
 
     def explain(self, asked: Any, /) -> Any:
-        """Answers where a row came from, given its key, or where the rows of a batch came from [B].
+        """Return where a row came from, given its key, or where the rows of a batch came from [B].
 
         It changes nothing, and costs much the same for any number of steps stored.
 
@@ -670,7 +670,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return origins.rows(self._history.timeline, self._anchors, np.array([key]))[0]
 
     def clear(self) -> None:
-        """Forgets every step and every open episode.
+        """Forget every step and every open episode.
 
         Keys and the counters of `get_stats` go on, as does the largest priority so far; the generator is not reset.
         """
@@ -680,12 +680,12 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         self._forget()
 
     def _forget(self) -> None:
-        """Takes every row away."""
+        """Take every row away."""
         self._anchors.discard(self._history.timeline.alive_slots())
         self._history.clear()
 
     def check(self) -> None:
-        """Recounts everything that is stored, the long way.
+        """Recount everything that is stored, the long way.
 
         Raises:
             CorruptionError: An invariant does not hold; the message says which.

@@ -20,7 +20,7 @@ POISON = -999
 
 
 def poisoned_storage(capacity: int) -> memory.ColumnStorage:
-    """Answers a storage whose unwritten slots are recognisable."""
+    """Return a storage whose unwritten slots are recognisable."""
     return memory.ColumnStorage(SCHEMA, capacity, allocate=lambda shape, dtype: np.full(shape, POISON, dtype))
 
 
@@ -38,7 +38,7 @@ class Writer:
         return self.counter
 
     def step(self, stream: int) -> dict[str, Any]:
-        """Answers a random next step of the stream."""
+        """Return a random next step of the stream."""
         rng = self.rng
         announced = self.following[stream]
         observation = self.fresh() if announced is None or rng.random() < 0.1 else announced
@@ -93,7 +93,7 @@ class Writer:
         assert keys.tolist() == list(range(first, first + length))
 
     def write(self) -> None:
-        """Does one of the three, mostly a single step."""
+        """Do one of the three, mostly a single step."""
         choice = self.rng.random()
         if choice < 0.75:
             self.add()
@@ -106,7 +106,7 @@ class Writer:
 def assert_transitions_equal(
     buffer: ring.RingReplayBuffer, oracle: oracle_lib.Oracle, n: int, stack: int, padding: str
 ) -> None:
-    """Compares the eligible keys and everything that `read` answers."""
+    """Compare the eligible keys and everything that `read` returns."""
     keys = oracle.transition_keys(stack)
     assert buffer.eligible_keys().tolist() == keys
     assert buffer.num_eligible == len(keys)

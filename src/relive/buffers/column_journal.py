@@ -51,7 +51,7 @@ class ColumnJournal:
         self._begun = list(begun)
 
     def begin(self, base: Callable[[], bytes]) -> None:
-        """Makes the journal ready; `base` answers what its next segment begins with."""
+        """Make the journal ready; `base` returns what its next segment begins with."""
 
         def based() -> bytes:
             payload = base()
@@ -61,7 +61,7 @@ class ColumnJournal:
         self._journal.begin(based)
 
     def add(self, step: encoding.OneStep) -> None:
-        """Writes what `Writer.add` will do."""
+        """Write what `Writer.add` will do."""
         schema, stream, row, next_row, terminated, truncated = step
         flags = terminated | truncated << 1
         if next_row is None:
@@ -74,7 +74,7 @@ class ColumnJournal:
             self._append(STEP, payload)
 
     def extend(self, steps: encoding.Steps) -> None:
-        """Writes what `Writer.extend` will do."""
+        """Write what `Writer.extend` will do."""
         next_rows = steps.next_rows
         parts = [
             _STEP.pack(len(steps.streams), 0 if next_rows is None else _HAS_NEXT),
@@ -87,7 +87,7 @@ class ColumnJournal:
         self._write(STEPS, payload, steps.schema)
 
     def add_episode(self, episode: encoding.WholeEpisode) -> None:
-        """Writes what `Writer.add_episode` will do."""
+        """Write what `Writer.add_episode` will do."""
         length = len(episode.rows["reward"])
         columns = [episode.rows[path].tobytes() for path in episode.schema.fields]
         columns += [episode.last_rows[path].tobytes() for path in episode.schema.observation_paths]
@@ -95,19 +95,19 @@ class ColumnJournal:
         self._write(EPISODE, b"".join([head, *columns]), episode.schema)
 
     def clear(self) -> None:
-        """Writes that every row goes."""
+        """Write that every row goes."""
         self._append(CLEAR, _little(np.array([self._history.timeline.num_evicted])))
 
     def end_episode(self, stream: int) -> None:
-        """Writes what `Writer.end_episode` will do."""
+        """Write what `Writer.end_episode` will do."""
         self._append(END, stream.to_bytes(4, "little"))
 
     def set_eligible(self, keys: arrays.Ints, eligible: bool) -> None:
-        """Writes that a user says whether the anchors with those keys may be drawn."""
+        """Write that a user says whether the anchors with those keys may be drawn."""
         self._append(ELIGIBLE, bytes([eligible]) + _little(keys))
 
     def _write(self, kind: int, payload: bytes, schema: schema_lib.Schema) -> None:
-        """Writes a record of steps; with their schema, if it is not known before."""
+        """Write a record of steps; with their schema, if it is not known before."""
         self._prune()
         if not self._history.has_begun:
             memory.ColumnStorage(schema, self._history.timeline.capacity)  # What has no room is not written.
@@ -117,7 +117,7 @@ class ColumnJournal:
         self._append(kind, payload)
 
     def _prune(self) -> None:
-        """Lets go of segments that no row is left of.
+        """Let go of segments that no row is left of.
 
         It comes before what may fail, not after what was written; and what evicted their rows is on the disk first.
         """
@@ -151,11 +151,11 @@ class Replay:
         """The first record of each segment, and the key of the first row that is in none before it."""
 
     def base(self, number: int) -> None:
-        """Hears that a segment begins with the record of that number."""
+        """Record that a segment begins with the record of that number."""
         self.begun.append((number, self._history.timeline.next_key))
 
     def apply(self, kind: int, payload: bytes) -> None:
-        """Does what a record tells of.
+        """Do what a record tells of.
 
         Raises:
             CheckpointError: There is no such record.
@@ -176,7 +176,7 @@ class Replay:
             raise errors.CheckpointError(f"is of kind {kind} with {len(payload)} bytes, which cannot be here")
 
     def end(self) -> None:
-        """Hears that there is no more."""
+        """Record that there is no more."""
 
     def _first(self, payload: bytes) -> None:
         part = _Parts(payload)
@@ -249,7 +249,7 @@ class Replay:
         self._writer.add_episode(encoding.WholeEpisode(schema, stream, columns, last, bool(flags & _TERMINATED)))
 
     def _is_picky(self, schema: schema_lib.Schema) -> bool:
-        """Answers whether not all bytes are values of each field."""
+        """Return whether not all bytes are values of each field."""
         if self._has_picky_fields is None:
             self._has_picky_fields = not all(dtypes.takes_any_bytes(field.dtype) for field in schema.fields.values())
         return self._has_picky_fields
@@ -266,25 +266,25 @@ class _Parts:
         self._payload, self._place = payload, 0
 
     def take(self, size: int) -> bytes:
-        """Answers the next bytes."""
+        """Return the next bytes."""
         start, self._place = self._place, self._place + size
         if self._place > len(self._payload):
             raise errors.CheckpointError("ends in the middle of a value")
         return self._payload[start : self._place]
 
     def head(self, form: struct.Struct) -> tuple[int, ...]:
-        """Answers the next numbers."""
+        """Return the next numbers."""
         return form.unpack(self.take(form.size))
 
     def flags(self, count: int) -> npt.NDArray[np.bool_]:
-        """Answers that many bools."""
+        """Return that many bools."""
         content = self.take(count)
         if content.translate(None, b"\0\1"):
             raise errors.CheckpointError("holds a bool that is neither 0 nor 1")
         return np.frombuffer(content, np.bool_)
 
     def columns(self, schema: schema_lib.Schema, paths: Iterable[str], count: int) -> dict[str, arrays.Array]:
-        """Answers the columns of so many rows."""
+        """Return the columns of so many rows."""
         columns: dict[str, arrays.Array] = {}
         for path in paths:
             field = schema.fields[path]
@@ -293,27 +293,27 @@ class _Parts:
         return columns
 
     def rest(self) -> bytes:
-        """Answers all that is left."""
+        """Return all that is left."""
         return self._payload[self._place :]
 
     def end(self) -> None:
-        """Raises CheckpointError if there is more."""
+        """Raise CheckpointError if there is more."""
         if self._place != len(self._payload):
             raise errors.CheckpointError("has bytes behind its last value")
 
 
 def _sizes(schema: schema_lib.Schema, blocks: Sequence[Sequence[str]]) -> list[int]:
-    """Answers the bytes of each block of a row."""
+    """Return the bytes of each block of a row."""
     return [sum(schema.fields[path].nbytes for path in paths) for paths in blocks]
 
 
 def _check_values(schema: schema_lib.Schema, blocks: Sequence[Sequence[str]], row: Sequence[bytes]) -> None:
-    """Raises CheckpointError unless the bytes of those blocks are values."""
+    """Raise CheckpointError unless the bytes of those blocks are values."""
     for paths, values in zip(blocks, row, strict=False):
         fields = [(path, schema.fields[path].dtype, schema.fields[path].shape) for path in paths]
         dtypes.check_values(np.ndarray(1, np.dtype(fields), values))
 
 
 def _little(numbers: arrays.Ints) -> bytes:
-    """Answers the bytes of integers, lowest first."""
+    """Return the bytes of integers, lowest first."""
     return numbers.astype("<i8", copy=False).tobytes()

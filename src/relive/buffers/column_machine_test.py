@@ -27,15 +27,15 @@ class Machine(stateful.RuleBasedStateMachine):
     buffer: Any
 
     def make(self, settings: dict[str, Any], draw: Any) -> Any:
-        """Answers a buffer with those settings, and keeps its own."""
+        """Return a buffer with those settings, and keep its own."""
         raise NotImplementedError
 
     def readable(self) -> list[int]:
-        """Answers the keys from which a window can be read, barred ones too."""
+        """Return the keys from which a window can be read, barred ones too."""
         raise NotImplementedError
 
     def expected(self, key: int) -> dict[str, Any]:
-        """Answers the fields of a window."""
+        """Return the fields of a window."""
         raise NotImplementedError
 
     @stateful.initialize(
@@ -79,14 +79,14 @@ class Machine(stateful.RuleBasedStateMachine):
         return [key for key in self.readable() if key not in self.oracle.barred | gone]
 
     def new(self) -> float:
-        """Answers the priority of a row that nobody has rated."""
+        """Return the priority of a row that nobody has rated."""
         if self.new_priority == "running":
             return self.largest
         alive = [priority for key, priority in self.priorities.items() if self.oracle.is_alive(key)]
         return max(alive, default=0.0) or 1.0
 
     def settle(self) -> None:
-        """Gives what became eligible without a priority the one of a new row."""
+        """Give what became eligible without a priority the one of a new row."""
         new = self.new()
         for key in self.eligible():
             if key not in self.priorities:
@@ -106,7 +106,7 @@ class Machine(stateful.RuleBasedStateMachine):
         return self.counter
 
     def step(self, stream: int, draw: Any) -> dict[str, Any]:
-        """Answers a next step, that follows or does not."""
+        """Return a next step, that follows or do not."""
         episode = self.oracle.open[stream]
         announced = episode.tail if episode is not None else None
         terminated, truncated = draw.draw(RARELY), draw.draw(RARELY)
@@ -122,7 +122,7 @@ class Machine(stateful.RuleBasedStateMachine):
         }
 
     def write(self, steps: list[tuple[int, dict[str, Any]]]) -> list[int]:
-        """Adds the steps to the twin, one after another."""
+        """Add the steps to the twin, one after another."""
         keys = []
         for stream, step in steps:
             self.evicted += len(self.oracle.alive()) == self.capacity
@@ -204,7 +204,7 @@ class Machine(stateful.RuleBasedStateMachine):
     # Priorities and draws.
 
     def some_keys(self, draw: Any, size: int) -> list[int]:
-        """Answers keys, dead and unborn ones among them."""
+        """Return keys, dead and unborn ones among them."""
         newest = len(self.oracle.rows)
         return [newest - draw.draw(st.integers(-2, self.capacity + 2)) for _ in range(size)]
 

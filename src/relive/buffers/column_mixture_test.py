@@ -35,7 +35,7 @@ class Mixture:
         self.oracle = oracle_lib.Oracle(self.capacity, self.streams)
 
     def step(self, stream: int, knows_next: bool) -> Step:
-        """Answers a step that often, and not always, begins with what was announced."""
+        """Return a step that often, and not always, begins with what was announced."""
         rng, episode = self.rng, self.oracle.open[stream]
         observation = rng.choice(OBSERVATIONS)
         if episode is not None and episode.tail is not None and rng.random() < 0.8:
@@ -56,7 +56,7 @@ class Mixture:
         assert self.buffer.add(**step, stream=stream) == self.oracle.add(**step, stream=stream)
 
     def extend(self, streams: list[int] | None) -> None:
-        """Adds a step of each of those streams; None for all, as most people do."""
+        """Add a step of each of those streams; None for all, as most people do."""
         numbers = list(range(self.streams)) if streams is None else streams
         knows_next = self.rng.random() < self.knows_next
         steps = [self.step(stream, knows_next) for stream in numbers]
@@ -87,7 +87,7 @@ class Mixture:
         self.oracle.clear()
 
     def prefetch(self) -> None:
-        """Draws ahead, and writes while the batches wait: they hold what was there when they were drawn."""
+        """Draw ahead, and write while the batches wait: they hold what was there when they were drawn."""
         if not self.buffer.num_eligible:
             return
         batches = self.buffer.batches(3, prefetch=2)
@@ -103,7 +103,7 @@ class Mixture:
         self.buffer = copy.deepcopy(self.buffer) if self.rng.random() < 0.5 else pickle.loads(pickle.dumps(self.buffer))
 
     def call(self) -> None:
-        """Makes a random call."""
+        """Make a random call."""
         some = self.rng.permutation(self.streams)[: self.rng.integers(1, self.streams + 1)].tolist()
         calls = [self.add, lambda: self.extend(None), lambda: self.extend(some), self.add_episode, self.clear]
         calls += [self.prefetch, self.copy]

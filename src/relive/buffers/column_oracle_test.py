@@ -23,7 +23,7 @@ class OracleEpisode:
     end: str = "open"
 
     def observation(self, step: int) -> Any:
-        """Answers o_step; None if nobody knows it."""
+        """Return o_step; None if nobody knows it."""
         return self.observations[step] if step < len(self.observations) else self.tail
 
     @property
@@ -126,7 +126,7 @@ class Oracle:
         return self.rows[self.first_alive :]
 
     def transition_keys(self, stack: int = 1) -> list[int]:
-        """Answers the keys from which a transition with stacked frames can be read."""
+        """Return the keys from which a transition with stacked frames can be read."""
         return [
             key
             for key, episode, step in self.alive()
@@ -136,7 +136,7 @@ class Oracle:
         ]
 
     def sequence_keys(self, length: int, stride: int = 1, pad: bool = False) -> list[int]:
-        """Answers the keys from which a sequence can be read."""
+        """Return the keys from which a sequence can be read."""
         found = []
         for key, episode, step in self.alive():
             starts = [s for s in range(0, episode.complete, stride) if s + length <= episode.complete]
@@ -151,13 +151,13 @@ class Oracle:
         return found
 
     def episode_keys(self) -> list[int]:
-        """Answers the keys of the first steps of ended episodes."""
+        """Return the keys of the first steps of ended episodes."""
         return [key for key, episode, step in self.alive() if step == 0 and episode.end != "open" and episode.complete]
 
     # Reading.
 
     def transition(self, key: int, n: int, gamma: float, stack: int = 1, padding: str = "zeros") -> dict[str, Any]:
-        """Answers the fields of one transition."""
+        """Return the fields of one transition."""
         _, episode, step = self.rows[key]
         m = min(n, episode.complete - step)
         reward = 0.0
@@ -176,7 +176,7 @@ class Oracle:
         }
 
     def stack(self, episode: OracleEpisode, step: int, stack: int, padding: str) -> Any:
-        """Answers the frames up to `step`, the frame alone without a stack; unknown ones are 0."""
+        """Return the frames up to `step`, the frame alone without a stack; unknown ones are 0."""
         frames = []
         for t in range(step - stack + 1, step + 1):
             if t < 0:
@@ -186,7 +186,7 @@ class Oracle:
         return frames if stack > 1 else frames[0]
 
     def sequence(self, key: int, length: int) -> dict[str, Any]:
-        """Answers the fields of one sequence, padded with zeros."""
+        """Return the fields of one sequence, padded with zeros."""
         _, episode, step = self.rows[key]
         real = min(length, episode.complete - step)
         padding = length - real

@@ -20,7 +20,7 @@ SCHEMA = relive.Schema(
 
 
 def poisoned(capacity: int, schema: relive.Schema = SCHEMA) -> relive.ColumnStorage:
-    """Answers a storage whose unwritten slots cannot be mistaken."""
+    """Return a storage whose unwritten slots cannot be mistaken."""
     return relive.ColumnStorage(schema, capacity, allocate=lambda shape, dtype: np.full(shape, POISON, dtype))
 
 
@@ -35,7 +35,7 @@ def make_sequences(capacity: int, **settings: Any) -> relive.SequenceReplayBuffe
 def add_episode(
     buffer: Any, number: int, length: int, *, ends: str = "terminated", eager: bool = True, start: int = 0
 ) -> list[int]:
-    """Adds the steps of an episode one by one, and answers their keys; `ends` may be "open"."""
+    """Add the steps of an episode one by one, and return their keys; `ends` may be "open"."""
     keys = []
     base = 1000 * (number + 1)
     for t in range(start, length):
@@ -56,7 +56,7 @@ def add_episode(
 
 
 def assert_whole(batch: relive.TransitionBatch, stack: int = 1) -> None:
-    """Asserts that every frame of every transition is of one episode, in order, and none is poison."""
+    """Assert that every frame of every transition is of one episode, in order, and none is poison."""
     now = np.asarray(batch.observation).reshape(len(batch), stack)
     then = np.asarray(batch.next_observation).reshape(len(batch), stack)
     newest = now[:, -1:]
@@ -338,7 +338,7 @@ class Spoilt(relive.Sampler):
 
 
 def contents(buffer: Any) -> list[Any]:
-    """Answers everything that a buffer tells without drawing."""
+    """Return everything that a buffer tells without drawing."""
     batch = buffer.read(buffer.eligible_keys())
     fields = [np.asarray(getattr(batch, name)).tobytes() for name in ("observation", "action", "reward", "keys")]
     return [*fields, buffer.get_stats(), repr(buffer.rng.bit_generator.state)]

@@ -1,4 +1,4 @@
-"""What the column buffers must answer, row by row: transitions, priorities, sequences."""
+"""What the column buffers must return, row by row: transitions, priorities, sequences."""
 
 import tracemalloc
 from typing import Any
@@ -12,21 +12,21 @@ from relive import testing
 
 
 def add_steps(buffer: Any, times: range, *, ends: Any = (), eager: bool = False, truncated: bool = False) -> None:
-    """Adds a step a time: observation, action and reward are the time; `ends` are the times of the last steps."""
+    """Add a step a time: observation, action and reward are the time; `ends` are the times of the last steps."""
     for t in times:
         following = t + 1 if eager or (truncated and t in ends) else None
         buffer.add(t, t, float(t), following, terminated=t in ends and not truncated, truncated=t in ends and truncated)
 
 
 def add_episodes(buffer: Any, count: int, length: int, *, terminated: bool = True, first: int = 0) -> None:
-    """Adds episodes whose observation is 100 * episode + time."""
+    """Add episodes whose observation is 100 * episode + time."""
     for number in range(first, first + count):
         observations = 100 * number + np.arange(length + 1)
         buffer.add_episode(observations, observations[:-1], np.ones(length), terminated=terminated)
 
 
 def listed(batch: Any, *names: str) -> list[list[Any]]:
-    """Answers fields of a batch as lists, rounded to what one writes on paper."""
+    """Return fields of a batch as lists, rounded to what one writes on paper."""
     return [getattr(batch, name).astype(float).round(6).tolist() for name in names]
 
 

@@ -22,16 +22,16 @@ class ColumnState:
         self._history, self._anchors, self._counters = history, anchors, counters
 
     def taken(self) -> state_lib.State:
-        """Answers the state."""
+        """Return the state."""
         return self._taken(self._history.timeline.state())
 
     def taken_of_open_episodes(self) -> state_lib.State:
-        """Answers the state as it would be if all that is stored had been evicted just now."""
+        """Return the state as it would be if all that is stored had been evicted just now."""
         timeline = self._history.timeline
         return self._taken(timeline.state().without_rows(timeline.streams))
 
     def taken_without_copies(self) -> state_lib.State:
-        """Answers the state with the rows left where they are, in a memory map, which is flushed.
+        """Return the state with the rows left where they are, in a memory map, which is flushed.
 
         Raises:
             ArgumentError: The storage is another one.
@@ -51,7 +51,7 @@ class ColumnState:
         return {"counters": self._counters.values(), **history, **anchors, "arrays": arrays}
 
     def restoring(self, given: state_lib.StateReader, *, is_new: bool) -> Callable[[], None]:
-        """Answers what restores that state once every row was taken away; nothing of it can fail then.
+        """Return what restores that state once every row was taken away; nothing of it can fail then.
 
         Args:
             given: The state.
@@ -89,7 +89,7 @@ class ColumnState:
         return restore
 
     def _check_map(self, given: state_lib.StateReader, is_new: bool) -> None:
-        """Raises CheckpointError unless the storage is the memory map whose rows those of a checkpoint are."""
+        """Raise CheckpointError unless the storage is the memory map whose rows those of a checkpoint are."""
         storage = self._storage
         if not is_new or not isinstance(storage, memmap.MemmapStorage):
             raise errors.CheckpointError("the rows are in a memory map: load with storage=MemmapStorage(...)")

@@ -36,20 +36,20 @@ class Counters:
     stale_keys: int = 0
 
     def __len__(self) -> int:
-        """Answers how many anchors may be drawn now."""
+        """Return how many anchors may be drawn now."""
         return len(self.eligible)
 
     def values(self) -> dict[str, int]:
-        """Answers the counts by name."""
+        """Return the counts by name."""
         return {name: getattr(self, name) for name in _COUNTS}
 
     def check_values(self, given: state.StateReader) -> None:
-        """Raises CheckpointError if those are no counts."""
+        """Raise CheckpointError if those are no counts."""
         for name in _COUNTS:
             given.integer(name)
 
     def restore(self, given: state.StateReader) -> None:
-        """Goes on from those counts."""
+        """Go on from those counts."""
         for name in _COUNTS:
             setattr(self, name, given.integer(name))
 
@@ -130,7 +130,7 @@ class ColumnBufferStats:
 
 
 def of(history: history_lib.StepStore, anchors: anchors_lib.Anchors, counters: Counters) -> ColumnBufferStats:
-    """Answers the numbers about a buffer of those parts. O(capacity), a few bits to a few bytes of each slot."""
+    """Return the numbers about a buffer of those parts. O(capacity), a few bits to a few bytes of each slot."""
     timeline = history.timeline
     episodes = timeline.episodes
     ends = np.bincount(episodes.end[episodes.handles()], minlength=3).tolist()
@@ -161,9 +161,9 @@ def of(history: history_lib.StepStore, anchors: anchors_lib.Anchors, counters: C
 
 
 def _policy_lags(history: history_lib.StepStore, drawn: arrays.Ints) -> tuple[float | None, int | None]:
-    """Answers how far the policy of the newest step is ahead of that of the `drawn` keys, and of that of the oldest.
+    """Return how far the policy of the newest step is ahead of that of the `drawn` keys, and of that of the oldest.
 
-    It reads those rows alone, and answers None where the storage is closed.
+    It reads those rows alone, and returns None where the storage is closed.
     """
     timeline = history.timeline
     field = history.schema.fields.get(_POLICY_VERSION) if len(timeline) else None

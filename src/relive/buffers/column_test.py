@@ -1,4 +1,4 @@
-"""The buffer itself: its arguments, its counters, its audit. What it answers is compared in the grid."""
+"""The buffer itself: its arguments, its counters, its audit. What it returns is compared in the grid."""
 
 from collections.abc import Callable
 import copy
@@ -13,7 +13,7 @@ from relive import errors
 
 
 def ring(steps: int = 0, **settings: Any) -> relive.RingReplayBuffer:
-    """Answers a buffer of capacity 8 with that many complete steps in stream 0."""
+    """Return a buffer of capacity 8 with that many complete steps in stream 0."""
     buffer = relive.RingReplayBuffer(8, **{"seed": 0, **settings})
     for t in range(steps):
         buffer.add(float(t), t, 0.0, next_observation=t + 1.0)
@@ -21,7 +21,7 @@ def ring(steps: int = 0, **settings: Any) -> relive.RingReplayBuffer:
 
 
 def contents(buffer: relive.RingReplayBuffer) -> Any:
-    """Answers all that a refused call must leave alone."""
+    """Return all that a refused call must leave alone."""
     keys = buffer.eligible_keys()
     batch = buffer.read(keys) if len(keys) else None
     fields = (
@@ -483,7 +483,7 @@ def test_a_schema_is_taken_from_the_first_step_and_enforced() -> None:
 @pytest.mark.parametrize("streams", [1, 3])
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda buffer: pickle.loads(pickle.dumps(buffer))])
 def test_a_copy_goes_on_by_itself(streams: int, copied: Any) -> None:
-    """Views of arrays are made anew: a copy that shared them, or lost them, would answer what the other was told."""
+    """Views of arrays are made anew: a copy that shared them, or lost them, would return what the other was told."""
     schema = relive.Schema({"x": relive.Field(2, float), "y": relive.Field((), int)}, relive.Field((), int))
 
     def step(t: int) -> tuple[Any, ...]:

@@ -51,7 +51,7 @@ def relabel(
     n_step: int | None = None,
     gamma: float | None = None,
 ) -> batches.TransitionBatch:
-    """Answers a copy of the batch with other goals in round(share * B) rows: goals that their own episodes achieved.
+    """Return a copy of the batch with other goals in round(share * B) rows: goals that their own episodes achieved.
 
     This is hindsight experience replay (Andrychowicz et al. 2017, sections 3.3 and 4.5) at draw time. Neither the
     buffer nor `batch` changes. `buffer.rng` chooses the rows, each at most once, and the goals.
@@ -67,7 +67,7 @@ def relabel(
     Args:
         buffer: What the batch was drawn from.
         batch: As it was drawn [B].
-        compute: Answers the rewards [k] and whether the task terminates [k], of k steps at once: given what the
+        compute: Returns the rewards [k] and whether the task terminates [k], of k steps at once: given what the
             observations after them achieved, and their goals, both [k, ...], or dicts of such arrays.
         strategy: Where the goal was achieved: after the step ("future"), at the end of the episode ("final"), or
             anywhere in what is stored of the episode ("episode").
@@ -81,7 +81,7 @@ def relabel(
     Raises:
         UnknownKeyError: A step of the batch is not stored any more.
         NotReadyError: Fewer than round(share * B) rows can get another goal.
-        SchemaError: `compute` answered something else than k rewards and k bools.
+        SchemaError: `compute` returned something else than k rewards and k bools.
         ArgumentError: Another argument breaks its rule.
 
     >>> import numpy as np
@@ -150,7 +150,7 @@ def relabel(
 
 
 def _paths(schema: schema_lib.Schema, name: str, key: str) -> dict[str, str]:
-    """Answers the paths of the observation's fields at `key`, by the path in the goal: {"goal": path} for one field."""
+    """Return the paths of the observation's fields at `key`, by the path in the goal: {"goal": path} for one field."""
     validation.require_instance(name, key, str)
     root = f"observation/{key}"
     paths = [path for path in schema.observation_paths if path == root or path.startswith(f"{root}/")]
@@ -162,17 +162,17 @@ def _paths(schema: schema_lib.Schema, name: str, key: str) -> dict[str, str]:
 
 
 def _fields(schema: schema_lib.Schema, paths: Mapping[str, str]) -> schema_lib.Tree:
-    """Answers the field of a goal, or the tree of its fields."""
+    """Return the field of a goal, or the tree of its fields."""
     return trees.nested("goal", {goal_path: schema.fields[path] for goal_path, path in paths.items()})
 
 
 def _known(timeline: timeline_lib.Timeline, handles: arrays.Ints) -> arrays.Ints:
-    """Answers the step of the newest observation that is known of each of those episodes."""
+    """Return the step of the newest observation that is known of each of those episodes."""
     return timeline.episodes.length[handles] - 1 + timeline.episodes.has_tail[handles]
 
 
 def _have_goals(timeline: timeline_lib.Timeline, slots: arrays.Ints, open_episodes: bool) -> arrays.Bools:
-    """Answers of which of the rows in `slots` [B] another goal can be judged."""
+    """Return of which of the rows in `slots` [B] another goal can be judged."""
     handles = timeline.handles(slots)
     have: arrays.Bools = timeline.steps(slots, handles) < _known(timeline, handles)
     if not open_episodes:
@@ -183,7 +183,7 @@ def _have_goals(timeline: timeline_lib.Timeline, slots: arrays.Ints, open_episod
 def _goal_rows(
     timeline: timeline_lib.Timeline, slots: arrays.Ints, strategy: Strategy, rng: np.random.Generator
 ) -> tuple[arrays.Ints, arrays.Ints, arrays.Bools]:
-    """Answers for each of `slots` [k] where the goal was achieved: a row, its episode, and whether right after it.
+    """Return for each of `slots` [k] where the goal was achieved: a row, its episode, and whether right after it.
 
     There it is the tail of the episode.
     """
@@ -198,7 +198,7 @@ def _goal_rows(
 
 
 def _oldest(timeline: timeline_lib.Timeline, slots: arrays.Ints, handles: arrays.Ints) -> arrays.Ints:
-    """Answers the oldest row of the episode of each of `slots` [k] that is alive."""
+    """Return the oldest row of the episode of each of `slots` [k] that is alive."""
     oldest = timeline.slots(np.maximum(timeline.episodes.first_key[handles], timeline.oldest_key))
     # Where step 0 is gone the oldest row of all may be another episode's: that of this one is found from the row back.
     going = np.flatnonzero(timeline.handles(oldest) != handles)
@@ -218,7 +218,7 @@ def _achieved(
     handles: arrays.Ints,
     is_tail: arrays.Bools,
 ) -> Columns:
-    """Answers what the observations in `slots` [k] achieved, or those right after them, by path in the goal."""
+    """Return what the observations in `slots` [k] achieved, or those right after them, by path in the goal."""
     columns = history.storage.read(slots, paths.values())
     tails = history.tails(handles[is_tail])
     for path, column in columns.items():
@@ -237,7 +237,7 @@ def _judged(
     goals: Columns,
     compute: Compute,
 ) -> tuple[arrays.Array, arrays.Ints, arrays.Bools]:
-    """Answers the windows from `slots` [k] as `compute` judges them: rewards [k, n], spans [k], is_terminal [k]."""
+    """Return the windows from `slots` [k] as `compute` judges them: rewards [k, n], spans [k], is_terminal [k]."""
     timeline = history.timeline
     handles = timeline.handles(slots)
     steps = timeline.steps(slots, handles)
@@ -268,7 +268,7 @@ def _judged(
 def _write_goals(
     window: windows.TransitionWindow, observation: Tree, steps: arrays.Ints, paths: Mapping[str, str], goals: Columns
 ) -> None:
-    """Writes the goals [k, ...] into observations of those steps [k], into each frame that is one."""
+    """Write the goals [k, ...] into observations of those steps [k], into each frame that is one."""
     leaves = trees.flat("observation", observation)
     is_frame = np.arange(window.frame_stack)[::-1] <= steps[:, np.newaxis]
     is_frame |= window.stack_padding == "first"

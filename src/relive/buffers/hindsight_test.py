@@ -20,12 +20,12 @@ PLACES = 4
 
 
 def goal_of(name: int) -> list[int]:
-    """Answers what the observation of that name achieved: a place that others achieve too, and which one it was."""
+    """Return what the observation of that name achieved: a place that others achieve too, and which one it was."""
     return [name % PLACES, name] if name else [0, 0]
 
 
 def tree_of(name: int) -> dict[str, Any]:
-    """Answers the observation of that name, every part of which tells it."""
+    """Return the observation of that name, every part of which tells it."""
     return {
         "desired_goal": [WANTED, name] if name else [0, 0],
         "name": name,
@@ -34,17 +34,17 @@ def tree_of(name: int) -> dict[str, Any]:
 
 
 def judge(achieved: list[int], goal: list[int]) -> tuple[float, bool]:
-    """Answers a reward that no other pair has, and whether the place is reached."""
+    """Return a reward that no other pair has, and whether the place is reached."""
     return 256.0 * achieved[1] + goal[1], achieved[0] == goal[0]
 
 
 def compute(achieved: Any, goals: Any) -> tuple[Any, Any]:
-    """Does what `judge` does for all of them."""
+    """Do what `judge` does for all of them."""
     return 256.0 * achieved[:, 1] + goals[:, 1], achieved[:, 0] == goals[:, 0]
 
 
 def reached(achieved: Any, goals: Any) -> tuple[Any, Any]:
-    """Answers 0 where the goal is reached and -1 elsewhere, for goals that are numbers."""
+    """Return 0 where the goal is reached and -1 elsewhere, for goals that are numbers."""
     return np.where(achieved == goals, 0.0, -1.0), achieved == goals
 
 
@@ -74,7 +74,7 @@ class Pair:
         return self.counter
 
     def add(self) -> None:
-        """Adds a random step to a random stream; now and then it does not go on where the last one led."""
+        """Add a random step to a random stream; now and then it does not go on where the last one led."""
         stream = int(self.rng.integers(len(self.following)))
         announced = self.following[stream]
         observation = self.fresh() if announced is None or self.rng.random() < 0.05 else announced
@@ -89,12 +89,12 @@ class Pair:
 
 
 def newest_known(episode: oracle_lib.OracleEpisode) -> int:
-    """Answers the step of the newest observation that anybody knows."""
+    """Return the step of the newest observation that anybody knows."""
     return len(episode.actions) - (episode.tail is None)
 
 
 def allowed_goals(oracle: oracle_lib.Oracle, key: int, strategy: str) -> list[list[int]]:
-    """Answers the goals that a row may get."""
+    """Return the goals that a row may get."""
     _, episode, step = oracle.rows[key]
     last = newest_known(episode)
     first = {
@@ -106,7 +106,7 @@ def allowed_goals(oracle: oracle_lib.Oracle, key: int, strategy: str) -> list[li
 
 
 def may_be_relabelled(oracle: oracle_lib.Oracle, key: int, open_episodes: bool) -> bool:
-    """Answers whether a row may get another goal."""
+    """Return whether a row may get another goal."""
     _, episode, step = oracle.rows[key]
     return step + 1 <= newest_known(episode) and (open_episodes or episode.end != "open")
 
@@ -114,7 +114,7 @@ def may_be_relabelled(oracle: oracle_lib.Oracle, key: int, open_episodes: bool) 
 def relabelled(
     oracle: oracle_lib.Oracle, key: int, goal: list[int], n: int, stack: int, padding: str
 ) -> dict[str, Any]:
-    """Answers the fields that a row has with that goal."""
+    """Return the fields that a row has with that goal."""
     _, episode, step = oracle.rows[key]
     reward, m, is_terminal = 0.0, 0, False
     while m < n and step + m < newest_known(episode) and not is_terminal:
@@ -134,7 +134,7 @@ def relabelled(
 
 
 def with_goal(frames: Any, goal: list[int]) -> dict[str, Any]:
-    """Answers an observation, or a stack of them, with another goal; what is padding has none."""
+    """Return an observation, or a stack of them, with another goal; what is padding has none."""
     if isinstance(frames, int):
         return {**tree_of(frames), "desired_goal": goal}
     trees = [with_goal(frame, goal) if frame else tree_of(0) for frame in frames]
@@ -142,7 +142,7 @@ def with_goal(frames: Any, goal: list[int]) -> dict[str, Any]:
 
 
 def row_of(batch: batches.TransitionBatch, row: int) -> dict[str, Any]:
-    """Answers the fields of one row, as the twin has them."""
+    """Return the fields of one row, as the twin has them."""
     fields: dict[str, Any] = {
         name: getattr(batch, name)[row].item()
         for name in ("action", "reward", "next_discount", "is_terminal", "steps", "keys")
@@ -204,7 +204,7 @@ def test_every_relabelled_transition_equals_the_naive_one(
 
 
 def fixed_buffer(**settings: Any) -> ring.RingReplayBuffer:
-    """Answers a buffer with one truncated episode of 6 steps that achieves 0 to 6, and wants 9."""
+    """Return a buffer with one truncated episode of 6 steps that achieves 0 to 6, and wants 9."""
     buffer = ring.RingReplayBuffer(100, seed=0, **settings)
     places = {"achieved_goal": range(7), "desired_goal": [9] * 7}
     buffer.add_episode(places, range(6), [-1.0] * 6, terminated=False)
@@ -266,7 +266,7 @@ def test_goals_never_come_from_steps_that_were_cleared() -> None:
 
 
 def add_step(buffer: ring.RingReplayBuffer, place: int, stream: int = 0) -> None:
-    """Adds a step from a place to the next one, on the way to -1."""
+    """Add a step from a place to the next one, on the way to -1."""
     here, there = ({"achieved_goal": number, "desired_goal": -1} for number in (place, place + 1))
     buffer.add(here, 0, -1.0, there, stream=stream)
 

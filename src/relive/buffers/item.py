@@ -59,7 +59,7 @@ class ItemBufferStats:
 
 
 class ItemReplayBuffer(checkpointable.Checkpointable):
-    """Stores the items of added batches, first in, first out, and answers batches of items drawn uniformly.
+    """Stores the items of added batches, first in, first out, and returns batches of items drawn uniformly.
 
     A batch is a mapping of columns: arrays with a row for each time step. Every batch brings columns of the same names,
     dtypes and shapes of a row as the first one did. Arrays are copied in and out.
@@ -124,7 +124,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
         return self._rng
 
     def add(self, columns: Mapping[str, npt.ArrayLike]) -> None:
-        """Cuts the batch into items and stores a copy of each; the oldest items leave until there is room.
+        """Cut the batch into items and store a copy of each; the oldest items leave until there is room.
 
         O(rows of the batch), however many items are held.
 
@@ -155,7 +155,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
         self._dropped += len(lengths) - len(kept)
 
     def sample(self, num_items: int) -> dict[str, arrays_lib.Array]:
-        """Answers exactly num_items items, drawn uniformly over the items held, with replacement.
+        """Return exactly num_items items, drawn uniformly over the items held, with replacement.
 
         O(rows drawn), however many items are held.
 
@@ -199,7 +199,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
             setattr(self, f"_{name}", count)
 
     def get_stats(self) -> ItemBufferStats:
-        """Answers what is held and what has happened so far. O(columns)."""
+        """Return what is held and what has happened so far. O(columns)."""
         return ItemBufferStats(
             items=self._store.items,
             timesteps=self._store.timesteps,
@@ -211,7 +211,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
         )
 
     def clear(self) -> None:
-        """Forgets every item.
+        """Forget every item.
 
         The columns that every add must bring stay as they are, the counters of `get_stats` that count since the
         beginning go on, and the generator is not reset.
@@ -219,7 +219,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
         self._store.clear()
 
     def check(self) -> None:
-        """Recounts everything that is held. O(items).
+        """Recount everything that is held. O(items).
 
         Raises:
             CorruptionError: An invariant does not hold; the message says which.
@@ -231,7 +231,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
             )
 
     def __len__(self) -> int:
-        """Answers how many time steps are held, as capacity counts; `get_stats().items` says how many items."""
+        """Return how many time steps are held, as capacity counts; `get_stats().items` says how many items."""
         return self._store.timesteps
 
     def __repr__(self) -> str:
@@ -244,11 +244,11 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
         return item_store.Fragments(self._capacity) if is_ragged else item_store.Rows(self._capacity)
 
     def _is_lengths(self, name: str) -> bool:
-        """Answers whether a column says how long items are; it then has a number an item, and is not stored."""
+        """Return whether a column says how long items are; it then have a number an item, and is not stored."""
         return self._unit == "sequences" and name == "seq_lens"
 
     def _checked(self, columns: Mapping[str, npt.ArrayLike]) -> dict[str, arrays_lib.Array]:
-        """Answers the columns as arrays, each as it was in the first add."""
+        """Return the columns as arrays, each as it was in the first add."""
         if not isinstance(columns, Mapping):
             raise errors.ArgumentTypeError(
                 f"columns must be a mapping of names to arrays, got {validation.short_repr(columns)}"
@@ -272,7 +272,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
 
 
 def _as_array(name: object, values: npt.ArrayLike) -> arrays_lib.Array:
-    """Answers a column as an array [rows, ...] that is not copied yet."""
+    """Return a column as an array [rows, ...] that is not copied yet."""
     if not isinstance(name, str):
         raise errors.ArgumentTypeError(f"columns must have strings for names, got {validation.short_repr(name)}")
     array = casting.as_array(f"column {name}", values)

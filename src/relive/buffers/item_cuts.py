@@ -1,6 +1,6 @@
 """How a batch of columns is cut into items.
 
-Each cut answers the lengths of the items in a batch [k], and whether each is complete [k]: what is not is dropped.
+Each cut returns the lengths of the items in a batch [k], and whether each is complete [k]: what is not is dropped.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ StorageUnit = Literal["timesteps", "sequences", "episodes", "fragments"]
 
 
 def _row_count(columns: Mapping[str, arrays.Array]) -> int:
-    """Answers how many rows all of the columns have."""
+    """Return how many rows all of the columns have."""
     first, *others = columns
     rows = len(columns[first])
     for name in others:
@@ -28,13 +28,13 @@ def _row_count(columns: Mapping[str, arrays.Array]) -> int:
 
 
 def _timesteps(columns: Mapping[str, arrays.Array]) -> tuple[arrays.Ints, arrays.Bools]:
-    """Answers each row as an item."""
+    """Return each row as an item."""
     rows = _row_count(columns)
     return np.ones(rows, np.int64), np.ones(rows, np.bool_)
 
 
 def _sequences(columns: Mapping[str, arrays.Array]) -> tuple[arrays.Ints, arrays.Bools]:
-    """Answers the runs of rows that seq_lens says."""
+    """Return the runs of rows that seq_lens says."""
     others = {name: column for name, column in columns.items() if name != "seq_lens"}
     _require(columns, "sequences", {"seq_lens": "seq_lens" in columns, "a column of rows": bool(others)})
     rows = _row_count(others)
@@ -49,7 +49,7 @@ def _sequences(columns: Mapping[str, arrays.Array]) -> tuple[arrays.Ints, arrays
 
 
 def _episodes(columns: Mapping[str, arrays.Array]) -> tuple[arrays.Ints, arrays.Bools]:
-    """Answers the runs of equal eps_id; complete are those whose first t is 0 and whose last row ends the episode."""
+    """Return the runs of equal eps_id; complete are those whose first t is 0 and whose last row ends the episode."""
     ends = [name for name in ("terminated", "truncated") if name in columns]
     present = {"eps_id": "eps_id" in columns, "t": "t" in columns, "terminated or truncated": bool(ends)}
     _require(columns, "episodes", present)
@@ -67,12 +67,12 @@ def _episodes(columns: Mapping[str, arrays.Array]) -> tuple[arrays.Ints, arrays.
 
 
 def _fragments(columns: Mapping[str, arrays.Array]) -> tuple[arrays.Ints, arrays.Bools]:
-    """Answers the batch as one item, as long as its longest column."""
+    """Return the batch as one item, as long as its longest column."""
     return np.array([max(map(len, columns.values()))]), np.ones(1, np.bool_)
 
 
 def _column(columns: Mapping[str, arrays.Array], name: str, kinds: str, rule: str) -> arrays.Array:
-    """Answers the column [k] that items are cut by; its dtype is of one of the `kinds` that numpy has letters for."""
+    """Return the column [k] that items are cut by; its dtype is of one of the `kinds` that numpy has letters for."""
     column = columns[name]
     if column.ndim != 1 or column.dtype.kind not in kinds:
         raise errors.SchemaError(

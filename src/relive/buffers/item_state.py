@@ -24,7 +24,7 @@ COUNTERS = ("added", "sampled", "evicted", "dropped")
 
 
 def described(columns: Mapping[str, arrays.Array]) -> list[Any]:
-    """Answers the name, the dtype and the shape of a row of each column, as JSON values.
+    """Return the name, the dtype and the shape of a row of each column, as JSON values.
 
     Raises:
         CheckpointError: A file cannot hold such values.
@@ -55,7 +55,7 @@ class ItemState:
 
     @classmethod
     def of(cls, given: state.StateReader, unit: item_cuts.StorageUnit, capacity: int) -> "ItemState":
-        """Answers what was given, for a buffer of that unit and capacity.
+        """Return what was given, for a buffer of that unit and capacity.
 
         Raises:
             CheckpointError: No buffer can be in such a state.
@@ -96,12 +96,12 @@ class ItemState:
 
 
 def item_lengths(lengths: arrays.Ints) -> arrays.Ints:
-    """Answers how many time steps each item has [items], of what is kept of their lengths."""
+    """Return how many time steps each item has [items], of what is kept of their lengths."""
     return lengths if lengths.ndim == 1 else lengths.max(axis=1, initial=0)
 
 
 def pieces(column: state.ChunkedArray, lengths: arrays.Ints) -> Iterator[arrays.Array]:
-    """Gives the rows of each item of those lengths [items], as arrays of their own; about a chunk is read at once."""
+    """Yield the rows of each item of those lengths [items], as arrays of their own; about a chunk is read at once."""
     ends = np.cumsum(lengths)
     row_bytes = column.dtype.itemsize * int(np.prod(column.shape[1:], dtype=np.int64))
     size = max(1, state.CHUNK // max(row_bytes, 1))
@@ -117,7 +117,7 @@ def pieces(column: state.ChunkedArray, lengths: arrays.Ints) -> Iterator[arrays.
 
 
 def _columns(value: object) -> dict[str, arrays.Array]:
-    """Answers a column of no rows for each that was described."""
+    """Return a column of no rows for each that was described."""
     rule = "columns must be a list of a name, a dtype and the shape of a row for each"
     if not isinstance(value, list):
         raise errors.CheckpointError(f"{rule}, got {validation.short_repr(value)}")
@@ -134,7 +134,7 @@ def _columns(value: object) -> dict[str, arrays.Array]:
 
 
 def _ragged(given: state.StateReader, columns: int, capacity: int) -> arrays.Ints:
-    """Answers how many rows each column of each fragment has [items, columns]."""
+    """Return how many rows each column of each fragment has [items, columns]."""
     lengths: arrays.Ints = given.array("lengths", np.int64, (None, columns))
     longest = item_lengths(lengths)
     if (lengths < 0).any() or (longest < 1).any() or (longest > capacity).any():

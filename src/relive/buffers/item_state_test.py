@@ -53,7 +53,7 @@ def batch_of(unit: Unit, rng: random.Random, count: int) -> dict[str, Any]:
 
 
 def work(buffer: Buffer, rng: random.Random, count: int) -> None:
-    """Does `count` things to a buffer, chosen at random."""
+    """Do `count` things to a buffer, chosen at random."""
     for _ in range(count):
         action = rng.randrange(8)
         if action < 5:

@@ -52,7 +52,7 @@ class Rows:
         return self.timesteps * sum(column[:1].nbytes for column in self._columns.values())
 
     def add(self, columns: Mapping[str, arrays_lib.Array], lengths: arrays_lib.Ints) -> int:
-        """Stores the items of the given lengths [items], at least 1 each, and answers how many left for them."""
+        """Store the items of the given lengths [items], at least 1 each, and return how many left for them."""
         if not self._columns:
             self._allocate(columns)
         rows = int(lengths.sum())
@@ -71,13 +71,13 @@ class Rows:
         return evicted
 
     def _allocate(self, columns: Mapping[str, arrays_lib.Array]) -> None:
-        """Makes a ring for each column, for rows as those have."""
+        """Make a ring for each column, for rows as those have."""
         self._columns = {
             name: np.zeros((self._capacity, *values.shape[1:]), values.dtype) for name, values in columns.items()
         }
 
     def _evict(self, excess: int) -> int:
-        """Takes the oldest items out until they had at least `excess` rows, and answers how many. O(excess)."""
+        """Take the oldest items out until they had at least `excess` rows, and return how many. O(excess)."""
         if excess <= 0:
             return 0
         entries = np.arange(self._oldest, self._oldest + min(excess, self.items)) % self._capacity
@@ -88,7 +88,7 @@ class Rows:
         return leaving
 
     def read(self, places: arrays_lib.Ints) -> tuple[dict[str, arrays_lib.Array], arrays_lib.Ints]:
-        """Answers the rows of the items at `places` [k], 0 the oldest, one after the other, and their lengths [k]."""
+        """Return the rows of the items at `places` [k], 0 the oldest, one after the other, and their lengths [k]."""
         entries = (self._oldest + places) % self._capacity
         lengths = self._lengths[entries]
         ends = np.cumsum(lengths)
@@ -97,7 +97,7 @@ class Rows:
         return {name: column.take(slots, axis=0) for name, column in self._columns.items()}, lengths
 
     def state(self) -> dict[str, arrays_lib.Array | state.LazyArray]:
-        """Answers the lengths of the items [items] and their rows, oldest first: what is there when they are read."""
+        """Return the lengths of the items [items] and their rows, oldest first: what is there when they are read."""
         first_slot = (self._cursor - self.timesteps) % self._capacity
         arrays: dict[str, arrays_lib.Array | state.LazyArray] = {
             "lengths": _of_ring(self._lengths, self._oldest, self.items)
@@ -107,7 +107,7 @@ class Rows:
         return arrays
 
     def fill(self, kept: "item_state.ItemState") -> None:
-        """Takes in the items of a state; there is none yet."""
+        """Take in the items of a state; there is none yet."""
         self._allocate({name: kept.columns[name] for name in kept.rows})
         items, self.timesteps = len(kept.lengths), int(kept.lengths.sum())
         for name, rows in kept.rows.items():
@@ -120,12 +120,12 @@ class Rows:
         self._cursor = self.timesteps % self._capacity
 
     def clear(self) -> None:
-        """Forgets every item."""
+        """Forget every item."""
         self._oldest = self._next
         self.timesteps = 0
 
     def check(self) -> None:
-        """Raises CorruptionError if an invariant does not hold. O(items)."""
+        """Raise CorruptionError if an invariant does not hold. O(items)."""
         entries = np.arange(self._oldest, self._next) % self._capacity
         lengths, starts = self._lengths[entries], self._starts[entries]
         _check_counts(lengths, self.timesteps, self._capacity)
@@ -158,7 +158,7 @@ class Fragments:
         return self._deque.total
 
     def add(self, columns: Mapping[str, arrays_lib.Array], lengths: arrays_lib.Ints) -> int:
-        """Stores the columns as one item of that length [1], and answers how many left for it."""
+        """Store the columns as one item of that length [1], and return how many left for it."""
         self._columns = self._columns or {name: values[:0].copy() for name, values in columns.items()}
         fragment = {name: values.copy() for name, values in columns.items()}
         before, steps = self.items, int(lengths[0])
@@ -170,7 +170,7 @@ class Fragments:
         return evicted
 
     def read(self, places: arrays_lib.Ints) -> tuple[dict[str, arrays_lib.Array], arrays_lib.Ints]:
-        """Answers the columns of the items at `places` [k], 0 the oldest, each joined, and the items' lengths [k]."""
+        """Return the columns of the items at `places` [k], 0 the oldest, each joined, and the items' lengths [k]."""
         drawn = [self._deque[place] for place in places.tolist()]
         lengths = np.array([self._deque.count(place) for place in places.tolist()])
         columns = {
@@ -180,7 +180,7 @@ class Fragments:
         return columns, lengths
 
     def state(self) -> dict[str, arrays_lib.Array | state.LazyArray]:
-        """Answers how many rows each column of each item has [items, columns], and the rows, oldest first."""
+        """Return how many rows each column of each item has [items, columns], and the rows, oldest first."""
         fragments = list(self._deque)
         lengths = np.zeros((len(fragments), len(self._columns)), np.int64)
         arrays: dict[str, arrays_lib.Array | state.LazyArray] = {"lengths": lengths}
@@ -191,7 +191,7 @@ class Fragments:
         return arrays
 
     def fill(self, kept: "item_state.ItemState") -> None:
-        """Takes in the items of a state; there is none yet."""
+        """Take in the items of a state; there is none yet."""
         self._columns = kept.columns
         columns = {
             name: list(item_state.pieces(rows, kept.lengths[:, place]))
@@ -203,12 +203,12 @@ class Fragments:
             self.bytes += _bytes(fragment)
 
     def clear(self) -> None:
-        """Forgets every item."""
+        """Forget every item."""
         self._deque = counts.CountedDeque()
         self.bytes = 0
 
     def check(self) -> None:
-        """Raises CorruptionError if an invariant does not hold. O(items)."""
+        """Raise CorruptionError if an invariant does not hold. O(items)."""
         fragments = list(self._deque)
         longest = [max(map(len, fragment.values())) for fragment in fragments]
         _check_counts(np.array(longest, np.int64), self.timesteps, self._capacity)
@@ -218,7 +218,7 @@ class Fragments:
 
 
 def _of_ring(ring: arrays_lib.Array, first: int, count: int) -> state.LazyArray:
-    """Answers `count` entries of a ring from one on, as a column."""
+    """Return `count` entries of a ring from one on, as a column."""
 
     def read(start: int, stop: int) -> arrays_lib.Array:
         return ring.take(np.arange(first + start, first + stop) % len(ring), axis=0)
@@ -227,7 +227,7 @@ def _of_ring(ring: arrays_lib.Array, first: int, count: int) -> state.LazyArray:
 
 
 def _joined(column: arrays_lib.Array, arrays: Sequence[arrays_lib.Array], lengths: arrays_lib.Ints) -> state.LazyArray:
-    """Answers arrays of those lengths, with rows as `column` has them, one after the other, as a column."""
+    """Return arrays of those lengths, with rows as `column` has them, one after the other, as a column."""
     ends = np.cumsum(lengths)
     begins = ends - lengths
 

@@ -23,7 +23,7 @@ UNITS: tuple[Unit, ...] = get_args(Unit)
 
 
 def batch_of(unit: Unit, start: int, lengths: list[int]) -> dict[str, Any]:
-    """Answers a batch whose column c counts on from `start`, for items of the given lengths."""
+    """Return a batch whose column c counts on from `start`, for items of the given lengths."""
     rows = sum(lengths)
     batch: dict[str, Any] = {"c": list(range(start, start + rows))}
     if unit == "sequences":
@@ -41,13 +41,13 @@ def drawn(buffer: item_lib.ItemReplayBuffer, num_items: int) -> dict[str, list[A
 
 
 def stored(buffer: item_lib.ItemReplayBuffer) -> list[list[int]]:
-    """Answers column c of each item, the oldest first."""
+    """Return column c of each item, the oldest first."""
     store = buffer._store
     return [store.read(np.array([place]))[0]["c"].tolist() for place in range(store.items)]
 
 
 def state(buffer: item_lib.ItemReplayBuffer) -> Any:
-    """Answers what a refused call must leave as it was."""
+    """Return what a refused call must leave as it was."""
     return stored(buffer), buffer.get_stats(), list(buffer._rows), copy.deepcopy(buffer._rng.bit_generator.state)
 
 

@@ -156,7 +156,7 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         return self._rng
 
     def __len__(self) -> int:
-        """Answers how many joint steps are stored."""
+        """Return how many joint steps are stored."""
         return len(self._table)
 
     @property
@@ -189,7 +189,7 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         stream: int = 0,
         **extras: Mapping[str, Any],
     ) -> int:
-        """Adds one joint step and answers its key: the dicts by agent that a PettingZoo environment takes and answers.
+        """Add one joint step and return its key: the dicts by agent that a PettingZoo environment takes and returns.
 
         The agents in `actions` are there; what the other mappings hold of others does not matter. An agent that was
         there in the step before, did not end and is not in this one has left: its run is truncated where it was last
@@ -234,13 +234,13 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         return self._write(stream, steps)
 
     def _begin(self, schemas: Mapping[int, schema_lib.Schema]) -> None:
-        """Makes room for the steps of agents, given their schemas by number: of all, or if that fails of none."""
+        """Make room for the steps of agents, given their schemas by number: of all, or if that fails of none."""
         storages = {agent: memory.ColumnStorage(schema, self.capacity) for agent, schema in schemas.items()}
         for agent, storage in storages.items():
             self._histories[agent].begin(storage)
 
     def _write(self, stream: int, steps: joint_rows.Steps) -> int:
-        """Writes a joint step, of which everything was checked, and answers its key."""
+        """Write a joint step, of which everything was checked, and return its key."""
         self._cut(stream, [agent for agent in range(len(self._histories)) if agent not in steps])
         if self._table.is_full:
             for agent in self._table.agents_of_oldest():
@@ -258,7 +258,7 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         return key
 
     def end_episode(self, *, stream: int = 0) -> bool:
-        """Ends the episode that goes on in a stream, and answers whether one did; agents still there are truncated.
+        """End the episode that goes on in a stream, and return whether one did; agents still there are truncated.
 
         That is what to call when an environment is reset before its episode has ended. Without it the episode goes on
         if the agents happen to begin the next step with the observations that were announced.
@@ -276,25 +276,25 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         return True
 
     def _end(self, stream: int) -> None:
-        """Ends the episode that goes on in a stream."""
+        """End the episode that goes on in a stream."""
         self._cut(stream, range(len(self._histories)))
         self._table.end(stream)
 
     def _cut(self, stream: int, agents: Sequence[int]) -> None:
-        """Truncates the runs of those agents that go on in a stream; what came after them was announced."""
+        """Truncate the runs of those agents that go on in a stream; what came after them was announced."""
         for agent in agents:
             history = self._histories[agent]
             if history.timeline.open_handles(np.array([stream]))[0] >= 0:
                 history.cut(stream)
 
     def can_insert(self) -> bool:
-        """Answers whether the limiter lets `add` pass now. O(1)."""
+        """Return whether the limiter lets `add` pass now. O(1)."""
         return self._limited.can_insert()
 
     # Drawing.
 
     def can_sample(self, batch_size: int) -> bool:
-        """Answers whether `sample` would answer such a batch now; draws nothing. O(1).
+        """Return whether `sample` would return such a batch now; draws nothing. O(1).
 
         Raises:
             ArgumentError: batch_size is not an integer of at least 1, or is more than the limiter ever allows.
@@ -303,7 +303,7 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         return bool(len(self)) and self._limited.can_sample(batch_size)
 
     def sample_keys(self, batch_size: int) -> arrays.Keys:
-        """Draws as `sample` does, and answers the keys alone [B]; `read` answers what was lived there.
+        """Draw as `sample` does, and return the keys alone [B]; `read` returns what was lived there.
 
         Raises:
             ArgumentError: batch_size is not an integer of at least 1.
@@ -321,7 +321,7 @@ class JointReplayBuffer(checkpointable.Checkpointable):
     def sample(
         self, batch_size: int, *, n_step: int | None = None, gamma: float | None = None
     ) -> joint_batch.JointBatch:
-        """Answers what the agents lived from exactly batch_size joint steps on, drawn uniformly with replacement.
+        """Return what the agents lived from exactly batch_size joint steps on, drawn uniformly with replacement.
 
         O(batch_size) for each agent, however many joint steps are stored.
 
@@ -338,7 +338,7 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         return self._read(window, self.sample_keys(batch_size))
 
     def read(self, keys: Any, *, n_step: int | None = None, gamma: float | None = None) -> joint_batch.JointBatch:
-        """Answers what the agents lived from the joint steps with those keys on [B]; the rest is as in `sample`.
+        """Return what the agents lived from the joint steps with those keys on [B]; the rest is as in `sample`.
 
         Raises:
             UnknownKeyError: No joint step of one of the keys is stored.
@@ -351,11 +351,11 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         return self._read(window, keys.copy())
 
     def eligible_keys(self) -> arrays.Keys:
-        """Answers the keys of all joint steps that may be drawn now, oldest first: those that are stored."""
+        """Return the keys of all joint steps that may be drawn now, oldest first: those that are stored."""
         return np.arange(self._table.oldest_key, self._table.next_key)
 
     def _window_for(self, n_step: int | None, gamma: float | None) -> windows.TransitionWindow:
-        """Answers what a sample is read with: the buffer's own window, with another n_step or gamma if given."""
+        """Return what a sample is read with: the buffer's own window, with another n_step or gamma if given."""
         if n_step is None and gamma is None:
             return self._window
         return windows.TransitionWindow(
@@ -363,7 +363,7 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         )
 
     def _read(self, window: windows.TransitionWindow, keys: arrays.Keys) -> joint_batch.JointBatch:
-        """Answers what the agents lived from the joint steps with those keys on [B], which are stored."""
+        """Return what the agents lived from the joint steps with those keys on [B], which are stored."""
         table, ones = self._table, np.ones(len(keys))
         slots = table.slots(keys)
         agents = {}
@@ -409,11 +409,11 @@ class JointReplayBuffer(checkpointable.Checkpointable):
     # Everything else.
 
     def get_stats(self) -> joint_batch.JointBufferStats:
-        """Answers what is stored and what has happened so far. O(agents + streams)."""
+        """Return what is stored and what has happened so far. O(agents + streams)."""
         return joint_batch.of(self._table, self._by_name, self._counters)
 
     def clear(self) -> None:
-        """Forgets every joint step and every episode that goes on.
+        """Forget every joint step and every episode that goes on.
 
         Keys, the numbers of episodes and the counters of `get_stats` go on; the generator is not reset.
         """
@@ -422,7 +422,7 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         self._table.clear()
 
     def check(self) -> None:
-        """Recounts everything that is stored, the long way.
+        """Recount everything that is stored, the long way.
 
         Raises:
             CorruptionError: An invariant does not hold; the message says which.
@@ -431,7 +431,7 @@ class JointReplayBuffer(checkpointable.Checkpointable):
 
 
 def _names(agents: Any) -> list[str]:
-    """Answers the names of agents, or raises ArgumentError."""
+    """Return the names of agents, or raise ArgumentError."""
     rule = "agents must be a sequence of distinct names, at least one"
     if isinstance(agents, str) or not isinstance(agents, Sequence) or not all(isinstance(name, str) for name in agents):
         raise errors.ArgumentTypeError(f"{rule}, got {validation.short_repr(agents)}")

@@ -1,4 +1,4 @@
-"""What a joint draw answers: arrays of each agent, the same place in all of them for the same step of an environment.
+"""What a joint draw returns: arrays of each agent, the same place in all of them for the same step of an environment.
 
 place              0        1        2
 episode, step     3, 0     3, 4     1, 7
@@ -40,20 +40,20 @@ class Counters:
     spliced_episodes: int = 0
 
     def __len__(self) -> int:
-        """Answers how many joint steps may be drawn now: all."""
+        """Return how many joint steps may be drawn now: all."""
         return len(self.table)
 
     def values(self) -> dict[str, int]:
-        """Answers the counts by name."""
+        """Return the counts by name."""
         return {name: getattr(self, name) for name in _COUNTS}
 
     @staticmethod
     def checked(given: state.StateReader) -> dict[str, int]:
-        """Answers counts by name that somebody gave, or raises CheckpointError."""
+        """Return counts by name that somebody gave, or raise CheckpointError."""
         return {name: given.integer(name) for name in _COUNTS}
 
     def restore(self, counts: Mapping[str, int]) -> None:
-        """Goes on from those counts."""
+        """Go on from those counts."""
         for name, count in counts.items():
             setattr(self, name, count)
 
@@ -94,7 +94,7 @@ class JointBufferStats:
 def of(
     table: joint_rows.JointTable, histories: Mapping[str, history_lib.StepStore], counters: Counters
 ) -> JointBufferStats:
-    """Answers the numbers about a buffer of those parts. O(agents + streams)."""
+    """Return the numbers about a buffer of those parts. O(agents + streams)."""
     return JointBufferStats(
         size=len(table),
         capacity=table.capacity,
@@ -142,7 +142,7 @@ class AgentBatch:
     extras: dict[str, Tree]
 
     def __len__(self) -> int:
-        """Answers B."""
+        """Return B."""
         return len(self.mask)
 
 
@@ -169,11 +169,11 @@ class JointBatch:
     weights: arrays.Floats
 
     def __len__(self) -> int:
-        """Answers B."""
+        """Return B."""
         return len(self.keys)
 
     def stacked(self) -> AgentBatch:
-        """Answers the transitions of all agents as one, [B, A] or [B, A, ...] each, with agents as in `agents`.
+        """Return the transitions of all agents as one, [B, A] or [B, A, ...] each, with agents as in `agents`.
 
         Raises:
             ArgumentError: The agents' steps do not hold the same: fields, shapes or dtypes differ.
@@ -183,7 +183,7 @@ class JointBatch:
         return AgentBatch(**{name: self._stacked(name, [getattr(part, name) for part in parts]) for name in fields})
 
     def _stacked(self, name: str, trees: list[Tree]) -> Tree:
-        """Answers the trees of arrays [B, ...] of all agents as one of arrays [B, A, ...]."""
+        """Return the trees of arrays [B, ...] of all agents as one of arrays [B, A, ...]."""
         kinds = [_kind(tree) for tree in trees]
         for agent, kind in zip(self.agents, kinds, strict=True):
             if kind != kinds[0]:
@@ -198,7 +198,7 @@ class JointBatch:
 
 
 def of_agent(read: batches.TransitionBatch, mask: arrays.Bools) -> AgentBatch:
-    """Answers the transitions of an agent at every place, given those where it was there, in their order.
+    """Return the transitions of an agent at every place, given those where it was there, in their order.
 
     Args:
         read: Its transitions, as many as `mask` is set.
@@ -209,7 +209,7 @@ def of_agent(read: batches.TransitionBatch, mask: arrays.Bools) -> AgentBatch:
 
 
 def _spread(tree: Tree, mask: arrays.Bools) -> Tree:
-    """Answers a tree of arrays [B, ...] with those rows where the mask is set, and zeros elsewhere."""
+    """Return a tree of arrays [B, ...] with those rows where the mask is set, and zeros elsewhere."""
     if isinstance(tree, dict):
         return {key: _spread(child, mask) for key, child in tree.items()}
     if len(tree) == len(mask):
@@ -220,7 +220,7 @@ def _spread(tree: Tree, mask: arrays.Bools) -> Tree:
 
 
 def _kind(tree: Tree) -> str:
-    """Answers in words what makes trees of one level alike."""
+    """Return in words what makes trees of one level alike."""
     if isinstance(tree, dict):
         return f"a mapping with {', '.join(tree) or 'nothing'}"
     return f"dtype {tree.dtype} and shape {list(tree.shape[1:])}"

@@ -38,7 +38,7 @@ def checked(
     truncations: Any,
     extras: Mapping[str, Any],
 ) -> Steps:
-    """Answers the steps that the arguments of `JointReplayBuffer.add` describe, and changes nothing.
+    """Return the steps that the arguments of `JointReplayBuffer.add` describe, and change nothing.
 
     Args:
         numbers: The numbers of the agents by name.
@@ -143,31 +143,31 @@ class JointTable(chains.Ring):
     # Reading.
 
     def episodes(self, slots: arrays.Ints) -> arrays.Ints:
-        """Answers the numbers of the episodes of the joint steps in `slots` [B]."""
+        """Return the numbers of the episodes of the joint steps in `slots` [B]."""
         return self._episode[slots]
 
     def steps(self, slots: arrays.Ints) -> arrays.Ints:
-        """Answers how many steps of the episode came before each of the joint steps in `slots` [B]."""
+        """Return how many steps of the episode came before each of the joint steps in `slots` [B]."""
         return self._step[slots]
 
     def row_keys(self, agent: int, slots: arrays.Ints) -> arrays.Ints:
-        """Answers the keys of the agent's rows of the joint steps in `slots` [B], -1 where it is absent."""
+        """Return the keys of the agent's rows of the joint steps in `slots` [B], -1 where it is absent."""
         row_keys: arrays.Ints = self._row_keys[agent].take(slots)
         return row_keys
 
     def agents_of_oldest(self) -> arrays.Ints:
-        """Answers the numbers of the agents that are in the oldest joint step."""
+        """Return the numbers of the agents that are in the oldest joint step."""
         return np.flatnonzero(self._row_keys[:, self.oldest_key % self.capacity] != ABSENT)
 
     # Writing.
 
     def evict(self) -> None:
-        """Takes the oldest joint step away."""
+        """Take the oldest joint step away."""
         self._num_rows -= 1
         self.num_evicted += 1
 
     def append(self, stream: int, row_keys: arrays.Ints) -> int:
-        """Adds a joint step to an environment, and answers its key; there must be room for it.
+        """Add a joint step to an environment, and return its key; there must be room for it.
 
         Args:
             stream: Which environment. If no episode goes on there, one begins.
@@ -186,11 +186,11 @@ class JointTable(chains.Ring):
         return key
 
     def end(self, stream: int) -> None:
-        """Ends the episode that goes on in an environment, if one does."""
+        """End the episode that goes on in an environment, if one does."""
         self.open_episode[stream] = -1
 
     def clear(self) -> None:
-        """Takes every joint step away, and forgets the episodes that go on. Numbers and keys go on."""
+        """Take every joint step away, and forget the episodes that go on. Numbers and keys go on."""
         self._num_rows = 0
         self.open_episode[:] = -1
 
@@ -206,7 +206,7 @@ class JointTable(chains.Ring):
         open_episode: arrays.Ints,
         open_length: arrays.Ints,
     ) -> None:
-        """Holds just those joint steps, oldest first [N], their rows [agents, N], and open episodes [streams]."""
+        """Hold just those joint steps, oldest first [N], their rows [agents, N], and open episodes [streams]."""
         self.next_key, self.num_evicted, self.next_episode = next_key, num_evicted, next_episode
         self._num_rows = len(episode)
         slots = self.alive_slots()

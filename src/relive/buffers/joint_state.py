@@ -54,7 +54,7 @@ class JointState:
 
     @classmethod
     def taken(cls, table: joint_rows.JointTable) -> "JointState":
-        """Answers that of a table."""
+        """Return that of a table."""
         slots = table.alive_slots()
         row_keys = [table.row_keys(agent, slots) for agent in range(table.num_agents)]
         return cls(
@@ -70,7 +70,7 @@ class JointState:
 
     @classmethod
     def of(cls, given: state_lib.StateReader, num_agents: int, capacity: int, streams: int) -> "JointState":
-        """Answers what was given, for so many agents in so many streams.
+        """Return what was given, for so many agents in so many streams.
 
         Raises:
             CheckpointError: No table can hold that, whatever the agents have lived.
@@ -98,23 +98,23 @@ class JointState:
         return state
 
     def arrays(self) -> dict[str, Any]:
-        """Answers the arrays by name."""
+        """Return the arrays by name."""
         arrays = {name: getattr(self, name) for name in ("episode", "step", "open_episode", "open_length")}
         return arrays | {f"agents/{agent}/present": present for agent, present in enumerate(self.present)}
 
     def values(self) -> dict[str, Any]:
-        """Answers the single numbers by name."""
+        """Return the single numbers by name."""
         return {name: getattr(self, name) for name in _NUMBERS}
 
     def row_keys(self, timelines: Sequence[timeline_state.TimelineState]) -> arrays_lib.Ints:
-        """Answers the keys of the agents' rows of each joint step, -1 where they are absent [agents, N]."""
+        """Return the keys of the agents' rows of each joint step, -1 where they are absent [agents, N]."""
         row_keys = np.full(self.present.shape, joint_rows.ABSENT, np.int64)
         for agent, timeline in enumerate(timelines):
             row_keys[agent, self.present[agent]] = timeline.keys
         return row_keys
 
     def put(self, table: joint_rows.JointTable, timelines: Sequence[timeline_state.TimelineState]) -> None:
-        """Makes a table what that was which this was taken of."""
+        """Make a table what that was which this was taken of."""
         table.restore(
             next_key=self.next_key,
             num_evicted=self.num_evicted,
@@ -127,7 +127,7 @@ class JointState:
         )
 
     def wrong(self, timelines: Sequence[timeline_state.TimelineState]) -> str:
-        """Answers what is wrong with the joint steps, given what each agent has lived; nothing if they can be. O(N)."""
+        """Return what is wrong with the joint steps, given what each agent has lived; nothing if they can be. O(N)."""
         if not self.present.any(axis=0).all():
             return "each must have an agent"
         if any(len(timeline) != present.sum() for timeline, present in zip(timelines, self.present, strict=True)):
@@ -141,7 +141,7 @@ class JointState:
         return self._wrong_episodes(stream) or self._wrong_runs(stream, timelines)
 
     def _wrong_episodes(self, stream: arrays_lib.Ints) -> str:
-        """Answers what is wrong with the episodes, given the stream of each joint step [N]."""
+        """Return what is wrong with the episodes, given the stream of each joint step [N]."""
         order = np.argsort(stream, kind="stable")
         is_same_stream = np.diff(stream[order]) == 0
         later = np.diff(self.episode[order])
@@ -165,7 +165,7 @@ class JointState:
         return ""
 
     def _newest(self, stream: arrays_lib.Ints) -> arrays_lib.Ints:
-        """Answers where the newest step of the episode is that goes on in each stream [streams].
+        """Return where the newest step of the episode is that goes on in each stream [streams].
 
         -1 if it is not here any more, -2 if no episode goes on.
         """
@@ -177,7 +177,7 @@ class JointState:
         return newest
 
     def _wrong_runs(self, stream: arrays_lib.Ints, timelines: Sequence[timeline_state.TimelineState]) -> str:
-        """Answers what is wrong with what the agents have lived, given the stream of each joint step [N]."""
+        """Return what is wrong with what the agents have lived, given the stream of each joint step [N]."""
         newest = self._newest(stream)
         for timeline, present in zip(timelines, self.present, strict=True):
             if not (timeline.has_tail | (timeline.end == episode_table.TERMINATED)).all():
@@ -194,7 +194,7 @@ class JointState:
 
 
 def _is_constant(groups: arrays_lib.Ints, values: arrays_lib.Ints) -> bool:
-    """Answers whether the values [k] are the same wherever the groups [k] are."""
+    """Return whether the values [k] are the same wherever the groups [k] are."""
     of_group = np.zeros(groups.max(initial=-1) + 1, np.int64)
     of_group[groups] = values
     return bool((of_group[groups] == values).all())
@@ -212,7 +212,7 @@ class Kept:
         self._table, self._histories = table, histories
 
     def taken(self) -> state_lib.State:
-        """Answers the state."""
+        """Return the state."""
         joint, agents = JointState.taken(self._table), {}
         arrays: dict[str, Any] = joint.arrays()
         for number, (name, history) in enumerate(self._histories.items()):
@@ -223,7 +223,7 @@ class Kept:
         return {**joint.values(), "agents": agents, "arrays": arrays}
 
     def restoring(self, given: state_lib.StateReader) -> Callable[[], None]:
-        """Answers what restores that state; nothing of it can fail then but a damaged column of a file.
+        """Return what restores that state; nothing of it can fail then but a damaged column of a file.
 
         Raises:
             CheckpointError: No buffer of those settings can be in that state.
@@ -256,7 +256,7 @@ class Kept:
         return restore
 
     def check(self) -> None:
-        """Raises CorruptionError if what the agents have lived is not in order, or does not fit together. O(N)."""
+        """Raise CorruptionError if what the agents have lived is not in order, or do not fit together. O(N)."""
         for history in self._histories.values():
             history.check()
         timelines = [history.timeline.state() for history in self._histories.values()]
@@ -270,7 +270,7 @@ class Kept:
 
 
 def names(given: state_lib.StateReader) -> list[str]:
-    """Answers the names of the agents of a state.
+    """Return the names of the agents of a state.
 
     Raises:
         CheckpointError: They have none, or it has no agent.

@@ -35,7 +35,7 @@ BUFFERS: dict[str, Callable[[], Buffer]] = {
 
 
 def work(buffer: Buffer, rng: random.Random, count: int) -> None:
-    """Does `count` things to a buffer, chosen at random."""
+    """Do `count` things to a buffer, chosen at random."""
     for _ in range(count):
         action, stream = rng.randrange(20), rng.randrange(buffer.streams)
         if action < 14:

@@ -35,7 +35,7 @@ KINDS: dict[str, Callable[..., Buffer]] = {
 
 
 def fill(buffer: Buffer, episodes: int, length: int) -> None:
-    """Adds episodes of zeros."""
+    """Add episodes of zeros."""
     assert buffer.schema is not None
     field = buffer.schema.fields["observation"]
     observations = np.zeros((length + 1, *field.shape), field.dtype)
@@ -50,7 +50,7 @@ def fill(buffer: Buffer, episodes: int, length: int) -> None:
 
 
 def resident() -> int:
-    """Answers how many bytes of this process are in memory."""
+    """Return how many bytes of this process are in memory."""
     return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -76,7 +76,7 @@ def test_a_buffer_touches_no_memory_before_it_is_written_to() -> None:
 
 
 def arrays_of(root: object) -> list[np.ndarray[Any, Any]]:
-    """Answers the arrays that an object holds, each once, and none that is a view of another."""
+    """Return the arrays that an object holds, each once, and none that is a view of another."""
     found: dict[int, np.ndarray[Any, Any]] = {}
     seen: dict[int, object] = {}
     queue = [root]
@@ -125,7 +125,7 @@ def test_what_stats_say_of_the_memory_is_true_of_the_steps(kind: str) -> None:
 
 
 def num_bytes(batch: Any) -> int:
-    """Answers the bytes of the arrays of a batch."""
+    """Return the bytes of the arrays of a batch."""
     return sum(array.nbytes for array in arrays_of([getattr(batch, f.name) for f in dataclasses.fields(batch)]))
 
 

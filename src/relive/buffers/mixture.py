@@ -63,7 +63,7 @@ class MixtureSampler(Generic[Batch]):
         self._shares = [weight / total for weight in relative]
 
     def counts(self, batch_size: int) -> list[int]:
-        """Answers how many rows of a batch come from each buffer; they sum to batch_size.
+        """Return how many rows of a batch come from each buffer; they sum to batch_size.
 
         Raises:
             ArgumentError: batch_size is not an integer of at least 1.
@@ -77,7 +77,7 @@ class MixtureSampler(Generic[Batch]):
         return counts
 
     def sample(self, batch_size: int, **options: Any) -> Batch:
-        """Answers exactly batch_size rows; importance weights are each buffer's own.
+        """Return exactly batch_size rows; importance weights are each buffer's own.
 
         Args:
             batch_size: How many, B.
@@ -85,7 +85,7 @@ class MixtureSampler(Generic[Batch]):
 
         Raises:
             ArgumentError: An argument breaks its rule, or the buffers' rows do not fit together.
-            NotReadyError: One of the buffers cannot answer its share. Nothing was drawn.
+            NotReadyError: One of the buffers cannot return its share. Nothing was drawn.
         """
         counts = self.counts(batch_size)
         for source, (buffer, count) in enumerate(zip(self._buffers, counts, strict=True)):
@@ -107,11 +107,11 @@ class MixtureSampler(Generic[Batch]):
         return type(parts[0])(**joined)
 
     def sources(self, keys: Any) -> arrays.Ints:
-        """Answers from which of the buffers, counted from 0, the rows with those keys are [B]."""
+        """Return from which of the buffers, counted from 0, the rows with those keys are [B]."""
         return validation.integers("keys", keys) % len(self._buffers)
 
     def update_priorities(self, keys: Any, priorities: Any) -> int:
-        """Gives the rows of a batch new priorities, and answers how many of them were still stored.
+        """Give the rows of a batch new priorities, and return how many of them were still stored.
 
         Rows of a buffer without priorities have none, and do not count.
 
@@ -132,7 +132,7 @@ class MixtureSampler(Generic[Batch]):
 
 
 def _joined(name: str, trees: list[Any]) -> Any:
-    """Answers the trees of arrays [B_i, ...] as one [B, ...]."""
+    """Return the trees of arrays [B_i, ...] as one [B, ...]."""
     if isinstance(trees[0], dict):
         return {key: _joined(f"{name}/{key}", [tree[key] for tree in trees]) for key in trees[0]}
     shapes = [tree.shape[1:] for tree in trees]

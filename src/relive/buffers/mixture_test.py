@@ -12,7 +12,7 @@ SIDES = strategies.lists(strategies.floats(0.01, 100.0), min_size=1, max_size=4)
 
 
 def ring(number: int, steps: int = 5, **settings: Any) -> relive.RingReplayBuffer:
-    """Answers a buffer whose observations all are `number`."""
+    """Return a buffer whose observations all are `number`."""
     buffer = relive.RingReplayBuffer(8, seed=number, **settings)
     for t in range(steps):
         buffer.add({"x": float(number)}, t, 1.0, next_observation={"x": float(number)}, logp=float(t))

@@ -50,7 +50,7 @@ class RowOrigin:
     probability: float | None
 
     def __str__(self) -> str:
-        """Answers all of it as one line."""
+        """Return all of it as one line."""
         so_far = " so far" if self.episode_end == "OPEN" else ""
         parts = [
             f"key {self.key}: step {self.step} of {self.episode_length}{so_far}",
@@ -70,7 +70,7 @@ class RowOrigin:
         return ", ".join(parts)
 
     def _why_not(self) -> str:
-        """Answers why it is not eligible."""
+        """Return why it is not eligible."""
         if not self.is_readable:
             return "no window can start there"
         return "barred" if self.is_barred else "spent"
@@ -79,14 +79,14 @@ class RowOrigin:
 def rows(
     timeline: timeline_lib.Timeline, anchors: anchors_lib.Anchors, keys: arrays.Ints
 ) -> tuple[RowOrigin | None, ...]:
-    """Answers where the rows of those keys [k] came from; None for what is not stored."""
+    """Return where the rows of those keys [k] came from; None for what is not stored."""
     is_alive = timeline.is_alive(keys)
     found = iter(_stored_rows(timeline, anchors, timeline.slots(keys[is_alive])))
     return tuple(next(found) if is_there else None for is_there in is_alive.tolist())
 
 
 def _stored_rows(timeline: timeline_lib.Timeline, anchors: anchors_lib.Anchors, slots: arrays.Ints) -> list[RowOrigin]:
-    """Answers where the rows in `slots` came from."""
+    """Return where the rows in `slots` came from."""
     of_rows, episodes, sampler = timeline.rows(slots), timeline.episodes, anchors.sampler
     handles = of_rows.handles
     times = anchors.times_sampled(slots)

@@ -53,7 +53,7 @@ class Diary:
 
 
 def live(buffer: Any, diary: Diary, rng: random.Random, steps: int) -> None:
-    """Adds steps to random streams, or one to each; observation is the key."""
+    """Add steps to random streams, or one to each; observation is the key."""
     for _ in range(steps):
         if rng.random() < 0.3:
             ends = [rng.choice(["OPEN", "OPEN", "OPEN", "TERMINATED", "TRUNCATED"]) for _ in range(buffer.streams)]
@@ -205,7 +205,7 @@ def test_a_row_is_told_in_one_line() -> None:
 
 
 def episode_of(buffer: Any, agent: str, steps: int, status: str | None) -> str:
-    """Writes an episode, and answers its id."""
+    """Write an episode, and return its id."""
     episode_id: str = buffer.start_episode_nowait(agent)
     for t in range(steps):
         buffer.append_observation_action_reward_nowait(episode_id, (agent, t), t, 1.0)

@@ -12,12 +12,12 @@ import relive
 
 
 def make(capacity: int, **settings: Any) -> relive.PrioritizedReplayBuffer:
-    """Answers a buffer whose probabilities are the priorities over their sum."""
+    """Return a buffer whose probabilities are the priorities over their sum."""
     return relive.PrioritizedReplayBuffer(capacity, **{"alpha": 1.0, "epsilon": 0.0, "seed": 0, **settings})
 
 
 def fill(buffer: Any, count: int, first: int = 0) -> None:
-    """Adds steps of one episode, whose observations are `first` and so on."""
+    """Add steps of one episode, whose observations are `first` and so on."""
     for t in range(first, first + count):
         buffer.add(t, t, float(t), t + 1)
 

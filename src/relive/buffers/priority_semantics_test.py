@@ -1,4 +1,4 @@
-"""What priorities must answer, row by row: probabilities, weights, what is refused, what comes too late."""
+"""What priorities must return, row by row: probabilities, weights, what is refused, what comes too late."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from relive import testing
 
 
 def rated(priorities: list[float], **settings: Any) -> relive.PrioritizedReplayBuffer:
-    """Answers a buffer with as many steps, whose keys are 0, 1 and so on."""
+    """Return a buffer with as many steps, whose keys are 0, 1 and so on."""
     settings = {"alpha": 1.0, "beta": 1.0, "epsilon": 0.0, "seed": 0, **settings}
     buffer = relive.PrioritizedReplayBuffer(settings.pop("capacity", len(priorities)), **settings)
     count = len(priorities)

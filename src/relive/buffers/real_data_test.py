@@ -51,7 +51,7 @@ def frame_of(screen: Array) -> Array:
 def record(
     env: Any, buffers: list[Any], recording: Recording, lengths: list[int], *, eager: bool, frame: Any = np.asarray
 ) -> None:
-    """Plays episodes with random actions into the buffers, cut as truncated after that many steps at the latest."""
+    """Play episodes with random actions into the buffers, cut as truncated after that many steps at the latest."""
     env.action_space.seed(1)
     for number, length in enumerate(lengths):
         observation = frame(env.reset(seed=number)[0])

@@ -16,7 +16,7 @@ from relive.windows import windows
 
 
 class RingReplayBuffer(column.ColumnReplayBuffer[batches_lib.TransitionBatch]):
-    """Stores the newest `capacity` steps, and answers n-step transitions, uniform over all of them that are complete.
+    """Stores the newest `capacity` steps, and returns n-step transitions, uniform over all of them that are complete.
 
     Args:
         capacity: Steps stored at most; the oldest goes first.
@@ -91,7 +91,7 @@ class RingReplayBuffer(column.ColumnReplayBuffer[batches_lib.TransitionBatch]):
     def sample(
         self, batch_size: int, *, n_step: int | None = None, gamma: float | None = None, beta: float | None = None
     ) -> batches_lib.TransitionBatch:
-        """Answers exactly batch_size transitions, drawn with replacement.
+        """Return exactly batch_size transitions, drawn with replacement.
 
         Args:
             batch_size: How many, B.
@@ -114,7 +114,7 @@ class RingReplayBuffer(column.ColumnReplayBuffer[batches_lib.TransitionBatch]):
         gamma: float | None = None,
         beta: float | None = None,
     ) -> prefetch_lib.Batches[batches_lib.TransitionBatch]:
-        """Answers an endless iterator of what `sample` answers, gathered ahead in a thread while the learner works.
+        """Return an endless iterator of what `sample` returns, gathered ahead in a thread while the learner works.
 
         The rest is as in ColumnReplayBuffer.batches.
 
@@ -133,7 +133,7 @@ class RingReplayBuffer(column.ColumnReplayBuffer[batches_lib.TransitionBatch]):
     def read(
         self, keys: Any, *, n_step: int | None = None, gamma: float | None = None, beta: float | None = None
     ) -> batches_lib.TransitionBatch:
-        """Answers the transitions from the steps with those keys [B]; the rest is as in `sample`.
+        """Return the transitions from the steps with those keys [B]; the rest is as in `sample`.
 
         Raises:
             UnknownKeyError: No step of one of the keys is stored.
@@ -146,7 +146,7 @@ class RingReplayBuffer(column.ColumnReplayBuffer[batches_lib.TransitionBatch]):
         return getattr(self._transitions, name) if of_window else super()._setting(name)
 
     def window_for(self, n_step: int | None, gamma: float | None) -> windows.TransitionWindow:
-        """Answers what a sample is read with: the buffer's own window, with another n_step or gamma if given."""
+        """Return what a sample is read with: the buffer's own window, with another n_step or gamma if given."""
         window = self._transitions
         if n_step is None and gamma is None:
             return window

@@ -5,7 +5,7 @@
     advantages(gamma, lambda_, V(o_T))      advantages [T] and returns [T]
     clear()                                 the next rollout goes into the same arrays
 
-With S environments at once a reward is [S], every other shape has S in front too, and answers are [T, S, ...].
+With S environments at once a reward is [S], every other shape has S in front too, and returns are [T, S, ...].
 """
 
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -39,7 +39,7 @@ class RolloutBuffer(checkpointable.Checkpointable):
     """Stores the steps of one rollout, of one environment or of several side by side.
 
     The first `add` fixes shapes and dtypes, and whether rewards are numbers or arrays [S] of S environments. Then the
-    arrays are allocated, once. What is added and what is answered is copied.
+    arrays are allocated, once. What is added and what is returned is copied.
 
     Args:
         max_steps: How many steps a rollout has at most; a step of S environments is one.
@@ -92,7 +92,7 @@ class RolloutBuffer(checkpointable.Checkpointable):
         next_value: npt.ArrayLike = 0.0,
         **extras: Any,
     ) -> None:
-        """Appends one step. Of S environments, a number or a bool stands for all of them.
+        """Append one step. Of S environments, a number or a bool stands for all of them.
 
         Args:
             observation: o_t, an array or a tree of arrays: a mapping by name.
@@ -132,7 +132,7 @@ class RolloutBuffer(checkpointable.Checkpointable):
         self._size += 1
 
     def arrays(self) -> dict[str, Any]:
-        """Answers the steps as fresh arrays [T, ...] by name, in time order.
+        """Return the steps as fresh arrays [T, ...] by name, in time order.
 
         Returns:
             observation, action, reward, value, terminated, truncated, next_value, and the extras by their names. What
@@ -153,10 +153,10 @@ class RolloutBuffer(checkpointable.Checkpointable):
     def advantages(
         self, gamma: float, lambda_: float, last_value: npt.ArrayLike = 0.0
     ) -> tuple[arrays_lib.Array, arrays_lib.Array]:
-        """Answers the advantages [T] and the returns [T], or [T, S] of S environments. O(T).
+        """Return the advantages [T] and the returns [T], or [T, S] of S environments. O(T).
 
         Equation 16 of Schulman et al. 2016, "High-Dimensional Continuous Control Using Generalized Advantage
-        Estimation", within each episode; the returns are the advantages plus the values. Computed in float64, answered
+        Estimation", within each episode; the returns are the advantages plus the values. Computed in float64, returned
         in the dtype of the reward or of the value, whichever holds more.
 
         Args:
@@ -188,11 +188,11 @@ class RolloutBuffer(checkpointable.Checkpointable):
         return advantages.astype(dtype), (advantages + value).astype(dtype)
 
     def clear(self) -> None:
-        """Forgets every step; shapes and dtypes stay as they are."""
+        """Forget every step; shapes and dtypes stay as they are."""
         self._size = 0
 
     def __len__(self) -> int:
-        """Answers how many steps the rollout has, T."""
+        """Return how many steps the rollout has, T."""
         return self._size
 
     def __repr__(self) -> str:
@@ -235,14 +235,14 @@ class RolloutBuffer(checkpointable.Checkpointable):
         self._columns, self._size = columns, size
 
     def _steps(self, call: str) -> dict[str, arrays_lib.Array]:
-        """Answers the columns by path, each [T, ...], not copied."""
+        """Return the columns by path, each [T, ...], not copied."""
         if not self._size:
             raise errors.NotReadyError(f"{call} found no step: add one first")
         return {path: column[: self._size] for path, column in self._columns.items()}
 
 
 def _lead(reward: object) -> tuple[int, ...]:
-    """Answers the shape of the rewards, [] or [S]."""
+    """Return the shape of the rewards, [] or [S]."""
     shape = casting.as_array("reward", reward).shape
     if len(shape) > 1:
         raise errors.SchemaError(f"reward must be a number or of shape [environments], got shape {list(shape)}")
@@ -250,19 +250,19 @@ def _lead(reward: object) -> tuple[int, ...]:
 
 
 def _float_dtype(value: npt.ArrayLike) -> np.dtype[Any]:
-    """Answers the dtype of `value` if that is one of floats, else float64."""
+    """Return the dtype of `value` if that is one of floats, else float64."""
     dtype = casting.as_array("value", value).dtype
     return dtype if dtype.kind == "f" else np.dtype(np.float64)
 
 
 def _spread(name: str, value: npt.ArrayLike, lead: tuple[int, ...], dtype: np.dtype[Any]) -> arrays_lib.Array:
-    """Answers `value` as an array of shape `lead`; one number is that of all environments."""
+    """Return `value` as an array of shape `lead`; one number is that of all environments."""
     shape = () if np.ndim(value) == 0 else lead
     return np.broadcast_to(casting.cast_exact(name, value, shape, dtype), lead)
 
 
 def _discounted_sums(terms: arrays_lib.Array, factor: float, is_end: arrays_lib.Array) -> arrays_lib.Array:
-    """Answers sum over l of factor^l terms[t + l], up to the first end at or after t, [T, ...]."""
+    """Return sum over l of factor^l terms[t + l], up to the first end at or after t, [T, ...]."""
     sums = np.empty_like(terms)
     carry = np.zeros_like(terms[0])
     for t in reversed(range(len(terms))):

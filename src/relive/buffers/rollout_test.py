@@ -32,7 +32,7 @@ def rollout_of(steps: Sequence[Step]) -> rollout_lib.RolloutBuffer:
 
 
 def written_out(steps: Sequence[Step], gamma: Any, lambda_: Any, last_value: Any) -> tuple[list[Any], list[Any]]:
-    """Answers the sum over l of (gamma lambda)^l delta_{t+l} to the end of t's episode, and that plus the value."""
+    """Return the sum over l of (gamma lambda)^l delta_{t+l} to the end of t's episode, and that plus the value."""
     deltas = []
     for t, (reward, value, terminated, truncated, next_value) in enumerate(steps):
         if terminated:
@@ -424,7 +424,7 @@ plain = checkpointable_test.plain
 
 
 def add(rollout: rollout_lib.RolloutBuffer, rng: random.Random, environments: int | None) -> None:
-    """Adds a step of many dtypes."""
+    """Add a step of many dtypes."""
     lead = () if environments is None else (environments,)
     number = rng.randrange(50)
     rollout.add(

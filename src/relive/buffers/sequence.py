@@ -18,7 +18,7 @@ from relive.windows import windows
 
 
 class SequenceReplayBuffer(column.ColumnReplayBuffer[batches.SequenceBatch]):
-    """Stores the newest `capacity` steps, and answers sequences of `length` steps that never cross an episode's end.
+    """Stores the newest `capacity` steps, and returns sequences of `length` steps that never cross an episode's end.
 
     Args:
         capacity: Steps stored at most; the oldest goes first.

@@ -1,4 +1,4 @@
-"""What sequences must answer, row by row: which starts there are, what a sequence holds, how it is masked."""
+"""What sequences must return, row by row: which starts there are, what a sequence holds, how it is masked."""
 
 import itertools
 from typing import Any
@@ -11,13 +11,13 @@ from relive import testing
 
 
 def add_open(buffer: Any, count: int, *, eager: bool) -> None:
-    """Adds steps of one endless episode: observation, action and reward are the time, from 1 on."""
+    """Add steps of one endless episode: observation, action and reward are the time, from 1 on."""
     for t in range(1, count + 1):
         buffer.add(t, t, float(t), t + 1 if eager else None)
 
 
 def add_episodes(buffer: Any, lengths: list[int], *, terminated: bool = True) -> None:
-    """Adds ended episodes whose observation is 100 * (episode + 1) + time."""
+    """Add ended episodes whose observation is 100 * (episode + 1) + time."""
     for number, length in enumerate(lengths):
         observations = 100 * (number + 1) + np.arange(length + 1)
         buffer.add_episode(observations, observations[:-1], observations[:-1], terminated=terminated)

@@ -56,7 +56,7 @@ class Writer:
         terminated: encoding.Flags,
         truncated: encoding.Flags,
     ) -> bool:
-        """Adds the next step of every stream in one go, or answers False and has changed nothing.
+        """Add the next step of every stream in one go, or return False and have changed nothing.
 
         That is where an open episode does not go on with what was announced, where a row waits for its next
         observation, where the rows wrap around the ring, and where anchors come and go by another rule than one by one.
@@ -91,7 +91,7 @@ class Writer:
         return True
 
     def add(self, step: encoding.OneStep) -> int:
-        """Adds one step, and answers its key."""
+        """Add one step, and return its key."""
         schema, stream, row, next_row, terminated, truncated = step
         history = self._history
         timeline = history.timeline
@@ -107,7 +107,7 @@ class Writer:
         return timeline.next_key - 1
 
     def extend(self, steps: encoding.Steps) -> arrays.Keys:
-        """Adds one step of some streams, and answers their keys [k]."""
+        """Add one step of some streams, and return their keys [k]."""
         self._make_room(steps.schema, len(steps.streams))
         cuts = self._history.is_spliced(steps.streams, steps.rows)
         change = self._history.append(
@@ -123,7 +123,7 @@ class Writer:
         return self._written(change)
 
     def add_episode(self, episode: encoding.WholeEpisode) -> arrays.Keys:
-        """Adds an episode, and answers the keys of its steps [T]."""
+        """Add an episode, and return the keys of its steps [T]."""
         self._make_room(episode.schema, len(episode.rows["reward"]))
         change = self._history.append_episode(
             episode.stream, episode.rows, episode.last_rows, is_terminated=episode.is_terminated
@@ -131,12 +131,12 @@ class Writer:
         return self._written(change)
 
     def end_episode(self, stream: int) -> None:
-        """Truncates the episode that is open in the stream."""
+        """Truncate the episode that is open in the stream."""
         self._gathers.finish()
         self._anchors.on_append(self._history.cut(stream))
 
     def _make_room(self, schema: schema_lib.Schema, count: int) -> None:
-        """Evicts the oldest rows until `count` more have room."""
+        """Evict the oldest rows until `count` more have room."""
         timeline = self._timeline
         if not self._history.has_begun:
             self._history.begin(memory.ColumnStorage(schema, timeline.capacity))
@@ -149,13 +149,13 @@ class Writer:
             timeline.evict(surplus)
 
     def _written(self, change: timeline_lib.Change) -> arrays.Keys:
-        """Counts the new rows, lets them be drawn, and answers their keys [k]."""
+        """Count the new rows, lets them be drawn, and return their keys [k]."""
         self._counters.inserted += len(change.slots)
         self._anchors.on_append(change)
         return self._timeline.keys(change.slots)
 
     def require_insert(self, call: str) -> None:
-        """Raises NotReadyError if no step may be added now; waits for the gathers under way."""
+        """Raise NotReadyError if no step may be added now; waits for the gathers under way."""
         if self._limited.holds_inserts and not self._limited.can_insert():
             raise errors.NotReadyError(f"{call} held back by {self._limited.limiter!r}: draw samples first")
         if self._gathers.ends:

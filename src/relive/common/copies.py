@@ -23,13 +23,13 @@ Copier: TypeAlias = Callable[[Any, Memo], Any]
 
 
 def copied(value: T) -> T:
-    """Answers `value`, with a copy of every array and built-in container in it."""
+    """Return `value`, with a copy of every array and built-in container in it."""
     copier = COPIERS[type(value)]
     return value if copier is None else cast("T", copier(value, {}))
 
 
 def _part(value: Any, memo: Memo) -> Any:
-    """Answers a copy of what is inside something else, the same one each time it is met."""
+    """Return a copy of what is inside something else, the same one each time it is met."""
     copier = COPIERS[type(value)]
     if copier is None:
         return value
@@ -73,7 +73,7 @@ def _dict(values: Any, memo: Memo) -> Any:
 
 
 def _items(values: Any, memo: Memo) -> Any:
-    """Copies what keeps its items by key or by index, of a type that a shallow copy knows how to make."""
+    """Copy what keeps its items by key or by index, of a type that a shallow copy knows how to make."""
     twin = memo[id(values)] = copy.copy(values)
     for key in values if isinstance(values, dict) else range(len(values)):
         twin[key] = _part(values[key], memo)

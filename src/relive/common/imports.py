@@ -11,7 +11,7 @@ from relive import errors
 
 @contextlib.contextmanager
 def optional_dependency(extra: str) -> Iterator[None]:
-    """Turns a failed import in its block into an error that says what to install.
+    """Turn a failed import in its block into an error that says what to install.
 
     Raises:
         MissingExtraError: A library of that extra is not installed.
@@ -34,7 +34,7 @@ class _LazyModule(types.ModuleType):
 
 
 def lazy_module(name: str) -> types.ModuleType:
-    """Answers what stands for the module of that name.
+    """Return what stands for the module of that name.
 
     >>> from relive.common import imports
     >>> imports.lazy_module("relive.windows.returns").compute_discounted_return([1.0, 1.0], 0.5)

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def flat(name: str, value: Any) -> dict[str, Any]:
-    """Answers the leaves of `value` by path, in their order; a value that is no mapping is the leaf at `name`.
+    """Return the leaves of `value` by path, in their order; a value that is no mapping is the leaf at `name`.
 
     Raises:
         ArgumentError: A mapping is empty, or a key is not a non-empty string without "/".
@@ -35,7 +35,7 @@ def flat(name: str, value: Any) -> dict[str, Any]:
 
 
 def nested(name: str, columns: Mapping[str, T]) -> T | dict[str, Any]:
-    """Answers the tree that `flat(name, tree)` made `columns` of, which may hold paths of other trees as well.
+    """Return the tree that `flat(name, tree)` made `columns` of, which may hold paths of other trees as well.
 
     Where no path is `name` or begins with it, the tree is an empty dict.
 
@@ -60,14 +60,14 @@ def nested(name: str, columns: Mapping[str, T]) -> T | dict[str, Any]:
 
 
 def rows(tree: Any, places: Any) -> Any:
-    """Answers the rows of every leaf at those places, as a tree of arrays that are copies."""
+    """Return the rows of every leaf at those places, as a tree of arrays that are copies."""
     if isinstance(tree, Mapping):
         return {key: rows(child, places) for key, child in tree.items()}
     return np.asarray(tree)[places]
 
 
 def put(tree: Any, places: Any, values: Any) -> None:
-    """Writes every leaf of `values` [k, ...] into that of the tree [B, ...], at `places` [k]."""
+    """Write every leaf of `values` [k, ...] into that of the tree [B, ...], at `places` [k]."""
     if isinstance(tree, Mapping):
         for key, child in tree.items():
             put(child, places, values[key])
@@ -76,7 +76,7 @@ def put(tree: Any, places: Any, values: Any) -> None:
 
 
 def _gather(name: str, value: Any, leaves: dict[str, Any]) -> None:
-    """Puts the leaves of `value` into `leaves` by path."""
+    """Put the leaves of `value` into `leaves` by path."""
     if not isinstance(value, Mapping):
         leaves[name] = value
         return

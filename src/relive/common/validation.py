@@ -1,4 +1,4 @@
-"""Checks of arguments: each answers the argument in the library's own type, or raises an error that names it."""
+"""Checks of arguments: each returns the argument in the library's own type, or raises an error that names it."""
 
 from collections.abc import Sequence
 import math
@@ -17,12 +17,12 @@ LARGEST = 2**62
 
 
 def short_repr(value: object) -> str:
-    """Answers `value` for an error message: its representation on one short line."""
+    """Return `value` for an error message: its representation on one short line."""
     return " ".join(reprlib.repr(value).split())
 
 
 def positive_int(name: str, value: object) -> int:
-    """Answers `value` as an int.
+    """Return `value` as an int.
 
     Raises:
         ArgumentTypeError: `value` is not an integer.
@@ -32,7 +32,7 @@ def positive_int(name: str, value: object) -> int:
 
 
 def non_negative_int(name: str, value: object) -> int:
-    """Answers `value` as an int.
+    """Return `value` as an int.
 
     Raises:
         ArgumentTypeError: `value` is not an integer.
@@ -53,7 +53,7 @@ def _int_of_at_least(least: int, name: str, value: object) -> int:
 
 
 def next_version(version: object, before: int | None) -> int:
-    """Answers the version of the learner's policy that comes after another one, as an int.
+    """Return the version of the learner's policy that comes after another one, as an int.
 
     Raises:
         ArgumentTypeError: `version` is not an integer.
@@ -66,7 +66,7 @@ def next_version(version: object, before: int | None) -> int:
 
 
 def string(name: str, value: object) -> str:
-    """Answers the string `value`; of its subclasses, such as numpy's, files know nothing.
+    """Return the string `value`; of its subclasses, such as numpy's, files know nothing.
 
     Raises:
         ArgumentTypeError: `value` is not a string.
@@ -77,7 +77,7 @@ def string(name: str, value: object) -> str:
 
 
 def finite_number(name: str, value: object) -> float:
-    """Answers the real number `value` as a float; numpy scalars and arrays of shape [] are numbers too.
+    """Return the real number `value` as a float; numpy scalars and arrays of shape [] are numbers too.
 
     Raises:
         ArgumentTypeError: `value` is not a real number.
@@ -96,7 +96,7 @@ def finite_number(name: str, value: object) -> float:
 
 
 def as_float(value: SupportsFloat) -> float:
-    """Answers `value` as a float, infinity if it is too large for one."""
+    """Return `value` as a float, infinity if it is too large for one."""
     try:
         return float(value)
     except OverflowError:
@@ -104,7 +104,7 @@ def as_float(value: SupportsFloat) -> float:
 
 
 def generator(name: str, value: Any) -> np.random.Generator:
-    """Answers the generator that numpy makes of a seed; a generator is answered itself.
+    """Return the generator that numpy makes of a seed; a generator is returned itself.
 
     Raises:
         ArgumentTypeError: `value` is no seed.
@@ -121,7 +121,7 @@ def generator(name: str, value: Any) -> np.random.Generator:
 
 
 def discount(name: str, value: object) -> float:
-    """Answers the discount factor `value`, in (0, 1], as a float.
+    """Return the discount factor `value`, in (0, 1], as a float.
 
     Raises:
         ArgumentTypeError: `value` is not a real number.
@@ -136,7 +136,7 @@ def discount(name: str, value: object) -> float:
 
 
 def non_negative_float(name: str, value: object) -> float:
-    """Answers `value` as a float.
+    """Return `value` as a float.
 
     Raises:
         ArgumentTypeError: `value` is not a real number.
@@ -151,7 +151,7 @@ def non_negative_float(name: str, value: object) -> float:
 
 
 def boolean(name: str, value: object) -> bool:
-    """Answers `value` as a bool; numpy's are bools too, and arrays of them of shape [].
+    """Return `value` as a bool; numpy's are bools too, and arrays of them of shape [].
 
     Raises:
         ArgumentTypeError: `value` is neither True nor False.
@@ -165,19 +165,19 @@ def boolean(name: str, value: object) -> bool:
 
 
 def require_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    """Raises ArgumentError if `value` is none of the choices."""
+    """Raise ArgumentError if `value` is none of the choices."""
     if value not in choices:
         raise errors.ArgumentError(f"{name} must be {' or '.join(map(repr, choices))}, got {short_repr(value)}")
 
 
 def require_instance(name: str, value: object, kind: type) -> None:
-    """Raises ArgumentTypeError if `value` is not an instance of the class."""
+    """Raise ArgumentTypeError if `value` is not an instance of the class."""
     if not isinstance(value, kind):
         raise errors.ArgumentTypeError(f"{name} must be an instance of {kind.__name__}, got {short_repr(value)}")
 
 
 def integers(name: str, value: Any) -> npt.NDArray[np.int64]:
-    """Answers `value` as an array of integers [k]; nested ones are laid out in a row.
+    """Return `value` as an array of integers [k]; nested ones are laid out in a row.
 
     Raises:
         ArgumentTypeError: `value` holds something else.
@@ -189,7 +189,7 @@ def integers(name: str, value: Any) -> npt.NDArray[np.int64]:
 
 
 def booleans(name: str, value: Any, count: int) -> npt.NDArray[np.bool_]:
-    """Answers `value` as an array of bools [count]; None is all False.
+    """Return `value` as an array of bools [count]; None is all False.
 
     Raises:
         ArgumentTypeError: `value` holds something else.
@@ -206,7 +206,7 @@ def booleans(name: str, value: Any, count: int) -> npt.NDArray[np.bool_]:
 
 
 def non_negative_floats(name: str, value: Any, count: int) -> npt.NDArray[np.float64]:
-    """Answers `value`, of shape [count] or [count, 1], as an array of floats [count].
+    """Return `value`, of shape [count] or [count, 1], as an array of floats [count].
 
     Raises:
         ArgumentTypeError: `value` holds something that is no real number.
@@ -228,7 +228,7 @@ def non_negative_floats(name: str, value: Any, count: int) -> npt.NDArray[np.flo
 
 
 def _array(value: Any) -> npt.NDArray[Any] | None:
-    """Answers the array that numpy makes of `value`; None if it makes none, as of rows of different lengths."""
+    """Return the array that numpy makes of `value`; None if it makes none, as of rows of different lengths."""
     try:
         return np.asarray(value)
     except (TypeError, ValueError, RuntimeError):
@@ -236,7 +236,7 @@ def _array(value: Any) -> npt.NDArray[Any] | None:
 
 
 def leading_length(name: str, value: Any) -> int:
-    """Answers how many entries `value` has; raises ArgumentTypeError if it is a single one."""
+    """Return how many entries `value` has; raises ArgumentTypeError if it is a single one."""
     try:
         return len(value)
     except TypeError:

@@ -378,7 +378,7 @@ async def test_a_learner_whose_version_is_taken_away_waits_until_it_is_said_agai
 
 
 async def actor(buffer: Buffer, behind: int, seed: int) -> None:
-    """Writes short episodes for ever, of the version that the learner had `behind` updates ago."""
+    """Write short episodes for ever, of the version that the learner had `behind` updates ago."""
     rng = random.Random(seed)
     while True:
         async with buffer.episode("a", policy_version=max(0, (buffer.policy_version or 0) - behind)) as writer:

@@ -60,7 +60,7 @@ Act = TypeVar("Act")
 
 
 class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act], Generic[Obs, Act]):
-    """Stores the episodes of many agents and answers n-step samples, uniform over all complete transitions.
+    """Stores the episodes of many agents and returns n-step samples, uniform over all complete transitions.
 
     Observations and actions may be any objects. Arrays, built-in containers and dataclasses are copied in and out;
     other objects are kept by reference and must not be changed once they are stored.
@@ -128,11 +128,11 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         policy_version: int | None = None,
         ticket: admission_lib.Ticket | None = None,
     ) -> str:
-        """Opens an episode of that agent and answers its id, a fresh UUID. Never waits for the limiter.
+        """Open an episode of that agent and return its id, a fresh UUID. Never waits for the limiter.
 
         Args:
             agent_id: Who will live it.
-            group_id: Which episodes it belongs with, such as the other answers to a prompt.
+            group_id: Which episodes it belongs with, such as the other returns to a prompt.
             policy_version: Which version of the policy it starts with: that of its steps, if nothing else is said.
             ticket: One of `admit`, of which an episode is used up. A buffer with an Admission asks for it.
 
@@ -155,7 +155,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         policy_version: int | None = None,
         ticket: admission_lib.Ticket | None = None,
     ) -> str:
-        """Does what `start_episode` does, and raises what it raises, as a plain call."""
+        """Do what `start_episode` does, and raise what it raises, as a plain call."""
         self._gate.refuse_if_closed()
         agent_id = validation.string("agent_id", agent_id)
         if group_id is not None:
@@ -178,7 +178,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     async def append_observation_action_reward(
         self, episode_id: str, observation: Obs, action: Act, reward: float, *, policy_version: int | None = None
     ) -> None:
-        """Appends one step; waits while the limiter holds inserts back. O(1).
+        """Append one step; waits while the limiter holds inserts back. O(1).
 
         One call in 32 lets the other tasks run first; the rest of those that need not wait go straight on. The step is
         copied when the call begins. It becomes a transition, and can be drawn, when the observation after it is known.
@@ -206,7 +206,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     def append_observation_action_reward_nowait(
         self, episode_id: str, observation: Obs, action: Act, reward: float, *, policy_version: int | None = None
     ) -> None:
-        """Does what `append_observation_action_reward` does, and raises what it raises, as a plain call.
+        """Do what `append_observation_action_reward` does, and raise what it raises, as a plain call.
 
         Raises:
             NotReadyError: The limiter holds inserts back.
@@ -223,7 +223,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     async def end_episode(
         self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus = "COMPLETED"
     ) -> None:
-        """Ends an open episode with the observation after its last action. Never waits.
+        """End an open episode with the observation after its last action. Never waits.
 
         Args:
             episode_id: An open episode.
@@ -242,7 +242,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     def end_episode_nowait(
         self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus = "COMPLETED"
     ) -> None:
-        """Does what `end_episode` does, and raises what it raises, as a plain call."""
+        """Do what `end_episode` does, and raise what it raises, as a plain call."""
         self._gate.refuse_if_closed()
         final_observation = copies.copied(final_observation)
         if self._journal is not None:
@@ -252,7 +252,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         self._ended(episode_id)
 
     def abort_episode_nowait(self, episode_id: str) -> bool:
-        """Ends an episode as ABORTED where nobody knows what followed its last step, and answers whether it was open.
+        """End an episode as ABORTED where nobody knows what followed its last step, and return whether it was open.
 
         That is for whoever finds its actor dead; the actor itself leaves the block of `episode`. It keeps the
         transitions whose next observation is known. Of a closed buffer too.
@@ -270,7 +270,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         policy_version: int | None = None,
         ticket: admission_lib.Ticket | None = None,
     ) -> contextlib.AbstractAsyncContextManager["EpisodeWriter[Obs, Act]"]:
-        """Opens an episode, as `start_episode` does, for the length of an `async with` block; gives a writer to it.
+        """Open an episode, as `start_episode` does, for the length of an `async with` block; gives a writer to it.
 
         A block that is left before `writer.end(...)`, by an exception, a cancellation or a return, ends the episode as
         ABORTED; it keeps the transitions whose next observation is known.
@@ -293,7 +293,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         return self._store.policy_version
 
     def set_policy_version(self, version: int) -> None:
-        """Says which version the learner's policy is of, from now on: of older steps the lag grows.
+        """Set which version the learner's policy is of, from now on: of older steps the lag grows.
 
         Raises:
             ArgumentTypeError: `version` is not an integer.
@@ -310,7 +310,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     async def sample_n_step(
         self, batch_size: int, n: int, gamma: float, *, max_lag: int | None = None, lag_decay: float = 1.0
     ) -> list[samples_lib.ReplaySample[Obs, Act]]:
-        """Answers exactly batch_size n-step samples, drawn with replacement; waits until that is possible.
+        """Return exactly batch_size n-step samples, drawn with replacement; waits until that is possible.
 
         It lets the other tasks run first, also where it need not wait.
 
@@ -341,7 +341,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     def sample_n_step_nowait(
         self, batch_size: int, n: int, gamma: float, *, max_lag: int | None = None, lag_decay: float = 1.0
     ) -> list[samples_lib.ReplaySample[Obs, Act]]:
-        """Does what `sample_n_step` does, as a plain call. Of a closed buffer it draws without asking the limiter.
+        """Do what `sample_n_step` does, as a plain call. Of a closed buffer it draws without asking the limiter.
 
         Raises:
             NotReadyError: No transition is complete, or of such a lag, or the limiter holds samples back.
@@ -366,12 +366,12 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         return self._sample(batch_size, n, gamma, lags)
 
     def _draw(self, batch_size: int) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
-        """Answers batch_size draws, each an episode and the start step of a complete transition in it.
+        """Return batch_size draws, each an episode and the start step of a complete transition in it.
 
         The one method that a custom sampler overrides. It is called only while a transition is complete. It may use
         `self._rng`, `self._store.finished` (the episode that finished first is 0, the last one -1, each O(1)),
         `self._store.open` (a dict by id) and `self._store.draw(size, rng)`, and must not change them; an episode may
-        have no transition. What it answers is checked. Here: uniform over all complete transitions.
+        have no transition. What it returns is checked. Here: uniform over all complete transitions.
         """
         return self._store.draw(batch_size, self._rng)
 
@@ -388,7 +388,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         return self._store.inserted
 
     def transitions_by_version(self) -> dict[int, int]:
-        """Answers how many complete transitions there are of each known version of the policy, the oldest first."""
+        """Return how many complete transitions there are of each known version of the policy, the oldest first."""
         return self._store.versions.totals()
 
     @property
@@ -404,7 +404,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         keep: int = 1,
         progress: state_lib.Progress | None = None,
     ) -> None:
-        """Saves the buffer as a directory, or as a new one in the place of an older.
+        """Save the buffer as a directory, or as a new one in the place of an older.
 
         It is built beside, synced to the disk, and renamed: whoever reads `path` finds the old one or the new one,
         whole, whatever happens meanwhile. Everything is encoded twice, and takes memory for one chunk of 16 MiB.
@@ -431,7 +431,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         progress: state_lib.Progress | None = None,
         **instead: Any,
     ) -> Self:
-        """Answers the buffer that was saved at `path`.
+        """Return the buffer that was saved at `path`.
 
         Args:
             path: The directory.
@@ -448,7 +448,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
             return cls._made(state, instead, codec=codec)
 
     def state_dict(self, *, codec: "codec_lib.Codec | None" = None) -> state_lib.State:
-        """Answers what `save` would save, as one dict of JSON values, and of arrays by name under "arrays".
+        """Return what `save` would save, as one dict of JSON values, and of arrays by name under "arrays".
 
         Nothing in it is shared with the buffer.
 
@@ -458,7 +458,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         return self._state_in_memory(codec=codec_lib.checked(codec))
 
     def load_state_dict(self, state: state_lib.State, *, codec: "codec_lib.Codec | None" = None) -> None:
-        """Makes the buffer what it was when it answered that state, which is left as it is and not shared.
+        """Make the buffer what it was when it returned that state, which is left as it is and not shared.
 
         The settings must be those of the state. Who wrote to an episode that is not in it gets UnknownEpisodeError.
 
@@ -490,10 +490,10 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         self._queues.wake()
 
     def attach(self, journal: "journal_lib.Journal", *, codec: "codec_lib.Codec | None" = None) -> None:
-        """Writes to a journal from now on: each step, start, end and `clear` just before it happens.
+        """Write to a journal from now on: each step, start, end and `clear` just before it happens.
 
         A new journal begins with all that is stored now. One that holds something goes on after it: the buffer must be
-        what `recover` has answered. Draws are not written.
+        what `recover` has returned. Draws are not written.
 
         Args:
             journal: An open one that no buffer writes to. While it is attached, a call that it cannot write raises
@@ -507,7 +507,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         self._attach(journal, codec=codec_lib.checked(codec))
 
     def detach(self) -> None:
-        """Stops writing to the journal, which stays open; does nothing if there is none."""
+        """Stop writing to the journal, which stays open; does nothing if there is none."""
         super().detach()
         self._store.evicted = None
 
@@ -535,7 +535,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     # Everything else.
 
     def close(self) -> None:
-        """Ends writing and waiting: whoever waits, and whoever writes or awaits later, gets ClosedError.
+        """End writing and waiting: whoever waits, and whoever writes or await later, gets ClosedError.
 
         What is stored can still be drawn with `sample_n_step_nowait`. An open episode cannot be ended any more; leaving
         its block makes it ABORTED. Closing twice is closing once.
@@ -544,11 +544,11 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         self._queues.wake()
 
     def get_stats(self) -> store_lib.EpisodeBufferStats:
-        """Answers what is stored, what is drawn, and what has happened so far. O(open episodes)."""
+        """Return what is stored, what is drawn, and what has happened so far. O(open episodes)."""
         return self._store.stats()
 
     def explain(self, sample: samples_lib.ReplaySample[Obs, Act]) -> "origins.SampleOrigin":
-        """Answers where a sample of this buffer came from, and what has become of its episode. O(episodes).
+        """Return where a sample of this buffer came from, and what has become of its episode. O(episodes).
 
         Raises:
             ArgumentTypeError: `sample` is no ReplaySample.
@@ -557,7 +557,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         return origins.sample(self._store, sample)
 
     def clear(self) -> None:
-        """Forgets every episode, open ones too: their writers get UnknownEpisodeError.
+        """Forget every episode, open ones too: their writers get UnknownEpisodeError.
 
         The counters of `get_stats` that count since the beginning go on, and the generator is not reset.
         """
@@ -568,7 +568,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         self._gate.wake()
 
     def check(self) -> None:
-        """Recounts everything that is stored.
+        """Recount everything that is stored.
 
         Raises:
             CorruptionError: An invariant does not hold; the message says which.
@@ -577,7 +577,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         self._hand_outs.check()
 
     def __len__(self) -> int:
-        """Answers how many complete transitions are stored."""
+        """Return how many complete transitions are stored."""
         return len(self._store)
 
     def __repr__(self) -> str:
@@ -585,7 +585,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         return f"<{type(self).__name__} of {len(self)} transitions, {limits}>"
 
     def _checked_request(self, batch_size: int, n: int, gamma: float) -> tuple[int, int, float]:
-        """Answers the arguments of a sample call, checked."""
+        """Return the arguments of a sample call, checked."""
         if self._gate.is_closed:
             batch_size = validation.positive_int("batch_size", batch_size)
         else:
@@ -593,7 +593,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         return batch_size, validation.positive_int("n", n), validation.discount("gamma", gamma)
 
     def _checked_lags(self, max_lag: int | None, lag_decay: float) -> versions.Lags | None:
-        """Answers which lags a sample call asks for; None if it does not."""
+        """Return which lags a sample call asks for; None if it does not."""
         if max_lag is None and type(lag_decay) is float and lag_decay == 1:
             return None
         lags = versions.asked(max_lag, lag_decay)
@@ -608,13 +608,13 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         return lags
 
     def _has_own_draw(self) -> bool:
-        """Answers whether a subclass, or somebody else, has overridden `_draw`."""
+        """Return whether a subclass, or somebody else, has overridden `_draw`."""
         return getattr(self._draw, "__func__", None) is not EpisodeReplayBuffer._draw
 
     def _checked_step(
         self, observation: Obs, action: Act, reward: float, policy_version: int | None
     ) -> tuple[Obs, Act, float, int | None]:
-        """Answers the step as it is now: the caller may go on to change what it gave, also while the call waits."""
+        """Return the step as it is now: the caller may go on to change what it gave, also while the call waits."""
         if type(reward) is not float or not math.isfinite(reward):
             reward = validation.finite_number("reward", reward)
         return copies.copied(observation), copies.copied(action), reward, policy_version
@@ -632,21 +632,21 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         self._gate.wake()
 
     def _abort(self, episode_id: str) -> None:
-        """Ends an open episode of which nobody knows what followed its last step."""
+        """End an open episode of which nobody knows what followed its last step."""
         if self._journal is not None:
             self._journal.abort(episode_id)
         self._store.abort(episode_id)
         self._ended(episode_id)
 
     def _ended(self, episode_id: str) -> None:
-        """Tells everybody that an episode has just ended."""
+        """Tell everybody that an episode has just ended."""
         self._hand_outs.ended(self._store[episode_id])
         self._settle()
         self._gate.wake()
         self._queues.wake_learner()
 
     def _settle(self) -> None:
-        """Lets the journal hear of what was evicted."""
+        """Let the journal hear of what was evicted."""
         if self._journal is not None:
             self._journal.settle()
 
@@ -680,7 +680,7 @@ class EpisodeWriter(Generic[Obs, Act]):
         return self._episode_id
 
     async def append(self, observation: Obs, action: Act, reward: float, *, policy_version: int | None = None) -> None:
-        """Appends one step; see EpisodeReplayBuffer.append_observation_action_reward.
+        """Append one step; see EpisodeReplayBuffer.append_observation_action_reward.
 
         Most calls do not give way to other tasks: an actor that awaits nothing else takes 32 steps a turn.
         """
@@ -689,5 +689,5 @@ class EpisodeWriter(Generic[Obs, Act]):
         )
 
     async def end(self, final_observation: Obs, status: episode_lib.FinalStatus = "COMPLETED") -> None:
-        """Ends the episode; see EpisodeReplayBuffer.end_episode."""
+        """End the episode; see EpisodeReplayBuffer.end_episode."""
         await self._buffer.end_episode(self._episode_id, final_observation, status)

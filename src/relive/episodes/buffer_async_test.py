@@ -25,7 +25,7 @@ async def settle(rounds: int = 20) -> None:
 
 
 async def act(buffer: Buffer, steps: int, agent_id: str = "a") -> None:
-    """Lives one episode; observation = (agent, t)."""
+    """Live one episode; observation = (agent, t)."""
     async with buffer.episode(agent_id) as writer:
         for t in range(steps):
             await writer.append((agent_id, t), t, float(t))
@@ -202,7 +202,7 @@ async def test_a_producer_that_closes_when_it_dies_frees_the_waiting_learner() -
 
 
 async def test_a_start_that_evicts_below_the_least_size_frees_who_waits_to_insert() -> None:
-    """Inserts below min_size are free; who was held back above it must hear of it."""
+    """Insert below min_size are free; who was held back above it must hear of it."""
     limiter = relive.SampleToInsertRatio(1.0, 5, 5.0)
     buffer = Buffer(max_episodes=2, limiter=limiter, seed=0)
     await act(buffer, 6)

@@ -45,14 +45,14 @@ class GrowingCounts(Generic[H]):
         """How many units the items have together."""
 
     def __getitem__(self, item: H) -> int:
-        """Answers how many units `item` has."""
+        """Return how many units `item` has."""
         if item not in self._rows:
             return 0
         shelf, row = self._rows[item]
         return shelf.counts[row]
 
     def grow(self, item: H) -> None:
-        """Gives `item` one unit more. O(1)."""
+        """Give `item` one unit more. O(1)."""
         if item in self._rows:
             shelf, row = self._rows[item]
             count = shelf.counts[row] + 1
@@ -67,22 +67,22 @@ class GrowingCounts(Generic[H]):
         self.total += 1
 
     def put(self, item: H, count: int) -> None:
-        """Takes in an item that is new with `count` >= 1 units: in the order of `iter`, all stand as they stood."""
+        """Take in an item that is new with `count` >= 1 units: in the order of `iter`, all stand as they stood."""
         self._place(item, count)
         self.total += count
 
     def __iter__(self) -> Iterator[H]:
-        """Gives the items as they stand, shelf by shelf."""
+        """Give the items as they stand, shelf by shelf."""
         return itertools.chain.from_iterable(shelf.items for shelf in self._shelves)
 
     def pop(self, item: H) -> int:
-        """Takes `item` out and answers how many units it had. O(1)."""
+        """Take `item` out and return how many units it had. O(1)."""
         count = self._take(item) if item in self._rows else 0
         self.total -= count
         return count
 
     def draw(self, size: int, rng: np.random.Generator) -> list[tuple[H, int]]:
-        """Answers `size` independent units, each as its item and its rank in it; there must be a unit."""
+        """Return `size` independent units, each as its item and its rank in it; there must be a unit."""
         ends = list(itertools.accumulate(shelf.units for shelf in self._shelves))
         random = rng.random
         drawn = []
@@ -97,7 +97,7 @@ class GrowingCounts(Generic[H]):
         return drawn
 
     def check(self) -> None:
-        """Recounts the shelves.
+        """Recount the shelves.
 
         Raises:
             CorruptionError: A shelf or the total is not what its items make it.
@@ -117,7 +117,7 @@ class GrowingCounts(Generic[H]):
             raise errors.CorruptionError(f"growing counts have {len(self._rows)} items, but not on their shelves")
 
     def _place(self, item: H, count: int) -> None:
-        """Puts an item that stands nowhere on the shelf for `count`."""
+        """Put an item that stands nowhere on the shelf for `count`."""
         while len(self._shelves) < count.bit_length():
             self._shelves.append(_Shelf(2 << len(self._shelves)))
         shelf = self._shelves[count.bit_length() - 1]
@@ -127,7 +127,7 @@ class GrowingCounts(Generic[H]):
         shelf.units += count
 
     def _take(self, item: H) -> int:
-        """Takes an item off its shelf, puts the shelf's last one in its row, and answers its count."""
+        """Take an item off its shelf, puts the shelf's last one in its row, and return its count."""
         shelf, row = self._rows.pop(item)
         count = shelf.counts[row]
         last_item, last_count = shelf.items.pop(), shelf.counts.pop()
@@ -157,7 +157,7 @@ class CountedDeque(Generic[T]):
         return len(self._items) - self._head
 
     def __getitem__(self, index: int) -> T:
-        """Answers the item at `index`: 0 is the oldest, -1 the newest. O(1)."""
+        """Return the item at `index`: 0 is the oldest, -1 the newest. O(1)."""
         if not -len(self) <= index < len(self):
             raise IndexError(f"index must be in [{-len(self)}, {len(self)}), got {index}")
         return cast(T, self._items[index + (self._head if index >= 0 else len(self._items))])
@@ -166,7 +166,7 @@ class CountedDeque(Generic[T]):
         return (self[index] for index in range(len(self)))
 
     def append(self, item: T, count: int) -> None:
-        """Puts `item` last, with `count` >= 0 units."""
+        """Put `item` last, with `count` >= 0 units."""
         last = len(self._items)
         if last + 1 == len(self._sums):
             last = self._squeeze()
@@ -175,7 +175,7 @@ class CountedDeque(Generic[T]):
         self.total += count
 
     def popleft(self) -> T:
-        """Takes the oldest item out and answers it."""
+        """Take the oldest item out and return it."""
         item = self[0]
         self._items[self._head] = None
         self._head += 1
@@ -185,7 +185,7 @@ class CountedDeque(Generic[T]):
         return item
 
     def find(self, units: Ints) -> tuple[list[T], list[int]]:
-        """Answers, for each of `units` [k] in [0, total), its item [k] and its rank among that item's units [k]."""
+        """Return, for each of `units` [k] in [0, total), its item [k] and its rank among that item's units [k]."""
         sums = self._sums[self._head : len(self._items) + 1]
         absolute = units + sums[0]
         # The last item whose sum is not above the unit: items without units repeat a sum, and are passed over.
@@ -194,11 +194,11 @@ class CountedDeque(Generic[T]):
         return items, (absolute - sums[places]).tolist()
 
     def count(self, index: int) -> int:
-        """Answers how many units the item at `index` >= 0 has."""
+        """Return how many units the item at `index` >= 0 has."""
         return int(self._sums[self._head + index + 1] - self._sums[self._head + index])
 
     def _squeeze(self) -> int:
-        """Drops what has left, makes room for as many again as there are, and answers how many there are."""
+        """Drop what has left, makes room for as many again as there are, and return how many there are."""
         live = self._sums[self._head : len(self._items) + 1]
         sums = np.zeros(max(_SMALLEST, 2 * len(live)), np.int64)
         sums[: len(live)] = live

@@ -45,7 +45,7 @@ class Episode(Generic[Obs, Act]):
         rewards: r_0 to r_{T-1} [T].
         status: Where it stands.
         start_time: Seconds since the epoch, by the wall clock; for people, nothing is ordered by it.
-        group_id: Which episodes it belongs with, such as the other answers to a prompt; None if it stands alone.
+        group_id: Which episodes it belongs with, such as the other returns to a prompt; None if it stands alone.
         policy_version: Which version of the policy it started with; None if nobody said.
         version_changes: Where the steps go on with another version: pairs of the first such step and its version.
     """
@@ -62,13 +62,13 @@ class Episode(Generic[Obs, Act]):
     version_changes: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
     def __len__(self) -> int:
-        """Answers how many complete transitions it has."""
+        """Return how many complete transitions it has."""
         return max(len(self.observations) - 1, 0)
 
     def append_observation_action_reward(
         self, observation: Obs, action: Act, reward: float, policy_version: int | None = None
     ) -> int:
-        """Appends one step and answers how many transitions that completed: 1, or 0 for the first step.
+        """Append one step and return how many transitions that completed: 1, or 0 for the first step.
 
         Args:
             observation: o_t.
@@ -91,7 +91,7 @@ class Episode(Generic[Obs, Act]):
         return 1 if len(self.observations) > 1 else 0
 
     def append_final_observation(self, observation: Obs, status: FinalStatus = "COMPLETED") -> int:
-        """Ends the episode and answers how many transitions that completed: 1, or 0 for an episode without steps.
+        """End the episode and return how many transitions that completed: 1, or 0 for an episode without steps.
 
         Raises:
             ArgumentError: The episode has ended already, or `status` does not end one.
@@ -102,7 +102,7 @@ class Episode(Generic[Obs, Act]):
         return 1 if len(self.observations) > 1 else 0
 
     def abort(self) -> None:
-        """Ends the episode as ABORTED without a final observation: its last step stays without a transition.
+        """End the episode as ABORTED without a final observation: its last step stays without a transition.
 
         Raises:
             ArgumentError: The episode has ended already.
@@ -126,14 +126,14 @@ class Episode(Generic[Obs, Act]):
         return [version for start, stop, version in self.version_runs() for _ in range(start, stop)]
 
     def version_runs(self) -> list[tuple[int, int, int | None]]:
-        """Answers the runs of steps of one version: the first step, the one behind the last, and the version."""
+        """Return the runs of steps of one version: the first step, the one behind the last, and the version."""
         starts = [0, *(start for start, _ in self.version_changes)]
         versions = [self.policy_version, *(version for _, version in self.version_changes)]
         runs = zip(starts, [*starts[1:], len(self.actions)], versions, strict=True)
         return [(start, stop, version) for start, stop, version in runs if start < stop]
 
     def version_of(self, step: int) -> int | None:
-        """Answers which version that step was made by. O(log of the changes)."""
+        """Return which version that step was made by. O(log of the changes)."""
         changes = self.version_changes
         if not changes or step >= changes[-1][0]:
             return self.newest_version
@@ -141,14 +141,14 @@ class Episode(Generic[Obs, Act]):
         return changes[place - 1][1] if place else self.policy_version
 
     def first_step_of(self, version: int) -> int:
-        """Answers the first step of that version, of which the episode has one. O(log of the changes)."""
+        """Return the first step of that version, of which the episode has one. O(log of the changes)."""
         place = bisect.bisect_left(self.version_changes, version, key=_second)
         if place < len(self.version_changes) and self.version_changes[place][1] == version:
             return self.version_changes[place][0]
         return 0
 
     def checked_next_version(self, policy_version: int) -> int:
-        """Answers the version that the next step comes with.
+        """Return the version that the next step comes with.
 
         Raises:
             ArgumentError: It is no integer of at least that of the step before.
@@ -161,18 +161,18 @@ class Episode(Generic[Obs, Act]):
         return version
 
     def check_next_step(self, policy_version: int | None) -> None:
-        """Raises an error unless a step may come next, with that version."""
+        """Raise an error unless a step may come next, with that version."""
         self.check_is_open()
         if policy_version is not None:
             self.checked_next_version(policy_version)
 
     def check_is_open(self) -> None:
-        """Raises an error unless the episode may go on."""
+        """Raise an error unless the episode may go on."""
         if self.status != "IN_PROGRESS":
             raise errors.ArgumentError(f"cannot append to finished episode {self.episode_id}: it is {self.status}")
 
     def check_can_end(self, status: Any) -> None:
-        """Raises an error unless the episode may end now with `status`."""
+        """Raise an error unless the episode may end now with `status`."""
         if not isinstance(status, str) or status not in FINAL_STATUSES:
             names = ", ".join(FINAL_STATUSES)
             raise errors.ArgumentError(

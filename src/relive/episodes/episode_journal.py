@@ -68,7 +68,7 @@ class EpisodeJournal:
                 self._segment_of[episode.episode_id] = segment
 
     def begin(self, base: Callable[[], bytes]) -> None:
-        """Makes the journal ready; `base` answers what its next segment begins with."""
+        """Make the journal ready; `base` returns what its next segment begins with."""
 
         def based() -> bytes:
             payload = base()
@@ -82,7 +82,7 @@ class EpisodeJournal:
                 self._count(episode.episode_id)
 
     def start(self, episode: Episode) -> None:
-        """Writes that an episode starts."""
+        """Write that an episode starts."""
         head = _START.pack(episode.episode_id.encode(), episode.start_time)
         if episode.group_id is None and episode.policy_version is None:
             self._journal.append(START, head + codec_lib.PlainCodec().encode(episode.agent_id))
@@ -92,7 +92,7 @@ class EpisodeJournal:
         self._count(episode.episode_id)
 
     def append(self, episode_id: str, observation: Any, action: Any, reward: float, policy_version: int | None) -> None:
-        """Writes that an episode gets a step."""
+        """Write that an episode gets a step."""
         encode = self._codec.encode
         encoded = encode(observation)
         kind, head = APPEND, _APPEND.pack(episode_id.encode(), reward, len(encoded))
@@ -101,20 +101,20 @@ class EpisodeJournal:
         self._journal.append(kind, b"".join([head, encoded, encode(action)]))
 
     def end(self, episode_id: str, final_observation: Any, status: episode_lib.FinalStatus) -> None:
-        """Writes that an episode ends."""
+        """Write that an episode ends."""
         head = _END.pack(episode_id.encode(), 1 + episode_lib.FINAL_STATUSES.index(status))
         self._journal.append(END, head + self._codec.encode(final_observation))
 
     def abort(self, episode_id: str) -> None:
-        """Writes that an episode ends without a final observation."""
+        """Write that an episode ends without a final observation."""
         self._journal.append(ABORT, episode_id.encode())
 
     def learn(self, policy_version: int) -> None:
-        """Writes which version the learner is of."""
+        """Write which version the learner is of."""
         self._journal.append(LEARNED, _LEARNED.pack(policy_version))
 
     def clear(self) -> None:
-        """Writes that every episode goes."""
+        """Write that every episode goes."""
         self._journal.append(CLEAR, b"")
         self._segment_of.clear()
         for segment in self._segments:
@@ -123,7 +123,7 @@ class EpisodeJournal:
             self._prune()
 
     def _hear(self, episode: Episode) -> None:
-        """Hears that an episode has gone to make room."""
+        """Record that an episode has gone to make room."""
         self.evicted.append(episode)
         self._segment_of.pop(episode.episode_id, [0, 0])[1] -= 1
 
@@ -132,7 +132,7 @@ class EpisodeJournal:
         segment[1] += 1
 
     def settle(self) -> None:
-        """Writes which episodes have gone to make room, just after they did.
+        """Write which episodes have gone to make room, just after they did.
 
         If that fails, as on a full disk, it is written the next time: the call that made them go has happened.
         """
@@ -147,7 +147,7 @@ class EpisodeJournal:
             self._prune()
 
     def _prune(self) -> None:
-        """Lets go of segments that no episode is left of; what made the last one go is on the disk first."""
+        """Let go of segments that no episode is left of; what made the last one go is on the disk first."""
         gone = len(list(itertools.takewhile(lambda segment: not segment[1], self._segments[:-1])))
         if gone:
             self._journal.sync()
@@ -171,11 +171,11 @@ class Replay:
         """Which of them each episode that has started since has begun in."""
 
     def base(self, number: int) -> None:
-        """Hears that a segment begins with the record of that number."""
+        """Record that a segment begins with the record of that number."""
         self.firsts.append(number)
 
     def apply(self, kind: int, payload: bytes) -> None:
-        """Does what a record tells of. What it tells of an episode that began before the first segment is past.
+        """Do what a record tells of. What it tells of an episode that began before the first segment is past.
 
         Raises:
             CheckpointError: There is no such record.
@@ -204,7 +204,7 @@ class Replay:
             raise errors.CheckpointError(f"is of kind {kind} with {len(payload)} bytes, which cannot be here")
 
     def end(self) -> None:
-        """Hears that there is no more."""
+        """Record that there is no more."""
         self._store.set_limits(*self._limits)
         self._ended()
 
@@ -259,14 +259,14 @@ class Replay:
 
 
 def _head(form: struct.Struct, payload: bytes) -> tuple[Any, ...]:
-    """Answers the numbers that a payload begins with."""
+    """Return the numbers that a payload begins with."""
     if len(payload) < form.size:
         raise errors.CheckpointError("ends in the middle of a value")
     return form.unpack_from(payload)
 
 
 def _is_description(value: Any) -> bool:
-    """Answers whether that is an agent's id, a group's id or None, and a version or None."""
+    """Return whether that is an agent's id, a group's id or None, and a version or None."""
     if type(value) is not list or len(value) != 3:
         return False
     agent_id, group_id, version = value
@@ -281,7 +281,7 @@ def _id(encoded: bytes) -> str:
 
 
 def _decoded(codec: codec_lib.Codec, content: bytes) -> Any:
-    """Answers the value of the bytes."""
+    """Return the value of the bytes."""
     try:
         return codec.decode(content)
     except errors.ReplayError:

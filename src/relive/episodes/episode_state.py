@@ -47,7 +47,7 @@ class _Encoded:
         self.dtype = np.dtype(np.uint8)
 
     def read(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
-        """Answers the bytes from the `start`-th on."""
+        """Return the bytes from the `start`-th on."""
         first, last = np.searchsorted(self.ends, (start, stop - 1), side="right").tolist()
         begin = int(self.ends[first - 1]) if first else 0
         content = b"".join([self._encode(place) for place in range(first, last + 1)])
@@ -64,7 +64,7 @@ class _Encoded:
 
 
 def taken(store: Store, codec: codec_lib.Codec) -> state.State:
-    """Answers the state of a store.
+    """Return the state of a store.
 
     Raises:
         CheckpointError: The codec cannot encode something.
@@ -104,7 +104,7 @@ def taken(store: Store, codec: codec_lib.Codec) -> state.State:
 
 
 def _groups_of(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """Answers the groups of the episodes, where there are any."""
+    """Return the groups of the episodes, where there are any."""
     if all(episode.group_id is None for episode in episodes):
         return {}
     groups = _Encoded([("a group_id", episode.group_id) for episode in episodes], codec_lib.PlainCodec())
@@ -112,14 +112,14 @@ def _groups_of(episodes: Sequence[Episode]) -> dict[str, Any]:
 
 
 def _named(episodes: Sequence[Episode], what: str) -> Iterator[tuple[str, Any]]:
-    """Gives the observations or the actions, and what each is called."""
+    """Yield the observations or the actions, and what each is called."""
     for episode in episodes:
         for t, value in enumerate(getattr(episode, f"{what}s")):
             yield f"{what} {t} of episode {episode.episode_id}", value
 
 
 def made(given: state.StateReader, codec: codec_lib.Codec, store: Store) -> Store:
-    """Answers a store of the given state, with the limits of another.
+    """Return a store of the given state, with the limits of another.
 
     Raises:
         CheckpointError: No store can be in such a state.
@@ -162,7 +162,7 @@ def made(given: state.StateReader, codec: codec_lib.Codec, store: Store) -> Stor
 
 
 def _places(given: state.StateReader, name: str, expected: arrays.Ints) -> arrays.Ints:
-    """Answers the places of just the expected episodes, in any order."""
+    """Return the places of just the expected episodes, in any order."""
     places = given.integers(name, len(expected), 0, max(len(expected), int(expected.max(initial=0))))
     if not np.array_equal(np.sort(places), expected):
         raise errors.CheckpointError(f"array {name} must hold the places of those episodes, once each")
@@ -170,7 +170,7 @@ def _places(given: state.StateReader, name: str, expected: arrays.Ints) -> array
 
 
 def _episodes(given: state.StateReader, codec: codec_lib.Codec) -> list[Episode]:
-    """Answers the episodes with all that is in them."""
+    """Return the episodes with all that is in them."""
     ids = given.array("episode_id", "S36", (None,))
     count = len(ids)
     names = [name.decode("latin-1") for name in ids.tolist()]
@@ -222,14 +222,14 @@ def _episodes(given: state.StateReader, codec: codec_lib.Codec) -> list[Episode]
 
 
 def _groups(given: state.StateReader, count: int) -> Iterator[Any]:
-    """Gives the groups of the episodes; none has one where the arrays are missing."""
+    """Give the groups of the episodes; none has one where the arrays are missing."""
     if not (given.has_array("episode_group") or given.has_array("episode_group_end")):
         return itertools.repeat(None, count)
     return _decoded(given, "episode_group", "episode_group_end", count, codec_lib.PlainCodec())
 
 
 def _decoded(given: state.StateReader, name: str, ends_name: str, count: int, codec: codec_lib.Codec) -> Iterator[Any]:
-    """Gives so many values; their bytes are read some at a time, in order."""
+    """Give so many values; their bytes are read some at a time, in order."""
     ends = given.integers(ends_name, count, 0, validation.LARGEST)
     if (np.diff(ends, prepend=0) < 0).any():
         raise errors.CheckpointError(f"array {ends_name} must not fall")

@@ -38,7 +38,7 @@ class SampleOrigin:
     episodes_to_eviction: int | None
 
     def __str__(self) -> str:
-        """Answers all of it as one line."""
+        """Return all of it as one line."""
         last = self.step + self.actual_n - 1
         steps = f"step {self.step}" if last == self.step else f"steps {self.step} to {last}"
         parts = [f"episode {self.episode_id}: {steps}", f"agent {self.agent_id}"]
@@ -53,7 +53,7 @@ class SampleOrigin:
 
 
 def sample(store: store_lib.EpisodeStore[Any, Any], drawn: samples.ReplaySample[Any, Any]) -> SampleOrigin:
-    """Answers where a sample came from. O(episodes)."""
+    """Return where a sample came from. O(episodes)."""
     origin = SampleOrigin(
         episode_id=drawn.episode_id,
         agent_id=drawn.agent_id,

@@ -82,7 +82,7 @@ class ReplaySample(Generic[Obs, Act]):
 def read(
     draws: Sequence[tuple[episode_lib.Episode[Obs, Act], int]], n: int, gamma: float
 ) -> list[ReplaySample[Obs, Act]]:
-    """Answers the n-step sample from each of `draws`: an episode, and the start step of a complete transition in it."""
+    """Return the n-step sample from each of `draws`: an episode, and the start step of a complete transition in it."""
     powers = [1.0]
     copiers = copies.COPIERS
     new = ReplaySample.__new__

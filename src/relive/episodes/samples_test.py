@@ -26,7 +26,7 @@ def episode_of(steps: int, status: relive.EpisodeStatus, final_known: bool = Tru
 def naive_sample(
     episode: relive.Episode[list[int], int], start: int, n: int, gamma: float
 ) -> relive.ReplaySample[list[int], int]:
-    """Walks the window step by step, as the definition says."""
+    """Walk the window step by step, as the definition says."""
     rewards: list[float] = []
     powers: list[float] = []
     t = start

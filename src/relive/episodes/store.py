@@ -130,7 +130,7 @@ class EpisodeStore(Generic[Obs, Act]):
         self.clear()
 
     def clear(self) -> None:
-        """Forgets every episode, open ones too. What is counted since the beginning stays counted."""
+        """Forget every episode, open ones too. What is counted since the beginning stays counted."""
         self.finished: counts_lib.CountedDeque[episode_lib.Episode[Obs, Act]] = counts_lib.CountedDeque()
         self.open: dict[str, episode_lib.Episode[Obs, Act]] = {}
         self._episodes: dict[str, episode_lib.Episode[Obs, Act]] = {}
@@ -142,19 +142,19 @@ class EpisodeStore(Generic[Obs, Act]):
         self.versions.clear()
 
     def __len__(self) -> int:
-        """Answers how many complete transitions are stored."""
+        """Return how many complete transitions are stored."""
         return self.finished.total + self._open_counts.total
 
     def __contains__(self, episode: episode_lib.Episode[Obs, Act]) -> bool:
-        """Answers whether this very episode is stored."""
+        """Return whether this very episode is stored."""
         return self._episodes.get(episode.episode_id) is episode
 
     def has(self, episode_id: str) -> bool:
-        """Answers whether an episode of that id is stored."""
+        """Return whether an episode of that id is stored."""
         return episode_id in self._episodes
 
     def __getitem__(self, episode_id: str) -> episode_lib.Episode[Obs, Act]:
-        """Answers the episode of that id.
+        """Return the episode of that id.
 
         Raises:
             UnknownEpisodeError: None of that id is stored.
@@ -167,13 +167,13 @@ class EpisodeStore(Generic[Obs, Act]):
     def new_episode(
         self, agent_id: str, group_id: str | None = None, policy_version: int | None = None
     ) -> episode_lib.Episode[Obs, Act]:
-        """Answers an episode of that agent, which is not in the store yet."""
+        """Return an episode of that agent, which is not in the store yet."""
         return episode_lib.Episode(
             episode_id=str(uuid.uuid4()), agent_id=agent_id, group_id=group_id, policy_version=policy_version
         )
 
     def start(self, episode: episode_lib.Episode[Obs, Act]) -> None:
-        """Takes in an episode that is open and has no step."""
+        """Take in an episode that is open and have no step."""
         while len(self._episodes) >= self._most_episodes and len(self.finished):
             self._evict()
         self._episodes[episode.episode_id] = episode
@@ -185,7 +185,7 @@ class EpisodeStore(Generic[Obs, Act]):
     def append(
         self, episode_id: str, observation: Obs, action: Act, reward: float, policy_version: int | None = None
     ) -> None:
-        """Appends a step to an open episode; see Episode.append_observation_action_reward for what it raises."""
+        """Append a step to an open episode; see Episode.append_observation_action_reward for what it raises."""
         episode = self[episode_id]
         completed = episode.append_observation_action_reward(observation, action, reward, policy_version)
         self.inserted += 1
@@ -193,7 +193,7 @@ class EpisodeStore(Generic[Obs, Act]):
             self._count_transition(episode)
 
     def end(self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus) -> None:
-        """Ends an open episode; see Episode.append_final_observation for what it raises."""
+        """End an open episode; see Episode.append_final_observation for what it raises."""
         episode = self[episode_id]
         completed = episode.append_final_observation(final_observation, status)
         if completed:
@@ -201,14 +201,14 @@ class EpisodeStore(Generic[Obs, Act]):
         self._finish(episode)
 
     def abort(self, episode_id: str) -> None:
-        """Ends an open episode as ABORTED where nobody knows what followed its last step."""
+        """End an open episode as ABORTED where nobody knows what followed its last step."""
         episode = self[episode_id]
         episode.abort()
         self._aborted_steps += bool(episode.actions)
         self._finish(episode)
 
     def draw(self, size: int, rng: np.random.Generator) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
-        """Answers `size` independent transitions, uniform among all, each as its episode and start step.
+        """Return `size` independent transitions, uniform among all, each as its episode and start step.
 
         That is a categorical draw of an episode by its number of transitions, then a uniform start in it. The store
         must hold a transition. O(size log episodes).
@@ -226,7 +226,7 @@ class EpisodeStore(Generic[Obs, Act]):
     def checked_draws(
         self, draws: Iterable[tuple[Any, Any]], size: int
     ) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
-        """Answers what a custom sampler drew, each start step as an int.
+        """Return what a custom sampler drew, each start step as an int.
 
         Raises:
             SamplerError: They are not `size` complete transitions of stored episodes.
@@ -247,42 +247,42 @@ class EpisodeStore(Generic[Obs, Act]):
         return pairs
 
     def note(self, draws: Sequence[tuple[episode_lib.Episode[Obs, Act], int]]) -> None:
-        """Hears that samples of those stored episodes were drawn just now."""
+        """Record that samples of those stored episodes were drawn just now."""
         self.sampled += len(draws)
         self._drawn.update([episode for episode, _ in draws])
 
     def was_drawn(self, episode: episode_lib.Episode[Obs, Act]) -> bool:
-        """Answers whether a sample came from that stored episode."""
+        """Return whether a sample came from that stored episode."""
         return episode in self._drawn
 
     def note_versions(self, versions: Iterable[int | None]) -> None:
-        """Hears of which versions the steps were that have just been drawn, the newest last."""
+        """Record of which versions the steps were that have just been drawn, the newest last."""
         if self.policy_version is not None:
             self.versions.note(self.policy_version, versions)
 
     def has_within(self, lags: versions_lib.Lags) -> bool:
-        """Answers whether there is a transition of such a lag. O(1)."""
+        """Return whether there is a transition of such a lag. O(1)."""
         return self.versions.has(self.policy_version, lags)
 
     def draw_within(
         self, size: int, rng: np.random.Generator, lags: versions_lib.Lags
     ) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
-        """Answers `size` independent transitions of such lags; there must be one. See VersionCounts.draw."""
+        """Return `size` independent transitions of such lags; there must be one. See VersionCounts.draw."""
         assert self.policy_version is not None
         return self.versions.draw(size, rng, self.policy_version, lags)
 
     # As a whole.
 
     def __iter__(self) -> Iterator[episode_lib.Episode[Obs, Act]]:
-        """Gives the episodes in the order in which they started."""
+        """Give the episodes in the order in which they started."""
         return iter(self._episodes.values())
 
     def growing(self) -> Iterator[episode_lib.Episode[Obs, Act]]:
-        """Gives the open episodes that have a transition, in the order that decides which of them is drawn."""
+        """Give the open episodes that have a transition, in the order that decides which of them is drawn."""
         return iter(self._open_counts)
 
     def counts(self) -> dict[str, int]:
-        """Answers what is counted since the beginning, by name; and the learner's version, if there is one."""
+        """Return what is counted since the beginning, by name; and the learner's version, if there is one."""
         return {
             "inserted": self.inserted,
             "sampled": self.sampled,
@@ -303,7 +303,7 @@ class EpisodeStore(Generic[Obs, Act]):
         growing_by_version: Iterable[tuple[int, episode_lib.Episode[Obs, Act]]] = (),
         last_lags: Iterable[int] = (),
     ) -> None:
-        """Puts episodes into a store that has none.
+        """Put episodes into a store that has none.
 
         Args:
             episodes: In the order in which they started.
@@ -311,7 +311,7 @@ class EpisodeStore(Generic[Obs, Act]):
             growing: The open ones that have a transition, in the order that `growing` gives.
             started: When the open ones started, by the monotonic clock.
             drawn: Those that samples came from.
-            counts: As `counts` answers them.
+            counts: As `counts` returns them.
             growing_by_version: As `versions.growing` gives them.
             last_lags: Of the last draws, as `versions.last_lags`.
         """
@@ -335,33 +335,33 @@ class EpisodeStore(Generic[Obs, Act]):
         self.versions.fill(self.finished, growing_by_version, last_lags)
 
     def without_episodes(self) -> "EpisodeStore[Obs, Act]":
-        """Answers a store of the same limits that has none, and has counted what this one has."""
+        """Return a store of the same limits that has none, and have counted what this one has."""
         answer: EpisodeStore[Obs, Act] = EpisodeStore(self.max_transitions, self.max_episodes)
         answer.fill((), (), (), (), (), self.counts())
         return answer
 
     def become(self, other: "EpisodeStore[Obs, Act]") -> None:
-        """Takes over all that the other has, which nobody may use any more."""
+        """Take over all that the other has, which nobody may use any more."""
         vars(self).update(vars(other))
 
     def forget_oldest(self, episode_id: str) -> None:
-        """Evicts the episode that finished first, if it has that id."""
+        """Evict the episode that finished first, if it has that id."""
         if len(self.finished) and self.finished[0].episode_id == episode_id:
             self._evict()
 
     def set_evicted(self, episodes: int, transitions: int) -> None:
-        """Says how much was evicted so far, also before what is here came."""
+        """Say how much was evicted so far, also before what is here came."""
         self._evicted_episodes, self._evicted_transitions = episodes, transitions
 
     def set_limits(self, max_transitions: int | None, max_episodes: int | None) -> None:
-        """Sets the limits; what is beyond them goes when something else needs its place."""
+        """Set the limits; what is beyond them goes when something else needs its place."""
         self.max_transitions, self.max_episodes = max_transitions, max_episodes
         self._most_transitions = math.inf if max_transitions is None else max_transitions
         self._most_episodes = math.inf if max_episodes is None else max_episodes
         self._most_finished = max(self._most_transitions, _FINISHED_AT_LEAST)
 
     def stats(self) -> EpisodeBufferStats:
-        """Answers what is stored and what has happened. O(open episodes)."""
+        """Return what is stored and what has happened. O(open episodes)."""
         now = time.monotonic()
         limit, stored = self.max_transitions, len(self)
         waiting = sum(bool(episode.actions) for episode in self.open.values())
@@ -391,7 +391,7 @@ class EpisodeStore(Generic[Obs, Act]):
         )
 
     def check(self) -> None:
-        """Recounts everything from the episodes themselves.
+        """Recount everything from the episodes themselves.
 
         Raises:
             CorruptionError: A count or an episode is not what it must be.
@@ -420,7 +420,7 @@ class EpisodeStore(Generic[Obs, Act]):
         _check_equal("agents", dict(self._agents), dict(collections.Counter(episode.agent_id for episode in episodes)))
 
     def _finish(self, episode: episode_lib.Episode[Obs, Act]) -> None:
-        """Moves an episode that has just ended from the open ones to the finished ones.
+        """Move an episode that has just ended from the open ones to the finished ones.
 
         Those that finished earlier make room now, where open episodes kept the store above a limit.
         """
@@ -435,7 +435,7 @@ class EpisodeStore(Generic[Obs, Act]):
         self._statuses[episode.status] += 1
 
     def _count_transition(self, episode: episode_lib.Episode[Obs, Act]) -> None:
-        """Counts the transition that an open episode has just completed, after finished ones have made room for it."""
+        """Count the transition that an open episode has just completed, after finished ones have made room for it."""
         while self.finished.total + self._open_counts.total >= self._most_transitions and len(self.finished):
             self._evict()
         self._open_counts.grow(episode)
@@ -443,7 +443,7 @@ class EpisodeStore(Generic[Obs, Act]):
             self.versions.grow(episode)
 
     def _is_over_a_limit(self) -> bool:
-        """Answers whether more is stored than the limits say.
+        """Return whether more is stored than the limits say.
 
         Episodes without a transition, which a crashing actor can make without end, do not count as transitions: as many
         finished episodes as there may be transitions are enough.
@@ -455,7 +455,7 @@ class EpisodeStore(Generic[Obs, Act]):
         )
 
     def _evict(self) -> None:
-        """Forgets the episode that finished first. O(1) amortised."""
+        """Forget the episode that finished first. O(1) amortised."""
         episode = self.finished.popleft()
         if self.evicted is not None:
             self.evicted(episode)
@@ -474,7 +474,7 @@ class EpisodeStore(Generic[Obs, Act]):
 
 
 def _check_episode(episode_id: str, episode: episode_lib.Episode[Obs, Act]) -> None:
-    """Raises CorruptionError unless the episode has the shape that its status asks for."""
+    """Raise CorruptionError unless the episode has the shape that its status asks for."""
     if episode.episode_id != episode_id:
         raise errors.CorruptionError(f"episode stored as {episode_id} calls itself {episode.episode_id}")
     steps = len(episode.actions)
@@ -501,7 +501,7 @@ def _check_episode(episode_id: str, episode: episode_lib.Episode[Obs, Act]) -> N
 
 
 def _check_equal(name: str, found: object, expected: object) -> None:
-    """Raises CorruptionError unless what was found is what must be."""
+    """Raise CorruptionError unless what was found is what must be."""
     if found != expected:
         raise errors.CorruptionError(
             f"{name} must be {validation.short_repr(expected)}, found {validation.short_repr(found)}"

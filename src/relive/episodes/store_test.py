@@ -16,7 +16,7 @@ from relive.episodes import versions as versions_lib
 
 
 def started(store: Any, agent_id: str, policy_version: int | None = None) -> str:
-    """Starts an episode and answers its id."""
+    """Start an episode and return its id."""
     episode = store.new_episode(agent_id, policy_version=policy_version)
     store.start(episode)
     return str(episode.episode_id)

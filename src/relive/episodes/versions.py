@@ -50,12 +50,12 @@ class Lags:
     decay: float
 
     def __str__(self) -> str:
-        """Answers which transitions may be drawn, in words."""
+        """Return which transitions may be drawn, in words."""
         return "with a policy version" if self.max_lag is None else f"with a lag of at most {self.max_lag}"
 
 
 def asked(max_lag: object, lag_decay: object) -> Lags | None:
-    """Answers which lags those arguments ask for; None where they leave everything as it is.
+    """Return which lags those arguments ask for; None where they leave everything as it is.
 
     Raises:
         ArgumentTypeError: `max_lag` is not an integer, or `lag_decay` not a number.
@@ -68,7 +68,7 @@ def asked(max_lag: object, lag_decay: object) -> Lags | None:
 
 
 def runs(episode: episode_lib.Episode[Obs, Act]) -> list[tuple[int, int]]:
-    """Answers the versions of an episode's transitions, in order, and how many transitions there are of each."""
+    """Return the versions of an episode's transitions, in order, and how many transitions there are of each."""
     most = len(episode)
     return [
         (version, min(stop, most) - start)
@@ -109,14 +109,14 @@ class VersionCounts(Generic[Obs, Act]):
         self.clear()
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Forget everything."""
         self._pools: dict[int, _Pool[Obs, Act]] = {}
         self._versions: list[int] = []
         self.last_lags: collections.deque[int] = collections.deque(maxlen=LAST)
         """By how much the learner was ahead of the last steps drawn, the newest last; where the version is known."""
 
     def totals(self) -> dict[int, int]:
-        """Answers how many transitions there are of each version, the oldest version first."""
+        """Return how many transitions there are of each version, the oldest version first."""
         return {version: self._pools[version].total for version in self._versions}
 
     @property
@@ -125,19 +125,19 @@ class VersionCounts(Generic[Obs, Act]):
         return self._versions[0] if self._versions else None
 
     def grow(self, episode: episode_lib.Episode[Obs, Act]) -> None:
-        """Hears that an open episode has completed a transition. O(log of the episode's versions)."""
+        """Record that an open episode has completed a transition. O(log of the episode's versions)."""
         version = episode.version_of(len(episode) - 1) if episode.version_changes else episode.policy_version
         if version is not None:
             self._pool(version).growing.grow(episode)
 
     def finish(self, episode: episode_lib.Episode[Obs, Act]) -> None:
-        """Hears that an episode that was open has finished."""
+        """Record that an episode that was open has finished."""
         for version, _ in runs(episode):
             pool = self._pools[version]
             pool.finished.append(episode, pool.growing.pop(episode))
 
     def evict(self, episode: episode_lib.Episode[Obs, Act]) -> None:
-        """Hears that the episode that finished first goes."""
+        """Record that the episode that finished first goes."""
         for version, _ in runs(episode):
             pool = self._pools[version]
             pool.finished.popleft()
@@ -146,13 +146,13 @@ class VersionCounts(Generic[Obs, Act]):
                 del self._versions[bisect.bisect_left(self._versions, version)]
 
     def note(self, learner: int, versions: Iterable[int | None]) -> None:
-        """Hears of which versions the steps were that have just been drawn, and of which the learner is."""
+        """Record of which versions the steps were that have just been drawn, and of which the learner is."""
         self.last_lags.extend([learner - version for version in versions if version is not None])
 
     # Drawing.
 
     def has(self, learner: int | None, lags: Lags) -> bool:
-        """Answers whether there is a transition that may be drawn while the learner is of that version. O(1)."""
+        """Return whether there is a transition that may be drawn while the learner is of that version. O(1)."""
         if learner is None or not self._versions:
             return False
         return lags.max_lag is None or learner - self._versions[-1] <= lags.max_lag
@@ -160,7 +160,7 @@ class VersionCounts(Generic[Obs, Act]):
     def draw(
         self, size: int, rng: np.random.Generator, learner: int, lags: Lags
     ) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
-        """Answers `size` independent transitions, each as its episode and step, likely as `lags` says.
+        """Return `size` independent transitions, each as its episode and step, likely as `lags` says.
 
         There must be one. That is a categorical draw of versions by transitions times decay ** lag, then a uniform
         transition of each.
@@ -188,7 +188,7 @@ class VersionCounts(Generic[Obs, Act]):
         rng: np.random.Generator,
         drawn: dict[int, tuple[episode_lib.Episode[Obs, Act], int]],
     ) -> None:
-        """Puts what the units at those places are, as transitions of one version, into `drawn`."""
+        """Put what the units at those places are, as transitions of one version, into `drawn`."""
         pool = self._pools[version]
         is_finished = units[places] < pool.finished.total
         from_finished, from_growing = places[is_finished].tolist(), places[~is_finished].tolist()
@@ -201,7 +201,7 @@ class VersionCounts(Generic[Obs, Act]):
     # As a whole.
 
     def growing(self) -> Iterator[tuple[int, episode_lib.Episode[Obs, Act]]]:
-        """Gives each version with the open episodes that have a transition of it, in the order that decides draws."""
+        """Give each version with the open episodes that have a transition of it, in the order that decides draws."""
         return ((version, episode) for version in self._versions for episode in self._pools[version].growing)
 
     def fill(
@@ -210,7 +210,7 @@ class VersionCounts(Generic[Obs, Act]):
         growing: Iterable[tuple[int, episode_lib.Episode[Obs, Act]]],
         last_lags: Iterable[int],
     ) -> None:
-        """Puts episodes in where there are none.
+        """Put episodes in where there are none.
 
         Args:
             finished: In the order in which they finished.
@@ -230,7 +230,7 @@ class VersionCounts(Generic[Obs, Act]):
     def check(
         self, finished: Sequence[episode_lib.Episode[Obs, Act]], growing: Sequence[episode_lib.Episode[Obs, Act]]
     ) -> None:
-        """Recounts everything from the episodes of the store.
+        """Recount everything from the episodes of the store.
 
         Args:
             finished: In the order in which they finished.
@@ -259,7 +259,7 @@ class VersionCounts(Generic[Obs, Act]):
             )
 
     def _pool(self, version: int) -> _Pool[Obs, Act]:
-        """Answers the pool of a version, a new one where there is none."""
+        """Return the pool of a version, a new one where there is none."""
         pool = self._pools.get(version)
         if pool is None:
             pool = self._pools[version] = _Pool()
@@ -268,7 +268,7 @@ class VersionCounts(Generic[Obs, Act]):
 
 
 def taken(episodes: Sequence[Episode], counts: VersionCounts[Any, Any]) -> dict[str, arrays_lib.Ints]:
-    """Answers the versions of starts and of steps, and in which order open episodes stand; no array without a value."""
+    """Return the versions of starts and of steps, and in which order open episodes stand; no array without a value."""
     arrays: dict[str, arrays_lib.Ints] = {}
     if any(episode.policy_version is not None for episode in episodes):
         arrays["episode_policy_version"] = _integers(episode.policy_version for episode in episodes)
@@ -286,7 +286,7 @@ def taken(episodes: Sequence[Episode], counts: VersionCounts[Any, Any]) -> dict[
 def load_versions(
     given: state.StateReader, steps: arrays_lib.Ints
 ) -> tuple[list[int | None], list[list[tuple[int, int]]]]:
-    """Answers with which version each episode of so many steps started [E], and its changes [E].
+    """Return with which version each episode of so many steps started [E], and its changes [E].
 
     Raises:
         CheckpointError: No episodes can be of such versions.
@@ -319,7 +319,7 @@ def _integers(some_versions: Iterable[int | None]) -> arrays_lib.Ints:
 def growing(
     given: state.StateReader, episodes: Sequence[Episode], growing_places: Sequence[int]
 ) -> list[tuple[int, Episode]]:
-    """Answers the open episodes that have transitions of each version, as VersionCounts.growing gives them.
+    """Return the open episodes that have transitions of each version, as VersionCounts.growing gives them.
 
     Args:
         given: The state.
@@ -340,7 +340,7 @@ def growing(
 
 
 def last_lags(given: state.StateReader) -> list[int]:
-    """Answers the lags of the last draws, the newest last.
+    """Return the lags of the last draws, the newest last.
 
     Raises:
         CheckpointError: There are more than are kept.

@@ -1,4 +1,4 @@
-"""What a shard answers to writers, and numbers about it."""
+"""What a shard returns to writers, and numbers about it."""
 
 import dataclasses
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Seen:
-    """What a shard had when it answered: what a client has seen of it.
+    """What a shard had when it returned: what a client has seen of it.
 
     Attributes:
         life: Which life of the shard it was, another number for each process.
@@ -23,7 +23,7 @@ class Seen:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Ack:
-    """What a shard answers for a batch.
+    """What a shard returns for a batch.
 
     Attributes:
         seen: What the shard has now.

@@ -50,7 +50,7 @@ class ColumnChunk:
         return self.is_start and self.end != "OPEN"
 
     def rest(self, stored: int) -> "ColumnChunk":
-        """Answers the chunk of its steps after the first `stored` ones, fewer than all."""
+        """Return the chunk of its steps after the first `stored` ones, fewer than all."""
         later = slice(stored, None)
         extras = {name: trees.rows(column, later) for name, column in self.extras.items()}
         return dataclasses.replace(
@@ -105,12 +105,12 @@ class EpisodeChunk:
         return len(self.steps)
 
     def version_after(self, count: int) -> int | None:
-        """Answers which version of the policy the step after the first `count` ones is of, unless it says so itself."""
+        """Return which version of the policy the step after the first `count` ones is of, unless it says so itself."""
         said = [version for *_, version in self.steps[:count] if version is not None]
         return said[-1] if said else self.policy_version
 
     def rest(self, stored: int) -> "EpisodeChunk":
-        """Answers the chunk of its steps after the first `stored` ones, fewer than all."""
+        """Return the chunk of its steps after the first `stored` ones, fewer than all."""
         return dataclasses.replace(
             self, is_start=False, policy_version=self.version_after(stored), steps=self.steps[stored:]
         )
@@ -120,7 +120,7 @@ Chunk: TypeAlias = ColumnChunk | ColumnEnd | EpisodeChunk
 
 
 def unstored(chunks: tuple[Chunk, ...], stored: int) -> tuple[Chunk, ...]:
-    """Answers what is left of chunks, in their order, of which the first `stored` steps are stored already."""
+    """Return what is left of chunks, in their order, of which the first `stored` steps are stored already."""
     left: list[Chunk] = []
     for chunk in chunks:
         if isinstance(chunk, ColumnEnd) or not chunk.rows or not stored:

@@ -32,7 +32,7 @@ class ColumnPort(port.Port):
         self._forget_streams()
 
     def describe(self) -> port.Description:
-        """Answers what kind of buffer of columns it is."""
+        """Return what kind of buffer of columns it is."""
         kind, sampler = type(self._buffer).__name__, self._buffer.sampler
         if not isinstance(sampler, prioritized.PrioritizedSampler):
             return port.Description(kind=kind, has_columns=True)
@@ -44,7 +44,7 @@ class ColumnPort(port.Port):
         )
 
     def insert(self, writer: Hashable, chunk: chunks.ColumnChunk | chunks.ColumnEnd) -> None:
-        """Stores a chunk, or ends an episode."""
+        """Store a chunk, or end an episode."""
         place = writer, chunk.stream
         if isinstance(chunk, chunks.ColumnEnd):
             self._end(place)
@@ -64,20 +64,20 @@ class ColumnPort(port.Port):
                 self._release(place)
 
     def abandon(self, writer: Hashable) -> int:
-        """Truncates the open episodes of a writer: whoever wrote them will not go on."""
+        """Truncate the open episodes of a writer: whoever wrote them will not go on."""
         return sum([self._end(place) for place in list(self._streams) if place[0] == writer])
 
     def abandon_all(self) -> int:
-        """Truncates every open episode."""
+        """Truncate every open episode."""
         self._forget_streams()
         return sum([self._buffer.end_episode(stream=stream) for stream in range(self._buffer.streams)])
 
     def learn(self, policy_version: int) -> None:
-        """Raises ArgumentError: the versions of steps in columns are extras, which no draw looks at."""
+        """Raise ArgumentError: the versions of steps in columns are extras, which no draw looks at."""
         raise errors.ArgumentError(f"set_policy_version needs buffers of episodes, got {self.describe().kind}")
 
     def mass(self, options: Mapping[str, Any]) -> port.Mass:
-        """Answers the number of eligible anchors, or the sum of their weights."""
+        """Return the number of eligible anchors, or the sum of their weights."""
         self._signature.bind(1, **options)
         sampler, size = self._buffer.sampler, self.size
         sampler.check_beta(options.get("beta"))
@@ -86,7 +86,7 @@ class ColumnPort(port.Port):
         return port.Mass(weight=float(size), size=size)
 
     def draw(self, count: int, options: Mapping[str, Any], tick: int) -> Any:
-        """Answers a batch of `count` windows."""
+        """Return a batch of `count` windows."""
         rows = self._buffer.sample(count, **options)
         sampler = self._buffer.sampler
         if isinstance(sampler, prioritized.PrioritizedSampler):
@@ -119,7 +119,7 @@ class ColumnPort(port.Port):
             )
 
     def _stream(self, place: Place) -> int:
-        """Answers the buffer's stream of a writer's own one, which then is the newest of all."""
+        """Return the buffer's stream of a writer's own one, which then is the newest of all."""
         stream = self._streams.pop(place, None)
         if stream is None:
             if not self._free:
@@ -138,7 +138,7 @@ class ColumnPort(port.Port):
         self._cut += 1
 
     def _end(self, place: Place) -> bool:
-        """Ends the episode that is open in a writer's stream, if there is one."""
+        """End the episode that is open in a writer's stream, if there is one."""
         if place not in self._streams:
             return False
         was_open = self._buffer.end_episode(stream=self._streams[place])

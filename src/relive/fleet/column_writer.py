@@ -35,7 +35,7 @@ class _Run:
 
 
 class ColumnWriter(writer.Writer):
-    """Writes steps to a fleet of buffers of columns; what `ShardedReplay.writer` answers.
+    """Writes steps to a fleet of buffers of columns; what `ShardedReplay.writer` returns.
 
     Steps are gathered until their episode ends, or there are `batch_steps` of them: until then, or `flush`, no shard
     knows of them. While an episode goes on that comes in several chunks, it needs a stream of the shard's buffer beside
@@ -59,7 +59,7 @@ class ColumnWriter(writer.Writer):
         stream: int = 0,
         **extras: Any,
     ) -> None:
-        """Adds one step; the arguments are those of ColumnReplayBuffer.add. Waits while too much is under way.
+        """Add one step; the arguments are those of ColumnReplayBuffer.add. Waits while too much is under way.
 
         Args:
             observation: o_t. If it is not the step before's next_observation, the episode before is truncated there.
@@ -110,7 +110,7 @@ class ColumnWriter(writer.Writer):
             self._send(stream, "OPEN")
 
     async def add_episode(self, observations: Any, actions: Any, rewards: Any, terminated: bool, **extras: Any) -> None:
-        """Adds a whole episode; the arguments are those of ColumnReplayBuffer.add_episode.
+        """Add a whole episode; the arguments are those of ColumnReplayBuffer.add_episode.
 
         Args:
             observations: o_0 to o_T [T + 1, ...].
@@ -139,7 +139,7 @@ class ColumnWriter(writer.Writer):
         self._outbox.take(chunk)
 
     async def end_episode(self, *, stream: int = 0) -> bool:
-        """Ends the episode that is open in a stream as truncated after its newest step; answers whether one was."""
+        """End the episode that is open in a stream as truncated after its newest step; returns whether one was."""
         stream = validation.non_negative_int("stream", stream)
         await self._room()
         is_open = stream in self._runs
@@ -159,7 +159,7 @@ class ColumnWriter(writer.Writer):
         self._runs.clear()
 
     def _send(self, stream: int, end: chunks.End) -> None:
-        """Lets the steps of a stream go."""
+        """Let the steps of a stream go."""
         run = self._runs[stream]
         if not run.rewards:
             self._outbox.take(chunks.ColumnEnd(stream=stream))
@@ -178,21 +178,21 @@ class ColumnWriter(writer.Writer):
 
 
 def _owned(name: str, value: Any) -> Any:
-    """Answers `value` with arrays of its own in the place of all that is no mapping."""
+    """Return `value` with arrays of its own in the place of all that is no mapping."""
     if isinstance(value, Mapping):
         return {key: _owned(f"{name}/{key}", part) for key, part in value.items()}
     return np.array(casting.as_array(name, value))
 
 
 def _stacked(values: list[Any]) -> Any:
-    """Answers trees of arrays as one tree of arrays with another axis in front."""
+    """Return trees of arrays as one tree of arrays with another axis in front."""
     if isinstance(values[0], dict):
         return {name: _stacked([value[name] for value in values]) for name in values[0]}
     return np.stack(values)
 
 
 def _are_equal(first: Any, second: Any) -> bool:
-    """Answers whether two trees of arrays hold the same; a NaN is the same as another."""
+    """Return whether two trees of arrays hold the same; a NaN is the same as another."""
     if isinstance(first, dict) or isinstance(second, dict):
         are_dicts = isinstance(first, dict) and isinstance(second, dict) and first.keys() == second.keys()
         return are_dicts and all(_are_equal(first[name], second[name]) for name in first)
@@ -202,7 +202,7 @@ def _are_equal(first: Any, second: Any) -> bool:
 
 
 def _layout(tree: Any) -> Any:
-    """Answers what arrays of a tree must share to be stacked: their shapes, and what is no number its dtype."""
+    """Return what arrays of a tree must share to be stacked: their shapes, and what is no number its dtype."""
     if isinstance(tree, dict):
         return {name: _layout(child) for name, child in tree.items()}
     return tree.shape if tree.dtype.kind in "biufc" else (tree.shape, tree.dtype.str)

@@ -51,7 +51,7 @@ class Draws:
         """Which version the learner's policy is of, as far as this client has heard."""
 
     async def masses(self, options: Mapping[str, Any]) -> Masses:
-        """Answers how much there is to draw from; waits until a shard is there.
+        """Return how much there is to draw from; waits until a shard is there.
 
         Args:
             options: What the buffers' own `sample` takes besides.
@@ -76,12 +76,12 @@ class Draws:
                 return masses
 
     async def batch(self, size: int, options: Mapping[str, Any], masses: Masses) -> Any:
-        """Answers a batch, or a list, of so many samples; waits until there is something to draw.
+        """Return a batch, or a list, of so many samples; waits until there is something to draw.
 
         Args:
             size: How many.
             options: As in `masses`.
-            masses: What that has answered just now.
+            masses: What that has returned just now.
 
         Raises:
             ShardLostError: As in `masses`.
@@ -104,7 +104,7 @@ class Draws:
         return shares.joined(parts, self._shards.num_shards, importance, self._rng)
 
     def _have_one_version(self, masses: Masses, options: Mapping[str, Any]) -> bool:
-        """Answers whether all shards count lags from one version of the policy; else they hear of the newest next."""
+        """Return whether all shards count lags from one version of the policy; else they hear of the newest next."""
         versions = {mass.policy_version for mass in masses.values()}
         known = [version for version in [*versions, self.policy_version] if version is not None]
         self.policy_version = max(known, default=None)
@@ -117,7 +117,7 @@ class Draws:
         return versions == {self.policy_version}
 
     async def _drawn(self, size: int, masses: Masses, options: Mapping[str, Any], tick: int) -> list[shares.Part]:
-        """Answers the parts of one draw; less than all where a shard was lost, or emptied, meanwhile."""
+        """Return the parts of one draw; less than all where a shard was lost, or emptied, meanwhile."""
         share = shares.of(list(masses.values()))
         counts = self._rng.multinomial(size, share)
         asked = [place for place in zip(masses, share.tolist(), counts.tolist(), strict=True) if place[2]]
@@ -126,7 +126,7 @@ class Draws:
         return [shares.Part(shard, of_all, rows) for (shard, of_all, _), rows in answered if rows is not None]
 
     def _importance(self, masses: Masses, beta: float | None, tick: int) -> shares.Importance | None:
-        """Answers how the importance weights of a batch are made; None without priorities."""
+        """Return how the importance weights of a batch are made; None without priorities."""
         exponent = self._description.beta if beta is None else beta
         if self._description.beta is None or exponent is None:
             return None

@@ -21,11 +21,11 @@ class EpisodePort(port.Port):
         self._episodes: dict[tuple[Hashable, int], str] = {}
 
     def describe(self) -> port.Description:
-        """Answers what kind of buffer of episodes it is."""
+        """Return what kind of buffer of episodes it is."""
         return port.Description(kind=type(self._buffer).__name__, has_columns=False)
 
     def insert(self, writer: Hashable, chunk: chunks.EpisodeChunk) -> None:
-        """Stores a chunk."""
+        """Store a chunk."""
         buffer, place = self._buffer, (writer, chunk.episode)
         if place not in self._episodes:
             if not chunk.is_start and not chunk.rows:
@@ -52,24 +52,24 @@ class EpisodePort(port.Port):
         del self._episodes[place]
 
     def abandon(self, writer: Hashable) -> int:
-        """Aborts the open episodes of a writer: whoever wrote them will not go on."""
+        """Abort the open episodes of a writer: whoever wrote them will not go on."""
         places = [place for place in self._episodes if place[0] == writer]
         return sum([self._buffer.abort_episode_nowait(self._episodes.pop(place)) for place in places])
 
     def abandon_all(self) -> int:
-        """Aborts every open episode."""
+        """Abort every open episode."""
         self._episodes.clear()
         open_ids = list(self._buffer.get_stats().open_ages)
         return sum([self._buffer.abort_episode_nowait(episode_id) for episode_id in open_ids])
 
     def learn(self, policy_version: int) -> None:
-        """Tells the buffer."""
+        """Tell the buffer."""
         known = self._buffer.policy_version
         if known is None or known < policy_version:
             self._buffer.set_policy_version(policy_version)
 
     def mass(self, options: Mapping[str, Any]) -> port.Mass:
-        """Answers the number of complete transitions, or the sum of their weights by lag."""
+        """Return the number of complete transitions, or the sum of their weights by lag."""
         given = self._signature.bind(1, **options).arguments
         validation.positive_int("n", given["n"])
         validation.discount("gamma", given["gamma"])
@@ -83,12 +83,12 @@ class EpisodePort(port.Port):
         return port.Mass(weight=weight, size=size, log_scale=least_lag * math.log(lags.decay), policy_version=learner)
 
     def draw(self, count: int, options: Mapping[str, Any], tick: int) -> Any:
-        """Answers a list of `count` samples."""
+        """Return a list of `count` samples."""
         return self._buffer.sample_n_step_nowait(count, **options)
 
 
 def _weighed(counts: Mapping[int, int], learner: int, lags: versions.Lags) -> tuple[float, int]:
-    """Answers the sum of decay ** (lag - the least lag) over the transitions that may be drawn, and the least lag.
+    """Return the sum of decay ** (lag - the least lag) over the transitions that may be drawn, and the least lag.
 
     Seen from the least one, as the buffer does: not all weights can become 0 by rounding.
     """

@@ -21,7 +21,7 @@ from relive.fleet import writer
 
 
 class EpisodesWriter(writer.Writer):
-    """Writes episodes to a fleet of buffers of episodes; what `ShardedReplay.episodes_writer` answers."""
+    """Writes episodes to a fleet of buffers of episodes; what `ShardedReplay.episodes_writer` returns."""
 
     def __init__(self, outbox: outbox_lib.Outbox, chunk_steps: int) -> None:
         super().__init__(outbox)
@@ -33,13 +33,13 @@ class EpisodesWriter(writer.Writer):
     async def episode(
         self, agent_id: str, *, group_id: str | None = None, policy_version: int | None = None
     ) -> AsyncIterator["OpenEpisode"]:
-        """Opens an episode for the length of an `async with` block; see EpisodeReplayBuffer.episode.
+        """Open an episode for the length of an `async with` block; see EpisodeReplayBuffer.episode.
 
         A block that is left before `end` makes it ABORTED; it keeps the transitions whose next observation is known.
 
         Args:
             agent_id: Who lives it.
-            group_id: Which episodes it belongs with, such as the other answers to a prompt.
+            group_id: Which episodes it belongs with, such as the other returns to a prompt.
             policy_version: Which version of the policy it starts with: that of its steps, if nothing else is said.
 
         Raises:
@@ -105,7 +105,7 @@ class OpenEpisode:
         self._version = start.policy_version
 
     async def append(self, observation: Any, action: Any, reward: float, *, policy_version: int | None = None) -> None:
-        """Appends one step; the arguments are those of EpisodeWriter.append. Waits while too much is under way.
+        """Append one step; the arguments are those of EpisodeWriter.append. Waits while too much is under way.
 
         Raises:
             ArgumentError: The episode has ended, the reward is not a finite real number, or policy_version is no
@@ -124,7 +124,7 @@ class OpenEpisode:
             self.send()
 
     async def end(self, final_observation: Any, status: episode_lib.FinalStatus = "COMPLETED") -> None:
-        """Ends the episode; the arguments are those of EpisodeWriter.end.
+        """End the episode; the arguments are those of EpisodeWriter.end.
 
         Raises:
             ArgumentError: The episode has ended, or `status` is none of the three.
@@ -140,13 +140,13 @@ class OpenEpisode:
         self._send(final=(final_observation, status))
 
     def abort(self) -> None:
-        """Ends the episode as ABORTED, if it is open."""
+        """End the episode as ABORTED, if it is open."""
         if self._is_open:
             self._is_open = False
             self._send(is_aborted=True)
 
     def send(self) -> None:
-        """Lets go of the steps that were waiting for more."""
+        """Let go of the steps that were waiting for more."""
         if self._steps:
             self._send()
 
@@ -157,7 +157,7 @@ class OpenEpisode:
         self._take(chunk)
 
     def _checked_version(self, policy_version: int | None) -> int | None:
-        """Answers the version of a step that comes next; raises ArgumentError if none of that version may."""
+        """Return the version of a step that comes next; raises ArgumentError if none of that version may."""
         self._check_open()
         if policy_version is None:
             return None

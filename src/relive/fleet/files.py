@@ -46,7 +46,7 @@ class Files:
         self.marks = marks_lib.Marks(None if directory is None else os.path.join(directory, "marks"))
 
     def attached(self, buffer: Any) -> Any:
-        """Answers the buffer that was there before, or this one where there was none; it writes to the journal.
+        """Return the buffer that was there before, or this one where there was none; it writes to the journal.
 
         Raises:
             CheckpointError: What is there cannot be read back.
@@ -61,7 +61,7 @@ class Files:
         return buffer
 
     async def save(self, buffer: Any) -> None:
-        """Saves the buffer as it is now; a thread writes it, and meanwhile the buffer may change.
+        """Save the buffer as it is now; a thread writes it, and meanwhile the buffer may change.
 
         Raises:
             ArgumentError: There is no directory.
@@ -73,7 +73,7 @@ class Files:
         await asyncio.to_thread(checkpoint_lib.save, state, os.path.join(self._directory, "checkpoint"))
 
     def close(self) -> None:
-        """Lets go of them."""
+        """Let go of them."""
         if self._journal is not None:
             self._journal.close()
         self.marks.close()
@@ -89,7 +89,7 @@ class Files:
 
 
 def _has_begun(path: str) -> bool:
-    """Answers whether there is a journal: a process may have died before its first segment was there."""
+    """Return whether there is a journal: a process may have died before its first segment was there."""
     if not os.path.isdir(path):
         return False
     with journal_reader.opened(path) as directory:

@@ -1,7 +1,7 @@
 """A fleet in one event loop, for the tests beside this one: shards are killed, hang, and come back, in virtual time.
 
     run(work)           an event loop whose clock jumps to the next thing to do: an hour of waiting takes no time
-    LocalFleet          a transport; calls and answers are delayed, and overtake each other, as a seed says
+    LocalFleet          a transport; calls and returns are delayed, and overtake each other, as a seed says
       kill, start       a process is gone, with what was on its way; a new one begins, from the files if there are any
       hang, go_on       a process is stopped, and goes on
 
@@ -61,7 +61,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run(work: Coroutine[Any, Any, Answer], seconds: float = 3600.0) -> Answer:
-    """Return what a coroutine answers; it may wait for an hour of the virtual clock."""
+    """Return what a coroutine returns; it may wait for an hour of the virtual clock."""
 
     async def in_time() -> Answer:
         try:
@@ -145,7 +145,7 @@ class LocalFleet:
             self.start_turns()
 
     def close(self) -> None:
-        """Kills what is left."""
+        """Kill what is left."""
         for shard in range(self.num_shards):
             self.kill(shard)
 
@@ -170,7 +170,7 @@ class LocalFleet:
         return [self.buffer(number) for number in range(self.num_shards)]
 
     def start(self, number: int) -> None:
-        """Begins a new process for a shard that has none."""
+        """Begin a new process for a shard that has none."""
         assert self.processes[number] is None
         place = None if self._directory is None else str(self._directory / f"shard-{number}")
         durability = shard_lib.Durability(
@@ -266,7 +266,7 @@ class Trouble:
     hangs: int = 0
 
     async def make(self) -> None:
-        """Does so for ever."""
+        """Do so for ever."""
         while True:
             await asyncio.sleep(self.rng.random() * 0.2)
             shard = self.rng.randrange(self.fleet.num_shards)
@@ -284,7 +284,7 @@ class Trouble:
 
     @contextlib.asynccontextmanager
     async def around(self) -> AsyncIterator[None]:
-        """Makes trouble while the block runs; then all shards are there."""
+        """Make trouble while the block runs; then all shards are there."""
         task = asyncio.create_task(self.make())
         try:
             yield

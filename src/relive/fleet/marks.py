@@ -40,14 +40,14 @@ class Mark:
     refused: int = 0
 
     def passed(self, inserted: int) -> int:
-        """Answers of how many of its first steps a buffer that has ever stored `inserted` has seen the end.
+        """Return of how many of its first steps a buffer that has ever stored `inserted` has seen the end.
 
         Each of those is stored or refused.
         """
         return min(max(inserted - self.before, 0) + self.refused, self.rows)
 
     def settled(self, inserted: int) -> "Mark":
-        """Answers the mark of its first steps alone that `passed` counts, whatever else is stored later."""
+        """Return the mark of its first steps alone that `passed` counts, whatever else is stored later."""
         return dataclasses.replace(self, before=0, rows=self.passed(inserted))
 
 
@@ -76,7 +76,7 @@ class Marks:
             self._read(self._descriptor)
 
     def put(self, mark: Mark) -> None:
-        """Writes the mark of a writer in the place of its last one."""
+        """Write the mark of a writer in the place of its last one."""
         if self._descriptor is None:
             return
         place = self._places.get(mark.writer)
@@ -85,19 +85,19 @@ class Marks:
         self._write(self._descriptor, place, _framed(mark.writer, mark.number, mark.before, mark.rows, mark.refused))
 
     def forget(self, writer: bytes) -> None:
-        """Gives the place of a writer that will not come back to another one."""
+        """Give the place of a writer that will not come back to another one."""
         place = self._places.pop(writer, None)
         if self._descriptor is not None and place is not None:
             self._write(self._descriptor, place, b"")
             self._free.append(place)
 
     def put_counts(self, lost: int, sampled: int) -> None:
-        """Writes how many steps were lost, and how many samples drawn, so far."""
+        """Write how many steps were lost, and how many samples drawn, so far."""
         if self._descriptor is not None:
             self._write(self._descriptor, 0, _framed(_COUNTS, lost, sampled, 0, 0))
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Let go of the file."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -132,7 +132,7 @@ class Marks:
 
 
 def _framed(name: bytes, *numbers: int) -> bytes:
-    """Answers what a place holds."""
+    """Return what a place holds."""
     return _with_crc(_MARK.pack(name, *numbers))
 
 

@@ -1,8 +1,8 @@
 """Which shards of a fleet answer, as one client sees it.
 
-    ask(shard, call)  ──►  answers                             it is there
+    ask(shard, call)  ──►  returns                             it is there
                       ──►  ShardLostError, at once from then   it is lost; it is asked again and again in the background
-                                                               until it answers, and is told what was seen of it
+                                                               until it returns, and is told what was seen of it
                                                                or it is gone, and will not come back
 
 A client goes on with the shards that are there; where all are gone, the fleet was closed.
@@ -19,9 +19,9 @@ class Transport(Protocol):
     """How a client reaches shards: what another runtime than Ray would have to bring."""
 
     async def call(self, shard: int, method: str, *arguments: Any, seconds: float | None) -> Any:
-        """Answers what a method of a shard answers, and raises what it raises.
+        """Return what a method of a shard returns, and raise what it raises.
 
-        Calls may overtake each other. One that was not answered may have happened, and may still happen.
+        Calls may overtake each other. One that was not returned may have happened, and may still happen.
 
         Args:
             shard: Its number.
@@ -60,7 +60,7 @@ class Membership:
         self._seen: dict[int, answers.Seen] = {}
 
     def live(self) -> list[int]:
-        """Answers the numbers of the shards that are not lost; looks for the others from now on.
+        """Return the numbers of the shards that are not lost; looks for the others from now on.
 
         Raises:
             ClosedError: None will ever be there again.
@@ -72,7 +72,7 @@ class Membership:
         return [shard for shard in range(self.num_shards) if shard not in self._lost]
 
     async def ask(self, shard: int, method: str, *arguments: Any) -> Any:
-        """Answers what a method of a shard answers.
+        """Return what a method of a shard returns.
 
         Raises:
             ShardLostError: The shard is lost.
@@ -93,22 +93,22 @@ class Membership:
             raise errors.ShardLostError(f"shard {shard} is gone: {error}") from error
 
     async def ask_or_none(self, shard: int, method: str, *arguments: Any) -> Any:
-        """Answers what a method of a shard answers; None if the shard is lost."""
+        """Return what a method of a shard returns; None if the shard is lost."""
         try:
             return await self.ask(shard, method, *arguments)
         except errors.ShardLostError:
             return None
 
     async def is_back(self, shard: int, seconds: float) -> bool:
-        """Waits until a lost shard is back, and answers whether it was within so many seconds."""
+        """Wait until a lost shard is back, and return whether it was within so many seconds."""
         if shard in self._lost and shard not in self._gone:
             await asyncio.wait([self._search(shard)], timeout=seconds)
         return shard not in self._lost
 
     async def note(self, shard: int, seen: answers.Seen | None) -> bool:
-        """Remembers the newest that a shard has said of itself, and tells a new life of it what an old one had said.
+        """Remember the newest that a shard has said of itself, and tell a new life of it what an old one had said.
 
-        Answers whether there was something to tell. None is what a lost shard says.
+        Returns whether there was something to tell. None is what a lost shard says.
         """
         if seen is None:
             return False
@@ -121,13 +121,13 @@ class Membership:
         return True
 
     def close(self) -> None:
-        """Stops looking for lost shards."""
+        """Stop looking for lost shards."""
         for search in self._searches.values():
             search.cancel()
         self._searches.clear()
 
     def _search(self, shard: int) -> asyncio.Task[None]:
-        """Answers the task that looks for a lost shard; each event loop has its own."""
+        """Return the task that looks for a lost shard; each event loop has its own."""
         search = self._searches.get(shard)
         if search is None or search.done() or search.get_loop() is not asyncio.get_running_loop():
             search = self._searches[shard] = asyncio.get_running_loop().create_task(self._find(shard))

@@ -76,7 +76,7 @@ class Outbox:
         """Steps that were on their way to a shard that did not come back in time."""
 
     async def room(self) -> None:
-        """Returns when `take` may be called: waits while too much is under way.
+        """Return when `take` may be called: waits while too much is under way.
 
         Raises:
             ReplayError: The buffer of a shard has refused steps that were sent before: why. It is raised once.
@@ -87,7 +87,7 @@ class Outbox:
             self._raise_refusal()
 
     def take(self, chunk: chunks_lib.Chunk) -> None:
-        """Takes a chunk, which nobody changes any more; `room` is awaited before, and nothing in between."""
+        """Take a chunk, which nobody changes any more; `room` is awaited before, and nothing in between."""
         self._open.append(chunk)
         # One without steps counts too: a batch of them must not grow for ever.
         self._open_steps += max(chunk.rows, 1)
@@ -96,14 +96,14 @@ class Outbox:
         self._beat()
 
     async def flush(self) -> None:
-        """Returns when everything is stored, or counted as refused or lost; raises as `room` does."""
+        """Return when everything is stored, or counted as refused or lost; raises as `room` does."""
         self._seal()
         while self._queue or self._tasks:
             await self._change()
         self._raise_refusal()
 
     async def close(self) -> None:
-        """Flushes, and tells the shard that the writer is gone."""
+        """Flush, and tell the shard that the writer is gone."""
         try:
             await self.flush()
         finally:
@@ -112,7 +112,7 @@ class Outbox:
                 await self._tell("leave", self._shard, self._name)
 
     def _seal(self) -> None:
-        """Lets the open batch go."""
+        """Let the open batch go."""
         if self._open:
             self._queue.append(tuple(self._open))
             self._open, self._open_steps = [], 0
@@ -121,7 +121,7 @@ class Outbox:
                 self._pump = self._run(self._pumping())
 
     async def _pumping(self) -> None:
-        """Sends what is in the queue, in order."""
+        """Send what is in the queue, in order."""
         while self._queue:
             try:
                 await self._take_turn(_steps(self._queue[0]))
@@ -147,7 +147,7 @@ class Outbox:
                 pass
 
     async def _find(self) -> int | None:
-        """Answers the shard that the writer goes on with, under another name if it is another one; None for none."""
+        """Return the shard that the writer goes on with, under another name if it is another one; None for none."""
         deadline = asyncio.get_running_loop().time() + self._recovery
         try:
             while not (live := self._shards.live()):
@@ -167,7 +167,7 @@ class Outbox:
         self._flying: set[int] = set()
 
     async def _deliver(self, batch: Batch, shard: int, name: bytes, number: int, answered: int) -> None:
-        """Sends a batch, and what is missing of it again, until each of its steps is stored, refused or lost."""
+        """Send a batch, and what is missing of it again, until each of its steps is stored, refused or lost."""
         left = await self._send(batch, shard, name, number, answered)
         if name == self._name:
             self._flying.discard(number)
@@ -189,7 +189,7 @@ class Outbox:
                 await self._tell("leave", shard, name)
 
     async def _send(self, batch: Batch, shard: int, name: bytes, number: int, answered: int) -> Batch | None:
-        """Sends a batch, and answers what is left of it: nothing, or all of it. None if that is in doubt."""
+        """Send a batch, and return what is left of it: nothing, or all of it. None if that is in doubt."""
         try:
             ack: answers.Ack | None = await self._shards.ask(shard, "insert", name, number, answered, batch)
         except errors.ShardLostError:
@@ -206,7 +206,7 @@ class Outbox:
         return ()
 
     async def _unstored(self, batch: Batch, shard: int, name: bytes, number: int) -> Batch:
-        """Finds out what became of a batch that had no answer, and answers what of it has to be sent again."""
+        """Find out what became of a batch that had no answer, and return what of it has to be sent again."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._recovery
         settlement: answers.Settlement | None = None
@@ -241,12 +241,12 @@ class Outbox:
         self._changed.set()
 
     async def _change(self) -> None:
-        """Returns when something has been answered."""
+        """Return when something has been returned."""
         self._changed.clear()
         await self._changed.wait()
 
     def _run(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Does some work beside; `flush` waits for it."""
+        """Do some work beside; `flush` waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ran)
@@ -262,7 +262,7 @@ class Outbox:
             raise refusal
 
     def _beat(self) -> None:
-        """Sees to it that the lease is renewed while the writer is open."""
+        """See to it that the lease is renewed while the writer is open."""
         if self._heart is None or self._heart.done():
             self._heart = asyncio.get_running_loop().create_task(self._beating())
 
@@ -276,5 +276,5 @@ class Outbox:
 
 
 def _steps(batch: Batch) -> int:
-    """Answers how many steps are in a batch."""
+    """Return how many steps are in a batch."""
     return sum([chunk.rows for chunk in batch])

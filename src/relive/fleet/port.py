@@ -61,34 +61,34 @@ class Port(abc.ABC):
 
     @abc.abstractmethod
     def describe(self) -> Description:
-        """Answers what kind of buffer it is."""
+        """Return what kind of buffer it is."""
 
     @abc.abstractmethod
     def insert(self, writer: Hashable, chunk: Any) -> None:
-        """Stores a chunk of a writer. One that goes on where nothing is open begins an episode: nothing is spliced.
+        """Store a chunk of a writer. One that goes on where nothing is open begins an episode: nothing is spliced.
 
         What the buffer raises comes out, and the chunk's episode has ended before the step that it refused.
         """
 
     @abc.abstractmethod
     def abandon(self, writer: Hashable) -> int:
-        """Ends every open episode of a writer that is gone, and answers how many."""
+        """End every open episode of a writer that is gone, and return how many."""
 
     @abc.abstractmethod
     def abandon_all(self) -> int:
-        """Ends every open episode, whosoever it was, and answers how many."""
+        """End every open episode, whosoever it was, and return how many."""
 
     @abc.abstractmethod
     def learn(self, policy_version: int) -> None:
-        """Hears which version the learner's policy is of; an older one than is known changes nothing."""
+        """Record which version the learner's policy is of; an older one than is known changes nothing."""
 
     @abc.abstractmethod
     def mass(self, options: Mapping[str, Any]) -> Mass:
-        """Answers how much there is to draw from with such options of `draw`; raises what is wrong with them."""
+        """Return how much there is to draw from with such options of `draw`; raises what is wrong with them."""
 
     @abc.abstractmethod
     def draw(self, count: int, options: Mapping[str, Any], tick: int) -> Any:
-        """Answers `count` samples, as the buffer's own `sample` does; `tick` counts the draws of the whole fleet."""
+        """Return `count` samples, as the buffer's own `sample` does; `tick` counts the draws of the whole fleet."""
 
     @property
     def size(self) -> int:

@@ -14,7 +14,7 @@ Buffer: TypeAlias = column.ColumnReplayBuffer[Any] | buffer_lib.EpisodeReplayBuf
 
 
 def port_of(buffer: Any) -> port.Port:
-    """Answers the port of a buffer.
+    """Return the port of a buffer.
 
     Raises:
         ArgumentTypeError: There is none for such a thing.

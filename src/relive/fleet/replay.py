@@ -52,7 +52,7 @@ class FleetStats:
     """Numbers about a fleet.
 
     Attributes:
-        shards: Those of each shard; None for one that does not answer, which is not in the sums.
+        shards: Those of each shard; None for one that does not return, which is not in the sums.
         size: Transitions that can be drawn now.
         inserted: Steps ever stored.
         sampled: Samples ever drawn.
@@ -102,11 +102,11 @@ class Replay(Generic[Batch]):
     # Writing.
 
     def writer(self, *, batch_steps: int = 1000, max_in_flight: int = 4) -> column_writer.ColumnWriter:
-        """Answers a writer of steps, for a fleet of buffers of columns. It keeps to one shard while that is there.
+        """Return a writer of steps, for a fleet of buffers of columns. It keeps to one shard while that is there.
 
         Args:
             batch_steps: So many steps are sent at once.
-            max_in_flight: Batches that no shard has answered for, at most; beyond it the writer's calls wait.
+            max_in_flight: Batches that no shard has returned for, at most; beyond it the writer's calls wait.
 
         Raises:
             ArgumentError: An argument breaks its rule, or the shards have buffers of episodes.
@@ -116,7 +116,7 @@ class Replay(Generic[Batch]):
         return column_writer.ColumnWriter(*self._outbox(batch_steps, max_in_flight))
 
     def episodes_writer(self, *, batch_steps: int = 100, max_in_flight: int = 4) -> episodes_writer.EpisodesWriter:
-        """Answers a writer of episodes, for a fleet of buffers of episodes; the rest is as in `writer`."""
+        """Return a writer of episodes, for a fleet of buffers of episodes; the rest is as in `writer`."""
         if self._description.has_columns:
             raise errors.ArgumentError(f"episodes_writer needs buffers of episodes, got {self._description.kind}")
         return episodes_writer.EpisodesWriter(*self._outbox(batch_steps, max_in_flight))
@@ -139,7 +139,7 @@ class Replay(Generic[Batch]):
     # Drawing.
 
     async def sample(self, batch_size: int, **options: Any) -> Batch:
-        """Answers exactly batch_size samples, drawn with replacement from all shards as from one buffer.
+        """Return exactly batch_size samples, drawn with replacement from all shards as from one buffer.
 
         A shard is drawn in proportion to what it has: eligible anchors, transitions, or with priorities the sum of its
         weights. Waits until there is something to draw, and the limiter allows it. Shards that are lost are left out.
@@ -150,7 +150,7 @@ class Replay(Generic[Batch]):
 
         Raises:
             ArgumentError: An argument breaks its rule, or the limiter could never allow such a batch.
-            ShardLostError: No shard has answered for `recovery` seconds.
+            ShardLostError: No shard has returned for `recovery` seconds.
         """
         size = validation.positive_int("batch_size", batch_size)
         masses = await self._draws.masses(options)
@@ -166,7 +166,7 @@ class Replay(Generic[Batch]):
         return batch
 
     async def _turn(self, size: int, there: int) -> bool:
-        """Answers whether it is the turn of a batch, of which a cancelled call takes none."""
+        """Return whether it is the turn of a batch, of which a cancelled call takes none."""
         asked = asyncio.ensure_future(self._transport.turns("sample_turn", size, there))
         try:
             return bool(await asyncio.shield(asked))
@@ -188,7 +188,7 @@ class Replay(Generic[Batch]):
         task.add_done_callback(self._returning.discard)
 
     async def batches(self, batch_size: int, *, prefetch: int = 2, **options: Any) -> AsyncGenerator[Batch, None]:
-        """Gives what `sample` answers, again and again; so many batches are drawn ahead while the learner works.
+        """Yield what `sample` returns, again and again; so many batches are drawn ahead while the learner works.
 
         What was added or rated since a batch was drawn is not in it. Whoever cancels a wait for the next batch ends the
         iteration.
@@ -216,7 +216,7 @@ class Replay(Generic[Batch]):
             await asyncio.gather(*ahead, return_exceptions=True)
 
     async def update_priorities(self, keys: Any, priorities: Any) -> int:
-        """Gives steps new priorities, each in the shard it came from; answers how many of them were still stored.
+        """Give steps new priorities, each in the shard it came from; returns how many of them were still stored.
 
         Args:
             keys: Of steps, as a batch has them [B].
@@ -247,7 +247,7 @@ class Replay(Generic[Batch]):
         return sum(alive)
 
     async def set_policy_version(self, version: int) -> None:
-        """Says which version the learner's policy is of, from now on, in every shard: of older steps the lag grows.
+        """Set which version the learner's policy is of, from now on, in every shard: of older steps the lag grows.
 
         A shard that is lost, or begins again, hears of it with the next batch that this client draws.
 
@@ -262,15 +262,15 @@ class Replay(Generic[Batch]):
     # Everything else.
 
     async def ping(self) -> list[str | None]:
-        """Answers "pong" for each shard that is there, None for the others."""
+        """Return "pong" for each shard that is there, None for the others."""
         return await self._of_each("ping")
 
     async def host(self) -> list[str | None]:
-        """Answers the name of each shard's machine; None for a shard that is lost."""
+        """Return the name of each shard's machine; None for a shard that is lost."""
         return await self._of_each("host")
 
     async def stats(self) -> FleetStats:
-        """Answers numbers about the fleet, and about each shard."""
+        """Return numbers about the fleet, and about each shard."""
         of_each: list[answers.ShardStats | None] = await self._of_each("stats")
         seen = [None if stats is None else stats.seen for stats in of_each]
         notes = [await self._shards.note(shard, of_shard) for shard, of_shard in enumerate(seen)]
@@ -288,7 +288,7 @@ class Replay(Generic[Batch]):
         )
 
     async def apply(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Answers what a function does with the buffer of each shard, in their order.
+        """Return what a function does with the buffer of each shard, in their order.
 
         Args:
             function: It is called as `function(buffer, *arguments)`, in the process of the shard.
@@ -303,7 +303,7 @@ class Replay(Generic[Batch]):
         return list(await asyncio.gather(*calls))
 
     async def save(self) -> None:
-        """Saves every shard, in its directory.
+        """Save every shard, in its directory.
 
         Raises:
             ArgumentError: The fleet has no directory.

@@ -44,7 +44,7 @@ def columns_of(shard: int, rows: int) -> tuple[Any, Any, Any, bool]:
 
 
 def fill(fleet: local_test.LocalFleet, sizes: Sequence[int] = SIZES) -> Any:
-    """Gives each shard an episode, and answers one buffer that has all of them."""
+    """Give each shard an episode, and return one buffer that has all of them."""
     one = fleet._make_buffer()
     for shard, rows in enumerate(sizes):
         if rows:
@@ -54,7 +54,7 @@ def fill(fleet: local_test.LocalFleet, sizes: Sequence[int] = SIZES) -> Any:
 
 
 def live(buffer: Any, shard: int, rows: int, version: int | None = None, agent: str = "a") -> None:
-    """Gives a buffer of episodes one that says what it is."""
+    """Give a buffer of episodes one that says what it is."""
     episode = buffer.start_episode_nowait(agent, policy_version=version)
     for t in range(rows):
         buffer.append_observation_action_reward_nowait(episode, (shard, t), t, 1.0)
@@ -129,7 +129,7 @@ PRIORITIES = np.array([0.5, 0.0, 3.0, 1.0, 4.0, 0.25, 2.0, 1.0, 8.0, 0.75, 1.5, 
 
 
 async def rated(client: replay.Replay[Any], one: Any, priorities: Any = PRIORITIES) -> None:
-    """Gives every row its priority, in the fleet and in the one buffer."""
+    """Give every row its priority, in the fleet and in the one buffer."""
     batch = await client.sample(2000)
     numbers = np.array(one_keys(batch))
     keys, first = np.unique(batch.keys, return_index=True)

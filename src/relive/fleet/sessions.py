@@ -32,7 +32,7 @@ class Session:
     _moved: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
 
     async def turn(self, number: int, answered: int) -> bool:
-        """Answers True once all batches before that number have come; False if the session was closed.
+        """Return True once all batches before that number have come; False if the session was closed.
 
         Args:
             number: Of a batch.
@@ -46,12 +46,12 @@ class Session:
         return not self.is_closed
 
     def begin(self, number: int) -> None:
-        """Hears that the batch of that number is stored now: the next one waits for the end of this call alone."""
+        """Record that the batch of that number is stored now: the next one waits for the end of this call alone."""
         self.next = number + 1
         self._moved.set()
 
     def close(self) -> None:
-        """Ends it: who waits for a turn gets none."""
+        """End it: who waits for a turn gets none."""
         self.has_lease, self.is_closed = False, True
         self._moved.set()
 
@@ -71,7 +71,7 @@ class Sessions:
         self._of_before = list(names)
 
     def hear(self, name: bytes) -> Session:
-        """Answers the session of that name, and renews its lease."""
+        """Return the session of that name, and renew its lease."""
         now = asyncio.get_running_loop().time()
         session = self._sessions.setdefault(name, Session(now))
         session.heard = now
@@ -79,7 +79,7 @@ class Sessions:
         return session
 
     def silent(self, now: float) -> dict[bytes, Session]:
-        """Answers the sessions whose leases have run out, by name."""
+        """Return the sessions whose leases have run out, by name."""
         return {
             name: session
             for name, session in self._sessions.items()
@@ -87,7 +87,7 @@ class Sessions:
         }
 
     def forget(self, now: float) -> list[bytes]:
-        """Forgets the sessions that were not heard of for long, and answers their names."""
+        """Forget the sessions that were not heard of for long, and return their names."""
         # Of those of an earlier life nobody knows when they were heard of: not before this one began.
         for name in self._of_before:
             self._sessions.setdefault(name, Session(now))
@@ -98,7 +98,7 @@ class Sessions:
         return names
 
     def close(self) -> None:
-        """Ends all of them."""
+        """End all of them."""
         for session in self._sessions.values():
             session.close()
 

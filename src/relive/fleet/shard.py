@@ -61,7 +61,7 @@ class Shard:
     """One buffer of a fleet.
 
     Args:
-        make_buffer: Answers a new buffer.
+        make_buffer: Returns a new buffer.
         number: Which shard it is.
         lease: For how many seconds a writer is waited for.
         durability: What outlives the process.
@@ -109,7 +109,7 @@ class Shard:
     async def insert(
         self, writer: bytes, number: int, answered: int, batch: Sequence[chunks_lib.Chunk]
     ) -> answers.Ack | None:
-        """Stores a writer's batch after those before it, unless it has come before; None if that name was closed.
+        """Store a writer's batch after those before it, unless it has come before; None if that name was closed.
 
         A chunk that the buffer refuses is left out from the step on that it refused, counted, and the first error is in
         the answer; the others are stored.
@@ -139,7 +139,7 @@ class Shard:
         return answers.Ack(seen=self._seen(), refused=refused, error=error)
 
     async def settle(self, writer: bytes, number: int) -> answers.Settlement:
-        """Answers what became of a batch to which its writer had no answer, and closes the name it was sent under.
+        """Return what became of a batch to which its writer had no answer, and close the name it was sent under.
 
         Args:
             writer: Its 16 bytes.
@@ -161,17 +161,17 @@ class Shard:
         return answers.Settlement(passed=mark.passed(self._recovered), refused=mark.refused)
 
     async def renew(self, writer: bytes) -> answers.Seen:
-        """Renews the lease of a writer that has nothing to send."""
+        """Renew the lease of a writer that has nothing to send."""
         self._heard(writer)
         return self._seen()
 
     async def leave(self, writer: bytes) -> answers.Seen:
-        """Ends the lease of a writer that is closed, and its open episodes."""
+        """End the lease of a writer that is closed, and its open episodes."""
         self._close(writer, self._heard(writer))
         return self._seen()
 
     async def report(self, seen: answers.Seen) -> None:
-        """Hears what the shard has answered to somebody in an earlier life, and counts what of that is lost."""
+        """Record what the shard has returned to somebody in an earlier life, and count what of that is lost."""
         if seen.life != self._life:
             lost = seen.lost + max(min(seen.inserted - self._recovered, seen.rows), 0)
             self._lost = max(self._lost, lost)
@@ -180,12 +180,12 @@ class Shard:
     # For learners.
 
     async def describe(self) -> port_lib.Description:
-        """Answers what kind of buffer it is."""
+        """Return what kind of buffer it is."""
         self._watch()
         return self._port.describe()
 
     async def learn(self, policy_version: int) -> None:
-        """Hears which version the learner's policy is of.
+        """Record which version the learner's policy is of.
 
         Raises:
             ArgumentError: The buffer is one of columns.
@@ -193,7 +193,7 @@ class Shard:
         self._port.learn(policy_version)
 
     async def mass(self, options: Mapping[str, Any], policy_version: int | None) -> port_lib.Mass:
-        """Answers how much there is to draw from, and hears of the learner's version if it has one.
+        """Return how much there is to draw from, and record of the learner's version if it has one.
 
         Raises:
             TypeError: The buffer's `sample` takes no such options.
@@ -205,7 +205,7 @@ class Shard:
         return self._port.mass(options)
 
     async def draw(self, count: int, options: Mapping[str, Any], tick: int) -> Any:
-        """Answers `count` samples; None if there is nothing to draw from any more."""
+        """Return `count` samples; None if there is nothing to draw from any more."""
         try:
             rows = self._port.draw(count, options, tick)
         except errors.NotReadyError:
@@ -217,7 +217,7 @@ class Shard:
         return rows
 
     async def update_priorities(self, keys: Any, priorities: Any, largest: float) -> int:
-        """Gives steps new priorities, and answers how many were still stored; `largest` is the largest anywhere."""
+        """Give steps new priorities, and return how many were still stored; `largest` is the largest anywhere."""
         buffer = self._port.buffer
         alive: int = buffer.update_priorities(keys - self._first_key, priorities)
         buffer.sampler.note_priority(largest)
@@ -226,16 +226,16 @@ class Shard:
     # For anybody.
 
     async def ping(self) -> str:
-        """Answers "pong"."""
+        """Return "pong"."""
         self._watch()
         return "pong"
 
     async def host(self) -> str:
-        """Answers the name of the machine."""
+        """Return the name of the machine."""
         return platform.node()
 
     async def stats(self) -> answers.ShardStats:
-        """Answers numbers about the shard."""
+        """Return numbers about the shard."""
         port = self._port
         return answers.ShardStats(
             number=self._number,
@@ -258,11 +258,11 @@ class Shard:
         )
 
     async def apply(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
-        """Answers what a function does with the buffer; what it raises comes out."""
+        """Return what a function does with the buffer; what it raises comes out."""
         return function(self._port.buffer, *arguments)
 
     async def save(self) -> None:
-        """Saves the buffer; the other calls go on while a thread writes it.
+        """Save the buffer; the other calls go on while a thread writes it.
 
         Raises:
             ArgumentError: The shard has no directory.
@@ -271,7 +271,7 @@ class Shard:
         await self._files.save(self._port.buffer)
 
     async def close(self) -> None:
-        """Ends what is open, and lets go of the files. Closing twice is closing once."""
+        """End what is open, and let go of the files. Closing twice is closing once."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -287,7 +287,7 @@ class Shard:
     # Within.
 
     def expire(self, now: float) -> None:
-        """Ends the leases that have run out at that time of the event loop's clock."""
+        """End the leases that have run out at that time of the event loop's clock."""
         for writer, session in self._sessions.silent(now).items():
             self._aborted += self._port.abandon(writer)
             self._expired += 1
@@ -296,7 +296,7 @@ class Shard:
             self._marks.forget(writer)
 
     def _watch(self) -> None:
-        """Sees to it that leases run out, and that checkpoints are made."""
+        """See to it that leases run out, and that checkpoints are made."""
         if self._watcher is None and not self._is_closed:
             self._watcher = asyncio.get_running_loop().create_task(self._watching())
 
@@ -317,14 +317,14 @@ class Shard:
         return self._sessions.hear(writer)
 
     def _close(self, writer: bytes, session: sessions_lib.Session) -> None:
-        """Stores nothing more under a name."""
+        """Store nothing more under a name."""
         session.close()
         self._aborted += self._port.abandon(writer)
 
     def _store(
         self, writer: bytes, number: int, batch: Sequence[chunks_lib.Chunk]
     ) -> tuple[int, Exception | None] | None:
-        """Stores the chunks of a batch, and answers how many steps were refused, and why; None if none was."""
+        """Store the chunks of a batch, and return how many steps were refused, and why; None if none was."""
         rows = sum([chunk.rows for chunk in batch])
         mark = marks_lib.Mark(writer, number, self._port.inserted, rows)
         self._marks.put(mark)
@@ -345,7 +345,7 @@ class Shard:
 
 
 def _reseed(rng: np.random.Generator, number: int) -> None:
-    """Gives the generator of each shard a stream of its own, whatever seed `make_buffer` gives them all."""
+    """Give the generator of each shard a stream of its own, whatever seed `make_buffer` gives them all."""
     entropy = rng.integers(2**63, size=4).tolist()
     kind = type(rng.bit_generator)
     rng.bit_generator.state = kind(np.random.SeedSequence([*entropy, number])).state

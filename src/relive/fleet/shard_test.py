@@ -65,7 +65,7 @@ async def put(shard: shard_lib.Shard, writer: bytes, number: int, *batch: Any, a
 
 
 async def crash_at(shard: Any, chunk: int, writer: bytes, number: int, *batch: Any) -> None:
-    """Stores a batch, and dies before that chunk."""
+    """Store a batch, and dies before that chunk."""
     insert, left = shard._port.insert, [chunk]
 
     def until_the_crash(*arguments: Any) -> None:

@@ -36,7 +36,7 @@ class Importance:
     least: float
 
     def weights(self, probabilities: arrays.Floats) -> arrays.Floats:
-        """Answers (N P_i)^-beta [B] (Schaul et al. 2016, section 3.4), divided by the largest or by 1."""
+        """Return (N P_i)^-beta [B] (Schaul et al. 2016, section 3.4), divided by the largest or by 1."""
         if self.normalization == "none":
             return (self.size * probabilities) ** -self.exponent
         least = probabilities.min() if self.normalization == "batch" else self.least
@@ -44,7 +44,7 @@ class Importance:
 
 
 def of(masses: Sequence[port.Mass]) -> arrays.Floats:
-    """Answers the share of each shard in all there is to draw from, m_s / M [k]; at least one has something."""
+    """Return the share of each shard in all there is to draw from, m_s / M [k]; at least one has something."""
     scales = np.array([mass.log_scale if mass.weight > 0 else -np.inf for mass in masses])
     weights = np.array([mass.weight for mass in masses]) * np.exp(scales - scales.max())
     # Divided by the largest first: their sum could be infinite.
@@ -56,7 +56,7 @@ def of(masses: Sequence[port.Mass]) -> arrays.Floats:
 def importance(
     masses: Sequence[port.Mass], exponent: float, normalization: prioritized.WeightNormalization
 ) -> Importance:
-    """Answers how the importance weights of a batch are made that was drawn from shards with such masses."""
+    """Return how the importance weights of a batch are made that was drawn from shards with such masses."""
     likely = [(share, mass) for share, mass in zip(of(masses).tolist(), masses, strict=True) if mass.weight > 0]
     return Importance(
         exponent=exponent,
@@ -82,7 +82,7 @@ class Part:
 
 
 def joined(parts: Sequence[Part], num_shards: int, importance: Importance | None, rng: np.random.Generator) -> Any:
-    """Answers one batch of the parts, in random order; its keys are the fleet's own.
+    """Return one batch of the parts, in random order; its keys are the fleet's own.
 
     Args:
         parts: At least one.
@@ -106,18 +106,18 @@ def joined(parts: Sequence[Part], num_shards: int, importance: Importance | None
 
 
 def by_shard(keys: arrays.Ints, num_shards: int) -> dict[int, arrays.Ints]:
-    """Answers where in `keys` [B] those of each shard are, for the shards that have some."""
+    """Return where in `keys` [B] those of each shard are, for the shards that have some."""
     shards = keys % num_shards
     return {int(shard): np.flatnonzero(shards == shard) for shard in np.unique(shards)}
 
 
 def _names(kind: type[Any]) -> list[str]:
-    """Answers the names of a batch's fields."""
+    """Return the names of a batch's fields."""
     return [field.name for field in dataclasses.fields(kind)]
 
 
 def _shuffled(parts: list[Any], order: arrays.Ints) -> Any:
-    """Answers trees of arrays [B_i, ...] as one [B, ...], in that order."""
+    """Return trees of arrays [B_i, ...] as one [B, ...], in that order."""
     if isinstance(parts[0], dict):
         return {name: _shuffled([part[name] for part in parts], order) for name in parts[0]}
     return np.concatenate(parts).take(order, axis=0)

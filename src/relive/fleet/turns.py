@@ -29,7 +29,7 @@ class Turns:
         limiter: What decides. Of two counts of inserts it allows one more at the smaller if it does at the larger, and
             so for samples.
         lease: For how many seconds a learner that asks for nothing counts as there.
-        count: Answers how many steps the fleet has ever stored, how many samples it has drawn, and how many
+        count: Returns how many steps the fleet has ever stored, how many samples it has drawn, and how many
             transitions it has: a process that begins, perhaps in the place of a dead one, goes on from there.
     """
 
@@ -47,11 +47,11 @@ class Turns:
         self._inserters, self._samplers = gate.FairCondition(), gate.FairCondition()
 
     async def ping(self) -> str:
-        """Answers "pong"."""
+        """Return "pong"."""
         return "pong"
 
     async def insert_turn(self, rows: int) -> bool:
-        """Answers True once `rows` steps may be inserted, or False if that must be asked again.
+        """Return True once `rows` steps may be inserted, or False if that must be asked again.
 
         They may when one may, as with the calls of a buffer that add several.
         """
@@ -65,7 +65,7 @@ class Turns:
         return await self._take_turn(self._inserters, self._may_insert, take)
 
     async def sample_turn(self, batch_size: int, size: int) -> bool:
-        """Answers True once a batch may be drawn, or False if that must be asked again, with the size of then.
+        """Return True once a batch may be drawn, or False if that must be asked again, with the size of then.
 
         Args:
             batch_size: How many samples.
@@ -93,17 +93,17 @@ class Turns:
             self._learner_heard = _now()
 
     async def give_back(self, samples: int) -> None:
-        """Hears that so many samples which were let pass have not been drawn: whoever asked was cancelled."""
+        """Record that so many samples which were let pass have not been drawn: whoever asked was cancelled."""
         self._sampled -= samples
         self._wake()
 
     async def counts(self) -> tuple[int, int]:
-        """Answers how many steps and samples were let pass, and counted."""
+        """Return how many steps and samples were let pass, and counted."""
         await self._begin()
         return self._inserted, self._sampled
 
     async def _begin(self) -> None:
-        """Goes on from what the fleet has."""
+        """Go on from what the fleet has."""
         async with self._begins:
             if self._count is not None:
                 self._inserted, self._sampled, self._size = await self._count()
@@ -112,7 +112,7 @@ class Turns:
                 self._forgive()
 
     def _forgive(self) -> None:
-        """Counts no more inserts than let one pass, and no more samples."""
+        """Count no more inserts than let one pass, and no more samples."""
         limiter, size, inserted, sampled = self.limiter, self._size, self._inserted, self._sampled
 
         def holds_insert(count: int) -> bool:
@@ -127,7 +127,7 @@ class Turns:
             self._sampled = max(bisect.bisect_left(range(sampled), True, key=holds_sample) - 1, 0)
 
     async def _take_turn(self, queue: gate.FairCondition, ready: Callable[[], bool], take: Callable[[], None]) -> bool:
-        """Waits for a turn and takes it; not for long, since who has asked may have died."""
+        """Wait for a turn and take it; not for long, since who has asked may have died."""
         try:
             async with asyncio.timeout(_PATIENCE):
                 await queue.wait_for(ready)
@@ -150,7 +150,7 @@ class Turns:
         return self._size >= self.limiter.min_size and self.limiter.can_sample(batch_size, **counts)
 
     def _is_learner_gone(self) -> bool:
-        """Answers whether there was a learner, and none is left."""
+        """Return whether there was a learner, and none is left."""
         if self._waiting_learners or self._learner_heard is None:
             return False
         return _now() - self._learner_heard > self._lease

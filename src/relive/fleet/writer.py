@@ -33,7 +33,7 @@ class Writer:
         return self._outbox.lost
 
     async def flush(self) -> None:
-        """Returns when every step given so far is stored, or counted in `refused` or `lost`.
+        """Return when every step given so far is stored, or counted in `refused` or `lost`.
 
         Raises:
             ReplayError: A buffer has refused steps; it is raised once.
@@ -42,7 +42,7 @@ class Writer:
         await self._outbox.flush()
 
     async def close(self) -> None:
-        """Flushes, and gives the lease back: episodes that are open end, as if the writer had died."""
+        """Flush, and give the lease back: episodes that are open end, as if the writer had died."""
         if not self._is_closed:
             self._is_closed = True
             self._end()
@@ -60,7 +60,7 @@ class Writer:
         await self._outbox.room()
 
     def _seal(self) -> None:
-        """Lets go of the steps that were waiting for more."""
+        """Let go of the steps that were waiting for more."""
 
     def _end(self) -> None:
-        """Ends the episodes that are open."""
+        """End the episodes that are open."""

@@ -37,7 +37,7 @@ class Transitions(Generic[A]):
     extras: dict[str, Tree]
 
     def __len__(self) -> int:
-        """Answers B."""
+        """Return B."""
         return len(self.weights)
 
 
@@ -59,18 +59,18 @@ class Sequences(Generic[A]):
     extras: dict[str, Tree]
 
     def __len__(self) -> int:
-        """Answers B."""
+        """Return B."""
         return len(self.weights)
 
 
 def check_batch(batch: object) -> None:
-    """Raises ArgumentTypeError unless that is a batch of arrays of numpy."""
+    """Raise ArgumentTypeError unless that is a batch of arrays of numpy."""
     if not isinstance(batch, batches.TransitionBatch | batches.SequenceBatch):
         raise errors.ArgumentTypeError(f"batch must be what a buffer has drawn, got {validation.short_repr(batch)}")
 
 
 def converted(batch: Any, convert: Callable[[str, Any], Any]) -> dict[str, Any]:
-    """Answers the fields of a batch by name, with what `convert` makes of each array, given its path and the array."""
+    """Return the fields of a batch by name, with what `convert` makes of each array, given its path and the array."""
     names = [field.name for field in dataclasses.fields(batch)]
     return {name: _converted(name, getattr(batch, name), convert) for name in names if name != "keys"} | {
         "keys": batch.keys

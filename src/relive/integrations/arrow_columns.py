@@ -25,7 +25,7 @@ _TEXTS = {"U": pyarrow.string(), "S": pyarrow.binary()}
 
 
 def type_of(path: str, field: schema_lib.Field) -> Any:
-    """Answers the type that a column of a field has.
+    """Return the type that a column of a field has.
 
     Raises:
         ArgumentError: There is none, or a value has no element or too many.
@@ -46,7 +46,7 @@ def type_of(path: str, field: schema_lib.Field) -> Any:
 
 
 def sparse_type_of(path: str, field: schema_lib.Field) -> Any:
-    """Answers the type of a column that is null in most rows; lists in it are of any length, as null is of none.
+    """Return the type of a column that is null in most rows; lists in it are of any length, as null is of none.
 
     Raises:
         ArgumentError: What `type_of` raises.
@@ -56,7 +56,7 @@ def sparse_type_of(path: str, field: schema_lib.Field) -> Any:
 
 
 def column_of(path: str, field: schema_lib.Field, array: arrays.Array) -> Any:
-    """Answers the column of the values of a field [N, ...].
+    """Return the column of the values of a field [N, ...].
 
     Raises:
         ArgumentError: A text holds a lone surrogate, which UTF-8 does not have.
@@ -73,7 +73,7 @@ def column_of(path: str, field: schema_lib.Field, array: arrays.Array) -> Any:
 
 
 def spread(column: Any, rows: arrays.Ints, count: int) -> Any:
-    """Answers a sparse column of `count` rows with those of `column` at `rows`, ascending, and nulls elsewhere."""
+    """Return a sparse column of `count` rows with those of `column` at `rows`, ascending, and nulls elsewhere."""
     is_null = np.ones(count, np.bool_)
     is_null[rows] = False
     if not pyarrow.types.is_fixed_size_list(column.type):
@@ -85,7 +85,7 @@ def spread(column: Any, rows: arrays.Ints, count: int) -> Any:
 
 
 def array_of(path: str, field: schema_lib.Field, column: Any) -> arrays.Array:
-    """Answers a copy of the values of a column of the field's type, as an array [N, ...] of the field's dtype.
+    """Return a copy of the values of a column of the field's type, as an array [N, ...] of the field's dtype.
 
     Raises:
         CheckpointError: A value is missing, or is of another length.

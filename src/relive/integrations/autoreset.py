@@ -21,7 +21,7 @@ DISABLED = vector.AutoresetMode.DISABLED
 
 
 def mode_of(env: "vector.VectorEnv[Any, Any, Any]") -> Mode:
-    """Answers the autoreset mode of a vector environment, as its metadata say it.
+    """Return the autoreset mode of a vector environment, as its metadata say it.
 
     Raises:
         ArgumentError: They do not.
@@ -36,7 +36,7 @@ def mode_of(env: "vector.VectorEnv[Any, Any, Any]") -> Mode:
 
 
 def reset_mask(mode: Mode, count: int, options: Mapping[str, Any] | None) -> arrays.Bools:
-    """Answers which of so many environments the options of `reset` say are to be reset [S].
+    """Return which of so many environments the options of `reset` say are to be reset [S].
 
     Raises:
         ArgumentError: They have a mask, and environments reset themselves; or the mask is none.
@@ -52,7 +52,7 @@ def reset_mask(mode: Mode, count: int, options: Mapping[str, Any] | None) -> arr
 
 
 def shows_rewards(env: "vector.VectorEnv[Any, Any, Any]") -> bool:
-    """Answers whether rewards are those of the environments, so that a reset has none: no wrapper may change them."""
+    """Return whether rewards are those of the environments, so that a reset has none: no wrapper may change them."""
     while isinstance(env, vector.VectorWrapper):
         is_foreign = (
             not type(env).__module__.startswith("gymnasium.") and type(env).step is not vector.VectorWrapper.step
@@ -64,14 +64,14 @@ def shows_rewards(env: "vector.VectorEnv[Any, Any, Any]") -> bool:
 
 
 def check(mode: Mode, is_step: arrays.Bools, rewards: Any, has_ended: arrays.Bools, infos: Any) -> None:
-    """Checks that environments do what they say.
+    """Check that environments do what they say.
 
     Args:
         mode: What they say.
         is_step: Where an episode was running [S]; elsewhere NEXT_STEP resets.
-        rewards: What the step answered [S], where resets have none; None where they are not to be looked at.
+        rewards: What the step returned [S], where resets have none; None where they are not to be looked at.
         has_ended: Where an episode has ended with it [S].
-        infos: What the step answered.
+        infos: What the step returned.
 
     Raises:
         ArgumentError: They do something else.

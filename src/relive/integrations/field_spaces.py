@@ -21,7 +21,7 @@ with imports.optional_dependency("gymnasium"):
 
 
 def space_of(name: str, tree: schema_lib.Tree) -> space_trees.Space:
-    """Answers the space of all values of a tree of fields, which is called `name` in an error.
+    """Return the space of all values of a tree of fields, which is called `name` in an error.
 
     A field does not know of narrower bounds, or that its numbers are those of a Discrete.
 
@@ -48,7 +48,7 @@ def space_of(name: str, tree: schema_lib.Tree) -> space_trees.Space:
 
 
 def check_space(name: str, space: object, tree: schema_lib.Tree) -> None:
-    """Raises ArgumentError unless a space has the shapes and the dtypes of a tree of fields.
+    """Raise ArgumentError unless a space has the shapes and the dtypes of a tree of fields.
 
     Args:
         name: What the space is called in an error.
@@ -59,7 +59,7 @@ def check_space(name: str, space: object, tree: schema_lib.Tree) -> None:
 
 
 def _check_same(name: str, declared: schema_lib.Tree, stored: schema_lib.Tree) -> None:
-    """Raises ArgumentError unless two trees have the same fields."""
+    """Raise ArgumentError unless two trees have the same fields."""
     if isinstance(declared, Mapping) and isinstance(stored, Mapping) and declared.keys() == stored.keys():
         for key in sorted(stored):
             _check_same(f"{name}/{key}", declared[key], stored[key])
@@ -68,12 +68,12 @@ def _check_same(name: str, declared: schema_lib.Tree, stored: schema_lib.Tree) -
 
 
 def _shown(tree: schema_lib.Tree) -> str:
-    """Answers a field, or the keys of a tree, for an error message."""
+    """Return a field, or the keys of a tree, for an error message."""
     return f"keys {validation.short_repr(sorted(tree))}" if isinstance(tree, Mapping) else str(tree)
 
 
 def value_of(space: space_trees.Space, tree: Any) -> Any:
-    """Answers a tree as a value of a space, or as a batch of them: a tuple where the space is a Tuple.
+    """Return a tree as a value of a space, or as a batch of them: a tuple where the space is a Tuple.
 
     >>> from gymnasium import spaces
     >>> from relive.integrations import field_spaces

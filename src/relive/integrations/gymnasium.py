@@ -7,7 +7,7 @@
 Where an episode ends in one environment of a vector environment, what comes next is as its metadata say:
 
     NEXT_STEP    step t ends; step t + 1 resets it, ignores the action, and is no step: it is not stored
-    SAME_STEP    step t ends and resets: it answers the first observation, and the last one as infos["final_obs"]
+    SAME_STEP    step t ends and resets: it returns the first observation, and the last one as infos["final_obs"]
     DISABLED     step t ends; reset(options={"reset_mask": mask}) must come before step t + 1
 """
 
@@ -46,7 +46,7 @@ def schema_from_spaces(
     reward_dtype: Any = "float64",
     extras: Mapping[str, Any] | None = None,
 ) -> schema_lib.Schema:
-    """Answers the schema that steps of these spaces fit: one field for each Box, Discrete, MultiDiscrete, MultiBinary.
+    """Return the schema that steps of these spaces fit: one field for each Box, Discrete, MultiDiscrete, MultiBinary.
 
     Args:
         observation_space: Of one environment.
@@ -80,7 +80,7 @@ def from_env(
     reward_dtype: Any = "float64",
     extras: Mapping[str, Any] | None = None,
 ) -> schema_lib.Schema:
-    """Answers the schema of the steps of an environment, or of each of the environments of a vector environment.
+    """Return the schema of the steps of an environment, or of each of the environments of a vector environment.
 
     Args:
         env: The environment.
@@ -110,7 +110,7 @@ def from_env(
 class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Records what happens in one environment into one stream of a buffer; it is used as the environment is.
 
-    What the environment answers is handed on as it is, and neither kept nor changed. An episode that `reset` ends
+    What the environment returns is handed on as it is, and neither kept nor changed. An episode that `reset` ends
     before its time is TRUNCATED in the buffer, at the observation that was reached.
 
     Args:
@@ -120,7 +120,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         stream: Which of the buffer's streams is this environment's.
         frame_stack: How many frames the environment stacks along the first axis of an observation; the newest alone is
             stored, and the buffer's own `frame_stack` must be the same.
-        infos: Keys of the info that `step` answers, by the extra that each of them is stored as.
+        infos: Keys of the info that `step` returns, by the extra that each of them is stored as.
         on_episode: Called with a RecordedEpisode when an episode has ended.
 
     Raises:
@@ -168,7 +168,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._is_running = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Does what the environment does; an episode that is open in the stream ends as truncated."""
+        """Do what the environment does; an episode that is open in the stream ends as truncated."""
         self._is_running = False
         observation, info = self.env.reset(seed=seed, options=options)
         tree = recording.kept(self.env.observation_space, observation)
@@ -179,7 +179,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         return observation, info
 
     def step(self, action: Any, **extras: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Does what the environment does, and stores the step.
+        """Do what the environment does, and store the step.
 
         Args:
             action: For the environment.
@@ -190,7 +190,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
             ArgumentError: An extra is given that `infos` names; the same. Or the info lacks a key, or a frame is not
                 stacked on those before it; the step is not stored, and `reset` must follow.
             SchemaError: The action or an extra does not fit its field; the environment was not stepped. Or what it
-                answers does not; the step is not stored, and `reset` must follow.
+                returns does not; the step is not stored, and `reset` must follow.
         """
         if not self._is_running:
             raise errors.NotReadyError("step needs an episode that is running: call reset first")
@@ -223,7 +223,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
 class VectorRecorder(vector.VectorWrapper):
     """Records what happens in the environments of a vector environment; it is used as the vector environment is.
 
-    What it answers is handed on as it is, and neither kept nor changed. An episode that `reset` ends before its time is
+    What it returns is handed on as it is, and neither kept nor changed. An episode that `reset` ends before its time is
     TRUNCATED in the buffer, at the observation that was reached.
 
     Args:
@@ -232,7 +232,7 @@ class VectorRecorder(vector.VectorWrapper):
             `step` raises before the environments are stepped; a ThreadSafeReplayBuffer waits.
         frame_stack: How many frames each environment stacks along the first axis of its observation; the newest alone
             is stored, and the buffer's own `frame_stack` must be the same.
-        infos: Keys of the infos that `step` answers, by the extra that each of them is stored as.
+        infos: Keys of the infos that `step` returns, by the extra that each of them is stored as.
         on_episode: Called with a RecordedEpisode when an episode has ended.
 
     Raises:
@@ -282,7 +282,7 @@ class VectorRecorder(vector.VectorWrapper):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Does what the vector environment does; episodes that are open in what is reset end as truncated.
+        """Do what the vector environment does; episodes that are open in what is reset end as truncated.
 
         Raises:
             ArgumentError: A mask of what to reset is given where environments reset themselves, or is none.
@@ -310,7 +310,7 @@ class VectorRecorder(vector.VectorWrapper):
         return observations, infos
 
     def step(self, actions: Any, **extras: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Does what the vector environment does, and stores the steps.
+        """Do what the vector environment does, and store the steps.
 
         Args:
             actions: For the environments [S, ...].
@@ -353,7 +353,7 @@ class VectorRecorder(vector.VectorWrapper):
         return answer
 
     def _with_last(self, tree: Any, has_ended: arrays.Bools, infos: Mapping[str, Any]) -> Any:
-        """Answers observations [S, ...] with those that came last where an episode has ended, and a reset followed."""
+        """Return observations [S, ...] with those that came last where an episode has ended, and a reset followed."""
         following = copies.copied(tree)
         for row in has_ended.nonzero()[0].tolist():
             last = spaces.tree_of(self.env.single_observation_space, vector_infos.final_observation(infos, row))
@@ -371,7 +371,7 @@ class VectorRecorder(vector.VectorWrapper):
         truncated: Any,
         extras: dict[str, Any],
     ) -> None:
-        """Adds the steps to the buffer, of some streams or of all."""
+        """Add the steps to the buffer, of some streams or of all."""
         observations, following = self._frames.newest(self._observations, 1), self._frames.newest(following, 1)
         if is_step.all():
             self.buffer.extend(observations, actions, rewards, following, terminated, truncated, **extras)
@@ -382,7 +382,7 @@ class VectorRecorder(vector.VectorWrapper):
             self.buffer.extend(*chosen, streams=rows, **trees.rows(extras, rows))
 
     def _require_running(self) -> None:
-        """Raises NotReadyError unless every environment may be stepped."""
+        """Raise NotReadyError unless every environment may be stepped."""
         if not self._is_whole:
             raise errors.NotReadyError("step needs episodes that are running: call reset first")
         waiting = (~self._is_running).nonzero()[0].tolist()
@@ -392,7 +392,7 @@ class VectorRecorder(vector.VectorWrapper):
             )
 
     def _check_frames(self, following: Any, tree: Any, is_step: arrays.Bools, has_ended: arrays.Bools) -> None:
-        """Raises ArgumentError where frames are not stacked on those before them, or on the padding."""
+        """Raise ArgumentError where frames are not stacked on those before them, or on the padding."""
         self._frames.check_next(self._observations, following, 1, where=is_step)
         begins = has_ended if self._mode is autoreset.SAME_STEP else ~is_step
         self._frames.check_first(trees.rows(tree, begins.nonzero()[0]), 1)

@@ -85,7 +85,7 @@ def scripted_inside(env: Any) -> Scripted:
 
 
 def check_all(buffer: Any) -> list[tuple[int, int, int]]:
-    """Checks every transition against what its observation says of it; answers the observations in their order."""
+    """Check every transition against what its observation says of it; returns the observations in their order."""
     buffer.check()
     batch = buffer.read(buffer.eligible_keys())
     steps = [tuple(row) for row in batch.observation.tolist()]
@@ -416,7 +416,7 @@ def scripted(count: int, make: Callable[..., Any] = vector.SyncVectorEnv, **sett
 
 
 def drive(envs: Any, count: int, given: Callable[[Any], Any] = np.asarray) -> None:
-    """Takes so many steps in all environments, and resets what has to be reset."""
+    """Take so many steps in all environments, and resets what has to be reset."""
     observations, _ = envs.reset(seed=0)
     for _ in range(count):
         actions = np.asarray(observations).sum(axis=1) % 7

@@ -49,7 +49,7 @@ def as_jax(batch: batches.SequenceBatch, *, device: "Device | None" = None) -> S
 
 
 def as_jax(batch: Any, *, device: "Device | None" = None) -> Any:
-    """Answers a batch as arrays of JAX, by DLPack: on the CPU without a copy, where JAX can do without.
+    """Return a batch as arrays of JAX, by DLPack: on the CPU without a copy, where JAX can do without.
 
     Unless `jax_enable_x64` is set, JAX has 32 bits: float64 is rounded to float32, and integers of 64 bits become those
     of 32, where all of them fit. What is finite stays so.
@@ -91,7 +91,7 @@ def _array(path: str, array: array_lib.Array) -> "jax.Array":
 
 
 def _check_narrow(path: str, array: Any, dtype: "np.dtype[Any]") -> None:
-    """Raises ArgumentError if an integer does not fit a dtype, or a number that is finite would not stay so."""
+    """Raise ArgumentError if an integer does not fit a dtype, or a number that is finite would not stay so."""
     limits: Any = np.iinfo(dtype) if dtype.kind in "iu" else np.finfo(dtype)
     parts = (array.real, array.imag) if dtype.kind == "c" else (array,)
     for part in parts:
@@ -101,7 +101,7 @@ def _check_narrow(path: str, array: Any, dtype: "np.dtype[Any]") -> None:
 
 
 def _register(kind: Any) -> None:
-    """Makes a pytree of one kind of batch."""
+    """Make a pytree of one kind of batch."""
     names = [field for field in kind.__dataclass_fields__ if field != "keys"]
 
     def flatten(batch: Any) -> tuple[list[tuple[Any, Any]], None]:

@@ -53,7 +53,7 @@ _ADVICE = "`.*` is set to None|env_spec is None"
 
 
 def infos_of(dataset: Dataset) -> dict[str, str]:
-    """Answers the infos that the first episode of a dataset has, as `infos` want them: by their own names.
+    """Return the infos that the first episode of a dataset has, as `infos` want them: by their own names.
 
     Those are left out that no schema can have: what is no array of numbers or text, and what has the name of an
     argument of `add`, such as reward.
@@ -66,7 +66,7 @@ def infos_of(dataset: Dataset) -> dict[str, str]:
 
 
 def schema_of(dataset: Dataset, *, infos: Mapping[str, str] | None = None) -> schema_lib.Schema:
-    """Answers the schema that the steps of a dataset fit, with the dtypes that its first episode has.
+    """Return the schema that the steps of a dataset fit, with the dtypes that its first episode has.
 
     Args:
         dataset: The dataset.
@@ -97,10 +97,10 @@ def add_dataset(
     infos: Mapping[str, str] | None = None,
     progress: state.Progress | None = None,
 ) -> int:
-    """Adds every episode of a dataset to stream 0 of a buffer, and answers how many steps those were.
+    """Add every episode of a dataset to stream 0 of a buffer, and return how many steps those were.
 
     An episode that neither terminates nor is truncated ends as truncated: nobody knows what came after it. One that
-    does both terminates. What belongs to no step is not stored: seeds and options of resets, the infos they answered.
+    does both terminates. What belongs to no step is not stored: seeds and options of resets, the infos they returned.
 
     Args:
         buffer: Where to.
@@ -146,7 +146,7 @@ def add_dataset(
 
 
 def _opened(dataset: Any) -> Any:
-    """Answers the dataset, which may be named."""
+    """Return the dataset, which may be named."""
     if isinstance(dataset, minari.MinariDataset):
         return dataset
     if not isinstance(dataset, str):
@@ -177,11 +177,11 @@ def to_dataset(
     metadata: Mapping[str, Any] | None = None,
     progress: state.Progress | None = None,
 ) -> "minari.MinariDataset":
-    """Writes every stored episode to a new dataset on this machine, and answers it.
+    """Write every stored episode to a new dataset on this machine, and return it.
 
     Extras become infos, with zeros in the place of the info of the reset. An open episode has neither a termination
     nor a truncation. Of an episode whose oldest steps were evicted the others are written. `get_episode_metadata` of
-    the dataset's storage answers the `stream` of each episode, and as `start_step` how many steps are missing.
+    the dataset's storage returns the `stream` of each episode, and as `start_step` how many steps are missing.
 
     Args:
         buffer: What to write; images are not compressed.
@@ -245,7 +245,7 @@ def to_dataset(
 
 
 def _checked_metadata(metadata: Any) -> dict[str, Any]:
-    """Answers arguments for Minari that it knows, and that are not given otherwise."""
+    """Return arguments for Minari that it knows, and that are not given otherwise."""
     if metadata is None:
         return {}
     known = [name for name in inspect.signature(minari.create_dataset_from_buffers).parameters if name not in _OWN]
@@ -264,7 +264,7 @@ def _checked_metadata(metadata: Any) -> dict[str, Any]:
 
 
 def _check_eval_env(env: Any) -> None:
-    """Raises ArgumentError unless an environment can be made again of what was given."""
+    """Raise ArgumentError unless an environment can be made again of what was given."""
     rule = f"metadata/eval_env must be a registered environment, its spec or its id, got {validation.short_repr(env)}"
     try:
         spec = gymnasium.spec(env) if isinstance(env, str) else getattr(env, "spec", env)
@@ -275,7 +275,7 @@ def _check_eval_env(env: Any) -> None:
 
 
 def _check_id(dataset_id: Any) -> None:
-    """Raises ArgumentError unless a dataset of that id can be made."""
+    """Raise ArgumentError unless a dataset of that id can be made."""
     root = os.environ.get("MINARI_DATASETS_PATH", os.sep)
     if not os.path.isabs(root):
         raise errors.ArgumentError(f"MINARI_DATASETS_PATH must be an absolute path, got {root!r}")
@@ -292,7 +292,7 @@ def _check_id(dataset_id: Any) -> None:
 
 @contextlib.contextmanager
 def _made(env: Any) -> Iterator[Any]:
-    """Gives the environment, which may be named; if it is, it is closed afterwards."""
+    """Yield the environment, which may be named; if it is, it is closed afterwards."""
     if env is None or isinstance(env, gymnasium.Env):
         yield env
         return
@@ -310,7 +310,7 @@ def _made(env: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _whole(dataset_id: str) -> Iterator[None]:
-    """Takes a dataset away again if what happens in its block fails, with the namespaces that came with it."""
+    """Take a dataset away again if what happens in its block fails, with the namespaces that came with it."""
     path = datasets_root_dir.get_dataset_path(dataset_id)
     new = list(itertools.takewhile(lambda folder: not folder.exists(), path.parents))
     try:

@@ -41,7 +41,7 @@ _MOST_ROWS = 2**15
 
 @contextlib.contextmanager
 def reading(dataset_id: str) -> Iterator[None]:
-    """Raises ArgumentError where Minari cannot read a dataset in its block."""
+    """Raise ArgumentError where Minari cannot read a dataset in its block."""
     try:
         yield
     except errors.ArgumentError:
@@ -51,12 +51,12 @@ def reading(dataset_id: str) -> Iterator[None]:
 
 
 def said(error: Exception) -> str:
-    """Answers on one line what an error of another library says, or of what kind it is."""
+    """Return on one line what an error of another library says, or of what kind it is."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def read_episodes(opened: Any, numbers: Any) -> Iterator[Any]:
-    """Gives the episodes of those numbers.
+    """Yield the episodes of those numbers.
 
     Raises:
         ArgumentError: One of them cannot be read, or is not there.
@@ -71,17 +71,17 @@ def read_episodes(opened: Any, numbers: Any) -> Iterator[Any]:
 
 
 def first_episode(opened: Any) -> Any:
-    """Answers the first episode; None if there is none."""
+    """Return the first episode; None if there is none."""
     return next(read_episodes(opened, opened.episode_indices[:1])) if len(opened) else None
 
 
 def infos_of(episode: Any) -> dict[str, Any]:
-    """Answers the infos of an episode as a tree: HDF5 has nested ones, the other formats have paths, or dicts."""
+    """Return the infos of an episode as a tree: HDF5 has nested ones, the other formats have paths, or dicts."""
     return dict(trees.nested("infos", dict(_leaves("infos", getattr(episode, "infos", None) or {}))))
 
 
 def _leaves(path: str, values: Any) -> Iterator[tuple[str, Any]]:
-    """Gives what is no tree in an info, with its path."""
+    """Yield what is no tree in an info, with its path."""
     values = _unpacked(values)
     if not isinstance(values, Mapping):
         yield path, values
@@ -91,9 +91,9 @@ def _leaves(path: str, values: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _unpacked(values: Any) -> Any:
-    """Answers a tree for an array of dicts, as Minari reads it from Arrow and Parquet, and text for one of bytes.
+    """Return a tree for an array of dicts, as Minari reads it from Arrow and Parquet, and text for one of bytes.
 
-    Bytes are what it reads of text from HDF5. Other objects, and arrays of several shapes, are answered as they are.
+    Bytes are what it reads of text from HDF5. Other objects, and arrays of several shapes, are returned as they are.
     """
     if not isinstance(values, np.ndarray) or values.dtype != object:
         return values
@@ -107,7 +107,7 @@ def _unpacked(values: Any) -> Any:
 
 
 def is_extra(name: str, values: Any) -> bool:
-    """Answers whether a schema can have an info as an extra of that name."""
+    """Return whether a schema can have an info as an extra of that name."""
     try:
         schema_lib.Schema.from_example([0], [0], [0.0], extras={name: values}, num_leading=1)
     except errors.ArgumentError:
@@ -116,7 +116,7 @@ def is_extra(name: str, values: Any) -> bool:
 
 
 def arguments_of(opened: Any, episode: Any, names: Mapping[str, str]) -> dict[str, Any]:
-    """Answers the arguments of `add_episode` for an episode, apart from its end."""
+    """Return the arguments of `add_episode` for an episode, apart from its end."""
     infos, extras = infos_of(episode) if names else {}, {}
     for extra, name in names.items():
         found: Any = infos
@@ -132,7 +132,7 @@ def arguments_of(opened: Any, episode: Any, names: Mapping[str, str]) -> dict[st
 
 
 def _of_steps(tree: Any, length: int) -> Any:
-    """Answers the infos of so many steps, without the one of the reset."""
+    """Return the infos of so many steps, without the one of the reset."""
     if isinstance(tree, Mapping):
         return {key: _of_steps(part, length) for key, part in tree.items()}
     return tree[1:] if np.shape(tree)[:1] == (length + 1,) else tree
@@ -142,7 +142,7 @@ def _of_steps(tree: Any, length: int) -> Any:
 
 
 def check_fields(schema: schema_lib.Schema, data_format: DataFormat) -> None:
-    """Raises ArgumentError unless Minari keeps every field to the last bit."""
+    """Raise ArgumentError unless Minari keeps every field to the last bit."""
     for path, field in schema.fields.items():
         if field.dtype.kind not in "biuf" or field.dtype.itemsize > 8 or not field.nbytes:
             rule = "must be of at least one bool, integer or float of at most 64 bits for Minari"
@@ -155,7 +155,7 @@ def check_fields(schema: schema_lib.Schema, data_format: DataFormat) -> None:
 
 
 def check_episodes(buffer: Buffer, data_format: DataFormat, incomplete: Incomplete) -> None:
-    """Raises ArgumentError unless every stored episode can be written."""
+    """Raise ArgumentError unless every stored episode can be written."""
     timeline = buffer.history.timeline
     handles, lengths = np.unique(timeline.handles(timeline.alive_slots()), return_counts=True)
     if data_format != "hdf5" and lengths.max() >= _MOST_ROWS:
@@ -179,7 +179,7 @@ def episodes_of(
     facts: list[dict[str, int]],
     progress: state.Progress | None,
 ) -> Iterator[Any]:
-    """Gives the episodes for Minari, and says of each its stream and its first step."""
+    """Yield the episodes for Minari, and set of each its stream and its first step."""
     for stored in stored_episodes.stored_episodes(buffer, progress=progress):
         episode = stored if stored.has_final_observation else _as_sampled(stored)
         if not len(episode):
@@ -198,7 +198,7 @@ def episodes_of(
 
 
 def _as_sampled(episode: stored_episodes.StoredEpisode) -> stored_episodes.StoredEpisode:
-    """Answers an episode with the final observation that batches have; it has none."""
+    """Return an episode with the final observation that batches have; it has none."""
     if episode.status == "COMPLETED":
         return dataclasses.replace(episode, observations=_padded(episode.observations, slice(-1)))
     steps = slice(len(episode) - 1)
@@ -212,7 +212,7 @@ def _as_sampled(episode: stored_episodes.StoredEpisode) -> stored_episodes.Store
 
 
 def _infos(extras: Mapping[str, Any], data_format: DataFormat) -> dict[str, Any]:
-    """Answers extras [T, ...] as infos by path [T + 1, ...], the first of which is that of the reset."""
+    """Return extras [T, ...] as infos by path [T + 1, ...], the first of which is that of the reset."""
     flat = trees.flat("extras", extras) if extras else {}
     infos = {path.removeprefix("extras/"): _padded(values, slice(1, None)) for path, values in flat.items()}
     if data_format == "hdf5":
@@ -222,7 +222,7 @@ def _infos(extras: Mapping[str, Any], data_format: DataFormat) -> dict[str, Any]
 
 
 def _padded(tree: Any, where: slice) -> Any:
-    """Answers a tree of arrays that have one row more, which is zeros; the others are `where` says."""
+    """Return a tree of arrays that have one row more, which is zeros; the others are `where` says."""
     if isinstance(tree, Mapping):
         return {key: _padded(part, where) for key, part in tree.items()}
     padded = np.zeros((len(tree) + 1, *tree.shape[1:]), tree.dtype)

@@ -151,7 +151,7 @@ def collected(env: Any, dataset_id: str, data_format: str, episodes: int, record
 
 
 class Counting(gymnasium.Env[Any, Any]):
-    """Counts steps, in every kind of space, and answers infos."""
+    """Counts steps, in every kind of space, and returns infos."""
 
     def __init__(self) -> None:
         self.observation_space = spaces.Dict(
@@ -341,7 +341,7 @@ def test_longer_text_than_that_of_the_first_episode_is_not_cut() -> None:
     ],
 )
 def test_an_info_that_no_schema_has_is_left_out(data_format: str, name: str, values: Any, message: str) -> None:
-    """What `infos_of` answers, `schema_of` takes; whoever asks for the others learns why not."""
+    """What `infos_of` returns, `schema_of` takes; whoever asks for the others learns why not."""
     of_minari([episode(2, infos={name: values, "count": [0, 1, 2]})], data_format)
     assert relive_minari.infos_of("test/theirs-v0") == {"count": "count"}
     with pytest.raises(errors.ArgumentError, match=message):

@@ -32,7 +32,7 @@ _UNITS = ("s", "ms", "us", "ns")
 def steps_frame(
     buffer: AnyBuffer, *, fields: Iterable[str] | None = None, progress: state.Progress | None = None
 ) -> pandas.DataFrame:
-    """Answers a frame with a row for each stored step, episode by episode.
+    """Return a frame with a row for each stored step, episode by episode.
 
     Its columns are `key`, `stream`, `episode` (its first key that is stored), `step`, `terminated`, `truncated`,
     `status`, then the fields of the schema by path, then `has_next_observation` and the observation after the step,
@@ -92,7 +92,7 @@ def steps_frame(
 
 
 def _chosen(schema: schema_lib.Schema, fields: Iterable[str] | None) -> list[str]:
-    """Answers the paths of the fields that are taken, in the order of the schema."""
+    """Return the paths of the fields that are taken, in the order of the schema."""
     if fields is None:
         return list(schema.fields)
     if isinstance(fields, str) or not isinstance(fields, Iterable):
@@ -109,7 +109,7 @@ def _chosen(schema: schema_lib.Schema, fields: Iterable[str] | None) -> list[str
 
 
 def _frame(columns: dict[str, arrays.Array]) -> pandas.DataFrame:
-    """Answers the frame of columns [N, ...] by path; that of statuses holds their numbers."""
+    """Return the frame of columns [N, ...] by path; that of statuses holds their numbers."""
     spread: list[tuple[str, Any]] = []
     for name, array in columns.items():
         if name == "status":
@@ -127,7 +127,7 @@ def _frame(columns: dict[str, arrays.Array]) -> pandas.DataFrame:
 
 
 def _series(array: arrays.Array) -> Any:
-    """Answers what pandas makes a column of, given its values [N, ...]."""
+    """Return what pandas makes a column of, given its values [N, ...]."""
     dtype = array.dtype
     is_plain = dtype.kind in "biufcU" or (dtype.kind in "mM" and np.datetime_data(dtype) in [(u, 1) for u in _UNITS])
     if array.ndim == 1 and is_plain:
@@ -147,7 +147,7 @@ def pre_timeline_frame(
     ds: str = "2019-01-01",
     progress: state.Progress | None = None,
 ) -> pandas.DataFrame:
-    """Answers a frame with a row for each stored step, as the timeline operator of ReAgent takes it.
+    """Return a frame with a row for each stored step, as the timeline operator of ReAgent takes it.
 
         mdp_id                   the episode: its first stored key, as a text
         sequence_number          the step within the episode

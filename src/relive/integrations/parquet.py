@@ -44,7 +44,7 @@ _BROKEN = (OSError, ValueError, ArithmeticError, pyarrow.ArrowException)
 def write_parquet(
     buffer: AnyBuffer, path: Path, *, overwrite: bool = True, progress: state.Progress | None = None
 ) -> None:
-    """Writes all steps of a buffer into a new file, or one in the place of an older that relive wrote.
+    """Write all steps of a buffer into a new file, or one in the place of an older that relive wrote.
 
     Whoever reads `path` finds the old file or the new one, whole. It takes memory for some fifty bytes a step, and for
     a group of episodes of 4 MiB, or one that is longer, up to twenty times: for each element of an image, one byte in
@@ -91,7 +91,7 @@ def write_parquet(
 
 
 def _check_free(place: str, overwrite: bool) -> None:
-    """Raises CheckpointError unless nothing is there, or what may be replaced: an empty file, or one of ours."""
+    """Raise CheckpointError unless nothing is there, or what may be replaced: an empty file, or one of ours."""
     if not os.path.lexists(place):
         return
     label = files.named(place)
@@ -110,7 +110,7 @@ def _check_free(place: str, overwrite: bool) -> None:
 def _write(
     file: BinaryIO, schema: schema_lib.Schema, kind: Any, episodes: Iterator[stored_episodes.StoredEpisode]
 ) -> None:
-    """Writes all of a new file."""
+    """Write all of a new file."""
     with parquet.ParquetWriter(file, kind, compression="zstd", write_page_checksum=True) as writer:
         group: list[stored_episodes.StoredEpisode] = []
         num_steps = 0
@@ -128,7 +128,7 @@ def _write(
 
 
 def describe(path: Path) -> parquet_format.Description:
-    """Answers what a file that `write_parquet` made says of itself; it reads no step.
+    """Return what a file that `write_parquet` made says of itself; it reads no step.
 
     Raises:
         ArgumentError: `path` is no path.
@@ -139,12 +139,12 @@ def describe(path: Path) -> parquet_format.Description:
 
 
 def schema_of(path: Path) -> schema_lib.Schema:
-    """Answers what a step in a file that `write_parquet` made holds; raises what `describe` raises."""
+    """Return what a step in a file that `write_parquet` made holds; raises what `describe` raises."""
     return describe(path).schema
 
 
 def add_parquet(buffer: AnyBuffer, path: Path, *, progress: state.Progress | None = None) -> int:
-    """Adds all steps in a file that `write_parquet` made to a buffer, and answers how many they are.
+    """Add all steps in a file that `write_parquet` made to a buffer, and return how many they are.
 
     Each episode goes to the stream that it came from, and an open one stays open. Keys are new ones. An episode whose
     first steps were evicted before it was written begins with the first step that is left. The file is read twice: all
@@ -190,14 +190,14 @@ class _Report:
         self._num_read = 0
 
     def more(self, count: int) -> None:
-        """Hears how many more steps were read."""
+        """Record how many more steps were read."""
         self._num_read += count
         if self._progress is not None:
             self._progress(self._num_read * self._nbytes, self._total * self._nbytes)
 
 
 def _check_room(buffer: AnyBuffer, file: "_File", report: _Report) -> None:
-    """Reads all of a file, and checks that its episodes can be added to a buffer."""
+    """Read all of a file, and check that its episodes can be added to a buffer."""
     num_steps = file.description.num_steps
     if num_steps > buffer.capacity:
         raise errors.ArgumentError(f"buffer must have a capacity of at least {num_steps} steps, got {buffer.capacity}")
@@ -217,7 +217,7 @@ def _check_room(buffer: AnyBuffer, file: "_File", report: _Report) -> None:
 
 
 def _add(buffer: AnyBuffer, episode: stored_episodes.StoredEpisode, report: _Report) -> None:
-    """Adds an episode to a buffer that has room for it."""
+    """Add an episode to a buffer that has room for it."""
     given: Any = (episode.observations, episode.actions, episode.rewards)
     is_terminated, stream, more = episode.status == "COMPLETED", episode.stream, episode.extras
     if episode.has_final_observation and episode.status != "IN_PROGRESS":
@@ -247,7 +247,7 @@ class _File:
         self.description = parquet_format.described(self.label, file)
 
     def episodes(self) -> Iterator[stored_episodes.StoredEpisode]:
-        """Gives every episode, checked."""
+        """Yield every episode, checked."""
         order = parquet_format.Order()
         for number in range(self._file.num_row_groups):
             try:
@@ -264,7 +264,7 @@ class _File:
 
 @contextlib.contextmanager
 def _opened(place: str) -> Iterator[_File]:
-    """Opens a file of ours.
+    """Open a file of ours.
 
     Raises:
         CheckpointError: There is none.
@@ -283,7 +283,7 @@ def _opened(place: str) -> Iterator[_File]:
 
 
 def _reason(error: Exception) -> str:
-    """Answers why the system or the library could not, on one line."""
+    """Return why the system or the library could not, on one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return " ".join(str(error).split())

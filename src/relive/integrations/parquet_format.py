@@ -61,7 +61,7 @@ class Description:
 
 
 def arrow_schema(schema: schema_lib.Schema, streams: int) -> Any:
-    """Answers the columns of a file, with what is said of them.
+    """Return the columns of a file, with what is said of them.
 
     Raises:
         ArgumentError: A field has no place in a file, or would not be found in it again.
@@ -86,7 +86,7 @@ def arrow_schema(schema: schema_lib.Schema, streams: int) -> Any:
 
 
 def table_of(schema: schema_lib.Schema, kind: Any, group: list[stored_episodes.StoredEpisode]) -> Any:
-    """Answers the rows of some episodes."""
+    """Return the rows of some episodes."""
     given = [step_columns.marks(episode) | step_columns.fields(episode) for episode in group]
     columns = {
         name: arrow_columns.column_of(name, field, np.concatenate([arrays[name] for arrays in given]))
@@ -109,7 +109,7 @@ def table_of(schema: schema_lib.Schema, kind: Any, group: list[stored_episodes.S
 
 
 def described(label: str, file: Any) -> Description:
-    """Answers what an open file says of itself.
+    """Return what an open file says of itself.
 
     Raises:
         CheckpointError: It is not ours, of another version, or has not the columns of which it speaks.
@@ -135,7 +135,7 @@ def described(label: str, file: Any) -> Description:
 
 
 def _num_rows(metadata: Any) -> int:
-    """Answers how many rows there are, by two accounts that agree."""
+    """Return how many rows there are, by two accounts that agree."""
     counts = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
     if metadata.num_rows != sum(counts) or min(counts, default=0) < 0:
         raise errors.CheckpointError(f"its groups must have {metadata.num_rows} rows together, got {sum(counts)}")
@@ -143,7 +143,7 @@ def _num_rows(metadata: Any) -> int:
 
 
 def _check_columns(found: Any, schema: schema_lib.Schema) -> None:
-    """Raises CheckpointError unless those are the columns of a file of that schema."""
+    """Raise CheckpointError unless those are the columns of a file of that schema."""
     wanted = arrow_schema(schema, 1)
     if found.names != wanted.names:
         raise errors.CheckpointError(
@@ -158,7 +158,7 @@ def _check_columns(found: Any, schema: schema_lib.Schema) -> None:
 
 
 def episodes(schema: schema_lib.Schema, table: Any) -> Iterator[stored_episodes.StoredEpisode]:
-    """Gives the episodes of a group.
+    """Yield the episodes of a group.
 
     Raises:
         CheckpointError: They cannot be what was stored.
@@ -204,7 +204,7 @@ def episodes(schema: schema_lib.Schema, table: Any) -> Iterator[stored_episodes.
 
 
 def _codes(column: Any) -> arrays_lib.Array:
-    """Answers the numbers of statuses [N]."""
+    """Return the numbers of statuses [N]."""
     functions: Any = compute  # Made when it is imported: nobody has annotated them.
     codes = functions.index_in(column.cast(pyarrow.string()), pyarrow.array(step_columns.STATUSES)).combine_chunks()
     if codes.null_count:
@@ -216,7 +216,7 @@ def _codes(column: Any) -> arrays_lib.Array:
 def _finals(
     schema: schema_lib.Schema, table: Any, is_last: arrays_lib.Array
 ) -> tuple[arrays_lib.Array, dict[str, arrays_lib.Array]]:
-    """Answers behind which rows there is an observation [N], and the columns of those that there are."""
+    """Return behind which rows there is an observation [N], and the columns of those that there are."""
     columns = {path: table[f"final_{path}"].combine_chunks() for path in schema.observation_paths}
     has_finals = [column.is_valid().to_numpy(zero_copy_only=False) for column in columns.values()]
     has_final = has_finals[0]
@@ -235,7 +235,7 @@ class Order:
         self._newest: dict[int, tuple[int, str, bool]] = {}
 
     def check(self, episode: stored_episodes.StoredEpisode) -> None:
-        """Hears of the next episode.
+        """Record of the next episode.
 
         Raises:
             CheckpointError: It cannot have followed in its stream.

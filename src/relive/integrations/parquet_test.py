@@ -75,7 +75,7 @@ def step(rng: np.random.Generator, lead: tuple[int, ...]) -> dict[str, Any]:
 
 
 def write_randomly(buffer: Any, rng: np.random.Generator, calls: int) -> None:
-    """Writes steps in all ways there are."""
+    """Write steps in all ways there are."""
     for _ in range(calls):
         choice, stream = rng.random(), int(rng.integers(buffer.streams))
         ends = rng.random() < 0.3
@@ -708,7 +708,7 @@ def test_groups_of_less_than_no_rows_are_refused() -> None:
 
 
 def rewrite(path: pathlib.Path, change: Any, **metadata: Any) -> None:
-    """Writes the file of `small` anew, with another table or other metadata."""
+    """Write the file of `small` anew, with another table or other metadata."""
     parquet.write_parquet(small(), path)
     table = arrow_parquet.read_table(path)
     said = json.loads(table.schema.metadata[b"relive"]) | metadata

@@ -43,7 +43,7 @@ class Actions:
     mask: str
 
     def masks(self, fields: dict[str, arrays.Array]) -> list[list[int]]:
-        """Answers 1 or 0 for each action in each of the steps of an episode [T][A]."""
+        """Return 1 or 0 for each action in each of the steps of an episode [T][A]."""
         if not self.mask:
             return [[1] * len(self.names) for _ in fields["reward"]]
         masks: list[list[int]] = (fields[self.mask] != 0).astype(np.int64).tolist()
@@ -67,14 +67,14 @@ class Table:
     final_rows: bool
 
     def no_columns(self) -> Columns:
-        """Answers the columns of no episode."""
+        """Return the columns of no episode."""
         names = ["mdp_id", "sequence_number", "state_features", "action", "reward", "action_probability"]
         if self.actions is not None:
             names += ["possible_actions", "possible_actions_mask"]
         return {name: [] for name in [*names, "metrics", "ds"]}
 
     def columns(self, episode: stored_episodes.StoredEpisode) -> Columns:
-        """Answers the columns of an episode.
+        """Return the columns of an episode.
 
         Raises:
             ArgumentError: A probability is none, or an action was taken that is not possible.
@@ -102,7 +102,7 @@ class Table:
         return columns | {"metrics": metrics, "ds": [self.ds] * len(metrics)}
 
     def _final_row(self, episode: stored_episodes.StoredEpisode) -> dict[str, Any]:
-        """Answers the row behind an episode that ended, or whose final observation is known."""
+        """Return the row behind an episode that ended, or whose final observation is known."""
         features: dict[int, float] = {}
         if episode.has_final_observation:
             (features,) = _maps("observation", step_columns.final_observation(episode))
@@ -141,7 +141,7 @@ class Table:
 def table(
     schema: schema_lib.Schema, action_probability: object, possible_actions: Any, final_rows: object, ds: object
 ) -> Table:
-    """Answers what makes columns of the episodes of a schema.
+    """Return what makes columns of the episodes of a schema.
 
     Raises:
         ArgumentError: An argument breaks its rule, or names what the schema does not have.
@@ -169,7 +169,7 @@ def table(
 
 
 def _found(schema: schema_lib.Schema, name: object) -> str:
-    """Answers how an error speaks of the extra of that name."""
+    """Return how an error speaks of the extra of that name."""
     field = schema.fields.get(f"extras/{name}")
     if field is not None:
         return f"{name!r}, a {field}"
@@ -178,7 +178,7 @@ def _found(schema: schema_lib.Schema, name: object) -> str:
 
 
 def _actions(schema: schema_lib.Schema, possible_actions: Any) -> Actions:
-    """Answers the actions there are."""
+    """Return the actions there are."""
     rule = "be all actions, such as range(4), or the name of an extra that is a mask of them"
     if isinstance(possible_actions, str):
         field = schema.fields.get(f"extras/{possible_actions}")
@@ -198,19 +198,19 @@ def _actions(schema: schema_lib.Schema, possible_actions: Any) -> Actions:
 
 
 def _name(action: Any) -> str:
-    """Answers the name of an action that is a text, an integer or a bool."""
+    """Return the name of an action that is a text, an integer or a bool."""
     return str(action) if isinstance(action, str) else str(int(action))
 
 
 def _names(actions: arrays.Array) -> list[str]:
-    """Answers the names of actions [T]."""
+    """Return the names of actions [T]."""
     return [_name(action) for action in actions.tolist()]
 
 
 def _possible(
     actions: Actions, episode: stored_episodes.StoredEpisode, fields: dict[str, arrays.Array], taken: list[str]
 ) -> Columns:
-    """Answers which actions were possible in the steps of an episode, by name and as a mask."""
+    """Return which actions were possible in the steps of an episode, by name and as a mask."""
     masks = actions.masks(fields)
     names = [[name for name, flag in zip(actions.names, mask, strict=True) if flag] for mask in masks]
     for key, action, possible in zip(episode.keys, taken, names, strict=True):
@@ -221,7 +221,7 @@ def _possible(
 
 
 def _maps(part: str, fields: dict[str, arrays.Array]) -> list[dict[int, float]]:
-    """Answers all numbers of a part of each step, by their places."""
+    """Return all numbers of a part of each step, by their places."""
     flat = [
         casting.cast_exact(path, array, array.shape, _FLOAT).reshape(len(array), -1)
         for path, array in fields.items()

@@ -70,10 +70,10 @@ class ShardedReplay(replay.Replay[Batch]):
         seed: int | np.random.Generator | None = None,
         actor_options: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Starts the shards, and answers a client of them once all are there.
+        """Start the shards, and return a client of them once all are there.
 
         Args:
-            make_buffer: Answers a new buffer, of columns or of episodes, without a limiter. Each shard calls it once,
+            make_buffer: Returns a new buffer, of columns or of episodes, without a limiter. Each shard calls it once,
                 and again when its process is made anew. Its seed is mixed with the number of the shard.
             shards: How many.
             limiter: Says when steps may be inserted and batches drawn, counted over all shards; None for as soon as
@@ -95,7 +95,7 @@ class ShardedReplay(replay.Replay[Batch]):
             actor_options: Options of Ray for each shard, such as num_cpus, resources or scheduling_strategy.
 
         Raises:
-            ArgumentError: An argument breaks its rule, or make_buffer answers what no shard can have.
+            ArgumentError: An argument breaks its rule, or make_buffer returns what no shard can have.
             CheckpointError: What is in the directory cannot be read back, or is of another number of shards.
             ShardLostError: The shards were not there in time.
             Exception: What make_buffer has raised.
@@ -162,7 +162,7 @@ class ShardedReplay(replay.Replay[Batch]):
         return self._processes.turns_handle
 
     async def close(self) -> None:
-        """Ends the fleet, for every client: shards let go of their files, and their processes end."""
+        """End the fleet, for every client: shards let go of their files, and their processes end."""
         self._shards.close()
         with contextlib.suppress(errors.ClosedError):
             await self._of_each("close")
@@ -190,7 +190,7 @@ class _Turns(turns_lib.Turns):
 
 
 def _actors(kind: type, options: Mapping[str, Any]) -> Any:
-    """Answers what makes actors of a class, which Ray starts again when they die; a call that was under way fails."""
+    """Return what makes actors of a class, which Ray starts again when they die; a call that was under way fails."""
     ours = {"max_restarts": -1, "max_task_retries": 0}
     for name in ours.keys() & options.keys():
         raise errors.ArgumentError(f"actor_options must leave {name} to the fleet, got {name}={options[name]!r}")
@@ -203,7 +203,7 @@ def _actors(kind: type, options: Mapping[str, Any]) -> Any:
 
 
 def _check_directory(directory: str, num_shards: int) -> None:
-    """Raises CheckpointError if what is there, as far as this machine sees, is of another number of shards."""
+    """Raise CheckpointError if what is there, as far as this machine sees, is of another number of shards."""
     names = os.listdir(directory) if os.path.isdir(directory) else []
     for name in sorted(names):
         shard = _SHARD.fullmatch(name)
@@ -215,7 +215,7 @@ def _check_directory(directory: str, num_shards: int) -> None:
 
 
 def _described(handles: Sequence[Any], arguments: Sequence[tuple[Any, ...]], seconds: float) -> list[port.Description]:
-    """Answers what kind of buffer each shard has, once all are there."""
+    """Return what kind of buffer each shard has, once all are there."""
     references = [handle.describe.remote() for handle in handles]
     _, missing = ray.wait(references, num_returns=len(references), timeout=seconds)
     if missing:
@@ -234,7 +234,7 @@ def _described(handles: Sequence[Any], arguments: Sequence[tuple[Any, ...]], sec
 
 
 async def _stats(handle: Any) -> answers.ShardStats:
-    """Answers what a shard says of itself; waits for one that is being started again."""
+    """Return what a shard says of itself; waits for one that is being started again."""
     while True:
         try:
             stats: answers.ShardStats = await handle.stats.remote()
@@ -252,7 +252,7 @@ class _Transport:
         self.turns_handle = turns
 
     async def call(self, shard: int, method: str, *arguments: Any, seconds: float | None) -> Any:
-        """Answers what a method of a shard answers; see membership.Transport."""
+        """Return what a method of a shard returns; see membership.Transport."""
         _check_ray()
         try:
             reference = getattr(self.handles[shard], method).remote(*arguments)
@@ -268,7 +268,7 @@ class _Transport:
             raise errors.ShardLostError(f"shard {shard} does not answer {method}: {type(error).__name__}") from error
 
     async def turns(self, method: str, *arguments: Any) -> Any:
-        """Answers what a method of the fleet's Turns answers; waits for it to come back where its process has died."""
+        """Return what a method of the fleet's Turns returns; waits for it to come back where its process has died."""
         while True:
             _check_ray()
             try:
@@ -281,13 +281,13 @@ class _Transport:
                 await asyncio.sleep(_RETRY)
 
     def kill(self) -> None:
-        """Ends the processes."""
+        """End the processes."""
         for handle in [*self.handles, *([] if self.turns_handle is None else [self.turns_handle])]:
             ray.kill(handle)
 
 
 def _reason(arguments: tuple[Any, ...], error: Exception) -> BaseException:
-    """Answers why a shard could not be made: of an actor Ray tells the text alone, of a task the exception itself."""
+    """Return why a shard could not be made: of an actor Ray tells the text alone, of a task the exception itself."""
     try:
         # A process of its own, which ends with the task: it holds no file then.
         ray.get(ray.remote(max_calls=1)(_make).remote(*arguments))
@@ -297,22 +297,22 @@ def _reason(arguments: tuple[Any, ...], error: Exception) -> BaseException:
 
 
 def _make(*arguments: Any) -> None:
-    """Makes a shard, and lets go of it."""
+    """Make a shard, and let go of it."""
     shard_lib.Shard(*arguments)
 
 
 def _check_ray() -> None:
-    """Raises ClosedError if Ray was shut down."""
+    """Raise ClosedError if Ray was shut down."""
     if not ray.is_initialized():
         raise errors.ClosedError("Ray was shut down, and the fleet with it")
 
 
 def _unsent(error: TypeError) -> str:
-    """Answers what Ray says, in many lines, of what cannot be sent."""
+    """Return what Ray says, in many lines, of what cannot be sent."""
     return f"must be something that can be sent to another process: {error.__cause__ or 'it cannot be pickled'}"
 
 
 def _raised(error: Exception) -> BaseException:
-    """Answers what was raised in the process of an actor."""
+    """Return what was raised in the process of an actor."""
     cause = getattr(error, "cause", None)
     return cause if isinstance(cause, BaseException) else error

@@ -51,12 +51,12 @@ class Totals:
         self._rewards: arrays.Floats = np.zeros(len(streams))
 
     def add(self, rewards: arrays.Floats, is_step: arrays.Bools) -> None:
-        """Counts a step with its reward in each stream, where `is_step` [S]; elsewhere the reward is 0."""
+        """Count a step with its reward in each stream, where `is_step` [S]; elsewhere the reward is 0."""
         self._lengths += is_step
         self._rewards += rewards
 
     def ended(self, has_ended: arrays.Bools, terminated: arrays.Bools | None) -> None:
-        """Hears where episodes have ended [S], and where they terminated [S]; None where they were abandoned."""
+        """Record where episodes have ended [S], and where they terminated [S]; None where they were abandoned."""
         ended: list[RecordedEpisode] = []
         for place in has_ended.nonzero()[0].tolist():
             end: End = "ABANDONED" if terminated is None else "TERMINATED" if terminated[place] else "TRUNCATED"

@@ -19,7 +19,7 @@ Buffer: TypeAlias = "column.ColumnReplayBuffer[Any] | threads.ThreadSafeReplayBu
 
 
 def checked_buffer(buffer: Any, infos: Mapping[str, str]) -> Buffer:
-    """Answers the buffer, if it is one of columns that is called and not awaited.
+    """Return the buffer, if it is one of columns that is called and not awaited.
 
     Raises:
         ArgumentTypeError: It is not.
@@ -39,14 +39,14 @@ def checked_buffer(buffer: Any, infos: Mapping[str, str]) -> Buffer:
 
 
 def num_streams(buffer: Buffer) -> int:
-    """Answers how many streams a buffer has."""
+    """Return how many streams a buffer has."""
     with _inside(buffer) as columns:
         return columns.streams
 
 
 @contextlib.contextmanager
 def _inside(buffer: Buffer) -> "Iterator[column.ColumnReplayBuffer[Any]]":
-    """Gives the buffer itself, or the one in a shell while no other thread is at it."""
+    """Yield the buffer itself, or the one in a shell while no other thread is at it."""
     if isinstance(buffer, column.ColumnReplayBuffer):
         yield buffer
     else:
@@ -55,7 +55,7 @@ def _inside(buffer: Buffer) -> "Iterator[column.ColumnReplayBuffer[Any]]":
 
 
 def require_insert(buffer: Buffer) -> None:
-    """Raises NotReadyError if the limiter holds inserts back: before the environment is stepped, not after it.
+    """Raise NotReadyError if the limiter holds inserts back: before the environment is stepped, not after it.
 
     A ThreadSafeReplayBuffer waits instead, once the step is there.
     """
@@ -67,7 +67,7 @@ def require_insert(buffer: Buffer) -> None:
 
 
 def kept(space: spaces.Space, value: Any) -> Any:
-    """Answers a value of a space, or a batch of them, as a tree of copies; arrays of other libraries become numpy's.
+    """Return a value of a space, or a batch of them, as a tree of copies; arrays of other libraries become numpy's.
 
     Raises:
         ArgumentError: One of those is on another device, or belongs to a graph of gradients.
@@ -103,7 +103,7 @@ class StateReader:
         self._zeros = np.zeros(lead)
 
     def taken(self, action: Any, extras: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Answers copies of an action, as a tree, and of extras.
+        """Return copies of an action, as a tree, and of extras.
 
         Raises:
             ArgumentError: An extra is given that infos hold, or a stream.
@@ -123,7 +123,7 @@ class StateReader:
         return action, extras
 
     def _of_the_caller(self) -> schema_lib.Schema | None:
-        """Answers the schema of what is given; None as long as the buffer has none."""
+        """Return the schema of what is given; None as long as the buffer has none."""
         if self._schema is None:
             with _inside(self._buffer) as columns:
                 whole = columns.schema
@@ -138,7 +138,7 @@ class StateReader:
 
 
 def checked_infos(infos: Any) -> dict[str, str]:
-    """Answers which extra is found under which key of an info.
+    """Return which extra is found under which key of an info.
 
     Raises:
         ArgumentTypeError: They are not texts by text.
@@ -151,7 +151,7 @@ def checked_infos(infos: Any) -> dict[str, str]:
 
 
 def found(info: Mapping[str, Any], extra: str, key: str) -> Any:
-    """Answers what an info holds under a key.
+    """Return what an info holds under a key.
 
     Raises:
         ArgumentError: There is nothing.
@@ -187,7 +187,7 @@ class Frames:
         self._padding = getattr(window, "stack_padding", None) if self._number > 1 else None
 
     def newest(self, tree: Any, num_leading: int = 0) -> Any:
-        """Answers the last frame of each stack; the stack is the first axis behind the leading ones."""
+        """Return the last frame of each stack; the stack is the first axis behind the leading ones."""
         if self._number == 1:
             return tree
         if isinstance(tree, Mapping):
@@ -195,7 +195,7 @@ class Frames:
         return tree[(*_lead(num_leading), -1)]
 
     def check_first(self, tree: Any, num_leading: int = 0) -> None:
-        """Raises ArgumentError unless each stack is one frame behind what pads a stack in the buffer."""
+        """Raise ArgumentError unless each stack is one frame behind what pads a stack in the buffer."""
         for stack in self._stacks(tree, num_leading):
             before = stack[(*_lead(num_leading), slice(None, -1))]
             last = stack[(*_lead(num_leading), slice(-1, None))]
@@ -206,7 +206,7 @@ class Frames:
                 )
 
     def check_next(self, before: Any, after: Any, num_leading: int = 0, where: arrays.Bools | None = None) -> None:
-        """Raises ArgumentError unless each stack is the one before it with another frame behind.
+        """Raise ArgumentError unless each stack is the one before it with another frame behind.
 
         Args:
             before: The stacks of the observations before.
@@ -223,7 +223,7 @@ class Frames:
                 raise errors.ArgumentError("observation must be the stack before it with another frame behind")
 
     def _stacks(self, tree: Any, num_leading: int) -> list[arrays.Array]:
-        """Answers the stacks in a tree; none where observations are no stacks."""
+        """Return the stacks in a tree; none where observations are no stacks."""
         if self._number == 1:
             return []
         if isinstance(tree, Mapping):
@@ -239,5 +239,5 @@ def _lead(count: int) -> tuple[slice, ...]:
 
 
 def _are_same(these: arrays.Array, those: arrays.Array) -> bool:
-    """Answers whether two arrays hold the same values; a NaN is like a NaN."""
+    """Return whether two arrays hold the same values; a NaN is like a NaN."""
     return np.array_equal(these, those, equal_nan=these.dtype.kind in "fc")

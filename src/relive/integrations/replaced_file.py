@@ -27,7 +27,7 @@ _MANIFESTS = (
 
 
 def absolute(name: str, path: object) -> str:
-    """Answers the path of a file as an absolute one.
+    """Return the path of a file as an absolute one.
 
     Raises:
         ArgumentTypeError: `path` is no path.
@@ -42,7 +42,7 @@ def absolute(name: str, path: object) -> str:
 
 
 def check_parent(path: str) -> None:
-    """Raises CheckpointError unless an absolute path is in a directory that is there, and in nothing that was saved."""
+    """Raise CheckpointError unless an absolute path is in a directory that is there, and in nothing that was saved."""
     label, parent = files.named(path), os.path.dirname(path)
     if not os.path.isdir(parent):
         is_there = os.path.lexists(parent)
@@ -59,7 +59,7 @@ def check_parent(path: str) -> None:
 
 
 def _kind_of(place: str) -> str:
-    """Answers what was saved as a directory; nothing if it is another one, or cannot be read."""
+    """Return what was saved as a directory; nothing if it is another one, or cannot be read."""
     with contextlib.suppress(OSError), files.Directory(place, follow=True) as directory:
         for name, marker, kind in _MANIFESTS:
             with contextlib.suppress(errors.CheckpointError), open(directory.open(name), "rb") as file:
@@ -73,7 +73,7 @@ def _kind_of(place: str) -> str:
 
 
 def opened(place: str) -> BinaryIO:
-    """Answers a regular file, open for reading; waits for nobody at the other end of a pipe.
+    """Return a regular file, open for reading; waits for nobody at the other end of a pipe.
 
     Raises:
         CheckpointError: There is none.
@@ -95,7 +95,7 @@ def opened(place: str) -> BinaryIO:
 
 @contextlib.contextmanager
 def replacing(place: str, magic: bytes, check: Callable[[], None]) -> Iterator[BinaryIO]:
-    """Gives a new file to write, which is synced and renamed after the block; if that fails, nothing has changed.
+    """Yield a new file to write, which is synced and renamed after the block; if that fails, nothing has changed.
 
     Args:
         place: The absolute path that it will have; an older file's mode is kept.
@@ -131,7 +131,7 @@ def replacing(place: str, magic: bytes, check: Callable[[], None]) -> Iterator[B
 
 
 def _remove(new: str, magic: bytes) -> None:
-    """Deletes what a crash left, if anything."""
+    """Delete what a crash left, if anything."""
     if not os.path.lexists(new):
         return
     is_ours = False

@@ -1,6 +1,6 @@
 """Whether environments write every observation into one array: with SAME_STEP the last one of an episode is lost then.
 
-step      the environment answers o_T in its array, and the vector environment keeps that array as "final_obs"
+step      the environment returns o_T in its array, and the vector environment keeps that array as "final_obs"
 reset     the environment writes o_0 into its array: "final_obs" is o_0 now
 step      it writes o_1 there, and what was "final_obs" shows it: nobody else's array would
 """
@@ -21,12 +21,12 @@ class ReusedArrays:
         self._watched: dict[int, tuple[Any, Any]] = {}
 
     def watch(self, row: int, last: Any, first: Any) -> None:
-        """Hears what came last in an environment, and what its reset answered."""
+        """Record what came last in an environment, and what its reset returned."""
         if _are_same(last, first):
             self._watched[row] = last, copies.copied(last)
 
     def check(self, observations: Any) -> None:
-        """Raises ArgumentError if what came last has become what came now [S, ...], a step later."""
+        """Raise ArgumentError if what came last has become what came now [S, ...], a step later."""
         watched, self._watched = self._watched, {}
         for row, (handed, was) in watched.items():
             if not _are_same(handed, was) and _are_same(handed, trees.rows(observations, row)):
@@ -37,6 +37,6 @@ class ReusedArrays:
 
 
 def _are_same(these: Any, those: Any) -> bool:
-    """Answers whether two trees hold the same values."""
+    """Return whether two trees hold the same values."""
     one, other = trees.flat("observation", these), trees.flat("observation", those)
     return one.keys() == other.keys() and all(np.array_equal(one[path], other[path]) for path in one)

@@ -23,7 +23,7 @@ _RULE = "must be made of Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tup
 
 
 def fields_of(name: str, space: object) -> Any:
-    """Answers the field, or the tree of fields, of a space that is called `name` in an error.
+    """Return the field, or the tree of fields, of a space that is called `name` in an error.
 
     Raises:
         ArgumentError: It is, or holds, a space of another kind.
@@ -39,12 +39,12 @@ def fields_of(name: str, space: object) -> Any:
 
 
 def fields_of_extra(name: str, extra: Any) -> Any:
-    """Answers the same of an extra that may be a space, or fields already."""
+    """Return the same of an extra that may be a space, or fields already."""
     return fields_of(name, extra) if isinstance(extra, spaces.Space) else extra
 
 
 def one_frame(tree: Any, frame_stack: int) -> Any:
-    """Answers the fields of one frame of those that stack so many along the first axis.
+    """Return the fields of one frame of those that stack so many along the first axis.
 
     Raises:
         ArgumentError: They do not.
@@ -61,9 +61,9 @@ def one_frame(tree: Any, frame_stack: int) -> Any:
 
 
 def tree_of(space: Space, value: Any) -> Any:
-    """Answers a value of a space, or a batch of them, as a tree: a tuple is a dict with the keys "0", "1" and so on.
+    """Return a value of a space, or a batch of them, as a tree: a tuple is a dict with the keys "0", "1" and so on.
 
-    Nothing is copied, and what is not of the space is answered as it is: the schema says what is wrong with it.
+    Nothing is copied, and what is not of the space is returned as it is: the schema says what is wrong with it.
 
     >>> from gymnasium import spaces
     >>> from relive.integrations import spaces as space_trees

@@ -141,16 +141,16 @@ class ReplayBuffer(buffers.ReplayBuffer):
         self._count()
 
     def size(self) -> int:
-        """Answers how many steps are stored, of all environments together."""
+        """Return how many steps are stored, of all environments together."""
         return len(self.buffer)
 
     def reset(self) -> None:
-        """Forgets every step."""
+        """Forget every step."""
         self.buffer.clear()
         self._count()
 
     def _count(self) -> None:
-        """Says in their words how much is stored: pos is where the next step goes, and size() until it is full."""
+        """Set in their words how much is stored: pos is where the next step goes, and size() until it is full."""
         self.full = self.buffer.is_full
         self.pos = self.buffer.history.timeline.next_key % self.buffer_size if self.full else len(self.buffer)
 
@@ -165,7 +165,7 @@ class ReplayBuffer(buffers.ReplayBuffer):
         done: arrays.Array,
         infos: list[dict[str, Any]],
     ) -> None:
-        """Adds a step of every environment.
+        """Add a step of every environment.
 
         An episode goes on where it begins with what was reached before; where not, as after a reset in the middle of
         one, the one before is truncated there.
@@ -201,7 +201,7 @@ class ReplayBuffer(buffers.ReplayBuffer):
     # Drawing.
 
     def sample(self, batch_size: int, env: "vec_env.VecNormalize | None" = None) -> Any:
-        """Answers exactly batch_size transitions as their ReplayBufferSamples, or DictReplayBufferSamples.
+        """Return exactly batch_size transitions as their ReplayBufferSamples, or DictReplayBufferSamples.
 
         Rewards, dones and discounts are float32 [B, 1]. A `done` is a termination; the discounts are gamma to the power
         of the steps in each transition, or None if no gamma was given, for that of the algorithm.
@@ -217,7 +217,7 @@ class ReplayBuffer(buffers.ReplayBuffer):
         return self._samples(self.buffer.sample(batch_size), env)
 
     def _get_samples(self, batch_inds: Any, env: "vec_env.VecNormalize | None" = None) -> Any:
-        """Answers the transitions from the steps with those keys [B]; the rest is as in `sample`."""
+        """Return the transitions from the steps with those keys [B]; the rest is as in `sample`."""
         return self._samples(self.buffer.read(batch_inds), env)
 
     def _samples(self, batch: batches.TransitionBatch, env: "vec_env.VecNormalize | None") -> Any:
@@ -237,12 +237,12 @@ class ReplayBuffer(buffers.ReplayBuffer):
         )
 
     def _observations(self, tree: Any, env: "vec_env.VecNormalize | None") -> Any:
-        """Answers observations as the algorithm has them: normalized, and stacks as they came."""
+        """Return observations as the algorithm has them: normalized, and stacks as they came."""
         observations = self._normalize_obs(_each(_stacked, tree, self.obs_shape), env)
         return _each(lambda array, _: self.to_torch(array, copy=False), observations, self.obs_shape)
 
     def _rewards(self, batch: batches.TransitionBatch, env: "vec_env.VecNormalize | None") -> arrays.Array:
-        """Answers the sums of the rewards [B], each of which was normalized."""
+        """Return the sums of the rewards [B], each of which was normalized."""
         if env is None:
             return batch.reward
         history = self.buffer.history
@@ -257,7 +257,7 @@ class ReplayBuffer(buffers.ReplayBuffer):
     # Frames.
 
     def _fields(self, space: Any, shape: Any) -> Any:
-        """Answers the field of an observation, or of one frame of it, or the tree of them."""
+        """Return the field of an observation, or of one frame of it, or the tree of them."""
         if isinstance(space, spaces.Dict):
             return {key: self._fields(part, shape[key]) for key, part in space.spaces.items()}
         if self._frame_stack > 1:
@@ -269,7 +269,7 @@ class ReplayBuffer(buffers.ReplayBuffer):
         return schema_lib.Field(shape, space.dtype)
 
     def _rows(self, observation: Any) -> Any:
-        """Answers observations [n_envs, ...] as the buffer has them: frames of a stack along an axis of their own."""
+        """Return observations [n_envs, ...] as the buffer has them: frames of a stack along an axis of their own."""
 
         def rows(array: Any, shape: tuple[int, ...]) -> Any:
             array = np.asarray(array)
@@ -282,7 +282,7 @@ class ReplayBuffer(buffers.ReplayBuffer):
         return _each(rows, observation, self.obs_shape)
 
     def _check_stacks(self, observation: Any, following: Any, has_ended: arrays.Bools) -> None:
-        """Raises ArgumentError unless each stack is one of the frames that are stored, and ends what does not go on."""
+        """Raise ArgumentError unless each stack is one of the frames that are stored, and end what does not go on."""
         goes_on = self.buffer.history.timeline.open_handles(np.arange(self.n_envs)) >= 0
         # Of another buffer that took its place nobody knows what was reached.
         goes_on &= self._reached is not None and _are_same(observation, self._reached)
@@ -293,12 +293,12 @@ class ReplayBuffer(buffers.ReplayBuffer):
 
 
 def _seed_of(space: Space) -> int:
-    """Answers a seed from the generator of a space, which stays as it is."""
+    """Return a seed from the generator of a space, which stays as it is."""
     return int(copy.deepcopy(space.np_random).integers(2**63))
 
 
 def _each(answer: Callable[[Any, tuple[int, ...]], Any], tree: Any, shapes: Any) -> Any:
-    """Answers what `answer` does of each array of an observation, given its shape in the space."""
+    """Return what `answer` does of each array of an observation, given its shape in the space."""
     if isinstance(shapes, Mapping):
         return {key: answer(tree[key], shape) for key, shape in shapes.items()}
     return answer(tree, shapes)
@@ -309,7 +309,7 @@ def _stacked(array: arrays.Array, shape: tuple[int, ...]) -> arrays.Array:
 
 
 def _are_same(these: Any, those: Any) -> arrays.Bools:
-    """Answers in which rows [k] two trees hold the same bytes."""
+    """Return in which rows [k] two trees hold the same bytes."""
     pairs = zip(trees.flat("observation", these).values(), trees.flat("observation", those).values(), strict=True)
     same = [_bytes(this) == _bytes(that) for this, that in pairs]
     return np.asarray(np.concatenate(same, axis=1).all(axis=1))

@@ -301,7 +301,7 @@ def test_stacks_are_made_of_single_frames_again(n_envs: int) -> None:
 
 
 def play(env: Any, count: int, *replay_buffers: Any) -> Any:
-    """Steps environments as an algorithm does, and answers where they are."""
+    """Steps environments as an algorithm does, and returns where they are."""
     obs = env.reset()
     for _ in range(count):
         next_obs, reward, done, infos = env.step(np.zeros(env.num_envs, np.int64))

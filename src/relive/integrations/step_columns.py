@@ -31,7 +31,7 @@ STATUSES: tuple[stored_episodes.StoredStatus, ...] = ("IN_PROGRESS", "COMPLETED"
 
 
 def known_schema(call: str, buffer: object) -> schema_lib.Schema:
-    """Answers what a step of a buffer holds.
+    """Return what a step of a buffer holds.
 
     Raises:
         ArgumentTypeError: It is no buffer of columns.
@@ -45,7 +45,7 @@ def known_schema(call: str, buffer: object) -> schema_lib.Schema:
 
 
 def marks(episode: stored_episodes.StoredEpisode) -> dict[str, arrays.Array]:
-    """Answers the marks of the steps of an episode [T], by name; an episode is called by its first key."""
+    """Return the marks of the steps of an episode [T], by name; an episode is called by its first key."""
     steps = np.arange(episode.start_step, episode.start_step + len(episode))
     return {
         "key": episode.keys,
@@ -58,7 +58,7 @@ def marks(episode: stored_episodes.StoredEpisode) -> dict[str, arrays.Array]:
 
 
 def fields(episode: stored_episodes.StoredEpisode) -> dict[str, arrays.Array]:
-    """Answers the fields of the steps of an episode by path [T, ...], without the observation after the last one."""
+    """Return the fields of the steps of an episode by path [T, ...], without the observation after the last one."""
     columns = {path: array[: len(episode)] for path, array in trees.flat("observation", episode.observations).items()}
     columns |= trees.flat("action", episode.actions)
     columns["reward"] = episode.rewards
@@ -66,10 +66,10 @@ def fields(episode: stored_episodes.StoredEpisode) -> dict[str, arrays.Array]:
 
 
 def next_observations(episode: stored_episodes.StoredEpisode) -> dict[str, arrays.Array]:
-    """Answers the observations after the steps of an episode by path [T, ...], [T - 1, ...] without the last one."""
+    """Return the observations after the steps of an episode by path [T, ...], [T - 1, ...] without the last one."""
     return {path: array[1:] for path, array in trees.flat("observation", episode.observations).items()}
 
 
 def final_observation(episode: stored_episodes.StoredEpisode) -> dict[str, arrays.Array]:
-    """Answers the last observation of an episode by path [1, ...]."""
+    """Return the last observation of an episode by path [1, ...]."""
     return {path: array[-1:] for path, array in trees.flat("observation", episode.observations).items()}

@@ -1,7 +1,7 @@
 """The episodes of a buffer of columns, one after another, as arrays: what is written to files of other libraries.
 
 rows in the ring    a1 b0 a2 b1 c0 b2            of three episodes in two streams; a0 was evicted
-answers             a: a1 a2, start_step 1       in the order of their first stored rows
+returns             a: a1 a2, start_step 1       in the order of their first stored rows
                     b: b0 b1 b2
                     c: c0
 """
@@ -55,7 +55,7 @@ class StoredEpisode:
     has_final_observation: bool
 
     def __len__(self) -> int:
-        """Answers how many of its steps are stored, T; at least one is."""
+        """Return how many of its steps are stored, T; at least one is."""
         return len(self.keys)
 
     @property
@@ -77,7 +77,7 @@ class StoredEpisode:
 def stored_episodes(
     buffer: "column.ColumnReplayBuffer[Any]", *, progress: state.Progress | None = None
 ) -> Iterator[StoredEpisode]:
-    """Gives every episode that has a step stored, in the order of the first of those; every stored step is in one.
+    """Give every episode that has a step stored, in the order of the first of those; every stored step is in one.
 
     It takes memory for one episode, and a few numbers a step. Arrays are copies, with the dtypes of the schema.
 
@@ -126,7 +126,7 @@ def _episodes(history: history_lib.StepStore, progress: state.Progress | None) -
 
 
 def _episode(history: history_lib.StepStore, slots: arrays.Ints) -> StoredEpisode:
-    """Answers the episode whose rows are in `slots` [T], in their order."""
+    """Return the episode whose rows are in `slots` [T], in their order."""
     episodes = history.timeline.episodes
     handles = history.timeline.handles(slots[:1])
     has_tail, length = bool(episodes.has_tail[handles[0]]), int(episodes.length[handles[0]])
@@ -148,7 +148,7 @@ def _episode(history: history_lib.StepStore, slots: arrays.Ints) -> StoredEpisod
 
 
 def _joined(rows: arrays.Array, tails: arrays.Array) -> arrays.Array:
-    """Answers rows and those behind them; np.concatenate would not keep every dtype, such as a big-endian one."""
+    """Return rows and those behind them; np.concatenate would not keep every dtype, such as a big-endian one."""
     joined = np.empty((len(rows) + len(tails), *rows.shape[1:]), rows.dtype)
     joined[: len(rows)] = rows
     joined[len(rows) :] = tails

@@ -79,12 +79,12 @@ class Twin:
         return self.number()
 
     def end(self, stream: int, status: str) -> None:
-        """Ends the episode that is open in the stream, if one is."""
+        """End the episode that is open in the stream, if one is."""
         if stream in self.open:
             self.open.pop(stream).status = status
 
     def step(self, stream: int, observation: int, final: int | None, end: tuple[bool, bool]) -> None:
-        """Notes a step."""
+        """Note a step."""
         if stream not in self.open:
             self.open[stream] = TwinEpisode(stream)
             self.episodes.append(self.open[stream])
@@ -97,7 +97,7 @@ class Twin:
             self.end(stream, "COMPLETED" if end[0] else "TRUNCATED")
 
     def add(self, stream: int, knows_next: bool, end: tuple[bool, bool], chance: int) -> None:
-        """Adds a step, which may belong to another episode than the last one of its stream."""
+        """Add a step, which may belong to another episode than the last one of its stream."""
         observation = self.observation(stream, chance == 0)
         knows_next = knows_next or end == (False, True)
         final = self.number() if knows_next else None
@@ -114,7 +114,7 @@ class Twin:
         self.step(stream, observation, final, end)
 
     def extend(self, streams: list[int], knows_next: bool, end: tuple[bool, bool]) -> None:
-        """Adds a step to each of the streams; those of even numbers end with it."""
+        """Add a step to each of the streams; those of even numbers end with it."""
         ends = [end if stream % 2 == 0 else (False, False) for stream in streams]
         knows_next = knows_next or (False, True) in ends
         observations = [self.observation(stream) for stream in streams]
@@ -133,7 +133,7 @@ class Twin:
             self.step(*step)
 
     def add_episode(self, stream: int, length: int, terminated: bool) -> None:
-        """Adds a whole episode."""
+        """Add a whole episode."""
         self.end(stream, "TRUNCATED")
         numbers = [self.number() for _ in range(length + 1)]
         actions, rewards, extras = rest_of(np.arange(self.next_key, self.next_key + length))
@@ -144,13 +144,13 @@ class Twin:
         self.end(stream, "COMPLETED" if terminated else "TRUNCATED")
 
     def end_episode(self, stream: int) -> None:
-        """Ends what is open in a stream, if what comes after it is known."""
+        """End what is open in a stream, if what comes after it is known."""
         if stream not in self.open or self.open[stream].final is not None:
             self.buffer.end_episode(stream=stream)
             self.end(stream, "TRUNCATED")
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Forget everything."""
         self.buffer.clear()
         self.open.clear()
         self.oldest_key = self.next_key

@@ -28,7 +28,7 @@ class Observed(Protocol):
     """What has statistics: every buffer of relive, and the shells around them."""
 
     def get_stats(self) -> Any:
-        """Answers a dataclass of numbers."""
+        """Return a dataclass of numbers."""
         ...
 
 
@@ -36,12 +36,12 @@ class ScalarWriter(Protocol):
     """What writes a number: `tensorboard.summary.Writer`, `torch.utils.tensorboard.SummaryWriter`, or your own."""
 
     def add_scalar(self, tag: str, value: float, step: int, /) -> object:
-        """Writes the value that a tag has at a step."""
+        """Write the value that a tag has at a step."""
         ...
 
 
 def scalars(stats: Any) -> dict[str, float]:
-    """Answers the numbers among what `get_stats` says, its properties too, by name; what is None is left out.
+    """Return the numbers among what `get_stats` says, its properties too, by name; what is None is left out.
 
     `open_ages` is left out: it has a name for each open episode.
 
@@ -117,7 +117,7 @@ class StatsWriter:
         self._writer: Any = self._own or writer
 
     def write(self, step: int) -> None:
-        """Writes what `get_stats` says now; the cost is that of `get_stats`, and of some 20 numbers in a file.
+        """Write what `get_stats` says now; the cost is that of `get_stats`, and of some 20 numbers in a file.
 
         Args:
             step: Where on the horizontal axis; at least 0.
@@ -133,17 +133,17 @@ class StatsWriter:
             self._writer.add_scalar(f"{self._prefix}/{name}", value, step)
 
     def close(self) -> None:
-        """Closes the file of its own, if there is one, and writes no more; closing twice is closing once."""
+        """Close the file of its own, if there is one, and write no more; closing twice is closing once."""
         if self._own is not None:
             self._own.close()
         self._own = self._writer = None
 
     def __enter__(self) -> Self:
-        """Answers itself."""
+        """Return itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: types.TracebackType | None
     ) -> None:
-        """Closes."""
+        """Close."""
         self.close()

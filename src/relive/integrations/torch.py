@@ -30,11 +30,11 @@ class _OnDevices:
     """What both kinds of batches can do."""
 
     def pin_memory(self) -> Self:
-        """Answers the batch in memory that a device can copy from while the CPU goes on."""
+        """Return the batch in memory that a device can copy from while the CPU goes on."""
         return type(self)(**arrays.converted(self, lambda path, tensor: tensor.pin_memory()))
 
     def to(self, device: Device, *, non_blocking: bool = False) -> Self:
-        """Answers the batch on a device.
+        """Return the batch on a device.
 
         Args:
             device: Where to.
@@ -64,7 +64,7 @@ def as_tensors(batch: batches.SequenceBatch) -> SequenceTensors: ...
 
 
 def as_tensors(batch: Any) -> Any:
-    """Answers a batch as tensors on the CPU, in the memory of its arrays: who changes one changes the other.
+    """Return a batch as tensors on the CPU, in the memory of its arrays: who changes one changes the other.
 
     An array whose dtype is not in the byte order of the machine, whose rows lie at odd places or backwards, or that is
     read-only, is copied.
@@ -134,7 +134,7 @@ class ReplayDataset(data.IterableDataset[Any]):
         self._num_passes = 0
 
     def __len__(self) -> int:
-        """Answers how many batches a pass has, of all workers together.
+        """Return how many batches a pass has, of all workers together.
 
         Raises:
             TypeError: It has no end.

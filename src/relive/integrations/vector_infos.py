@@ -18,12 +18,12 @@ _FINAL_INFO = "final_info"
 
 
 def has_final_observation(infos: Mapping[str, Any]) -> bool:
-    """Answers whether there are observations that came last, of any environment."""
+    """Return whether there are observations that came last, of any environment."""
     return _FINAL_OBSERVATION in infos and bool(np.any(infos.get(f"_{_FINAL_OBSERVATION}", True)))
 
 
 def final_observation(infos: Mapping[str, Any], row: int) -> Any:
-    """Answers the observation that came last in one environment, whose episode has ended.
+    """Return the observation that came last in one environment, whose episode has ended.
 
     Raises:
         ArgumentError: There is none.
@@ -35,7 +35,7 @@ def final_observation(infos: Mapping[str, Any], row: int) -> Any:
 
 
 def column(infos: Mapping[str, Any], extra: str, key: str, is_step: arrays.Bools, is_final: arrays.Bools) -> Any:
-    """Answers what infos hold under a key, of the step of each environment [S, ...]; anything where there was none.
+    """Return what infos hold under a key, of the step of each environment [S, ...]; anything where there was none.
 
     Args:
         infos: The infos of a step.
@@ -63,7 +63,7 @@ def column(infos: Mapping[str, Any], extra: str, key: str, is_step: arrays.Bools
 
 
 def _stacked(name: str, values: list[Any]) -> Any:
-    """Answers a tree of columns of one of rows each."""
+    """Return a tree of columns of one of rows each."""
     if not any(isinstance(value, Mapping) for value in values):
         return np.stack([np.asarray(value) for value in values])
     keys = [set(value) if isinstance(value, Mapping) else set() for value in values]
@@ -73,17 +73,17 @@ def _stacked(name: str, values: list[Any]) -> Any:
 
 
 def _is_shown(key: Any) -> bool:
-    """Answers whether a key is that of a value, and not of where one holds, or of what Gymnasium could not merge."""
+    """Return whether a key is that of a value, and not of where one holds, or of what Gymnasium could not merge."""
     return isinstance(key, str) and not key.startswith("_")
 
 
 def _holds(infos: Mapping[str, Any], key: str, row: int) -> bool:
-    """Answers whether what is under a key holds for an environment."""
+    """Return whether what is under a key holds for an environment."""
     return f"_{key}" not in infos or bool(infos[f"_{key}"][row])
 
 
 def _row(value: Any, row: int) -> Any:
-    """Answers what is of one environment, of an array or of arrays by name."""
+    """Return what is of one environment, of an array or of arrays by name."""
     if isinstance(value, Mapping):
         there = (key for key in value if _is_shown(key) and _holds(value, key, row))
         return {key: _row(value[key], row) for key in there}

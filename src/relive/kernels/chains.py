@@ -7,7 +7,7 @@ the streams are written in turn, one row each, the chain is arithmetic: the row 
     stream         0   1   2   0   1   2   0   1
     episode        a   b   c   a   b   d   a   e        after a0, at 0, come 3 and 6
 
-A write out of turn links the rows of the chains, until all that is alive has come in turn again. Answers are the same.
+A write out of turn links the rows of the chains, until all that is alive has come in turn again. Returns are the same.
 """
 
 from typing import ClassVar, NamedTuple, TypeAlias
@@ -39,7 +39,7 @@ class Ring:
         self._num_rows = 0
 
     def __len__(self) -> int:
-        """Answers how many rows are alive."""
+        """Return how many rows are alive."""
         return self._num_rows
 
     @property
@@ -53,43 +53,43 @@ class Ring:
         return self.next_key - self._num_rows
 
     def keys(self, slots: arrays.Ints) -> arrays.Ints:
-        """Answers the keys of the rows in `slots`."""
+        """Return the keys of the rows in `slots`."""
         newest = self.next_key - 1
         return newest - self.around(newest - slots)
 
     def slots(self, keys: arrays.Ints) -> arrays.Ints:
-        """Answers where the rows with `keys` are, or were."""
+        """Return where the rows with `keys` are, or were."""
         return self.around(keys)
 
     def is_alive(self, keys: arrays.Ints) -> arrays.Bools:
-        """Answers whether the rows with `keys` are still there."""
+        """Return whether the rows with `keys` are still there."""
         return (keys >= self.oldest_key) & (keys < self.next_key)
 
     def alive_slots(self) -> arrays.Ints:
-        """Answers where all rows are, oldest first."""
+        """Return where all rows are, oldest first."""
         return self.oldest_slots(self._num_rows)
 
     def oldest_slots(self, count: int) -> arrays.Ints:
-        """Answers where the `count` oldest rows are, oldest first."""
+        """Return where the `count` oldest rows are, oldest first."""
         return self.slots_from(self.oldest_key, count)
 
     def free_slots(self, count: int) -> arrays.Ints:
-        """Answers where the next `count` rows go; they hold the oldest rows as long as those are not evicted."""
+        """Return where the next `count` rows go; they hold the oldest rows as long as those are not evicted."""
         return self.slots_from(self.next_key, count)
 
     def key_of_one(self, slot: int) -> int:
-        """Answers the key of the row in `slot`."""
+        """Return the key of the row in `slot`."""
         return self.next_key - 1 - (self.next_key - 1 - slot) % self.capacity
 
     def run(self, key: int, count: int) -> Run:
-        """Answers where the rows of `count` keys are, from that key on."""
+        """Return where the rows of `count` keys are, from that key on."""
         slot = key % self.capacity
         if slot + count <= self.capacity:
             return slice(slot, slot + count)
         return self.slots_from(key, count)
 
     def slots_from(self, key: int, count: int) -> arrays.Ints:
-        """Answers the slots of the rows of at most `capacity` keys, from that key on."""
+        """Return the slots of the rows of at most `capacity` keys, from that key on."""
         slot = key % self.capacity
         slots = np.arange(slot, slot + count)
         if slot + count > self.capacity:
@@ -97,7 +97,7 @@ class Ring:
         return slots
 
     def around(self, places: arrays.Ints) -> arrays.Ints:
-        """Answers the slots of places counted on beyond the ends of the ring."""
+        """Return the slots of places counted on beyond the ends of the ring."""
         return np.remainder(places, self.capacity)
 
 
@@ -117,28 +117,28 @@ class Links:
     # Reading.
 
     def later(self, slots: arrays.Ints, offsets: arrays.Ints) -> arrays.Ints:
-        """Answers the rows `offsets` [B] steps after those in `slots` [B]; they must be there."""
+        """Return the rows `offsets` [B] steps after those in `slots` [B]; they must be there."""
         later = slots.copy()
         for k in range(int(offsets.max(initial=0))):
             later = np.where(offsets > k, self.next[later], later)
         return later
 
     def ahead(self, slots: arrays.Ints, count: int) -> arrays.Ints:
-        """Answers the rows from those in `slots` [B] on [B, count]; the last one is repeated."""
+        """Return the rows from those in `slots` [B] on [B, count]; the last one is repeated."""
         return _chain(self.next, slots, count)
 
     def behind(self, slots: arrays.Ints, count: int) -> arrays.Ints:
-        """Answers the rows up to those in `slots` [B], in time order [B, count]; the earliest one is repeated."""
+        """Return the rows up to those in `slots` [B], in time order [B, count]; the earliest one is repeated."""
         return _chain(self.previous, slots, count)[:, ::-1]
 
     def num_behind(self, slots: arrays.Ints, most: int) -> arrays.Ints:
-        """Answers how many rows lie before each of `slots` [B], counted up to `most`."""
+        """Return how many rows lie before each of `slots` [B], counted up to `most`."""
         chain = _chain(self.previous, slots, most + 1)
         counts: arrays.Ints = np.count_nonzero(chain[:, 1:] != chain[:, :-1], axis=1)
         return counts
 
     def earlier(self, slots: arrays.Ints, count: int) -> arrays.Ints:
-        """Answers the row `count` steps before each of `slots`, for those of them that have one."""
+        """Return the row `count` steps before each of `slots`, for those of them that have one."""
         for _ in range(count):
             previous = self.previous[slots]
             slots = previous[previous != slots]
@@ -147,7 +147,7 @@ class Links:
     # Writing.
 
     def link(self, slots: arrays.Ints, steps: arrays.Ints, before: arrays.Ints) -> None:
-        """Puts rows into `slots` [k], which are those `steps` [k] and follow the rows `before` [k], or themselves."""
+        """Put rows into `slots` [k], which are those `steps` [k] and follow the rows `before` [k], or themselves."""
         self.step[slots] = steps
         self.next[slots] = slots
         self.previous[slots] = before
@@ -155,7 +155,7 @@ class Links:
         self.next[before[follows]] = slots[follows]
 
     def link_one(self, slot: int, step: int, before: int) -> None:
-        """Does what `link` does for one row, in plain numbers."""
+        """Do what `link` does for one row, in plain numbers."""
         self.step[slot] = step
         self.next[slot] = slot
         self.previous[slot] = before
@@ -163,13 +163,13 @@ class Links:
             self.next[before] = slot
 
     def cut_off(self, slots: arrays.Ints) -> None:
-        """Takes out the rows in `slots` [k]; each is the earliest of its chain, or comes after one that goes too."""
+        """Take out the rows in `slots` [k]; each is the earliest of its chain, or comes after one that goes too."""
         following = self.next[slots]
         self.previous[following] = following
 
 
 def _chain(links: arrays.Ints, slots: arrays.Ints, count: int) -> arrays.Ints:
-    """Answers `slots` [B] and the rows that the links lead to [B, count]."""
+    """Return `slots` [B] and the rows that the links lead to [B, count]."""
     chain = np.empty((len(slots), count), np.int64)
     for k in range(count):
         chain[:, k] = slots
@@ -234,41 +234,41 @@ class Chains(Ring, arrays.Derived):
     # Rows within their episodes.
 
     def handles(self, slots: arrays_lib.Ints) -> arrays_lib.Ints:
-        """Answers the handles of the episodes of the rows in `slots`."""
+        """Return the handles of the episodes of the rows in `slots`."""
         return self._handle[slots].astype(np.int64)
 
     def steps(self, slots: arrays_lib.Ints, handles: arrays_lib.Ints) -> arrays_lib.Ints:
-        """Answers how many steps of its episode came before each of the rows in `slots`; `handles` are theirs."""
+        """Return how many steps of its episode came before each of the rows in `slots`; `handles` are theirs."""
         if self._links:
             return self._links.step[slots]
         return self._in_turns(self.keys(slots) - self._table.first_key[handles])
 
     def rows(self, slots: arrays_lib.Ints) -> Rows:
-        """Answers what is to be known of the rows in `slots` [B]."""
+        """Return what is to be known of the rows in `slots` [B]."""
         episodes = self.episodes
         keys, handles = self.keys(slots), self.handles(slots)
         steps = self._links.step[slots] if self._links else self._in_turns(keys - episodes.first_key[handles])
         return Rows(slots, keys, handles, steps, episodes.length[handles] - steps)
 
     def later(self, slots: arrays_lib.Ints, offsets: arrays_lib.Ints) -> arrays_lib.Ints:
-        """Answers the rows `offsets` [B] steps after those in `slots` [B]; they must be there."""
+        """Return the rows `offsets` [B] steps after those in `slots` [B]; they must be there."""
         if self._links:
             return self._links.later(slots, offsets)
         return self.around(slots + (offsets if self.streams == 1 else offsets * self.streams))
 
     def later_of(self, rows: Rows, offsets: arrays_lib.Ints) -> arrays_lib.Ints:
-        """Answers the rows `offsets` [B] steps after those [B], and any rows where their episodes have none there."""
+        """Return the rows `offsets` [B] steps after those [B], and any rows where their episodes have none there."""
         return self.later(rows.slots, offsets if self.is_full else np.minimum(offsets, rows.left - 1))
 
     def ahead(self, slots: arrays_lib.Ints, count: int) -> arrays_lib.Ints:
-        """Answers the rows from those in `slots` [B] on, in time order [B, count].
+        """Return the rows from those in `slots` [B] on, in time order [B, count].
 
         Where an episode has no more rows its last one is repeated.
         """
         return self.ahead_of(self.rows(slots), count)
 
     def ahead_of(self, rows: Rows, count: int) -> arrays_lib.Ints:
-        """Answers `ahead` of rows [B] that were looked up already."""
+        """Return `ahead` of rows [B] that were looked up already."""
         if self._links:
             return self._links.ahead(rows.slots, count)
         # Laid out by step: to work through rows of a few numbers each is slow. Few windows reach the end of the ring.
@@ -279,7 +279,7 @@ class Chains(Ring, arrays.Derived):
         return slots.T
 
     def run_of(self, rows: Rows, count: int) -> arrays_lib.Ints:
-        """Answers those rows [B] and what follows, by step [count, B]; any rows where their episodes have no more."""
+        """Return those rows [B] and what follows, by step [count, B]; any rows where their episodes have no more."""
         if self._links or not self.is_full:
             return self.ahead_of(rows, count).T
         slots = rows.slots + np.arange(0, count * self.streams, self.streams)[:, np.newaxis]
@@ -287,14 +287,14 @@ class Chains(Ring, arrays.Derived):
         return self.around(slots) if slots[-1].max(initial=0) >= self.capacity else slots
 
     def behind(self, slots: arrays_lib.Ints, count: int) -> arrays_lib.Ints:
-        """Answers the rows up to those in `slots` [B], in time order [B, count].
+        """Return the rows up to those in `slots` [B], in time order [B, count].
 
         Where an episode has no earlier row that is alive the earliest one is repeated, in front.
         """
         return self.behind_of(self.rows(slots), count)
 
     def behind_of(self, rows: Rows, count: int) -> arrays_lib.Ints:
-        """Answers `behind` of rows [B] that were looked up already."""
+        """Return `behind` of rows [B] that were looked up already."""
         if self._links:
             return self._links.behind(rows.slots, count)
         alive = np.minimum(rows.steps, self._in_turns(rows.keys - self.oldest_key))
@@ -302,7 +302,7 @@ class Chains(Ring, arrays.Derived):
         return self.around(rows.slots[:, np.newaxis] - offsets * self.streams)
 
     def num_behind(self, slots: arrays_lib.Ints, most: int) -> arrays_lib.Ints:
-        """Answers how many earlier rows of its episode are alive for each of `slots` [B], counted up to `most`."""
+        """Return how many earlier rows of its episode are alive for each of `slots` [B], counted up to `most`."""
         if not self._links:
             return np.minimum(self._alive_before(slots), most)
         if len(slots) * most <= self._num_rows:
@@ -317,26 +317,26 @@ class Chains(Ring, arrays.Derived):
         return np.minimum(before[slots], most)
 
     def earlier(self, slots: arrays_lib.Ints, count: int) -> arrays_lib.Ints:
-        """Answers the row `count` steps before each of `slots`, for those of them that have one alive."""
+        """Return the row `count` steps before each of `slots`, for those of them that have one alive."""
         if self._links:
             return self._links.earlier(slots, count)
         return self.around(slots[self._alive_before(slots) >= count] - count * self.streams)
 
     def first(self, handles: arrays_lib.Ints) -> arrays_lib.Ints:
-        """Answers the rows of step 0 of those episodes, for those that have it alive."""
+        """Return the rows of step 0 of those episodes, for those that have it alive."""
         keys = self.episodes.first_key[handles]
         return self.slots(keys[self.is_alive(keys)])
 
     # Of one row, in plain numbers.
 
     def step_of_one(self, slot: int) -> int:
-        """Answers how many steps of its episode came before the row in `slot`."""
+        """Return how many steps of its episode came before the row in `slot`."""
         if self._links:
             return int(self._links.step[slot])
         return (self.key_of_one(slot) - int(self._table.first_key[self._handle[slot]])) // self.streams
 
     def earlier_of_one(self, slot: int, count: int) -> int:
-        """Answers the row `count` steps before the one in `slot`; -1 if its episode has none that is alive."""
+        """Return the row `count` steps before the one in `slot`; -1 if its episode has none that is alive."""
         if self._links:
             earlier = self._links.earlier(np.array([slot]), count)
             return int(earlier[0]) if len(earlier) else -1
@@ -345,7 +345,7 @@ class Chains(Ring, arrays.Derived):
         return key % self.capacity if is_there else -1
 
     def ahead_of_one(self, slot: int, count: int) -> list[int]:
-        """Answers the row in `slot` and those that follow it in its episode, `count` at most."""
+        """Return the row in `slot` and those that follow it in its episode, `count` at most."""
         if self._links:
             return list(dict.fromkeys(self._links.ahead(np.array([slot]), count)[0].tolist()))
         key, handle = self.key_of_one(slot), self._handle[slot]
@@ -358,7 +358,7 @@ class Chains(Ring, arrays.Derived):
         return rows
 
     def are_of_one_episode(self, these: int, those: int, count: int) -> bool:
-        """Answers whether each of `count` rows from one slot on is of the episode of its fellow from another one on."""
+        """Return whether each of `count` rows from one slot on is of the episode of its fellow from another one on."""
         handle_of = self._one_handle
         if count == 1:
             return bool(handle_of[these] == handle_of[those])
@@ -367,7 +367,7 @@ class Chains(Ring, arrays.Derived):
     # Turns.
 
     def _keep_turns(self, streams: arrays_lib.Ints, is_round: bool) -> None:
-        """Links the rows if the next ones, one of each of `streams`, come out of turn."""
+        """Link the rows if the next ones, one of each of `streams`, come out of turn."""
         if self.streams == 1 or not len(streams):
             return
         if not self._num_rows and not self._open.count:
@@ -380,13 +380,13 @@ class Chains(Ring, arrays.Derived):
         self._keep_links(are_in_turn, self.next_key if is_round else self.next_key + len(streams))
 
     def _keep_turn_of_one(self, stream: int) -> None:
-        """Does what `_keep_turns` does for the next row of one stream of many, in plain numbers."""
+        """Do what `_keep_turns` does for the next row of one stream of many, in plain numbers."""
         if not self._num_rows and not self._open.count:
             self._phase = (self.next_key - stream) % self.streams
         self._keep_links((self.next_key - stream - self._phase) % self.streams == 0, self.next_key + 1)
 
     def _keep_links(self, are_in_turn: bool, next_turn: int) -> None:
-        """Links the rows where the next ones come out of turn; `next_turn` is the key after them."""
+        """Link the rows where the next ones come out of turn; `next_turn` is the key after them."""
         if not are_in_turn:
             self._link()
             self._begin_turns(next_turn)
@@ -394,12 +394,12 @@ class Chains(Ring, arrays.Derived):
             self._unlink()
 
     def _begin_turns(self, key: int) -> None:
-        """Says that the streams are out of turn up to that key, where stream 0 may begin a turn."""
+        """Set that the streams are out of turn up to that key, where stream 0 may begin a turn."""
         self._phase = key % self.streams
         self._in_turn_since = self._unlink_at = key
 
     def _link(self) -> None:
-        """Links the rows that are alive."""
+        """Link the rows that are alive."""
         if self._links:
             return
         made = Links(self.capacity)
@@ -410,14 +410,14 @@ class Chains(Ring, arrays.Derived):
         self._links = made
 
     def _unlink(self) -> None:
-        """Does without links if every episode has begun since the streams are in turn; if not, asks again a ring on."""
+        """Do without links if every episode has begun since the streams are in turn; if not, asks again a ring on."""
         if self._table.first_key[self._table.handles()].min(initial=self._in_turn_since) < self._in_turn_since:
             self._unlink_at = self.next_key
         else:
             self._links = None
 
     def _restore_turns(self, state: timeline_state.TimelineState) -> None:
-        """Links the rows of a state, if they were linked."""
+        """Link the rows of a state, if they were linked."""
         self._phase, self._in_turn_since, self._unlink_at = state.phase, state.in_turn_since, state.unlink_at
         self._links = None
         if state.is_linked:
@@ -429,7 +429,7 @@ class Chains(Ring, arrays.Derived):
             self._links.link(slots, state.steps[order], np.where(follows, np.roll(slots, 1), slots))
 
     def _link_turn(self, linked: Links, slot: int) -> None:
-        """Links the rows of a turn from that slot on, for which the oldest ones go if the ring is full."""
+        """Link the rows of a turn from that slot on, for which the oldest ones go if the ring is full."""
         slots = np.arange(slot, slot + self.streams)
         oldest_key = self.oldest_key
         if self.is_full:
@@ -441,10 +441,10 @@ class Chains(Ring, arrays.Derived):
         self._open.come_in_turn(self.next_key)
 
     def _in_turns(self, keys: arrays_lib.Ints) -> arrays_lib.Ints:
-        """Answers how many rows of one stream come on that many keys."""
+        """Return how many rows of one stream come on that many keys."""
         return keys if self.streams == 1 else keys // self.streams
 
     def _alive_before(self, slots: arrays_lib.Ints) -> arrays_lib.Ints:
-        """Answers how many earlier rows of their episodes are alive, while the streams are in turn."""
+        """Return how many earlier rows of their episodes are alive, while the streams are in turn."""
         first_keys: arrays_lib.Ints = self._table.first_key[self.handles(slots)]
         return self._in_turns(self.keys(slots) - np.maximum(first_keys, self.oldest_key))

@@ -33,7 +33,7 @@ class DrawnRows:
         self.clear()
 
     def clear(self) -> None:
-        """Forgets every draw."""
+        """Forget every draw."""
         self._bits = np.zeros(self._capacity // 8 + 1, np.uint8)
         # Of the rows with smaller keys the bits say whether they were drawn.
         self._next_key = 0
@@ -44,7 +44,7 @@ class DrawnRows:
         self.last_ages: arrays.Ints = np.zeros(0, np.int64)
 
     def record(self, slots: arrays.Ints, next_key: int) -> None:
-        """Hears that the rows in `slots` [B] were drawn just now. O(B)."""
+        """Record that the rows in `slots` [B] were drawn just now. O(B)."""
         start = self._count
         stop = start + len(slots)
         if stop > self._room:
@@ -58,14 +58,14 @@ class DrawnRows:
         self._count = stop
 
     def flush(self, next_key: int) -> None:
-        """Brings all up to date, given the key of the row that comes next."""
+        """Bring all up to date, given the key of the row that comes next."""
         self._clear_newer(next_key)
         if self._draws:
             self._settle(self._slots[: self._count], self._draws, next_key)
             self._draws, self._count = [], 0
 
     def _settle(self, slots: arrays.Ints, draws: list[int], next_key: int) -> None:
-        """Sets the bits of the rows in `slots` [k] that are still there.
+        """Set the bits of the rows in `slots` [k] that are still there.
 
         Args:
             slots: Of one draw after another.
@@ -84,7 +84,7 @@ class DrawnRows:
         self.last_ages = np.concatenate([self.last_ages, ages[count:]])[-LAST:].copy()
 
     def has(self, slots: arrays.Ints) -> arrays.Bools:
-        """Answers which of the rows in `slots` [k] were drawn, as far as that is settled [k]."""
+        """Return which of the rows in `slots` [k] were drawn, as far as that is settled [k]."""
         bits = self._bits[slots >> 3]
         bits >>= slots.astype(np.uint8) & np.uint8(7)
         bits &= 1
@@ -92,7 +92,7 @@ class DrawnRows:
         return are_set
 
     def num_missing(self, mask: arrays.Bools) -> int:
-        """Answers how many of the rows where `mask` [capacity] is true were not drawn, as far as that is settled."""
+        """Return how many of the rows where `mask` [capacity] is true were not drawn, as far as that is settled."""
         bits = np.packbits(mask, bitorder="little")
         bits &= ~self._bits[: len(bits)]
         return int(np.bitwise_count(bits).sum())
@@ -101,7 +101,7 @@ class DrawnRows:
         np.bitwise_or.at(self._bits, slots >> 3, np.left_shift(1, slots & 7).astype(np.uint8))
 
     def _clear_newer(self, next_key: int) -> None:
-        """Clears the bits of the slots to which rows have come since the last time."""
+        """Clear the bits of the slots to which rows have come since the last time."""
         count = min(next_key - self._next_key, self._capacity)
         start = (next_key - count) % self._capacity
         self._clear(start, min(start + count, self._capacity))
@@ -109,7 +109,7 @@ class DrawnRows:
         self._next_key = next_key
 
     def _clear(self, start: int, stop: int) -> None:
-        """Clears the bits of the slots from `start` on, up to `stop`."""
+        """Clear the bits of the slots from `start` on, up to `stop`."""
         first, last = start >> 3, stop >> 3
         before, behind = (1 << (start & 7)) - 1, 0xFF << (stop & 7) & 0xFF
         if first == last:
@@ -122,11 +122,11 @@ class DrawnRows:
     # As a whole.
 
     def last(self) -> dict[str, arrays.Ints]:
-        """Answers what a checkpoint keeps of the last draws."""
+        """Return what a checkpoint keeps of the last draws."""
         return {"draw_key": self.last_keys.copy(), "draw_age": self.last_ages.copy()}
 
     def restore(self, slots: arrays.Ints, next_key: int, last_keys: arrays.Ints, last_ages: arrays.Ints) -> None:
-        """Takes the place of what it was.
+        """Take the place of what it was.
 
         Args:
             slots: Where the rows are that have been drawn [k].
@@ -140,7 +140,7 @@ class DrawnRows:
 
 
 def checked_last(given: state.StateReader, next_key: int) -> tuple[arrays.Ints, arrays.Ints]:
-    """Answers keys and ages of the last draws, as `DrawnRows.last` has answered them.
+    """Return keys and ages of the last draws, as `DrawnRows.last` has returned them.
 
     Raises:
         CheckpointError: No rows with keys below `next_key` can have been drawn like that.

@@ -33,45 +33,45 @@ class Eligibility(arrays.Derived):
         self._fact = self._facts.data
 
     def __len__(self) -> int:
-        """Answers how many anchors are eligible."""
+        """Return how many anchors are eligible."""
         return self._num_eligible
 
     def is_eligible(self, slots: arrays_lib.Ints) -> arrays_lib.Bools:
-        """Answers whether the anchors in `slots` may be drawn."""
+        """Return whether the anchors in `slots` may be drawn."""
         return np.equal(self._facts[slots], READABLE)
 
     def has(self, fact: int, slots: arrays_lib.Ints) -> arrays_lib.Bools:
-        """Answers of which of `slots` a fact holds."""
+        """Return of which of `slots` a fact holds."""
         return (self._facts[slots] & np.uint8(fact)).astype(np.bool_)
 
     def slots(self) -> arrays_lib.Ints:
-        """Answers where the eligible anchors are, in ascending order."""
+        """Return where the eligible anchors are, in ascending order."""
         return np.flatnonzero(self.mask())
 
     def mask(self) -> arrays_lib.Bools:
-        """Answers of each slot whether its anchor is eligible [capacity]."""
+        """Return of each slot whether its anchor is eligible [capacity]."""
         return np.equal(self._facts, READABLE)
 
     def set(self, fact: int, slots: arrays_lib.Ints) -> tuple[arrays_lib.Ints, arrays_lib.Ints]:
-        """Says that a fact holds of `slots`, which are distinct; answers what became eligible and what ceased to be."""
+        """Set that a fact holds of `slots`, which are distinct; returns what became eligible and what ceased to be."""
         return self._change(slots, self._facts[slots] | np.uint8(fact))
 
     def unset(self, fact: int, slots: arrays_lib.Ints) -> tuple[arrays_lib.Ints, arrays_lib.Ints]:
-        """Says that a fact does not hold of `slots`, which are distinct; answers as `set` does."""
+        """Set that a fact does not hold of `slots`, which are distinct; returns as `set` does."""
         return self._change(slots, self._facts[slots] & ~np.uint8(fact))
 
     def forget(self, slots: arrays_lib.Ints) -> arrays_lib.Ints:
-        """Forgets all about `slots`, which are distinct: other rows come there. Answers what ceased to be eligible."""
+        """Forget all about `slots`, which are distinct: other rows come there. Returns what ceased to be eligible."""
         return self._change(slots, np.zeros(len(slots), np.uint8))[1]
 
     def restore(self, slots: arrays_lib.Ints, facts: npt.NDArray[np.uint8]) -> None:
-        """Says which facts hold of `slots` [k], of which nothing is known yet."""
+        """Set which facts hold of `slots` [k], of which nothing is known yet."""
         self._change(slots, facts)
 
     # Of one anchor, in plain numbers: `relive bench --workload add`.
 
     def set_readable(self, slot: int) -> bool:
-        """Says that the window in `slot` is there; answers whether the anchor became eligible."""
+        """Set that the window in `slot` is there; returns whether the anchor became eligible."""
         before = self._fact[slot]
         self._fact[slot] = before | READABLE
         became = before == 0
@@ -79,7 +79,7 @@ class Eligibility(arrays.Derived):
         return became
 
     def unset_readable(self, slot: int) -> bool:
-        """Says that it is not there; answers whether the anchor ceased to be eligible."""
+        """Set that it is not there; returns whether the anchor ceased to be eligible."""
         before = self._fact[slot]
         self._fact[slot] = before & ~READABLE
         ceased = before == READABLE
@@ -87,7 +87,7 @@ class Eligibility(arrays.Derived):
         return ceased
 
     def forget_one(self, slot: int) -> bool:
-        """Forgets all about `slot`; answers whether the anchor ceased to be eligible."""
+        """Forget all about `slot`; returns whether the anchor ceased to be eligible."""
         ceased = self._fact[slot] == READABLE
         self._fact[slot] = 0
         self._num_eligible -= ceased
@@ -96,18 +96,18 @@ class Eligibility(arrays.Derived):
     # Of `count` anchors side by side: `relive bench --workload extend`.
 
     def all_are(self, facts: int, first: int, count: int) -> bool:
-        """Answers whether just those facts hold of each anchor from `first` on."""
+        """Return whether just those facts hold of each anchor from `first` on."""
         if count == 1:
             return self._fact[first] == facts
         return self._fact[first : first + count].tobytes() == bytes((facts,)) * count
 
     def enter(self, first: int, count: int) -> None:
-        """Makes anchors eligible of which no fact holds."""
+        """Make anchors eligible of which no fact holds."""
         self._facts[first : first + count] = READABLE
         self._num_eligible += count
 
     def leave(self, first: int, count: int) -> None:
-        """Forgets all about anchors that are eligible."""
+        """Forget all about anchors that are eligible."""
         self._facts[first : first + count] = 0
         self._num_eligible -= count
 
@@ -120,6 +120,6 @@ class Eligibility(arrays.Derived):
         return entered, left
 
     def check(self) -> None:
-        """Raises CorruptionError if the number of eligible anchors is not what there is."""
+        """Raise CorruptionError if the number of eligible anchors is not what there is."""
         if self._num_eligible != np.count_nonzero(self._facts == READABLE):
             raise errors.CorruptionError(f"{self._num_eligible} anchors are counted as eligible, which is wrong")

@@ -79,7 +79,7 @@ def test_what_is_said_of_one_anchor_is_what_is_said_of_an_array_of_it(facts: lis
 
 
 def with_facts(facts: list[int]) -> eligibility.Eligibility:
-    """Answers the facts of each slot, as they were said one after another."""
+    """Return the facts of each slot, as they were said one after another."""
     eligible = eligibility.Eligibility(len(facts))
     for slot, of_slot in enumerate(facts):
         for fact in FACTS:

@@ -40,7 +40,7 @@ class EpisodeTable:
         self._num_free = 0
 
     def __len__(self) -> int:
-        """Answers how many episodes are in the table."""
+        """Return how many episodes are in the table."""
         return self.room - self._num_free
 
     @property
@@ -49,7 +49,7 @@ class EpisodeTable:
         return len(self.length)
 
     def claim(self, first_keys: arrays.Ints, streams: arrays.Ints) -> arrays.Ints:
-        """Answers a handle [k] for each new episode; they are open and have no step yet."""
+        """Return a handle [k] for each new episode; they are open and have no step yet."""
         count = len(first_keys)
         while self._num_free < count:
             self._grow()
@@ -64,7 +64,7 @@ class EpisodeTable:
         return handles
 
     def claim_one(self, first_key: int, stream: int) -> int:
-        """Answers a handle for a new episode; it is open and has no step yet."""
+        """Return a handle for a new episode; it is open and have no step yet."""
         if not self._num_free:
             self._grow()
         self._num_free -= 1
@@ -78,28 +78,28 @@ class EpisodeTable:
         return handle
 
     def release_one(self, handle: int) -> None:
-        """Takes an episode out."""
+        """Take an episode out."""
         self._free[self._num_free] = handle
         self._num_free += 1
 
     def release(self, handles: arrays.Ints) -> None:
-        """Takes episodes out; `handles` are distinct."""
+        """Take episodes out; `handles` are distinct."""
         self._free[self._num_free : self._num_free + len(handles)] = handles
         self._num_free += len(handles)
 
     def handles(self) -> arrays.Ints:
-        """Answers the handles in use, in ascending order."""
+        """Return the handles in use, in ascending order."""
         used = np.ones(self.room, np.bool_)
         used[self._free[: self._num_free]] = False
         return np.flatnonzero(used)
 
     def clear(self) -> None:
-        """Takes every episode out."""
+        """Take every episode out."""
         self._free = np.arange(self.room)[::-1].copy()
         self._num_free = self.room
 
     def check(self) -> None:
-        """Raises CorruptionError if the free handles are not distinct, or a number of an episode cannot be."""
+        """Raise CorruptionError if the free handles are not distinct, or a number of an episode cannot be."""
         free = self._free[: self._num_free]
         if len(np.unique(free)) != self._num_free:
             raise errors.CorruptionError("a free episode handle is in the list twice")
@@ -118,7 +118,7 @@ class EpisodeTable:
 
 
 def _longer(column: npt.NDArray[Any], more: int) -> npt.NDArray[Any]:
-    """Answers a copy of the column with that many zeros behind it."""
+    """Return a copy of the column with that many zeros behind it."""
     return np.concatenate([column, np.zeros(more, column.dtype)])
 
 
@@ -181,7 +181,7 @@ class OpenEpisodes(arrays.Derived):
         return self._table
 
     def newest_of_one(self, stream: int) -> tuple[int, int, int, bool]:
-        """Answers handle, length, key of the newest row and whether what comes next is known, of one stream."""
+        """Return handle, length, key of the newest row and whether what comes next is known, of one stream."""
         if self._num_turns:
             self._catch_up()
         return (
@@ -192,17 +192,17 @@ class OpenEpisodes(arrays.Derived):
         )
 
     def waiting(self, streams: arrays_lib.Ints) -> arrays_lib.Ints:
-        """Answers the keys of the rows that wait for their next observation, among the newest of `streams` [k]."""
+        """Return the keys of the rows that wait for their next observation, among the newest of `streams` [k]."""
         return self.last_key[streams[~self.knows_next[streams]]]
 
     def all_know_next(self) -> bool:
-        """Answers whether no row waits for its next observation."""
+        """Return whether no row waits for its next observation."""
         return bool(self._one_knows_next[0]) if self._streams == 1 else arrays.all_set(self.knows_next)
 
     # Writing.
 
     def begin(self, streams: arrays_lib.Ints, keys: arrays_lib.Ints) -> None:
-        """Begins an episode in each of `streams` [k] that has none open, with the row of that key [k]."""
+        """Begin an episode in each of `streams` [k] that has none open, with the row of that key [k]."""
         if self._num_turns:
             self._catch_up()
         fresh = self.handle[streams] < 0
@@ -214,7 +214,7 @@ class OpenEpisodes(arrays.Derived):
         self.count += len(streams)
 
     def begin_one(self, stream: int, key: int) -> int:
-        """Does what `begin` does for one stream, which has none open, and answers the handle."""
+        """Do what `begin` does for one stream, which has none open, and return the handle."""
         assert not self._num_turns  # A turn leaves every stream open, and whoever ends an episode has caught up.
         handle = self.one_handle[stream] = self._table.claim_one(key, stream)
         self._one_length[stream] = 0
@@ -223,30 +223,30 @@ class OpenEpisodes(arrays.Derived):
         return handle
 
     def turn(self) -> None:
-        """Counts one row more in every stream, whose next observation is known; each row comes in turn."""
+        """Count one row more in every stream, whose next observation is known; each row comes in turn."""
         self._num_turns += 1
         self._is_table_behind = True
 
     def come_in_turn(self, next_key: int) -> None:
-        """Says that the next turn begins with that key, wherever the newest rows are."""
+        """Set that the next turn begins with that key, wherever the newest rows are."""
         self.last_key[:] = np.arange(next_key - self._streams, next_key)
 
     def append(self, chosen: slice | arrays_lib.Ints, keys: arrays_lib.Ints, knows_next: bool) -> None:
-        """Counts one row more in each of the chosen streams, which have those keys [k]."""
+        """Count one row more in each of the chosen streams, which have those keys [k]."""
         self.length[chosen] += 1
         self.knows_next[chosen] = knows_next
         self._last_key[chosen] = keys
         self._is_table_behind = True
 
     def append_one(self, stream: int, length: int, key: int, knows_next: bool) -> None:
-        """Says how long the episode in a stream is now, and of its newest row."""
+        """Say how long the episode in a stream is now, and of its newest row."""
         self._one_length[stream] = length
         self._one_knows_next[stream] = knows_next
         self._one_last_key[stream] = key
         self._is_table_behind = True
 
     def end(self, streams: arrays_lib.Ints, is_terminated: arrays_lib.Bools) -> tuple[arrays_lib.Ints, arrays_lib.Ints]:
-        """Ends the episodes that are open in `streams` [k]; answers their handles [k] and last keys [k]."""
+        """End the episodes that are open in `streams` [k]; returns their handles [k] and last keys [k]."""
         handles, lengths, last_keys = self.handle[streams], self.length[streams], self._last_key[streams]
         table, knows_next = self._table, self.knows_next[streams]
         table.end[handles] = np.where(is_terminated, TERMINATED, TRUNCATED)
@@ -259,7 +259,7 @@ class OpenEpisodes(arrays.Derived):
         return handles, last_keys
 
     def end_one(self, stream: int, is_terminated: bool) -> tuple[int, int]:
-        """Does what `end` does for one stream."""
+        """Do what `end` does for one stream."""
         handle, length, last_key, knows_next = self.newest_of_one(stream)
         table = self._table
         table.end[handle] = TERMINATED if is_terminated else TRUNCATED
@@ -272,7 +272,7 @@ class OpenEpisodes(arrays.Derived):
         return handle, last_key
 
     def clear(self) -> None:
-        """Closes no episode: they are gone, and so are those in the table."""
+        """Close no episode: they are gone, and so are those in the table."""
         self.count = self._num_turns = 0
         self.handle[:] = -1
         self.knows_next[:] = True
@@ -280,7 +280,7 @@ class OpenEpisodes(arrays.Derived):
         self._table.clear()
 
     def restore(self, streams: arrays_lib.Ints, handles: arrays_lib.Ints, last_keys: arrays_lib.Ints) -> None:
-        """Takes the episodes of the table with those handles [k] for those that are open, in `streams` [k]."""
+        """Take the episodes of the table with those handles [k] for those that are open, in `streams` [k]."""
         self._num_turns = 0
         self.handle[:] = -1
         self.knows_next[:] = True
@@ -292,13 +292,13 @@ class OpenEpisodes(arrays.Derived):
         self._is_table_behind = False
 
     def _catch_up(self) -> None:
-        """Counts the rows of the turns."""
+        """Count the rows of the turns."""
         self._length += self._num_turns
         self._last_key += self._num_turns * self._streams
         self._num_turns = 0
 
     def _settle(self) -> None:
-        """Brings the numbers of the open episodes in the table up to date."""
+        """Bring the numbers of the open episodes in the table up to date."""
         if self._streams == 1:
             handle, length, _, is_known = self.newest_of_one(0)
             if handle >= 0:

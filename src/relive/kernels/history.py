@@ -71,33 +71,33 @@ class FinalObservations(arrays.Derived):
     # Writing.
 
     def announce(self, streams: timeline_lib.Run, rows: Mapping[str, arrays_lib.Array]) -> None:
-        """Says what comes after the newest step of the open episodes in `streams` [k]."""
+        """Say what comes after the newest step of the open episodes in `streams` [k]."""
         for path, column in self.open.items():
             column[streams] = rows[path]
 
     def announce_one(self, stream: int, row: Sequence[bytes]) -> None:
-        """Says it of one stream, or of several from that one on, with the bytes of each block."""
+        """Set it of one stream, or of several from that one on, with the bytes of each block."""
         for block, (own, size) in enumerate(self._memories):  # Faster than zip(strict=True).
             values = row[block]
             own[stream * size : stream * size + len(values)] = values
 
     def keep(self, streams: arrays_lib.Ints) -> None:
-        """Moves to the table what was announced in `streams` [k], whose open episodes are about to end."""
+        """Move to the table what was announced in `streams` [k], whose open episodes are about to end."""
         handles = self._timeline.open_handles(streams)
         self.put(handles[handles >= 0], {path: column[streams[handles >= 0]] for path, column in self.open.items()})
 
     def put(self, handles: arrays_lib.Ints, rows: Mapping[str, arrays_lib.Array]) -> None:
-        """Says what came after the last step of those ended episodes [k]."""
+        """Say what came after the last step of those ended episodes [k]."""
         for path, column in self._with_room().items():
             column[handles] = rows[path]
 
     def put_open(self, stream: int, handle: int) -> None:
-        """Says that what was announced in the stream came after the last step of an episode that has ended."""
+        """Set that what was announced in the stream came after the last step of an episode that has ended."""
         for path, column in self._with_room().items():
             column[handle] = self.open[path][stream]
 
     def _with_room(self) -> Columns:
-        """Answers the columns of the ended episodes, as long as there are handles."""
+        """Return the columns of the ended episodes, as long as there are handles."""
         room = self._timeline.num_handles
         for path, column in self._ended.items():
             if len(column) < room:
@@ -108,14 +108,14 @@ class FinalObservations(arrays.Derived):
     # Reading.
 
     def differ(self, streams: arrays_lib.Ints, rows: Mapping[str, arrays_lib.Array]) -> arrays_lib.Bools:
-        """Answers of each of `streams` [k] whether `rows` are not what was announced there."""
+        """Return of each of `streams` [k] whether `rows` are not what was announced there."""
         differs = np.zeros(len(streams), np.bool_)
         for path, column in self.open.items():
             differs |= _differ(column[streams], rows[path])
         return differs
 
     def read(self, handles: arrays_lib.Ints) -> Columns:
-        """Answers the observation after the newest step of each of those episodes [k, ...].
+        """Return the observation after the newest step of each of those episodes [k, ...].
 
         Zeros where an episode terminated and nobody gave it: nothing is to be bootstrapped from it.
         """
@@ -133,7 +133,7 @@ class FinalObservations(arrays.Derived):
         return columns
 
     def restore(self, handles: arrays_lib.Ints, rows: Mapping[str, arrays_lib.Array]) -> None:
-        """Says what came after the newest step of those episodes [k], open ones among them."""
+        """Say what came after the newest step of those episodes [k], open ones among them."""
         is_open = self._timeline.is_open(handles)
         streams = self._timeline.episodes.stream[handles[is_open]]
         for path, column in self._with_room().items():
@@ -141,7 +141,7 @@ class FinalObservations(arrays.Derived):
             self.open[path][streams] = rows[path][is_open]
 
     def check(self) -> None:
-        """Raises CorruptionError if the tail of an ended episode has no place."""
+        """Raise CorruptionError if the tail of an ended episode has no place."""
         episodes = self._timeline.episodes
         handles = episodes.handles()
         with_tail = handles[episodes.has_tail[handles] & ~self._timeline.is_open(handles)]
@@ -150,7 +150,7 @@ class FinalObservations(arrays.Derived):
 
 
 def _differ(these: arrays_lib.Array, those: arrays_lib.Array) -> arrays_lib.Bools:
-    """Answers whether the rows [k, ...] are unequal; what is not equal to itself, such as NaN, is here."""
+    """Return whether the rows [k, ...] are unequal; what is not equal to itself, such as NaN, is here."""
     if these.tobytes() == those.tobytes():
         return np.zeros(len(these), np.bool_)
     shape = (len(these), -1, these.itemsize)
@@ -162,7 +162,7 @@ def _differ(these: arrays_lib.Array, those: arrays_lib.Array) -> arrays_lib.Bool
 
 
 def _bytes_of(values: arrays_lib.Array, shape: tuple[int, ...]) -> arrays_lib.Array:
-    """Answers the bytes of contiguous values, in that shape."""
+    """Return the bytes of contiguous values, in that shape."""
     return np.frombuffer(values.tobytes(), np.uint8).reshape(shape)
 
 
@@ -197,7 +197,7 @@ class StepStore:
         self._turns = False
 
     def begin(self, storage: memory.Storage) -> None:
-        """Says where the columns are; before that there is nothing to write to or to read."""
+        """Set where the columns are; before that there is nothing to write to or to read."""
         self._storage = storage
         self._rows = rows = encoding.RowBytes(storage.schema)
         fields = storage.schema.fields
@@ -236,7 +236,7 @@ class StepStore:
     # Writing: what is given was checked before.
 
     def is_spliced(self, streams: arrays_lib.Ints, rows: Mapping[str, arrays_lib.Array]) -> arrays_lib.Bools | None:
-        """Answers of each of `streams` [k] whether its open episode cannot go on with the observations of `rows`.
+        """Return of each of `streams` [k] whether its open episode cannot go on with the observations of `rows`.
 
         That is where the observation after its newest step is known, and is another one. None if it is nowhere.
         """
@@ -248,7 +248,7 @@ class StepStore:
         return known if known.any() else None
 
     def is_spliced_one(self, stream: int, row: encoding.Row) -> bool:
-        """Does what `is_spliced` does for one stream, with the bytes of each block of the row."""
+        """Do what `is_spliced` does for one stream, with the bytes of each block of the row."""
         announced = self._announced.get(stream)
         if announced is not None and announced == row[: len(announced)]:
             return False
@@ -258,7 +258,7 @@ class StepStore:
         return self.is_spliced(np.array([stream]), self._rows.columns(row, 1)) is not None
 
     def turning_slot(self, row: encoding.Row) -> int:
-        """Answers where `turn` may write the next rows of all streams, given as the bytes of each block; -1 if not.
+        """Return where `turn` may write the next rows of all streams, given as the bytes of each block; -1 if not.
 
         An episode that goes on must begin with the observation that was announced.
         """
@@ -271,7 +271,7 @@ class StepStore:
         return -1
 
     def _are_spliced(self, row: encoding.Row, announced: encoding.Row | None) -> bool:
-        """Answers whether an open episode cannot go on with its part of the rows of all streams."""
+        """Return whether an open episode cannot go on with its part of the rows of all streams."""
         streams = self.timeline.streams
         known = self.timeline.are_announced(np.arange(streams))
         if announced is not None:
@@ -289,7 +289,7 @@ class StepStore:
         return bool(self._tails.differ(known.nonzero()[0], {p: columns[p][known] for p in self._tails.open}).any())
 
     def turn(self, slot: int, row: encoding.Row, next_row: encoding.Row) -> None:
-        """Adds one row to every stream from that slot on, given as the bytes of each block, and what comes after."""
+        """Add one row to every stream from that slot on, given as the bytes of each block, and what comes after."""
         self._write_row(slot, row)
         self._tails.announce_one(0, next_row)
         # What single streams had announced before is void.
@@ -297,17 +297,17 @@ class StepStore:
         self.timeline.turn(slot)
 
     def end(self, has_ended: arrays_lib.Bools, terminated: arrays_lib.Bools) -> None:
-        """Ends episodes of which the final observation was announced: where `has_ended` [S], of all streams."""
+        """End episodes of which the final observation was announced: where `has_ended` [S], of all streams."""
         (streams,) = has_ended.nonzero()
         handles = self.timeline.end(streams, terminated[streams])
         self._tails.put(handles, {path: column[streams] for path, column in self._tails.open.items()})
 
     def end_one(self, stream: int, terminated: bool) -> None:
-        """Does what `end` does for one stream."""
+        """Do what `end` does for one stream."""
         self._tails.put_open(stream, self.timeline.end_one(stream, terminated))
 
     def announced(self, next_row: encoding.Row) -> None:
-        """Hears the bytes of what `append` has announced for all streams."""
+        """Record the bytes of what `append` has announced for all streams."""
         self._announced[self._all] = next_row
 
     def append(
@@ -320,7 +320,7 @@ class StepStore:
         terminated: arrays_lib.Bools,
         truncated: arrays_lib.Bools,
     ) -> timeline_lib.Change:
-        """Adds one row to each of `streams` [k]; there must be room for them.
+        """Add one row to each of `streams` [k]; there must be room for them.
 
         Args:
             streams: Where; distinct.
@@ -347,7 +347,7 @@ class StepStore:
         return change
 
     def cut(self, stream: int) -> timeline_lib.Change:
-        """Truncates the episode that is open in the stream; the observation after its newest step was announced."""
+        """Truncate the episode that is open in the stream; the observation after its newest step was announced."""
         streams = np.array([stream])
         self._tails.keep(streams)
         self._announced.clear()
@@ -362,7 +362,7 @@ class StepStore:
         terminated: bool,
         truncated: bool,
     ) -> tuple[int, Sequence[int], Sequence[int]]:
-        """Does what `append` does for one stream, with the bytes of each block; answers as the timeline does."""
+        """Do what `append` does for one stream, with the bytes of each block; returns as the timeline does."""
         timeline, tails = self.timeline, self._tails
         self._write_row(timeline.next_key % timeline.capacity, row)
         if cuts:
@@ -380,7 +380,7 @@ class StepStore:
         return written
 
     def _write_columns(self, slot: int, row: encoding.Row) -> None:
-        """Writes the bytes of each block of one row to a storage that takes columns."""
+        """Write the bytes of each block of one row to a storage that takes columns."""
         assert self._rows is not None
         columns = self._rows.columns(row, 1)
         self.storage.write(slot, {path: column[0, ...] for path, column in columns.items()})
@@ -393,7 +393,7 @@ class StepStore:
         *,
         is_terminated: bool,
     ) -> timeline_lib.Change:
-        """Adds an ended episode of T steps to the stream: all columns [T, ...] and its final observation [1, ...]."""
+        """Add an ended episode of T steps to the stream: all columns [T, ...] and its final observation [1, ...]."""
         length = len(rows["reward"])
         self.storage.write(self.timeline.free_slots(length), rows)
         self._tails.keep(np.array([stream]))
@@ -405,18 +405,18 @@ class StepStore:
     # Reading.
 
     def observations(self, slots: arrays_lib.Ints) -> Columns:
-        """Answers fresh copies of the observation columns of the rows in `slots`."""
+        """Return fresh copies of the observation columns of the rows in `slots`."""
         return self.storage.read(slots, self.observation_paths)
 
     def tails(self, handles: arrays_lib.Ints) -> Columns:
-        """Answers the observation after the newest step of each of those episodes [k, ...].
+        """Return the observation after the newest step of each of those episodes [k, ...].
 
         Zeros where an episode terminated and nobody gave it: nothing is to be bootstrapped from it.
         """
         return self._tails.read(handles)
 
     def state(self, kept: timeline_state.TimelineState) -> state_lib.State:
-        """Answers what a checkpoint keeps of those rows: what lies in the storage when it is asked for."""
+        """Return what a checkpoint keeps of those rows: what lies in the storage when it is asked for."""
         arrays: dict[str, arrays_lib.Array | state_lib.ChunkedArray] = dict(kept.arrays())
         if self._storage is not None:
             arrays |= {f"final/{path}": column for path, column in self.tails(kept.handles[kept.has_tail]).items()}
@@ -426,12 +426,12 @@ class StepStore:
         return {**kept.values(), "arrays": arrays}
 
     def _part(self, path: str, start: int, stop: int) -> arrays_lib.Array:
-        """Answers a field of the rows from the `start`-th oldest one on."""
+        """Return a field of the rows from the `start`-th oldest one on."""
         slots = self.timeline.slots_from(self.timeline.oldest_key + start, stop - start)
         return self.storage.read(slots, (path,))[path]
 
     def restore(self, state: timeline_state.StepStoreState) -> None:
-        """Takes the place of what it was; the storage is that of the state's schema, if it has one.
+        """Take the place of what it was; the storage is that of the state's schema, if it has one.
 
         Raises:
             CheckpointError: A column turns out to be damaged. There is no row any more.
@@ -452,11 +452,11 @@ class StepStore:
         return columns + self._tails.nbytes + self.timeline.nbytes
 
     def clear(self) -> None:
-        """Forgets every row."""
+        """Forget every row."""
         self._announced.clear()
         self.timeline.clear()
 
     def check(self) -> None:
-        """Raises CorruptionError if the timeline is not in order, or a tail has no place."""
+        """Raise CorruptionError if the timeline is not in order, or a tail has no place."""
         self.timeline.check()
         self._tails.check()

@@ -5,7 +5,7 @@ from relive.kernels import history as history_lib
 
 
 def history() -> history_lib.StepStore:
-    """Answers a history of one open episode that announced an observation, and a stream where nothing began."""
+    """Return a history of one open episode that announced an observation, and a stream where nothing began."""
     schema = relive.Schema(
         {"x": relive.Field(2, np.float32), "y": relive.Field((), np.int64)}, relive.Field((), np.int8)
     )

@@ -10,7 +10,7 @@ all that happens, what is in is an interval, and a first number and a count say 
 
     capacity 8, first 6, count 5:       6 7 0 1 2
 
-The first call out of that order turns the interval into the two arrays, for good until `clear`. Answers are the same.
+The first call out of that order turns the interval into the two arrays, for good until `clear`. Returns are the same.
 """
 
 import numpy as np
@@ -58,7 +58,7 @@ class IndexSet:
         return self._capacity
 
     def add(self, numbers: Ints) -> None:
-        """Puts in `numbers` [k], none of which may be in. O(k).
+        """Put in `numbers` [k], none of which may be in. O(k).
 
         Raises:
             OutOfRangeError: A number is not in [0, capacity).
@@ -77,7 +77,7 @@ class IndexSet:
         self._count += len(numbers)
 
     def remove(self, numbers: Ints) -> None:
-        """Takes out `numbers` [k], all of which must be in. O(k).
+        """Take out `numbers` [k], all of which must be in. O(k).
 
         Raises:
             OutOfRangeError: A number is not in [0, capacity).
@@ -94,7 +94,7 @@ class IndexSet:
         self._count -= len(numbers)
 
     def add_one(self, number: int) -> None:
-        """Puts in one number, as `add` does. O(1)."""
+        """Put in one number, as `add` does. O(1)."""
         if self._arrays is None and 0 <= number < self._capacity:
             if self._count == 0:
                 self._first, self._count = number, 1
@@ -105,7 +105,7 @@ class IndexSet:
         self.add(np.array([number]))
 
     def remove_one(self, number: int) -> None:
-        """Takes out one number, as `remove` does. O(1)."""
+        """Take out one number, as `remove` does. O(1)."""
         if self._arrays is None and self._count and number == self._first:
             self._first = (number + 1) % self._capacity
             self._count -= 1
@@ -113,7 +113,7 @@ class IndexSet:
         self.remove(np.array([number]))
 
     def turn(self, lost: int, first: int, count: int) -> bool:
-        """Takes out `count` numbers from `lost` on and puts in as many from `first` on, or answers False. O(1).
+        """Take out `count` numbers from `lost` on and put in as many from `first` on, or return False. O(1).
 
         False, and nothing has changed, unless what is in is an interval before and after.
         """
@@ -124,7 +124,7 @@ class IndexSet:
         return True
 
     def contains(self, numbers: Ints) -> npt.NDArray[np.bool_]:
-        """Answers which of `numbers` [k] are in [k]. O(k).
+        """Return which of `numbers` [k] are in [k]. O(k).
 
         Raises:
             OutOfRangeError: A number is not in [0, capacity).
@@ -135,11 +135,11 @@ class IndexSet:
         return self._arrays.positions[numbers] > 0
 
     def numbers(self) -> Ints:
-        """Answers what is in [count], in no order that means anything, as a copy."""
+        """Return what is in [count], in no order that means anything, as a copy."""
         return self._at(np.arange(self._count))
 
     def sample(self, size: int, rng: np.random.Generator) -> Ints:
-        """Answers `size` of the numbers that are in [size], uniformly and with replacement. O(size).
+        """Return `size` of the numbers that are in [size], uniformly and with replacement. O(size).
 
         Raises:
             ArgumentError: `size` is not an integer of at least 1.
@@ -155,7 +155,7 @@ class IndexSet:
         return self._at(positions)
 
     def clear(self) -> None:
-        """Takes everything out, and makes do with an interval again."""
+        """Take everything out, and make do with an interval again."""
         self._count = 0
         self._arrays = None
 
@@ -165,11 +165,11 @@ class IndexSet:
         return self._arrays is None
 
     def restore(self, numbers: Ints, is_interval: bool) -> None:
-        """Holds just those numbers [k], in the order in which `numbers` answered them.
+        """Hold just those numbers [k], in the order in which `numbers` returned them.
 
         Args:
             numbers: What is in.
-            is_interval: What `is_interval` answered then.
+            is_interval: What `is_interval` returned then.
 
         Raises:
             OutOfRangeError: A number is not in [0, capacity). Nothing is in.
@@ -181,7 +181,7 @@ class IndexSet:
             self._arrays = _Arrays(self._capacity, numbers)
 
     def check(self) -> None:
-        """Recounts. O(capacity).
+        """Recount. O(capacity).
 
         Raises:
             CorruptionError: The arrays do not agree, or the count is impossible.
@@ -195,13 +195,13 @@ class IndexSet:
             self._arrays.check(self._count)
 
     def _at(self, positions: Ints) -> Ints:
-        """Answers the numbers [k] at `positions` [k] in [0, count)."""
+        """Return the numbers [k] at `positions` [k] in [0, count)."""
         if self._arrays is None:
             return (self._first + positions) % self._capacity
         return self._arrays.numbers[positions].astype(np.int64, copy=False)
 
     def _follow(self, first: int, numbers: Ints) -> bool:
-        """Answers whether `numbers` are the cyclic run from `first` on."""
+        """Return whether `numbers` are the cyclic run from `first` on."""
         return bool((numbers == (first + np.arange(len(numbers))) % self._capacity).all())
 
     def _require_range(self, numbers: Ints) -> None:
@@ -223,7 +223,7 @@ class _Arrays:
         self.add(0, members)
 
     def add(self, count: int, numbers: Ints) -> None:
-        """Puts `numbers` [k] behind the `count` that are in."""
+        """Put `numbers` [k] behind the `count` that are in."""
         is_in = self.positions[numbers] > 0
         if is_in.any():
             row = int(is_in.argmax())
@@ -238,7 +238,7 @@ class _Arrays:
         self.numbers[count:end] = numbers
 
     def remove(self, count: int, numbers: Ints) -> None:
-        """Takes `numbers` [k] out of the `count` that are in."""
+        """Take `numbers` [k] out of the `count` that are in."""
         holes = self.positions[numbers]
         is_out = holes <= 0
         if is_out.any():
@@ -259,7 +259,7 @@ class _Arrays:
         self.positions[movers] = holes
 
     def check(self, count: int) -> None:
-        """Raises CorruptionError if the arrays are not those of `count` numbers."""
+        """Raise CorruptionError if the arrays are not those of `count` numbers."""
         is_wrong = self.positions[self.numbers[:count]] != np.arange(1, count + 1)
         if is_wrong.any():
             rank = int(is_wrong.argmax())
@@ -273,5 +273,5 @@ class _Arrays:
 
 
 def _dtype_for(capacity: int) -> type[np.int32 | np.int64]:
-    """Answers the smaller dtype that holds every position and its mark."""
+    """Return the smaller dtype that holds every position and its mark."""
     return np.int32 if capacity < 2**31 else np.int64

@@ -19,7 +19,7 @@ def ints(*numbers: int) -> Ints:
 
 
 def in_arrays(capacity: int, *numbers: int) -> index_set.IndexSet:
-    """Answers a set whose numbers came out of order: the last one first, twice."""
+    """Return a set whose numbers came out of order: the last one first, twice."""
     slots = index_set.IndexSet(capacity)
     slots.add(ints(*reversed(numbers)))
     slots.remove(ints(numbers[0], numbers[-1]))

@@ -10,7 +10,7 @@ CAPACITY = 8
 
 
 def assert_same(linked: chains_lib.Links, chains: list[list[int]], first_steps: list[int]) -> None:
-    """Compares every answer about every row."""
+    """Compare every answer about every row."""
     for chain, first_step in zip(chains, first_steps, strict=True):
         for place, slot in enumerate(chain):
             here = np.array([slot])

@@ -33,7 +33,7 @@ class Twin:
 
 
 def ask(opened: episode_table.OpenEpisodes, twin: Twin, question: str) -> None:
-    """Compares one answer, of the episodes that have a row."""
+    """Compare one answer, of the episodes that have a row."""
     there = [(stream, episode) for stream, episode in enumerate(twin.open) if episode and episode.keys]
     streams = np.array([stream for stream, _ in there], np.int64)
     if question == "length":

@@ -7,7 +7,7 @@ from relive.kernels import chains
 
 
 def ring_of(capacity: int, next_key: int, count: int) -> chains.Ring:
-    """Answers a ring in which the `count` rows before that key are alive."""
+    """Return a ring in which the `count` rows before that key are alive."""
     made = chains.Ring(capacity)
     made.next_key, made._num_rows = next_key, count
     return made

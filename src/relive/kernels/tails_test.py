@@ -19,14 +19,14 @@ BLOCKS = [{"x": X, "y": Y}, {"image": IMAGE}]
 
 
 def rows(numbers: list[int]) -> dict[str, Any]:
-    """Answers columns of rows that say which they are."""
+    """Return columns of rows that say which they are."""
     values = np.array(numbers, np.int64)
     x = np.stack([values, -values], 1).astype(np.float32)
     return {"x": x, "y": values, "image": (values[:, None, None] + np.arange(9).reshape(3, 3)).astype(np.uint8)}
 
 
 def block_bytes(numbers: list[int]) -> list[bytes]:
-    """Answers the bytes of each block of those rows."""
+    """Return the bytes of each block of those rows."""
     columns = rows(numbers)
     side_by_side = [columns["x"][k].tobytes() + columns["y"][k].tobytes() for k in range(len(numbers))]
     return [b"".join(side_by_side), columns["image"].tobytes()]

@@ -70,11 +70,11 @@ class Timeline(chains.Chains):
     # The open episodes.
 
     def open_handles(self, streams: arrays_lib.Ints) -> arrays_lib.Ints:
-        """Answers the handle of the open episode of each of `streams`, -1 where there is none."""
+        """Return the handle of the open episode of each of `streams`, -1 where there is none."""
         return self._open.handle[streams]
 
     def is_open(self, handles: arrays_lib.Ints) -> arrays_lib.Bools:
-        """Answers which of those episodes are going on."""
+        """Return which of those episodes are going on."""
         return np.equal(self._table.end[handles], episode_table.OPEN)
 
     @property
@@ -83,18 +83,18 @@ class Timeline(chains.Chains):
         return self._open.count
 
     def are_announced(self, streams: arrays_lib.Ints) -> arrays_lib.Bools:
-        """Answers where an episode is open in `streams` [k], and the observation after its newest step is known."""
+        """Return where an episode is open in `streams` [k], and the observation after its newest step is known."""
         return (self._open.handle[streams] >= 0) & self._open.knows_next[streams]
 
     def chosen(self, streams: arrays_lib.Ints) -> Run:
-        """Answers what picks `streams` [k] out of an array of all: a slice, if they are all of them in order."""
+        """Return what picks `streams` [k] out of an array of all: a slice, if they are all of them in order."""
         is_round = len(streams) == self.streams and streams.tobytes() == self._all_streams
         return slice(None) if is_round else streams
 
     # Changes.
 
     def evict(self, count: int) -> None:
-        """Takes the `count` oldest rows away, and with the last row of an ended episode the episode."""
+        """Take the `count` oldest rows away, and with the last row of an ended episode the episode."""
         if self._links:
             self._links.cut_off(self.oldest_slots(count))
         if count == 1:
@@ -118,7 +118,7 @@ class Timeline(chains.Chains):
         terminated: arrays_lib.Bools,
         truncated: arrays_lib.Bools,
     ) -> Change:
-        """Adds one row to each of `streams` [k], which are distinct; there must be room for them.
+        """Add one row to each of `streams` [k], which are distinct; there must be room for them.
 
         Args:
             streams: Where.
@@ -155,7 +155,7 @@ class Timeline(chains.Chains):
         return Change(slots, handles, self.slots(np.concatenate([waiting, completed])), ended)
 
     def turning_slot(self) -> int:
-        """Answers where the next row of stream 0 goes if `turn` may add one row to every stream; otherwise -1.
+        """Return where the next row of stream 0 goes if `turn` may add one row to every stream; otherwise -1.
 
         That is where the streams are in turn, no row waits for its next observation, and the new rows have room, or
         take the place of the oldest ones, without wrapping around the ring.
@@ -169,9 +169,9 @@ class Timeline(chains.Chains):
         return slot if self._open.all_know_next() else -1
 
     def turn(self, slot: int) -> None:
-        """Adds one row to every stream from that slot on, whose next observation is known, and evicts for them.
+        """Add one row to every stream from that slot on, whose next observation is known, and evict for them.
 
-        `slot` is what `turning_slot` has answered. It costs much the same for any number of streams: `relive bench
+        `slot` is what `turning_slot` has returned. It costs much the same for any number of streams: `relive bench
         --workload extend`.
         """
         streams, opened = self.streams, self._open
@@ -200,7 +200,7 @@ class Timeline(chains.Chains):
     def append_one(
         self, stream: int, cuts: bool, knows_next: bool, terminated: bool, truncated: bool
     ) -> tuple[int, Sequence[int], Sequence[int]]:
-        """Does what `append` does for one stream, in plain numbers: `relive bench --workload add`.
+        """Do what `append` does for one stream, in plain numbers: `relive bench --workload add`.
 
         Returns:
             The slot of the row, the slots of rows that are complete now, and the handles of the episodes that ended.
@@ -231,7 +231,7 @@ class Timeline(chains.Chains):
         return slot, completed, ended
 
     def append_episode(self, stream: int, length: int, *, is_terminated: bool) -> Change:
-        """Adds an ended episode of `length` rows to the stream; one that is open there is truncated first."""
+        """Add an ended episode of `length` rows to the stream; one that is open there is truncated first."""
         if self.streams > 1:
             self._link()
             self._begin_turns(self.next_key + length)
@@ -247,7 +247,7 @@ class Timeline(chains.Chains):
         return Change(slots, np.full(length, handle), slots, ended)
 
     def clear(self) -> None:
-        """Takes every row away, and closes no episode: they are gone. Keys go on."""
+        """Take every row away, and close no episode: they are gone. Keys go on."""
         self._is_last[self.run(self.oldest_key, self._num_rows)] = False
         self._num_rows = 0
         self._links = None
@@ -256,7 +256,7 @@ class Timeline(chains.Chains):
     # As a whole.
 
     def state(self) -> timeline_state.TimelineState:
-        """Answers what a checkpoint keeps. O(rows + episodes)."""
+        """Return what a checkpoint keeps. O(rows + episodes)."""
         table, slots = self.episodes, self.alive_slots()
         used = table.handles()
         used = used[np.argsort(table.first_key[used])]
@@ -279,7 +279,7 @@ class Timeline(chains.Chains):
         )
 
     def restore(self, state: timeline_state.TimelineState) -> arrays_lib.Ints:
-        """Takes the place of what it was; answers the handles of the state's episodes [E]."""
+        """Take the place of what it was; returns the handles of the state's episodes [E]."""
         self.clear()
         self.next_key, self.num_evicted, self._num_rows = state.next_key, state.num_evicted, len(state)
         handles = self._table.claim(state.first_key, state.stream)
@@ -297,16 +297,16 @@ class Timeline(chains.Chains):
     # Ends of episodes.
 
     def _cut(self, streams: arrays_lib.Ints) -> arrays_lib.Ints:
-        """Truncates the episodes that are open in those streams, and answers their handles."""
+        """Truncate the episodes that are open in those streams, and return their handles."""
         streams = streams[self._open.handle[streams] >= 0]
         return self.end(streams, np.zeros(len(streams), np.bool_))
 
     def cut(self, streams: arrays_lib.Ints) -> Change:
-        """Truncates the episodes that are open in `streams` [k], after their newest steps."""
+        """Truncate the episodes that are open in `streams` [k], after their newest steps."""
         return Change(_NONE, _NONE, _NONE, self._cut(streams))
 
     def end(self, streams: arrays_lib.Ints, is_terminated: arrays_lib.Bools) -> arrays_lib.Ints:
-        """Ends the episodes that are open in `streams` [k], and answers their handles [k].
+        """End the episodes that are open in `streams` [k], and return their handles [k].
 
         One whose last row is gone already goes with it.
         """
@@ -317,7 +317,7 @@ class Timeline(chains.Chains):
         return handles
 
     def end_one(self, stream: int, is_terminated: bool) -> int:
-        """Does what `end` does for one stream."""
+        """Do what `end` does for one stream."""
         handle, last_key = self._open.end_one(stream, is_terminated)
         if last_key >= self.oldest_key:
             self._one_is_last[last_key % self.capacity] = True
@@ -326,14 +326,14 @@ class Timeline(chains.Chains):
         return handle
 
     def _release_last(self, run: Run) -> None:
-        """Takes the episodes out of the table whose last rows are in the run, which goes."""
+        """Take the episodes out of the table whose last rows are in the run, which goes."""
         self._table.release(self._handle[run][self._is_last[run]].astype(np.int64))
         self._is_last[run] = False
 
     # Audit.
 
     def check(self) -> None:
-        """Recounts the rows of every episode, one by one.
+        """Recount the rows of every episode, one by one.
 
         Raises:
             CorruptionError: A chain of rows does not agree with the table of episodes.

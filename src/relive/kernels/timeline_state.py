@@ -57,7 +57,7 @@ class TimelineState:
     """The episodes' handles in the timeline that this was taken of [E]; they are not kept."""
 
     def without_rows(self, streams: int) -> "TimelineState":
-        """Answers the same as if every row of so many streams had been evicted: the open episodes alone."""
+        """Return the same as if every row of so many streams had been evicted: the open episodes alone."""
         is_open = self.is_open
         return dataclasses.replace(
             self,
@@ -72,7 +72,7 @@ class TimelineState:
         )
 
     def __len__(self) -> int:
-        """Answers how many rows there are, N."""
+        """Return how many rows there are, N."""
         return len(self.episode)
 
     @property
@@ -101,7 +101,7 @@ class TimelineState:
         return steps
 
     def last_keys(self, streams: int) -> arrays_lib.Ints:
-        """Answers the key of the newest row of each episode, of so many streams [E].
+        """Return the key of the newest row of each episode, of so many streams [E].
 
         If it has none it was evicted; where the streams are in turn, it had the key of their last turn.
         """
@@ -112,11 +112,11 @@ class TimelineState:
     # As values and arrays.
 
     def values(self) -> dict[str, int]:
-        """Answers the single numbers by name."""
+        """Return the single numbers by name."""
         return {name: getattr(self, name) for name in _NUMBERS}
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
-        """Answers the arrays by name."""
+        """Return the arrays by name."""
         return {
             "row_episode": self.episode,
             "episode_stream": self.stream,
@@ -128,7 +128,7 @@ class TimelineState:
 
     @classmethod
     def of(cls, given: state_lib.StateReader, capacity: int, streams: int) -> "TimelineState":
-        """Answers what was given, for a timeline of that capacity and so many streams.
+        """Return what was given, for a timeline of that capacity and so many streams.
 
         Raises:
             CheckpointError: No timeline can be in such a state.
@@ -161,7 +161,7 @@ class TimelineState:
         return state
 
     def _wrong(self) -> str:
-        """Answers what is wrong with the episodes, in words; nothing if they can be."""
+        """Return what is wrong with the episodes, in words; nothing if they can be."""
         alive, is_open, oldest_key = self.alive, self.is_open, self.next_key - len(self)
         if (self.end > episode_table.TRUNCATED).any():
             return f"an end must be at most {episode_table.TRUNCATED}"
@@ -180,7 +180,7 @@ class TimelineState:
         return self._wrong_in_streams(alive, evicted)
 
     def _wrong_in_streams(self, alive: arrays_lib.Ints, evicted: arrays_lib.Ints) -> str:
-        """Answers what is wrong with how episodes follow each other in a stream."""
+        """Return what is wrong with how episodes follow each other in a stream."""
         of_row = self.stream[self.episode]
         order = np.argsort(of_row, kind="stable")
         streams, episodes = of_row[order], self.episode[order]
@@ -202,7 +202,7 @@ class TimelineState:
         return ""
 
     def _wrong_turns(self, streams: int) -> str:
-        """Answers what is wrong with what is said of turns, of so many streams."""
+        """Return what is wrong with what is said of turns, of so many streams."""
         if streams == 1 and self.is_linked:
             return "one stream alone is always in turn"
         since = self.in_turn_since if self.is_linked else 0
@@ -217,7 +217,7 @@ class TimelineState:
         return "" if is_right[follows].all() else "one that began in turn must have a step in each turn since"
 
     def _next_in_turn(self, streams: int) -> arrays_lib.Ints:
-        """Answers the key of the next row of each episode's stream if the streams are in turn [E]."""
+        """Return the key of the next row of each episode's stream if the streams are in turn [E]."""
         return self.next_key + (self.stream + self.phase - self.next_key) % streams
 
 
@@ -245,7 +245,7 @@ class StepStoreState:
         *,
         has_rows: bool = True,
     ) -> "StepStoreState":
-        """Answers what was given, for a history of that capacity and so many streams, whose rows are of that schema.
+        """Return what was given, for a history of that capacity and so many streams, whose rows are of that schema.
 
         Without `has_rows` they are in the storage already.
 

@@ -37,7 +37,7 @@ class Twin:
     def append(
         self, streams: list[int], cuts: list[bool], knows: list[bool], ends: list[int]
     ) -> tuple[set[int], set[TwinEpisode]]:
-        """Answers the keys that are complete now, and the episodes that ended."""
+        """Return the keys that are complete now, and the episodes that ended."""
         completed: set[int] = set()
         ended: set[TwinEpisode] = set()
         for stream, cut, knows_next, end in zip(streams, cuts, knows, ends, strict=True):
@@ -67,7 +67,7 @@ class Twin:
 
 
 def assert_same(timeline: timeline_lib.Timeline, twin: Twin) -> None:
-    """Compares every answer about every row that is alive."""
+    """Compare every answer about every row that is alive."""
     timeline.check()
     keys = np.array(twin.alive(), np.int64)
     assert len(timeline) == len(keys)
@@ -148,7 +148,7 @@ def assert_same(timeline: timeline_lib.Timeline, twin: Twin) -> None:
 
 
 def turned(timeline: timeline_lib.Timeline, twin: Twin, rng: np.random.Generator) -> bool:
-    """Adds a turn to both if the timeline can and chance will have it."""
+    """Add a turn to both if the timeline can and chance will have it."""
     slot, streams = timeline.turning_slot(), timeline.streams
     if slot < 0 or rng.random() < 0.3:
         return False
@@ -297,7 +297,7 @@ def test_a_turn_may_be_added_where_stream_0_is_next() -> None:
 
 
 def rounds_linked(timeline: timeline_lib.Timeline, *, most: int) -> int:
-    """Adds a row to every stream until there are no links, and answers how often."""
+    """Add a row to every stream until there are no links, and return how often."""
     never = np.zeros(timeline.streams, np.bool_)
     for count in range(most):
         if timeline.are_streams_in_turn:
@@ -323,7 +323,7 @@ def test_links_go_once_all_rows_that_came_out_of_turn_have_gone() -> None:
 
 
 def filled(streams: int = 2) -> timeline_lib.Timeline:
-    """Answers a timeline with an open episode of three rows in stream 0, and an ended one of two rows."""
+    """Return a timeline with an open episode of three rows in stream 0, and an ended one of two rows."""
     timeline = timeline_lib.Timeline(8, streams)
     timeline.append_episode(streams - 1, 2, is_terminated=True)
     for _ in range(3):

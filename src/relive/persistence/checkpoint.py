@@ -30,7 +30,7 @@ _ATTEMPTS = 100
 
 
 def save(state: state_lib.State, path: Path, *, keep: int = 1, progress: state_lib.Progress | None = None) -> None:
-    """Saves a state as the directory `path`, and keeps the `keep` - 1 before it as `path`.1, `path`.2 and so on.
+    """Save a state as the directory `path`, and keep the `keep` - 1 before it as `path`.1, `path`.2 and so on.
 
     Until the new directory is complete and on the disk, the old one stays; a crash leaves either. Beyond the state's
     own memory it takes one chunk of `states.CHUNK` bytes.
@@ -88,7 +88,7 @@ def save(state: state_lib.State, path: Path, *, keep: int = 1, progress: state_l
 def opened(
     path: Path, *, verify: bool = False, progress: state_lib.Progress | None = None
 ) -> Iterator[state_lib.State]:
-    """Answers the state in the directory `path`, in a `with`; its arrays are columns, open until the end of the block.
+    """Yield the state in the directory `path`, in a `with`; its arrays are columns, open until the end of the block.
 
     A save to the same path meanwhile changes nothing in it. Of a crash between two renames, which left `path`.1 alone,
     it reads that. Opening takes time and memory for the manifest alone.
@@ -128,7 +128,7 @@ class _Report:
 
 
 def _checked_arrays(state: object) -> dict[str, Any]:
-    """Answers the arrays and columns of a state, all of which a file can hold."""
+    """Return the arrays and columns of a state, all of which a file can hold."""
     if not isinstance(state, dict) or not isinstance(state.get("arrays"), dict):
         raise errors.ArgumentTypeError(
             f"state must be a dict with a dict of arrays, got {validation.short_repr(state)}"
@@ -163,7 +163,7 @@ def _entry(name: str, column: Any, crc32: int) -> manifest.Entry:
 
 
 def _write(new: str, values: dict[str, Any], arrays: dict[str, Any], report: Callable[[int], None]) -> None:
-    """Writes all files into the directory `new`, and syncs them and it."""
+    """Write all files into the directory `new`, and sync them and it."""
     entries: dict[str, manifest.Entry] = {}
     with files_lib.Directory(new) as directory:
         for name, column in arrays.items():
@@ -175,7 +175,7 @@ def _write(new: str, values: dict[str, Any], arrays: dict[str, Any], report: Cal
 
 
 def _opened(path: str, files: contextlib.ExitStack, progress: state_lib.Progress | None) -> state_lib.State:
-    """Answers the state of a directory, and leaves its files open on `files`."""
+    """Return the state of a directory, and leave its files open on `files`."""
     for _ in range(_ATTEMPTS):
         place = files_lib.newest(path)
         before = _identity(place)
@@ -192,7 +192,7 @@ def _opened(path: str, files: contextlib.ExitStack, progress: state_lib.Progress
 
 
 def _identity(path: str) -> tuple[int, int, int] | None:
-    """Answers what tells a directory from another of its name, also if the system gave that one its number."""
+    """Return what tells a directory from another of its name, also if the system gave that one its number."""
     try:
         status = os.stat(path)
     except OSError:
@@ -201,7 +201,7 @@ def _identity(path: str) -> tuple[int, int, int] | None:
 
 
 def _state(path: str, files: contextlib.ExitStack, progress: state_lib.Progress | None) -> state_lib.State:
-    """Answers the state of a directory that nobody replaces."""
+    """Return the state of a directory that nobody replaces."""
     label = files_lib.named(path)
     try:
         directory = files.enter_context(files_lib.Directory(path, follow=True))
@@ -223,7 +223,7 @@ def _state(path: str, files: contextlib.ExitStack, progress: state_lib.Progress 
 
 
 def _read_manifest(directory: files_lib.Directory) -> bytes:
-    """Answers all bytes of a manifest that is not too large."""
+    """Return all bytes of a manifest that is not too large."""
     label = f"{files_lib.named(directory.path)}/{files_lib.MANIFEST}"
     with open(directory.open(files_lib.MANIFEST), "rb") as file:
         try:

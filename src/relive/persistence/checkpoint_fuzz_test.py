@@ -69,7 +69,7 @@ class Touched:
 
 
 def resigned(directory: pathlib.Path, members: dict[str, Any]) -> None:
-    """Writes a manifest whose checksum is right."""
+    """Write a manifest whose checksum is right."""
     members.pop("crc32", None)
     text = json.dumps(members, indent=1).removesuffix("\n}")
     (directory / "manifest.json").write_bytes(manifest_test.signed(text))
@@ -112,7 +112,7 @@ def swap(directory: pathlib.Path, rng: np.random.Generator) -> None:
 
 
 def replace(directory: pathlib.Path, rng: np.random.Generator) -> None:
-    """Puts something else in the place of a file: a link to the same bytes, a pipe, a directory, pickles."""
+    """Put something else in the place of a file: a link to the same bytes, a pipe, a directory, pickles."""
     file = any_file(directory, rng)
     raw = file.read_bytes()
     file.unlink()
@@ -138,7 +138,7 @@ def replace(directory: pathlib.Path, rng: np.random.Generator) -> None:
 
 
 def forge_value(directory: pathlib.Path, rng: np.random.Generator) -> None:
-    """Puts a hostile value, or drops one, anywhere in the manifest."""
+    """Put a hostile value, or drop one, anywhere in the manifest."""
     members = members_of(directory)
     place: Any = members
     while True:
@@ -159,7 +159,7 @@ def forge_value(directory: pathlib.Path, rng: np.random.Generator) -> None:
 
 
 def forge_text(directory: pathlib.Path, rng: np.random.Generator) -> None:
-    """Puts text anywhere in the manifest, or leaves some out."""
+    """Put text anywhere in the manifest, or leave some out."""
     raw = (directory / "manifest.json").read_bytes()
     begin = raw[: raw.rindex(b',\n "crc32"')]
     start = int(rng.integers(len(begin)))
@@ -170,7 +170,7 @@ def forge_text(directory: pathlib.Path, rng: np.random.Generator) -> None:
 
 
 def forge_rows(directory: pathlib.Path, rng: np.random.Generator) -> None:
-    """Changes bytes of an array, and its checksum."""
+    """Change bytes of an array, and its checksum."""
     members = members_of(directory)
     entry = members["arrays"][str(rng.choice(sorted(members["arrays"])))]
     raw = bytearray((directory / entry["file"]).read_bytes())
@@ -182,7 +182,7 @@ def forge_rows(directory: pathlib.Path, rng: np.random.Generator) -> None:
 
 
 def forge_shape(directory: pathlib.Path, rng: np.random.Generator) -> None:
-    """Claims another dtype and shape, consistently, but for the rows."""
+    """Claim another dtype and shape, consistently, but for the rows."""
     members = members_of(directory)
     entry = members["arrays"][str(rng.choice(sorted(members["arrays"])))]
     shapes = [[10**15], [2**62, 4], [0, 2**62, 2**62], [10**15, 0], [0], [5], [40], [320], [4, 10], [1] * 32]
@@ -203,7 +203,7 @@ FORGERIES: list[Callable[[pathlib.Path, np.random.Generator], None]] = [
 
 
 def written(directory: pathlib.Path, files: dict[str, bytes]) -> None:
-    """Empties a directory, of whatever it holds, and fills it."""
+    """Empty a directory, of whatever it holds, and fill it."""
     for each in directory.iterdir() if directory.exists() else ():
         if each.is_dir() and not each.is_symlink():
             each.rmdir()
@@ -215,7 +215,7 @@ def written(directory: pathlib.Path, files: dict[str, bytes]) -> None:
 
 
 def outcome(path: pathlib.Path) -> Any:
-    """Answers the state that a directory gives, or its error."""
+    """Return the state that a directory gives, or its error."""
     try:
         return checkpoint_test.loaded(path, verify=True)
     except errors.CheckpointError as error:
@@ -223,7 +223,7 @@ def outcome(path: pathlib.Path) -> Any:
 
 
 def said(path: pathlib.Path) -> Any:
-    """Answers the state that the files of a directory say, taken at their word."""
+    """Return the state that the files of a directory say, taken at their word."""
     values, entries = manifest.decoded((path / files_lib.MANIFEST).read_bytes(), "m")
     arrays = {}
     for name, entry in entries.items():

@@ -25,7 +25,7 @@ from relive.persistence import state as state_lib
 
 
 def whole(state: state_lib.State) -> state_lib.State:
-    """Answers a state with the dtype, shape and bytes of each array."""
+    """Return a state with the dtype, shape and bytes of each array."""
     arrays = {}
     for name, column in state["arrays"].items():
         rows = column if isinstance(column, np.ndarray) else column.read(0, column.shape[0])
@@ -446,7 +446,7 @@ def test_all_is_on_the_disk_before_it_gets_its_name(tmp_path: pathlib.Path, monk
 
 
 def names_of(tmp_path: pathlib.Path) -> set[int]:
-    """Answers the numbers of the states that are kept, all of them whole."""
+    """Return the numbers of the states that are kept, all of them whole."""
     return {loaded(each)["number"] for each in tmp_path.iterdir() if not each.name.startswith(".")}
 
 

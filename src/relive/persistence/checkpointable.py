@@ -33,15 +33,15 @@ class Replay(Protocol):
     """What plays back the records of a journal."""
 
     def base(self, number: int) -> None:
-        """Hears that a segment begins with the record of that number."""
+        """Record that a segment begins with the record of that number."""
         ...
 
     def apply(self, kind: int, payload: bytes) -> None:
-        """Does what a record tells of, or raises CheckpointError."""
+        """Do what a record tells of, or raise CheckpointError."""
         ...
 
     def end(self) -> None:
-        """Hears that there is no more."""
+        """Record that there is no more."""
         ...
 
 
@@ -49,7 +49,7 @@ class Bound(Protocol):
     """What writes to a journal for a buffer."""
 
     def begin(self, base: Callable[[], bytes]) -> None:
-        """Makes the journal ready; `base` answers what its next segment begins with."""
+        """Make the journal ready; `base` returns what its next segment begins with."""
         ...
 
 
@@ -61,7 +61,7 @@ class Position:
         journal_id: Which journal: 16 random bytes, in hexadecimal.
         num_records: How many of its records the buffer knows of.
         replay: What has played them back.
-        written: What `_written` of the buffer answered then.
+        written: What `_written` of the buffer returned then.
     """
 
     journal_id: str
@@ -97,11 +97,11 @@ class Checkpointable(abc.ABC):
 
     @abc.abstractmethod
     def _setting(self, name: str) -> Any:
-        """Answers what the constructor was given by that name."""
+        """Return what the constructor was given by that name."""
 
     @abc.abstractmethod
     def _state(self, **options: Any) -> state_lib.State:
-        """Answers what there is beside settings and generator.
+        """Return what there is beside settings and generator.
 
         Args:
             options: What `save` and `load` of the class take besides, such as a codec.
@@ -109,16 +109,16 @@ class Checkpointable(abc.ABC):
 
     @abc.abstractmethod
     def _restore(self, given: state_lib.StateReader, *, is_new: bool, **options: Any) -> None:
-        """Takes the place of what it was, its generator's aside; raises CheckpointError, and then nothing has changed.
+        """Take the place of what it was, its generator's aside; raises CheckpointError, and then nothing has changed.
 
         Args:
-            given: What `_state` has answered, or somebody made up.
+            given: What `_state` has returned, or somebody made up.
             is_new: Whether the buffer was made for it, and nobody minds what becomes of it if that fails.
             options: As in `_state`.
         """
 
     def save(self, path: str | os.PathLike[str], *, keep: int = 1, progress: state_lib.Progress | None = None) -> None:
-        """Saves the buffer as a directory, or as a new one in the place of an older.
+        """Save the buffer as a directory, or as a new one in the place of an older.
 
         It is built beside, synced to the disk, and renamed: whoever reads `path` finds the old one or the new one,
         whole, whatever happens meanwhile. It takes memory for one chunk of a column, 16 MiB.
@@ -136,7 +136,7 @@ class Checkpointable(abc.ABC):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, progress: state_lib.Progress | None = None, **instead: Any) -> Self:
-        """Answers the buffer that was saved at `path`.
+        """Return the buffer that was saved at `path`.
 
         Args:
             path: The directory.
@@ -151,7 +151,7 @@ class Checkpointable(abc.ABC):
             return cls._made(state, instead)
 
     def state_dict(self) -> state_lib.State:
-        """Answers what `save` would save, as one dict of JSON values, and of arrays by name under "arrays".
+        """Return what `save` would save, as one dict of JSON values, and of arrays by name under "arrays".
 
         Nothing in it is shared with the buffer.
 
@@ -161,7 +161,7 @@ class Checkpointable(abc.ABC):
         return self._state_in_memory()
 
     def load_state_dict(self, state: state_lib.State) -> None:
-        """Makes the buffer what it was when it answered that state, which is left as it is and not shared.
+        """Make the buffer what it was when it returned that state, which is left as it is and not shared.
 
         The settings must be those of the state; but a buffer without a schema takes that of the state.
 
@@ -221,7 +221,7 @@ class Checkpointable(abc.ABC):
 
     @classmethod
     def _given(cls, state: Any) -> state_lib.StateReader:
-        """Answers a state of this class."""
+        """Return a state of this class."""
         given = state_lib.StateReader(state, state.get("arrays") if isinstance(state, dict) else None)
         name = given.text("class")
         if name != cls.__name__:
@@ -231,7 +231,7 @@ class Checkpointable(abc.ABC):
 
     @classmethod
     def _generator(cls, given: state_lib.StateReader) -> np.random.Generator | None:
-        """Answers the generator of a state, if the class has one."""
+        """Return the generator of a state, if the class has one."""
         if cls._DRAWS:
             return generators.made(given.part("generator"))
         if given.value("generator") is not None:
@@ -240,7 +240,7 @@ class Checkpointable(abc.ABC):
 
     @classmethod
     def _made(cls, state: state_lib.State, instead: dict[str, Any], **options: Any) -> Self:
-        """Answers a buffer of that state."""
+        """Return a buffer of that state."""
         given = cls._given(state)
         saved = given.part("settings")
         names = {*cls._SETTINGS} if cls.settings is Checkpointable.settings else {*saved.names()}
@@ -276,25 +276,25 @@ class Journalable(Checkpointable):
 
     @abc.abstractmethod
     def _base_state(self, **options: Any) -> state_lib.State:
-        """Answers what `_state` would if all that is stored had been evicted just now."""
+        """Return what `_state` would if all that is stored had been evicted just now."""
 
     @abc.abstractmethod
     def _written(self) -> tuple[int, ...]:
-        """Answers numbers of which one is another once something was written."""
+        """Return numbers of which one is another once something was written."""
 
     @abc.abstractmethod
     def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> Bound:
-        """Answers what writes to a journal, which goes on after what `replay` has played back, if it is not None."""
+        """Return what writes to a journal, which goes on after what `replay` has played back, if it is not None."""
 
     @abc.abstractmethod
     def _replay(self, **options: Any) -> Replay:
-        """Answers what plays back a journal into the buffer."""
+        """Return what plays back a journal into the buffer."""
 
     def attach(self, journal: "journal_lib.Journal") -> None:
-        """Writes to a journal from now on: each step, end and `clear` just before it happens, so that none is lost.
+        """Write to a journal from now on: each step, end and `clear` just before it happens, so that none is lost.
 
         A new journal begins with all that is stored now. One that holds something goes on after it: the buffer must be
-        what `recover` has answered. Draws and priorities are not written.
+        what `recover` has returned. Draws and priorities are not written.
 
         Args:
             journal: An open one that no buffer writes to. While it is attached, a call that it cannot write raises
@@ -307,7 +307,7 @@ class Journalable(Checkpointable):
         self._attach(journal)
 
     def detach(self) -> None:
-        """Stops writing to the journal, which stays open; does nothing if there is none."""
+        """Stop writing to the journal, which stays open; does nothing if there is none."""
         self._journal = self._attached = self._position = None
 
     def _attach(self, journal: "journal_lib.Journal", **options: Any) -> None:

@@ -109,7 +109,7 @@ def options(buffer: object) -> dict[str, Any]:
 
 
 def work(buffer: Any, rng: random.Random, count: int) -> None:
-    """Does `count` things to a buffer, chosen at random."""
+    """Do `count` things to a buffer, chosen at random."""
     for t in range(count):
         with contextlib.suppress(errors.NotReadyError):
             if isinstance(buffer, relive.EpisodeReplayBuffer):
@@ -261,7 +261,7 @@ def batch_of(buffer: Any) -> Any:
 
 
 def work_both(buffer: Any, other: Any, rngs: tuple[random.Random, random.Random]) -> None:
-    """Does the same to both: no episode begins, which would have another id."""
+    """Do the same to both: no episode begins, which would have another id."""
     for each, rng in zip((buffer, other), rngs, strict=True):
         if not isinstance(each, relive.EpisodeReplayBuffer):
             work(each, rng, 2)

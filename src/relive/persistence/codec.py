@@ -46,11 +46,11 @@ class Codec(Protocol):
         ...
 
     def encode(self, value: Any) -> bytes:
-        """Answers the bytes of a value."""
+        """Return the bytes of a value."""
         ...
 
     def decode(self, content: bytes) -> Any:
-        """Answers the value of the bytes."""
+        """Return the value of the bytes."""
         ...
 
 
@@ -74,7 +74,7 @@ class PlainCodec:
     name = "plain-1"
 
     def encode(self, value: Any) -> bytes:
-        """Answers the bytes of a value.
+        """Return the bytes of a value.
 
         Raises:
             ArgumentTypeError: Something in it is of another type.
@@ -88,7 +88,7 @@ class PlainCodec:
             raise errors.ArgumentError("value finds no room on the stack of calls: encode it less deep in it") from None
 
     def decode(self, content: bytes) -> Any:
-        """Answers the value of the bytes, whoever wrote them: no code runs, and memory is that of the value.
+        """Return the value of the bytes, whoever wrote them: no code runs, and memory is that of the value.
 
         Raises:
             ArgumentTypeError: `content` is no bytes.
@@ -108,7 +108,7 @@ class PlainCodec:
 
 
 def checked(codec: Codec | None) -> Codec:
-    """Answers the codec, a PlainCodec if None; raises ArgumentTypeError as `check_codec` does."""
+    """Return the codec, a PlainCodec if None; raises ArgumentTypeError as `check_codec` does."""
     if codec is None:
         return PlainCodec()
     check_codec(codec)
@@ -116,7 +116,7 @@ def checked(codec: Codec | None) -> Codec:
 
 
 def check_codec(codec: object) -> None:
-    """Raises ArgumentTypeError if `codec` does not have what a Codec has."""
+    """Raise ArgumentTypeError if `codec` does not have what a Codec has."""
     has_name = isinstance(getattr(codec, "name", None), str)
     if not (has_name and callable(getattr(codec, "encode", None)) and callable(getattr(codec, "decode", None))):
         rule = "have a name, of type str, and the methods encode and decode"

@@ -42,7 +42,7 @@ class Message:
 
 
 def are_same(first: Any, second: Any) -> bool:
-    """Answers whether two values are of the same types and bits all the way down, in the same order."""
+    """Return whether two values are of the same types and bits all the way down, in the same order."""
     if type(first) is not type(second):
         return False
     if isinstance(first, np.ndarray | np.generic) and not isinstance(first, np.str_ | np.bytes_):
@@ -61,7 +61,7 @@ def are_same(first: Any, second: Any) -> bool:
 
 
 def bytes_of_key(key: Any) -> bytes:
-    """Answers bytes that are the same for equal sets, whose order is not."""
+    """Return bytes that are the same for equal sets, whose order is not."""
     if isinstance(key, frozenset):
         return b"E%r" % sorted(map(bytes_of_key, key))
     if isinstance(key, tuple):
@@ -328,7 +328,7 @@ def test_what_is_shared_is_written_twice() -> None:
 
 
 def call_deeply(call: Any, room: int) -> None:
-    """Calls with room for so many more calls on the stack."""
+    """Call with room for so many more calls on the stack."""
     depth = 0
     frame: Any = sys._getframe()
     while frame is not None:
@@ -468,7 +468,7 @@ RICH = CODEC.encode(
 
 
 def forged(source: random.Random) -> bytes:
-    """Answers bytes that may have been written by anybody."""
+    """Return bytes that may have been written by anybody."""
     start = source.randrange(len(RICH))
     content = bytearray(RICH if source.random() < 0.5 else RICH[start : start + source.randrange(1, 200)])
     for _ in range(source.randrange(5)):

@@ -52,7 +52,7 @@ _SIMPLE = re.compile(
 
 
 def described(dtype: DType) -> Any:
-    """Answers the description of a dtype: a str, or a list of fields. Where it has none, that of another one.
+    """Return the description of a dtype: a str, or a list of fields. Where it has none, that of another one.
 
     >>> import numpy as np
     >>> from relive.persistence import dtypes
@@ -76,7 +76,7 @@ def described(dtype: DType) -> Any:
 
 
 def text(dtype: DType) -> str:
-    """Answers the text of a dtype, in ASCII.
+    """Return the text of a dtype, in ASCII.
 
     Raises:
         ArgumentError: It has none: it holds objects, is of another library, or its fields overlap, have titles or are
@@ -99,7 +99,7 @@ def text(dtype: DType) -> str:
 
 
 def parsed(written: str) -> DType:
-    """Answers the dtype of a text.
+    """Return the dtype of a text.
 
     Raises:
         CheckpointError: No dtype has this text.
@@ -110,7 +110,7 @@ def parsed(written: str) -> DType:
 
 
 def read_json(written: str) -> Any:
-    """Answers the value of a JSON text.
+    """Return the value of a JSON text.
 
     Raises:
         CheckpointError: It is none.
@@ -122,7 +122,7 @@ def read_json(written: str) -> Any:
 
 
 def from_descr(descr: object) -> DType:
-    """Answers the dtype that is described by a str, or by lists or tuples of fields.
+    """Return the dtype that is described by a str, or by lists or tuples of fields.
 
     Raises:
         CheckpointError: It describes none.
@@ -169,7 +169,7 @@ def _simple(descr: str) -> DType:
 
 
 def _field(field: object, levels: int) -> tuple[str, DType]:
-    """Answers the name of a field, empty for a gap, and the dtype of what is in it."""
+    """Return the name of a field, empty for a gap, and the dtype of what is in it."""
     if not isinstance(field, list | tuple) or len(field) not in (2, 3) or not isinstance(field[0], str):
         raise errors.CheckpointError(
             f"field of a dtype must be a name, a dtype and a shape, got {validation.short_repr(field)}"
@@ -195,14 +195,14 @@ def _field(field: object, levels: int) -> tuple[str, DType]:
 
 
 def takes_any_bytes(dtype: DType) -> bool:
-    """Answers whether any bytes are values of a dtype: not of bools, nor of characters."""
+    """Return whether any bytes are values of a dtype: not of bools, nor of characters."""
     if dtype.fields is not None:
         return all(takes_any_bytes(field[0].base) for field in dtype.fields.values())
     return dtype.kind not in "bU"
 
 
 def are_values(array: npt.NDArray[Any]) -> bool:
-    """Answers whether bytes are values: numpy takes any for a bool or a character, and breaks when it uses them."""
+    """Return whether bytes are values: numpy takes any for a bool or a character, and breaks when it uses them."""
     dtype = array.dtype
     if takes_any_bytes(dtype) or not array.size:
         return True
@@ -215,7 +215,7 @@ def are_values(array: npt.NDArray[Any]) -> bool:
 
 
 def check_values(array: npt.NDArray[Any]) -> None:
-    """Checks values that came as bytes.
+    """Check values that came as bytes.
 
     Raises:
         CheckpointError: A bool is neither 0 nor 1, or a character lies beyond 0x10FFFF.

@@ -33,7 +33,7 @@ _HAS_DIRECTORIES = os.open in os.supports_dir_fd
 
 
 def absolute(name: str, path: object) -> str:
-    """Answers a path as an absolute one with a last part.
+    """Return a path as an absolute one with a last part.
 
     Raises:
         ArgumentTypeError: `path` is no path.
@@ -50,17 +50,17 @@ def absolute(name: str, path: object) -> str:
 
 
 def named(path: str) -> str:
-    """Answers a path for an error message, on one line."""
+    """Return a path for an error message, on one line."""
     return path if path.isprintable() else ascii(path)
 
 
 def reason(error: OSError) -> str:
-    """Answers the system's reason."""
+    """Return the system's reason."""
     return error.strerror or str(error)
 
 
 def module(name: str) -> Any:
-    """Answers a module that some platforms have, or None."""
+    """Return a module that some platforms have, or None."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -68,7 +68,7 @@ def module(name: str) -> Any:
 
 
 def fsync_file(descriptor: int) -> None:
-    """Returns when the file is on the disk, also where only F_FULLFSYNC says so (macOS)."""
+    """Return when the file is on the disk, also where only F_FULLFSYNC says so (macOS)."""
     fcntl = module("fcntl")
     if hasattr(fcntl, "F_FULLFSYNC"):
         with contextlib.suppress(OSError):  # A file system over the network has none.
@@ -78,7 +78,7 @@ def fsync_file(descriptor: int) -> None:
 
 
 def write_file(descriptor: int, content: bytes) -> None:
-    """Writes all of a new file, and returns when it is on the disk and closed."""
+    """Write all of a new file, and return when it is on the disk and closed."""
     with open(descriptor, "wb") as file:
         file.write(content)
         file.flush()
@@ -86,7 +86,7 @@ def write_file(descriptor: int, content: bytes) -> None:
 
 
 def fsync_directory(path: str) -> None:
-    """Returns when the names in a directory are on the disk; at once where a platform or a file system cannot tell."""
+    """Return when the names in a directory are on the disk; at once where a platform or a file system cannot tell."""
     if not _HAS_DIRECTORIES:
         return
     descriptor = os.open(path, os.O_RDONLY | _DIRECTORY)
@@ -103,7 +103,7 @@ class Directory:
     """An open directory: it stays the same one, also when another takes its name; no link is followed in it."""
 
     def __init__(self, path: str, *, follow: bool = False) -> None:
-        """Opens a directory.
+        """Open a directory.
 
         Args:
             path: Its absolute path.
@@ -128,11 +128,11 @@ class Directory:
             os.close(self._descriptor)
 
     def names(self) -> list[str]:
-        """Answers what is in it."""
+        """Return what is in it."""
         return os.listdir(self.path if self._descriptor is None else self._descriptor)
 
     def has(self, name: str) -> bool:
-        """Answers whether anything of that name is in it."""
+        """Return whether anything of that name is in it."""
         try:
             os.stat(self._place(name), dir_fd=self._descriptor, follow_symlinks=False)
         except FileNotFoundError:
@@ -140,17 +140,17 @@ class Directory:
         return True
 
     def is_regular(self, name: str) -> bool:
-        """Answers whether that is a regular file, and no link to one."""
+        """Return whether that is a regular file, and no link to one."""
         status = os.stat(self._place(name), dir_fd=self._descriptor, follow_symlinks=False)
         return stat.S_ISREG(status.st_mode)
 
     def create(self, name: str) -> int:
-        """Answers the descriptor of a new file, for writing."""
+        """Return the descriptor of a new file, for writing."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | STRICT
         return os.open(self._place(name), flags, 0o666, dir_fd=self._descriptor)
 
     def open(self, name: str) -> int:
-        """Answers the descriptor of a regular file, for reading.
+        """Return the descriptor of a regular file, for reading.
 
         Raises:
             CheckpointError: There is none, but perhaps a link, a pipe or a directory.
@@ -169,7 +169,7 @@ class Directory:
         return descriptor
 
     def unlink(self, name: str) -> None:
-        """Deletes a file."""
+        """Delete a file."""
         os.unlink(self._place(name), dir_fd=self._descriptor)
 
     def _place(self, name: str) -> str:
@@ -185,19 +185,19 @@ _LOCK_AT = 1 << 30
 
 
 def beside(path: str, kind: str) -> str:
-    """Answers the path beside `path` for its "lock", its "new" or its "old" directory."""
+    """Return the path beside `path` for its "lock", its "new" or its "old" directory."""
     return os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{kind}")
 
 
 # Replacing.
 def newest(path: str) -> str:
-    """Answers where the newest complete directory of that name is: at `path`, or at `path`.1 after a crash."""
+    """Return where the newest complete directory of that name is: at `path`, or at `path`.1 after a crash."""
     earlier = f"{path}.1"
     return earlier if not os.path.lexists(path) and os.path.lexists(earlier) else path
 
 
 def new_directory(path: str) -> str:
-    """Answers a new directory beside `path`, in which to build what will replace it; what a crash left is deleted.
+    """Return a new directory beside `path`, in which to build what will replace it; what a crash left is deleted.
 
     Raises:
         CheckpointError: Something that is not ours is at `path`, or where what moves would be; nothing has changed.
@@ -212,7 +212,7 @@ def new_directory(path: str) -> str:
 
 
 def replace_directory(new: str, path: str, keep: int) -> None:
-    """Gives the directory `new` the name `path`, in a step that a reader sees as one, and keeps `keep` in all.
+    """Give the directory `new` the name `path`, in a step that a reader sees as one, and keep `keep` in all.
 
     Whatever fails, `newest(path)` is complete. What is older and cannot be deleted, such as a directory with a file in
     it that is not ours, stays, and the next call tries again.
@@ -242,7 +242,7 @@ def replace_directory(new: str, path: str, keep: int) -> None:
 
 
 def remove_directory(path: str) -> None:
-    """Deletes a directory and the files of a checkpoint in it, the manifest last; if it is missing, nothing.
+    """Delete a directory and the files of a checkpoint in it, the manifest last; if it is missing, nothing.
 
     Raises:
         CheckpointError: Something else is in it, or it is none; nothing has been deleted.
@@ -260,7 +260,7 @@ def remove_directory(path: str) -> None:
 
 
 def _strange_name(path: str) -> str | None:
-    """Answers what lies in a directory and is no file of a checkpoint, or None."""
+    """Return what lies in a directory and is no file of a checkpoint, or None."""
     try:
         opened = Directory(path)
     except NotADirectoryError:
@@ -273,7 +273,7 @@ def _strange_name(path: str) -> str | None:
 
 
 def _free_number(path: str) -> int:
-    """Answers the first number from 1 on under which no older directory is kept; checks all before it, and `path`."""
+    """Return the first number from 1 on under which no older directory is kept; checks all before it, and `path`."""
     _check_ours(path)
     number = 1
     while _check_older(path, number):
@@ -282,7 +282,7 @@ def _free_number(path: str) -> int:
 
 
 def _check_older(path: str, number: int) -> bool:
-    """Answers whether an older directory is kept under that number.
+    """Return whether an older directory is kept under that number.
 
     Raises:
         CheckpointError: Something else is there.
@@ -295,7 +295,7 @@ def _check_older(path: str, number: int) -> bool:
 
 
 def _check_ours(path: str) -> bool:
-    """Answers whether a directory of ours is there; False if nothing is, or an empty one.
+    """Return whether a directory of ours is there; False if nothing is, or an empty one.
 
     Raises:
         CheckpointError: Something else is there.
@@ -318,13 +318,13 @@ def _check_ours(path: str) -> bool:
 
 
 def _vacate(path: str) -> None:
-    """Deletes an empty directory, if one is there."""
+    """Delete an empty directory, if one is there."""
     with contextlib.suppress(OSError):
         os.rmdir(path)
 
 
 def _delete_older(path: str, number: int) -> None:
-    """Deletes `path`.number and all behind it, the oldest first, each out of sight before it loses a file."""
+    """Delete `path`.number and all behind it, the oldest first, each out of sight before it loses a file."""
     last = number
     with contextlib.suppress(errors.CheckpointError):
         while _check_older(path, last):
@@ -338,7 +338,7 @@ def _delete_older(path: str, number: int) -> None:
 # Locking.
 @contextlib.contextmanager
 def locked(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Holds the lock of a path, on a file beside it, which another process or another holder in this one cannot have.
+    """Hold the lock of a path, on a file beside it, which another process or another holder in this one cannot have.
 
     The system gives the lock back when the process ends, however it ends. The file stays: were it deleted, one process
     could hold the lock of the deleted file while another made, and locked, a new one.
@@ -368,7 +368,7 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _lock(descriptor: int, label: str) -> None:
-    """Takes the lock of an open file, or raises at once."""
+    """Take the lock of an open file, or raise at once."""
     fcntl = module("fcntl")
     try:
         if fcntl is not None:
@@ -388,7 +388,7 @@ def _lock(descriptor: int, label: str) -> None:
 
 
 def _note(descriptor: int, text: bytes) -> None:
-    """Writes into a lock file who holds it; the lock holds also where the disk is full."""
+    """Write into a lock file who holds it; the lock holds also where the disk is full."""
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.lseek(descriptor, 0, os.SEEK_SET)

@@ -124,7 +124,7 @@ def noted(note: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def suppressed(error: type[Exception], pattern: str) -> Iterator[None]:
-    """Lets pass an error of which the message begins like that."""
+    """Let pass an error of which the message begins like that."""
     try:
         yield
     except error as raised:

@@ -21,7 +21,7 @@ Record: TypeAlias = tuple[int, int, bytes]
 
 
 def value_of(content: bytes) -> Any:
-    """Reads one value, and nothing behind it."""
+    """Read one value, and nothing behind it."""
     value, end = value_at(content, 0)
     assert end == len(content)
     return value
@@ -79,7 +79,7 @@ def dtype_of(descr: Any) -> np.dtype[Any]:
 
 
 def unsealed(raw: bytes, begin: bytes) -> State:
-    """Reads a JSON file that ends with the CRC-32 of what comes before."""
+    """Read a JSON file that ends with the CRC-32 of what comes before."""
     assert raw.startswith(b"{\n " + begin)
     comma = raw.rindex(b",\n")
     assert raw[comma:] == b',\n "crc32": %d\n}\n' % zlib.crc32(raw[:comma])
@@ -88,7 +88,7 @@ def unsealed(raw: bytes, begin: bytes) -> State:
 
 
 def file_of(name: str) -> str:
-    """Answers the name of the file of an array."""
+    """Return the name of the file of an array."""
     text = ""
     for byte in name.encode():
         character = chr(byte)
@@ -100,7 +100,7 @@ def file_of(name: str) -> str:
 
 
 def checkpoint_at(path: pathlib.Path) -> State:
-    """Reads a checkpoint."""
+    """Read a checkpoint."""
     raw = (path / "manifest.json").read_bytes()
     state = unsealed(raw, b'"format": "relive checkpoint",\n "version": 1,\n')
     for name, entry in state["arrays"].items():
@@ -116,7 +116,7 @@ def checkpoint_at(path: pathlib.Path) -> State:
 
 
 def bytes_of(column: Any, row: int) -> bytes:
-    """Answers the bytes of a row as the file has them: a scalar would come in the machine's order."""
+    """Return the bytes of a row as the file has them: a scalar would come in the machine's order."""
     answer: bytes = column[row : row + 1].tobytes()
     return answer
 
@@ -125,7 +125,7 @@ def bytes_of(column: Any, row: int) -> bytes:
 
 
 def records_at(path: pathlib.Path) -> list[Record]:
-    """Reads the records of a journal: number, kind and payload."""
+    """Read the records of a journal: number, kind and payload."""
     records: list[Record] = []
     segments = sorted(each for each in path.iterdir() if each.name.endswith(".relive"))
     for segment in segments:
@@ -196,7 +196,7 @@ class Columns:
         return list(blocks.values())
 
     def apply(self, kind: int, payload: bytes) -> None:
-        """Does what a record says."""
+        """Do what a record says."""
         place = 0
 
         def take(form: str) -> tuple[Any, ...]:
@@ -284,7 +284,7 @@ class Columns:
             self.end(stream, 1 if terminated else 2)
 
     def steps(self) -> list[dict[str, Any]]:
-        """Answers all that can be read of each step, by its key."""
+        """Return all that can be read of each step, by its key."""
         steps = []
         for place, row in enumerate(self.rows):
             episode = row["episode"]
@@ -340,7 +340,7 @@ class Episodes:
         self.finished = [list(self.episodes)[number] for number in arrays["finished"].tolist()]
 
     def apply(self, kind: int, payload: bytes) -> None:
-        """Does what a record says."""
+        """Do what a record says."""
         name = payload[:36].decode() if kind in (1, 2, 3, 4, 7, 8) else ""
         if kind in (1, 7):
             (start_time,) = struct.unpack_from("<d", payload, 36)
@@ -376,7 +376,7 @@ class Episodes:
 
 
 def played(path: pathlib.Path, kind: Any) -> Any:
-    """Plays a journal back into what `kind` makes of its first base."""
+    """Play a journal back into what `kind` makes of its first base."""
     (_, _, base), *rest = records_at(path)
     state = value_of(base)
     buffer = kind(state)
@@ -392,7 +392,7 @@ def played(path: pathlib.Path, kind: Any) -> Any:
 
 
 def leaves(tree: Any, path: str) -> dict[str, Any]:
-    """Answers the columns of a tree by path."""
+    """Return the columns of a tree by path."""
     if not isinstance(tree, dict):
         return {path: tree}
     return {name: column for key, part in tree.items() for name, column in leaves(part, f"{path}/{key}").items()}
@@ -426,7 +426,7 @@ def plain(value: Any) -> Any:
 
 
 def stored(buffer: relive.EpisodeReplayBuffer[Any, Any]) -> dict[str, Any]:
-    """Answers what a buffer of episodes holds."""
+    """Return what a buffer of episodes holds."""
     statuses = ["IN_PROGRESS", "COMPLETED", "TRUNCATED", "ABORTED"]
     return {
         episode.episode_id: [
@@ -511,7 +511,7 @@ def test_fields_of_a_step_lie_in_blocks(tmp_path: pathlib.Path) -> None:
 
 
 async def work(buffer: relive.EpisodeReplayBuffer[Any, Any], rng: random.Random, count: int) -> None:
-    """Does `count` things to a buffer of episodes, chosen at random."""
+    """Do `count` things to a buffer of episodes, chosen at random."""
     for t in range(count):
         open_ids = list(buffer.get_stats().open_ages)
         action = rng.randrange(20)

@@ -23,7 +23,7 @@ _MOST = {"has_uint32": 1, "uinteger": 2**32 - 1, "pos": 624, "buffer_pos": 4}
 
 
 def state_of(rng: np.random.Generator) -> dict[str, Any]:
-    """Answers the state of a generator.
+    """Return the state of a generator.
 
     Raises:
         CheckpointError: It is none of numpy's own.
@@ -38,7 +38,7 @@ def state_of(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def made(given: state_lib.StateReader) -> np.random.Generator:
-    """Answers a generator of that state.
+    """Return a generator of that state.
 
     Raises:
         CheckpointError: There is no such state.
@@ -56,7 +56,7 @@ def made(given: state_lib.StateReader) -> np.random.Generator:
 
 
 def _is_stuck(state: dict[str, Any]) -> bool:
-    """Answers whether it may be a state that no seed leads to, and that gives one number for ever.
+    """Return whether it may be a state that no seed leads to, and that gives one number for ever.
 
     Numbers below a limit are made by drawing until one fits: that would never end.
     """
@@ -69,21 +69,21 @@ def _is_stuck(state: dict[str, Any]) -> bool:
 
 
 def check_kind(own: np.random.Generator, other: np.random.Generator) -> None:
-    """Raises CheckpointError if one generator cannot go on as the other."""
+    """Raise CheckpointError if one generator cannot go on as the other."""
     kinds = [type(rng.bit_generator).__name__ for rng in (own, other)]
     if kinds[0] != kinds[1]:
         raise errors.CheckpointError(f"generator/bit_generator must be {kinds[0]}, as it is here, got {kinds[1]}")
 
 
 def _plain(value: Any) -> Any:
-    """Answers a part of a state without arrays."""
+    """Return a part of a state without arrays."""
     if isinstance(value, dict):
         return {name: _plain(part) for name, part in value.items()}
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _like(name: str, example: Any, value: Any) -> Any:
-    """Answers a part of a state, if it is of the form of the example."""
+    """Return a part of a state, if it is of the form of the example."""
     if isinstance(example, dict):
         if not isinstance(value, dict) or value.keys() != example.keys():
             raise errors.CheckpointError(f"{name} must be a mapping with {', '.join(example)}")

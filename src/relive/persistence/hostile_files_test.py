@@ -93,7 +93,7 @@ def resize(path: pathlib.Path, rng: random.Random) -> None:
 
 
 def rename(path: pathlib.Path, rng: random.Random) -> None:
-    """Gives a file the name that another one could have."""
+    """Give a file the name that another one could have."""
     names = sorted(os.listdir(path))
     number = rng.choice([0, 1, 2, 50, 10**19, 99999999999999999999])
     others = ["segment-1.relive", "../victim", "x", "a.npy", "manifest.json", f"{names[0]}.new", f"{names[0]}.damaged"]
@@ -114,7 +114,7 @@ DAMAGES: list[Change] = [
 
 
 def forge_saved_state(path: pathlib.Path, rng: random.Random) -> None:
-    """Saves the state anew, with a few changes."""
+    """Save the state anew, with a few changes."""
     with checkpoint.opened(path) as state:
         arrays = {name: column.read(0, len_of(column)) for name, column in state["arrays"].items()}
         state = state | {"arrays": arrays}
@@ -129,7 +129,7 @@ def len_of(column: Any) -> int:
 
 
 def swap_arrays(path: pathlib.Path, rng: random.Random) -> None:
-    """Gives an array the name of another."""
+    """Give an array the name of another."""
     members = checkpoint_fuzz_test.members_of(path)
     names = sorted(members["arrays"])
     one, two = rng.choice(names), rng.choice(names)
@@ -159,7 +159,7 @@ CHECKPOINT_FORGERIES: list[Change] = [
 
 
 def forge_records(path: pathlib.Path, rng: random.Random) -> None:
-    """Changes records, and writes segments that hold them with numbers and checksums that are right."""
+    """Change records, and write segments that hold them with numbers and checksums that are right."""
     segments: list[list[tuple[int, bytes]]] = []
     for record in journal_reader.records(path):
         if record.kind == journal_reader.BASE:
@@ -223,7 +223,7 @@ def forge_kind(segments: Segments, rng: random.Random) -> None:
 
 
 def forge_order(segments: Segments, rng: random.Random) -> None:
-    """Leaves a record out, writes it twice, or lets it come at another time."""
+    """Leave a record out, writes it twice, or let it come at another time."""
     segment, place = any_place(segments, rng)
     other, there = any_place(segments, rng)
     action = rng.randrange(3)
@@ -236,7 +236,7 @@ def forge_order(segments: Segments, rng: random.Random) -> None:
 
 
 def forge_segments(segments: Segments, rng: random.Random) -> None:
-    """Leaves a segment out, or gives it the place of another."""
+    """Leave a segment out, or give it the place of another."""
     if rng.random() < 0.5:
         rng.shuffle(segments)
     elif segments:
@@ -244,7 +244,7 @@ def forge_segments(segments: Segments, rng: random.Random) -> None:
 
 
 def forge_stranger(segments: Segments, rng: random.Random) -> None:
-    """Puts the record of another buffer there."""
+    """Put the record of another buffer there."""
     segment, place = any_place(segments, rng)
     files = journal_files(rng.randrange(len(MAKERS)), 2)
     with tempfile.TemporaryDirectory() as directory:
@@ -256,7 +256,7 @@ def forge_stranger(segments: Segments, rng: random.Random) -> None:
 
 
 def forge_base(segments: Segments, rng: random.Random) -> None:
-    """Changes the state that the first segment, or another, begins with."""
+    """Change the state that the first segment, or another, begins with."""
     if not segments:
         return
     segment = segments[0] if rng.random() < 0.8 else rng.choice(segments)
@@ -342,14 +342,14 @@ class Guard:
 
 
 def change(path: pathlib.Path, rng: random.Random, forgeries: list[Change]) -> bool:
-    """Changes files; answers whether they are sealed again."""
+    """Change files; returns whether they are sealed again."""
     is_forged = rng.random() < 0.7
     rng.choice(forgeries if is_forged else DAMAGES)(path, rng)
     return is_forged
 
 
 def load_case(case: int, parent: pathlib.Path, guard: Guard) -> bool:
-    """Loads a changed checkpoint; answers whether that gave a buffer."""
+    """Load a changed checkpoint; returns whether that gave a buffer."""
     rng, maker = random.Random(case), case % len(MAKERS)
     bad = parent / "bad"
     checkpoint_fuzz_test.written(bad, checkpoint_of(case))
@@ -358,7 +358,7 @@ def load_case(case: int, parent: pathlib.Path, guard: Guard) -> bool:
 
 
 def recover_case(case: int, parent: pathlib.Path, guard: Guard) -> bool:
-    """Recovers a changed journal; answers whether that gave a buffer, which can then go on with it."""
+    """Recover a changed journal; returns whether that gave a buffer, which can then go on with it."""
     rng = random.Random(case)
     bad = parent / "bad"
     checkpoint_fuzz_test.written(bad, journal_of(case))

@@ -35,7 +35,7 @@ class EveryRecords:
     count: int
 
     def __post_init__(self) -> None:
-        """Checks the count, which is at least 1."""
+        """Check the count, which is at least 1."""
         validation.positive_int("count", self.count)
 
 
@@ -46,7 +46,7 @@ class EverySeconds:
     seconds: float
 
     def __post_init__(self) -> None:
-        """Checks the seconds, which are above 0 and no longer than a thread can wait."""
+        """Check the seconds, which are above 0 and no longer than a thread can wait."""
         if not 0 < validation.finite_number("seconds", self.seconds) <= threading.TIMEOUT_MAX:
             raise errors.ArgumentError(
                 f"seconds must be above 0 and at most {threading.TIMEOUT_MAX:.0f}, "
@@ -58,7 +58,7 @@ Policy: TypeAlias = Literal["always", "never"] | EveryRecords | EverySeconds
 
 
 def check(fsync: object) -> None:
-    """Raises ArgumentError if `fsync` is no policy."""
+    """Raise ArgumentError if `fsync` is no policy."""
     is_word = isinstance(fsync, str) and fsync in ("always", "never")
     if not is_word and not isinstance(fsync, EveryRecords | EverySeconds):
         raise errors.ArgumentError(
@@ -67,7 +67,7 @@ def check(fsync: object) -> None:
 
 
 def most_unsynced(fsync: Policy) -> int:
-    """Answers how many records a policy leaves unsynced, plus one: with so many, an append syncs."""
+    """Return how many records a policy leaves unsynced, plus one: with so many, an append syncs."""
     if isinstance(fsync, EveryRecords):
         return int(fsync.count)
     return 1 if fsync == "always" else validation.LARGEST
@@ -102,24 +102,24 @@ class SegmentFile:
                 raise
 
     def cut(self, size: int) -> None:
-        """Cuts off all but the first `size` bytes."""
+        """Cut off all but the first `size` bytes."""
         os.ftruncate(self.descriptor, size)
         self.size = size
 
     def sync(self) -> None:
-        """Returns when its bytes are on the disk."""
+        """Return when its bytes are on the disk."""
         if hasattr(os, "fdatasync"):
             os.fdatasync(self.descriptor)
         else:
             files.fsync_file(self.descriptor)
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._file.close()
 
 
 def create(path: str, first: int, base: bytes) -> journal_reader.Ending:
-    """Makes a segment whose first record is `base`, and answers where that ends; a crash leaves it whole or not there.
+    """Make a segment whose first record is `base`, and return where that ends; a crash leaves it whole or not there.
 
     The directory that it is in is not synced.
 
@@ -220,10 +220,10 @@ class Journal:
         return self._num_synced
 
     def begin(self, base: Callable[[], bytes]) -> None:
-        """Makes the journal ready for appending: to the last segment if there is one, to a new one otherwise.
+        """Make the journal ready for appending: to the last segment if there is one, to a new one otherwise.
 
         Args:
-            base: Answers a record from which its owner can go on without any before it. It is called within this call
+            base: Returns a record from which its owner can go on without any before it. It is called within this call
                 or within an `append`, before the record of that is written.
 
         Raises:
@@ -244,7 +244,7 @@ class Journal:
             self._syncer.start()
 
     def append(self, kind: int, payload: bytes) -> int:
-        """Writes a record, and answers its number.
+        """Write a record, and return its number.
 
         Args:
             kind: In [1, 256), for its owner to tell one from another.
@@ -279,7 +279,7 @@ class Journal:
         return number
 
     def sync(self) -> None:
-        """Returns when all that was appended is on the disk.
+        """Return when all that was appended is on the disk.
 
         Raises:
             ClosedError: The journal was closed.
@@ -290,7 +290,7 @@ class Journal:
             self._sync()
 
     def prune(self, before: int) -> int:
-        """Deletes the segments that hold no record numbered `before` or later, and answers how many.
+        """Delete the segments that hold no record numbered `before` or later, and return how many.
 
         The last one stays. The oldest goes first, on the disk too, so that no crash leaves a gap.
 
@@ -312,7 +312,7 @@ class Journal:
         return count
 
     def close(self) -> None:
-        """Syncs what was appended, unless the policy is "never", and lets go of the directory.
+        """Sync what was appended, unless the policy is "never", and let go of the directory.
 
         A second call does nothing; in a forked process, it only lets go.
 
@@ -342,7 +342,7 @@ class Journal:
         self.close()
 
     def _open(self, stack: contextlib.ExitStack) -> None:
-        """Takes the lock, and goes on where the journal ends, if there is one."""
+        """Take the lock, and go on where the journal ends, if there is one."""
         if not os.path.lexists(self.path):
             os.mkdir(self.path)
             files.fsync_directory(os.path.dirname(self.path))
@@ -361,7 +361,7 @@ class Journal:
                 self._num_records = self._num_synced = ending.number
 
     def _begin_segment(self, base: Callable[[], bytes]) -> None:
-        """Goes on in a new segment; if it cannot be made, in the old one."""
+        """Go on in a new segment; if it cannot be made, in the old one."""
         first, payload = self._num_records, base()
         with self._lock:
             self._sync()
@@ -389,7 +389,7 @@ class Journal:
             self._allow()
 
     def _ready_segment(self) -> SegmentFile:
-        """Answers a segment to append to, a new one if the last is full; raises if there can be none."""
+        """Return a segment to append to, a new one if the last is full; raises if there can be none."""
         self._check_usable()
         if self._base is None:
             raise errors.ArgumentError("append has no segment to write to: call begin first")
@@ -397,7 +397,7 @@ class Journal:
         return cast(SegmentFile, self._segment)
 
     def _take_back(self, segment: SegmentFile, number: int, size: int) -> None:
-        """Makes a record that could not be written, or not counted, as if it had never been."""
+        """Make a record that could not be written, or not counted, as if it had never been."""
         with self._lock:
             earlier = self._refusal
             self._refuse("a part of a record is left in it, of an append that failed")
@@ -410,7 +410,7 @@ class Journal:
                 self._allow()
 
     def _sync(self) -> None:
-        """Syncs with the lock held."""
+        """Sync with the lock held."""
         number = self._num_records
         if number == self._num_synced or self._segment is None:
             return
@@ -424,12 +424,12 @@ class Journal:
         self._num_synced = number
 
     def _sync_in_background(self) -> None:
-        """Syncs, and leaves a failure for the next call to report."""
+        """Sync, and leave a failure for the next call to report."""
         with contextlib.suppress(errors.ReplayError):
             self.sync()
 
     def _check_usable(self) -> None:
-        """Raises what keeps the journal from being written, if something does."""
+        """Raise what keeps the journal from being written, if something does."""
         if os.getpid() != self._pid:
             raise errors.CheckpointError(
                 f"{files.named(self.path)} cannot be written: it was opened by process {self._pid}, "
@@ -441,11 +441,11 @@ class Journal:
             raise self._refused()
 
     def _refuse(self, reason: str) -> None:
-        """Sends every append to ask first, where it is refused."""
+        """Send every append to ask first, where it is refused."""
         self._refusal, self._limit = reason, 0
 
     def _allow(self) -> None:
-        """Lets appends pass until the segment is full."""
+        """Let appends pass until the segment is full."""
         self._refusal = None
         if self._base is not None and self._segment is not None:
             self._limit = self._segment.start + max(self._segment_bytes, self._segment.start)
@@ -457,7 +457,7 @@ class Journal:
         return errors.CheckpointError(f"{files.named(self.path)} could not be {verb}: {files.reason(error)}")
 
     def _place(self, first: int) -> str:
-        """Answers the path of the segment whose first record has that number."""
+        """Return the path of the segment whose first record has that number."""
         return os.path.join(self.path, journal_reader.segment_name(first))
 
 
@@ -465,7 +465,7 @@ _OPEN: "weakref.WeakSet[Journal]" = weakref.WeakSet()
 
 
 def _stop_in_a_fork() -> None:
-    """Sends every append of a forked process to ask first, where it is refused."""
+    """Send every append of a forked process to ask first, where it is refused."""
     for journal in _OPEN:
         journal._limit = 0
 
@@ -475,7 +475,7 @@ with contextlib.suppress(AttributeError):  # Windows has no forks.
 
 
 def _sync_now_and_then(reference: "weakref.ref[Journal]", closing: threading.Event, seconds: float) -> None:
-    """Syncs a journal every few seconds until it is closed or gone."""
+    """Sync a journal every few seconds until it is closed or gone."""
     while not closing.wait(seconds):
         journal = reference()
         if journal is None:

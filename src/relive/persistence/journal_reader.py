@@ -65,7 +65,7 @@ class Head(NamedTuple):
 
 
 def segment_name(first: int) -> str:
-    """Answers the name of the segment whose first record has the number `first`.
+    """Return the name of the segment whose first record has the number `first`.
 
     >>> from relive.persistence import journal_reader
     >>> journal_reader.segment_name(42)
@@ -75,7 +75,7 @@ def segment_name(first: int) -> str:
 
 
 def first_of(name: str) -> int | None:
-    """Answers the number of the first record of the segment of that name; None if it is no segment's name.
+    """Return the number of the first record of the segment of that name; None if it is no segment's name.
 
     >>> from relive.persistence import journal_reader
     >>> journal_reader.first_of("segment-00000000000000000042.relive"), journal_reader.first_of("notes.txt")
@@ -86,13 +86,13 @@ def first_of(name: str) -> int | None:
 
 
 def segment_header(first: int, salt: int) -> bytes:
-    """Answers the header of a segment whose first record has the number `first`; `salt` is random, in [0, 2^64)."""
+    """Return the header of a segment whose first record has the number `first`; `salt` is random, in [0, 2^64)."""
     header = _SEGMENT.pack(MAGIC, first, salt)
     return header + _pack_checksum(_crc32(header))
 
 
 def seed_of(header: bytes, first: int) -> int:
-    """Answers where the checksums of a segment's records start, from the segment's first bytes.
+    """Return where the checksums of a segment's records start, from the segment's first bytes.
 
     Raises:
         CheckpointError: They are not the header of a segment whose first record has the number `first`; the message
@@ -115,7 +115,7 @@ def seed_of(header: bytes, first: int) -> int:
 
 
 def framed(number: int, kind: int, payload: bytes, seed: int) -> bytes:
-    """Answers the bytes of a record in the segment whose checksums start from `seed`.
+    """Return the bytes of a record in the segment whose checksums start from `seed`.
 
     Raises:
         ArgumentTypeError: `payload` is not bytes.
@@ -132,7 +132,7 @@ def framed(number: int, kind: int, payload: bytes, seed: int) -> bytes:
 
 
 def head_of(header: bytes, seed: int) -> Head:
-    """Answers what the header of a record says [17 bytes], true or not: the checksum tells, with the payload."""
+    """Return what the header of a record says [17 bytes], true or not: the checksum tells, with the payload."""
     length, kind, number = _RECORD.unpack_from(header)
     (checksum,) = _CHECKSUM.unpack_from(header, _RECORD.size)
     return Head(length, kind, number, checksum, _crc32(header[: _RECORD.size], seed))
@@ -199,7 +199,7 @@ class Findings:
 
 
 def records(path: str | os.PathLike[str]) -> Iterator[Record]:
-    """Answers the whole records of the journal at `path`, in order, and leaves out a torn tail.
+    """Yield the whole records of the journal at `path`, in order, and leave out a torn tail.
 
     They are read one by one: memory is for one record at a time. A directory without segments has no records. The
     journal may be written to meanwhile.
@@ -211,7 +211,7 @@ def records(path: str | os.PathLike[str]) -> Iterator[Record]:
 
 
 def examine(path: str | os.PathLike[str]) -> Findings:
-    """Reads the journal at `path` to its end and answers what is there; changes nothing.
+    """Read the journal at `path` to its end and return what is there; changes nothing.
 
     Raises:
         CheckpointError: It cannot be read, or holds files that are none of its own.
@@ -231,7 +231,7 @@ def examine(path: str | os.PathLike[str]) -> Findings:
 
 
 def ending_of(directory: files.Directory, first: int) -> Ending:
-    """Reads the last segment of a journal and answers where its whole records end.
+    """Read the last segment of a journal and return where its whole records end.
 
     Raises:
         CheckpointError: It is damaged, or cannot be read.
@@ -246,7 +246,7 @@ def ending_of(directory: files.Directory, first: int) -> Ending:
 
 
 def list_segments(directory: files.Directory) -> list[int]:
-    """Answers the numbers of the first records of the segments in a directory, in order.
+    """Return the numbers of the first records of the segments in a directory, in order.
 
     Raises:
         CheckpointError: It cannot be read, or holds something that is not a journal's.
@@ -270,7 +270,7 @@ def list_segments(directory: files.Directory) -> list[int]:
 
 
 def opened(path: str) -> files.Directory:
-    """Opens the directory at `path`, which may be a link to one.
+    """Open the directory at `path`, which may be a link to one.
 
     Raises:
         CheckpointError: There is none.
@@ -282,7 +282,7 @@ def opened(path: str) -> files.Directory:
 
 
 def read_segment(directory: files.Directory, first: int, *, is_last: bool) -> Generator[Record, None, Ending]:
-    """Yields the whole records of a segment, and returns where they end.
+    """Yield the whole records of a segment, and return where they end.
 
     Raises:
         CheckpointError: The segment is damaged, or ends with a torn record and is not the last one.
@@ -328,7 +328,7 @@ def _read_segment(file: BinaryIO, path: str, first: int, *, is_last: bool) -> Ge
 
 
 def _walk(path: str) -> Generator[Record, None, Ending | None]:
-    """Yields the records of all segments; returns where those of the last one end, None if there is no segment."""
+    """Yield the records of all segments; returns where those of the last one end, None if there is no segment."""
     with opened(path) as directory:
         firsts = list_segments(directory)
         ending = None
@@ -342,7 +342,7 @@ def _walk(path: str) -> Generator[Record, None, Ending | None]:
 
 
 def _read_record(file: BinaryIO, left: int, number: int, seed: int) -> Record | str:
-    """Answers the record that the file goes on with, of `left` bytes, or what is wrong with it."""
+    """Return the record that the file goes on with, of `left` bytes, or what is wrong with it."""
     header = file.read(_HEADER)
     if left < _HEADER or len(header) < _HEADER:
         return f"its record {number} ends after {left} bytes"
@@ -358,7 +358,7 @@ def _read_record(file: BinaryIO, left: int, number: int, seed: int) -> Record | 
 
 
 def _has_record(file: BinaryIO, start: int, size: int, number: int, seed: int) -> bool:
-    """Answers whether a whole record of that number or a later one begins at any byte in [start, size).
+    """Return whether a whole record of that number or a later one begins at any byte in [start, size).
 
     Few bytes look like a header with a number that fits, so the time is that of reading the file, about. A file made
     so that many do would cost its size squared: when a few times its size has been read, the answer is yes.
@@ -385,7 +385,7 @@ def _has_record(file: BinaryIO, start: int, size: int, number: int, seed: int) -
 
 
 def _is_proven(file: BinaryIO, start: int, head: Head) -> bool:
-    """Answers whether the payload that begins at `start` has the checksum that its header says."""
+    """Return whether the payload that begins at `start` has the checksum that its header says."""
     file.seek(start)
     proof, left = head.proof, head.length
     while left:

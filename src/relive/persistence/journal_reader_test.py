@@ -19,7 +19,7 @@ Twin = list[tuple[int, int, bytes]]
 
 
 def write(path: pathlib.Path, payloads: list[bytes], *, segment_bytes: int = 2**20) -> Twin:
-    """Writes a journal, and answers what is in it."""
+    """Write a journal, and return what is in it."""
     twin: Twin = []
 
     def base() -> bytes:
@@ -45,7 +45,7 @@ def segments(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def ends_of(twin: Twin) -> list[int]:
-    """Answers at which bytes the records of a single segment end."""
+    """Return at which bytes the records of a single segment end."""
     ends = [journal_reader.SEGMENT_HEADER_BYTES]
     for _, _, payload in twin:
         ends.append(ends[-1] + journal_reader.RECORD_HEADER_BYTES + len(payload))
@@ -252,7 +252,7 @@ def test_an_overlap_of_segments_is_damage(tmp_path: pathlib.Path) -> None:
 
 
 def forged(path: pathlib.Path, *framed: tuple[int, int, bytes]) -> pathlib.Path:
-    """Makes a segment of any records, with right checksums."""
+    """Make a segment of any records, with right checksums."""
     path.mkdir()
     header = journal_reader.segment_header(0, 1)
     seed = journal_reader.seed_of(header, 0)

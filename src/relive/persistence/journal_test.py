@@ -36,7 +36,7 @@ def begun(path: pathlib.Path, **settings: Any) -> journal.Journal:
 
 
 def payloads(path: pathlib.Path) -> list[bytes]:
-    """Answers what a journal holds, without bases."""
+    """Return what a journal holds, without bases."""
     return [record.payload for record in journal_reader.records(path) if record.kind]
 
 
@@ -52,7 +52,7 @@ def failing(number: int = 5, reason: str = "Input/output error") -> Callable[...
 
 
 def program(text: str, *arguments: object) -> subprocess.Popen[str]:
-    """Starts another Python with the text and answers its process."""
+    """Start another Python with the text and return its process."""
     command = [sys.executable, "-W", "error", "-c", textwrap.dedent(text), *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
@@ -132,7 +132,7 @@ class Syncs:
         monkeypatch.setattr(journal.SegmentFile, "sync", sync)
 
     def until_synced(self, log: journal.Journal) -> None:
-        """Returns when a sync in the background is over."""
+        """Return when a sync in the background is over."""
         assert self.calls.acquire(timeout=PATIENCE)
         with log._lock:
             pass
@@ -658,7 +658,7 @@ def test_a_killed_writer_leaves_all_that_it_reported(kills: range, tmp_path: pat
     """The same journal is killed again and again; payloads say what they are, and each run goes on where it ends."""
     text = """
         import os, sys
-        from relive.persistence import fsync_policy, journal
+        from relive.persistence import journal
         log = journal.Journal(sys.argv[1], fsync=journal.EveryRecords(3), segment_bytes=900)
         log.begin(lambda: b"%d" % log.num_records)
         for size in range(10**9):

@@ -98,7 +98,7 @@ MAKERS = {"columns": ring, "episodes": episodes}
 
 
 def doing(buffer: Any, family: str, first: int, rng: random.Random) -> Iterator[int]:
-    """Adds step t, and yields t once that has returned."""
+    """Add step t, and yield t once that has returned."""
     t = first
     while True:
         (add_row if family == "columns" else add_step)(buffer, t)
@@ -129,7 +129,7 @@ def add_step(buffer: Any, t: int) -> None:
 
 
 def things_done(buffer: Any, family: str) -> int:
-    """Answers after how many things a buffer is what this one is; raises if there is no such number."""
+    """Return after how many things a buffer is what this one is; raises if there is no such number."""
     buffer.check()
     if family == "columns":
         return rows_done(buffer)
@@ -242,7 +242,7 @@ def killed(nursery: subprocess.Popen[str], directory: pathlib.Path, family: str,
 
 
 def lose_power(directory: pathlib.Path, rng: random.Random) -> None:
-    """Cuts the last segment somewhere behind what was synced."""
+    """Cut the last segment somewhere behind what was synced."""
     place = max((directory / "log").glob("segment-*.relive"))
     name, noted = (directory / "synced").read_text().split()
     if name == place.name:
@@ -259,7 +259,7 @@ def is_first_of(name: str, record: journal_reader.Record) -> bool:
 
 
 def note_syncs(path: str) -> None:
-    """Keeps in a file which segment was synced last, and how many of its bytes."""
+    """Keep in a file which segment was synced last, and how many of its bytes."""
     sync, descriptor = journal_lib.SegmentFile.sync, os.open(path, os.O_WRONLY | os.O_CREAT)
 
     def noting(segment: journal_lib.SegmentFile) -> None:
@@ -298,7 +298,7 @@ def test_a_process_that_is_killed_loses_nothing_that_it_reported(
 
 
 def checked_save(directory: pathlib.Path, family: str, recovered: Any, saved: int, *, is_lost: bool) -> bool:
-    """Checks the checkpoint, and what is recovered from it; answers whether there is one."""
+    """Check the checkpoint, and what is recovered from it; returns whether there is one."""
     path, log = directory / "saved", directory / "log"
     if not path.exists():
         assert not saved
@@ -319,7 +319,7 @@ def checked_save(directory: pathlib.Path, family: str, recovered: Any, saved: in
 
 
 def goes_on(log: pathlib.Path, family: str, buffer: Any, count: int) -> int:
-    """Lets it do a few things more, which can be recovered too, and answers how many there are now."""
+    """Let it do a few things more, which can be recovered too, and return how many there are now."""
     with journal_lib.Journal(log) as journal:
         buffer.attach(journal)
         for _, _ in zip(range(5), doing(buffer, family, count, random.Random(0)), strict=False):
@@ -334,7 +334,7 @@ def goes_on(log: pathlib.Path, family: str, buffer: Any, count: int) -> int:
 
 
 def until_full(directory: str, family: str) -> None:
-    """Does things until the disk is full; nothing of what is then refused is there."""
+    """Do things until the disk is full; nothing of what is then refused is there."""
     place = pathlib.Path(directory)
     buffer = MAKERS[family]()
     with journal_lib.Journal(place / "log", fsync=relive.EveryRecords(5), segment_bytes=1 << 30) as log:
@@ -357,7 +357,7 @@ def until_full(directory: str, family: str) -> None:
 
 
 def save_more(buffer: Any, place: pathlib.Path) -> None:
-    """Saves the buffer again and again, and then a large one."""
+    """Save the buffer again and again, and then a large one."""
     for _ in range(20):
         buffer.save(place / "saved", keep=100)
     large = relive.RingReplayBuffer(10_000)

@@ -67,7 +67,7 @@ class Entry:
 
 
 def file_name(name: str) -> str:
-    """Answers the name of the file of an array: it says where nothing is but in its directory.
+    """Return the name of the file of an array: it says where nothing is but in its directory.
 
     Letters, digits, "_" and "-" stay, "/" becomes ".", any other byte of UTF-8 its number. A long name is cut, and one
     with capitals, which some file systems take for small letters, stays: a checksum at the end makes them differ.
@@ -86,7 +86,7 @@ def file_name(name: str) -> str:
 
 
 def check_values(values: Mapping[str, Any]) -> None:
-    """Checks that the values of a state, without its arrays, can stand in a manifest.
+    """Check that the values of a state, without its arrays, can stand in a manifest.
 
     Raises:
         ArgumentError: One is no JSON value, or has the name of a member that every manifest has.
@@ -100,7 +100,7 @@ def check_values(values: Mapping[str, Any]) -> None:
 
 
 def encoded(values: Mapping[str, Any], entries: Mapping[str, Entry]) -> bytes:
-    """Answers the manifest of a state that `check_values` let pass.
+    """Return the manifest of a state that `check_values` let pass.
 
     Raises:
         ArgumentError: It is larger than `decoded` reads.
@@ -130,7 +130,7 @@ def encoded(values: Mapping[str, Any], entries: Mapping[str, Entry]) -> bytes:
 
 
 def decoded(raw: bytes, label: str) -> tuple[dict[str, Any], dict[str, Entry]]:
-    """Answers the values of a state and the entry of each of its arrays.
+    """Return the values of a state and the entry of each of its arrays.
 
     Args:
         raw: The manifest, of at most `MOST_BYTES`.
@@ -164,7 +164,7 @@ def decoded(raw: bytes, label: str) -> tuple[dict[str, Any], dict[str, Entry]]:
 
 
 def _parsed(raw: bytes, label: str) -> dict[str, Any]:
-    """Answers the members of a manifest, in a memory and a time that its size bounds."""
+    """Return the members of a manifest, in a memory and a time that its size bounds."""
     if not _is_flat(raw):
         raise errors.CheckpointError(
             f"{label} must have at most {_MOST_CONTAINERS} lists and dicts, {_MOST_DEPTH} deep"
@@ -182,7 +182,7 @@ def _parsed(raw: bytes, label: str) -> dict[str, Any]:
 
 
 def _is_flat(raw: bytes) -> bool:
-    """Answers whether brackets are few and not deep, before a parser goes down into them."""
+    """Return whether brackets are few and not deep, before a parser goes down into them."""
     count = depth = 0
     for match in _TOKENS.finditer(raw):
         first, length = raw[match.start()], match.end() - match.start()
@@ -214,7 +214,7 @@ def _refused(constant: str) -> None:
 
 
 def _fault(value: object, depth: int) -> tuple[str, str] | None:
-    """Answers where in a value something is that is not JSON, and what it must be; None if all is."""
+    """Return where in a value something is that is not JSON, and what it must be; None if all is."""
     if type(value) not in _JSON:
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         return (
@@ -245,12 +245,12 @@ def _fault(value: object, depth: int) -> tuple[str, str] | None:
 
 
 def _quoted(name: str) -> str:
-    """Answers a name for an error message."""
+    """Return a name for an error message."""
     return ascii(name[:_MOST_NAME_CHARACTERS])
 
 
 def is_text(text: str) -> bool:
-    """Answers whether UTF-8 has all characters."""
+    """Return whether UTF-8 has all characters."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -259,7 +259,7 @@ def is_text(text: str) -> bool:
 
 
 def _entry(name: str, value: object) -> Entry:
-    """Answers what a manifest says of an array."""
+    """Return what a manifest says of an array."""
     members = value if isinstance(value, dict) else {}
     if sorted(members) != ["crc32", "dtype", "file", "nbytes", "shape"]:
         raise errors.CheckpointError("it must have crc32, dtype, file, nbytes and shape")

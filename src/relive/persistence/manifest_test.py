@@ -15,13 +15,13 @@ ENTRY = manifest.Entry("a.npy", np.dtype("<f4"), (3,), 7)
 
 
 def signed(text: str | bytes) -> bytes:
-    """Answers a manifest whose checksum a forger made."""
+    """Return a manifest whose checksum a forger made."""
     raw = text if isinstance(text, bytes) else text.encode()
     return raw + b',\n "crc32": %d\n}\n' % zlib.crc32(raw)
 
 
 def forged(members: str | bytes, arrays: str = "{}") -> bytes:
-    """Answers a manifest with more members, and with arrays."""
+    """Return a manifest with more members, and with arrays."""
     raw = members if isinstance(members, bytes) else members.encode()
     begin = b'{\n "format": "relive checkpoint",\n "version": 1,\n "relive": "9",\n '
     return signed(begin + raw + b' "arrays": ' + arrays.encode())
@@ -161,7 +161,7 @@ PIECES = [
 
 
 def peak_of(raw: bytes) -> int:
-    """Answers how many bytes reading a manifest takes at once."""
+    """Return how many bytes reading a manifest takes at once."""
     assert len(raw) <= manifest.MOST_BYTES // PART
     text = ""
     tracemalloc.start()

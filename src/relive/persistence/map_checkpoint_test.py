@@ -12,14 +12,14 @@ SCHEMA = relive.Schema(relive.Field(2, "float32"), relive.Field((), "int64"))
 
 
 def fill(buffer: Any, episodes: int) -> None:
-    """Adds episodes of seven steps; an observation is its episode and step."""
+    """Add episodes of seven steps; an observation is its episode and step."""
     for number in range(episodes):
         observations = np.column_stack([np.full(8, number), np.arange(8)]).astype(np.float32)
         buffer.add_episode(observations, np.arange(7), np.ones(7), terminated=number % 2 == 0)
 
 
 def saved(tmp_path: pathlib.Path, episodes: int = 30) -> Any:
-    """Answers a buffer over a memory map that was saved without its rows."""
+    """Return a buffer over a memory map that was saved without its rows."""
     storage = relive.MemmapStorage(tmp_path / "map", SCHEMA, 100)
     buffer = relive.PrioritizedReplayBuffer(100, n_step=3, storage=storage, seed=0)
     fill(buffer, episodes)
@@ -28,7 +28,7 @@ def saved(tmp_path: pathlib.Path, episodes: int = 30) -> Any:
 
 
 def loaded(tmp_path: pathlib.Path, **instead: Any) -> Any:
-    """Answers the buffer that was saved, over the memory map."""
+    """Return the buffer that was saved, over the memory map."""
     storage = relive.MemmapStorage(tmp_path / "map")
     try:
         return relive.PrioritizedReplayBuffer.load(tmp_path / "checkpoint", **{"storage": storage, **instead})
@@ -38,7 +38,7 @@ def loaded(tmp_path: pathlib.Path, **instead: Any) -> Any:
 
 
 def close(buffer: Any) -> None:
-    """Closes the memory map of a buffer."""
+    """Close the memory map of a buffer."""
     buffer.history.storage.close()
 
 

@@ -31,10 +31,10 @@ _ALIGNMENT = 64
 
 
 def dtype_of(description: object) -> np.dtype[Any]:
-    """Answers the dtype of a description.
+    """Return the dtype of a description.
 
     Raises:
-        CheckpointError: It is no description that `dtypes.described` answers, or one of no bytes.
+        CheckpointError: It is no description that `dtypes.described` returns, or one of no bytes.
     """
     refused = f"dtype must be a description of values without objects, got {validation.short_repr(description)}"
     try:
@@ -47,7 +47,7 @@ def dtype_of(description: object) -> np.dtype[Any]:
 
 
 def check_dtype(name: str, dtype: np.dtype[Any]) -> None:
-    """Checks that a file can hold values of a dtype.
+    """Check that a file can hold values of a dtype.
 
     Raises:
         ArgumentError: They are objects, or of no size, or their fields have titles, overlap or are out of order.
@@ -65,7 +65,7 @@ def check_dtype(name: str, dtype: np.dtype[Any]) -> None:
 
 
 def shape_of(value: object) -> tuple[int, ...]:
-    """Answers the shape that a list of lengths is.
+    """Return the shape that a list of lengths is.
 
     Raises:
         CheckpointError: It is none.
@@ -80,7 +80,7 @@ def shape_of(value: object) -> tuple[int, ...]:
 
 
 def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """Answers all bytes before the first row: version 1.0 of the format, 2.0 if they are too many for it."""
+    """Return all bytes before the first row: version 1.0 of the format, 2.0 if they are too many for it."""
     text = f"{{'descr': {_packed(dtypes.described(dtype))!a}, 'fortran_order': False, 'shape': {shape!r}, }}"
     text += " " * (_GROWTH_DIGITS - len(repr(shape[0])))
     prefix = np.lib.format.MAGIC_PREFIX
@@ -94,19 +94,19 @@ def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 def _packed(description: Any) -> Any:
-    """Answers a description in tuples, as numpy writes it."""
+    """Return a description in tuples, as numpy writes it."""
     if isinstance(description, str):
         return description
     return [(name, _packed(part), *map(tuple, shape)) for name, part, *shape in description]
 
 
 def _aligned(start: int, size: int) -> int:
-    """Answers the least size above `size` that, from `start` on, ends where rows may begin."""
+    """Return the least size above `size` that, from `start` on, ends where rows may begin."""
     return size + _ALIGNMENT - (start + size) % _ALIGNMENT
 
 
 def size_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
-    """Answers how many bytes the file of an array takes."""
+    """Return how many bytes the file of an array takes."""
     return len(header(dtype, shape)) + dtype.itemsize * math.prod(shape)
 
 
@@ -115,13 +115,13 @@ _WORTH_A_THREAD = 1 << 20
 
 
 def _bytes_of(array: arrays.Array) -> memoryview:
-    """Answers the memory of an array in the order of C."""
+    """Return the memory of an array in the order of C."""
     return array.reshape(-1).view(np.uint8).data
 
 
 # Writing.
 def write(descriptor: int, name: str, column: arrays.Array | state.ChunkedArray, wrote: Callable[[int], None]) -> int:
-    """Writes an array or column to a new file, syncs it, and answers the CRC-32 of the file.
+    """Write an array or column to a new file, syncs it, and return the CRC-32 of the file.
 
     Beyond a column's own memory it takes one chunk of `states.CHUNK` bytes, or one row; an array in the order of C is
     not copied.
@@ -133,7 +133,7 @@ def write(descriptor: int, name: str, column: arrays.Array | state.ChunkedArray,
         wrote: Is called with the number of bytes of each chunk after it was written.
 
     Raises:
-        ArgumentError: The column answers rows of another shape or dtype, or values that are none.
+        ArgumentError: The column returns rows of another shape or dtype, or values that are none.
         OSError: The system cannot write.
     """
     shape, dtype = tuple(map(operator.index, column.shape)), column.dtype
@@ -153,7 +153,7 @@ def write(descriptor: int, name: str, column: arrays.Array | state.ChunkedArray,
 
 
 def _append(descriptor: int, memory: memoryview, crc32: int, wrote: Callable[[int], None]) -> int:
-    """Writes memory, and answers the CRC-32 of what `crc32` is that of, and of it."""
+    """Write memory, and return the CRC-32 of what `crc32` is that of, and of it."""
     for start in range(0, len(memory), state.CHUNK):
         chunk = memory[start : start + state.CHUNK]
         if len(chunk) < _WORTH_A_THREAD:
@@ -169,7 +169,7 @@ def _append(descriptor: int, memory: memoryview, crc32: int, wrote: Callable[[in
 
 
 def _put(descriptor: int, chunk: memoryview) -> None:
-    """Writes all of a chunk, of which the system may take a part at a time."""
+    """Write all of a chunk, of which the system may take a part at a time."""
     written = 0
     while written < len(chunk):
         written += os.write(descriptor, chunk[written:])
@@ -192,7 +192,7 @@ class Reader:
         *,
         report: Callable[[int], None],
     ) -> None:
-        """Takes over the descriptor of a regular file, and checks size and header; no row is read.
+        """Take over the descriptor of a regular file, and check size and header; no row is read.
 
         Args:
             descriptor: Of the file; it is closed when the reader is, also by an error here.
@@ -230,11 +230,11 @@ class Reader:
             raise
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._file.close()
 
     def read(self, start: int, stop: int) -> arrays.Array:
-        """Answers the rows in [start, stop) as an array of its own.
+        """Return the rows in [start, stop) as an array of its own.
 
         Raises:
             ArgumentError: There are no such rows.
@@ -268,7 +268,7 @@ class Reader:
         return rows
 
     def chunks(self) -> Iterator[arrays.Array]:
-        """Gives all rows in order, in parts of about `states.CHUNK` bytes; after the last one they are verified.
+        """Yield all rows in order, in parts of about `states.CHUNK` bytes; after the last one they are verified.
 
         Raises:
             CheckpointError: As `read` has it.
@@ -277,7 +277,7 @@ class Reader:
             yield self.read(start, stop)
 
     def verify(self) -> None:
-        """Reads all rows once.
+        """Read all rows once.
 
         Raises:
             CheckpointError: As `read` has it.
@@ -292,7 +292,7 @@ class Reader:
             )
 
     def _fill(self, offset: int, memory: memoryview) -> None:
-        """Reads so many bytes from there on."""
+        """Read so many bytes from there on."""
         try:
             self._file.seek(offset)
             filled = 0

@@ -38,7 +38,7 @@ def path(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def fill(array: Any, rng: np.random.Generator) -> None:
-    """Puts any values into an array."""
+    """Put any values into an array."""
     if array.dtype.names is not None:
         for name in array.dtype.names:
             fill(array[name], rng)

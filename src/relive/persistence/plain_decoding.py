@@ -1,6 +1,6 @@
 """Reads plain values as `codecs` describes, whoever wrote them: no code runs, and memory is that of the values.
 
-Each function answers the value that starts at an offset, and the offset behind it. It is told how many levels of values
+Each function returns the value that starts at an offset, and the offset behind it. It is told how many levels of values
 the value may have in it. Bytes that end too early give an IndexError or a struct.error: the codec has the words.
 """
 
@@ -33,7 +33,7 @@ def _break(reason: str, offset: int) -> NoReturn:
 
 
 def _size(content: bytes, offset: int, unit: int = 1) -> tuple[int, int]:
-    """Answers a size; so many things of at least `unit` bytes are left, or it is refused."""
+    """Return a size; so many things of at least `unit` bytes are left, or it is refused."""
     start, size = offset, content[offset]
     offset += 1
     if size > 127:
@@ -84,7 +84,7 @@ def _take_bytes(content: bytes, offset: int, levels: int) -> tuple[bytes, int]:
 
 
 def _take_list(content: bytes, offset: int, levels: int, unit: int = 1) -> tuple[list[Any], int]:
-    """Answers a list of values: `unit` of them for each that the size counts."""
+    """Return a list of values: `unit` of them for each that the size counts."""
     start = offset
     size, offset = _size(content, offset, unit)
     if not levels:
@@ -121,7 +121,7 @@ def _check_keys(keys: list[Any], offset: int) -> None:
 
 
 def _layout(head: bytes) -> Layout:
-    """Answers the dtype and shape of an array, how many bytes it has, and whether its values need a look."""
+    """Return the dtype and shape of an array, how many bytes it has, and whether its values need a look."""
     try:
         layout = dtypes.read_json(head.decode())
     except UnicodeDecodeError:
@@ -171,7 +171,7 @@ _Decoder: TypeAlias = Callable[[bytes, int, int], tuple[Any, int]]
 
 
 def _made(kind: Callable[[Any], Any], decoder: _Decoder) -> _Decoder:
-    """Answers a decoder that makes a `kind` of what another one reads."""
+    """Return a decoder that makes a `kind` of what another one reads."""
 
     def take(content: bytes, offset: int, levels: int) -> tuple[Any, int]:
         value, end = decoder(content, offset, levels)

@@ -1,4 +1,4 @@
-"""Writes plain values as `codecs` describes: each function answers the bytes of a value.
+"""Writes plain values as `codecs` describes: each function returns the bytes of a value.
 
 A function is told how many levels of values the value may have in it. On the way nothing is kept but the bytes: what is
 wrong with a value that cannot be written, and where, is looked up afterwards.
@@ -34,12 +34,12 @@ class NotPlainError(Exception):
 
 
 def are_alike(keys: Collection[Any]) -> bool:
-    """Answers whether so many keys have one hash that a dict of them takes quadratic time."""
+    """Return whether so many keys have one hash that a dict of them takes quadratic time."""
     return len(keys) > MOST_ALIKE and max(collections.Counter(map(hash, keys)).values()) > MOST_ALIKE
 
 
 def _head(tag: bytes, size: int) -> bytes:
-    """Answers a tag and a size."""
+    """Return a tag and a size."""
     head = bytearray(tag)
     while size > 127:
         head.append(size & 127 | 128)
@@ -127,7 +127,7 @@ def _scalar(value: np.generic, levels: int) -> bytes:
 
 @functools.lru_cache(maxsize=1024)
 def _array_head(tag: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[bytes, bool]:
-    """Answers all that is written of an array but its items, and whether these need a look."""
+    """Return all that is written of an array but its items, and whether these need a look."""
     layout = f"[{_dtype_text(dtype)},{json.dumps(shape, separators=(',', ':'))}]"
     if len(layout) > dtypes.LONGEST_TEXT or not may_have(dtype, shape):
         raise NotPlainError
@@ -143,13 +143,13 @@ def _dtype_text(dtype: np.dtype[Any]) -> str:
 
 
 def may_have(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
-    """Answers whether there are arrays of a dtype of this shape: numpy goes over items of no bytes one by one."""
+    """Return whether there are arrays of a dtype of this shape: numpy goes over items of no bytes one by one."""
     size = math.prod(max(length, 1) for length in shape)
     return size * dtype.itemsize <= LARGEST_ARRAY if dtype.itemsize else size <= MOST_EMPTY
 
 
 def refusal(value: Any) -> errors.ArgumentError:
-    """Answers what is wrong with a value that cannot be written: the first thing met on the way through it."""
+    """Return what is wrong with a value that cannot be written: the first thing met on the way through it."""
     walk: list[Iterator[tuple[str, Any]]] = [iter([("value", value)])]
     around: list[Any] = []
     while walk:
@@ -179,7 +179,7 @@ def refusal(value: Any) -> errors.ArgumentError:
 
 
 def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Gives what is in a value, and where, in the order of writing."""
+    """Yield what is in a value, and where, in the order of writing."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield f"a key of {path}", key

@@ -62,7 +62,7 @@ def recover(
     progress: state_lib.Progress | None = None,
     **instead: Any,
 ) -> Any:
-    """Answers the buffer whose journal is at `path`, as it was after the last record that is whole.
+    """Return the buffer whose journal is at `path`, as it was after the last record that is whole.
 
     A torn tail, which a process leaves that dies while it writes, is cut off; a second call finds the same and cuts
     nothing. To go on writing: `buffer.attach(Journal(path))`.
@@ -142,7 +142,7 @@ def recover(
 
 
 def _check_class(buffer_class: object) -> None:
-    """Raises ArgumentTypeError unless it is a class that has a journal, or None."""
+    """Raise ArgumentTypeError unless it is a class that has a journal, or None."""
     is_class = isinstance(buffer_class, type) and issubclass(buffer_class, checkpointable.Journalable)
     if buffer_class is not None and not is_class:
         raise errors.ArgumentTypeError(
@@ -151,7 +151,7 @@ def _check_class(buffer_class: object) -> None:
 
 
 def _num_bytes(path: str) -> int:
-    """Answers how many bytes the files of a directory have."""
+    """Return how many bytes the files of a directory have."""
     try:
         with os.scandir(path) as entries:
             return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
@@ -160,7 +160,7 @@ def _num_bytes(path: str) -> int:
 
 
 def _state(payload: bytes) -> state_lib.State:
-    """Answers the state in a base."""
+    """Return the state in a base."""
     state = codec_lib.PlainCodec().decode(payload)
     if not isinstance(state, dict):
         raise errors.CheckpointError(f"a base must hold a state, got {validation.short_repr(state)}")
@@ -168,7 +168,7 @@ def _state(payload: bytes) -> state_lib.State:
 
 
 def _class_of(state: state_lib.State) -> type[checkpointable.Journalable]:
-    """Answers the class of the buffer that a state is of."""
+    """Return the class of the buffer that a state is of."""
     name = state_lib.StateReader(state, state.get("arrays")).text("class")
     kind = checkpointable.BUFFERS.find(name)
     if kind is None and name in _OURS:
@@ -179,7 +179,7 @@ def _class_of(state: state_lib.State) -> type[checkpointable.Journalable]:
 
 
 def _place_of(saved: state_lib.State, checkpoint: str, journal_id: str, first: int, last: int) -> int:
-    """Answers the number of the first record that comes after a checkpoint."""
+    """Return the number of the first record that comes after a checkpoint."""
     noted = saved.get("journal")
     if not isinstance(noted, dict) or noted.get("id") != journal_id:
         raise errors.CheckpointError(f"{checkpoint} was saved without this journal: leave it out")

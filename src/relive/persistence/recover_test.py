@@ -59,7 +59,7 @@ def segments(path: pathlib.Path) -> list[str]:
 
 
 def written(path: pathlib.Path, buffer: Any, seed: int = 0, count: int = 30, segment_bytes: int = 1 << 20) -> Any:
-    """Answers the buffer after it did some things with a journal at the path, which is closed."""
+    """Return the buffer after it did some things with a journal at the path, which is closed."""
     with opened(path, segment_bytes) as log:
         buffer.attach(log)
         checkpointable_test.work(buffer, random.Random(seed), count)

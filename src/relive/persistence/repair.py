@@ -33,7 +33,7 @@ class Report:
     """The files that hold what was damaged and what came after it, in the journal's directory."""
 
     def __str__(self) -> str:
-        """Answers the report on one line."""
+        """Return the report on one line."""
         text = f"{self.num_records} whole records"
         if self.damage is not None:
             return f"{text}: {self.damage}; set aside as {', '.join(self.set_aside)}"
@@ -43,7 +43,7 @@ class Report:
 
 
 def repair(path: str | os.PathLike[str], *, drop_damaged: bool = False) -> Report:
-    """Cuts a torn tail off the journal at `path`, and answers what was cut; a second call finds nothing to do.
+    """Cut a torn tail off the journal at `path`, and return what was cut; a second call finds nothing to do.
 
     Args:
         path: The journal's directory.
@@ -85,7 +85,7 @@ def repair(path: str | os.PathLike[str], *, drop_damaged: bool = False) -> Repor
 
 
 def cut(path: str, size: int) -> None:
-    """Shortens the file at `path` to `size` bytes, on the disk too.
+    """Shorten the file at `path` to `size` bytes, on the disk too.
 
     Raises:
         OSError: It could not be written.
@@ -99,7 +99,7 @@ def cut(path: str, size: int) -> None:
 
 
 def _set_aside(path: str, firsts: list[int], damage: journal_reader.DamageError) -> list[str]:
-    """Ends the journal before the damage, and answers the names of the files that hold what followed.
+    """End the journal before the damage, and return the names of the files that hold what followed.
 
     The newest go first, so that what is left at any moment is the journal with its damage, or without.
     """
@@ -120,7 +120,7 @@ def _set_aside(path: str, firsts: list[int], damage: journal_reader.DamageError)
 
 
 def _free_name(path: str, name: str) -> str:
-    """Answers under which name in the directory a segment can be set aside."""
+    """Return under which name in the directory a segment can be set aside."""
     free, count = f"{name}{journal_reader.DAMAGED}", 1
     while os.path.lexists(os.path.join(path, free)):
         free, count = f"{name}.{count}{journal_reader.DAMAGED}", count + 1
@@ -128,7 +128,7 @@ def _free_name(path: str, name: str) -> str:
 
 
 def _copy(source: str, target: str) -> None:
-    """Copies a file, on the disk too; nothing may stand at the target yet."""
+    """Copy a file, on the disk too; nothing may stand at the target yet."""
     descriptor = os.open(source, os.O_RDONLY | files.STRICT)
     with open(descriptor, "rb") as old, open(target, "xb") as new:
         while piece := old.read(_CHUNK):

@@ -17,7 +17,7 @@ Twin = list[tuple[int, int, bytes]]
 
 
 def write(path: pathlib.Path) -> tuple[Twin, list[pathlib.Path]]:
-    """Writes a journal of several segments; answers what is in it, and the segments."""
+    """Write a journal of several segments; returns what is in it, and the segments."""
     with journal.Journal(path, fsync="never", segment_bytes=120) as log:
         log.begin(lambda: b"base")
         for number in range(12):
@@ -30,7 +30,7 @@ def read(path: pathlib.Path) -> Twin:
 
 
 def flip(path: pathlib.Path, offset: int) -> bytes:
-    """Spoils a byte, and answers the content."""
+    """Spoil a byte, and return the content."""
     content = bytearray(path.read_bytes())
     content[offset] ^= 1
     path.write_bytes(content)

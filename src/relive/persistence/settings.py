@@ -44,7 +44,7 @@ def encoded(value: Any, name: str = "a setting") -> Any:
 
 
 def are_same(own: Any, other: Any) -> bool:
-    """Answers whether a setting as `encoded` answered it equals another one, of which nothing is known."""
+    """Return whether a setting as `encoded` returned it equals another one, of which nothing is known."""
     if isinstance(own, dict):
         is_like = type(other) is dict and own.keys() == other.keys()
         return is_like and all(are_same(value, other[name]) for name, value in own.items())

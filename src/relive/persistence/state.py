@@ -29,7 +29,7 @@ MOST = validation.LARGEST // 2
 
 
 def check_progress(progress: object) -> None:
-    """Raises ArgumentTypeError unless it is a Progress or None."""
+    """Raise ArgumentTypeError unless it is a Progress or None."""
     if progress is not None and not callable(progress):
         raise errors.ArgumentTypeError(f"progress must be callable or None, got {validation.short_repr(progress)}")
 
@@ -48,13 +48,13 @@ class ChunkedArray(Protocol):
         ...
 
     def read(self, start: int, stop: int, /) -> arrays_lib.Array:
-        """Answers a part of it, as an array that nobody else writes to."""
+        """Return a part of it, as an array that nobody else writes to."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class LazyArray:
-    """A column whose parts a function answers."""
+    """A column whose parts a function returns."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -62,7 +62,7 @@ class LazyArray:
 
 
 def in_memory(column: arrays_lib.Array | ChunkedArray) -> arrays_lib.Array:
-    """Answers a copy of all of an array or column."""
+    """Return a copy of all of an array or column."""
     if isinstance(column, np.ndarray):
         return np.array(column, order="C")
     whole: arrays_lib.Array = np.zeros(column.shape, column.dtype)
@@ -72,7 +72,7 @@ def in_memory(column: arrays_lib.Array | ChunkedArray) -> arrays_lib.Array:
 
 
 def chunks(rows: int, nbytes: int) -> Iterator[tuple[int, int]]:
-    """Gives the first row and the one after the last of the parts of `rows` rows that take so many bytes together."""
+    """Yield the first row and the one after the last of the parts of `rows` rows that take so many bytes together."""
     step = max(1, CHUNK * rows // max(nbytes, 1))
     for start in range(0, rows, step):
         yield start, min(start + step, rows)
@@ -96,13 +96,13 @@ class StateReader:
         self._values, self._arrays, self._path = values, arrays, path
 
     def refused(self, name: str, rule: str, value: object) -> errors.CheckpointError:
-        """Answers the error for a value that breaks a rule."""
+        """Return the error for a value that breaks a rule."""
         return errors.CheckpointError(f"{self._path}{name} must be {rule}, got {validation.short_repr(value)}")
 
     # JSON values.
 
     def has(self, name: str) -> bool:
-        """Answers whether there is a value of that name."""
+        """Return whether there is a value of that name."""
         return name in self._values
 
     def names(self) -> list[str]:
@@ -110,45 +110,45 @@ class StateReader:
         return list(self._values)
 
     def value(self, name: str) -> Any:
-        """Answers a value of any kind."""
+        """Return a value of any kind."""
         if name not in self._values:
             raise errors.CheckpointError(f"{self._path}{name} is missing")
         return self._values[name]
 
     def part(self, name: str) -> "StateReader":
-        """Answers the part of that name, with the arrays whose names begin with it."""
+        """Return the part of that name, with the arrays whose names begin with it."""
         return StateReader(self.value(name), self._arrays, f"{self._path}{name}/")
 
     def integer(self, name: str, least: int = 0, most: int = MOST) -> int:
-        """Answers an integer in [least, most]."""
+        """Return an integer in [least, most]."""
         value = self.value(name)
         if type(value) is not int or not least <= value <= most:
             raise self.refused(name, f"an integer in [{least}, {most}]", value)
         return value
 
     def number(self, name: str, least: float = -math.inf) -> float:
-        """Answers a finite float of at least that."""
+        """Return a finite float of at least that."""
         value = self.value(name)
         if type(value) is not float or not math.isfinite(value) or value < least:
             raise self.refused(name, f"a finite float of at least {least}", value)
         return value
 
     def boolean(self, name: str) -> bool:
-        """Answers a bool."""
+        """Return a bool."""
         value = self.value(name)
         if type(value) is not bool:
             raise self.refused(name, "true or false", value)
         return value
 
     def text(self, name: str) -> str:
-        """Answers a string."""
+        """Return a string."""
         value = self.value(name)
         if type(value) is not str:
             raise self.refused(name, "a string", value)
         return value
 
     def one_of(self, name: str, *choices: str) -> str:
-        """Answers a string that is one of the choices."""
+        """Return a string that is one of the choices."""
         value = self.text(name)
         if value not in choices:
             raise self.refused(name, " or ".join(choices), value)
@@ -157,11 +157,11 @@ class StateReader:
     # Arrays.
 
     def has_array(self, name: str) -> bool:
-        """Answers whether there is an array of that name."""
+        """Return whether there is an array of that name."""
         return self._path + name in self._arrays
 
     def column(self, name: str, dtype: npt.DTypeLike, shape: tuple[int | None, ...]) -> ChunkedArray:
-        """Answers an array of that dtype and shape as a column; None stands for any length."""
+        """Return an array of that dtype and shape as a column; None stands for any length."""
         path = self._path + name
         if path not in self._arrays:
             raise errors.CheckpointError(f"array {path} is missing")
@@ -179,11 +179,11 @@ class StateReader:
         return answer
 
     def array(self, name: str, dtype: npt.DTypeLike, shape: tuple[int | None, ...]) -> arrays_lib.Array:
-        """Answers an array of that dtype and shape, as a copy."""
+        """Return an array of that dtype and shape, as a copy."""
         return in_memory(self.column(name, dtype, shape))
 
     def integers(self, name: str, length: int | None, least: int, most: int) -> arrays_lib.Ints:
-        """Answers an array of int64 in [least, most]."""
+        """Return an array of int64 in [least, most]."""
         values: arrays_lib.Ints = self.array(name, np.int64, (length,))
         outside = (values < least) | (values > most)
         if outside.any():
@@ -193,7 +193,7 @@ class StateReader:
         return values
 
     def booleans(self, name: str, length: int | None) -> arrays_lib.Bools:
-        """Answers an array of bools."""
+        """Return an array of bools."""
         values = self.array(name, np.bool_, (length,))
         if (values.view(np.uint8) > 1).any():
             raise errors.CheckpointError(f"array {self._path}{name} must hold the bytes 0 and 1 alone")

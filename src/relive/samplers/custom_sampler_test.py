@@ -45,7 +45,7 @@ class ByReturn(relive.EpisodeReplayBuffer[Obs, Act]):
 
 
 def fill(buffer: relive.EpisodeReplayBuffer[Any, Any], lengths: list[int]) -> list[str]:
-    """Adds episodes of these lengths with a reward of 1 a step, and answers their ids."""
+    """Add episodes of these lengths with a reward of 1 a step, and return their ids."""
     ids = []
     for length in lengths:
         ids.append(buffer.start_episode_nowait("a"))

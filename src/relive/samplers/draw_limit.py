@@ -24,20 +24,20 @@ class DrawLimit:
         self.num_spent = 0
 
     def can_draw(self, sampler: sampler_lib.Sampler, size: int) -> bool:
-        """Answers whether `draw` would answer `size` anchors; there is at least one. O(capacity) with a limit."""
+        """Return whether `draw` would return `size` anchors; there is at least one. O(capacity) with a limit."""
         if self._most is None:
             return sampler.can_draw()
         # Who waits for a draw asks at every step: nothing is summed up where not even fresh anchors would do.
         return size <= self._most * len(sampler.anchors) and size <= self._num_left(sampler, self._most)
 
     def _num_left(self, sampler: sampler_lib.Sampler, most: int) -> int:
-        """Answers how many draws the anchors have left together."""
+        """Return how many draws the anchors have left together."""
         return int(np.sum(most - self._times[sampler.drawable()]))
 
     def draw(
         self, sampler: sampler_lib.Sampler, size: int, rng: np.random.Generator
     ) -> tuple[sampler_lib.Draw, arrays.Floats]:
-        """Answers `size` anchors that the sampler draws, none of them more often than it may, and their importance.
+        """Return `size` anchors that the sampler draws, none of them more often than it may, and their importance.
 
         Draws beyond what an anchor has left are made again, from the other anchors: as if one were drawn after another.
 
@@ -68,7 +68,7 @@ class DrawLimit:
         return sampler_lib.Draw(np.concatenate(slots), np.concatenate(probabilities)), np.concatenate(importance)
 
     def forget(self, slots: arrays.Ints | int) -> None:
-        """Counts anew in `slots`: other rows come there."""
+        """Count anew in `slots`: other rows come there."""
         if self._most is not None:
             self._times[slots] = 0
 
@@ -78,17 +78,17 @@ class DrawLimit:
         return self._most
 
     def times(self, slots: arrays.Ints) -> arrays.Ints:
-        """Answers how often the anchors in `slots` [k] were drawn; there must be a limit."""
+        """Return how often the anchors in `slots` [k] were drawn; there must be a limit."""
         return self._times[slots]
 
     def restore(self, slots: arrays.Ints, times: arrays.Ints, num_spent: int) -> None:
-        """Says how often the anchors in `slots` [k] were drawn, and how many have retired so far."""
+        """Say how often the anchors in `slots` [k] were drawn, and how many have retired so far."""
         if self._most is not None:
             self._times[slots] = times
         self.num_spent = num_spent
 
     def check(self, eligible: eligibility.Eligibility) -> None:
-        """Raises CorruptionError if an anchor was drawn too often, or has retired too early or not at all."""
+        """Raise CorruptionError if an anchor was drawn too often, or have retired too early or not at all."""
         if self._most is None:
             return
         if self._times.max(initial=0) > self._most:
@@ -98,7 +98,7 @@ class DrawLimit:
 
 
 def _times_before(slots: arrays.Ints) -> arrays.Ints:
-    """Answers of each of `slots` [B] how often the same one stands before it."""
+    """Return of each of `slots` [B] how often the same one stands before it."""
     order = np.argsort(slots, kind="stable")
     ordered = slots[order]
     begins = np.concatenate([[True], ordered[1:] != ordered[:-1]])

@@ -14,7 +14,7 @@ from relive.samplers import draw_limit
 def ring(
     steps: int, most: int | None, capacity: int = 8, sampler: relive.Sampler | None = None
 ) -> relive.RingReplayBuffer:
-    """Answers a buffer with that many complete steps."""
+    """Return a buffer with that many complete steps."""
     buffer = relive.RingReplayBuffer(capacity, max_times_sampled=most, sampler=sampler, seed=0)
     for t in range(steps):
         buffer.add(t, t, 0.0, next_observation=t + 1)

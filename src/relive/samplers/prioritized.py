@@ -128,7 +128,7 @@ class PrioritizedSampler(sampler.Sampler):
         return self._tree.min if self._tree.total > 0.0 else 0.0
 
     def note_priority(self, priority: float) -> None:
-        """Hears of a raw priority that a row elsewhere was given: with "running", new rows get the largest heard of.
+        """Record of a raw priority that a row elsewhere was given: with "running", new rows get the largest heard of.
 
         Raises:
             ArgumentError: It is negative, infinite or NaN, or alpha makes too large a weight of it.
@@ -139,17 +139,17 @@ class PrioritizedSampler(sampler.Sampler):
             self._running_maximum = priority
 
     def settings(self) -> dict[str, Any]:
-        """Answers the arguments that make such a sampler, by name."""
+        """Return the arguments that make such a sampler, by name."""
         return {name: getattr(self, f"_{name}") for name in SETTINGS}
 
     def priorities(self, slots: arrays.Slots) -> arrays.Floats:
-        """Answers the raw priorities of the rows in `slots` [k]: what a row not rated yet would get, if it has none."""
+        """Return the raw priorities of the rows in `slots` [k]: what a row not rated yet would get, if it has none."""
         priorities = -self._negated[slots]
         priorities[np.signbit(priorities)] = self._first_priority()
         return priorities
 
     def set_priorities(self, slots: arrays.Slots, priorities: arrays.Floats) -> None:
-        """Gives the rows in `slots` [k] raw priorities [k], finite and at least 0; the last one of a row wins.
+        """Give the rows in `slots` [k] raw priorities [k], finite and at least 0; the last one of a row wins.
 
         Raises:
             ArgumentError: alpha makes too large a weight of one of them. Nothing has changed.
@@ -162,11 +162,11 @@ class PrioritizedSampler(sampler.Sampler):
         self._tree.write(slots, weights)
 
     def check_priorities(self, priorities: arrays.Floats) -> None:
-        """Raises ArgumentError if one of the raw priorities [k] is too large to be kept or weighed."""
+        """Raise ArgumentError if one of the raw priorities [k] is too large to be kept or weighed."""
         self._checked_weights(priorities)
 
     def _checked_weights(self, priorities: arrays.Floats) -> arrays.Floats:
-        """Answers the weights of the raw priorities [k]; raises ArgumentError as `check_priorities` does."""
+        """Return the weights of the raw priorities [k]; raises ArgumentError as `check_priorities` does."""
         weights = self._weights_of(priorities, self._alpha)
         if self._stored is not None:
             too_large = np.flatnonzero(priorities > self._stored.heaviest)
@@ -176,11 +176,11 @@ class PrioritizedSampler(sampler.Sampler):
         return weights
 
     def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
-        """Answers how likely each of `slots` [B] is at one draw now; 0 if it is not eligible."""
+        """Return how likely each of `slots` [B] is at one draw now; 0 if it is not eligible."""
         return self._tree.read(slots) / (self._tree.total or 1.0)
 
     def importance(self, probabilities: arrays.Floats) -> arrays.Floats:
-        """Answers N P_i [B], or P_i / min_k P_k [B] if weights are relative to the largest in the buffer.
+        """Return N P_i [B], or P_i / min_k P_k [B] if weights are relative to the largest in the buffer.
 
         Args:
             probabilities: P_i [B]; N is how many anchors are eligible now.
@@ -190,10 +190,10 @@ class PrioritizedSampler(sampler.Sampler):
         return len(self.anchors) * probabilities
 
     def weights(self, importance: arrays.Floats, beta: float | None = None) -> arrays.Floats:
-        """Answers (N P_i)^-beta [B] (Schaul et al. 2016, section 3.4), normalised; 0 where P_i is.
+        """Return (N P_i)^-beta [B] (Schaul et al. 2016, section 3.4), normalised; 0 where P_i is.
 
         Args:
-            importance: What `importance` answered when each of the rows was drawn [B].
+            importance: What `importance` returned when each of the rows was drawn [B].
             beta: Instead of the sampler's own.
 
         Raises:
@@ -211,7 +211,7 @@ class PrioritizedSampler(sampler.Sampler):
         return weights
 
     def check_beta(self, beta: float | None) -> None:
-        """Raises ArgumentError if beta, or the schedule's if it is None, is not a finite number of at least 0."""
+        """Raise ArgumentError if beta, or the schedule's if it is None, is not a finite number of at least 0."""
         if type(self).weights is PrioritizedSampler.weights:
             self._exponent(beta)
         else:
@@ -221,7 +221,7 @@ class PrioritizedSampler(sampler.Sampler):
         return self.beta if beta is None else validation.non_negative_float("beta", beta)
 
     def _normalized(self, importance: arrays.Floats, exponent: float) -> arrays.Floats:
-        """Answers the importance weights [k >= 1] of importance above 0 [k]."""
+        """Return the importance weights [k >= 1] of importance above 0 [k]."""
         if self._weight_normalization == "batch":
             # The largest weight is that of the least likely: dividing by it first, nothing can overflow.
             importance = importance / importance.item(importance.argmin())
@@ -229,7 +229,7 @@ class PrioritizedSampler(sampler.Sampler):
         return weights
 
     def draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
-        """Answers as Sampler does; here are no draws but of eligible anchors, which need no check."""
+        """Return as Sampler does; here are no draws but of eligible anchors, which need no check."""
         return self._draw(size, rng) if type(self) is PrioritizedSampler else super().draw(size, rng)
 
     def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
@@ -239,11 +239,11 @@ class PrioritizedSampler(sampler.Sampler):
         return sampler.Draw(slots, self._tree.read(slots) / self._tree.total)
 
     def can_draw(self) -> bool:
-        """Answers whether a priority is not 0."""
+        """Return whether a priority is not 0."""
         return self._tree.total > 0.0
 
     def drawable(self) -> arrays.Slots:
-        """Answers the eligible anchors whose weight is not 0. O(capacity)."""
+        """Return the eligible anchors whose weight is not 0. O(capacity)."""
         slots = self.anchors.slots()
         return slots[self._tree.read(slots) > 0]
 
@@ -279,7 +279,7 @@ class PrioritizedSampler(sampler.Sampler):
             self._stored.set_one(slot, 0.0)
 
     def _keep(self, slots: arrays.Slots, priorities: arrays.Floats) -> None:
-        """Keeps the raw priorities [k] of the rows in `slots` [k]."""
+        """Keep the raw priorities [k] of the rows in `slots` [k]."""
         if self._stored is not None:
             self._stored.write(slots, priorities)
         self._negated[slots] = -np.abs(priorities)
@@ -289,13 +289,13 @@ class PrioritizedSampler(sampler.Sampler):
             self._weight_of_new = self._weight_of(self._running_maximum, self._alpha)
 
     def _first_priority(self) -> float:
-        """Answers the raw priority of a row that nobody rated."""
+        """Return the raw priority of a row that nobody rated."""
         if self._stored is None:
             return self._running_maximum
         return self._stored.max if self._stored.total > 0.0 else 1.0
 
     def _weights_of(self, priorities: arrays.Floats, alpha: float) -> arrays.Floats:
-        """Answers (priority + epsilon)^alpha [k], 0 where both are 0; raises ArgumentError if one is too large."""
+        """Return (priority + epsilon)^alpha [k], 0 where both are 0; raises ArgumentError if one is too large."""
         sums = priorities + self._epsilon
         if alpha <= 1:
             weights: arrays.Floats = np.power(sums, alpha)
@@ -312,7 +312,7 @@ class PrioritizedSampler(sampler.Sampler):
         return weights
 
     def _weight_of(self, priority: float, alpha: float) -> float:
-        """Answers what `_weights_of` does of one priority."""
+        """Return what `_weights_of` does of one priority."""
         return float(self._weights_of(np.array([priority]), alpha)[0])
 
     def _state(self, slots: arrays.Slots) -> state.State:
@@ -351,7 +351,7 @@ class PrioritizedSampler(sampler.Sampler):
         self._tree.write(slots[is_eligible], self._weights_of(priorities[is_eligible], self._alpha))
 
     def check(self) -> None:
-        """Raises CorruptionError if the tree does not hold the weights of the eligible anchors."""
+        """Raise CorruptionError if the tree does not hold the weights of the eligible anchors."""
         self._tree.check()
         weights = np.zeros(self.anchors.capacity)
         slots = self.anchors.slots()

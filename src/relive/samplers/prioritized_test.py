@@ -15,7 +15,7 @@ ONE_TO_FOUR = np.array([1.0, 2.0, 3.0, 4.0])
 
 
 def attached(capacity: int = 4, **settings: Any) -> prioritized.PrioritizedSampler:
-    """Answers a sampler with an anchor in each of four slots."""
+    """Return a sampler with an anchor in each of four slots."""
     sampler = prioritized.PrioritizedSampler(**{"epsilon": 0.0, **settings})
     anchors = eligibility.Eligibility(capacity)
     sampler.attach(anchors)
@@ -24,12 +24,12 @@ def attached(capacity: int = 4, **settings: Any) -> prioritized.PrioritizedSampl
 
 
 def weights_of(sampler: prioritized.PrioritizedSampler, probabilities: Any, beta: float | None = None) -> Any:
-    """Answers the weights of a batch of those probabilities."""
+    """Return the weights of a batch of those probabilities."""
     return sampler.weights(sampler.importance(probabilities), beta)
 
 
 def rated(**settings: Any) -> prioritized.PrioritizedSampler:
-    """Answers a sampler whose four anchors have the priorities 1, 2, 3, 4."""
+    """Return a sampler whose four anchors have the priorities 1, 2, 3, 4."""
     sampler = attached(**settings)
     sampler.set_priorities(FOUR, ONE_TO_FOUR)
     return sampler

@@ -50,7 +50,7 @@ class Sampler(registry.Configurable, abc.ABC):
     anchors: eligibility.Eligibility
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Lets a class that overrides the hook for arrays alone hear of single anchors by that hook too."""
+        """Let a class that overrides the hook for arrays alone hear of single anchors by that hook too."""
         super().__init_subclass__(**keywords)
         for hook, hook_of_one, by_array in _HOOKS:
             defining = next(kind for kind in cls.__mro__ if hook in vars(kind) or hook_of_one in vars(kind))
@@ -69,7 +69,7 @@ class Sampler(registry.Configurable, abc.ABC):
         return "anchors" in vars(self)
 
     def attach(self, eligible: eligibility.Eligibility) -> None:
-        """Makes the sampler that of the buffer whose anchors these are.
+        """Make the sampler that of the buffer whose anchors these are.
 
         Raises:
             ArgumentError: It is another buffer's.
@@ -84,30 +84,30 @@ class Sampler(registry.Configurable, abc.ABC):
             raise
 
     def added(self, slots: arrays.Slots) -> None:
-        """Hears that the anchors in `slots` became eligible."""
+        """Record that the anchors in `slots` became eligible."""
         if len(slots):
             self._added(slots)
 
     def removed(self, slots: arrays.Slots) -> None:
-        """Hears that the anchors in `slots` ceased to be eligible."""
+        """Record that the anchors in `slots` ceased to be eligible."""
         if len(slots):
             self._removed(slots)
 
     def overwritten(self, slots: arrays.Slots) -> None:
-        """Hears that other rows come to `slots`."""
+        """Record that other rows come to `slots`."""
         if len(slots):
             self._overwritten(slots)
 
     def added_one(self, slot: int) -> None:
-        """Hears that the anchor in `slot` became eligible."""
+        """Record that the anchor in `slot` became eligible."""
         self._added_one(slot)
 
     def removed_one(self, slot: int) -> None:
-        """Hears that the anchor in `slot` ceased to be eligible."""
+        """Record that the anchor in `slot` ceased to be eligible."""
         self._removed_one(slot)
 
     def overwritten_one(self, slot: int) -> None:
-        """Hears that another row comes to `slot`."""
+        """Record that another row comes to `slot`."""
         self._overwritten_one(slot)
 
     @property
@@ -116,11 +116,11 @@ class Sampler(registry.Configurable, abc.ABC):
         return type(self)._turned is not Sampler._turned
 
     def turned(self, lost: int, slot: int, count: int) -> None:
-        """Hears what `left` and `entered` say, at once."""
+        """Record what `left` and `entered` say, at once."""
         self._turned(lost, slot, count)
 
     def left(self, lost: int, slot: int, count: int) -> None:
-        """Hears that `count` anchors from `lost` on ceased to be eligible, and other rows came from `slot` on."""
+        """Record that `count` anchors from `lost` on ceased to be eligible, and other rows came from `slot` on."""
         if count == 1:
             self._removed_one(lost)
             self._overwritten_one(slot)
@@ -129,17 +129,17 @@ class Sampler(registry.Configurable, abc.ABC):
             self._overwritten(np.arange(slot, slot + count))
 
     def entered(self, slot: int, count: int) -> None:
-        """Hears that `count` anchors from `slot` on became eligible."""
+        """Record that `count` anchors from `slot` on became eligible."""
         if count == 1:
             self._added_one(slot)
         else:
             self._added(np.arange(slot, slot + count))
 
     def draw(self, size: int, rng: np.random.Generator) -> Draw:
-        """Answers `size` anchors, drawn with replacement; there is at least one.
+        """Return `size` anchors, drawn with replacement; there is at least one.
 
         Raises:
-            SamplerError: `_draw` answered something else than `size` eligible anchors and their probabilities.
+            SamplerError: `_draw` returned something else than `size` eligible anchors and their probabilities.
         """
         draw = self._draw(size, rng)
         try:
@@ -163,23 +163,23 @@ class Sampler(registry.Configurable, abc.ABC):
         return Draw(slots.astype(np.int64, copy=False), probabilities)
 
     def drawn(self) -> None:
-        """Hears that a batch was drawn and weighed."""
+        """Record that a batch was drawn and weighed."""
         self._drawn()
 
     def can_draw(self) -> bool:
-        """Answers whether a draw would answer, or raise NotReadyError although there are anchors. O(1)."""
+        """Return whether a draw would return, or raise NotReadyError although there are anchors. O(1)."""
         return True
 
     def drawable(self) -> arrays.Slots:
-        """Answers the anchors that a draw may answer. O(capacity)."""
+        """Return the anchors that a draw may return. O(capacity)."""
         return self.anchors.slots()
 
     def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
-        """Answers how likely each of `slots` [B] is at one draw now; NaN if the sampler does not tell."""
+        """Return how likely each of `slots` [B] is at one draw now; NaN if the sampler does not tell."""
         return np.full(len(slots), np.nan)
 
     def effective_sample_size(self) -> float | None:
-        """Answers 1 / sum_i P_i^2: so many anchors, drawn alike, would be as diverse (Kish 1965). O(capacity).
+        """Return 1 / sum_i P_i^2: so many anchors, drawn alike, would be as diverse (Kish 1965). O(capacity).
 
         It is at most the number of eligible anchors; 0 if nothing can be drawn, None if the sampler does not tell.
         """
@@ -190,14 +190,14 @@ class Sampler(registry.Configurable, abc.ABC):
         return float(shares.sum()) ** 2 / squares if squares else 0.0
 
     def importance(self, probabilities: arrays.Floats) -> arrays.Floats:
-        """Answers what `weights` needs to know of anchors [B] of those probabilities, as things stand now."""
+        """Return what `weights` needs to know of anchors [B] of those probabilities, as things stand now."""
         return probabilities
 
     def weights(self, importance: arrays.Floats, beta: float | None = None) -> arrays.Floats:
-        """Answers the importance weights [B] of a batch: 1.
+        """Return the importance weights [B] of a batch: 1.
 
         Args:
-            importance: What `importance` answered when each of its rows was drawn [B].
+            importance: What `importance` returned when each of its rows was drawn [B].
             beta: Instead of the sampler's own exponent.
 
         Raises:
@@ -208,22 +208,22 @@ class Sampler(registry.Configurable, abc.ABC):
         return np.ones(len(importance))
 
     def check_beta(self, beta: float | None) -> None:
-        """Raises ArgumentError if `weights` would refuse that beta now."""
+        """Raise ArgumentError if `weights` would refuse that beta now."""
         if beta is not None or type(self).weights is not Sampler.weights:
             self.weights(np.zeros(0), beta)
 
     # As a whole: see `relive.persistence.state`.
 
     def state(self, slots: arrays.Slots) -> state_lib.State:
-        """Answers what a checkpoint keeps, given where all rows are, oldest first [N]."""
+        """Return what a checkpoint keeps, given where all rows are, oldest first [N]."""
         return self._state(slots)
 
     def check_state(self, given: state_lib.StateReader, rows: int) -> None:
-        """Raises CheckpointError if that is no state of a sampler like this one, of so many rows."""
+        """Raise CheckpointError if that is no state of a sampler like this one, of so many rows."""
         self._check_state(given, rows)
 
     def restore(self, given: state_lib.StateReader, slots: arrays.Slots) -> None:
-        """Takes the place of what it was; no anchor was known, and which are eligible now is in `anchors`.
+        """Take the place of what it was; no anchor was known, and which are eligible now is in `anchors`.
 
         Args:
             given: What `check_state` has found nothing wrong with.
@@ -235,39 +235,39 @@ class Sampler(registry.Configurable, abc.ABC):
 
     @abc.abstractmethod
     def _draw(self, size: int, rng: np.random.Generator) -> Draw:
-        """Answers `size` eligible anchors and their probabilities, with randomness from `rng` alone."""
+        """Return `size` eligible anchors and their probabilities, with randomness from `rng` alone."""
 
     def _attached(self, capacity: int) -> None:
-        """Hears how many slots there are, once, before everything else."""
+        """Record how many slots there are, once, before everything else."""
 
     def _added(self, slots: arrays.Slots) -> None:
-        """Hears which anchors became eligible."""
+        """Record which anchors became eligible."""
 
     def _removed(self, slots: arrays.Slots) -> None:
-        """Hears which anchors ceased to be eligible."""
+        """Record which anchors ceased to be eligible."""
 
     def _overwritten(self, slots: arrays.Slots) -> None:
-        """Hears to which slots other rows come."""
+        """Record to which slots other rows come."""
 
     def _added_one(self, slot: int) -> None:
-        """Hears that one anchor became eligible: what `_added` would do of an array of it."""
+        """Record that one anchor became eligible: what `_added` would do of an array of it."""
 
     def _removed_one(self, slot: int) -> None:
-        """Hears that one anchor ceased to be eligible: what `_removed` would do of an array of it."""
+        """Record that one anchor ceased to be eligible: what `_removed` would do of an array of it."""
 
     def _overwritten_one(self, slot: int) -> None:
-        """Hears that another row comes to one slot: what `_overwritten` would do of an array of it."""
+        """Record that another row comes to one slot: what `_overwritten` would do of an array of it."""
 
     def _turned(self, lost: int, slot: int, count: int) -> None:
-        """Hears at once what the other hooks would hear of: only where a class has its own way."""
+        """Record at once what the other hooks would hear of: only where a class has its own way."""
         self.left(lost, slot, count)
         self.entered(slot, count)
 
     def _drawn(self) -> None:
-        """Hears that a batch was drawn."""
+        """Record that a batch was drawn."""
 
     def _state(self, slots: arrays.Slots) -> state_lib.State:
-        """Answers what a checkpoint has to keep: JSON values by name, and under "arrays" arrays by name.
+        """Return what a checkpoint has to keep: JSON values by name, and under "arrays" arrays by name.
 
         Args:
             slots: Where all rows are, oldest first [N]; in a loaded buffer they are in the same slots.
@@ -275,14 +275,14 @@ class Sampler(registry.Configurable, abc.ABC):
         return {"arrays": {}}
 
     def _check_state(self, given: state_lib.StateReader, rows: int) -> None:
-        """Raises CheckpointError if `_restore` could not take that."""
+        """Raise CheckpointError if `_restore` could not take that."""
 
     def _restore(self, given: state_lib.StateReader, slots: arrays.Slots) -> None:
-        """Takes the place of what it was. Here: hears of every eligible anchor, the oldest first."""
+        """Take the place of what it was. Here: hears of every eligible anchor, the oldest first."""
         self.added(slots[self.anchors.is_eligible(slots)])
 
     def check(self) -> None:
-        """Raises CorruptionError if what is kept here does not agree with the eligible anchors."""
+        """Raise CorruptionError if what is kept here does not agree with the eligible anchors."""
 
 
 def _added_by_array(sampler: Sampler, slot: int) -> None:
@@ -327,7 +327,7 @@ class UniformSampler(Sampler):
             super()._turned(lost, slot, count)
 
     def draw(self, size: int, rng: np.random.Generator) -> Draw:
-        """Answers as Sampler does; here are no draws but of eligible anchors, which need no check."""
+        """Return as Sampler does; here are no draws but of eligible anchors, which need no check."""
         return self._draw(size, rng) if type(self) is UniformSampler else super().draw(size, rng)
 
     def _draw(self, size: int, rng: np.random.Generator) -> Draw:
@@ -336,11 +336,11 @@ class UniformSampler(Sampler):
         return Draw(self._drawable.sample(size, rng), probabilities)
 
     def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
-        """Answers 1 / N for each of `slots` [B]; 0 if it is not eligible."""
+        """Return 1 / N for each of `slots` [B]; 0 if it is not eligible."""
         return self._drawable.contains(slots) / max(len(self._drawable), 1)
 
     def effective_sample_size(self) -> float | None:
-        """Answers N, as they are drawn alike. O(1)."""
+        """Return N, as they are drawn alike. O(1)."""
         return float(len(self._drawable)) if type(self) is UniformSampler else super().effective_sample_size()
 
     def _state(self, slots: arrays.Slots) -> state_lib.State:
@@ -363,7 +363,7 @@ class UniformSampler(Sampler):
         self._drawable.restore(order, is_interval)
 
     def check(self) -> None:
-        """Raises CorruptionError if the set is not that of the eligible anchors."""
+        """Raise CorruptionError if the set is not that of the eligible anchors."""
         self._drawable.check()
         if not np.array_equal(np.sort(self._drawable.numbers()), self.anchors.slots()):
             raise errors.CorruptionError("the uniform sampler does not hold the eligible anchors")

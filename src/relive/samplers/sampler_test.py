@@ -12,7 +12,7 @@ from relive.samplers import sampler as sampler_lib
 
 
 def attached(sampler: sampler_lib.Sampler, slots: list[int], capacity: int = 8) -> sampler_lib.Sampler:
-    """Answers the sampler, attached to anchors in `slots`."""
+    """Return the sampler, attached to anchors in `slots`."""
     anchors = eligibility.Eligibility(capacity)
     sampler.attach(anchors)
     sampler.added(anchors.set(eligibility.READABLE, np.array(slots, np.int64))[0])

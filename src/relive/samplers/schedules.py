@@ -13,7 +13,7 @@ class Schedule(registry.Configurable, abc.ABC):
 
     @abc.abstractmethod
     def value(self, tick: int) -> float:
-        """Answers the value at `tick`, which counts from 0."""
+        """Return the value at `tick`, which counts from 0."""
 
 
 class LinearSchedule(Schedule):
@@ -51,7 +51,7 @@ class LinearSchedule(Schedule):
         return f"LinearSchedule({self.start!r}, {self.end!r}, {self.steps})"
 
     def value(self, tick: int) -> float:
-        """Answers the value at `tick`: a schedule counts draws from 0.
+        """Return the value at `tick`: a schedule counts draws from 0.
 
         Raises:
             ArgumentTypeError: `tick` is not an integer.

@@ -43,7 +43,7 @@ class Levels(arrays.Derived):
     """Levels of blocks above the leaves: each entry is the reduction of a block of 8 entries of the level below.
 
     Args:
-        reduce: Answers the reductions [n] of blocks [n, 8], each from its block alone.
+        reduce: Returns the reductions [n] of blocks [n, 8], each from its block alone.
         lowest: The leaves; they are shared, not copied.
     """
 
@@ -62,7 +62,7 @@ class Levels(arrays.Derived):
         """Each level below the top again, as blocks [n, 8]."""
 
     def recompute(self, slots: arrays.Ints) -> None:
-        """Brings what stands above the leaves `slots` [k] up to date."""
+        """Bring what stands above the leaves `slots` [k] up to date."""
         nodes = slots
         for blocks, parents in zip(self.blocks, self.levels[1:], strict=True):
             nodes = nodes >> _SHIFT
@@ -78,7 +78,7 @@ class Levels(arrays.Derived):
                 parents[some] = self._reduce(blocks.take(some, axis=0))
 
     def check(self, name: str) -> None:
-        """Recomputes all levels.
+        """Recompute all levels.
 
         Raises:
             CorruptionError: One is not what the level below makes it.
@@ -94,7 +94,7 @@ class Levels(arrays.Derived):
 
 
 def leaves(count: int) -> arrays.Floats:
-    """Answers zeros for at least `count` leaves, padded so that the levels above them have whole blocks."""
+    """Return zeros for at least `count` leaves, padded so that the levels above them have whole blocks."""
     unit = WIDTH
     while -(-count // unit) * WIDTH > _widest_top():
         unit *= WIDTH
@@ -115,14 +115,14 @@ def sums(blocks: arrays.Floats) -> arrays.Floats:
 
 
 def maxima(blocks: arrays.Floats) -> arrays.Floats:
-    """Answers the largest entries [n] of blocks [n, m]."""
+    """Return the largest entries [n] of blocks [n, m]."""
     # numpy compares whole rows at a time, and these rows are long where those of `blocks` are short.
     largest: arrays.Floats = blocks.T.copy().max(axis=0)
     return largest
 
 
 def minima(blocks: arrays.Floats) -> arrays.Floats:
-    """Answers the smallest entries [n] above zero of `blocks` [n, m], infinity where there is none."""
+    """Return the smallest entries [n] above zero of `blocks` [n, m], infinity where there is none."""
     weights = blocks.T.copy()
     np.copyto(weights, math.inf, where=weights == 0)
     smallest: arrays.Floats = weights.min(axis=0)
@@ -144,12 +144,12 @@ class BlockSums(Levels):
         """The sum of the weights when `refresh` was called last."""
 
     def refresh(self) -> None:
-        """Brings the running sum of the top up to date."""
+        """Bring the running sum of the top up to date."""
         running_sums(self.levels[-1], self._masses[1:])
         self.total = self._masses.item(-1)
 
     def find(self, masses: arrays.Floats) -> arrays.Ints:
-        """Answers the leaf [k] in whose interval each of `masses` [k] in [0, total) lies; none is of weight zero."""
+        """Return the leaf [k] in whose interval each of `masses` [k] in [0, total) lies; none is of weight zero."""
         count = len(masses)
         if count > _AT_ONCE:
             return np.concatenate([self.find(masses[start : start + _AT_ONCE]) for start in range(0, count, _AT_ONCE)])
@@ -172,7 +172,7 @@ class BlockSums(Levels):
         return nodes
 
     def _find_with_care(self, masses: arrays.Floats) -> arrays.Ints:
-        """Answers the same, and never a weight of zero, not even where a mass by rounding reaches its block's end."""
+        """Return the same, and never a weight of zero, not even where a mass by rounding reaches its block's end."""
         nodes = self._entries_of_the_top(masses)
         left = masses - self._masses.take(nodes)
         rows = np.arange(len(masses))
@@ -186,11 +186,11 @@ class BlockSums(Levels):
         return nodes
 
     def _entries_of_the_top(self, masses: arrays.Floats) -> arrays.Ints:
-        """Answers the entry [k] of the top in which each of `masses` [k] lies; it is above zero."""
+        """Return the entry [k] of the top in which each of `masses` [k] lies; it is above zero."""
         return self._masses[1:].searchsorted(masses, side="right").astype(np.int64, copy=False)
 
     def check(self, name: str) -> None:
-        """Recomputes all levels and the running sum.
+        """Recompute all levels and the running sum.
 
         Raises:
             CorruptionError: Something is not what the weights make it.
@@ -210,7 +210,7 @@ def earlier_sums(blocks: arrays.Floats) -> arrays.Floats:
 
 
 def last_begun(begins: arrays.Floats, masses: arrays.Floats) -> arrays.Ints:
-    """Answers the last entry [n] of each row of `begins` [n, 8], which rise from 0, that is at most its mass [n]."""
+    """Return the last entry [n] of each row of `begins` [n, 8], which rise from 0, that is at most its mass [n]."""
     # The eight truths of a row are the bytes of one number: a fourth of the time of looking for the last of them.
     has_begun = (begins <= masses[:, np.newaxis]).view(np.uint64)
     entries = np.bitwise_count(has_begun[:, 0]).astype(np.int64)
@@ -219,7 +219,7 @@ def last_begun(begins: arrays.Floats, masses: arrays.Floats) -> arrays.Ints:
 
 
 def running_sums(entries: arrays.Floats, out: arrays.Floats) -> None:
-    """Writes the sums of `entries` [n], n even, up to each of them to `out` [n], which never falls.
+    """Write the sums of `entries` [n], n even, up to each of them to `out` [n], which never falls.
 
     It rises nowhere but at an entry above zero.
     """
@@ -303,7 +303,7 @@ class SumTree:
         return float(minima(self._minima.levels[-1][np.newaxis])[0])
 
     def set(self, leaves: npt.ArrayLike, weights: npt.ArrayLike) -> None:
-        """Gives `leaves` [k] the `weights` [k], or all of them one weight []; of a leaf named twice the last counts.
+        """Give `leaves` [k] the `weights` [k], or all of them one weight []; of a leaf named twice the last counts.
 
         Raises:
             OutOfRangeError: A leaf is not in [0, capacity).
@@ -322,7 +322,7 @@ class SumTree:
         self.write(slots, values)
 
     def write(self, leaves: arrays.Ints, weights: arrays.Floats | float) -> None:
-        """Does what `set` does, for a caller who knows that it refuses neither `leaves` [k] nor `weights` [k] or []."""
+        """Do what `set` does, for a caller who knows that it refuses neither `leaves` [k] nor `weights` [k] or []."""
         self._leaves[leaves] = weights
         self._is_settled = False
         end = self._num_unsettled + len(leaves)
@@ -334,7 +334,7 @@ class SumTree:
             self._num_unsettled = 0
 
     def set_one(self, leaf: int, weight: float) -> None:
-        """Does what `set` does of one leaf, in a fraction of the time.
+        """Do what `set` does of one leaf, in a fraction of the time.
 
         Raises:
             OutOfRangeError: The leaf is not in [0, capacity).
@@ -351,7 +351,7 @@ class SumTree:
         self._is_settled = False
 
     def get(self, leaves: npt.ArrayLike) -> arrays.Floats:
-        """Answers the weights [k] of `leaves` [k], as a copy.
+        """Return the weights [k] of `leaves` [k], as a copy.
 
         Raises:
             OutOfRangeError: A leaf is not in [0, capacity).
@@ -360,11 +360,11 @@ class SumTree:
         return self._leaves.take(self._checked_leaves(leaves))
 
     def read(self, leaves: arrays.Ints) -> arrays.Floats:
-        """Does what `get` does, for a caller who knows that `leaves` [k] are there."""
+        """Do what `get` does, for a caller who knows that `leaves` [k] are there."""
         return self._leaves.take(leaves)
 
     def find(self, masses: npt.ArrayLike) -> arrays.Ints:
-        """Answers, for each of `masses` [k] in [0, total], the leaf [k] in whose half-open interval it lies.
+        """Return, for each of `masses` [k] in [0, total], the leaf [k] in whose half-open interval it lies.
 
         A leaf of weight zero is never found; the total itself finds the last leaf above zero.
 
@@ -384,7 +384,7 @@ class SumTree:
         return self._sums.find(np.minimum(points, math.nextafter(self._sums.total, 0)))
 
     def sample(self, size: int, rng: np.random.Generator) -> arrays.Ints:
-        """Answers `size` leaves [size], each drawn in proportion to the weights, with replacement.
+        """Return `size` leaves [size], each drawn in proportion to the weights, with replacement.
 
         Raises:
             NotReadyError: All weights are zero.
@@ -395,7 +395,7 @@ class SumTree:
         return self._sums.find(np.minimum(rng.random(size) * self._sums.total, math.nextafter(self._sums.total, 0)))
 
     def stratified_sample(self, size: int, rng: np.random.Generator) -> arrays.Ints:
-        """Answers `size` leaves [size]: with S the total, one of them drawn from each [j S / size, (j + 1) S / size).
+        """Return `size` leaves [size]: with S the total, one of them drawn from each [j S / size, (j + 1) S / size).
 
         Each stratum is drawn from in proportion to the weights, so the whole is too, with less variance than `sample`.
         The order is shuffled, so that any part of the batch is a draw from the whole.
@@ -418,7 +418,7 @@ class SumTree:
         return leaves
 
     def clear(self) -> None:
-        """Makes all weights zero. O(capacity)."""
+        """Make all weights zero. O(capacity)."""
         for levels in (self._sums, self._maxima, self._minima):
             for level in levels.levels:
                 level.fill(0)
@@ -427,7 +427,7 @@ class SumTree:
         self._num_touched = len(self._touched) + 1
 
     def check(self) -> None:
-        """Recomputes everything. O(capacity).
+        """Recompute everything. O(capacity).
 
         Raises:
             CorruptionError: A weight is not legal, or a sum, maximum or minimum is not what the weights make it.
@@ -449,12 +449,12 @@ class SumTree:
         self._minima.check("minimum")
 
     def _require_weight(self, call: str) -> None:
-        """Brings the sums up to date; raises NotReadyError if there is nothing to draw from."""
+        """Bring the sums up to date; raises NotReadyError if there is nothing to draw from."""
         if self.total == 0.0:
             raise errors.NotReadyError(f"{call} found all weights zero: set a weight above 0 first")
 
     def _settle(self) -> None:
-        """Brings the sums up to date."""
+        """Bring the sums up to date."""
         if self._num_unsettled:
             self._recompute(self._unsettled[: self._num_unsettled])
             self._num_unsettled = 0
@@ -462,7 +462,7 @@ class SumTree:
         self._is_settled = True
 
     def _recompute(self, slots: arrays.Ints) -> None:
-        """Brings the sums above `slots` up to date, but not those of the top."""
+        """Bring the sums above `slots` up to date, but not those of the top."""
         self._sums.recompute(slots)
         end = self._num_touched + len(slots)
         if end <= len(self._touched):
@@ -483,7 +483,7 @@ class SumTree:
         return slots.astype(np.int64, copy=False)
 
     def _refuse(self, slots: arrays.Ints, weights: arrays.Floats) -> None:
-        """Raises for the first of the wrong `weights` [k] or []."""
+        """Raise for the first of the wrong `weights` [k] or []."""
         values = np.broadcast_to(weights, slots.shape)
         row = int((~((values >= 0) & (values <= self.heaviest))).argmax())
         rule = f"must be at most {self.heaviest:.6g}, or sums could overflow"
@@ -503,7 +503,7 @@ class SumTree:
 
 @functools.lru_cache(maxsize=8)
 def _strata(size: int) -> tuple[arrays.Floats, arrays.Floats]:
-    """Answers the first point of each of `size` strata of width 1, and one so near its end that scaling keeps it in."""
+    """Return the first point of each of `size` strata of width 1, and one so near its end that scaling keeps it in."""
     edges = np.arange(size + 1, dtype=np.float64)
     return edges[:-1], np.nextafter(np.nextafter(edges[1:], 0), 0)
 

@@ -19,7 +19,7 @@ DType: TypeAlias = np.dtype[Any]
 
 
 def cast_exact(name: str, value: object, shape: tuple[int, ...], dtype: DType, is_weak: bool = False) -> arrays.Array:
-    """Answers `value` as an array of exactly `shape` and `dtype`; an array that is so already is answered itself.
+    """Return `value` as an array of exactly `shape` and `dtype`; an array that is so already is returned itself.
 
     A cast is made where every value stays equal: 3 and True fit a float, 3.0 fits an integer, 0.9 and 300 do not fit
     uint8. NaN stays NaN among floats. Numbers, text, bytes, dates and durations each come from their own kind alone,
@@ -29,7 +29,7 @@ def cast_exact(name: str, value: object, shape: tuple[int, ...], dtype: DType, i
         name: What the value is called in an error.
         value: An array, or what numpy makes one of.
         shape: The shape that it must have: nothing is broadcast.
-        dtype: The dtype that it is answered in.
+        dtype: The dtype that it is returned in.
         is_weak: Whether any real number may be rounded to a float of `dtype`. Python floats, alone and in lists, always
             may. What is finite must stay finite.
 
@@ -61,7 +61,7 @@ def cast_exact(name: str, value: object, shape: tuple[int, ...], dtype: DType, i
 
 
 def as_array(name: str, value: object) -> arrays.Array:
-    """Answers `value` as the array that numpy makes of it.
+    """Return `value` as the array that numpy makes of it.
 
     Raises:
         SchemaError: It makes none, or one of Python objects, or text of what was no text, or forgets a mask.
@@ -89,14 +89,14 @@ def _not_an_array(name: str, value: object) -> errors.SchemaError:
 
 
 def _are_alike(source: DType, dtype: DType) -> bool:
-    """Answers whether both are dtypes of real numbers, or both of complex ones, of text, of dates and so on."""
+    """Return whether both are dtypes of real numbers, or both of complex ones, of text, of dates and so on."""
     if source.kind in "biuf":
         return dtype.kind in "biufc"
     return source.kind == dtype.kind and source.kind in "cUSmM" and np.can_cast(source, dtype, "same_kind")
 
 
 def _is_of_python(value: object) -> bool:
-    """Answers whether `value` is Python's own: its first leaf has no dtype."""
+    """Return whether `value` is Python's own: its first leaf has no dtype."""
     while isinstance(value, list | tuple) and value:
         value = value[0]
     return not hasattr(value, "dtype")
@@ -104,7 +104,7 @@ def _is_of_python(value: object) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _holds_all_of(dtype: DType, source: DType) -> bool:
-    """Answers whether every value of `source` has its equal in `dtype`, a dtype of the same sort of things."""
+    """Return whether every value of `source` has its equal in `dtype`, a dtype of the same sort of things."""
     if source.kind in "iu" and dtype.kind in "fc":
         # numpy calls int64 to float64 safe, though a float64 has 53 bits for a number.
         return np.iinfo(source).bits <= np.finfo(dtype).nmant + 1
@@ -112,7 +112,7 @@ def _holds_all_of(dtype: DType, source: DType) -> bool:
 
 
 def _first_overflow(array: arrays.Array, dtype: DType) -> object:
-    """Answers the first value of `array` [...] that numpy does not cast to `dtype`; there is one."""
+    """Return the first value of `array` [...] that numpy does not cast to `dtype`; there is one."""
     values = iter(array.reshape(-1, 1))
     value = next(values)
     with contextlib.suppress(OverflowError):
@@ -123,7 +123,7 @@ def _first_overflow(array: arrays.Array, dtype: DType) -> object:
 
 
 def _cast(name: str, array: arrays.Array, dtype: DType, may_round: bool) -> arrays.Array:
-    """Answers `array` [...] as `dtype`, if every value stays what it was, or stays finite where it may be rounded."""
+    """Return `array` [...] as `dtype`, if every value stays what it was, or stays finite where it may be rounded."""
     try:
         with np.errstate(all="ignore"):
             cast = array.astype(dtype)
@@ -140,12 +140,12 @@ def _cast(name: str, array: arrays.Array, dtype: DType, may_round: bool) -> arra
 
 
 def _stays_finite(array: arrays.Array, cast: arrays.Array) -> npt.NDArray[np.bool_]:
-    """Answers where [...] a value of `cast` [...] is finite if that of `array` [...] is, which it was cast from."""
+    """Return where [...] a value of `cast` [...] is finite if that of `array` [...] is, which it was cast from."""
     return np.asarray(np.isfinite(cast) >= np.isfinite(array))
 
 
 def _stays(array: arrays.Array, cast: arrays.Array) -> npt.NDArray[np.bool_]:
-    """Answers where [...] a value of `cast` [...] is that of `array` [...], which it was cast from."""
+    """Return where [...] a value of `cast` [...] is that of `array` [...], which it was cast from."""
     source, target = array.dtype.kind, cast.dtype.kind
     if target == "c":
         return np.asarray(_stays(np.real(array), np.real(cast)) & _stays(np.imag(array), np.imag(cast)))
@@ -164,6 +164,6 @@ def _stays(array: arrays.Array, cast: arrays.Array) -> npt.NDArray[np.bool_]:
 
 
 def _lies_in(array: arrays.Array, dtype: DType) -> npt.NDArray[np.bool_]:
-    """Answers where [...] a float of `array` [...] lies in the range of the integers of `dtype`."""
+    """Return where [...] a float of `array` [...] lies in the range of the integers of `dtype`."""
     limits = np.iinfo(dtype)
     return np.asarray((array >= np.float64(limits.min)) & (array < np.float64(limits.max + 1)))

@@ -23,7 +23,7 @@ EDGES = [
 
 
 def fit(value: Any, dtype: Any, is_weak: bool = False) -> arrays.Array:
-    """Answers `value` fitted to its own shape."""
+    """Return `value` fitted to its own shape."""
     return casting.cast_exact("x", value, np.shape(value), np.dtype(dtype), is_weak)
 
 
@@ -35,7 +35,7 @@ def refusal(value: Any, dtype: Any, is_weak: bool = False) -> str:
 
 @st.composite
 def drawn_arrays(draw: st.DrawFn, dtypes: list[np.dtype[Any]]) -> arrays.Array:
-    """Draws an array whose values are often at the edge of what another dtype holds."""
+    """Draw an array whose values are often at the edge of what another dtype holds."""
     dtype = draw(st.sampled_from(dtypes))
     elements: st.SearchStrategy[Any] = hnp.from_dtype(dtype)
     if dtype.kind in "iu":
@@ -51,7 +51,7 @@ def drawn_arrays(draw: st.DrawFn, dtypes: list[np.dtype[Any]]) -> arrays.Array:
 
 
 def cast(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Answers a Python number as one that the dtype holds, or None if no number there is near it."""
+    """Return a Python number as one that the dtype holds, or None if no number there is near it."""
     if dtype.kind in "biu":
         low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
         return int(value) if np.isfinite(value) and low <= value <= high else None

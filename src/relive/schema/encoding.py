@@ -57,7 +57,7 @@ class RowBytes:
         return RowBytes, (self.schema,)
 
     def row(self, observation: Any, action: Any, reward: Any, extras: Mapping[str, Any]) -> Row:
-        """Answers the bytes of each block of a row.
+        """Return the bytes of each block of a row.
 
         Raises:
             SchemaError: A value does not fit its field, is missing, or has none.
@@ -76,7 +76,7 @@ class RowBytes:
         return [b"".join([values[position] for position in positions]) for positions in self._positions]
 
     def observation(self, name: str, value: Any) -> Row:
-        """Answers the bytes of each block of an observation.
+        """Return the bytes of each block of an observation.
 
         Args:
             name: What the observation is called in an error.
@@ -94,11 +94,11 @@ class RowBytes:
         return self._joined(self.observation_blocks, self.schema.observation_rows(name, value, ()))
 
     def _joined(self, blocks: Sequence[Sequence[str]], rows: Mapping[str, arrays.Array]) -> Row:
-        """Answers the bytes of each block of the columns."""
+        """Return the bytes of each block of the columns."""
         return [b"".join([rows[path].tobytes() for path in paths]) for paths in blocks]
 
     def of_round(self, count: int, observation: Any, action: Any, reward: Any, extras: Mapping[str, Any]) -> Row | None:
-        """Answers the bytes of each block of `count` rows, given as arrays [count, ...]; None if that fails."""
+        """Return the bytes of each block of `count` rows, given as arrays [count, ...]; None if that fails."""
         if not self._are_blocks or len(extras) != len(self._extras):
             return None
         values = [observation, action, reward]
@@ -110,12 +110,12 @@ class RowBytes:
         return None if None in row else cast("Row", row)
 
     def of_round_observation(self, count: int, observation: Any) -> Row | None:
-        """Answers the bytes of each block of `count` observations [count, ...]; None if that fails."""
+        """Return the bytes of each block of `count` observations [count, ...]; None if that fails."""
         column = self._column(0, count, observation) if self._are_blocks else None
         return None if column is None else [column]
 
     def _column(self, position: int, count: int, value: Any) -> bytes | None:
-        """Answers the bytes of a field of `count` rows; None if they do not fit."""
+        """Return the bytes of a field of `count` rows; None if they do not fit."""
         shape, dtype = self._types[position]
         if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != (count, *shape):
             try:
@@ -125,7 +125,7 @@ class RowBytes:
         return cast("bytes", value.tobytes())
 
     def columns(self, row: Row, count: int) -> dict[str, arrays.Array]:
-        """Answers the columns [count, ...] of so many rows; they cannot be written to."""
+        """Return the columns [count, ...] of so many rows; they cannot be written to."""
         columns: dict[str, arrays.Array] = {}
         for paths, values in zip(self.blocks, row, strict=True):
             fields = [(path, self.schema.fields[path].dtype, self.schema.fields[path].shape) for path in paths]
@@ -135,7 +135,7 @@ class RowBytes:
 
 
 def _encoder(path: str, field: schema_lib.Field, is_reward: bool) -> _Encoder:
-    """Answers what makes the bytes of a value of that field, or raises SchemaError."""
+    """Return what makes the bytes of a value of that field, or raise SchemaError."""
     shape, dtype = field.shape, field.dtype
 
     def encode(value: Any) -> bytes:
@@ -226,7 +226,7 @@ def one_step(
     truncated: Any,
     extras: Mapping[str, Any],
 ) -> OneStep:
-    """Answers the step that the arguments of `add` describe; its schema is inferred where there is none.
+    """Return the step that the arguments of `add` describe; its schema is inferred where there is none.
 
     Args:
         rows: What makes the bytes of a row; None while there is no schema.
@@ -270,7 +270,7 @@ def round_of_steps(
     truncated: Any,
     extras: Mapping[str, Any],
 ) -> Round | None:
-    """Answers a step of every stream, where it is easily had; None where not, as where something is wrong."""
+    """Return a step of every stream, where it is easily had; None where not, as where something is wrong."""
     if rows is None:
         return None
     for bools in (terminated, truncated):
@@ -283,7 +283,7 @@ def round_of_steps(
 
 
 def ends(num_streams: int, terminated: Flags, truncated: Flags) -> tuple[arrays.Bools, arrays.Bools | None]:
-    """Answers where the episode terminates with a step of every stream, and where it ends; None for nowhere.
+    """Return where the episode terminates with a step of every stream, and where it ends; None for nowhere.
 
     Args:
         num_streams: How many streams there are.
@@ -298,7 +298,7 @@ def ends(num_streams: int, terminated: Flags, truncated: Flags) -> tuple[arrays.
 
 
 def _are_nowhere(flags: Flags) -> bool:
-    """Answers whether none of them is set."""
+    """Return whether none of them is set."""
     return flags is None or flags is False or (flags is not True and not arrays.any_set(flags))
 
 
@@ -311,7 +311,7 @@ def step_of_each(
     terminated: Any,
     truncated: Any,
 ) -> Steps:
-    """Answers the steps that the arguments of `extend` describe; the rest is as in `one_step`."""
+    """Return the steps that the arguments of `extend` describe; the rest is as in `one_step`."""
     if "stream" in fields[3]:
         raise errors.ArgumentError(f"extend takes streams, got stream={validation.short_repr(fields[3]['stream'])}")
     numbers = _checked_streams(num_streams, streams)
@@ -342,7 +342,7 @@ def whole_episode(
     fields: tuple[Any, Any, Any, Mapping[str, Any]],
     terminated: Any,
 ) -> WholeEpisode:
-    """Answers the episode that the arguments of `add_episode` describe; the rest is as in `one_step`."""
+    """Return the episode that the arguments of `add_episode` describe; the rest is as in `one_step`."""
     stream = stream_number(num_streams, stream)
     is_terminated = validation.boolean("terminated", terminated)
     observations, actions, rewards, extras = fields
@@ -358,7 +358,7 @@ def whole_episode(
 
 
 def stream_number(num_streams: int, stream: Any) -> int:
-    """Answers the number of a stream; raises ArgumentError if there is none."""
+    """Return the number of a stream; raises ArgumentError if there is none."""
     number = validation.non_negative_int("stream", stream)
     if number >= num_streams:
         raise errors.ArgumentError(f"stream must be below streams = {num_streams}, got {number}")

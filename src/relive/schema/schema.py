@@ -62,7 +62,7 @@ MISTAKEN = {
 
 
 def _shape(shape: object) -> tuple[int, ...]:
-    """Answers a shape as a tuple of ints."""
+    """Return a shape as a tuple of ints."""
     axes: tuple[Any, ...] = tuple(shape) if isinstance(shape, Sequence) else (shape,)
     if not all(isinstance(axis, numbers.Integral) and not isinstance(axis, bool) for axis in axes):
         raise errors.ArgumentTypeError(
@@ -74,7 +74,7 @@ def _shape(shape: object) -> tuple[int, ...]:
 
 
 def _dtype(dtype: Any) -> np.dtype[Any]:
-    """Answers a dtype whose values have a fixed size and hold no reference."""
+    """Return a dtype whose values have a fixed size and hold no reference."""
     rule = f"dtype must be what numpy takes for a dtype, got {validation.short_repr(dtype)}"
     if dtype is None:
         raise errors.ArgumentTypeError(rule)
@@ -106,7 +106,7 @@ class Field:
     dtype: np.dtype[Any]
 
     def __init__(self, shape: int | Sequence[int], dtype: npt.DTypeLike) -> None:
-        """Makes the field of a shape, or of the length of a vector, and of what numpy takes for a dtype.
+        """Make the field of a shape, or of the length of a vector, and of what numpy takes for a dtype.
 
         Raises:
             ArgumentTypeError: `shape` is not made of integers, or numpy knows no such dtype.
@@ -147,7 +147,7 @@ class Schema(registry.Described):
     def __init__(
         self, observation: Tree, action: Tree, *, reward: Field = _REWARD, extras: Mapping[str, Tree] | None = None
     ) -> None:
-        """Makes the schema of a field, or of a tree of fields, for each part.
+        """Make the schema of a field, or of a tree of fields, for each part.
 
         Raises:
             ArgumentTypeError: Something in a tree is not a Field.
@@ -182,7 +182,7 @@ class Schema(registry.Described):
         extras: Mapping[str, Any] | None = None,
         num_leading: int = 0,
     ) -> "Schema":
-        """Answers the schema that the values of one row fit, with the dtypes that they have.
+        """Return the schema that the values of one row fit, with the dtypes that they have.
 
         A Python float has the dtype float64, an int has int64. A reward that is no float is one of float64.
 
@@ -259,7 +259,7 @@ class Schema(registry.Described):
     def rows(
         self, observation: object, action: object, reward: object, extras: Mapping[str, Any], lead: tuple[int, ...]
     ) -> dict[str, Array]:
-        """Answers every column by path, each of shape `lead` + its field's shape, in its field's dtype.
+        """Return every column by path, each of shape `lead` + its field's shape, in its field's dtype.
 
         A column may be the caller's own array. The reward may be rounded to its dtype, other values may not.
 
@@ -275,7 +275,7 @@ class Schema(registry.Described):
         return rows
 
     def observation_rows(self, name: str, value: object, lead: tuple[int, ...]) -> dict[str, Array]:
-        """Answers the observation's columns by path, each of shape `lead` + its field's shape, in its field's dtype.
+        """Return the observation's columns by path, each of shape `lead` + its field's shape, in its field's dtype.
 
         Args:
             name: What the observation is called in an error.
@@ -336,7 +336,7 @@ SMALL = 64
 
 
 def blocks_of(schema: Schema) -> tuple[tuple[str, ...], ...]:
-    """Answers the paths of the fields that lie side by side, for each block of a row: all fields, in their order.
+    """Return the paths of the fields that lie side by side, for each block of a row: all fields, in their order.
 
     The small fields of the observation make a block, those of the action and the extras another; the reward is one of
     its own, and so is every larger field.
@@ -356,7 +356,7 @@ def blocks_of(schema: Schema) -> tuple[tuple[str, ...], ...]:
 
 
 def _group(name: str, tree: object) -> dict[str, Field]:
-    """Answers the fields of one part by path, in the order of their paths."""
+    """Return the fields of one part by path, in the order of their paths."""
     fields = trees.flat(name, tree)
     for path, field in fields.items():
         if not isinstance(field, Field):
@@ -367,7 +367,7 @@ def _group(name: str, tree: object) -> dict[str, Field]:
 def _fitted(
     name: str, root: str, fields: Mapping[str, Field], value: object, lead: tuple[int, ...]
 ) -> dict[str, Array]:
-    """Answers the columns of the part `root`, whose value is called `name`."""
+    """Return the columns of the part `root`, whose value is called `name`."""
     if root in fields:
         field = fields[root]
         return {root: casting.cast_exact(name, value, lead + field.shape, field.dtype)}
@@ -384,7 +384,7 @@ def _fitted(
 
 
 def _mismatch(name: str, expected: list[str], leaves: Mapping[str, object]) -> errors.SchemaError:
-    """Answers the error for leaves whose paths are not the expected ones."""
+    """Return the error for leave whose paths are not the expected ones."""
     if name in leaves:
         return errors.SchemaError(
             f"{name} must be a mapping with {', '.join(expected)}, got {validation.short_repr(leaves[name])}"
@@ -400,12 +400,12 @@ def _mismatch(name: str, expected: list[str], leaves: Mapping[str, object]) -> e
 
 
 def _label(path: str) -> str:
-    """Answers how an error speaks of what is at a path."""
+    """Return how an error speaks of what is at a path."""
     return f"extra {path.removeprefix('extras/')!r}" if path.startswith("extras/") else path
 
 
 def _example(path: str, value: object, num_leading: int) -> Field:
-    """Answers the field that `value` [leading..., shape...] fits."""
+    """Return the field that `value` [leading..., shape...] fits."""
     array = casting.as_array(path, value)
     if array.ndim < num_leading:
         raise errors.SchemaError(f"{path} must have at least {num_leading} leading axes, got shape {array.shape}")

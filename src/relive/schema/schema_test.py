@@ -31,7 +31,7 @@ PATHS = (
 
 
 def example(lead: tuple[int, ...] = ()) -> dict[str, Any]:
-    """Answers what NESTED was made for: the arguments of `rows`."""
+    """Return what NESTED was made for: the arguments of `rows`."""
     return {
         "observation": {
             "image": np.ones((*lead, 2, 2), np.uint8),
@@ -386,14 +386,14 @@ def test_what_does_not_fit_a_plain_schema_is_named(given: dict[str, Any], messag
 
 
 def without(tree: Any, path: str) -> Any:
-    """Answers the tree without what is at a path."""
+    """Return the tree without what is at a path."""
     key, _, rest = path.partition("/")
     kept = {name: child for name, child in tree.items() if name != key}
     return kept | {key: without(tree[key], rest)} if rest else kept
 
 
 def put(tree: Any, path: str, value: object) -> Any:
-    """Answers the tree with a value at a path."""
+    """Return the tree with a value at a path."""
     key, _, rest = path.partition("/")
     return tree | {key: put(tree.get(key, {}), rest, value) if rest else value}
 

@@ -39,12 +39,12 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 
 def rows_file(number: int) -> str:
-    """Answers the name of the file of a block."""
+    """Return the name of the file of a block."""
     return f"rows-{number}.bin"
 
 
 def sealed(members: dict[str, Any]) -> bytes:
-    r"""Answers a JSON object whose last member is the CRC-32 of all bytes before it.
+    r"""Return a JSON object whose last member is the CRC-32 of all bytes before it.
 
     >>> from relive.storage import map_folder
     >>> map_folder.sealed({"generation": 3})
@@ -55,7 +55,7 @@ def sealed(members: dict[str, Any]) -> bytes:
 
 
 def unsealed(file: str, content: bytes) -> state.StateReader:
-    """Answers the members that `sealed` made `content` of.
+    """Return the members that `sealed` made `content` of.
 
     Raises:
         CheckpointError: `content` was changed, or is something else; the message begins with `file`.
@@ -95,7 +95,7 @@ class Description:
         ]
 
     def encoded(self) -> bytes:
-        """Answers the manifest."""
+        """Return the manifest."""
         return sealed(
             {
                 "format": _FORMAT,
@@ -109,7 +109,7 @@ class Description:
 
 
 def new(schema: schema_lib.Schema, capacity: int) -> Description:
-    """Answers the description of a memory map to be made.
+    """Return the description of a memory map to be made.
 
     Raises:
         ArgumentError: No file can hold it.
@@ -128,7 +128,7 @@ def new(schema: schema_lib.Schema, capacity: int) -> Description:
 
 
 def decoded(file: str, content: bytes) -> Description:
-    """Answers what a manifest describes.
+    """Return what a manifest describes.
 
     Raises:
         CheckpointError: It is that of something else, of a newer version, was changed, or does not fit together; the
@@ -159,12 +159,12 @@ def decoded(file: str, content: bytes) -> Description:
 
 
 def encoded_state(identity: str, generation: int) -> bytes:
-    """Answers the file that says of which generation the rows are."""
+    """Return the file that says of which generation the rows are."""
     return sealed({"id": identity, "generation": generation})
 
 
 def decoded_state(file: str, content: bytes, identity: str) -> int:
-    """Answers the generation that the file of the memory map of that id says.
+    """Return the generation that the file of the memory map of that id says.
 
     Raises:
         CheckpointError: It was changed, or is that of another memory map; the message begins with `file`.
@@ -189,7 +189,7 @@ class MapFolder:
     """The directory of one memory map, held open, and locked while somebody may write to it."""
 
     def __init__(self, path: str, *, is_writable: bool, may_create: bool) -> None:
-        """Opens the directory; waits for nobody.
+        """Open the directory; waits for nobody.
 
         Args:
             path: Where it is.
@@ -213,22 +213,22 @@ class MapFolder:
             self._stack = stack.pop_all()
 
     def close(self) -> None:
-        """Closes the directory, and lets others write to it; the arrays may live on."""
+        """Close the directory, and let others write to it; the arrays may live on."""
         self._maps.clear()
         self._stack.close()
 
     def file(self, name: str) -> str:
-        """Answers the path of a file, for messages."""
+        """Return the path of a file, for messages."""
         return files.named(self._place(name))
 
     def holds(self, name: str) -> bool:
-        """Answers whether there is something of that name."""
+        """Return whether there is something of that name."""
         return os.path.lexists(self._place(name))
 
     # Making one.
 
     def make(self, new: Description, *, reserve: bool) -> None:
-        """Makes all files: the state of generation 0, those of the rows, and last the manifest.
+        """Make all files: the state of generation 0, those of the rows, and last the manifest.
 
         Args:
             new: What the manifest says.
@@ -255,7 +255,7 @@ class MapFolder:
             raise
 
     def _make_empty(self) -> None:
-        """Removes what was left by one that was killed while it made a memory map; raises if anything else is there."""
+        """Remove what was left by one that was killed while it made a memory map; raises if anything else is there."""
         names = self._names()
         if names and not (MANIFEST + _NEW in names and all(map(_OURS.fullmatch, names))):
             raise errors.CheckpointError(
@@ -268,7 +268,7 @@ class MapFolder:
     # Opening one.
 
     def description(self) -> Description:
-        """Answers what the manifest describes.
+        """Return what the manifest describes.
 
         Raises:
             CheckpointError: It is missing, damaged or foreign.
@@ -276,7 +276,7 @@ class MapFolder:
         return decoded(self.file(MANIFEST), self._read(MANIFEST))
 
     def generation(self, identity: str) -> tuple[int, bool]:
-        """Answers the generation of the map of that id, and whether rows may have been written since.
+        """Return the generation of the map of that id, and whether rows may have been written since.
 
         Raises:
             CheckpointError: The file that says so is missing, damaged, or that of another map.
@@ -287,7 +287,7 @@ class MapFolder:
         return generation, name == DIRTY
 
     def mapped(self, number: int, shape: tuple[int, ...], dtype: np.dtype[Any], *, reserve: bool) -> npt.NDArray[Any]:
-        """Answers a file of rows as an array; none of it is read. O(1).
+        """Return a file of rows as an array; none of it is read. O(1).
 
         Args:
             number: Of which block.
@@ -314,11 +314,11 @@ class MapFolder:
     # Writing to one.
 
     def mark_dirty(self) -> None:
-        """Says that rows are written from now on; it is on the disk when this returns."""
+        """Set that rows are written from now on; it is on the disk when this returns."""
         self._rename(CLEAN, DIRTY)
 
     def mark_clean(self, identity: str, generation: int) -> None:
-        """Writes all rows to the disk, and then says that they are those of a generation."""
+        """Write all rows to the disk, and then set that they are those of a generation."""
         for number, rows in self._maps.items():
             with self._reported(rows_file(number), "written"):
                 rows.flush()
@@ -336,7 +336,7 @@ class MapFolder:
 
     @contextlib.contextmanager
     def _reported(self, name: str, verb: str) -> Iterator[None]:
-        """Turns an OSError into the CheckpointError that names the file."""
+        """Turn an OSError into the CheckpointError that names the file."""
         try:
             yield
         except OSError as error:
@@ -350,7 +350,7 @@ class MapFolder:
             return sorted(self._directory.names())
 
     def _open(self, name: str) -> int:
-        """Answers the descriptor of a regular file, to write to if that is allowed."""
+        """Return the descriptor of a regular file, to write to if that is allowed."""
         descriptor = self._directory.open(name)
         if not self.is_writable:
             return descriptor

@@ -74,7 +74,7 @@ class MemmapStorage(memory.ColumnStorage):
         mode: Literal["r+", "r"] = "r+",
         reserve: bool = False,
     ) -> None:
-        """Makes the files, or opens those there are, of which no row is read then. O(1)."""
+        """Make the files, or open those there are, of which no row is read then. O(1)."""
         self._path = pathlib.Path(files.absolute("path", path))
         if schema is not None:
             validation.require_instance("schema", schema, schema_lib.Schema)
@@ -109,7 +109,7 @@ class MemmapStorage(memory.ColumnStorage):
             self._await_write()
 
     def _open(self, schema: schema_lib.Schema | None, capacity: int | None, reserve: bool) -> None:
-        """Maps the files there are."""
+        """Map the files there are."""
         folder = self._folder
         there = folder.description()
         if schema is not None and schema != there.schema:
@@ -159,19 +159,19 @@ class MemmapStorage(memory.ColumnStorage):
     # Writing: `write` and `write_row` are those of ColumnStorage, which go to whatever stands for the arrays.
 
     def _await_write(self) -> None:
-        """Lets the next write, and no other, go through `_begin_write`."""
+        """Let the next write, and no other, go through `_begin_write`."""
         begin = weakref.WeakMethod(self._begin_write)
         self._arrays_to_write = self._columns, self._bytes
         self._columns, self._bytes = _First(self._columns, begin), _First(self._bytes, begin)
 
     def _begin_write(self) -> None:
-        """Says on the disk that rows are written, before one is."""
+        """Set on the disk that rows are written, before one is."""
         self._folder.mark_dirty()
         self._is_dirty = True
         self._columns, self._bytes = self._arrays_to_write
 
     def flush(self) -> None:
-        """Returns when every row is on the disk, as a new generation; at once if none was written.
+        """Return when every row is on the disk, as a new generation; at once if none was written.
 
         Raises:
             CheckpointError: The disk is full or broken; the map stays dirty.
@@ -183,7 +183,7 @@ class MemmapStorage(memory.ColumnStorage):
             self._await_write()
 
     def close(self) -> None:
-        """Flushes, and lets others write to the files; rows are neither read nor written any more.
+        """Flush, and let others write to the files; rows are neither read nor written any more.
 
         A second time it does nothing.
 

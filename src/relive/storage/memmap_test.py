@@ -48,7 +48,7 @@ def path(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def made(path: pathlib.Path, values: tuple[float, ...] = (1.0, 2.0, 3.0)) -> None:
-    """Makes a map of four rows, closed and of generation 1."""
+    """Make a map of four rows, closed and of generation 1."""
     with memmap.MemmapStorage(path, PLAIN, 4) as rows:
         for slot, value in enumerate(values):
             rows.write(slot, row(value))
@@ -214,7 +214,7 @@ def test_a_path_is_absolute_whatever_the_working_directory_becomes(
 
 
 def taken(path: pathlib.Path) -> int:
-    """Answers the bytes that the files take on the disk."""
+    """Return the bytes that the files take on the disk."""
     return sum(entry.stat().st_blocks * 512 for entry in path.iterdir())
 
 
@@ -731,7 +731,7 @@ def test_it_cannot_be_copied(path: pathlib.Path, copied: Any) -> None:
 
 
 def refused(path: pathlib.Path, rule: str) -> None:
-    """Checks that the map can be opened in no way, and that the reason is one line that names a file of it."""
+    """Check that the map can be opened in no way, and that the reason is one line that names a file of it."""
     before = names(path)
     modes: list[Any] = ["r", "r+"]
     for mode in modes:
@@ -805,7 +805,7 @@ def test_every_byte_of_a_json_file_counts(path: pathlib.Path, name: str) -> None
 
 
 def forge(path: pathlib.Path, name: str, **members: Any) -> None:
-    """Rewrites some members of a JSON file, with the checksum that belongs to them; a None goes."""
+    """Rewrite some members of a JSON file, with the checksum that belongs to them; a None goes."""
     whole = json.loads((path / name).read_bytes()) | members
     del whole["crc32"]
     whole = {member: value for member, value in whole.items() if value is not None}

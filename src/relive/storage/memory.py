@@ -42,7 +42,7 @@ class Storage(Protocol):
         ...
 
     def write(self, slots: Slots, rows: Rows) -> None:
-        """Writes a row into each of `slots` [...], which are distinct.
+        """Write a row into each of `slots` [...], which are distinct.
 
         `rows` holds a column for every field of the schema, of shape slots.shape + field.shape and of the field's
         dtype: the caller has seen to it. Nothing that is kept aliases them.
@@ -53,7 +53,7 @@ class Storage(Protocol):
         ...
 
     def read(self, slots: Slots, fields: Collection[str] | None = None) -> dict[str, Array]:
-        """Answers fresh copies of the rows in `slots` [...], which may repeat, as columns by path.
+        """Return fresh copies of the rows in `slots` [...], which may repeat, as columns by path.
 
         Each column is of shape slots.shape + field.shape and of the field's dtype. A slot that was never written holds
         anything.
@@ -70,7 +70,7 @@ class Storage(Protocol):
 
 
 def check_members(storage: object) -> None:
-    """Raises ArgumentTypeError if `storage` has not the members of a Storage, or is a class."""
+    """Raise ArgumentTypeError if `storage` has not the members of a Storage, or is a class."""
     if isinstance(storage, type) or not all(hasattr(storage, name) for name in ("capacity", "schema", "read", "write")):
         raise errors.ArgumentTypeError(
             f"storage must have capacity, schema, read and write, got {validation.short_repr(storage)}"
@@ -106,18 +106,18 @@ class ColumnStorage(arrays.Derived):
         *,
         allocate: Callable[[tuple[int, ...], np.dtype[Any]], Array] = np.zeros,
     ) -> None:
-        """Allocates `capacity` rows of `schema`.
+        """Allocate `capacity` rows of `schema`.
 
         Args:
             schema: What a row holds.
             capacity: How many slots there are.
-            allocate: Answers an array of a shape and a dtype, such as a file's, in the order of C; called once a block,
+            allocate: Returns an array of a shape and a dtype, such as a file's, in the order of C; called once a block,
                 in their order. A block of one field is an array [capacity, *shape] of the field's dtype; one of more
                 is an array [capacity] of a dtype with a field for each path, without gaps.
 
         Raises:
             ArgumentTypeError: `capacity` is not an integer.
-            ArgumentError: `capacity` is below 1, or `allocate` answers something else.
+            ArgumentError: `capacity` is below 1, or `allocate` returns something else.
         """
         self._capacity = validation.positive_int("capacity", capacity)
         validation.require_instance("schema", schema, schemas.Schema)
@@ -149,7 +149,7 @@ class ColumnStorage(arrays.Derived):
         ]
 
     def _layout(self, paths: tuple[str, ...]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Answers the shape and the dtype of the array of a block."""
+        """Return the shape and the dtype of the array of a block."""
         fields = [self._schema.fields[path] for path in paths]
         if len(paths) == 1:
             return (self._capacity, *fields[0].shape), fields[0].dtype
@@ -157,7 +157,7 @@ class ColumnStorage(arrays.Derived):
         return (self._capacity,), np.dtype(parts)
 
     def _allocated(self, paths: tuple[str, ...], allocate: Callable[[tuple[int, ...], np.dtype[Any]], Array]) -> Array:
-        """Answers the array of a block."""
+        """Return the array of a block."""
         shape, dtype = self._layout(paths)
         array = np.asarray(allocate(shape, dtype))
         if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
@@ -188,7 +188,7 @@ class ColumnStorage(arrays.Derived):
         return self._blocks
 
     def write(self, slots: Slots, rows: Rows) -> None:
-        """Writes a row into each of `slots` [...], which are distinct; `rows` holds every column.
+        """Write a row into each of `slots` [...], which are distinct; `rows` holds every column.
 
         Raises:
             OutOfRangeError: A slot is not in [0, capacity); nothing has been written.
@@ -199,7 +199,7 @@ class ColumnStorage(arrays.Derived):
             column[slots] = rows[path]
 
     def write_row(self, slot: int, row: Sequence[bytes | memoryview]) -> None:
-        """Writes one row, given as the bytes of each of `blocks`: those of its fields, without gaps.
+        """Write one row, given as the bytes of each of `blocks`: those of its fields, without gaps.
 
         The bytes of k rows are written to k slots from that one on. This is `write` where every microsecond counts:
         `relive bench --workload add`.
@@ -214,7 +214,7 @@ class ColumnStorage(arrays.Derived):
             memory[slot * size : slot * size + len(values)] = values
 
     def read(self, slots: Slots, fields: Collection[str] | None = None) -> dict[str, Array]:
-        """Answers fresh copies of the rows in `slots` [...], each column of shape slots.shape + field.shape.
+        """Return fresh copies of the rows in `slots` [...], each column of shape slots.shape + field.shape.
 
         Raises:
             OutOfRangeError: A slot is not in [0, capacity).
@@ -244,7 +244,7 @@ class ColumnStorage(arrays.Derived):
         return columns
 
     def _checked(self, slots: Slots) -> Slots:
-        """Answers slots that are all there, a single one as an int."""
+        """Return slots that are all there, a single one as an int."""
         if not isinstance(slots, np.ndarray) or slots.shape == ():
             slot = operator.index(slots)
             if not 0 <= slot < self._capacity:

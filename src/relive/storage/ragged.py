@@ -65,7 +65,7 @@ class RaggedColumns:
         self._base = self._oldest = self._next = 0
 
     def __len__(self) -> int:
-        """Answers how many rows are held."""
+        """Return how many rows are held."""
         return self._next - self._oldest
 
     @property
@@ -84,7 +84,7 @@ class RaggedColumns:
         return np.diff(self._offsets[self._oldest - self._base : self._next - self._base + 1])
 
     def dtype(self, name: str) -> np.dtype[Any]:
-        """Answers the dtype of a field."""
+        """Return the dtype of a field."""
         return self._columns[name].dtype
 
     def extend(
@@ -93,7 +93,7 @@ class RaggedColumns:
         lengths: npt.ArrayLike,
         row_values: Mapping[str, npt.ArrayLike] | None = None,
     ) -> int:
-        """Stores rows and answers how many left for them. O(values), amortised.
+        """Store rows and return how many left for them. O(values), amortised.
 
         Args:
             values: The values of each field, row after row [sum of lengths].
@@ -129,7 +129,7 @@ class RaggedColumns:
     def read(
         self, keys: npt.ArrayLike, fields: Collection[str] | None = None
     ) -> tuple[dict[str, arrays_lib.Array], arrays_lib.Ints]:
-        """Answers rows by key [k]: copies of the values of each field [N], row after row, and the offsets [k + 1].
+        """Return rows by key [k]: copies of the values of each field [N], row after row, and the offsets [k + 1].
 
         Row j has the values from offsets[j] to offsets[j + 1]. O(N), without a loop over rows.
 
@@ -150,7 +150,7 @@ class RaggedColumns:
         return {name: self._columns[name].take(slots) for name in names}, offsets
 
     def row_values(self, name: str, keys: npt.ArrayLike | None = None) -> arrays_lib.Array:
-        """Answers a copy of a row field: of the rows of those keys [k], or of all, the oldest first [rows].
+        """Return a copy of a row field: of the rows of those keys [k], or of all, the oldest first [rows].
 
         Raises:
             UnknownKeyError: A row of one of the keys is not held.
@@ -161,11 +161,11 @@ class RaggedColumns:
         return column.take(self._places(keys))
 
     def clear(self) -> None:
-        """Forgets every row; keys go on."""
+        """Forget every row; keys go on."""
         self._oldest = self._next
 
     def state(self) -> dict[str, arrays_lib.Array | state_lib.ChunkedArray]:
-        """Answers "lengths", and the values of each field and row field, oldest first; gathered when they are read."""
+        """Return "lengths", and the values of each field and row field, oldest first; gathered when they are read."""
         begin, count = int(self._offsets[self._oldest - self._base]), self.num_values
 
         def gathered(column: arrays_lib.Array) -> state_lib.LazyArray:
@@ -179,7 +179,7 @@ class RaggedColumns:
         return arrays | {f"rows/{name}": self.row_values(name) for name in self._row_columns}
 
     def fill(self, first_key: int, arrays: Mapping[str, state_lib.ChunkedArray]) -> None:
-        """Takes in what `state` has answered, the rows from first_key on; there is none yet."""
+        """Take in what `state` has returned, the rows from first_key on; there is none yet."""
         lengths = state_lib.in_memory(arrays["lengths"])
         self._base = self._oldest = self._next = first_key
         self._make_room(len(lengths))
@@ -192,21 +192,21 @@ class RaggedColumns:
             row_column[: len(lengths)] = state_lib.in_memory(arrays[f"rows/{name}"])
 
     def check(self) -> None:
-        """Raises CorruptionError if an invariant does not hold. O(rows)."""
+        """Raise CorruptionError if an invariant does not hold. O(rows)."""
         if (self.lengths < 1).any():
             raise errors.CorruptionError("a row must have at least one value")
         if self.num_values > self._max_values:
             raise errors.CorruptionError(f"the rows have {self.num_values} values, above the limit {self._max_values}")
 
     def _places(self, keys: npt.ArrayLike) -> arrays_lib.Ints:
-        """Answers where in the columns of rows those of some keys stand [k]."""
+        """Return where in the columns of rows those of some keys stand [k]."""
         names = validation.integers("keys", keys)
         for key in names[(names < self._oldest) | (names >= self._next)]:
             raise errors.UnknownKeyError(f"key {key} not found: its row was evicted, or never was")
         return names - self._base
 
     def _evict(self, excess: int) -> int:
-        """Takes the oldest rows out until they had at least `excess` values, and answers how many."""
+        """Take the oldest rows out until they had at least `excess` values, and return how many."""
         if excess <= 0:
             return 0
         first = self._oldest - self._base
@@ -216,7 +216,7 @@ class RaggedColumns:
         return leaving
 
     def _make_room(self, count: int) -> None:
-        """Sees to it that so many rows more have a place: what has left is dropped, and there is as much room again."""
+        """See to it that so many rows more have a place: what has left is dropped, and there is as much room again."""
         if self._next - self._base + count < len(self._offsets):
             return
         first, held = self._oldest - self._base, len(self)
@@ -230,7 +230,7 @@ class RaggedColumns:
 
 
 def padded(values: arrays_lib.Array, mask: arrays_lib.Bools, padding: object) -> arrays_lib.Array:
-    """Answers the values of rows, one after the other [N], as a rectangle [B, L], padded where the mask is False.
+    """Return the values of rows, one after the other [N], as a rectangle [B, L], padded where the mask is False.
 
     The mask [B, L] has N entries that are True: those of a row come first in it.
     """
@@ -242,7 +242,7 @@ def padded(values: arrays_lib.Array, mask: arrays_lib.Bools, padding: object) ->
 def _fitted(
     columns: Mapping[str, arrays_lib.Array], values: Mapping[str, npt.ArrayLike], count: int
 ) -> dict[str, arrays_lib.Array]:
-    """Answers values [count] for each column, in its dtype."""
+    """Return values [count] for each column, in its dtype."""
     for name in values:
         if name not in columns:
             raise errors.SchemaError(f"field {name} must be one of {', '.join(columns)}")

@@ -51,7 +51,7 @@ class BufferTests(abc.ABC):
 
     @abc.abstractmethod
     def make(self, capacity: int, streams: int, seed: int) -> Buffer:
-        """Answers a fresh, empty buffer, without a limiter and without max_times_sampled.
+        """Return a fresh, empty buffer, without a limiter and without max_times_sampled.
 
         Args:
             capacity: Steps stored at most.
@@ -249,7 +249,7 @@ class BufferTests(abc.ABC):
             buffer.check()
 
     def test_writing_into_what_was_answered_changes_nothing(self) -> None:
-        """What is answered is the caller's own."""
+        """What is returned is the caller's own."""
         for writer in self._full():
             buffer, keys = writer.buffer, writer.buffer.eligible_keys().copy()
             before = {name: column.copy() for name, column in _fields(buffer.read(keys)).items()}
@@ -273,7 +273,7 @@ class BufferTests(abc.ABC):
                 writer.assert_describes(writer.buffer.read(eligible), self.gamma)
 
     def _made(self, capacity: int, streams: int, seed: int) -> Buffer:
-        """Answers a fresh buffer, which is what was asked for."""
+        """Return a fresh buffer, which is what was asked for."""
         buffer = self.make(capacity, streams, seed)
         made = (buffer.capacity, buffer.streams, len(buffer))
         expected = (capacity, streams, 0)
@@ -281,7 +281,7 @@ class BufferTests(abc.ABC):
         return buffer
 
     def _histories(self, num_writes: int = 25) -> Iterator[synthetic.Writer]:
-        """Answers a writer after each of many writes, whose buffer was checked."""
+        """Yield a writer after each of many writes, whose buffer was checked."""
         for streams in (1, 3):
             writer = synthetic.Writer(self._made(20, streams, 8), 9)
             for _ in range(num_writes):
@@ -290,7 +290,7 @@ class BufferTests(abc.ABC):
                 yield writer
 
     def _full(self) -> Iterator[synthetic.Writer]:
-        """Answers writers whose buffers are full, and have something to draw."""
+        """Yield writers whose buffers are full, and have something to draw."""
         for streams in (1, 2):
             writer = synthetic.Writer(self._made(20, streams, 10), 11)
             for _ in range(30):
@@ -300,7 +300,7 @@ class BufferTests(abc.ABC):
 
 
 def _is_accepted(call: Callable[..., object], *arguments: object) -> bool:
-    """Answers whether `call` of `arguments` is not refused."""
+    """Return whether `call` of `arguments` is not refused."""
     try:
         call(*arguments)
     except errors.ArgumentError:
@@ -309,19 +309,19 @@ def _is_accepted(call: Callable[..., object], *arguments: object) -> bool:
 
 
 def _fields(batch: Any) -> Fields:
-    """Answers the arrays of a batch."""
+    """Return the arrays of a batch."""
     fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
     extras: Fields = fields.pop("extras")
     return fields | extras
 
 
 def _state(buffer: Buffer) -> tuple[Any, Fields]:
-    """Answers what a call could change, the last of it as arrays."""
+    """Return what a call could change, the last of it as arrays."""
     keys = buffer.eligible_keys()
     return (buffer.get_stats(), str(buffer.rng.bit_generator.state), keys.tolist()), _fields(buffer.read(keys))
 
 
 def _assert_equal(fields: Fields, expected: Fields) -> None:
-    """Raises AssertionError unless every array is the expected one, NaN included."""
+    """Raise AssertionError unless every array is the expected one, NaN included."""
     for name, column in expected.items():
         np.testing.assert_array_equal(fields[name], column, name)

@@ -217,7 +217,7 @@ class IsHasty(windows.EpisodeWindow):
 
 
 class StopsEarly(windows.TransitionWindow):
-    """Answers a window of one step where there are two."""
+    """Returns a window of one step where there are two."""
 
     def read(
         self, history: history_lib.StepStore, slots: Any, probabilities: Any, weights: Any
@@ -230,7 +230,7 @@ class StopsEarly(windows.TransitionWindow):
 
 
 def spoiled(batch: Any, name: str) -> Any:
-    """Answers the batch with another value in the last row of that array."""
+    """Return the batch with another value in the last row of that array."""
     column = (batch.extras[name] if name == "checksum" else getattr(batch, name)).copy()
     column[-1] = ~column[-1] if column.dtype == np.bool_ else column[-1] + 1
     if name == "checksum":
@@ -607,7 +607,7 @@ class Remembers(storages.ColumnStorage):
 
 
 class RemembersKeys(Ring):
-    """Answers the same array as long as no step is added."""
+    """Returns the same array as long as no step is added."""
 
     keys, known = np.zeros(0, np.int64), -1
 

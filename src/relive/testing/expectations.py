@@ -12,7 +12,7 @@ from relive import errors
 
 
 def assert_frequencies(counts: Sequence[int], probabilities: Sequence[float]) -> None:
-    """Raises AssertionError if draws that fell `counts` times [k] did not come from `probabilities` [k].
+    """Raise AssertionError if draws that fell `counts` times [k] did not come from `probabilities` [k].
 
     Pearson's chi-square test; its quantile by Wilson and Hilferty (1931). Fair draws fail once in 30,000 times.
 
@@ -47,7 +47,7 @@ def assert_frequencies(counts: Sequence[int], probabilities: Sequence[float]) ->
 
 
 def assert_raises(error: type[Exception], call: Callable[..., object], *arguments: object, **named: object) -> None:
-    """Raises AssertionError unless `call` of `arguments` raises `error`."""
+    """Raise AssertionError unless `call` of `arguments` raises `error`."""
     try:
         call(*arguments, **named)
     except error:
@@ -57,7 +57,7 @@ def assert_raises(error: type[Exception], call: Callable[..., object], *argument
 
 @contextlib.contextmanager
 def untouched_global_randomness() -> Iterator[None]:
-    """Raises AssertionError if the body of the `with` block moves the global generator of numpy, or that of Python."""
+    """Raise AssertionError if the body of the `with` block moves the global generator of numpy, or that of Python."""
     before = mtrand.get_bit_generator().state, random.getstate()
     yield
     np.testing.assert_equal(

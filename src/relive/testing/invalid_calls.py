@@ -14,7 +14,7 @@ Columns: TypeAlias = dict[str, Any]
 
 
 def of_any_buffer(buffer: column_lib.ColumnReplayBuffer[Any]) -> Iterator[Call]:
-    """Answers calls that a buffer refuses before it has a step, too."""
+    """Yield calls that a buffer refuses before it has a step, too."""
     for size in (0, -1, 1.5, "one"):
         yield "sample", (size,), {}
         yield "sample_keys", (size,), {}
@@ -38,7 +38,7 @@ def of_any_buffer(buffer: column_lib.ColumnReplayBuffer[Any]) -> Iterator[Call]:
 
 
 def of_one_with_steps(buffer: column_lib.ColumnReplayBuffer[Any]) -> Iterator[Call]:
-    """Answers calls that a buffer refuses once it has steps, one of them eligible."""
+    """Yield calls that a buffer refuses once it has steps, one of them eligible."""
     keys = buffer.eligible_keys()
     yield "read", ([keys[0], 2**62],), {}
     yield "update_priorities", (keys[[0, 0]], [3.0, -1.0]), {}
@@ -62,7 +62,7 @@ def of_one_with_steps(buffer: column_lib.ColumnReplayBuffer[Any]) -> Iterator[Ca
 
 
 def _columns(count: int, observation: str, action: str, reward: str, which: Any = ...) -> Columns:
-    """Answers the columns, by those names, of the first `count` steps of an episode, or what is there `which`."""
+    """Return the columns, by those names, of the first `count` steps of an episode, or what is there `which`."""
     steps = np.arange(count)
     columns = {
         observation: synthetic.observations_of(0, 1, steps),
@@ -74,6 +74,6 @@ def _columns(count: int, observation: str, action: str, reward: str, which: Any 
 
 
 def _episode(length: int) -> Columns:
-    """Answers the arguments for an episode of so many steps."""
+    """Return the arguments for an episode of so many steps."""
     observations = synthetic.observations_of(0, 1, np.arange(length + 1))
     return _columns(length, "observations", "actions", "rewards") | {"observations": observations, "terminated": True}

@@ -25,7 +25,7 @@ class SamplerTests(abc.ABC):
     - Which of the eligible anchors are drawn, and how often. What `draw` reports must be true, and must not change
       while the anchors do not. Draws are independent of each other, or spread more evenly than that.
     - Whether `probabilities(slots)` tells: NaN where it does not. Whether `drawable` leaves out what is never drawn.
-    - Whether there is always something to draw. Where there is nothing although there are anchors, `can_draw` answers
+    - Whether there is always something to draw. Where there is nothing although there are anchors, `can_draw` returns
       False and `draw` raises NotReadyError. But some anchors are drawn when they are the only ones.
     - What the sampler keeps from draw to draw: one that is made anew and hears the same draws the same.
 
@@ -40,7 +40,7 @@ class SamplerTests(abc.ABC):
 
     @abc.abstractmethod
     def make(self) -> sampler_lib.Sampler:
-        """Answers a fresh sampler, which no buffer has taken; one that draws by chance, by that of `rng` alone."""
+        """Return a fresh sampler, which no buffer has taken; one that draws by chance, by that of `rng` alone."""
 
     # Alone.
 
@@ -63,7 +63,7 @@ class SamplerTests(abc.ABC):
                 assert np.isin(slots, drawable).all(), f"{slots} were drawn, and drawable are only {drawable}"
 
     def test_a_draw_that_cannot_be_made_is_told_of(self) -> None:
-        """`can_draw` answers whether `draw` answers, or raises NotReadyError."""
+        """`can_draw` returns whether `draw` returns, or raises NotReadyError."""
         for anchors, rng in self._histories():
             if len(anchors.eligible) and not anchors.can_draw():
                 expectations.assert_raises(errors.NotReadyError, anchors.sampler.draw, 1, rng)
@@ -90,7 +90,7 @@ class SamplerTests(abc.ABC):
         assert drawn, "no anchor can be drawn when it is the only one"
 
     def test_probabilities_are_those_of_a_draw(self) -> None:
-        """They lie in (0, 1], an anchor has one alone, and `probabilities` answers the same where it tells."""
+        """They lie in (0, 1], an anchor has one alone, and `probabilities` returns the same where it tells."""
         for anchors, rng in self._histories():
             everywhere = np.arange(anchors.eligible.capacity)
             told = anchors.sampler.probabilities(everywhere)
@@ -213,7 +213,7 @@ class SamplerTests(abc.ABC):
             ring.check()
 
     def _histories(self, *, by_number: bool = False) -> "Iterator[tuple[_Anchors, np.random.Generator]]":
-        """Answers anchors after each of many changes, checked, and the generator to draw from them with."""
+        """Yield anchors after each of many changes, checked, and the generator to draw from them with."""
         for capacity in (1, 2, 7, _MOST_SLOTS):
             rng, draws = np.random.default_rng([10, capacity]), np.random.default_rng([11, capacity])
             anchors = _Anchors(self.make(), capacity, by_number=by_number)
@@ -235,11 +235,11 @@ class _Anchors:
         sampler.attach(self.eligible)
 
     def can_draw(self) -> bool:
-        """Answers whether there are anchors that the sampler can draw."""
+        """Return whether there are anchors that the sampler can draw."""
         return len(self.eligible) > 0 and self.sampler.can_draw()
 
     def change(self, rng: np.random.Generator) -> None:
-        """Lets something happen, at random."""
+        """Let something happen, at random."""
         capacity = self.eligible.capacity
         some = rng.permutation(capacity)[: rng.integers(1, capacity + 1)]
         facts = self.eligible
@@ -260,7 +260,7 @@ class _Anchors:
                 self._tell(*facts.set(eligibility.SPENT, some[facts.is_eligible(some)]))
 
     def write(self, slots: arrays.Slots, readable: arrays.Slots) -> None:
-        """Lets other rows come to `slots`; those in `readable`, of them, can be read at once."""
+        """Let other rows come to `slots`; those in `readable`, of them, can be read at once."""
         old = slots[self._is_used[slots]]
         self._tell(old[:0], self.eligible.forget(old))
         self._say(self.sampler.overwritten, self.sampler.overwritten_one, old)
@@ -268,20 +268,20 @@ class _Anchors:
         self._tell(*self.eligible.set(eligibility.READABLE, readable))
 
     def bar(self, slots: arrays.Slots) -> None:
-        """Lets a user say no to `slots`."""
+        """Let a user say no to `slots`."""
         self._tell(*self.eligible.set(eligibility.BARRED, slots))
 
     def admit(self, slots: arrays.Slots) -> None:
-        """Lets a user say yes to `slots`."""
+        """Let a user say yes to `slots`."""
         self._tell(*self.eligible.unset(eligibility.BARRED, slots))
 
     def _tell(self, entered: arrays.Slots, left: arrays.Slots) -> None:
-        """Tells the sampler which anchors became eligible and which ceased to be."""
+        """Tell the sampler which anchors became eligible and which ceased to be."""
         self._say(self.sampler.added, self.sampler.added_one, entered)
         self._say(self.sampler.removed, self.sampler.removed_one, left)
 
     def _say(self, hear: Callable[[arrays.Slots], None], hear_one: Callable[[int], None], slots: arrays.Slots) -> None:
-        """Lets the sampler hear of `slots`, which are not its to change."""
+        """Let the sampler hear of `slots`, which are not its to change."""
         if self._by_number and len(slots) == 1:
             hear_one(int(slots[0]))
             return
@@ -291,13 +291,13 @@ class _Anchors:
 
 
 def _add(ring: ring_lib.RingReplayBuffer, rng: np.random.Generator) -> None:
-    """Adds a step of each stream, some of which end."""
+    """Add a step of each stream, some of which end."""
     zeros = np.zeros(ring.streams)
     ring.extend(zeros, zeros, zeros, terminated=rng.random(ring.streams) < 0.2)
 
 
 def _assert_drawn_well(ring: ring_lib.RingReplayBuffer) -> None:
-    """Draws, if that is possible, and asserts that the batch is of eligible steps, and weighed."""
+    """Draw, if that is possible, and assert that the batch is of eligible steps, and weighed."""
     ring.check()
     if ring.can_sample(6):
         batch = ring.sample(6)

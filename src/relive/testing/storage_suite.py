@@ -40,7 +40,7 @@ class StorageTests(abc.ABC):
 
     @abc.abstractmethod
     def make(self, schema: schemas.Schema, capacity: int) -> storages.Storage:
-        """Answers a fresh storage of `capacity` slots for rows of `schema`."""
+        """Return a fresh storage of `capacity` slots for rows of `schema`."""
 
     def test_capacity_and_schema_are_those_it_was_made_of(self) -> None:
         """A storage tells what it was made of."""
@@ -92,7 +92,7 @@ class StorageTests(abc.ABC):
             assert read[path].dtype == field.dtype, f"{path} is of dtype {read[path].dtype}"
 
     def test_fields_are_those_asked_for(self) -> None:
-        """Reading answers the columns that were asked for, and no others."""
+        """Reading returns the columns that were asked for, and no others."""
         storage, rows = self._filled(3)
         for fields in [[], ["reward"], ("observation/arm/angle", "extras/word"), {"action"}, list(self.schema.fields)]:
             chosen = {path: rows[path] for path in fields}
@@ -162,7 +162,7 @@ class StorageTests(abc.ABC):
                 _assert_equal(storage.read(asked), _taken(self.schema, rows, asked))
 
     def _filled(self, capacity: int) -> tuple[storages.Storage, Rows]:
-        """Answers a full storage, and what is in slots 0 to capacity - 1."""
+        """Return a full storage, and what is in slots 0 to capacity - 1."""
         storage = self.make(self.schema, capacity)
         rows = _random_rows(self.schema, (capacity,), np.random.default_rng(0))
         storage.write(np.arange(capacity), {path: column.copy() for path, column in rows.items()})
@@ -170,12 +170,12 @@ class StorageTests(abc.ABC):
 
 
 def _random_rows(schema: schemas.Schema, lead: tuple[int, ...], rng: np.random.Generator) -> Rows:
-    """Answers random columns, each of shape `lead` + its field's shape."""
+    """Return random columns, each of shape `lead` + its field's shape."""
     return {path: _random(field.dtype, lead + field.shape, rng) for path, field in schema.fields.items()}
 
 
 def _random(dtype: np.dtype[Any], shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
-    """Answers an array [shape] of random values of `dtype`, none of which another dtype could stand in for."""
+    """Return an array [shape] of random values of `dtype`, none of which another dtype could stand in for."""
     if dtype.names:
         array = np.zeros(shape, dtype)
         for name in dtype.names:
@@ -192,7 +192,7 @@ def _random(dtype: np.dtype[Any], shape: tuple[int, ...], rng: np.random.Generat
 
 
 def _taken(schema: schemas.Schema, rows: Mapping[int, Rows], slots: npt.NDArray[Any]) -> Rows:
-    """Answers the rows of `slots` [...] as columns, one value at a time."""
+    """Return the rows of `slots` [...] as columns, one value at a time."""
     columns = {path: np.zeros(slots.shape + field.shape, field.dtype) for path, field in schema.fields.items()}
     for place, slot in np.ndenumerate(slots):
         for path, column in columns.items():
@@ -201,7 +201,7 @@ def _taken(schema: schemas.Schema, rows: Mapping[int, Rows], slots: npt.NDArray[
 
 
 def _assert_equal(columns: Rows, expected: Rows) -> None:
-    """Raises AssertionError unless the columns have the paths, the shapes, the dtypes and every bit of the expected."""
+    """Raise AssertionError unless the columns have the paths, the shapes, the dtypes and every bit of the expected."""
     assert columns.keys() == expected.keys(), f"columns are {list(columns)} instead of {list(expected)}"
     for path, column in columns.items():
         twin = expected[path]

@@ -25,17 +25,17 @@ SCHEMA = schemas.Schema(
 
 
 def observations_of(streams: Any, episodes: Any, steps: Any) -> arrays.Ints:
-    """Answers the observations [..., 3] of those steps [...]."""
+    """Return the observations [..., 3] of those steps [...]."""
     return np.stack(np.broadcast_arrays(streams, episodes, steps), axis=-1).astype(np.int64)
 
 
 def rewards_of(episodes: Any, steps: Any) -> npt.NDArray[np.float64]:
-    """Answers the rewards [...] of those steps [...]: small integers, some of them negative."""
+    """Return the rewards [...] of those steps [...]: small integers, some of them negative."""
     return np.asarray((7 * np.asarray(episodes) + 3 * np.asarray(steps)) % 11 - 5.0)
 
 
 def checksums_of(streams: Any, episodes: Any, steps: Any) -> arrays.Ints:
-    """Answers the checksums [...] of those steps [...]: another one for each of them."""
+    """Return the checksums [...] of those steps [...]: another one for each of them."""
     return np.asarray(1_000_000 * np.asarray(streams) + 1_000 * np.asarray(episodes) + np.asarray(steps) + 1)
 
 
@@ -80,7 +80,7 @@ class Writer:
     # Writing.
 
     def write(self) -> None:
-        """Adds a step, one of each of some streams, or an episode, and asserts that their keys count on."""
+        """Add a step, one of each of some streams, or an episode, and assert that their keys count on."""
         before = self.num_steps
         choice = self.rng.random()
         if choice < 0.5:
@@ -92,7 +92,7 @@ class Writer:
         assert keys == list(range(before, self.num_steps)), f"keys are {keys} after {before} steps"
 
     def clear(self) -> None:
-        """Clears the buffer."""
+        """Clear the buffer."""
         self.buffer.clear()
         self._open = [None] * self.buffer.streams
 
@@ -111,7 +111,7 @@ class Writer:
         return keys
 
     def add_episode(self, length: int) -> list[int]:
-        """Adds an episode of so many steps to a random stream, and answers their keys."""
+        """Add an episode of so many steps to a random stream, and return their keys."""
         stream = int(self.rng.integers(self.buffer.streams))
         self._leave(stream)
         episode = self._begin(stream)
@@ -131,7 +131,7 @@ class Writer:
         return keys
 
     def _columns(self, streams: list[int]) -> dict[str, arrays.Array]:
-        """Answers the columns of the next step of each of `streams`, with or without what comes after them."""
+        """Return the columns of the next step of each of `streams`, with or without what comes after them."""
         gives_next = bool(self.rng.random() < 0.5)
         terminated, truncated = np.zeros((2, len(streams)), np.bool_)
         for place, stream in enumerate(streams):
@@ -168,7 +168,7 @@ class Writer:
         return episode
 
     def _leave(self, stream: int) -> None:
-        """Ends the open episode of the stream, if there is one, as truncated where it stands."""
+        """End the open episode of the stream, if there is one, as truncated where it stands."""
         episode = self._open[stream]
         if episode is not None:
             episode.end = "truncated"
@@ -176,10 +176,10 @@ class Writer:
     # Checking.
 
     def assert_describes(self, batch: Batch, gamma: float) -> None:
-        """Raises AssertionError unless every row of the batch is what its key says.
+        """Raise AssertionError unless every row of the batch is what its key says.
 
         Args:
-            batch: What the buffer answered.
+            batch: What the buffer returned.
             gamma: The discount factor of its transitions.
         """
         rows = _Rows(self._episodes, *np.array(self._rows)[batch.keys].T)
@@ -208,7 +208,7 @@ class _Rows:
         self.left = self.lengths - ~(self.has_tail | self.is_terminated) - steps
 
     def check_transitions(self, batch: batches.TransitionBatch, gamma: float) -> None:
-        """Compares a batch of transitions."""
+        """Compare a batch of transitions."""
         span = np.minimum(self.left, batch.steps.max())
         offsets = np.arange(span.max())
         later = self.steps[:, np.newaxis] + offsets
@@ -224,7 +224,7 @@ class _Rows:
         _check("next_discount", batch.next_discount, np.where(is_terminal, 0.0, gamma**span))
 
     def check_sequences(self, batch: batches.SequenceBatch) -> None:
-        """Compares a batch of sequences."""
+        """Compare a batch of sequences."""
         length = batch.mask.shape[1]
         span = np.minimum(self.left, length)[:, np.newaxis]
         streams, numbers, lengths = (column[:, np.newaxis] for column in (self.streams, self.numbers, self.lengths))
@@ -246,7 +246,7 @@ class _Rows:
         _check("is_burn_in", batch.is_burn_in, mask & (np.arange(length) < burn_in))
 
     def _check_frames(self, name: str, frames: arrays.Ints, steps: arrays.Ints) -> None:
-        """Compares observations of `steps` [B], or stacks of frames up to them."""
+        """Compare observations of `steps` [B], or stacks of frames up to them."""
         stacks = frames if frames.ndim == 3 else frames[:, np.newaxis]
         times = steps[:, np.newaxis] - np.arange(stacks.shape[1])[::-1]
         streams, numbers = self.streams[:, np.newaxis], self.numbers[:, np.newaxis]
@@ -259,7 +259,7 @@ class _Rows:
 
 
 def _check(name: str, column: arrays.Array, expected: arrays.Array) -> None:
-    """Raises AssertionError unless the column is the expected one in shape, dtype and values, but for rounding."""
+    """Raise AssertionError unless the column is the expected one in shape, dtype and values, but for rounding."""
     assert column.dtype == expected.dtype, f"{name} is of dtype {column.dtype} instead of {expected.dtype}"
     assert column.shape == expected.shape, f"{name} is of shape {column.shape} instead of {expected.shape}"
     differs = ~np.isclose(column, expected, 1e-9, 1e-9) if column.dtype.kind == "f" else column != expected

@@ -25,7 +25,7 @@ class AdamState:
 
 
 def initial(parameters: Arrays) -> AdamState:
-    """Answers the state before the first step."""
+    """Return the state before the first step."""
     zeros = tuple(np.zeros_like(parameter) for parameter in parameters)
     return AdamState(count=0, means=zeros, squares=zeros)
 
@@ -40,7 +40,7 @@ def step(
     square_decay: float = 0.999,
     epsilon: float = 1e-8,
 ) -> tuple[Arrays, AdamState]:
-    """Answers the parameters after one step against `gradient`, and the state for the next one.
+    """Return the parameters after one step against `gradient`, and the state for the next one.
 
     With m and v the decaying means of the gradient and of its square, freed from their bias towards 0:
 

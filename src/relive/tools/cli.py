@@ -99,12 +99,12 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Says what is wrong and where help is, and exits with 2."""
+        """Say what is wrong and where help is, and exit with 2."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def _integer_from(least: int) -> Callable[[str], int]:
-    """Answers a converter of option values to integers of at least `least`."""
+    """Return a converter of option values to integers of at least `least`."""
 
     def convert(text: str) -> int:
         try:
@@ -119,7 +119,7 @@ def _integer_from(least: int) -> Callable[[str], int]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Answers the parser of the whole command line."""
+    """Return the parser of the whole command line."""
     top = _Parser(
         prog="relive",
         description="Replay memory for reinforcement learning.",
@@ -180,7 +180,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_bench(commands: "argparse._SubParsersAction[_Parser]") -> None:
-    """Adds the command that measures."""
+    """Add the command that measures."""
     bench = commands.add_parser(
         "bench",
         help="measure relive beside other libraries, and check what all of them answer",
@@ -204,7 +204,7 @@ def _add_bench(commands: "argparse._SubParsersAction[_Parser]") -> None:
 
 
 def _add_saved(commands: "argparse._SubParsersAction[_Parser]") -> None:
-    """Adds the commands about what was saved."""
+    """Add the commands about what was saved."""
     inspect = commands.add_parser(
         "inspect",
         help="show what is in a checkpoint or a journal",
@@ -241,7 +241,7 @@ def _add_saved(commands: "argparse._SubParsersAction[_Parser]") -> None:
 
 
 def _add_convert(commands: "argparse._SubParsersAction[_Parser]") -> None:
-    """Adds the command that carries steps over."""
+    """Add the command that carries steps over."""
     convert = commands.add_parser(
         "convert",
         help="carry steps over between checkpoints, Parquet files and Minari datasets",
@@ -280,7 +280,7 @@ def _add_convert(commands: "argparse._SubParsersAction[_Parser]") -> None:
 
 
 def _settle(options: argparse.Namespace) -> None:
-    """Gives options that were left out their defaults, and exits with 2 if one makes no sense with the buffer."""
+    """Give options that were left out their defaults, and exit with 2 if one makes no sense with the buffer."""
     for name, default in _DEFAULTS.items():
         is_used, is_given = name in _BUFFERS[options.buffer], getattr(options, name) is not None
         if is_given and not is_used:
@@ -290,12 +290,12 @@ def _settle(options: argparse.Namespace) -> None:
 
 
 def _drop_stdout() -> None:
-    """Lets what is still to be printed go nowhere."""
+    """Let what is still to be printed go nowhere."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and answers its exit code."""
+    """Run the command line and return its exit code."""
     top = parser()
     options, unknown = top.parse_known_args(arguments)
     if unknown:

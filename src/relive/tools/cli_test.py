@@ -38,7 +38,7 @@ def _interruptible() -> Iterator[None]:
 
 
 def exit_code(*arguments: str) -> int:
-    """Answers the exit code, also where argparse leaves by SystemExit."""
+    """Return the exit code, also where argparse leaves by SystemExit."""
     try:
         return cli.main(arguments)
     except SystemExit as leaving:
@@ -270,7 +270,7 @@ def test_a_second_interrupt_leaves_at_once(
 
 
 def interrupting(monkeypatch: pytest.MonkeyPatch, steps: list[int]) -> list[None]:
-    """Lets Ctrl-C be pressed at those steps of a training; answers what grows by one a step."""
+    """Let Ctrl-C be pressed at those steps of a training; returns what grows by one a step."""
     shown: list[None] = []
 
     def show() -> None:

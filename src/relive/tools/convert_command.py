@@ -49,7 +49,7 @@ class Kind(enum.Enum):
 
 
 def kind_of(text: str) -> Kind:
-    """Answers what somebody means by FROM or TO, by its form alone.
+    """Return what somebody means by FROM or TO, by its form alone.
 
     >>> from relive.tools import convert_command
     >>> [convert_command.kind_of(text).value for text in ("replay", "steps.parquet", "minari:pendulum/mine-v0")]
@@ -61,7 +61,7 @@ def kind_of(text: str) -> Kind:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Converts FROM to TO; answers 0."""
+    """Convert FROM to TO; returns 0."""
     source, target = kind_of(options.source), kind_of(options.target)
     _check(options, source, target)
     _check_target(options, target)
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace, source: Kind, target: Kind) -> None:
-    """Exits with 2 if FROM, TO and the options make no sense together."""
+    """Exit with 2 if FROM, TO and the options make no sense together."""
     refuse = options.parser.error
     for text in (options.source, options.target):
         if text in ("", _MINARI):
@@ -106,7 +106,7 @@ def _check(options: argparse.Namespace, source: Kind, target: Kind) -> None:
 
 
 def _check_target(options: argparse.Namespace, target: Kind) -> None:
-    """Raises an error if TO cannot be made where it is, or something is there that is not to be replaced."""
+    """Raise an error if TO cannot be made where it is, or something is there that is not to be replaced."""
     if target is Kind.MINARI:
         return
     absolute = files.absolute if target is Kind.CHECKPOINT else replaced_file.absolute
@@ -121,7 +121,7 @@ def _check_target(options: argparse.Namespace, target: Kind) -> None:
 
 
 def _check_is_new(options: argparse.Namespace, target: Kind, path: str) -> None:
-    """Raises ArgumentError if something is at a path that is not to be replaced."""
+    """Raise ArgumentError if something is at a path that is not to be replaced."""
     if not options.overwrite and os.path.lexists(files.newest(path) if target is Kind.CHECKPOINT else path):
         raise errors.ArgumentError(f"{files.named(path)} exists: name another path, or say --overwrite")
 
@@ -130,7 +130,7 @@ def _check_is_new(options: argparse.Namespace, target: Kind, path: str) -> None:
 
 
 def _read(options: argparse.Namespace, source: Kind, progress: state.Progress | None) -> AnyBuffer:
-    """Answers a buffer with the steps of FROM."""
+    """Return a buffer with the steps of FROM."""
     if source is Kind.CHECKPOINT:
         return _saved(files.absolute("FROM", options.source), progress)
     if source is Kind.PARQUET:
@@ -152,7 +152,7 @@ def _read(options: argparse.Namespace, source: Kind, progress: state.Progress | 
 
 
 def _new(options: argparse.Namespace, schema: relive.Schema, num_steps: int, streams: int) -> AnyBuffer:
-    """Answers a new buffer for so many steps."""
+    """Return a new buffer for so many steps."""
     least = max(num_steps, streams, 1)
     capacity = least if options.capacity is None else options.capacity
     if capacity < least:
@@ -162,7 +162,7 @@ def _new(options: argparse.Namespace, schema: relive.Schema, num_steps: int, str
 
 
 def _saved(path: str, progress: state.Progress | None) -> AnyBuffer:
-    """Answers the buffer of a checkpoint or a journal; code that is in neither is not run.
+    """Return the buffer of a checkpoint or a journal; code that is in neither is not run.
 
     Raises:
         CheckpointError: There is none, or it is broken, or not one of columns.
@@ -195,7 +195,7 @@ def _saved(path: str, progress: state.Progress | None) -> AnyBuffer:
 def _write(
     options: argparse.Namespace, target: Kind, buffer: AnyBuffer, progress: state.Progress | None
 ) -> tuple[int, int]:
-    """Writes the steps of a buffer to TO, and answers how many steps and episodes it has then."""
+    """Write the steps of a buffer to TO, and return how many steps and episodes it has then."""
     if target is Kind.MINARI:
         name = options.target.removeprefix(_MINARI)
         try:

@@ -31,7 +31,7 @@ def _elsewhere(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def converted(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """Answers the exit code, what was printed, and the error without its beginning."""
+    """Return the exit code, what was printed, and the error without its beginning."""
     try:
         code = cli.main(["convert", *arguments])
     except SystemExit as leaving:
@@ -42,7 +42,7 @@ def converted(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int,
 
 
 def buffer(*, lazy: bool = False, **settings: Any) -> relive.PrioritizedReplayBuffer:
-    """Answers a buffer with an episode of each kind; the last step of one that is lazy has no next observation."""
+    """Return a buffer with an episode of each kind; the last step of one that is lazy has no next observation."""
     answer = relive.PrioritizedReplayBuffer(40, seed=3, **settings)
     for number, length in enumerate((5, 3)):
         observations = {"image": np.full((length + 1, 2, 2), number, np.uint8), "state": np.arange(length + 1.0)}
@@ -55,7 +55,7 @@ def buffer(*, lazy: bool = False, **settings: Any) -> relive.PrioritizedReplayBu
 
 
 def facts(found: Any) -> list[Any]:
-    """Answers all that is known of the episodes of a buffer, but for their keys."""
+    """Return all that is known of the episodes of a buffer, but for their keys."""
     answer = []
     for each in stored_episodes.stored_episodes(found):
         parts = {"o": each.observations, "a": each.actions, "r": each.rewards, **each.extras}
@@ -67,7 +67,7 @@ def facts(found: Any) -> list[Any]:
 
 
 def closed(found: list[Any]) -> list[Any]:
-    """Answers what Minari makes of them: an open episode is one that was cut."""
+    """Return what Minari makes of them: an open episode is one that was cut."""
     return [(stream, "TRUNCATED" if status == "IN_PROGRESS" else status, *rest) for stream, status, *rest in found]
 
 

@@ -13,7 +13,7 @@ _RECENT = 20
 
 
 def save(record: learning_record.LearningRecord, title: str, solved_at: float | None, path: str) -> None:
-    """Writes the returns of all episodes, their running mean, and the greedy checks, over steps."""
+    """Write the returns of all episodes, their running mean, and the greedy checks, over steps."""
     picture = figure.Figure(figsize=(9, 5), layout="constrained")
     axes = picture.add_subplot()
     ends, returns = np.array(record.episode_ends), np.array(record.episode_returns)

@@ -24,7 +24,7 @@ from relive.tools import watch
 
 
 def run(options: argparse.Namespace) -> int:
-    """Trains and evaluates; answers 0, or 130 after an interrupt."""
+    """Train and evaluate; return 0, or 130 after an interrupt."""
     check_plot_path(options.plot)
     with (
         warnings.catch_warnings(action="ignore"),  # Gymnasium's would come across the bar.
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace, new_task: Callable[[], tasks.Task]) -> int:
-    """Does what `run` does, with warnings out of the way and somebody to close the tasks."""
+    """Do what `run` does, with warnings out of the way and somebody to close the tasks."""
     training = _new_training(options, new_task)
     evaluation_task = new_task()
     started = time.monotonic()
@@ -63,14 +63,14 @@ def _run(options: argparse.Namespace, new_task: Callable[[], tasks.Task]) -> int
 
 
 def _new_task(options: argparse.Namespace) -> tasks.Task:
-    """Answers one more of what is to be learned."""
+    """Return one more of what is to be learned."""
     if options.buffer == "sequence":
         return memory_task.MemoryTask()
     return environments.Environment(options.env)
 
 
 def _new_training(options: argparse.Namespace, new_task: Callable[[], tasks.Task]) -> display.Training:
-    """Answers the training with the buffer that the user chose."""
+    """Return the training with the buffer that the user chose."""
     seed, steps = options.seed, options.steps
     if options.buffer == "prioritized":
         return prioritized_training.PrioritizedTraining(new_task, prioritized_training.Settings(seed=seed, steps=steps))
@@ -83,7 +83,7 @@ def _new_training(options: argparse.Namespace, new_task: Callable[[], tasks.Task
 
 @contextlib.contextmanager
 def _stopped_by_ctrl_c(training: display.Training) -> Iterator[None]:
-    """Lets a first Ctrl-C end the training early; a second one is a KeyboardInterrupt again, and ends the command.
+    """Let a first Ctrl-C end the training early; a second one is a KeyboardInterrupt again, and end the command.
 
     In asyncio too, which takes over Ctrl-C only where nobody else has. Where Ctrl-C is ignored, it stays so.
     """
@@ -108,7 +108,7 @@ def _write_line(line: str) -> None:
 
 
 def check_plot_path(plot: str) -> None:
-    """Raises ArgumentError if a file cannot be written there; before the training, not after it."""
+    """Raise ArgumentError if a file cannot be written there; before the training, not after it."""
     path = pathlib.Path(plot)
     if path.is_dir() or not path.parent.is_dir():
         raise errors.ArgumentError(f"--plot must be a file in a directory that exists, got {plot}")
@@ -117,7 +117,7 @@ def check_plot_path(plot: str) -> None:
 
 
 def _verdict(task: tasks.Task, mean_return: float, was_interrupted: bool) -> str:
-    """Answers the first words of the last line."""
+    """Return the first words of the last line."""
     stop = "interrupted, " if was_interrupted else ""
     if task.solved_at is None:
         return f"{stop}learned {task.name} (it has no threshold)"

@@ -21,7 +21,7 @@ _SECONDS_A_LOOK = 0.1
 
 
 def choose(training: Training, quiet: bool) -> contextlib.AbstractContextManager[Show]:
-    """Answers the display for this user and this output."""
+    """Return the display for this user and this output."""
     if quiet:
         return contextlib.nullcontext(lambda: None)
     console = rich_console.Console()
@@ -29,13 +29,13 @@ def choose(training: Training, quiet: bool) -> contextlib.AbstractContextManager
 
 
 def is_terminal(console: rich_console.Console) -> bool:
-    """Answers whether somebody looks at a terminal in which lines can be drawn over; a pipe is none."""
+    """Return whether somebody looks at a terminal in which lines can be drawn over; a pipe is none."""
     return sys.stdout.isatty() and console.is_interactive
 
 
 @contextlib.contextmanager
 def bar(training: Training, console: rich_console.Console) -> Iterator[Show]:
-    """Gives a function that draws a progress bar, ten times a second at most, and draws it as it is at the end."""
+    """Yield a function that draws a progress bar, ten times a second at most, and draw it as it is at the end."""
     columns = (
         rich_progress.TextColumn("{task.completed:,.0f} steps"),
         rich_progress.BarColumn(bar_width=None),
@@ -54,7 +54,7 @@ def bar(training: Training, console: rich_console.Console) -> Iterator[Show]:
 
 @contextlib.contextmanager
 def lines(training: Training) -> Iterator[Show]:
-    """Gives a function that prints a line every few seconds, for as long as somebody reads them."""
+    """Yield a function that prints a line every few seconds, for as long as somebody reads them."""
 
     def draw() -> None:
         with contextlib.suppress(BrokenPipeError):  # Whoever closed the pipe is told so by the last line.
@@ -65,13 +65,13 @@ def lines(training: Training) -> Iterator[Show]:
 
 
 def mean_return(training: Training, value: float) -> str:
-    """Answers a mean return in words: to two decimals where the threshold is so small that one would hide it."""
+    """Return a mean return in words: to two decimals where the threshold is so small that one would hide it."""
     solved_at = training.check_task.solved_at
     return f"{value:.1f}" if solved_at is None or abs(solved_at) >= 10.0 else f"{value:.2f}"
 
 
 def now_and_then(draw: Callable[[], None], seconds: float) -> Show:
-    """Answers a function that draws, but not again before that many seconds are over, nor at first."""
+    """Return a function that draws, but not again before that many seconds are over, nor at first."""
     following = time.monotonic() + seconds
 
     def show() -> None:
@@ -85,7 +85,7 @@ def now_and_then(draw: Callable[[], None], seconds: float) -> Show:
 
 
 def _facts(training: Training) -> str:
-    """Answers episodes, buffer size and the mean return of the last 20 episodes in words; all fits 80 columns."""
+    """Return episodes, buffer size and the mean return of the last 20 episodes in words; all fits 80 columns."""
     recent = training.record.recent_mean_return()
     shown = "none yet" if recent is None else mean_return(training, recent)
     return f"{len(training.record.episode_returns):,} episodes, {len(training.buffer):,} in buffer, last 20: {shown}"

@@ -43,7 +43,7 @@ class Distribution:
         return lower, median, upper
 
     def as_json(self) -> dict[str, Any]:
-        """Answers all of it but for the numbers kept."""
+        """Return all of it but for the numbers kept."""
         lower, median, upper = self.quartiles or (None, None, None)
         return {
             "count": self.count,
@@ -58,7 +58,7 @@ class Distribution:
 
 
 def of(parts: Iterable[npt.NDArray[Any]], total: int) -> Distribution:
-    """Answers how the numbers in `parts` are spread, of which there are `total`; memory is for a part and those kept.
+    """Return how the numbers in `parts` are spread, of which there are `total`; memory is for a part and those kept.
 
     Of more than `MOST_KEPT` each is kept with the same chance, drawn from a generator with a fixed seed: the same
     numbers give the same answer.

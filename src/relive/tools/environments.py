@@ -52,17 +52,17 @@ class Environment:
         self._first_action = int(actions.start)
 
     def reset(self, seed: int | None = None) -> tasks.Observation:
-        """Begins an episode and answers its first observation [O]; a seed makes it and all later ones repeatable."""
+        """Begin an episode and return its first observation [O]; a seed makes it and all later ones repeatable."""
         observation, _ = self._environment.reset(seed=seed)
         return np.asarray(observation, np.float64) / self._scale
 
     def step(self, action: int) -> tuple[tasks.Observation, float, bool, bool]:
-        """Answers the next observation [O], the reward, and whether the episode terminated or was truncated."""
+        """Return the next observation [O], the reward, and whether the episode terminated or was truncated."""
         observation, reward, terminated, truncated, _ = self._environment.step(self._first_action + action)
         return np.asarray(observation, np.float64) / self._scale, float(reward), bool(terminated), bool(truncated)
 
     def close(self) -> None:
-        """Gives back what the environment holds."""
+        """Give back what the environment holds."""
         self._environment.close()
 
 
@@ -71,6 +71,6 @@ def _on_one_line(thing: object) -> str:
 
 
 def _scale(observations: gym.spaces.Box) -> tasks.Observation:
-    """Answers by what to divide observations [O]: the largest magnitude, or 1 where there is no limit to speak of."""
+    """Return by what to divide observations [O]: the largest magnitude, or 1 where there is no limit to speak of."""
     largest = np.maximum(np.abs(observations.low), np.abs(observations.high)).astype(np.float64)
     return np.where((largest > 0.0) & (largest < NO_LIMIT), largest, 1.0)

@@ -46,7 +46,7 @@ class EpisodeTraining(training.Training[Settings, Buffer]):
     """A network that learns from actors in tasks of their own.
 
     Args:
-        new_task: Answers one task more.
+        new_task: Returns one task more.
         settings: How to learn.
     """
 
@@ -69,7 +69,7 @@ class EpisodeTraining(training.Training[Settings, Buffer]):
         self._actors = [(f"actor-{number}", new_task(), rng) for number, rng in enumerate(actor_rngs)]
 
     def _train(self) -> None:
-        """Lets actors and learner run side by side until one of them has closed the buffer."""
+        """Let actors and learner run side by side until one of them has closed the buffer."""
         asyncio.run(self._run_everybody())
 
     async def _run_everybody(self) -> None:
@@ -82,14 +82,14 @@ class EpisodeTraining(training.Training[Settings, Buffer]):
             self.buffer.close()
 
     async def _act(self, name: str, task: tasks.Task, rng: np.random.Generator) -> None:
-        """Plays episode after episode until training is over."""
+        """Play episode after episode until training is over."""
         tasks.seed(task, rng)
         with contextlib.suppress(relive.ClosedError):
             while not self.is_over:
                 await self._play_episode(name, task, rng)
 
     async def _play_episode(self, name: str, task: tasks.Task, rng: np.random.Generator) -> None:
-        """Plays one episode into the buffer."""
+        """Play one episode into the buffer."""
         observation = task.reset()
         episode_return = 0.0
         async with self.buffer.episode(name) as writer:
@@ -107,7 +107,7 @@ class EpisodeTraining(training.Training[Settings, Buffer]):
             await writer.end(observation, status="TRUNCATED")
 
     async def _learn(self) -> None:
-        """Improves the network batch by batch, and closes the buffer when the task is clearly solved."""
+        """Improve the network batch by batch, and close the buffer when the task is clearly solved."""
         settings = self.settings
         with contextlib.suppress(relive.ClosedError):
             while True:
@@ -121,7 +121,7 @@ def double_q_gradient(
     target_network: q_network.Parameters,
     samples: Sequence[relive.ReplaySample[tasks.Observation, int]],
 ) -> q_network.Parameters:
-    """Answers the gradient of the mean loss of double Q-learning on n-step samples [B]."""
+    """Return the gradient of the mean loss of double Q-learning on n-step samples [B]."""
     observations = np.stack([sample.observation for sample in samples])
     actions = np.array([sample.action for sample in samples])
     rewards = np.array([sample.reward for sample in samples])
@@ -136,6 +136,6 @@ def double_q_gradient(
 
 
 def _report_unless_interrupted(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Keeps asyncio from logging a second Ctrl-C, which stops a coroutine wherever it happens to be."""
+    """Keep asyncio from logging a second Ctrl-C, which stops a coroutine wherever it happens to be."""
     if not isinstance(context.get("exception"), KeyboardInterrupt):
         loop.default_exception_handler(context)

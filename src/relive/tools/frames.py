@@ -33,7 +33,7 @@ class Frame:
 
 
 def of(state: state_lib.State, count: int) -> list[Frame]:
-    """Answers at most `count` frames of each field that holds images, of rows drawn at random, the same at each call.
+    """Return at most `count` frames of each field that holds images, of rows drawn at random, the same at each call.
 
     Raises:
         CheckpointError: A value cannot be decoded.
@@ -54,7 +54,7 @@ def of(state: state_lib.State, count: int) -> list[Frame]:
 
 
 def is_image(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
-    """Answers whether such an array looks like an image: [H, W], [H, W, C] or [C, H, W] with 1, 3 or 4 channels."""
+    """Return whether such an array looks like an image: [H, W], [H, W, C] or [C, H, W] with 1, 3 or 4 channels."""
     if dtype != np.uint8 or not 2 <= len(shape) <= 3 or np.prod(shape, dtype=np.float64) > _MOST_BYTES:
         return False
     sides = shape if len(shape) == 2 else shape[:2] if shape[2] in (1, 3, 4) else shape[1:]
@@ -62,7 +62,7 @@ def is_image(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
 
 
 def image_of(value: npt.NDArray[Any]) -> Image:
-    """Answers the image of an array that looks like one: three channels are colours, four are put side by side.
+    """Return the image of an array that looks like one: three channels are colours, four are put side by side.
 
     Four are more often the newest frames of a game than red, green, blue and opacity. A large image loses rows and
     columns.
@@ -77,12 +77,12 @@ def image_of(value: npt.NDArray[Any]) -> Image:
 
 
 def _some(rng: np.random.Generator, rows: int, count: int) -> list[int]:
-    """Answers the numbers of at most `count` rows, in order."""
+    """Return the numbers of at most `count` rows, in order."""
     return sorted(rng.choice(rows, min(rows, count), replace=False, shuffle=False).tolist()) if rows else []
 
 
 def _encoded(state: state_lib.State, count: int) -> Iterator[Frame]:
-    """Gives frames of a buffer of episodes: of observations that are images, or mappings with images in them."""
+    """Yield frames of a buffer of episodes: of observations that are images, or mappings with images in them."""
     given = state_lib.StateReader(state, state["arrays"])
     codec = codec_lib.PlainCodec()
     if not given.has_array("observation_end") or state.get("codec") != codec.name:

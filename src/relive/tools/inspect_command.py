@@ -27,7 +27,7 @@ _STYLES = {"broken": "bold red", "note": "yellow", "health": "green"}
 
 
 def run(options: argparse.Namespace) -> int:
-    """Inspects a path; answers 0, or 1 if something in it is broken."""
+    """Inspect a path; returns 0, or 1 if something in it is broken."""
     page = _page_maker(options.report) if options.report else None
     with reading.shown("reading") as progress:
         found = inspection.of(options.path, num_frames=_FRAMES if options.report else 0, progress=progress)
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _print(found: inspection.Inspection) -> None:
-    """Prints the tables; where nobody looks, without colours and of a fixed width, but what is broken is not cut."""
+    """Print the tables; where nobody looks, without colours and of a fixed width, but what is broken is not cut."""
     is_seen = sys.stdout.isatty()
     console = rich_console.Console(highlight=False, markup=False, emoji=False, width=None if is_seen else _WIDE)
     console.print(rich_text.Text(found.path, style="bold"))
@@ -53,7 +53,7 @@ def _print(found: inspection.Inspection) -> None:
 
 
 def _drawn(table: tables.Table) -> rich_table.Table:
-    """Answers a table as rich draws it; its words are words, and no markup."""
+    """Return a table as rich draws it; its words are words, and no markup."""
     drawn = rich_table.Table(
         title=table.title or None,
         title_justify="left",
@@ -80,7 +80,7 @@ def _drawn(table: tables.Table) -> rich_table.Table:
 
 
 def _page_maker(path: str) -> Callable[[inspection.Inspection], str]:
-    """Answers what makes a page; it is imported for a report alone, since what draws takes its time.
+    """Return what makes a page; it is imported for a report alone, since what draws takes its time.
 
     Raises:
         ArgumentError: No file can be written there. That is said before anything is read, not after it.

@@ -72,7 +72,7 @@ class Inspection:
         return sum(file.nbytes for file in self.files)
 
     def as_json(self) -> dict[str, Any]:
-        """Answers the facts as JSON values."""
+        """Return the facts as JSON values."""
         facts = self.facts
         return {
             "path": self.path,
@@ -95,7 +95,7 @@ class Inspection:
 
 
 def of(path: str, *, num_frames: int = 0, progress: state_lib.Progress | None = None) -> Inspection:
-    """Answers what is at a path; reads every byte once or twice, a part at a time, and changes nothing.
+    """Return what is at a path; reads every byte once or twice, a part at a time, and change nothing.
 
     Args:
         path: Of a checkpoint or a journal.
@@ -112,7 +112,7 @@ def of(path: str, *, num_frames: int = 0, progress: state_lib.Progress | None = 
 
 
 def _of_checkpoint(path: str, num_frames: int, progress: state_lib.Progress | None) -> Inspection:
-    """Answers what is in a checkpoint: all of it if it is whole, else what its manifest says."""
+    """Return what is in a checkpoint: all of it if it is whole, else what its manifest says."""
     try:
         with checkpoint.opened(path, verify=True, progress=progress) as state:
             entries = {name: (array.dtype, array.shape) for name, array in state["arrays"].items()}
@@ -135,7 +135,7 @@ def _of_checkpoint(path: str, num_frames: int, progress: state_lib.Progress | No
 
 
 def _notes_on(path: str) -> list[str]:
-    """Answers what a reader of a checkpoint should know of its neighbours."""
+    """Return what a reader of a checkpoint should know of its neighbours."""
     notes = [] if os.path.lexists(path) else [f"read from {files_lib.named(path)}.1, as a crash left it"]
     kept = saved_path.older(path) if not notes else saved_path.older(path)[1:]
     if kept:
@@ -144,7 +144,7 @@ def _notes_on(path: str) -> list[str]:
 
 
 def _described(path: str, kind: saved_path.Kind, state: state_lib.State, num_frames: int) -> Inspection:
-    """Answers what a state says, or its values alone if it is without its arrays."""
+    """Return what a state says, or its values alone if it is without its arrays."""
     name, settings, generator = state.get("class"), state.get("settings"), state.get("generator")
     bit_generator = generator.get("bit_generator") if isinstance(generator, dict) else None
     facts, frames, faults = None, [], []
@@ -167,7 +167,7 @@ def _described(path: str, kind: saved_path.Kind, state: state_lib.State, num_fra
 
 
 def _of_journal(path: str, num_frames: int) -> Inspection:
-    """Answers what is in a journal, and in the buffer that it rebuilds."""
+    """Return what is in a journal, and in the buffer that it rebuilds."""
     findings = journal_reader.examine(path)
     notes, faults = [], [] if findings.damage is None else [str(findings.damage)]
     state = None
@@ -206,7 +206,7 @@ def _of_journal(path: str, num_frames: int) -> Inspection:
 
 
 def _files(path: str) -> Iterator[File]:
-    """Gives the files of a journal, in which nothing else is."""
+    """Yield the files of a journal, in which nothing else is."""
     with os.scandir(path) as found:
         for entry in sorted(found, key=lambda entry: entry.name):
             yield File(name=entry.name, nbytes=entry.stat(follow_symlinks=False).st_size)

@@ -22,16 +22,16 @@ class LearningRecord:
     check_means: list[float] = dataclasses.field(default_factory=list)
 
     def add_episode(self, episode_return: float) -> None:
-        """Notes an episode that has ended just now."""
+        """Note an episode that has ended just now."""
         self.episode_ends.append(self.steps)
         self.episode_returns.append(episode_return)
 
     def add_check(self, mean_return: float) -> None:
-        """Notes a greedy check of the network as it is now."""
+        """Note a greedy check of the network as it is now."""
         self.check_steps.append(self.steps)
         self.check_means.append(mean_return)
 
     def recent_mean_return(self, episodes: int = 20) -> float | None:
-        """Answers the mean return of the last `episodes` episodes, or of as many as there are; None for none."""
+        """Return the mean return of the last `episodes` episodes, or of as many as there are; None for none."""
         recent = self.episode_returns[-episodes:]
         return sum(recent) / len(recent) if recent else None

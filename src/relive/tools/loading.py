@@ -28,7 +28,7 @@ _CLASSES = (
 
 
 def why_not(values: dict[str, Any]) -> str:
-    """Answers why no buffer can be made of a state here, given its JSON values; nothing if one can."""
+    """Return why no buffer can be made of a state here, given its JSON values; nothing if one can."""
     name, settings = values.get("class"), values.get("settings")
     if name == "RolloutBuffer":
         return "its class, RolloutBuffer, has a rollout, and no steps in columns"
@@ -49,7 +49,7 @@ def why_not(values: dict[str, Any]) -> str:
 
 
 def loaded(path: str, name: str) -> Buffer:
-    """Answers the buffer of a checkpoint, of a class of that name, after it has checked all of itself.
+    """Return the buffer of a checkpoint, of a class of that name, after it has checked all of itself.
 
     Raises:
         ReplayError: It cannot be made, or does not agree with itself.
@@ -61,7 +61,7 @@ def loaded(path: str, name: str) -> Buffer:
 
 
 def rebuilt(path: str) -> tuple[Buffer | None, str]:
-    """Answers the buffer that a journal without a torn tail rebuilds, or None and why it is not rebuilt here.
+    """Return the buffer that a journal without a torn tail rebuilds, or None and why it is not rebuilt here.
 
     This is where a journal's buffer comes from, whoever looks at it. A torn tail `recover` would cut off.
 
@@ -88,5 +88,5 @@ def rebuilt(path: str) -> tuple[Buffer | None, str]:
 
 
 def state_of(buffer: Buffer) -> state_lib.State:
-    """Answers the state of a buffer that was rebuilt."""
+    """Return the state of a buffer that was rebuilt."""
     return buffer.state_dict()

@@ -53,7 +53,7 @@ class MemoryTask:
         self.reset()
 
     def reset(self, seed: int | None = None) -> tasks.Observation:
-        """Begins an episode and answers its first observation [O]; a seed makes it and all later ones repeatable."""
+        """Begin an episode and return its first observation [O]; a seed makes it and all later ones repeatable."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
         self._door = int(self._rng.integers(DOORS))
@@ -62,13 +62,13 @@ class MemoryTask:
         return self._observation()
 
     def step(self, action: int) -> tuple[tasks.Observation, float, bool, bool]:
-        """Answers the next observation [O], the reward, and whether the episode terminated or was truncated."""
+        """Return the next observation [O], the reward, and whether the episode terminated or was truncated."""
         self._steps += 1
         is_last = self._steps == self._length
         return self._observation(), float(is_last and action == self._door), is_last, False
 
     def close(self) -> None:
-        """Gives back what the environment holds: nothing."""
+        """Give back what the environment holds: nothing."""
 
     def _observation(self) -> tasks.Observation:
         observation = np.zeros(DOORS)

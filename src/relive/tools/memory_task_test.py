@@ -10,12 +10,12 @@ Act = Callable[[tasks.Observation], int]
 
 
 def always(door: int) -> Act:
-    """Answers a policy that heads for one door."""
+    """Return a policy that heads for one door."""
     return lambda observation: door
 
 
 def lived(task: memory_task.MemoryTask, act: Act, seed: int | None = None) -> tuple[list[list[float]], list[float]]:
-    """Answers observations [T+1] and rewards [T] of one episode."""
+    """Return observations [T+1] and rewards [T] of one episode."""
     observations, rewards = [task.reset(seed)], []
     terminated = False
     while not terminated:

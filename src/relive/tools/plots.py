@@ -47,7 +47,7 @@ class Picture:
 
 
 def of(found: inspection.Inspection) -> Iterator[Picture]:
-    """Gives a picture of each distribution there is something of, and of what depends on the age of a row."""
+    """Yield a picture of each distribution there is something of, and of what depends on the age of a row."""
     if found.facts is None:
         return
     yield from _histogram(found.facts, "episode_lengths", "Episode lengths", "steps", "episodes")
@@ -61,7 +61,7 @@ def of(found: inspection.Inspection) -> Iterator[Picture]:
 
 
 def frames(found: inspection.Inspection) -> Iterator[Picture]:
-    """Gives the frames that were taken."""
+    """Yield the frames that were taken."""
     for frame in found.frames:
         file = io.BytesIO()
         # A colour map in greys would make some pixels one darker.
@@ -71,7 +71,7 @@ def frames(found: inspection.Inspection) -> Iterator[Picture]:
 
 
 def _drawn(title: str, caption: str, alt: str, x: str, y: str, draw: Callable[[Axes], None]) -> Picture:
-    """Answers a picture with the axes that all of them have."""
+    """Return a picture with the axes that all of them have."""
     picture = figure.Figure(figsize=(5.6, 3.1), layout="constrained", facecolor="white")
     axes = picture.add_subplot()
     draw(axes)
@@ -90,7 +90,7 @@ def _drawn(title: str, caption: str, alt: str, x: str, y: str, draw: Callable[[A
 
 
 def _histogram(facts: state_facts.Facts, name: str, title: str, x: str, y: str) -> Iterator[Picture]:
-    """Gives the histogram of a distribution, if it has numbers."""
+    """Yield the histogram of a distribution, if it has numbers."""
     spread = facts.distributions.get(name)
     if spread is None or spread.quartiles is None or spread.least is None or spread.most is None:
         return
@@ -118,7 +118,7 @@ def _are_whole(values: arrays.Floats) -> bool:
 
 
 def _edges(values: arrays.Floats) -> arrays.Floats:
-    """Answers the edges of at most about `_MOST_BINS` bins; of whole numbers each bin has as many."""
+    """Return the edges of at most about `_MOST_BINS` bins; of whole numbers each bin has as many."""
     least, most = float(values.min()), float(values.max())
     if most - least < _LARGEST_WHOLE and max(abs(least), abs(most)) < _LARGEST_WHOLE and _are_whole(values):
         step = (most - least + 1) // _MOST_BINS + 1
@@ -133,7 +133,7 @@ def _edges(values: arrays.Floats) -> arrays.Floats:
 
 
 def _returns(facts: state_facts.Facts) -> Iterator[Picture]:
-    """Gives the returns in the order of the episodes, with their running mean."""
+    """Yield the returns in the order of the episodes, with their running mean."""
     spread = facts.distributions.get("episode_returns")
     if spread is None or not spread.count:
         return
@@ -156,7 +156,7 @@ def _returns(facts: state_facts.Facts) -> Iterator[Picture]:
 
 
 def _by_age(facts: state_facts.Facts, name: str, title: str, y: str) -> Iterator[Picture]:
-    """Gives the means of groups of rows of about one age."""
+    """Yield the means of groups of rows of about one age."""
     means, spread = facts.by_age.get(name), facts.distributions.get("ages")
     if means is None or spread is None or not len(means) or np.isnan(means).all():
         return

@@ -19,7 +19,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def found(name: str, values: list[float], by_age: list[float] | None = None) -> inspection.Inspection:
-    """Answers an inspection with one distribution."""
+    """Return an inspection with one distribution."""
     facts = state_facts.Facts(
         sizes={},
         episodes={},

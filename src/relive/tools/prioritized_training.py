@@ -41,7 +41,7 @@ class PrioritizedTraining(training.Training[Settings, relive.PrioritizedReplayBu
     """A network that learns most from what surprised it.
 
     Args:
-        new_task: Answers one task more.
+        new_task: Returns one task more.
         settings: How to learn.
     """
 
@@ -64,7 +64,7 @@ class PrioritizedTraining(training.Training[Settings, relive.PrioritizedReplayBu
         super().__init__(settings, check_task, buffer, network, q_network.greedy_policy)
 
     def _train(self) -> None:
-        """Plays, and learns from a batch after every step once there is enough to draw from."""
+        """Play, and learn from a batch after every step once there is enough to draw from."""
         observation, episode_return = self._task.reset(), 0.0
         while self.take_step():
             action = self.explore(q_network.values_of_one(self.network, observation), self._rng)
@@ -79,7 +79,7 @@ class PrioritizedTraining(training.Training[Settings, relive.PrioritizedReplayBu
                 return
 
     def _learn(self) -> bool:
-        """Learns from one batch, gives its errors back as priorities, and answers whether the task is solved."""
+        """Learn from one batch, gives its errors back as priorities, and return whether the task is solved."""
         batch = self.buffer.sample(self.settings.batch_size)
         targets = q_learning.double_q_targets(
             batch.reward,

@@ -8,7 +8,7 @@ from relive.common import arrays
 def double_q_targets(
     rewards: arrays.Floats, next_discounts: arrays.Floats, next_values: arrays.Floats, target_next_values: arrays.Floats
 ) -> arrays.Floats:
-    """Answers the targets of double Q-learning (van Hasselt et al. 2016).
+    """Return the targets of double Q-learning (van Hasselt et al. 2016).
 
         target = reward + next_discount * Q_target(next_observation, argmax_a Q(next_observation, a))
 

@@ -18,7 +18,7 @@ Parameters: TypeAlias = tuple[arrays.Floats, ...]
 
 
 def initial(widths: Sequence[int], rng: np.random.Generator) -> Parameters:
-    """Answers random parameters for layers of those widths, from observations to actions.
+    """Return random parameters for layers of those widths, from observations to actions.
 
     Weights are uniform within +-sqrt(6 / inputs), which keeps the scale of what goes through (He et al. 2015); those of
     the last layer a hundredth of that, so that all values start near 0. Biases are 0.
@@ -32,18 +32,18 @@ def initial(widths: Sequence[int], rng: np.random.Generator) -> Parameters:
 
 
 def action_values(parameters: Parameters, observations: arrays.Floats) -> arrays.Floats:
-    """Answers the value of every action [B, A] in each of `observations` [B, O]."""
+    """Return the value of every action [B, A] in each of `observations` [B, O]."""
     return _layer_inputs(parameters, observations)[-1]
 
 
 def values_of_one(parameters: Parameters, observation: arrays.Floats) -> arrays.Floats:
-    """Answers the value of every action [A] in one observation [O]."""
+    """Return the value of every action [A] in one observation [O]."""
     values: arrays.Floats = action_values(parameters, observation[np.newaxis])[0]
     return values
 
 
 def greedy_policy(parameters: Parameters) -> Callable[[arrays.Floats], int]:
-    """Answers a policy that takes the action with the highest value in an observation [O]."""
+    """Return a policy that takes the action with the highest value in an observation [O]."""
     return lambda observation: int(values_of_one(parameters, observation).argmax())
 
 
@@ -54,7 +54,7 @@ def squared_loss_gradient(
     targets: arrays.Floats,
     weights: arrays.Floats,
 ) -> Parameters:
-    """Answers the gradient of half the sum of weight * (Q(observation, action) - target)^2, by backpropagation.
+    """Return the gradient of half the sum of weight * (Q(observation, action) - target)^2, by backpropagation.
 
     Squared, not Huber's: the few steps before a fall have the largest errors, and must not be outvoted by the others.
 
@@ -78,7 +78,7 @@ def squared_loss_gradient(
 
 
 def _layer_inputs(parameters: Parameters, observations: arrays.Floats) -> list[arrays.Floats]:
-    """Answers what goes into each layer, and last what comes out of the network."""
+    """Return what goes into each layer, and last what comes out of the network."""
     inputs = [observations]
     for weights, biases in zip(parameters[:-2:2], parameters[1:-2:2], strict=True):
         inputs.append(np.maximum(inputs[-1] @ weights + biases, 0.0))

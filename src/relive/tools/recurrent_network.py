@@ -27,7 +27,7 @@ _FIRST_GATE_BIAS = -2.0
 
 
 def initial(observation_width: int, state_width: int, num_actions: int, rng: np.random.Generator) -> Parameters:
-    """Answers random parameters.
+    """Return random parameters.
 
     Weights are uniform within +-sqrt(3 / inputs), which keeps the scale of what goes through; those of the values a
     hundredth of that, so that all values start near 0. Biases are 0 but for the gates, which begin almost shut.
@@ -55,14 +55,14 @@ def initial(observation_width: int, state_width: int, num_actions: int, rng: np.
 
 
 def first_state(parameters: Parameters, batch_size: int) -> arrays.Floats:
-    """Answers the state [B, H] before the first observation of an episode: zeros."""
+    """Return the state [B, H] before the first observation of an episode: zeros."""
     return np.zeros((batch_size, len(parameters[1])))
 
 
 def advance(
     parameters: Parameters, observation: arrays.Floats, state: arrays.Floats
 ) -> tuple[arrays.Floats, arrays.Floats]:
-    """Answers the value of every action [B, A] in `observation` [B, O], and the state [B, H] to go on with."""
+    """Return the value of every action [B, A] in `observation` [B, O], and the state [B, H] to go on with."""
     gate, candidate = _gate_and_candidate(parameters, observation, state)
     state = state + gate * (candidate - state)
     return state @ parameters[3] + parameters[4], state
@@ -71,7 +71,7 @@ def advance(
 def action_values(
     parameters: Parameters, observations: arrays.Floats, state: arrays.Floats
 ) -> tuple[arrays.Floats, arrays.Floats]:
-    """Answers the value of every action at every step [B, T, A], and the state [B, H] after the last one.
+    """Return the value of every action at every step [B, T, A], and the state [B, H] after the last one.
 
     Args:
         parameters: The network.
@@ -94,7 +94,7 @@ def action_values(
 
 
 def greedy_policy(parameters: Parameters) -> Callable[[arrays.Floats], int]:
-    """Answers a policy for one episode that takes the action with the highest value, and remembers what it saw.
+    """Return a policy for one episode that takes the action with the highest value, and remember what it saw.
 
     Example:
         >>> import numpy as np
@@ -122,7 +122,7 @@ def squared_loss_gradient(
     targets: arrays.Floats,
     weights: arrays.Floats,
 ) -> Parameters:
-    """Answers the gradient of half the sum of weight * (Q - target)^2 over all steps, by backpropagation through time.
+    """Return the gradient of half the sum of weight * (Q - target)^2 over all steps, by backpropagation through time.
 
     Nothing flows back beyond `state`, which counts as given.
 
@@ -170,13 +170,13 @@ def squared_loss_gradient(
 def _gate_and_candidate(
     parameters: Parameters, observation: arrays.Floats, state: arrays.Floats
 ) -> tuple[arrays.Floats, arrays.Floats]:
-    """Answers how far each part of the state opens [B, H], and what would then stand there [B, H]."""
+    """Return how far each part of the state opens [B, H], and what would then stand there [B, H]."""
     sums = observation @ parameters[0] + state @ parameters[1] + parameters[2]
     width = state.shape[1]
     return 0.5 + 0.5 * np.tanh(0.5 * sums[:, :width]), np.tanh(sums[:, width:])
 
 
 def _uniform(inputs: int, outputs: int, rng: np.random.Generator) -> arrays.Floats:
-    """Answers weights [inputs, outputs] that keep the variance of what goes through."""
+    """Return weights [inputs, outputs] that keep the variance of what goes through."""
     bound = np.sqrt(3.0 / inputs)
     return rng.uniform(-bound, bound, (inputs, outputs))

@@ -5,7 +5,7 @@ from relive.tools import recurrent_network
 
 
 def some_network(rng: np.random.Generator) -> recurrent_network.Parameters:
-    """Answers a network for 3 observations, 4 parts of a state and 2 actions, far from its initial values."""
+    """Return a network for 3 observations, 4 parts of a state and 2 actions, far from its initial values."""
     return tuple(rng.normal(size=shape) for shape in ((3, 8), (4, 8), (8,), (4, 2), (2,)))
 
 

@@ -24,7 +24,7 @@ from relive.tools import wording
 
 
 def run(options: argparse.Namespace) -> int:
-    """Repairs a path; answers 0 if it is whole then, else 1."""
+    """Repair a path; returns 0 if it is whole then, else 1."""
     path = files.absolute("PATH", options.path)
     is_left_over = not os.path.lexists(files.newest(path)) and os.path.isdir(files.beside(path, "new"))
     try:
@@ -79,7 +79,7 @@ def _repair_checkpoint(path: str) -> int:
 
 
 def _renamed(path: str) -> list[str]:
-    """Gives a checkpoint its name that a crash left without it, and answers what it did, a line each."""
+    """Give a checkpoint its name that a crash left without it, and return what it did, a line each."""
     if os.path.lexists(path):
         return []
     older = saved_path.older(path)
@@ -100,7 +100,7 @@ def _renamed(path: str) -> list[str]:
 
 
 def _cleaned(path: str) -> list[str]:
-    """Deletes what a crash left beside a checkpoint that is whole, and answers what it did, a line each."""
+    """Delete what a crash left beside a checkpoint that is whole, and return what it did, a line each."""
     lines = []
     for kind, what in (("new", "was never completed"), ("old", "was being deleted")):
         place = files.beside(path, kind)
@@ -111,7 +111,7 @@ def _cleaned(path: str) -> list[str]:
 
 
 def _remedy(path: str) -> str:
-    """Answers what to do about a checkpoint that is damaged."""
+    """Return what to do about a checkpoint that is damaged."""
     label = files.named(path)
     for each in (files.beside(path, "new"), *saved_path.older(path)):
         if os.path.isdir(each) and not saved_path.faults(each):

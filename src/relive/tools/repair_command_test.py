@@ -19,7 +19,7 @@ def _elsewhere(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def repaired(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[str], list[str]]:
-    """Answers the exit code, the lines printed, and the errors without their beginning."""
+    """Return the exit code, the lines printed, and the errors without their beginning."""
     code = cli.main(["repair", *arguments])
     shown = capsys.readouterr()
     place = f"{os.getcwd()}/"
@@ -28,12 +28,12 @@ def repaired(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, 
 
 
 def save(path: str, steps: int = 60, keep: int = 1) -> None:
-    """Saves a buffer of so many steps."""
+    """Save a buffer of so many steps."""
     examples.prioritized(steps).save(path, keep=keep)
 
 
 def steps(path: str) -> int:
-    """Answers how many steps are in a checkpoint."""
+    """Return how many steps are in a checkpoint."""
     return len(relive.PrioritizedReplayBuffer.load(path))
 
 

@@ -60,7 +60,7 @@ footer { margin-top: 32px; color: var(--soft); font-size: 13px; }
 
 
 def page(found: inspection.Inspection) -> str:
-    """Answers the page about what was found."""
+    """Return the page about what was found."""
     name = wording.plain(found.class_name or found.kind.value)
     state = "broken" if found.faults else "whole"
     sections = [
@@ -93,7 +93,7 @@ def _header(found: inspection.Inspection, name: str, state: str) -> str:
 
 
 def _cards(found: inspection.Inspection) -> str:
-    """Answers the few numbers that are looked for first."""
+    """Return the few numbers that are looked for first."""
     sizes = {} if found.facts is None else found.facts.sizes
     names: list[str] = [name for name in ("rows", "transitions", "episodes", "items") if name in sizes]
     cards = [(wording.number(sizes[name]), name) for name in names]
@@ -109,7 +109,7 @@ def _cards(found: inspection.Inspection) -> str:
 
 
 def _section(title: str, name: str, figures: Iterable[str], about: str = "") -> str:
-    """Answers a section with figures, or nothing if there is none."""
+    """Return a section with figures, or nothing if there is none."""
     shown = "".join(figures)
     words = f'<p class="about">{about}</p>\n' if about else ""
     return f'<h2>{title}</h2>\n{words}<div class="{name}">\n{shown}</div>\n' if shown else ""

@@ -50,7 +50,7 @@ class Page(html.parser.HTMLParser):
         self.text += data
 
     def of(self, tag: str) -> list[dict[str, str | None]]:
-        """Answers the attributes of all elements of a kind."""
+        """Return the attributes of all elements of a kind."""
         return [attributes for name, attributes in self.elements if name == tag]
 
 
@@ -116,7 +116,7 @@ def test_nothing_comes_from_outside_and_no_script_may_run(page: Page) -> None:
 
 
 def forged(path: pathlib.Path) -> inspection.Inspection:
-    """Answers what is in a checkpoint with markup wherever a forger can put it."""
+    """Return what is in a checkpoint with markup wherever a forger can put it."""
     settings: dict[str, Any] = {"capacity": 10, _EVIL: _EVIL, "limiter": {"kind": _EVIL, _EVIL: _EVIL}}
     settings["schema"] = [[_EVIL, _EVIL, [_EVIL]]]
     counters = {_EVIL: 3}
@@ -201,7 +201,7 @@ class Browser:
         os.close(self._from)
 
     def call(self, method: str, **parameters: Any) -> Any:
-        """Answers what the browser does to a call; keeps what it tells meanwhile."""
+        """Return what the browser does to a call; keeps what it tells meanwhile."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters, **self._session}
         os.write(self._to, json.dumps(message).encode() + b"\0")
@@ -213,7 +213,7 @@ class Browser:
             self.events.append(message)
 
     def wait_for(self, method: str) -> None:
-        """Returns when the browser has told of something."""
+        """Return when the browser has told of something."""
         while not any(event["method"] == method for event in self.events):
             self.events.append(self._next())
 

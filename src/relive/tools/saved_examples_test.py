@@ -12,12 +12,12 @@ from relive.persistence import journal as journal_lib
 
 
 def frame(number: int, *shape: int) -> Any:
-    """Answers an observation that looks like an image."""
+    """Return an observation that looks like an image."""
     return np.full(shape or (12, 12), number % 256, np.uint8)
 
 
 def prioritized(steps: int = 60) -> relive.PrioritizedReplayBuffer:
-    """Answers a buffer with images, draws and priorities; episodes have ten steps."""
+    """Return a buffer with images, draws and priorities; episodes have ten steps."""
     buffer = relive.PrioritizedReplayBuffer(100, seed=0, max_times_sampled=5)
     for t in range(steps):
         is_last = t % 10 == 9
@@ -28,7 +28,7 @@ def prioritized(steps: int = 60) -> relive.PrioritizedReplayBuffer:
 
 
 def episodes() -> relive.EpisodeReplayBuffer[Any, Any]:
-    """Answers a buffer with two episodes of objects, of which one is open."""
+    """Return a buffer with two episodes of objects, of which one is open."""
     buffer = relive.EpisodeReplayBuffer[Any, Any](seed=0)
     for length in (5, 3):
         episode_id = buffer.start_episode_nowait("agent")
@@ -41,7 +41,7 @@ def episodes() -> relive.EpisodeReplayBuffer[Any, Any]:
 
 
 def journal(path: pathlib.Path, steps: int = 30, segment_bytes: int = 1000) -> relive.RingReplayBuffer:
-    """Answers a buffer whose journal is at a path, closed, in several segments."""
+    """Return a buffer whose journal is at a path, closed, in several segments."""
     buffer = relive.RingReplayBuffer(100, seed=0)
     with journal_lib.Journal(path, fsync="never", segment_bytes=segment_bytes) as journal:
         buffer.attach(journal)
@@ -52,19 +52,19 @@ def journal(path: pathlib.Path, steps: int = 30, segment_bytes: int = 1000) -> r
 
 
 def segments(path: pathlib.Path) -> list[pathlib.Path]:
-    """Answers the segments of a journal, the oldest first."""
+    """Return the segments of a journal, the oldest first."""
     return sorted(path.glob("segment-*.relive"))
 
 
 def change_byte(path: pathlib.Path, place: int) -> None:
-    """Changes a byte of a file."""
+    """Change a byte of a file."""
     content = bytearray(path.read_bytes())
     content[place] ^= 0xFF
     path.write_bytes(content)
 
 
 def forge(path: pathlib.Path, **members: Any) -> None:
-    """Changes members of the manifest of a checkpoint, and sets its checksum."""
+    """Change members of the manifest of a checkpoint, and set its checksum."""
     place = path / "manifest.json"
     old = json.loads(place.read_bytes())
     del old["crc32"]

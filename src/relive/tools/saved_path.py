@@ -42,7 +42,7 @@ class Manifest:
 
 
 def kind_of(path: str) -> Kind:
-    """Answers what is at an absolute path, or at the one that a crash between two renames left of it.
+    """Return what is at an absolute path, or at the one that a crash between two renames left of it.
 
     Raises:
         CheckpointError: Neither a checkpoint nor a journal is there; the message says what is, and what to do.
@@ -74,7 +74,7 @@ def kind_of(path: str) -> Kind:
 
 
 def is_of_journal(name: str) -> bool:
-    """Answers whether a file of that name is a segment of a journal, or was one."""
+    """Return whether a file of that name is a segment of a journal, or was one."""
     segment = name.removesuffix(journal_reader.NEW)
     if name.endswith(journal_reader.DAMAGED):
         segment = name[: len(journal_reader.segment_name(0))]
@@ -82,7 +82,7 @@ def is_of_journal(name: str) -> bool:
 
 
 def read_manifest(path: str) -> Manifest:
-    """Answers what the manifest of the checkpoint at `path` says; looks at no other file.
+    """Return what the manifest of the checkpoint at `path` says; looks at no other file.
 
     Raises:
         CheckpointError: It is missing, of another version, or damaged.
@@ -103,7 +103,7 @@ def read_manifest(path: str) -> Manifest:
 
 
 def faults(path: str, progress: state.Progress | None = None) -> list[str]:
-    """Reads all files of the checkpoint at `path`, and answers a line for each that is broken.
+    """Read all files of the checkpoint at `path`, and return a line for each that is broken.
 
     A checkpoint that is whole is opened as a reader opens it; the files of a broken one are read one by one.
     """
@@ -115,7 +115,7 @@ def faults(path: str, progress: state.Progress | None = None) -> list[str]:
 
 
 def _faults_of_each(path: str, progress: state.Progress | None) -> list[str]:
-    """Answers what is wrong with the manifest, or else with each file."""
+    """Return what is wrong with the manifest, or else with each file."""
     try:
         found = read_manifest(path)
     except errors.CheckpointError as error:
@@ -147,7 +147,7 @@ def _faults_of_each(path: str, progress: state.Progress | None) -> list[str]:
 
 
 def older(path: str) -> list[str]:
-    """Answers the checkpoints that `save` kept as older ones of that name, the newest first."""
+    """Return the checkpoints that `save` kept as older ones of that name, the newest first."""
     found: list[str] = []
     while True:
         each = f"{path}.{len(found) + 1}"

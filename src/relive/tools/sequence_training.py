@@ -45,7 +45,7 @@ class SequenceTraining(training.Training[Settings, relive.SequenceReplayBuffer])
     """A recurrent network that learns from sequences.
 
     Args:
-        new_task: Answers one task more.
+        new_task: Returns one task more.
         settings: How to learn.
     """
 
@@ -67,7 +67,7 @@ class SequenceTraining(training.Training[Settings, relive.SequenceReplayBuffer])
         super().__init__(settings, check_task, buffer, network, recurrent_network.greedy_policy)
 
     def _train(self) -> None:
-        """Plays, and learns from a batch after every step once there is enough to draw from."""
+        """Play, and learn from a batch after every step once there is enough to draw from."""
         observation, episode_return = self._task.reset(), 0.0
         state = recurrent_network.first_state(self.network, batch_size=1)
         while self.take_step():
@@ -85,7 +85,7 @@ class SequenceTraining(training.Training[Settings, relive.SequenceReplayBuffer])
                 return
 
     def _learn(self) -> bool:
-        """Learns from one batch of sequences, and answers whether the task is solved."""
+        """Learn from one batch of sequences, and return whether the task is solved."""
         settings = self.settings
         batch = self.buffer.sample(settings.batch_size)
         early, late = slice(settings.burn_in), slice(settings.burn_in, None)

@@ -43,7 +43,7 @@ class Facts:
 
 
 def of(state: state_lib.State) -> Facts:
-    """Answers what a state says; one of an unknown kind of buffer says nothing but its counters.
+    """Return what a state says; one of an unknown kind of buffer says nothing but its counters.
 
     Raises:
         CheckpointError: No buffer can be in such a state.
@@ -69,7 +69,7 @@ def _counters(state: state_lib.State) -> dict[str, int]:
 
 
 def _limit(given: state_lib.StateReader, name: str) -> int | None:
-    """Answers a setting that is a number of rows; None if it is none."""
+    """Return a setting that is a number of rows; None if it is none."""
     value = given.part("settings").value(name)
     return value if type(value) is int else None
 
@@ -125,7 +125,7 @@ def _of_columns(given: state_lib.StateReader, counters: dict[str, int]) -> Facts
 
 
 def _rewards(given: state_lib.StateReader, rows: int) -> state_lib.ChunkedArray | None:
-    """Answers the rewards of a buffer that has a schema."""
+    """Return the rewards of a buffer that has a schema."""
     if not given.has_array("rows/reward"):
         return None
     for dtype in (np.float64, np.float32, np.float16):
@@ -139,7 +139,7 @@ def _rewards(given: state_lib.StateReader, rows: int) -> state_lib.ChunkedArray 
 def _sums(
     row_episode: state_lib.ChunkedArray, rewards: state_lib.ChunkedArray | None, count: int
 ) -> tuple[npt.NDArray[np.int64], arrays.Floats]:
-    """Answers how many rows each episode has, and the sum of their rewards [count]."""
+    """Return how many rows each episode has, and the sum of their rewards [count]."""
     alive, returns = np.zeros(count, np.int64), np.zeros(count)
     rows = row_episode.shape[0]
     for start, stop in state_lib.chunks(rows, rows * row_episode.dtype.itemsize):
@@ -162,7 +162,7 @@ def _of_array(values: npt.NDArray[Any]) -> distribution.Distribution:
 
 
 def _means_by_age(column: state_lib.ChunkedArray) -> arrays.Floats:
-    """Answers the means of a column over groups of rows that were added one after another, the newest first."""
+    """Return the means of a column over groups of rows that were added one after another, the newest first."""
     rows = column.shape[0]
     groups = min(_MOST_GROUPS, -(-rows // _LEAST_ROWS))
     sums, counts = np.zeros(groups), np.zeros(groups, np.int64)
@@ -218,7 +218,7 @@ def _of_episodes(given: state_lib.StateReader, counters: dict[str, int]) -> Fact
 
 
 def _of_items(given: state_lib.StateReader, counters: dict[str, int]) -> Facts:
-    """Answers what a buffer of items holds; what the columns of its user mean, nobody knows."""
+    """Return what a buffer of items holds; what the columns of its user mean, nobody knows."""
     is_ragged = given.part("settings").value("storage_unit") == "fragments"
     lengths = given.array("lengths", np.int64, (None, None) if is_ragged else (None,))
     if is_ragged:

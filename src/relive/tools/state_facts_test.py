@@ -161,7 +161,7 @@ def test_another_kind_of_buffer_has_its_counters() -> None:
 
 
 def forged(name: str, value: Any) -> state_lib.State:
-    """Answers the state of a buffer with another array of that name."""
+    """Return the state of a buffer with another array of that name."""
     buffer = relive.RingReplayBuffer(10, seed=0)
     buffer.add(0, 0, 0.5, 1, terminated=True)
     state = buffer.state_dict()

@@ -27,7 +27,7 @@ class Table:
 
 
 def of(found: inspection.Inspection) -> list[Table]:
-    """Answers the tables that have rows."""
+    """Return the tables that have rows."""
     tables = [_overview(found), _distributions(found), _counters(found), _settings(found), _files(found)]
     return [table for table in tables if table.rows]
 
@@ -59,7 +59,7 @@ def _overview(found: inspection.Inspection) -> Table:
 
 
 def _of_limit(count: int | None, limit: int | None) -> str:
-    """Answers a number of rows and how many there can be."""
+    """Return a number of rows and how many there can be."""
     return f"{count:,}" if not limit else f"{count:,} of {limit:,} ({(count or 0) / limit:.0%})"
 
 

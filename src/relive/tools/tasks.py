@@ -36,25 +36,25 @@ class Task(Protocol):
         ...
 
     def reset(self, seed: int | None = None) -> Observation:
-        """Begins an episode and answers its first observation [O]; a seed makes it and all later ones repeatable."""
+        """Begin an episode and return its first observation [O]; a seed makes it and all later ones repeatable."""
         ...
 
     def step(self, action: int) -> tuple[Observation, float, bool, bool]:
-        """Answers the next observation [O], the reward, and whether the episode terminated or was truncated."""
+        """Return the next observation [O], the reward, and whether the episode terminated or was truncated."""
         ...
 
     def close(self) -> None:
-        """Gives back what it holds."""
+        """Give back what it holds."""
         ...
 
 
 def seed(task: Task, rng: np.random.Generator) -> None:
-    """Makes all later episodes of the task repeatable, by a number from `rng`."""
+    """Make all later episodes of the task repeatable, by a number from `rng`."""
     task.reset(int(rng.integers(2**31)))
 
 
 def play(task: Task, begin: Callable[[], Policy], episodes: int) -> npt.NDArray[np.float64]:
-    """Answers the return of each of that many episodes [episodes]; `begin` gives a policy for each of them."""
+    """Return the return of each of that many episodes [episodes]; `begin` gives a policy for each of them."""
     returns = np.zeros(episodes)
     for episode in range(episodes):
         observation, act = task.reset(), begin()

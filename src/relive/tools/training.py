@@ -72,7 +72,7 @@ class Training(abc.ABC, Generic[AnySettings, AnyBuffer]):
         check_task: The task, to see how well the network does without exploring.
         buffer: What it learns from.
         network: What it begins with.
-        begin_greedy: Answers a policy for one episode that always takes the best action, judging by such a network.
+        begin_greedy: Returns a policy for one episode that always takes the best action, judging by such a network.
 
     Attributes:
         network: What has been learned so far.
@@ -113,22 +113,22 @@ class Training(abc.ABC, Generic[AnySettings, AnyBuffer]):
         return self.was_stopped or self.record.steps >= self.settings.steps
 
     def run(self, show: Show) -> None:
-        """Learns until the steps are used up, the task is clearly solved, or somebody calls `stop`."""
+        """Learn until the steps are used up, the task is clearly solved, or somebody calls `stop`."""
         self._show = show
         self._train()
         if not self.was_stopped:
             self.check()
 
     def stop(self) -> None:
-        """Lets `run` end before the next step; a signal handler may call it."""
+        """Let `run` end before the next step; a signal handler may call it."""
         self.was_stopped = True
 
     @abc.abstractmethod
     def _train(self) -> None:
-        """Plays while `take_step` answers True, and improves the network until `improve` answers True."""
+        """Play while `take_step` returns True, and improve the network until `improve` returns True."""
 
     def take_step(self) -> bool:
-        """Counts one more environment step, and answers whether there was one to take."""
+        """Count one more environment step, and return whether there was one to take."""
         if self.is_over:
             return False
         self.record.steps += 1
@@ -136,7 +136,7 @@ class Training(abc.ABC, Generic[AnySettings, AnyBuffer]):
         return True
 
     def explore(self, values: arrays.Floats, rng: np.random.Generator) -> int:
-        """Answers a random action with probability epsilon, which falls in a straight line, and else the best one.
+        """Return a random action with probability epsilon, which falls in a straight line, and else the best one.
 
         Args:
             values: Of the actions [A].
@@ -150,7 +150,7 @@ class Training(abc.ABC, Generic[AnySettings, AnyBuffer]):
         return int(values.argmax())
 
     def improve(self, gradient: adam.Arrays) -> bool:
-        """Moves the network one step against `gradient`, and answers whether the task is clearly solved now.
+        """Move the network one step against `gradient`, and return whether the task is clearly solved now.
 
         Every so many updates it renews the target network, or checks the network.
         """
@@ -162,7 +162,7 @@ class Training(abc.ABC, Generic[AnySettings, AnyBuffer]):
         return self._updates % settings.check_updates == 0 and self.check()
 
     def check(self) -> bool:
-        """Plays without exploring, keeps the best network, and answers whether the task is clearly solved.
+        """Play without exploring, keeps the best network, and return whether the task is clearly solved.
 
         Clearly: in an evaluation, a mean three standard errors too low would still be enough. A few lucky episodes do
         not say so; they only earn the network a longer check.
@@ -178,24 +178,24 @@ class Training(abc.ABC, Generic[AnySettings, AnyBuffer]):
         return self._is_enough(score)
 
     def evaluate(self, task: tasks.Task) -> float:
-        """Answers the mean return of the best network over fresh episodes, from a seed that training did not use."""
+        """Return the mean return of the best network over fresh episodes, from a seed that training did not use."""
         episodes = self.settings.evaluation_episodes
         task.reset(int(np.random.SeedSequence([self.settings.seed, episodes]).generate_state(1)[0] >> 1))
         return float(self._play(task, self.best_network, episodes).mean())
 
     def _play(self, task: tasks.Task, network: adam.Arrays, episodes: int) -> arrays.Floats:
-        """Answers the returns of that many greedy episodes [episodes]."""
+        """Return the returns of that many greedy episodes [episodes]."""
         return tasks.play(task, lambda: self._begin_greedy(network), episodes)
 
     def _pessimistic(self, returns: arrays.Floats) -> float:
-        """Answers what the mean of `evaluation_episodes` will hardly fall below, judging by `returns`."""
+        """Return what the mean of `evaluation_episodes` will hardly fall below, judging by `returns`."""
         return float(returns.mean() - 3.0 * returns.std() / np.sqrt(self.settings.evaluation_episodes))
 
     def _is_enough(self, score: float) -> bool:
-        """Answers whether there is a threshold and `score` reaches it."""
+        """Return whether there is a threshold and `score` reaches it."""
         return self.check_task.solved_at is not None and score >= self.check_task.solved_at
 
 
 def generators(seed: int, number: int) -> list[np.random.Generator]:
-    """Answers that many independent generators [number]; the first ones do not depend on how many there are."""
+    """Return that many independent generators [number]; the first ones do not depend on how many there are."""
     return [np.random.default_rng(each) for each in np.random.SeedSequence(seed).spawn(number)]

@@ -32,7 +32,7 @@ class Verdict:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Verifies a path; answers 0 if it is whole, else 1."""
+    """Verify a path; returns 0 if it is whole, else 1."""
     path = files.absolute("PATH", options.path)
     with reading.shown("verifying") as progress:
         found = verdict(path, progress)
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def verdict(path: str, progress: state.Progress | None = None) -> Verdict:
-    """Reads all that is at an absolute path, loads the buffer where that can be, and answers what was found.
+    """Read all that is at an absolute path, loads the buffer where that can be, and return what was found.
 
     Raises:
         CheckpointError: Neither a checkpoint nor a journal is there.
@@ -71,13 +71,13 @@ def verdict(path: str, progress: state.Progress | None = None) -> Verdict:
 
 
 def _described(buffer: Any) -> str:
-    """Answers how much is in a buffer."""
+    """Return how much is in a buffer."""
     noun = "transition" if isinstance(buffer, relive.EpisodeReplayBuffer) else "step"
     return wording.counted(len(buffer), noun)
 
 
 def _why_too_large(said: saved_path.Manifest) -> str:
-    """Answers why there is no memory for a buffer; nothing if there is, or if the machine does not say."""
+    """Return why there is no memory for a buffer; nothing if there is, or if the machine does not say."""
     needed, there = _needed_bytes(said), _memory_bytes()
     if there is None or needed <= there // 2:
         return ""
@@ -85,7 +85,7 @@ def _why_too_large(said: saved_path.Manifest) -> str:
 
 
 def _needed_bytes(said: saved_path.Manifest) -> int:
-    """Answers about how many bytes a loaded buffer takes: those of its files, and of all rows it has room for."""
+    """Return about how many bytes a loaded buffer takes: those of its files, and of all rows it has room for."""
     nbytes = sum(entry.nbytes for entry in said.entries.values())
     rows = [entry for name, entry in said.entries.items() if name.startswith("rows/")]
     per_row = sum(entry.dtype.itemsize * math.prod(entry.shape[1:]) for entry in rows)
@@ -94,7 +94,7 @@ def _needed_bytes(said: saved_path.Manifest) -> int:
 
 
 def _memory_bytes() -> int | None:
-    """Answers how much memory the machine has; None where it does not say."""
+    """Return how much memory the machine has; None where it does not say."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):

@@ -21,7 +21,7 @@ def _elsewhere(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def verified(capsys: pytest.CaptureFixture[str], path: str = "buffer") -> tuple[int, str, list[str]]:
-    """Answers the exit code, what was printed, and the errors without their beginning."""
+    """Return the exit code, what was printed, and the errors without their beginning."""
     code = cli.main(["verify", path])
     shown = capsys.readouterr()
     place = f"{os.getcwd()}/"
@@ -30,7 +30,7 @@ def verified(capsys: pytest.CaptureFixture[str], path: str = "buffer") -> tuple[
 
 
 def buffers() -> list[tuple[Any, str]]:
-    """Answers a buffer of each class that is loaded, and what is said of it."""
+    """Return a buffer of each class that is loaded, and what is said of it."""
     sequences = relive.SequenceReplayBuffer(100, length=4, seed=0)
     ring = relive.RingReplayBuffer(100, seed=0)
     for buffer in (sequences, ring):

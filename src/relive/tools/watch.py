@@ -36,14 +36,14 @@ _BOX_WIDTH = 29
 
 
 def choose(training: display.Training) -> contextlib.AbstractContextManager[display.Show]:
-    """Answers the view for this output: where it is no terminal, lines."""
+    """Return the view for this output: where it is no terminal, lines."""
     console = rich_console.Console()
     return view(training, console) if display.is_terminal(console) else display.lines(training)
 
 
 @contextlib.contextmanager
 def view(training: display.Training, console: rich_console.Console) -> Iterator[display.Show]:
-    """Gives a function that draws the view, four times a second at most, and draws it as it is at the end."""
+    """Yield a function that draws the view, four times a second at most, and draw it as it is at the end."""
     started = time.monotonic()
 
     def picture() -> rich_console.Group:
@@ -73,7 +73,7 @@ class Sparkline:
     def __rich_console__(
         self, console: rich_console.Console, options: rich_console.ConsoleOptions
     ) -> rich_console.RenderResult:
-        """Gives the line."""
+        """Yield the line."""
         bars = _ASCII_BARS if options.ascii_only else _BARS
         values = self._values
         if len(values) > options.max_width:
@@ -86,7 +86,7 @@ class Sparkline:
 
 
 def boxes(stats: Stats) -> dict[str, Facts]:
-    """Answers what the statistics say, in words, by title."""
+    """Return what the statistics say, in words, by title."""
     if isinstance(stats, relive.EpisodeBufferStats):
         stored = [
             ("transitions", f"{stats.total_transitions:,}"),
@@ -118,7 +118,7 @@ def boxes(stats: Stats) -> dict[str, Facts]:
 
 
 def _share(size: float | None, count: int) -> str:
-    """Answers in words which share of so many anchors an effective sample size is."""
+    """Return in words which share of so many anchors an effective sample size is."""
     return "unknown" if size is None else f"{size / max(count, 1):.0%}"
 
 
@@ -127,7 +127,7 @@ def _steps(age: float | None) -> str:
 
 
 def _picture(training: display.Training, seconds: float) -> rich_console.Group:
-    """Answers all of it as it is now."""
+    """Return all of it as it is now."""
     record, settings = training.record, training.settings
     recent = record.recent_mean_return()
     best = max(record.check_means, default=None)
@@ -153,7 +153,7 @@ def _return(training: display.Training, value: float | None) -> str:
 
 
 def box(title: str, facts: Facts) -> rich_panel.Panel:
-    """Answers a box of facts."""
+    """Return a box of facts."""
     table = rich_table.Table.grid(padding=(0, 1), expand=True)
     table.add_column(no_wrap=True, overflow="ellipsis", style="dim")
     table.add_column(no_wrap=True, overflow="ellipsis", justify="right")

@@ -55,7 +55,7 @@ def shown(console: rich_console.Console) -> str:
 
 
 def pictures(console: rich_console.Console) -> list[list[str]]:
-    """Answers the lines of each picture, as a terminal has them."""
+    """Return the lines of each picture, as a terminal has them."""
     moves = re.compile(r"\r|\x1b\[2K|\x1b\[1A|\x1b\[\?25[lh]")
     frames = re.split(r"(?:\r\x1b\[2K(?:\x1b\[1A\x1b\[2K)*)", shown(console))
     return [moves.sub("", frame).rstrip("\n").split("\n") for frame in frames]

@@ -20,7 +20,7 @@ _DISTRIBUTIONS = {
 
 
 def number(value: float | None) -> str:
-    """Answers a number of four digits, or all of an integer; a dash for none.
+    """Return a number of four digits, or all of an integer; a dash for none.
 
     >>> from relive.tools import wording
     >>> wording.number(1234567), wording.number(0.1 + 0.2), wording.number(None)
@@ -40,7 +40,7 @@ def number(value: float | None) -> str:
 
 
 def size(nbytes: int) -> str:
-    """Answers a number of bytes.
+    """Return a number of bytes.
 
     >>> from relive.tools import wording
     >>> wording.size(512), wording.size(3 * 2**20)
@@ -56,7 +56,7 @@ def size(nbytes: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Answers a number of things.
+    """Return a number of things.
 
     >>> from relive.tools import wording
     >>> wording.counted(1, "record"), wording.counted(2000, "record")
@@ -66,7 +66,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def setting(value: Any) -> str:
-    """Answers a setting: an object as it is made, a schema as its fields.
+    """Return a setting: an object as it is made, a schema as its fields.
 
     >>> from relive.tools import wording
     >>> wording.setting({"kind": "MinSize", "n": 100})
@@ -85,7 +85,7 @@ def setting(value: Any) -> str:
 
 
 def _dtype(description: Any) -> str:
-    """Answers the name of a dtype, as numpy has it."""
+    """Return the name of a dtype, as numpy has it."""
     if not isinstance(description, str):
         return "structured"
     try:
@@ -95,11 +95,11 @@ def _dtype(description: Any) -> str:
 
 
 def distribution(name: str) -> str:
-    """Answers what a distribution is of."""
+    """Return what a distribution is of."""
     return _DISTRIBUTIONS.get(name, name)
 
 
 def plain(text: str) -> str:
-    """Answers a text of whoever wrote a file, cut if it is long, and without anything that moves a cursor."""
+    """Return a text of whoever wrote a file, cut if it is long, and without anything that moves a cursor."""
     text = text if text.isprintable() else ascii(text)
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} ..."

@@ -40,7 +40,7 @@ Answer = TypeVar("Answer")
 class AsyncReplayBuffer(Generic[Batch]):
     """Shares a RingReplayBuffer, PrioritizedReplayBuffer or SequenceReplayBuffer between the tasks of an event loop.
 
-    The verbs are those of the buffer inside, with the same arguments and the same answers. `add`, `extend` and
+    The verbs are those of the buffer inside, with the same arguments and the same returns. `add`, `extend` and
     `add_episode` are awaited, and wait while the limiter holds inserts back. `sample` and `sample_keys` are awaited,
     and wait until there is such a batch: something is eligible, the limiter allows it, a priority is not 0, and
     max_times_sampled leaves enough draws. `save` is awaited, and writes in a thread. All other calls are plain and
@@ -81,7 +81,7 @@ class AsyncReplayBuffer(Generic[Batch]):
     # Awaited.
 
     async def add(self, *step: Any, **fields: Any) -> int:
-        """Adds one step as `ColumnReplayBuffer.add` does, and answers its key; waits while the limiter holds it back.
+        """Add one step as `ColumnReplayBuffer.add` does, and return its key; waits while the limiter holds it back.
 
         What is stored is what the arrays held when the call began to run.
 
@@ -97,7 +97,7 @@ class AsyncReplayBuffer(Generic[Batch]):
         return await self._insert(self._buffer.add, step, fields)
 
     async def extend(self, *steps: Any, **fields: Any) -> arrays.Keys:
-        """Adds one step of every stream as `ColumnReplayBuffer.extend` does, and answers their keys [S].
+        """Add one step of every stream as `ColumnReplayBuffer.extend` does, and return their keys [S].
 
         It waits, and raises, as `add` does.
 
@@ -108,7 +108,7 @@ class AsyncReplayBuffer(Generic[Batch]):
         return await self._insert(self._buffer.extend, steps, fields)
 
     async def add_episode(self, *episode: Any, **fields: Any) -> arrays.Keys:
-        """Adds a whole episode of T steps as `ColumnReplayBuffer.add_episode` does, and answers their keys [T].
+        """Add a whole episode of T steps as `ColumnReplayBuffer.add_episode` does, and return their keys [T].
 
         It waits, and raises, as `add` does; once for the whole episode.
 
@@ -119,13 +119,13 @@ class AsyncReplayBuffer(Generic[Batch]):
         return await self._insert(self._buffer.add_episode, episode, fields)
 
     def end_episode(self, *, stream: int = 0) -> bool:
-        """Ends the episode that is open in a stream as truncated; see ColumnReplayBuffer.end_episode."""
+        """End the episode that is open in a stream as truncated; see ColumnReplayBuffer.end_episode."""
         is_open = self._buffer.end_episode(stream=stream)
         self._gate.wake()
         return is_open
 
     async def sample(self, batch_size: int, **options: Any) -> Batch:
-        """Answers exactly batch_size windows, drawn with replacement; waits until that is possible.
+        """Return exactly batch_size windows, drawn with replacement; waits until that is possible.
 
         Args:
             batch_size: How many, B.
@@ -138,7 +138,7 @@ class AsyncReplayBuffer(Generic[Batch]):
         return await self._draw(batch_size, lambda: self._buffer.sample(batch_size, **options))
 
     async def sample_keys(self, batch_size: int) -> arrays.Keys:
-        """Draws as `sample` does, and answers the keys alone [B]; `read` answers their windows.
+        """Draw as `sample` does, and return the keys alone [B]; `read` returns their windows.
 
         It waits, and raises, as `sample` does.
         """
@@ -147,7 +147,7 @@ class AsyncReplayBuffer(Generic[Batch]):
     async def _insert(
         self, insert: Callable[..., Answer], values: tuple[Any, ...], fields: Mapping[str, Any]
     ) -> Answer:
-        """Makes the call when its turn has come."""
+        """Make the call when its turn has come."""
         self._gate.bind_to_loop()
         if self._gate.must_wait_to_insert():
             if not self._buffer.can_insert():
@@ -161,7 +161,7 @@ class AsyncReplayBuffer(Generic[Batch]):
         return answer
 
     async def _draw(self, batch_size: int, draw: Callable[[], Answer]) -> Answer:
-        """Makes the call when its turn has come."""
+        """Make the call when its turn has come."""
         self._gate.bind_to_loop()
         if not self._gate.can_sample(batch_size):
             # As above.
@@ -175,7 +175,7 @@ class AsyncReplayBuffer(Generic[Batch]):
     async def save(
         self, path: str | os.PathLike[str], *, keep: int = 1, progress: state_lib.Progress | None = None
     ) -> None:
-        """Saves the buffer inside as it is when the call begins to run; the other tasks go on while it is written.
+        """Save the buffer inside as it is when the call begins to run; the other tasks go on while it is written.
 
         It takes memory for a copy of all that is stored, and the event loop waits while that is made; then a thread
         writes it. Where there is no room for a copy, `buffer.save(path)` of the buffer inside needs one chunk, and the
@@ -200,15 +200,15 @@ class AsyncReplayBuffer(Generic[Batch]):
     # Plain.
 
     def read(self, keys: Any, **options: Any) -> Batch:
-        """Answers the windows that start at the steps with those keys [B]; see `read` of the buffer inside."""
+        """Return the windows that start at the steps with those keys [B]; see `read` of the buffer inside."""
         return self._buffer.read(keys, **options)
 
     def eligible_keys(self) -> arrays.Keys:
-        """Answers the keys of all anchors that may be drawn now, oldest first. O(capacity)."""
+        """Return the keys of all anchors that may be drawn now, oldest first. O(capacity)."""
         return self._buffer.eligible_keys()
 
     def update_priorities(self, keys: Any, priorities: Any) -> int:
-        """Gives steps new priorities, and answers how many of them were still stored.
+        """Give steps new priorities, and return how many of them were still stored.
 
         See ColumnReplayBuffer.update_priorities.
         """
@@ -217,11 +217,11 @@ class AsyncReplayBuffer(Generic[Batch]):
         return num_alive
 
     def get_priorities(self, keys: Any) -> arrays.Floats:
-        """Answers the raw priorities of the steps with those keys [B]; see ColumnReplayBuffer.get_priorities."""
+        """Return the raw priorities of the steps with those keys [B]; see ColumnReplayBuffer.get_priorities."""
         return self._buffer.get_priorities(keys)
 
     def set_eligible(self, keys: Any, eligible: bool) -> int:
-        """Says whether the anchors with those keys may be drawn, and answers how many of them were still stored.
+        """Set whether the anchors with those keys may be drawn, and return how many of them were still stored.
 
         See ColumnReplayBuffer.set_eligible.
         """
@@ -230,25 +230,25 @@ class AsyncReplayBuffer(Generic[Batch]):
         return num_alive
 
     def get_stats(self) -> column_stats.ColumnBufferStats:
-        """Answers what is stored and what has happened so far. O(episodes)."""
+        """Return what is stored and what has happened so far. O(episodes)."""
         return self._buffer.get_stats()
 
     def clear(self) -> None:
-        """Forgets every step and every open episode; see ColumnReplayBuffer.clear."""
+        """Forget every step and every open episode; see ColumnReplayBuffer.clear."""
         self._buffer.clear()
         self._gate.wake()
 
     def state_dict(self) -> state_lib.State:
-        """Answers what `save` would save, in memory; see ColumnReplayBuffer.state_dict."""
+        """Return what `save` would save, in memory; see ColumnReplayBuffer.state_dict."""
         return self._buffer.state_dict()
 
     def load_state_dict(self, state: state_lib.State) -> None:
-        """Makes the buffer inside what it was when it answered that state; see ColumnReplayBuffer.load_state_dict."""
+        """Make the buffer inside what it was when it returned that state; see ColumnReplayBuffer.load_state_dict."""
         self._buffer.load_state_dict(state)
         self._gate.wake()
 
     def check(self) -> None:
-        """Recounts everything that is stored, the long way.
+        """Recount everything that is stored, the long way.
 
         Raises:
             CorruptionError: An invariant does not hold; the message says which.
@@ -256,7 +256,7 @@ class AsyncReplayBuffer(Generic[Batch]):
         self._buffer.check()
 
     def close(self) -> None:
-        """Ends the awaited calls: whoever waits in one, and whoever makes one later, gets ClosedError.
+        """End the awaited calls: whoever waits in one, and whoever makes one later, gets ClosedError.
 
         `save` and the plain calls go on, and so does the buffer inside. Closing twice is closing once.
         """
@@ -283,7 +283,7 @@ class AsyncReplayBuffer(Generic[Batch]):
         return self._buffer.num_eligible
 
     def __len__(self) -> int:
-        """Answers how many steps are stored."""
+        """Return how many steps are stored."""
         return len(self._buffer)
 
     def __repr__(self) -> str:
@@ -291,7 +291,7 @@ class AsyncReplayBuffer(Generic[Batch]):
 
 
 def _owned(value: Any) -> Any:
-    """Answers `value` with a copy of every array in it: what the caller may change while a call waits."""
+    """Return `value` with a copy of every array in it: what the caller may change while a call waits."""
     if isinstance(value, Mapping):
         return {key: _owned(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

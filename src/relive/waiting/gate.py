@@ -1,6 +1,6 @@
 """Where the callers of a buffer wait: for the limiter, in order of arrival, in one event loop, until it is closed.
 
-    can_insert()                asks, and answers at once        await insert_turn()               waits
+    can_insert()                asks, and returns at once        await insert_turn()               waits
     can_sample(batch_size)                                       await sample_turn(batch_size)
 
 When a turn has been waited for, it is to be used at once: nothing is awaited between the last answer and the return.
@@ -25,7 +25,7 @@ class FairCondition:
         """Who waits, in order; falsy when nobody does."""
 
     async def wait_for(self, ready: Callable[[], bool]) -> None:
-        """Returns when it is this caller's turn and `ready()` answers True; what `ready` raises comes out here."""
+        """Return when it is this caller's turn and `ready()` returns True; what `ready` raises comes out here."""
         if not self.waiting and ready():
             return
         loop = asyncio.get_running_loop()
@@ -41,7 +41,7 @@ class FairCondition:
             self.notify()
 
     def notify(self, most: int = 1) -> None:
-        """Lets the first `most` waiters ask again, in order; one whose event loop was closed under it is dropped."""
+        """Let the first `most` waiters ask again, in order; one whose event loop was closed under it is dropped."""
         for waiter, future in list(itertools.islice(self.waiting.items(), most)):
             if future.get_loop().is_closed():
                 del self.waiting[waiter]
@@ -54,14 +54,14 @@ _CALLS_A_TURN = 32
 
 
 class Rules(Protocol):
-    """What decides: it answers at once."""
+    """What decides: it returns at once."""
 
     def can_insert(self) -> bool:
-        """Answers whether a step may be inserted now."""
+        """Return whether a step may be inserted now."""
         ...
 
     def can_sample(self, batch_size: int) -> bool:
-        """Answers whether a batch may be drawn now."""
+        """Return whether a batch may be drawn now."""
         ...
 
 
@@ -74,7 +74,7 @@ class Gate:
 
     Args:
         rules: What decides.
-        still_there: What answers without waiting, and after the gate was closed; for error messages.
+        still_there: What returns without waiting, and after the gate was closed; for error messages.
     """
 
     def __init__(self, rules: Rules, still_there: str) -> None:
@@ -89,7 +89,7 @@ class Gate:
         self._is_there = _always
 
     def bind_to_loop(self) -> None:
-        """Makes the running event loop the gate's own.
+        """Make the running event loop the gate's own.
 
         Raises:
             EventLoopError: It has another one.
@@ -103,42 +103,42 @@ class Gate:
             self._loop = loop
 
     def close(self) -> None:
-        """Closes for good; whoever waits gets ClosedError."""
+        """Close for good; whoever waits gets ClosedError."""
         self.is_closed = True
         self.wake()
 
     def refuse_if_closed(self) -> None:
-        """Raises ClosedError if the gate is closed."""
+        """Raise ClosedError if the gate is closed."""
         if self.is_closed:
             raise errors.ClosedError(f"buffer is closed: only {self._still_there} still answers")
 
     def can_insert(self) -> bool:
-        """Answers whether one step may be inserted now; raises ClosedError if none ever may."""
+        """Return whether one step may be inserted now; raises ClosedError if none ever may."""
         self.refuse_if_closed()
         return self._rules.can_insert() or not self._is_there()
 
     def can_sample(self, batch_size: int) -> bool:
-        """Answers whether a batch may be drawn now; raises ClosedError if nobody may wait for it."""
+        """Return whether a batch may be drawn now; raises ClosedError if nobody may wait for it."""
         self.refuse_if_closed()
         return self._rules.can_sample(batch_size)
 
     def should_yield(self) -> bool:
-        """Counts an awaited call, and answers whether it is the turn of the other tasks."""
+        """Count an awaited call, and return whether it is the turn of the other tasks."""
         self._calls += 1
         return self._calls % _CALLS_A_TURN == 0
 
     def must_wait_to_insert(self) -> bool:
-        """Answers whether `insert_turn` has to be awaited before a step is inserted."""
+        """Return whether `insert_turn` has to be awaited before a step is inserted."""
         should_yield = self.should_yield()
         return not self.can_insert() or should_yield or bool(self._inserters.waiting)
 
     async def wait_to_insert(self) -> None:
-        """Returns when one step may be inserted."""
+        """Return when one step may be inserted."""
         await asyncio.sleep(0)
         await self._inserters.wait_for(self.can_insert)
 
     async def wait_to_sample(self, batch_size: int, is_there: Callable[[], bool] = _always) -> None:
-        """Returns when a batch may be drawn, and what it asks for is there.
+        """Return when a batch may be drawn, and what it asks for is there.
 
         While the rules allow it and only that is missing, inserts pass whatever the rules say: what is held up could
         never bring it.
@@ -161,7 +161,7 @@ class Gate:
             self._is_there = _always
 
     def wake(self) -> None:
-        """Lets the first of each queue ask again; to be called after every change of the counts.
+        """Let the first of each queue ask again; to be called after every change of the counts.
 
         A batch makes room for many inserts, so many may ask again at once: one at a time they would take a pass through
         the event loop each.

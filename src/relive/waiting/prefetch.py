@@ -34,7 +34,7 @@ class PendingReads:
         return {"ends": []}
 
     def begin(self, executor: futures.Executor, gather: Callable[[], Batch]) -> futures.Future[Batch]:
-        """Has the executor call `gather`, and answers its future."""
+        """Have the executor call `gather`, and return its future."""
         end = threading.Event()
 
         def run() -> Batch:
@@ -49,7 +49,7 @@ class PendingReads:
         return future
 
     def finish(self) -> None:
-        """Returns when none is under way."""
+        """Return when none is under way."""
         for end in self.ends:
             end.wait()
         self.ends.clear()
@@ -61,7 +61,7 @@ class Batches(Generic[Batch]):
     It belongs to one thread, the one that writes to the buffer, and neither to a pickle nor to a forked process.
 
     Args:
-        draw: Draws one batch, and answers the function that gathers its rows.
+        draw: Draws one batch, and returns the function that gathers its rows.
         gathers: Those of the buffer that `draw` draws from.
         prefetch: How many batches are drawn ahead; with 0 there is no thread.
 
@@ -78,11 +78,11 @@ class Batches(Generic[Batch]):
         self._is_closed = False
 
     def __iter__(self) -> "Batches[Batch]":
-        """Answers itself."""
+        """Return itself."""
         return self
 
     def __next__(self) -> Batch:
-        """Answers the next batch, after drawing as many ahead as may be drawn now.
+        """Return the next batch, after drawing as many ahead as may be drawn now.
 
         Raises:
             NotReadyError: No batch was drawn ahead, and none can be drawn now. The next call tries again.
@@ -97,7 +97,7 @@ class Batches(Generic[Batch]):
         return self._pending.popleft().result()
 
     def _draw_ahead(self) -> None:
-        """Draws until there are `prefetch` batches beside the one that is handed out next."""
+        """Draw until there are `prefetch` batches beside the one that is handed out next."""
         while len(self._pending) <= self._prefetch:
             try:
                 gather = self._draw()
@@ -108,7 +108,7 @@ class Batches(Generic[Batch]):
             self._pending.append(self._gathers.begin(self._executor, gather))
 
     def close(self) -> None:
-        """Forgets the batches that were drawn ahead, and waits for their thread; there will be no more batches."""
+        """Forget the batches that were drawn ahead, and wait for their thread; there will be no more batches."""
         self._is_closed = True
         self._pending.clear()
         self._executor.shutdown()

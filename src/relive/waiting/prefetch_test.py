@@ -1,4 +1,4 @@
-"""Batches drawn ahead are those that `sample` would have answered, whatever is written before they are handed out."""
+"""Batches drawn ahead are those that `sample` would have returned, whatever is written before they are handed out."""
 
 import collections
 from collections.abc import Callable, Collection, Iterator
@@ -109,7 +109,7 @@ class Twin:
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """Return what a call answers or raises, as what `==` compares."""
+    """Return what a call returns or raises, as what `==` compares."""
     try:
         answer = call()
     except errors.ReplayError as error:

@@ -32,11 +32,11 @@ class RateLimiter(registry.Configurable, abc.ABC):
 
     @abc.abstractmethod
     def can_insert(self, *, size: int, inserted: int, sampled: int) -> bool:
-        """Answers whether one step more may be inserted now."""
+        """Return whether one step more may be inserted now."""
 
     @abc.abstractmethod
     def can_sample(self, batch_size: int, *, size: int, inserted: int, sampled: int) -> bool:
-        """Answers whether a batch may be drawn now. It is asked only while something can be drawn."""
+        """Return whether a batch may be drawn now. It is asked only while something can be drawn."""
 
 
 class MinSize(RateLimiter):
@@ -53,11 +53,11 @@ class MinSize(RateLimiter):
         return {"n": self.min_size}
 
     def can_insert(self, *, size: int, inserted: int, sampled: int) -> bool:
-        """Answers True."""
+        """Return True."""
         return True
 
     def can_sample(self, batch_size: int, *, size: int, inserted: int, sampled: int) -> bool:
-        """Answers whether size >= n."""
+        """Return whether size >= n."""
         return size >= self.min_size
 
 
@@ -117,15 +117,15 @@ class SampleToInsertRatio(RateLimiter):
         )
 
     def can_insert(self, *, size: int, inserted: int, sampled: int) -> bool:
-        """Answers whether size < min_size or surplus + ratio <= error_buffer."""
+        """Return whether size < min_size or surplus + ratio <= error_buffer."""
         return size < self.min_size or self._surplus(inserted + 1, sampled) <= self._buffer_units
 
     def can_sample(self, batch_size: int, *, size: int, inserted: int, sampled: int) -> bool:
-        """Answers whether size >= min_size and surplus - batch_size >= -error_buffer."""
+        """Return whether size >= min_size and surplus - batch_size >= -error_buffer."""
         return size >= self.min_size and self._surplus(inserted, sampled + batch_size) >= -self._buffer_units
 
     def _surplus(self, inserted: int, sampled: int) -> int:
-        """Answers how far the inserts are ahead, in units of which a sample has _sample_units."""
+        """Return how far the inserts are ahead, in units of which a sample has _sample_units."""
         return self._insert_units * (inserted - self.min_size) - self._sample_units * sampled
 
 
@@ -177,12 +177,12 @@ class LimitedBuffer:
         self._counts = counts
 
     def can_insert(self) -> bool:
-        """Answers whether a step may be inserted now."""
+        """Return whether a step may be inserted now."""
         counts = self._counts
         return self.limiter.can_insert(size=len(counts), inserted=counts.inserted, sampled=counts.sampled)
 
     def can_sample(self, batch_size: int) -> bool:
-        """Answers whether a batch may be drawn now."""
+        """Return whether a batch may be drawn now."""
         counts = self._counts
         size = len(counts)
         return size >= self.limiter.min_size and self.limiter.can_sample(
@@ -190,7 +190,7 @@ class LimitedBuffer:
         )
 
     def checked_batch_size(self, batch_size: object) -> int:
-        """Answers `batch_size` as an int.
+        """Return `batch_size` as an int.
 
         Raises:
             ArgumentError: It is not an integer of at least 1, or so large that the limiter could never allow it.

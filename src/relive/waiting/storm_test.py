@@ -68,7 +68,7 @@ class Storm:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: self._complaints.append(context))
 
     async def call(self, verb: str, given: Any, awaitable: Awaitable[Any], shown: Shown) -> Any:
-        """Awaits a call, and writes it down when it has returned; nothing runs in between."""
+        """Await a call, and write it down when it has returned; nothing runs in between."""
         try:
             answer = await awaitable
         except asyncio.CancelledError:
@@ -78,17 +78,17 @@ class Storm:
         return answer
 
     def note(self, verb: str, given: Any, shown: Any = None) -> None:
-        """Writes down a call that has returned just now."""
+        """Write down a call that has returned just now."""
         self.calls.append((verb, given, shown))
 
     def begin(self, make: Make, *, is_actor: bool = True) -> None:
-        """Starts the task of an actor or a learner."""
+        """Start the task of an actor or a learner."""
         self._tasks[asyncio.create_task(make())] = make
         if is_actor:
             self._actors.add(make)
 
     async def rage(self, waves: int, most: int, closes: bool) -> None:
-        """Cancels one, some or `most` at once, wave after wave; learners start again, and half of the actors."""
+        """Cancel one, some or `most` at once, wave after wave; learners start again, and half of the actors."""
         for wave in range(waves):
             await settle(self.rng.randint(0, 4))
             self._strike(most)
@@ -110,7 +110,7 @@ class Storm:
                 self.begin(make, is_actor=is_actor)
 
     async def calm(self) -> None:
-        """Returns when the actors are through, as many of them as are left; the learners are cancelled then."""
+        """Return when the actors are through, as many of them as are left; the learners are cancelled then."""
         async with asyncio.timeout(PATIENCE):
             acting = [task for task, make in self._tasks.items() if make in self._actors]
             await asyncio.gather(*acting, return_exceptions=True)
@@ -167,7 +167,7 @@ def episodes(limiter: str, actors: int) -> Episodes:
 
 
 async def live(storm: Storm, buffer: Episodes) -> None:
-    """Lives three episodes, in a block or without one; observation = (agent, t)."""
+    """Live three episodes, in a block or without one; observation = (agent, t)."""
     rng = storm.rng
     for _ in range(3):
         agent = storm.new_name()
@@ -261,7 +261,7 @@ async def storm_of_episodes(seed: int, limiter: str, actors: int, most: int, *, 
 
 
 def repeated(calls: Iterable[Call], twin: Episodes) -> Episodes:
-    """Return the twin after the same calls, one after the other; each must answer the same."""
+    """Return the twin after the same calls, one after the other; each must return the same."""
     ids: dict[str, str] = {}
     for verb, given, answer in calls:
         if verb == "start":
@@ -317,7 +317,7 @@ async def until_cancelled(call: Callable[[], Awaitable[Any]]) -> None:
 
 
 async def assert_closed(buffer: Episodes) -> None:
-    """A closed buffer refuses what writes or waits, at once, and still answers what it holds."""
+    """A closed buffer refuses what writes or waits, at once, and still returns what it holds."""
     before = buffer.get_stats()
     calls: list[Awaitable[Any]] = [buffer.start_episode("late"), buffer.sample_n_step(1, 1, 0.9)]
     calls.append(buffer.append_observation_action_reward("late", 0, 0, 0.0))
@@ -414,7 +414,7 @@ KINDS: dict[str, Callable[[int], Columns]] = {"ring": ring, "priorities": priori
 
 
 async def add(storm: Storm, buffer: relive.AsyncReplayBuffer[Any], stream: int) -> None:
-    """Writes to a stream in each of the three ways; when it is cancelled its episode may stay open."""
+    """Write to a stream in each of the three ways; when it is cancelled its episode may stay open."""
     rng = storm.rng
     try:
         for _ in range(rng.randint(1, 8)):

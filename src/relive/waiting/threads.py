@@ -30,7 +30,7 @@ Answer = TypeVar("Answer")
 class ThreadSafeReplayBuffer(Generic[Batch]):
     """Shares a RingReplayBuffer, PrioritizedReplayBuffer or SequenceReplayBuffer between threads.
 
-    The verbs are those of the buffer inside, with the same arguments and the same answers. `add`, `extend` and
+    The verbs are those of the buffer inside, with the same arguments and the same returns. `add`, `extend` and
     `add_episode` block while the limiter holds inserts back. `sample` and `sample_keys` block until there is such a
     batch: something is eligible, the limiter allows it, a priority is not 0, and max_times_sampled leaves enough draws.
     All other calls wait for the lock alone.
@@ -70,7 +70,7 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
     # What may wait.
 
     def add(self, *step: Any, **fields: Any) -> int:
-        """Adds one step as `ColumnReplayBuffer.add` does, and answers its key; waits while the limiter holds it back.
+        """Add one step as `ColumnReplayBuffer.add` does, and return its key; waits while the limiter holds it back.
 
         Args:
             step: observation, action, reward, next_observation, terminated, truncated.
@@ -85,7 +85,7 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
         return self._when(self._buffer.can_insert, lambda: self._buffer.add(*step, **fields))
 
     def extend(self, *steps: Any, **fields: Any) -> arrays.Keys:
-        """Adds one step of every stream as `ColumnReplayBuffer.extend` does, and answers their keys [S].
+        """Add one step of every stream as `ColumnReplayBuffer.extend` does, and return their keys [S].
 
         It waits, and raises, as `add` does.
 
@@ -96,7 +96,7 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
         return self._when(self._buffer.can_insert, lambda: self._buffer.extend(*steps, **fields))
 
     def add_episode(self, *episode: Any, **fields: Any) -> arrays.Keys:
-        """Adds a whole episode of T steps as `ColumnReplayBuffer.add_episode` does, and answers their keys [T].
+        """Add a whole episode of T steps as `ColumnReplayBuffer.add_episode` does, and return their keys [T].
 
         It waits, and raises, as `add` does; once for the whole episode.
 
@@ -107,11 +107,11 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
         return self._when(self._buffer.can_insert, lambda: self._buffer.add_episode(*episode, **fields))
 
     def end_episode(self, *, stream: int = 0) -> bool:
-        """Ends the episode that is open in a stream as truncated; see ColumnReplayBuffer.end_episode."""
+        """End the episode that is open in a stream as truncated; see ColumnReplayBuffer.end_episode."""
         return self._now(lambda: self._buffer.end_episode(stream=stream))
 
     def sample(self, batch_size: int, **options: Any) -> Batch:
-        """Answers exactly batch_size windows, drawn with replacement; waits until that is possible.
+        """Return exactly batch_size windows, drawn with replacement; waits until that is possible.
 
         Args:
             batch_size: How many, B.
@@ -127,7 +127,7 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
         )
 
     def sample_keys(self, batch_size: int) -> arrays.Keys:
-        """Draws as `sample` does, and answers the keys alone [B]; `read` answers their windows.
+        """Draw as `sample` does, and return the keys alone [B]; `read` returns their windows.
 
         It waits, and raises, as `sample` does. Until `read` is called, another thread may overwrite the steps; in a
         block of `locked` none can.
@@ -135,7 +135,7 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
         return self._when(lambda: self._buffer.can_sample(batch_size), lambda: self._buffer.sample_keys(batch_size))
 
     def _when(self, may: Callable[[], bool], call: Callable[[], Answer]) -> Answer:
-        """Makes the call as soon as `may()` answers True; wrong arguments are refused before that."""
+        """Make the call as soon as `may()` returns True; wrong arguments are refused before that."""
         with self._changed:
             self._refuse_if_closed()
             with contextlib.suppress(errors.NotReadyError):
@@ -151,7 +151,7 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
                 raise errors.NotReadyError(f"{error} (waited {self._timeout:g} s)") from None
 
     def _now(self, call: Callable[[], Answer]) -> Answer:
-        """Makes a call that may change what others wait for."""
+        """Make a call that may change what others wait for."""
         with self._changed:
             answer = call()
             self._changed.notify_all()
@@ -165,7 +165,7 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[column.ColumnReplayBuffer[Batch]]:
-        """Gives the buffer inside for the length of a `with` block, while all other threads wait.
+        """Yield the buffer inside for the length of a `with` block, while all other threads wait.
 
         For what the shell does not have, such as `explain`, and for calls between which nothing may change. The calls
         of the buffer inside do not wait: they raise NotReadyError.
@@ -177,45 +177,45 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
                 self._changed.notify_all()
 
     def read(self, keys: Any, **options: Any) -> Batch:
-        """Answers the windows that start at the steps with those keys [B]; see `read` of the buffer inside."""
+        """Return the windows that start at the steps with those keys [B]; see `read` of the buffer inside."""
         with self._changed:
             return self._buffer.read(keys, **options)
 
     def eligible_keys(self) -> arrays.Keys:
-        """Answers the keys of all anchors that may be drawn now, oldest first. O(capacity)."""
+        """Return the keys of all anchors that may be drawn now, oldest first. O(capacity)."""
         with self._changed:
             return self._buffer.eligible_keys()
 
     def update_priorities(self, keys: Any, priorities: Any) -> int:
-        """Gives steps new priorities, and answers how many of them were still stored.
+        """Give steps new priorities, and return how many of them were still stored.
 
         See ColumnReplayBuffer.update_priorities.
         """
         return self._now(lambda: self._buffer.update_priorities(keys, priorities))
 
     def get_priorities(self, keys: Any) -> arrays.Floats:
-        """Answers the raw priorities of the steps with those keys [B]; see ColumnReplayBuffer.get_priorities."""
+        """Return the raw priorities of the steps with those keys [B]; see ColumnReplayBuffer.get_priorities."""
         with self._changed:
             return self._buffer.get_priorities(keys)
 
     def set_eligible(self, keys: Any, eligible: bool) -> int:
-        """Says whether the anchors with those keys may be drawn, and answers how many of them were still stored.
+        """Set whether the anchors with those keys may be drawn, and return how many of them were still stored.
 
         See ColumnReplayBuffer.set_eligible.
         """
         return self._now(lambda: self._buffer.set_eligible(keys, eligible))
 
     def get_stats(self) -> column_stats.ColumnBufferStats:
-        """Answers what is stored and what has happened so far. O(episodes)."""
+        """Return what is stored and what has happened so far. O(episodes)."""
         with self._changed:
             return self._buffer.get_stats()
 
     def clear(self) -> None:
-        """Forgets every step and every open episode; see ColumnReplayBuffer.clear."""
+        """Forget every step and every open episode; see ColumnReplayBuffer.clear."""
         self._now(self._buffer.clear)
 
     def save(self, path: str | os.PathLike[str], *, keep: int = 1, progress: state_lib.Progress | None = None) -> None:
-        """Saves the buffer inside, while all other threads wait; see ColumnReplayBuffer.save.
+        """Save the buffer inside, while all other threads wait; see ColumnReplayBuffer.save.
 
         To load it: `ThreadSafeReplayBuffer(RingReplayBuffer.load(path))`, or whichever class is inside. Where the
         others should not wait for the disk, and there is memory for a copy, take `state_dict` instead.
@@ -224,16 +224,16 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
             self._buffer.save(path, keep=keep, progress=progress)
 
     def state_dict(self) -> state_lib.State:
-        """Answers what `save` would save, in memory; see ColumnReplayBuffer.state_dict."""
+        """Return what `save` would save, in memory; see ColumnReplayBuffer.state_dict."""
         with self._changed:
             return self._buffer.state_dict()
 
     def load_state_dict(self, state: state_lib.State) -> None:
-        """Makes the buffer inside what it was when it answered that state; see ColumnReplayBuffer.load_state_dict."""
+        """Make the buffer inside what it was when it returned that state; see ColumnReplayBuffer.load_state_dict."""
         self._now(lambda: self._buffer.load_state_dict(state))
 
     def check(self) -> None:
-        """Recounts everything that is stored, the long way.
+        """Recount everything that is stored, the long way.
 
         Raises:
             CorruptionError: An invariant does not hold; the message says which.
@@ -242,7 +242,7 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
             self._buffer.check()
 
     def close(self) -> None:
-        """Ends the calls that may wait: whoever waits in one, and whoever makes one later, gets ClosedError.
+        """End the calls that may wait: whoever waits in one, and whoever makes one later, gets ClosedError.
 
         The other calls go on, and so does the buffer inside. Closing twice is closing once.
         """
@@ -268,7 +268,7 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
             return self._buffer.num_eligible
 
     def __len__(self) -> int:
-        """Answers how many steps are stored."""
+        """Return how many steps are stored."""
         with self._changed:
             return len(self._buffer)
 

@@ -44,7 +44,7 @@ class Watched(threading.Condition):
         return super().wait(timeout)
 
     def until_waiting(self, times: int = 1) -> None:
-        """Returns when a thread has begun to wait so many times more, and does."""
+        """Return when a thread has begun to wait so many times more, and does."""
         for _ in range(times):
             assert self.waits.acquire(timeout=PATIENCE)
         with self:
@@ -189,7 +189,7 @@ class SplitStorage(memory.ColumnStorage):
         return columns
 
     def _pause(self, path: str) -> None:
-        """Does it once, in front of the action."""
+        """Do it once, in front of the action."""
         if path == "action" and self.between is not None:
             between, self.between = self.between, None
             between()
@@ -197,7 +197,7 @@ class SplitStorage(memory.ColumnStorage):
 
 @contextlib.contextmanager
 def hasty() -> Iterator[None]:
-    """Switches threads about as often as Python can."""
+    """Switch threads about as often as Python can."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
@@ -739,7 +739,7 @@ class Spied(prioritized_lib.PrioritizedReplayBuffer):
     """A buffer that tells of each call."""
 
     def called(self, name: str) -> None:
-        """Hears of a call."""
+        """Record of a call."""
 
     def __getattribute__(self, name: str) -> Any:
         value = object.__getattribute__(self, name)

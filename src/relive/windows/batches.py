@@ -1,4 +1,4 @@
-"""What a draw answers: arrays of the batch, which own their memory. B is the batch size, T the length of a sequence."""
+"""What a draw returns: arrays of the batch, which own their memory. B is the batch size, T the length of a sequence."""
 
 import dataclasses
 from typing import Any, TypeAlias
@@ -41,7 +41,7 @@ class TransitionBatch:
     extras: dict[str, Tree]
 
     def __len__(self) -> int:
-        """Answers B."""
+        """Return B."""
         return len(self.keys)
 
 
@@ -79,5 +79,5 @@ class SequenceBatch:
     extras: dict[str, Tree]
 
     def __len__(self) -> int:
-        """Answers B."""
+        """Return B."""
         return len(self.keys)

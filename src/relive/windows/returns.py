@@ -14,20 +14,20 @@ _FLOAT64 = np.dtype(np.float64)
 
 
 def discount_powers(gamma: float, count: int) -> list[float]:
-    """Answers [gamma^0, gamma^1, ..., gamma^(count - 1)]."""
+    """Return [gamma^0, gamma^1, ..., gamma^(count - 1)]."""
     return [gamma**k for k in range(count)]
 
 
 @functools.lru_cache(maxsize=64)
 def powers(gamma: float, count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Answers gamma^0 to gamma^count [count + 1], rounded to the dtype, to read alone: it is computed once."""
+    """Return gamma^0 to gamma^count [count + 1], rounded to the dtype, to read alone: it is computed once."""
     made = np.array(discount_powers(gamma, count + 1)).astype(dtype)
     made.flags.writeable = False
     return made
 
 
 def weighted_sum(rewards: Iterable[float], weights: Iterable[float]) -> float:
-    """Answers the sum of reward times weight, added from the first on: the same float on every version of Python."""
+    """Return the sum of reward times weight, added from the first on: the same float on every version of Python."""
     total = 0.0
     for reward, weight in zip(rewards, weights, strict=True):
         total += reward * weight
@@ -46,7 +46,7 @@ def total(rewards: Sequence[float]) -> float:
 
 
 def compute_discounted_return(rewards: Iterable[float], gamma: float) -> float:
-    """Answers sum over k of gamma^k r_k, the discounted return (Sutton and Barto 2018, equation 3.8).
+    """Return sum over k of gamma^k r_k, the discounted return (Sutton and Barto 2018, equation 3.8).
 
     Args:
         rewards: r_0, r_1, ..., in time order; none gives 0.0.
@@ -65,7 +65,7 @@ def compute_discounted_return(rewards: Iterable[float], gamma: float) -> float:
 
 
 def discounted_sums(rewards: npt.NDArray[Any], span: npt.NDArray[np.int64], gamma: float) -> npt.NDArray[Any]:
-    """Answers of each row of `rewards` [B, n] the sum over k < span of gamma^k r_k [B], in the dtype of the rewards.
+    """Return of each row of `rewards` [B, n] the sum over k < span of gamma^k r_k [B], in the dtype of the rewards.
 
     Added up as float64 from k = 0 on (Sutton and Barto 2018, equation 7.1, without its bootstrap).
     """

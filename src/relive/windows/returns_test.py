@@ -50,7 +50,7 @@ def test_a_reward_that_is_not_finite_is_refused() -> None:
 
 
 def test_a_total_is_rounded_once_and_the_same_on_every_python() -> None:
-    """Ten times 0.1: `sum` answers 0.9999999999999999 before Python 3.12, and 1.0 since."""
+    """Ten times 0.1: `sum` returns 0.9999999999999999 before Python 3.12, and 1.0 since."""
     assert returns.total([0.1] * 10) == 1.0
     assert returns.total([1e16, 1.0, -1e16]) == 1.0
     assert returns.total([]) == 0.0

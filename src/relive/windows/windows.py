@@ -47,7 +47,7 @@ class Window(registry.Configurable, abc.ABC, Generic[Batch]):
     """What a buffer asks of a window."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Lets a class that has a rule of its own answer by that rule in every case."""
+        """Let a class that has a rule of its own answer by that rule in every case."""
         super().__init_subclass__(**keywords)
         ranks = {name: rank for rank, kind in reversed([*enumerate(cls.__mro__)]) for name in vars(kind)}
         for name, rules in _RULES.items():
@@ -57,18 +57,18 @@ class Window(registry.Configurable, abc.ABC, Generic[Batch]):
 
     @abc.abstractmethod
     def is_readable(self, timeline: timeline_lib.Timeline, slots: arrays.Ints) -> arrays.Bools:
-        """Answers from which of the rows in `slots` [k] a window may start."""
+        """Return from which of the rows in `slots` [k] a window may start."""
 
     @abc.abstractmethod
     def newly_readable(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> arrays.Ints:
-        """Answers rows among which are all from which a window may start since the change."""
+        """Return rows among which are all from which a window may start since the change."""
 
     def newly_unreadable(self, timeline: timeline_lib.Timeline, evicted: arrays.Ints) -> arrays.Ints:
-        """Answers the rows from which no window may start any more when the rows in `evicted` go, distinct."""
+        """Return the rows from which no window may start any more when the rows in `evicted` go, distinct."""
         return evicted
 
     def readable_now(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> arrays.Ints:
-        """Answers the rows from which a window may start since the change, and maybe could before."""
+        """Return the rows from which a window may start since the change, and maybe could before."""
         slots = self.newly_readable(timeline, change)
         return slots[self.is_readable(timeline, slots)]
 
@@ -88,14 +88,14 @@ class Window(registry.Configurable, abc.ABC, Generic[Batch]):
     # The same of one row, in plain numbers: `relive bench --workload add`.
 
     def newly_unreadable_one(self, timeline: timeline_lib.Timeline, evicted: int) -> Sequence[int]:
-        """Answers what `newly_unreadable` answers of one row."""
+        """Return what `newly_unreadable` returns of one row."""
         lost: list[int] = self.newly_unreadable(timeline, np.array([evicted])).tolist()
         return lost
 
     def readable_now_one(
         self, timeline: timeline_lib.Timeline, slot: int, completed: Sequence[int], ended: Sequence[int]
     ) -> Sequence[int]:
-        """Answers what `readable_now` answers of one new row; the arguments are the fields of its change."""
+        """Return what `readable_now` returns of one new row; the arguments are the fields of its change."""
         slots = np.array([slot])
         change = timeline_lib.Change(
             slots, timeline.handles(slots), np.array(completed, np.int64), np.array(ended, np.int64)
@@ -105,13 +105,13 @@ class Window(registry.Configurable, abc.ABC, Generic[Batch]):
 
     @abc.abstractmethod
     def why_not_ready(self, timeline: timeline_lib.Timeline) -> str:
-        """Answers what is missing while there is no anchor, for an error message."""
+        """Return what is missing while there is no anchor, for an error message."""
 
     @abc.abstractmethod
     def read(
         self, history: history_lib.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
     ) -> Batch:
-        """Answers the windows that start in `slots` [B], which must be readable."""
+        """Return the windows that start in `slots` [B], which must be readable."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +137,7 @@ class TransitionWindow(Window[batches.TransitionBatch]):
         validation.require_choice("stack_padding", self.stack_padding, ("zeros", "first"))
 
     def is_readable(self, timeline: timeline_lib.Timeline, slots: arrays.Ints) -> arrays.Bools:
-        """Answers whether the next observation is known, and the older frames of the stack are there [k]."""
+        """Return whether the next observation is known, and the older frames of the stack are there [k]."""
         handles = timeline.handles(slots)
         steps = timeline.steps(slots, handles)
         readable: arrays.Bools = steps < timeline.episodes.complete[handles]
@@ -147,21 +147,21 @@ class TransitionWindow(Window[batches.TransitionBatch]):
         return readable
 
     def newly_readable(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> arrays.Ints:
-        """Answers the rows that are complete now."""
+        """Return the rows that are complete now."""
         return change.completed
 
     def newly_unreadable(self, timeline: timeline_lib.Timeline, evicted: arrays.Ints) -> arrays.Ints:
-        """Answers the rows themselves, and those that have one of them in their stack."""
+        """Return the rows themselves, and those that have one of them in their stack."""
         if self.frame_stack == 1:
             return evicted
         return np.unique(timeline.ahead(evicted, self.frame_stack))
 
     def readable_now(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> arrays.Ints:
-        """Answers the rows that are complete now and have their older frames."""
+        """Return the rows that are complete now and have their older frames."""
         return change.completed if self.frame_stack == 1 else super().readable_now(timeline, change)
 
     def newly_unreadable_one(self, timeline: timeline_lib.Timeline, evicted: int) -> Sequence[int]:
-        """Answers the row itself, and those that have it in their stack."""
+        """Return the row itself, and those that have it in their stack."""
         return timeline.ahead_of_one(evicted, self.frame_stack)
 
     @property
@@ -177,14 +177,14 @@ class TransitionWindow(Window[batches.TransitionBatch]):
     def readable_now_one(
         self, timeline: timeline_lib.Timeline, slot: int, completed: Sequence[int], ended: Sequence[int]
     ) -> Sequence[int]:
-        """Answers which of the rows that are complete now have their older frames."""
+        """Return which of the rows that are complete now have their older frames."""
         older = self.frame_stack - 1
         if not older:
             return completed
         return [row for row in completed if timeline.earlier_of_one(row, min(timeline.step_of_one(row), older)) >= 0]
 
     def why_not_ready(self, timeline: timeline_lib.Timeline) -> str:
-        """Answers what is missing while there is no anchor."""
+        """Return what is missing while there is no anchor."""
         if self.frame_stack > 1:
             return f"no step with a known next observation and all its {self.frame_stack} frames is stored"
         return "no step with a known next observation is stored"
@@ -192,7 +192,7 @@ class TransitionWindow(Window[batches.TransitionBatch]):
     def read(
         self, history: history_lib.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
     ) -> batches.TransitionBatch:
-        """Answers the transitions from `slots` [B]."""
+        """Return the transitions from `slots` [B]."""
         episodes = history.timeline.episodes
         rows = history.timeline.rows(slots)
         span = np.minimum(episodes.complete[rows.handles] - rows.steps, self.n_step)
@@ -209,7 +209,7 @@ class TransitionWindow(Window[batches.TransitionBatch]):
         probabilities: arrays.Floats,
         weights: arrays.Floats,
     ) -> batches.TransitionBatch:
-        """Answers the transitions from rows [B], given how long they are [B] and whether they terminate [B].
+        """Return the transitions from rows [B], given how long they are [B] and whether they terminate [B].
 
         Args:
             history: Where the rows are.
@@ -259,7 +259,7 @@ class TransitionWindow(Window[batches.TransitionBatch]):
     def _next_columns(
         self, history: history_lib.StepStore, rows: timeline_lib.Rows, next_slots: arrays.Ints, span: arrays.Ints
     ) -> Columns:
-        """Answers the observations `span` [B] steps after the rows: in `next_slots`, or tails where those come then.
+        """Return the observations `span` [B] steps after the rows: in `next_slots`, or tails where those come then.
 
         There the last slot does not matter.
         """
@@ -274,7 +274,7 @@ class TransitionWindow(Window[batches.TransitionBatch]):
         return columns
 
     def _pad(self, columns: Columns, steps: arrays.Ints) -> None:
-        """Writes what stands before the first frame into stacks up to `steps` [B]; the first frame is there already."""
+        """Write what stands before the first frame into stacks up to `steps` [B]; the first frame is there already."""
         if self.stack_padding == "first":
             return
         (early,) = (steps < self.frame_stack - 1).nonzero()
@@ -316,7 +316,7 @@ class SequenceWindow(Window[batches.SequenceBatch]):
         return max(self.length - self.stride, 0) if self.pad else self.length - 1
 
     def is_readable(self, timeline: timeline_lib.Timeline, slots: arrays.Ints) -> arrays.Bools:
-        """Answers whether a step is an anchor, and enough steps are complete from it on [k]."""
+        """Return whether a step is an anchor, and enough steps are complete from it on [k]."""
         handles = timeline.handles(slots)
         steps = timeline.steps(slots, handles)
         complete = timeline.episodes.complete[handles]
@@ -327,7 +327,7 @@ class SequenceWindow(Window[batches.SequenceBatch]):
         return readable
 
     def newly_readable(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> arrays.Ints:
-        """Answers the rows that lie so far before those that are complete now, and first steps where those count."""
+        """Return the rows that lie so far before those that are complete now, and first steps where those count."""
         earlier = timeline.earlier(change.completed, self._lag)
         if self.pad and self._lag:
             first = change.completed[timeline.steps(change.completed, timeline.handles(change.completed)) == 0]
@@ -337,7 +337,7 @@ class SequenceWindow(Window[batches.SequenceBatch]):
     def readable_now_one(
         self, timeline: timeline_lib.Timeline, slot: int, completed: Sequence[int], ended: Sequence[int]
     ) -> Sequence[int]:
-        """Answers which of the rows so far before those that are complete now are anchors, and first steps."""
+        """Return which of the rows so far before those that are complete now are anchors, and first steps."""
         lag = self._lag
         readable = set()
         for row in completed:
@@ -351,7 +351,7 @@ class SequenceWindow(Window[batches.SequenceBatch]):
         return sorted(readable)
 
     def why_not_ready(self, timeline: timeline_lib.Timeline) -> str:
-        """Answers what is missing while there is no anchor, and how long the longest episode is."""
+        """Return what is missing while there is no anchor, and how long the longest episode is."""
         if self.pad:
             return "no step with a known next observation is stored at the start of an episode"
         slots = timeline.alive_slots()
@@ -364,7 +364,7 @@ class SequenceWindow(Window[batches.SequenceBatch]):
     def read(
         self, history: history_lib.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
     ) -> batches.SequenceBatch:
-        """Answers the sequences from `slots` [B]."""
+        """Return the sequences from `slots` [B]."""
         return _read_sequences(history, slots, self.length, self.burn_in, probabilities, weights)
 
 
@@ -373,7 +373,7 @@ class EpisodeWindow(Window[batches.SequenceBatch]):
     """A whole episode, once it has ended and while all of it is there; as long as the longest of its batch."""
 
     def is_readable(self, timeline: timeline_lib.Timeline, slots: arrays.Ints) -> arrays.Bools:
-        """Answers whether a step is the first of an ended episode [k]."""
+        """Return whether a step is the first of an ended episode [k]."""
         handles = timeline.handles(slots)
         episodes = timeline.episodes
         readable: arrays.Bools = (episodes.end[handles] != episode_table.OPEN) & (episodes.complete[handles] > 0)
@@ -381,23 +381,23 @@ class EpisodeWindow(Window[batches.SequenceBatch]):
         return readable
 
     def newly_readable(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> arrays.Ints:
-        """Answers the first rows of the episodes that have ended."""
+        """Return the first rows of the episodes that have ended."""
         return np.unique(timeline.first(change.ended))
 
     def readable_now_one(
         self, timeline: timeline_lib.Timeline, slot: int, completed: Sequence[int], ended: Sequence[int]
     ) -> Sequence[int]:
-        """Answers the first rows of the episodes that have ended."""
+        """Return the first rows of the episodes that have ended."""
         return super().readable_now_one(timeline, slot, completed, ended) if ended else ()
 
     def why_not_ready(self, timeline: timeline_lib.Timeline) -> str:
-        """Answers what is missing while there is no anchor."""
+        """Return what is missing while there is no anchor."""
         return "no episode has ended of which every step is stored"
 
     def read(
         self, history: history_lib.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
     ) -> batches.SequenceBatch:
-        """Answers the episodes from `slots` [B]."""
+        """Return the episodes from `slots` [B]."""
         longest = int(history.timeline.episodes.complete[history.timeline.handles(slots)].max(initial=0))
         return _read_sequences(history, slots, longest, 0, probabilities, weights)
 
@@ -410,7 +410,7 @@ def _read_sequences(
     probabilities: arrays.Floats,
     weights: arrays.Floats,
 ) -> batches.SequenceBatch:
-    """Answers up to `length` steps from each of `slots` [B], padded to it."""
+    """Return up to `length` steps from each of `slots` [B], padded to it."""
     timeline = history.timeline
     episodes = timeline.episodes
     rows = timeline.rows(slots)
@@ -448,12 +448,12 @@ def _read_sequences(
 
 
 def clear(columns: Columns, where: arrays.Bools) -> None:
-    """Writes zeros where `where` [B, k] of every column [B, k, *shape]."""
+    """Write zeros where `where` [B, k] of every column [B, k, *shape]."""
     for column in columns.values():
         column[where] = np.zeros((), column.dtype)
 
 
 def nested_extras(columns: Columns) -> dict[str, Any]:
-    """Answers the extras among the columns, by name."""
+    """Return the extras among the columns, by name."""
     extras: Any = trees.nested("extras", columns)
     return dict(extras)

@@ -50,7 +50,7 @@ def test_whole_episodes_equal_the_naive_ones() -> None:
 
 
 def nested_buffer(make: Any, **settings: Any) -> Any:
-    """Answers a buffer with nested and odd fields, and one episode of four steps in it, which terminated."""
+    """Return a buffer with nested and odd fields, and one episode of four steps in it, which terminated."""
     half = np.dtype([("a", np.float32), ("b", np.int8)])
     schema = relive.Schema(
         {"image": relive.Field((2, 2), np.uint8), "body": {"speed": relive.Field((), np.float16)}},
@@ -331,7 +331,7 @@ ALL_WINDOWS: list[windows.Window[Any]] = [
 
 
 def assert_alike(timeline: timeline_lib.Timeline, slot: int, completed: Any, ended: Any) -> None:
-    """Compares what each window says of one new row with what its rule for arrays says of it."""
+    """Compare what each window says of one new row with what its rule for arrays says of it."""
     slots = np.array([slot])
     completed_slots, ended_handles = np.array(completed, np.int64), np.array(ended, np.int64)
     change = timeline_lib.Change(slots, timeline.handles(slots), completed_slots, ended_handles)

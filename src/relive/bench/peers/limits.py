@@ -16,7 +16,7 @@ _BATCHES = 4096
 
 
 def _columns(task: tasks.Task, allocate: tasks.Allocate) -> dict[str, npt.NDArray[Any]]:
-    """Answers an array a field, every byte of it written to: a step's observation, action, reward, and two flags."""
+    """Return an array a field, every byte of it written to: a step's observation, action, reward, and two flags."""
     flag = described.Kind((), "bool")
     kinds = {
         "observation": task.observation,
@@ -48,7 +48,7 @@ class _Limit(tasks.Buffer):
         self._shift = task.n_step if not task.sequence_length else 0
 
     def fill(self, episodes: Iterable[described.Episode]) -> None:
-        """Does nothing: every array was written to, and what it holds does not matter."""
+        """Do nothing: every array was written to, and what it holds does not matter."""
 
     def prepared(self, step: described.Step) -> Any:
         newest = step.observation[-1] if self._task.frame_stack > 1 else step.observation
@@ -107,12 +107,12 @@ class _Copy(_Limit):
 
 
 def make_take(task: tasks.Task, allocate: tasks.Allocate = np.empty) -> tasks.Buffer:
-    """Answers a limit for the task: gathering, and assigning where steps are added; the columns are that function's."""
+    """Return a limit for the task: gathering, and assigning where steps are added; the columns are that function's."""
     return _Take(task, allocate)
 
 
 def make_copy(task: tasks.Task) -> tasks.Buffer:
-    """Answers a limit for the task: a plain copy."""
+    """Return a limit for the task: a plain copy."""
     return _Copy(task)
 
 
@@ -125,7 +125,7 @@ class _Files(tasks.Buffer):
         self._is_loaded = False
 
     def fill(self, episodes: Iterable[described.Episode]) -> None:
-        """Does nothing: every array was written to, and what it holds does not matter."""
+        """Do nothing: every array was written to, and what it holds does not matter."""
 
     def save(self, path: str) -> None:
         os.makedirs(path, exist_ok=True)
@@ -143,5 +143,5 @@ class _Files(tasks.Buffer):
 
 
 def make_files(task: tasks.Task) -> tasks.Buffer:
-    """Answers a limit for the task: `np.save` and `np.load` of the same bytes."""
+    """Return a limit for the task: `np.save` and `np.load` of the same bytes."""
     return _Files(task)

@@ -20,13 +20,13 @@ _PLAIN, _PRIORITIZED = 8, 32
 
 
 def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays.Array:
-    """Answers an array in a file of its own, which is gone when the array is."""
+    """Return an array in a file of its own, which is gone when the array is."""
     with tempfile.TemporaryFile() as file:
         return np.asarray(np.memmap(file, dtype, "w+", shape=shape))  # A memmap would be slower to take from.
 
 
 def make(task: tasks.Task) -> tasks.Buffer:
-    """Answers relive's buffer for the task.
+    """Return relive's buffer for the task.
 
     Raises:
         CannotError: There is no room for it.
@@ -36,7 +36,7 @@ def make(task: tasks.Task) -> tasks.Buffer:
 
 
 def make_take(task: tasks.Task) -> tasks.Buffer:
-    """Answers a limit for the task: gathering from columns like those.
+    """Return a limit for the task: gathering from columns like those.
 
     Raises:
         CannotError: There is no room for it.
@@ -46,10 +46,10 @@ def make_take(task: tasks.Task) -> tasks.Buffer:
 
 
 def settle() -> None:
-    """Waits until what was written is on the disk, where the system can say so: timing must not run beside that."""
+    """Wait until what was written is on the disk, where the system can say so: timing must not run beside that."""
     getattr(os, "sync", lambda: None)()
 
 
 def _bytes(task: tasks.Task) -> int:
-    """Answers what the columns take: an observation, an action, a reward and two flags a step, at most."""
+    """Return what the columns take: an observation, an action, a reward and two flags a step, at most."""
     return task.capacity * (task.observation.nbytes + task.action.nbytes + 6)

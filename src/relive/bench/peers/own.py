@@ -85,5 +85,5 @@ class _Columns(tasks.Buffer):
 
 
 def make(task: tasks.Task, allocate: tasks.Allocate | None = None) -> tasks.Buffer:
-    """Answers relive's buffer for the task, with columns of its own making or of that function's."""
+    """Return relive's buffer for the task, with columns of its own making or of that function's."""
     return _Columns(task, allocate)

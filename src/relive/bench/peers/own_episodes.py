@@ -11,7 +11,7 @@ from relive.bench import tasks
 
 
 class _Samples(tasks.Buffer):
-    """A buffer of whole episodes, that answers a list of samples."""
+    """A buffer of whole episodes, that returns a list of samples."""
 
     def __init__(self, task: tasks.Task) -> None:
         task.refuse("frame_stack", "sequences", "prioritized", "streams")
@@ -104,10 +104,10 @@ class _Naive(_Samples):
 
 
 def make(task: tasks.Task) -> tasks.Buffer:
-    """Answers relive's buffer for the task."""
+    """Return relive's buffer for the task."""
     return _Episodes(task)
 
 
 def make_naive(task: tasks.Task) -> tasks.Buffer:
-    """Answers the naive one."""
+    """Return the naive one."""
     return _Naive(task)

@@ -22,7 +22,7 @@ _BEFORE = np.array([0, 0, 1, 3])
 
 
 def contestant(size: int) -> contestants.Contestant:
-    """Answers a tree of that many leaves.
+    """Return a tree of that many leaves.
 
     Raises:
         CannotError: There is no room for it.
@@ -45,7 +45,7 @@ def contestant(size: int) -> contestants.Contestant:
 
 
 def check(tree: sum_tree.SumTree, drawn: Ints, findings: answers.Findings) -> None:
-    """Adds to the findings what is wrong with leaves that were drawn [B], and with what is set.
+    """Add to the findings what is wrong with leaves that were drawn [B], and with what is set.
 
     Each stratum of the total has one leaf that lies in it. Leaves whose weight is set to zero leave exactly what the
     others weigh, and come back with theirs: the tree stays as it is.
@@ -67,5 +67,5 @@ def check(tree: sum_tree.SumTree, drawn: Ints, findings: answers.Findings) -> No
 
 
 def _mass(leaves: Ints) -> Ints:
-    """Answers the weight of all leaves before each of `leaves` [k]."""
+    """Return the weight of all leaves before each of `leaves` [k]."""
     return np.asarray(6 * (leaves // 4) + _BEFORE[leaves & 3])

@@ -65,7 +65,7 @@ class _Buffer(tasks.Buffer):
 
 
 def _rows(observation: Any, action: Any, reward: Any, following: Any, terminated: Any) -> Any:
-    """Answers steps as its training loops make them."""
+    """Return steps as its training loops make them."""
     columns = {"obs": observation, "action": action, "reward": reward, "next_obs": following, "done": terminated}
     floats = {name: torch.as_tensor(np.array(column)) for name, column in columns.items()}
     for name in ("reward", "done"):
@@ -74,5 +74,5 @@ def _rows(observation: Any, action: Any, reward: Any, following: Any, terminated
 
 
 def make(task: tasks.Task) -> tasks.Buffer:
-    """Answers the buffer for the task."""
+    """Return the buffer for the task."""
     return _Buffer(task)

@@ -94,14 +94,14 @@ class _Buffer(tasks.Buffer):
         return answer
 
     def _last(self, stacks: Any, axis: int) -> Any:
-        """Moves the axis of a frame stack to the end, where cpprb has it."""
+        """Move the axis of a frame stack to the end, where cpprb has it."""
         return np.moveaxis(stacks, axis, -1) if self._task.frame_stack > 1 else stacks
 
     def _first(self, stacks: Any) -> Any:
-        """Moves the axis of a frame stack back."""
+        """Move the axis of a frame stack back."""
         return np.moveaxis(stacks, -1, 1) if self._task.frame_stack > 1 else stacks
 
 
 def make(task: tasks.Task) -> tasks.Buffer:
-    """Answers the buffer for the task."""
+    """Return the buffer for the task."""
     return _Buffer(task)

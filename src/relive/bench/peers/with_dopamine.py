@@ -62,10 +62,10 @@ class _Buffer(tasks.Buffer):
         return answer
 
     def _first(self, stacks: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Moves the axis of a frame stack, which comes last, to where it is compared; one frame is no stack."""
+        """Move the axis of a frame stack, which comes last, to where it is compared; one frame is no stack."""
         return np.moveaxis(stacks, -1, 1) if self._task.frame_stack > 1 else stacks[..., 0]
 
 
 def make(task: tasks.Task) -> tasks.Buffer:
-    """Answers the buffer for the task."""
+    """Return the buffer for the task."""
     return _Buffer(task)

@@ -88,12 +88,12 @@ class _Buffer(tasks.Buffer):
         }
 
     def _lead(self, rows: dict[str, Any]) -> dict[str, Any]:
-        """Adds the axis of the batch that a trajectory buffer wants."""
+        """Add the axis of the batch that a trajectory buffer wants."""
         if not self._task.sequence_length:
             return rows
         return {name: column[np.newaxis] for name, column in rows.items()}
 
 
 def make(task: tasks.Task) -> tasks.Buffer:
-    """Answers the buffer for the task."""
+    """Return the buffer for the task."""
     return _Buffer(task)

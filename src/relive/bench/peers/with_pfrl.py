@@ -83,10 +83,10 @@ class _Buffer(tasks.Buffer):
 
 
 def _same(state: Any) -> Any:
-    """Leaves a state as it is."""
+    """Leave a state as it is."""
     return state
 
 
 def make(task: tasks.Task) -> tasks.Buffer:
-    """Answers the buffer for the task."""
+    """Return the buffer for the task."""
     return _Buffer(task)

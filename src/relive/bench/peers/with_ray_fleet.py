@@ -1,6 +1,6 @@
 """relive's fleets in their benchmark: shards and writers are actors of Ray, this process is the learner.
 
-A program that answers lines; `relive.bench.fleet_programs` says what they are. Every writer process has a writer for
+A program that returns lines; `relive.bench.fleet_programs` says what they are. Every writer process has a writer for
 each shard, and gives them its episodes in turn, so that all shards have as much to do.
 """
 
@@ -35,11 +35,11 @@ class Writer:
             self._episodes = [episodes[name] for name in ("observations", "actions", "rewards")]
 
     async def process(self) -> int:
-        """Answers the number of the process."""
+        """Return the number of the process."""
         return os.getpid()
 
     async def send(self, seconds: float, message_steps: int) -> tuple[int, float]:
-        """Sends episodes for that long, in messages of so many steps; answers how many are stored, and the seconds."""
+        """Send episodes for that long, in messages of so many steps; returns how many are stored, and the seconds."""
         in_flight = max(1, self._in_flight // self._shards)
         writers = [self._replay.writer(batch_steps=message_steps, max_in_flight=in_flight) for _ in range(self._shards)]
         count, sent = len(self._episodes[0]), 0
@@ -68,13 +68,13 @@ class _Fleet:
         }
 
     async def begin(self) -> None:
-        """Learns which processes are whose."""
+        """Learn which processes are whose."""
         shards = (await self._replay.stats()).shards
         self._processes["shards"] = {shard.pid for shard in shards if shard is not None}
         self._processes["learner"] = {os.getpid()}
 
     async def turn(self, mode: str, seconds: float, **asked: int) -> dict[str, Any]:
-        """Answers what came of a turn, in which some of the work may be other than usual."""
+        """Return what came of a turn, in which some of the work may be other than usual."""
         work = {**self._work, **asked}
         before = fleet_processor.seconds_by_process()
         answer: dict[str, Any] = {"inserted": 0, "insert_seconds": 0.0, "drawn": 0, "draw_seconds": 0.0}
@@ -112,7 +112,7 @@ class _Fleet:
         return {"drawn": drawn, "draw_seconds": taken, "wrong": wrong}
 
     async def _ping(self, seconds: float) -> dict[str, float]:
-        """Asks as many shards at a time as batches are drawn at a time."""
+        """Ask as many shards at a time as batches are drawn at a time."""
         asked, start, together = 0, time.perf_counter(), self._work["prefetch"] + 1
         while time.perf_counter() - start < seconds:
             asked += sum(map(len, await asyncio.gather(*[self._replay.ping() for _ in range(together)])))
@@ -120,7 +120,7 @@ class _Fleet:
 
 
 async def _main() -> None:
-    """Answers a line for each line."""
+    """Return a line for each line."""
     lines = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     fleets = {name: _Fleet(work) for name, work in json.loads(sys.argv[1]).items()}

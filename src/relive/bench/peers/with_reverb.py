@@ -64,7 +64,7 @@ class _Buffer(tasks.Buffer):
             self._steps = 0
 
     def _append(self, row: dict[str, Any]) -> None:
-        """Writes a row, and the item that it completes."""
+        """Write a row, and the item that it completes."""
         self._writer.append(row)
         self._steps += 1
         if self._steps >= self._length:
@@ -91,5 +91,5 @@ class _Buffer(tasks.Buffer):
 
 
 def make(task: tasks.Task) -> tasks.Buffer:
-    """Answers the buffer for the task."""
+    """Return the buffer for the task."""
     return _Buffer(task)

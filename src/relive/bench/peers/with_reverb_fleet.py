@@ -1,4 +1,4 @@
-"""Reverb in the fleet's benchmark: a server, writers and a learner, each a process; a program that answers lines.
+"""Reverb in the fleet's benchmark: a server, writers and a learner, each a process; a program that returns lines.
 
 It imports nothing of relive: Reverb is built for a TensorFlow that wants numpy 1, and runs with a Python of its own.
 It has one fleet, of one server. What the lines are is said in `relive.bench.fleet_programs`. A transition is an item of
@@ -24,7 +24,7 @@ _ON_THE_WAY = 200
 
 
 def _serve(pipe: Any, work: Mapping[str, Any]) -> None:
-    """Serves a table, and answers the seconds of the processor that it has taken when it is asked."""
+    """Serve a table, and return the seconds of the processor that it has taken when it is asked."""
     signature = {
         "observation": tf.TensorSpec((2, *work["shape"]), work["dtype"]),
         "action": tf.TensorSpec((1,), "int64"),
@@ -46,7 +46,7 @@ def _serve(pipe: Any, work: Mapping[str, Any]) -> None:
 
 
 def _write(pipe: Any, work: Mapping[str, Any], port: int) -> None:
-    """Sends whole episodes for as long as it is told to."""
+    """Send whole episodes for as long as it is told to."""
     client = reverb.Client(f"localhost:{port}")
     writer = client.trajectory_writer(num_keep_alive_refs=2)
     with np.load(work["path"]) as episodes:
@@ -80,7 +80,7 @@ def _write(pipe: Any, work: Mapping[str, Any], port: int) -> None:
 
 
 def _learn(pipe: Any, work: Mapping[str, Any], port: int) -> None:
-    """Draws batches for as long as it is told to, and looks at the last one."""
+    """Draw batches for as long as it is told to, and looks at the last one."""
     dataset = reverb.TrajectoryDataset.from_table_signature(
         f"localhost:{port}", _TABLE, max_in_flight_samples_per_worker=2 * work["batch_size"]
     )
@@ -107,7 +107,7 @@ def _learn(pipe: Any, work: Mapping[str, Any], port: int) -> None:
 def _take_turns(
     pipe: Any, call: Callable[[], int], finish: Callable[[], Any], faults: Callable[[], int] = lambda: 0
 ) -> None:
-    """Repeats a call for as many seconds as are asked for, over and over; answers rows, seconds, processor, faults."""
+    """Repeat a call for as many seconds as are asked for, over and over; returns rows, seconds, processor, faults."""
     pipe.send("ready")
     while (seconds := pipe.recv()) is not None:
         rows, start, processor = 0, time.perf_counter(), time.process_time()
@@ -119,7 +119,7 @@ def _take_turns(
 
 
 def _main() -> None:
-    """Answers a line for each line."""
+    """Return a line for each line."""
     lines = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     (work,) = json.loads(sys.argv[1]).values()

@@ -49,7 +49,7 @@ class _Buffer(tasks.Buffer):
     def _add(
         self, observations: list[Any], actions: list[Any], rewards: list[Any], terminated: bool, truncated: bool
     ) -> None:
-        """Adds a part of an episode, as an environment runner gives it."""
+        """Add a part of an episode, as an environment runner gives it."""
         if not self._step:
             self._episode_id = uuid.uuid4().hex
         part = single_agent_episode.SingleAgentEpisode(
@@ -102,5 +102,5 @@ class _Buffer(tasks.Buffer):
 
 
 def make(task: tasks.Task) -> tasks.Buffer:
-    """Answers the buffer for the task."""
+    """Return the buffer for the task."""
     return _Buffer(task)

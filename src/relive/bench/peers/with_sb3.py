@@ -69,5 +69,5 @@ class _Buffer(tasks.Buffer):
 
 
 def make(task: tasks.Task) -> tasks.Buffer:
-    """Answers the buffer for the task."""
+    """Return the buffer for the task."""
     return _Buffer(task)

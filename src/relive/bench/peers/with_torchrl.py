@@ -81,7 +81,7 @@ class _Buffer(tasks.Buffer):
         return {name: column.numpy().reshape(shape + column.shape[1:]) for name, column in columns.items()}
 
     def _windows(self, sample: Any) -> tasks.Answer:
-        """Answers each slice as one transition of as many steps as it has."""
+        """Return each slice as one transition of as many steps as it has."""
         following, gamma = sample["next"], self._task.gamma
         last = np.flatnonzero(following["truncated"].numpy()[:, 0])
         first = np.concatenate([[0], last[:-1] + 1])
@@ -98,7 +98,7 @@ class _Buffer(tasks.Buffer):
 
 
 def _rows(observation: Any, action: Any, reward: Any, following: Any, terminated: Any, truncated: Any) -> Any:
-    """Answers steps as collectors of torchrl give them."""
+    """Return steps as collectors of torchrl give them."""
     flags = {"terminated": torch.as_tensor(terminated)[:, None], "truncated": torch.as_tensor(truncated)[:, None]}
     return tensordict.TensorDict(
         {
@@ -116,5 +116,5 @@ def _rows(observation: Any, action: Any, reward: Any, following: Any, terminated
 
 
 def make(task: tasks.Task) -> tasks.Buffer:
-    """Answers the buffer for the task."""
+    """Return the buffer for the task."""
     return _Buffer(task)

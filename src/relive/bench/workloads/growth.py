@@ -19,7 +19,7 @@ _LENGTHS = (1_000, 3_000)
 def _mapped(
     size: int, peer: str, make: catalogue.Make, timed: workload.Timed, prioritized: bool
 ) -> contestants.Contestant:
-    """Answers a peer with that many steps in mapped files."""
+    """Return a peer with that many steps in mapped files."""
     task = tasks.Task(capacity=size, observation=transitions.SMALL, prioritized=prioritized, episode_lengths=_LENGTHS)
     contestant = contestants.of_buffer(catalogue.PEERS[peer], make, task, timed)
     mapped.settle()
