@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
-    """Forget a module that needs what is not installed: pytest leaves it half made for whoever imports it next."""
+    """Forget a module that needs what is not installed: pytest leaves it half made for those who imports it next."""
     if not report.passed:
         sys.modules.pop(".".join(pathlib.PurePath(report.nodeid).with_suffix("").parts[1:]), None)
 

@@ -37,7 +37,7 @@ def new_network(num_inputs: int, num_actions: int, width: int = 128) -> nn.Seque
     return hidden.append(nn.Linear(width, num_actions))
 
 
-def errors_of(network: Any, target_network: Any, batch: relive_torch.TransitionTensors) -> torch.Tensor:
+def errors_of(network: Any, target_network: Any, batch: relive.TransitionBatch[torch.Tensor]) -> torch.Tensor:
     """Return by how much the value of each transition's action misses its target [B]."""
     with torch.no_grad():
         next_action = network(batch.next_observation).argmax(dim=1, keepdim=True)

@@ -87,7 +87,9 @@ def test_a_run_says_how_far_it_is_and_its_seed_says_all_of_it(
 ACTIONS, REWARDS, GAMMA = [0, 1, 0, 1], [1.0, 2.0, 4.0, 8.0], 0.5
 
 
-def read_episode(buffer: relive.RingReplayBuffer, actions: Any, *, terminated: bool) -> relive_torch.TransitionTensors:
+def read_episode(
+    buffer: relive.RingReplayBuffer, actions: Any, *, terminated: bool
+) -> relive.TransitionBatch[torch.Tensor]:
     """Return the transitions from each step of the episode."""
     observations = np.eye(5, dtype=np.float32)
     keys = buffer.add_episode(observations, actions, np.array(REWARDS, np.float32), terminated=terminated)
@@ -197,7 +199,7 @@ def test_the_loop_weighs_the_losses_gives_the_errors_back_and_lets_the_target_fo
     assert batches[-1].weights.min() < 1
     assert {batch.steps.max() for batch in batches} == {3}
     for batch, (errors, weights), (keys, priorities) in zip(batches, losses, updates, strict=True):
-        assert weights.tolist() == batch.weights.tolist()
+        assert weights.tolist() == np.float32(batch.weights).tolist()
         assert keys.tolist() == batch.keys.tolist()
         assert priorities.tolist() == abs(errors).tolist()
     assert followed[0][0] is not followed[0][1]

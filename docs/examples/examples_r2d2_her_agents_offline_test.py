@@ -97,7 +97,7 @@ def test_runs_of_a_seed_end_with_the_same_figures(
 # R2D2.
 
 
-def sequences(**fields: Any) -> relive_torch.SequenceTensors:
+def sequences(**fields: Any) -> relive.SequenceBatch[torch.Tensor]:
     """Return two sequences of 4 + 3 steps; the first has 2 steps beyond the burn-in and ends, the other goes on."""
     rng = np.random.default_rng(0)
     steps = r2d2.BURN_IN + 3

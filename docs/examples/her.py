@@ -49,7 +49,7 @@ def action_values(network: torch.nn.Module, observation: dict[str, torch.Tensor]
 
 
 def q_loss(
-    network: torch.nn.Module, target_network: torch.nn.Module, batch: relive_torch.TransitionTensors
+    network: torch.nn.Module, target_network: torch.nn.Module, batch: relive.TransitionBatch[torch.Tensor]
 ) -> torch.Tensor:
     """Return the mean squared error of Q-learning on a batch of tensors."""
     with torch.no_grad():
@@ -80,7 +80,15 @@ def play(
         rewards, reached = judge(state[running], goals[running])
         if buffer is not None:
             truncated = np.full(len(running), t == bits - 1)
-            buffer.extend(observation, actions, rewards, next_observation, reached, truncated, streams=running)
+            buffer.extend(
+                observation,
+                actions,
+                rewards,
+                next_observation,
+                terminated=reached,
+                truncated=truncated,
+                streams=running,
+            )
         running = running[~reached]
         if not len(running):
             break

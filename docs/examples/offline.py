@@ -86,7 +86,7 @@ def load(dataset: Any) -> relive.RingReplayBuffer:
     return buffer
 
 
-def cloning_loss(network: torch.nn.Module, batch: relive_torch.TransitionTensors) -> torch.Tensor:
+def cloning_loss(network: torch.nn.Module, batch: relive.TransitionBatch[torch.Tensor]) -> torch.Tensor:
     """Return how unlikely the network thinks the actions of a batch of tensors: the mean of -log p."""
     return torch.nn.functional.cross_entropy(network(batch.observation), batch.action)
 

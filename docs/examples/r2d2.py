@@ -90,7 +90,7 @@ def unroll(
 
 
 def sequence_loss(
-    network: torch.nn.ModuleDict, target_network: torch.nn.ModuleDict, batch: relive_torch.SequenceTensors
+    network: torch.nn.ModuleDict, target_network: torch.nn.ModuleDict, batch: relive.SequenceBatch[torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the mean loss of double Q-learning on a batch of sequences as tensors, and their priorities [B]."""
     early, late = slice(BURN_IN), slice(BURN_IN, None)
@@ -166,7 +166,7 @@ def train(steps: int, seed: int, *, memory: bool) -> Curve:
         actions, next_state = advance(network, observation, state)
         actions = np.where(rng.random(STREAMS) < epsilons, rng.integers(DOORS, size=STREAMS), actions)
         next_observation, rewards, terminated = corridors.step(actions)
-        buffer.extend(observation, actions, rewards, next_observation, terminated, state=state.numpy())
+        buffer.extend(observation, actions, rewards, next_observation, terminated=terminated, state=state.numpy())
         state = next_state * torch.from_numpy(~terminated)[:, None]
         if turn % 2 == 0 and buffer.can_sample(BATCH_SIZE):
             batch = relive_torch.as_tensors(buffer.sample(BATCH_SIZE))

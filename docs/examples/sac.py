@@ -56,7 +56,7 @@ def values_of(critics: Any, observation: torch.Tensor, action: torch.Tensor) -> 
 
 
 def critic_loss(
-    critics: Any, target_critics: Any, actor: Any, temperature: float, batch: relive_torch.TransitionTensors
+    critics: Any, target_critics: Any, actor: Any, temperature: float, batch: relive.TransitionBatch[torch.Tensor]
 ) -> torch.Tensor:
     """Return how far the critics are from their targets: the mean square, added up over the critics."""
     with torch.no_grad():
@@ -86,7 +86,7 @@ class Learner:
         self.critic_optimizer = torch.optim.Adam(self.critics.parameters(), LEARNING_RATE, fused=True)
         self.temperature_optimizer = torch.optim.Adam([self.log_temperature], LEARNING_RATE)
 
-    def learn(self, batch: relive_torch.TransitionTensors) -> None:
+    def learn(self, batch: relive.TransitionBatch[torch.Tensor]) -> None:
         """Take one step with each of the three optimizers, and move the target critics a little."""
         temperature = self.log_temperature.exp().item()
         descend(self.critic_optimizer, critic_loss(self.critics, self.target_critics, self.actor, temperature, batch))

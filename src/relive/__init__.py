@@ -33,6 +33,7 @@ if typing.TYPE_CHECKING:
     from relive.buffers.ring import RingReplayBuffer as RingReplayBuffer
     from relive.buffers.rollout import RolloutBuffer as RolloutBuffer
     from relive.buffers.sequence import SequenceReplayBuffer as SequenceReplayBuffer
+    from relive.common.copies import copiers as copiers
     from relive.episodes.buffer import EpisodeReplayBuffer as EpisodeReplayBuffer
     from relive.episodes.buffer import EpisodeWriter as EpisodeWriter
     from relive.episodes.episode import Episode as Episode
@@ -66,10 +67,10 @@ if typing.TYPE_CHECKING:
     from relive.samplers.prioritized import PrioritizedSampler as PrioritizedSampler
     from relive.samplers.sampler import Draw as Draw
     from relive.samplers.sampler import Sampler as Sampler
-    from relive.samplers.sampler import UniformSampler as UniformSampler
     from relive.samplers.schedules import LinearSchedule as LinearSchedule
     from relive.samplers.schedules import Schedule as Schedule
     from relive.samplers.sum_tree import SumTree as SumTree
+    from relive.samplers.uniform import UniformSampler as UniformSampler
     from relive.schema.schema import Field as Field
     from relive.schema.schema import Schema as Schema
     from relive.storage.memmap import MemmapStorage as MemmapStorage
@@ -179,6 +180,7 @@ __all__ = [
     "UnknownKeyError",
     "WindowEnd",
     "compute_discounted_return",
+    "copiers",
     "recover",
     "relabel",
 ]
@@ -256,11 +258,12 @@ _MODULES = {
     "TrainingBias": "agents.bias",
     "TransitionBatch": "windows.batches",
     "TransitionWindow": "windows.windows",
-    "UniformSampler": "samplers.sampler",
+    "UniformSampler": "samplers.uniform",
     "UnknownEpisodeError": "errors",
     "UnknownKeyError": "errors",
     "WindowEnd": "episodes.samples",
     "compute_discounted_return": "windows.returns",
+    "copiers": "common.copies",
     "recover": "persistence.recover",
     "relabel": "buffers.hindsight",
 }

@@ -16,6 +16,8 @@
     ├── CheckpointError                           a saved buffer cannot be read back
     └── MissingExtraError (ImportError)           an optional library is not installed
 
+and MisuseWarning (UserWarning), which tells of what no single call shows.
+
 A message is one line that names the thing, the rule and the value. A call that raised has changed nothing.
 """
 
@@ -85,3 +87,7 @@ class CheckpointError(ReplayError):
 
 class MissingExtraError(ReplayError, ImportError):
     """An optional library is not installed."""
+
+
+class MisuseWarning(UserWarning):
+    """A buffer is used in a way that looks wrong: its steps do not follow each other, or resets are stored as steps."""

@@ -6,7 +6,7 @@
 
 Episodes are trained on in order, B a version. So the N-th is trained on at version i0 + floor((N - 1) / B), and if it
 starts at version i, that is at most max_lag later: floor((N - 1) / B) <= i - i0 + max_lag, equation 3 of AReaL (Fu et
-al. 2025, arXiv 2505.24298), which counts from i0 = 0. Here i0 is the first version that the learner says: a run that
+al. 2025, arXiv 2505.24298), which counts from i0 = 0. Here i0 is the first version that the learner sets: a run that
 goes on at version 100 does not admit a hundred batches at once.
 
 Nothing here waits. Who is dropped gives the place back: the learner will never be trained on it.
@@ -57,7 +57,7 @@ class Ticket:
     """The right to start episodes; what `EpisodeReplayBuffer.admit` gives.
 
     It is used up by `start_episode(..., ticket=ticket)`. What is left of it goes back with `release()`, at the end of
-    a `with ticket:` block, and when nobody holds the ticket any more.
+    a `with ticket:` block, and when the ticket is garbage collected.
     """
 
     __slots__ = ("__weakref__", "_desk", "_left")
@@ -91,7 +91,7 @@ class Ticket:
 
 
 class Desk:
-    """Gives tickets for one buffer, and counts them.
+    """Issues tickets for one buffer, and counts them.
 
     Args:
         rule: When; None for always.
@@ -107,7 +107,7 @@ class Desk:
         self._admitted = 0
         self._reserved = 0
         self.versions: int | None = None
-        """How many versions the policy has moved on since the first one that was said; None before that."""
+        """How many versions the policy has moved on since the first one that was set; None before that."""
 
     @property
     def admitted(self) -> int:
@@ -184,7 +184,7 @@ class Desk:
         self._lost()
 
     def move_on(self, versions: int) -> None:
-        """Record that the policy has moved on by so many versions more, after the first was said."""
+        """Record that the policy has moved on by so many versions more, after the first was set."""
         assert self.versions is not None
         self.versions += versions
         self._came_back()

@@ -41,7 +41,7 @@ class Drops:
         by_source[source] = by_source.get(source, 0) + episodes
 
     def view(self) -> Mapping[str, Mapping[str, int]]:
-        """Return the counts as they are now, in the order of the alphabet of reasons; nobody can write to them."""
+        """Return a read-only snapshot of the counts, with the reasons in alphabetical order."""
         return types.MappingProxyType(
             {reason: types.MappingProxyType(dict(self._counts[reason])) for reason in REASONS if reason in self._counts}
         )
@@ -63,7 +63,7 @@ class ExactSum:
 
     def __init__(self, terms: Iterable[float] = ()) -> None:
         self.terms = list(terms)
-        """Floats whose sum it is, and that a twin can be made of."""
+        """Floats whose exact sum it is; another ExactSum can be made of them."""
 
     def add(self, number: float) -> None:
         """Add a number. What is too large for a float makes the sum infinite for good. O(terms), of which few are."""
@@ -89,7 +89,7 @@ class ExactSum:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class EpisodeTotals:
-    """What some episodes are like on average; None where there is nothing to take the mean of.
+    """Means over some episodes; None where there is nothing to take the mean of.
 
     Attributes:
         episodes: How many there are.
@@ -145,7 +145,7 @@ class Tally:
         completed: How many ended as COMPLETED.
         truncated: As TRUNCATED.
         aborted: As ABORTED.
-        with_version: How many say a version of the policy.
+        with_version: How many have a known version of the policy.
         versions: The sum of the oldest of each.
         returns: The sum of the sums of rewards.
     """
@@ -173,7 +173,7 @@ class Tally:
         self.returns.add(returns.total(episode.rewards))
 
     def copy(self) -> Self:
-        """Return a twin that goes its own way."""
+        """Return an independent copy."""
         return copy.deepcopy(self)
 
     def totals(self) -> EpisodeTotals:

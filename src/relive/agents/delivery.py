@@ -39,10 +39,10 @@ _STARTS_A_TURN = 32
 
 
 class DeliveryWaiters:
-    """Those of one buffer.
+    """The coroutines that wait at one buffer for a ticket, for episodes or for groups.
 
     Args:
-        gate: What knows whether the buffer is closed.
+        gate: The gate of the buffer, which knows whether it is closed.
         due: Returns when time alone will change an answer, by the monotonic clock; None if it will not.
     """
 
@@ -58,13 +58,15 @@ class DeliveryWaiters:
     async def wait_for(self, queue: gate_lib.FairCondition, ready: Callable[[], bool]) -> None:
         """Return when it is the caller's turn in one of the queues and `ready()` returns True.
 
-        It lets the other tasks run first, also where it need not wait.
+        Other tasks run first, even if there is no need to wait.
 
         Raises:
             ClosedError: The buffer is closed.
         """
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._timer = loop, None  # The timer of a loop that was closed never rings.
         await asyncio.sleep(0)
-        self._loop = asyncio.get_running_loop()
 
         def asked() -> bool:
             self._gate.refuse_if_closed()
@@ -91,16 +93,16 @@ class DeliveryWaiters:
         self.wake_learner()
 
     def wake_learner(self) -> None:
-        """Let the first of those ask again who want the next episodes or groups."""
+        """Let the first of those that wait for episodes or groups ask again."""
         self.episodes.notify()
         self.groups.notify()
 
     def wake_starts(self) -> None:
-        """Let the first of those ask again who want to start an episode."""
+        """Let the first of those that wait for a ticket ask again."""
         self.starts.notify(_STARTS_A_TURN)
 
     def wake_starts_soon(self) -> None:
-        """Do the same from any thread, in the event loop, if somebody waits there."""
+        """Do the same from any thread, in the event loop, if there are any."""
         if self._loop is not None and self.starts.waiting:
             with contextlib.suppress(RuntimeError):  # It is closed.
                 self._loop.call_soon_threadsafe(self.wake_starts)
@@ -110,7 +112,7 @@ class DeliveryWaiters:
         return bool(self.starts.waiting or self.groups.waiting)
 
     def _set_timer(self) -> None:
-        """Have the next time rung, if there is one. It only gets later: who starts now falls due last."""
+        """Set a timer for the next due time, if there is one. It only gets later: what starts now falls due last."""
         due = self._due() if self._timer is None else None
         if due is not None and self._loop is not None and not self._loop.is_closed():
             self._timer = self._loop.call_later(max(due - time.monotonic(), 0), self._ring)
@@ -125,7 +127,7 @@ Act = TypeVar("Act")
 
 
 class Delivery(Generic[Obs, Act]):
-    """What an episode buffer can do beside being drawn from."""
+    """The calls of an episode buffer that admit episodes and hand each out once."""
 
     _store: store_lib.EpisodeStore[Obs, Act]
     _gate: gate.Gate
@@ -134,7 +136,7 @@ class Delivery(Generic[Obs, Act]):
 
     @property
     def admission(self) -> admission_lib.Admission | None:
-        """What says when an episode may start; None for always."""
+        """What decides when an episode may start; None for always."""
         return self._hand_outs.admission
 
     @property
@@ -143,9 +145,9 @@ class Delivery(Generic[Obs, Act]):
         return self._hand_outs.groups
 
     async def admit(self, count: int = 1) -> admission_lib.Ticket:
-        """Return a ticket to start `count` episodes; waits, first come, first served, while the Admission says so.
+        """Return a ticket to start `count` episodes; waits, first come, first served, while the Admission asks for it.
 
-        Without an Admission there is always one. It lets the other tasks run first, also where it need not wait.
+        Without an Admission there is always one. Other tasks run first, even if there is no need to wait.
 
         Args:
             count: How many episodes, such as all of a group: they are admitted together, or not at all.
@@ -177,7 +179,7 @@ class Delivery(Generic[Obs, Act]):
 
         Each is handed out once; it stays stored, and can be drawn, until it is evicted. ABORTED episodes are passed
         over, and those without a transition; in a buffer with `groups`, also those with a group_id. The first call
-        begins with what is stored then. It lets the other tasks run first, also where it need not wait.
+        begins with what is stored then. Other tasks run first, even if there is no need to wait.
 
         Args:
             count: How many: just so many, or it waits. A call that is cancelled has taken none.
@@ -197,7 +199,7 @@ class Delivery(Generic[Obs, Act]):
         return self._next_episodes(count, max_lag)
 
     def next_episodes_nowait(self, count: int, *, max_lag: int | None = None) -> list[episode_lib.Episode[Obs, Act]]:
-        """Do what `next_episodes` does, as a plain call; also of a closed buffer.
+        """Do what `next_episodes` does, as a plain call; works on a closed buffer too.
 
         Raises:
             NotReadyError: Fewer have ended.
@@ -234,7 +236,7 @@ class Delivery(Generic[Obs, Act]):
     def next_groups_nowait(
         self, count: int, *, max_lag: int | None = None
     ) -> list[list[episode_lib.Episode[Obs, Act]]]:
-        """Do what `next_groups` does, as a plain call; also of a closed buffer.
+        """Do what `next_groups` does, as a plain call; works on a closed buffer too.
 
         Raises:
             NotReadyError: Fewer are whole.
@@ -257,15 +259,15 @@ class Delivery(Generic[Obs, Act]):
         return self._hand_outs.drops.view()
 
     def get_training_bias(self) -> bias.TrainingBias:
-        """Return what the episodes are like that have ended, and those of them that the learner was trained on.
+        """Return statistics of all episodes that have ended, and of those that the learner was trained on.
 
-        Trained on is what a sample came from and what was handed out. O(steps that are stored).
+        Those are the ones that a sample came from or that were handed out. O(steps that are stored).
         """
         produced, trained = self._hand_outs.sums()
         return bias.TrainingBias(produced=produced.totals(), trained=trained.totals())
 
     def _begin_handing_out(self, admission: admission_lib.Admission | None, groups: groups_lib.Groups | None) -> None:
-        """Make what hands out; the store, the gate and the rest are there already."""
+        """Make the queues; the store and the gate are there already."""
         self._queues = DeliveryWaiters(self._gate, functools.partial(Delivery._due, weakref.proxy(self)))
         self._follow(self._new_hand_outs(self._store, admission, groups))
         if groups is not None:
@@ -289,11 +291,11 @@ class Delivery(Generic[Obs, Act]):
         admission: admission_lib.Admission | None,
         groups: groups_lib.Groups | None,
     ) -> queue.LearnerQueue:
-        """Return hand-outs of a store, which nobody has told of anything."""
+        """Return a new queue of a store."""
         return queue.LearnerQueue(store, admission, groups, self._queues.wake_starts, self._queues.wake_starts_soon)
 
     def _follow(self, hand_outs_: queue.LearnerQueue) -> None:
-        """Have these hear from now on of what is evicted; the store does not keep them, so nothing goes in a circle."""
+        """Make this the buffer's queue, which the store tells of evictions through a weak reference."""
         self._hand_outs, hand_outs_.store = hand_outs_, self._store
         self._store.left = functools.partial(queue.LearnerQueue.left, weakref.proxy(hand_outs_))
 

@@ -158,6 +158,14 @@ def test_clear_drops_what_waits() -> None:
         (lambda buffer: buffer.next_episodes_nowait(5), "^count must be at most 4 with 4 episodes, got 5$"),
         (lambda buffer: buffer.next_groups_nowait(3), "^count must be at most 2 with 4 episodes, got 3$"),
         (lambda buffer: buffer.next_episodes_nowait(1, max_lag=-1), "^max_lag must be at least 0, got -1$"),
+        (
+            lambda buffer: buffer.next_episodes_nowait(1, max_lag=0),
+            "^max_lag asks for the learner's policy version: call set_policy_version first$",
+        ),
+        (
+            lambda buffer: buffer.next_groups_nowait(1, max_lag=0),
+            "^max_lag asks for the learner's policy version: call set_policy_version first$",
+        ),
         (lambda buffer: Buffer().next_groups_nowait(1), "^next_groups_nowait needs a buffer with groups: EpisodeRep"),
         (lambda buffer: Buffer(groups=buffer), "^groups must be an instance of Groups, got <Epis"),
         (lambda buffer: Buffer(admission=buffer), "^admission must be an instance of Admission, got <Epis"),

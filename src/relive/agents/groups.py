@@ -50,7 +50,7 @@ class PendingEpisodes(Generic[T]):
         self._versions[version] = self._versions.get(version, 0) + 1
 
     def pop(self, key: str) -> T:
-        """Take the item of that key out, wherever it is, and return it."""
+        """Remove the item of that key, wherever it stands, and return it."""
         item, version = self._items.pop(key)
         self._versions[version] -= 1
         if not self._versions[version]:
@@ -142,7 +142,7 @@ class Groups(registry.Configurable):
 
 
 class _Group:
-    """One of them."""
+    """The state of one group."""
 
     __slots__ = ("ended", "phase", "running", "since", "stored")
 
@@ -175,7 +175,7 @@ class GroupBook:
 
     @property
     def due(self) -> float | None:
-        """When the next group falls due, by the clock that `started` was told of; None if none will."""
+        """When the next group falls due, by the clock that `started` was given; None if none will."""
         if self._rule.timeout is None or not self._gathering:
             return None
         return next(iter(self._gathering.values())).since + self._rule.timeout
@@ -214,7 +214,7 @@ class GroupBook:
         group.stored += 1
 
     def ended(self, group_id: str, episode: Episode, *, counts: bool) -> bool:
-        """Record that a running episode of a group has ended; returns whether it came too late for its group.
+        """Record that a running episode of a group has ended, and return whether it came too late for its group.
 
         Args:
             group_id: Its group.
@@ -237,7 +237,7 @@ class GroupBook:
         return "evicted" if self._groups[group_id].phase == "EVICTED" else "straggler"
 
     def left(self, group_id: str, episode: Episode) -> Dropped:
-        """Record that an ended episode of a group made room for others; returns those that are dropped for it."""
+        """Record that an ended episode of a group was evicted, and return the episodes that are dropped for it."""
         group = self._groups[group_id]
         dropped: Dropped = []
         if any(each is episode for each in group.ended):

@@ -395,3 +395,55 @@ async def storm(seed: int, actors: int) -> None:
 )
 def test_many_actors_with_random_cancellation(seed: int, actors: int, monkeypatch: pytest.MonkeyPatch) -> None:
     run(storm(seed, actors), monkeypatch)
+
+
+async def test_a_lag_is_not_waited_for_before_there_is_a_version_of_the_learner() -> None:
+    buffer = Buffer(groups=groups_lib.Groups(1))
+    for call in (buffer.next_episodes, buffer.next_groups):
+        with pytest.raises(relive.ArgumentError, match="^max_lag asks .*: call set_policy_version first$"):
+            await call(1, max_lag=0)
+    assert buffer._hand_outs.line is None
+
+
+def test_a_closed_event_loop_takes_its_waiters_and_its_timer_with_it() -> None:
+    """The second loop is served, and its own timer rings."""
+    buffer = Buffer(admission=admission_lib.Admission(0, 2), groups=groups_lib.Groups(2, timeout=0.05, min_size=1))
+    ticket = buffer.admit_nowait(2)
+    buffer.start_episode_nowait("a", group_id="g", ticket=ticket)
+
+    def calls() -> list[Coroutine[Any, Any, Any]]:
+        return [buffer.next_groups(1), buffer.next_episodes(1), buffer.admit(), buffer.sample_n_step(1, 1, 0.9)]
+
+    async def wait() -> None:
+        for coroutine in calls():
+            task = asyncio.get_running_loop().create_task(coroutine)
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            left.append(task)
+        await settle()
+        assert has_timer(buffer)
+
+    async def live_on() -> None:
+        tasks = [asyncio.create_task(coroutine) for coroutine in calls()]
+        await settle()
+        assert has_timer(buffer)
+        left.clear()
+        gc.collect()  # What the first loop left behind is finished, and does no harm.
+        buffer.set_policy_version(0)
+        (episode_id,) = buffer._store.open
+        buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 1.0)
+        buffer.end_episode_nowait(episode_id, 1)
+        async with asyncio.timeout(PATIENCE):
+            ((episode,),) = await tasks[0]
+            assert episode.episode_id == episode_id
+            buffer.set_policy_version(1)
+            with await tasks[2] as second:
+                live(buffer, ticket=second)
+            assert len(await tasks[1]) == 1
+            assert len(await tasks[3]) == 1
+
+    left: list[asyncio.Task[Any]] = []
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(wait())
+    loop.close()
+    asyncio.run(live_on())
+    assert idle(buffer)

@@ -49,7 +49,7 @@ def add(rows: ragged.RaggedColumns, joined: tokens.TokenEpisode) -> int:
     """Store the sequences of an episode, which fit together, and return how many left for them.
 
     Raises:
-        SchemaError: The log-probabilities do not fit their dtype.
+        SchemaError: The dtype of the log-probabilities does not fit that of the column.
     """
     count = len(joined.lengths)
     values = {
@@ -61,11 +61,9 @@ def add(rows: ragged.RaggedColumns, joined: tokens.TokenEpisode) -> int:
         return rows.extend(joined.columns, joined.lengths, values)
     except errors.SchemaError:
         # All else has the dtype of its column.
-        logs, dtype = joined.columns["logprobs"], rows.dtype("logprobs")
-        with np.errstate(all="ignore"):
-            misfit = logs[logs.astype(dtype) != logs][0]
         raise errors.SchemaError(
-            f"logprobs must fit {dtype}, which the first episode had: give them as that, got {misfit}"
+            f"logprobs must fit {rows.dtype('logprobs')}, which the first episode had: give them as that, "
+            f"got {joined.columns['logprobs'].dtype}"
         ) from None
 
 

@@ -7,10 +7,11 @@
     it is evicted         if it waited, it is dropped: "evicted"
     cleared               if it waited, it is dropped: "cleared"
 
-Who is dropped is counted, and gives the place back that its ticket took. The law of this file: it hears of what has
-happened, in order, and decides nothing about the store: an episode that was handed out stays there, and can be drawn.
+An episode that is dropped is counted, and gives the place back that its ticket took. The law of this file: it is told
+of what has happened, in order, and decides nothing about the store: an episode that was handed out stays there, and can
+be drawn.
 
-The line of single episodes begins when somebody first asks for one. Until then nothing waits in it, and nothing is
+The line of single episodes begins with the first request for one. Until then nothing waits in it, and nothing is
 dropped: a learner that draws samples loses nothing by an eviction. Episodes with a group_id belong to the groups if the
 buffer has a rule for these; else a group_id is a name like another.
 """
@@ -36,7 +37,7 @@ PENDING, DELIVERED, DROPPED = range(3)
 
 
 class LearnerQueue:
-    """Those of one buffer.
+    """What the learner of one buffer is handed, and what was dropped.
 
     Args:
         store: Its episodes.
@@ -47,9 +48,9 @@ class LearnerQueue:
 
     Attributes:
         desk: What gives the tickets.
-        line: Single episodes that wait; None until somebody asks for one.
+        line: Single episodes that wait; None before the first request.
         book: The groups; None without a rule for them.
-        drops: Who was not given to the learner.
+        drops: How many episodes were not given to the learner, and why.
         produced: Sums over the episodes that have ended and are not stored any more.
         trained: Sums over those of them that the learner was trained on.
     """
@@ -121,7 +122,7 @@ class LearnerQueue:
             self.trained.add(episode)
 
     def past(self, episode: Episode) -> None:
-        """Record the same while a journal is played back: what else it meant is past."""
+        """Record the same while a journal is played back: the sums change, nothing is dropped again."""
         self.sum_up(episode)
         self._handed.discard(episode)
 
@@ -142,7 +143,7 @@ class LearnerQueue:
             self._drop(self.book.pass_time(time.monotonic()))
 
     def move_on(self, versions: int) -> None:
-        """Record that the policy has moved on by so many versions; the first time, that there is one."""
+        """Record that the policy has moved on by so many versions, or that the first one was set."""
         if self.desk.versions is None:
             self.desk.begin(0, self._num_untrained())
         else:
@@ -252,7 +253,7 @@ class LearnerQueue:
                 self.drops.count(book.reason(group_id), episode.agent_id)
 
     def _settle_turns(self, turns: Sequence[int]) -> set[Episode]:
-        """Note who was handed out, and return the ended episodes that were not, and not dropped."""
+        """Restore what was handed out, and return the ended episodes that were neither handed out nor dropped."""
         by_turn: tuple[set[Episode], ...] = (set(), set(), set())
         for episode, turn in zip(self.store, turns, strict=True):
             by_turn[turn].add(episode)
@@ -321,7 +322,7 @@ class LearnerQueue:
 
 
 def _why_not(episode: Episode) -> bias.Reason | None:
-    """Return why nobody can be trained on an episode that has ended; None if somebody can."""
+    """Return why an ended episode cannot be trained on; None if it can."""
     if episode.status == "ABORTED":
         return "aborted"
     return None if len(episode) else "empty"

@@ -54,7 +54,7 @@ def taken_without_episodes(hand_outs: LearnerQueue) -> state.State:
 
 
 def put(given: state.StateReader, hand_outs: LearnerQueue, *, is_same_rule: bool) -> None:
-    """Make new hand-outs, whose store is filled, what they were.
+    """Restore a new queue whose store is filled.
 
     Args:
         given: The state.
@@ -79,6 +79,11 @@ def put(given: state.StateReader, hand_outs: LearnerQueue, *, is_same_rule: bool
         else:
             hand_outs.resume(turns, _phases(given, rest))
             versions = None if rest.value("versions") is None else rest.integer("versions")
+            learner = hand_outs.store.policy_version
+            if versions is not None and (learner is None or versions > learner):
+                raise errors.CheckpointError(
+                    f"hand_outs/versions must be at most the learner's policy version, {learner}, got {versions}"
+                )
             hand_outs.desk.begin(versions, rest.integer("admitted"))
     except errors.CorruptionError as error:
         raise errors.CheckpointError(f"arrays episode_turn and hand_outs cannot be: {error}") from error
@@ -104,7 +109,7 @@ def _sums(tally: bias.Tally) -> dict[str, Any]:
 
 
 def _put_sums(rest: state.StateReader, hand_outs: LearnerQueue) -> None:
-    """Take over what was counted, and whether there is a line."""
+    """Restore the counts, and whether there is a line."""
     hand_outs.produced, hand_outs.trained = _tally(rest.part("produced")), _tally(rest.part("trained"))
     if any(getattr(hand_outs.trained, name) > getattr(hand_outs.produced, name) for name in _COUNTS):
         raise errors.CheckpointError("hand_outs/trained must be a part of hand_outs/produced")

@@ -292,6 +292,8 @@ def without(name: str) -> Any:
         (setting("admitted", -1), "^hand_outs/admitted must be an integer in"),
         (setting("versions", -1), "^hand_outs/versions must be an integer in"),
         (setting("versions", None), None),
+        (setting("versions", 1), None),
+        (setting("versions", 2), "^hand_outs/versions must be at most the learner's policy version, 1, got 2$"),
         (setting("groups", [["g", "WHOLE"]]), "^array group_age must be of dtype float64 and shape"),
         (setting("groups", [["g", "WHOLE"], ["h", "WHOLE"]]), None),
         (

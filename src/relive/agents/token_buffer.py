@@ -122,7 +122,7 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
 
     @property
     def policy_version(self) -> int | None:
-        """Which version the learner's policy is of; None until `set_policy_version` says it."""
+        """The version of the learner's policy; None before the first `set_policy_version`."""
         return self._policy_version
 
     # Writing.
@@ -134,7 +134,7 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
 
         Args:
             steps: Its steps in time order; at least one.
-            agent_id: Who lived it.
+            agent_id: The agent that acted in it.
             group_id: Which episodes it belongs with, such as the other returns to its prompt.
 
         Raises:
@@ -167,7 +167,7 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
         return np.arange(first_key, first_key + len(sources))
 
     def set_policy_version(self, version: int) -> None:
-        """Set which version the learner's policy is of, from now on: of older sequences the lag grows.
+        """Set the version of the learner's policy, from which the lag of a sequence is counted.
 
         Raises:
             ArgumentTypeError: `version` is not an integer.

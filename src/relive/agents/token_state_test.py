@@ -143,7 +143,8 @@ def test_a_cleared_buffer_keeps_its_dtype_and_its_keys() -> None:
     steps = [step_of([1], [2], logprobs=[-0.1])]
     with pytest.raises(errors.SchemaError, match="^logprobs must fit float32"):
         twin.add_episode(steps, agent_id="a")
-    assert twin.add_episode([step_of([1], [2])], agent_id="a").tolist() == [appended]
+    fitting = step_of([1], [2], logprobs=np.array([-0.1], np.float32))
+    assert twin.add_episode([fitting], agent_id="a").tolist() == [appended]
 
 
 def changed(path: str, value: Any) -> Any:

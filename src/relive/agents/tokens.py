@@ -109,7 +109,7 @@ class TokenStep:
         for name, array in values.items():
             array.flags.writeable = False
             object.__setattr__(self, name, array)
-        object.__setattr__(self, "reward", validation.finite_number("reward", reward))
+        object.__setattr__(self, "reward", episode_lib.checked_reward(reward))
 
     def __repr__(self) -> str:
         sizes = f"a prompt of {len(self.prompt)} tokens and a response of {len(self.response)}"
@@ -224,7 +224,7 @@ class TokenStepCodec:
         return self._plain.encode(value)
 
     def decode(self, content: bytes) -> Any:
-        """Return the value of the bytes, whoever wrote them.
+        """Return the value of the bytes, no matter who wrote them.
 
         Raises:
             ArgumentTypeError: `content` is no bytes.

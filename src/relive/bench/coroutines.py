@@ -183,7 +183,7 @@ def columns(size: Size, *, learns: bool = False, limiter: relive.RateLimiter | N
         last = _EPISODE - 1
         for _ in range(size.episodes):
             for t in range(_EPISODE):
-                await buffer.add(observations[t], 0, 1.0, observations[t + 1], t == last, stream=number)
+                await buffer.add(observations[t], 0, 1.0, observations[t + 1], terminated=t == last, stream=number)
 
     async def learn() -> None:
         while True:

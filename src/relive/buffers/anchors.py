@@ -1,9 +1,9 @@
 """The anchors of a buffer: which rows may be drawn, kept in step with what is written and evicted.
 
-    what happens             asked of the window              said to the sampler
+    what happens             asked of the window              told to the sampler
     rows are about to go     which windows are lost?          removed, overwritten
     rows have come           which windows can be read now?   added
-    a user says no, or yes                                    removed, or added
+    set_eligible is called                                    removed, or added
     a batch is drawn                                          removed, what has been drawn often enough
 
 Eligibility is decided when something changes, so a draw never finds a row in vain.
@@ -39,11 +39,11 @@ class Anchors:
     Args:
         timeline: The rows.
         window: From which of them a window may start.
-        sampler: What draws them.
+        sampler: What draws them, once `attach` was called.
         max_times_sampled: How often an anchor may be drawn before it retires; None for any number of times.
 
     Raises:
-        ArgumentError: The sampler belongs to another buffer, or max_times_sampled breaks its rule.
+        ArgumentError: max_times_sampled breaks its rule.
     """
 
     def __init__(
@@ -62,7 +62,14 @@ class Anchors:
         self.eligibility = eligibility.Eligibility(timeline.capacity)
         self.drawn = drawn_rows.DrawnRows(timeline.capacity)
         self.sampler = sampler
-        sampler.attach(self.eligibility)
+
+    def attach(self) -> None:
+        """Make the sampler that of these anchors: the last thing in a constructor that can fail.
+
+        Raises:
+            ArgumentError: The sampler belongs to another buffer, or cannot draw with its settings.
+        """
+        self.sampler.attach(self.eligibility)
 
     def __len__(self) -> int:
         """Return how many anchors are eligible."""
@@ -88,14 +95,14 @@ class Anchors:
     # What happens to the rows.
 
     def on_evict(self, slots: arrays_lib.Ints) -> None:
-        """Record that the rows in `slots` are about to go."""
+        """Take away the anchors that go with the rows in `slots`, which are about to be evicted."""
         if self._loses_more:
             _, left = self.eligibility.unset(eligibility.READABLE, self._window.newly_unreadable(self._timeline, slots))
             self.sampler.removed(left)
         self.discard(slots)
 
     def discard(self, slots: arrays_lib.Ints) -> None:
-        """Record that nothing is to be remembered of the rows in `slots`."""
+        """Forget everything about the rows in `slots`."""
         self.sampler.removed(self.eligibility.forget(slots))
         self.sampler.overwritten(slots)
         self._draw_limit.forget(slots)
@@ -109,7 +116,7 @@ class Anchors:
         """Return which anchors go when a turn of the timeline replaces the rows from that slot on; -1 if not as many.
 
         They are the rows themselves, or with a frame stack those that lose their oldest frame: as many as come, side by
-        side, from the answer on. -1 also unless each row that comes is an anchor at once.
+        side, from the returned slot on. -1 also unless each row that comes is an anchor at once.
         """
         older, timeline, eligible = self._older, self._timeline, self.eligibility
         if older is None or self._has_draw_limit:
@@ -130,12 +137,12 @@ class Anchors:
         return lost if is_usual else -1
 
     def turned(self, slot: int, lost: int | None) -> None:
-        """Record that a turn has come to the rows from that slot on, and which anchors went with it."""
+        """Take in the anchors of a turn that came to the rows from that slot on, and drop those that it replaced."""
         count, sampler = self._timeline.streams, self.sampler
         if lost is None:
             self.eligibility.enter(slot, count)
             sampler.entered(slot, count)
-        elif sampler.hears_turns:
+        elif sampler.takes_turns:
             if lost != slot:
                 self.eligibility.leave(lost, count)
                 self.eligibility.enter(slot, count)
@@ -147,7 +154,7 @@ class Anchors:
             sampler.entered(slot, count)
 
     def evicting_one(self, slot: int) -> None:
-        """Record that the row in `slot`, the oldest, is about to go."""
+        """Take away the anchors that go with the row in `slot`, the oldest, which is about to be evicted."""
         sampler = self.sampler
         if self._loses_more:
             for lost in self._window.newly_unreadable_one(self._timeline, slot):
@@ -160,13 +167,13 @@ class Anchors:
             self._draw_limit.forget(slot)
 
     def written_one(self, slot: int, completed: Sequence[int], ended: Sequence[int]) -> None:
-        """Record that a row has come to `slot`; the rest is as in a `timeline.Change`."""
+        """Take in the anchors that a row in `slot` completes; the rest is as in a `timeline.Change`."""
         for readable in self._window.readable_now_one(self._timeline, slot, completed, ended):
             if self.eligibility.set_readable(readable):
                 self.sampler.added_one(readable)
 
     def on_append(self, change: timeline_lib.Change) -> None:
-        """Record which rows have come."""
+        """Take in the anchors that a change of the rows completes."""
         slots = self._window.readable_now(self._timeline, change)
         entered, _ = self.eligibility.set(eligibility.READABLE, slots)
         self.sampler.added(entered)
@@ -189,17 +196,28 @@ class Anchors:
         """Return whether `draw` would return that many. O(capacity) with max_times_sampled."""
         return len(self) > 0 and self._draw_limit.can_draw(self.sampler, size)
 
-    def draw(self, size: int, rng: np.random.Generator) -> tuple[sampler_lib.Draw, arrays_lib.Floats]:
-        """Return `size` anchors, and their importance when they were drawn.
-
-        Raises:
-            NotReadyError: Nothing is eligible, or it may not be drawn so often. Nothing has changed.
-        """
+    def require_any(self) -> None:
+        """Raise NotReadyError if nothing is eligible."""
         if not len(self):
             raise errors.NotReadyError(f"sample has nothing to draw: {self._shortfall()}")
-        draw, importance = self._draw_limit.draw(self.sampler, size, rng)
+
+    def require_draw(self, size: int) -> None:
+        """Raise NotReadyError if the anchors, of which there is one, may not be drawn so often."""
+        self._draw_limit.require_draw(self.sampler, size)
+
+    def draw(
+        self, size: int, rng: np.random.Generator, beta: float | None
+    ) -> tuple[sampler_lib.Draw, arrays_lib.Floats]:
+        """Return `size` anchors and their importance weights [size]; if the sampler fails, no draw is counted.
+
+        Args:
+            size: How many, with `require_draw` passed.
+            rng: The randomness.
+            beta: What the sampler's `exponent` returned.
+        """
+        draw, weights = self._draw_limit.draw(self.sampler, size, rng, beta)
         self.drawn.record(draw.slots, self._timeline.next_key)
-        return draw, importance
+        return draw, weights
 
     def _shortfall(self) -> str:
         """Return why no anchor is eligible."""
@@ -227,12 +245,19 @@ class Anchors:
 
     def check_state(self, given: state_lib.StateReader, rows: int) -> None:
         """Raise CheckpointError if that is no state of the anchors among so many rows."""
-        given.integer("num_spent")
+        sampled, most = given.part("counters").integer("sampled"), self._draw_limit.most
         given.booleans("barred", rows)
-        if self._draw_limit.most is not None:
-            given.integers("times_sampled", rows, 0, self._draw_limit.most)
+        num_drawn = num_spent = 0
+        if most is not None:
+            times = given.integers("times_sampled", rows, 0, most)
+            num_drawn, num_spent = int(times.sum()), int(np.count_nonzero(times == most))
         elif _knows_draws(given):
-            given.booleans("drawn", rows)
+            num_drawn = int(np.count_nonzero(given.booleans("drawn", rows)))
+        if num_drawn > sampled:
+            raise errors.CheckpointError(
+                f"counters/sampled must be at least the {num_drawn} draws of rows, got {sampled}"
+            )
+        given.integer("num_spent", num_spent, num_spent if most is None else given.integer("next_key"))
         _last_draws(given)
         self.sampler.check_state(given.part("sampler"), rows)
 
@@ -242,15 +267,15 @@ class Anchors:
         return self._draw_limit.most
 
     def rehearse(self, rows: timeline_state.TimelineState, given: state_lib.StateReader) -> None:
-        """Raise CheckpointError if `restore` would, with those rows. A sampler of a class of its own is not asked."""
+        """Raise what `restore` would raise with those rows, by restoring a twin; nothing changes here."""
         timeline = timeline_lib.Timeline(self._timeline.capacity, self._timeline.streams)
         timeline.restore(rows)
-        twin = settings.twin(self.sampler)
-        if twin is not None:
-            Anchors(timeline, self._window, twin, self.max_times_sampled).restore(given)
+        twin = Anchors(timeline, self._window, settings.twin(self.sampler), self.max_times_sampled)
+        twin.attach()
+        twin.restore(given)
 
     def restore(self, given: state_lib.StateReader) -> None:
-        """Take the place of what it was, with the rows that the timeline has now; nothing was known of them."""
+        """Restore a state, with the rows that the timeline has now; nothing was known of them."""
         slots = self._timeline.alive_slots()
         facts = np.where(self._window.is_readable(self._timeline, slots), eligibility.READABLE, 0).astype(np.uint8)
         facts[given.booleans("barred", len(slots))] |= eligibility.BARRED
@@ -282,7 +307,7 @@ class Anchors:
 
 
 def _knows_draws(given: state_lib.StateReader) -> bool:
-    """Return whether a state was taken since draws are kept: all arrays about them are there then, and else none."""
+    """Return whether a state says which rows were drawn: it has all arrays about draws then, and else none."""
     return any(given.has_array(name) for name in ("drawn", "draw_key", "draw_age"))
 
 

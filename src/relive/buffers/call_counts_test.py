@@ -26,7 +26,7 @@ LIMITS = {
     "sample": 171,
     "sample, 5 steps": 231,
     "sample, frame stack": 213,
-    "sample, priorities": 214,
+    "sample, priorities": 212,
     "sample, sequences": 180,
     "update_priorities": 65,
     "add": 109,

@@ -29,6 +29,7 @@ from relive.persistence import checkpointable
 from relive.persistence import state
 from relive.samplers import prioritized
 from relive.samplers import sampler as sampler_lib
+from relive.samplers import uniform
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
 from relive.storage import memory
@@ -53,6 +54,8 @@ else:
 AnyBatch: TypeAlias = batches.TransitionBatch | batches.SequenceBatch
 Batch = TypeVar("Batch", bound=AnyBatch)
 
+_BOOKKEEPING = 8
+"""About how many bytes a step takes beside its fields."""
 MOST_STREAMS = 2**19
 """So many streams a buffer has at most: each takes memory, which a saved one must not be able to only claim."""
 
@@ -118,12 +121,16 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         if storage is not None and schema is not None and storage.schema != schema:
             raise errors.ArgumentError(f"storage must be of the schema {schema}, got {storage.schema}")
         if sampler is None:
-            sampler = sampler_lib.UniformSampler()
+            sampler = uniform.UniformSampler()
         validation.require_instance("sampler", sampler, sampler_lib.Sampler)
         self._rng = validation.generator("seed", seed)
         self._window = window
-        self._history = history_lib.StepStore(capacity, streams)
-        self._anchors = anchors.Anchors(self._history.timeline, window, sampler, max_times_sampled)
+        try:
+            self._history = history_lib.StepStore(capacity, streams)
+            self._anchors = anchors.Anchors(self._history.timeline, window, sampler, max_times_sampled)
+        except MemoryError as error:
+            step = _BOOKKEEPING if schema is None else _BOOKKEEPING + schema.nbytes
+            raise memory.does_not_fit(capacity, step) from error
         self._counters = column_stats.Counters(eligible=self._anchors.eligibility)
         self._limited = rate_limiters.LimitedBuffer(limiter, self._counters, "capacity", capacity)
         self._gathers = prefetch_lib.PendingReads()
@@ -132,6 +139,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             storage = memory.ColumnStorage(schema, capacity)
         if storage is not None:
             self._history.begin(storage)
+        self._anchors.attach()
 
     # What it is.
 
@@ -210,10 +218,10 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         action: Any,
         reward: Any,
         next_observation: Any = None,
-        terminated: bool = False,
-        truncated: bool = False,
         *,
-        stream: int = 0,
+        terminated: Any = False,
+        truncated: Any = False,
+        stream: int | None = None,
         **extras: Any,
     ) -> int:
         """Add one step and return its key.
@@ -225,9 +233,9 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             reward: r_t.
             next_observation: o_{t+1}, where it is known already; without it the step can be drawn as soon as the next
                 one has come. A truncated step needs it.
-            terminated: Whether the task ended with the step.
+            terminated: Whether the task ended with the step: a bool, or 0 or 1 of any type.
             truncated: Whether we stopped looking after it. Termination wins over truncation.
-            stream: Which environment or actor it is of.
+            stream: Which environment or actor it is of; required where there are several.
             extras: The other fields of the schema.
 
         Raises:
@@ -259,9 +267,9 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         action: Any,
         reward: Any,
         next_observation: Any = None,
+        *,
         terminated: Any = None,
         truncated: Any = None,
-        *,
         streams: Any = None,
         **extras: Any,
     ) -> arrays.Keys:
@@ -297,6 +305,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             steps = steps or encoding.step_of_each(*arguments)
             self._journal.extend(steps)
         if going_on and self._writer.turn(*going_on, terminated, truncated):
+            self._writer.watch_turn(*going_on, terminated, truncated)
             return np.arange(history.timeline.next_key - count, history.timeline.next_key)
         keys = self._writer.extend(steps or encoding.step_of_each(*arguments))
         if going_on:
@@ -304,7 +313,14 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return keys
 
     def add_episode(
-        self, observations: Any, actions: Any, rewards: Any, terminated: bool, *, stream: int = 0, **extras: Any
+        self,
+        observations: Any,
+        actions: Any,
+        rewards: Any,
+        *,
+        terminated: Any,
+        stream: int | None = None,
+        **extras: Any,
     ) -> arrays.Keys:
         """Add a whole episode of T steps and return their keys [T].
 
@@ -313,7 +329,8 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             actions: a_0 to a_{T-1} [T, ...].
             rewards: r_0 to r_{T-1} [T].
             terminated: Whether the task ended with the last step; otherwise the episode was truncated there.
-            stream: Which environment or actor it is of. If an episode is open there it is closed as truncated.
+            stream: Which environment or actor it is of; required where there are several. If an episode is open
+                there, it is closed as truncated.
             extras: The other fields of the schema [T, ...].
 
         Raises:
@@ -328,14 +345,55 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             self._journal.add_episode(episode)
         return self._writer.add_episode(episode)
 
-    def end_episode(self, *, stream: int = 0) -> bool:
+    def add_steps(
+        self,
+        observations: Any,
+        actions: Any,
+        rewards: Any,
+        *,
+        terminated: Any = False,
+        truncated: Any = False,
+        stream: int | None = None,
+        **extras: Any,
+    ) -> arrays.Keys:
+        """Add T consecutive steps of one stream and return their keys [T]; do what `add` does for one after another.
+
+        They go on with the episode that is open in the stream, if they begin where it stands.
+
+        Args:
+            observations: o_t to o_{t+T} [T + 1, ...]; the last is what follows the newest step.
+            actions: a_t to a_{t+T-1} [T, ...].
+            rewards: r_t to r_{t+T-1} [T].
+            terminated: Whether the task ended with the last step.
+            truncated: Whether we stopped looking after the last step.
+            stream: Which environment or actor they are of; required where there are several.
+            extras: The other fields of the schema [T, ...].
+
+        Raises:
+            SchemaError: A value does not fit its field, or an extra is missing or unknown.
+            ArgumentError: There is no step or more than `capacity`, or another argument breaks its rule.
+            NotReadyError: The limiter holds inserts back; it is asked once for all steps of the call.
+        """
+        fields = (observations, actions, rewards, extras)
+        steps = encoding.consecutive_steps(
+            self._history.rows, self.streams, self.capacity, stream, fields, terminated, truncated
+        )
+        self._writer.require_insert("add_steps")
+        keys = []
+        for step in steps:
+            if self._journal is not None:
+                self._journal.add(step)
+            keys.append(self._writer.add(step))
+        return np.array(keys)
+
+    def end_episode(self, stream: int | None = None) -> bool:
         """End the episode that is open in a stream as truncated after its newest step, and return whether one was.
 
         That is what to call when an environment is reset before its episode has ended. Without it an episode goes on if
         the next step happens to begin with the observation that was announced.
 
         Args:
-            stream: Of which environment or actor.
+            stream: Of which environment or actor; required where there are several.
 
         Raises:
             ArgumentError: There is no such stream, or its newest step was added without a next observation.
@@ -357,7 +415,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return True
 
     def can_insert(self) -> bool:
-        """Return whether the limiter lets `add`, `extend` and `add_episode` pass now. O(1)."""
+        """Return whether the limiter lets `add`, `extend`, `add_steps` and `add_episode` pass now. O(1)."""
         return self._limited.can_insert()
 
     # Drawing.
@@ -380,8 +438,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             ArgumentError: batch_size is not an integer of at least 1.
             NotReadyError: Nothing is eligible, or the limiter holds samples back.
         """
-        (slots, _), _ = self._draw(self._limited.checked_batch_size(batch_size))
-        self.sampler.drawn()
+        (slots, _), _ = self._draw(batch_size, None)
         return self._history.timeline.keys(slots)
 
     def sample(self, batch_size: int, *, beta: float | None = None) -> Batch:
@@ -436,7 +493,8 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     ) -> prefetch_lib.Batches[Batch]:
         """Return an iterator of what `_sample` returns."""
         batch_size = self._limited.checked_batch_size(batch_size)
-        self.sampler.check_beta(beta)
+        if beta is not None:
+            self.sampler.exponent(beta)
 
         def draw() -> Callable[[], Batch]:
             gather = self._drawn(window, batch_size, beta)
@@ -448,11 +506,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     def _drawn(self, window: windows.Window[Batch], batch_size: int, beta: float | None) -> Callable[[], Batch]:
         """Draw batch_size anchors, and return what gathers their windows; no step may be written before it has."""
-        batch_size = self._limited.checked_batch_size(batch_size)
-        self.sampler.check_beta(beta)
-        (slots, probabilities), importance = self._draw(batch_size)
-        weights = self.sampler.weights(importance, beta)
-        self.sampler.drawn()
+        (slots, probabilities), weights = self._draw(batch_size, beta)
         return functools.partial(window.read, self._history, slots, probabilities, weights)
 
     def _read(self, window: windows.Window[Batch], keys: Any, beta: float | None) -> Batch:
@@ -461,13 +515,22 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         if not self._history.has_begun:
             raise errors.NotReadyError("read has nothing to answer: no step has said what a step holds")
         probabilities = self.sampler.probabilities(slots)
-        weights = self.sampler.weights(self.sampler.importance(probabilities), beta)
+        exponent = self.sampler.exponent(beta)
+        weights = self.sampler.weights(self.sampler.importance(probabilities), exponent)
         return window.read(self._history, slots, probabilities, weights)
 
-    def _draw(self, batch_size: int) -> tuple[sampler_lib.Draw, arrays.Floats]:
-        if self.num_eligible and not self._limited.can_sample(batch_size):
+    def _draw(self, batch_size: int, beta: float | None) -> tuple[sampler_lib.Draw, arrays.Floats]:
+        """Draw batch_size anchors, and return them with their importance weights; if that fails, nothing is counted."""
+        batch_size = self._limited.checked_batch_size(batch_size)
+        exponent = None if beta is None else self.sampler.exponent(beta)
+        if not self._limited.can_sample(batch_size):
+            self._anchors.require_any()
             raise errors.NotReadyError(f"sample held back by {self.limiter!r}: add steps first")
-        drawn = self._anchors.draw(batch_size, self._rng)
+        self._anchors.require_draw(batch_size)
+        if beta is None:
+            # A schedule is asked once a draw, so only when everything else allows the draw.
+            exponent = self.sampler.exponent()
+        drawn = self._anchors.draw(batch_size, self._rng, exponent)
         self._counters.sampled += batch_size
         return drawn
 
@@ -574,7 +637,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     ) -> None:
         """Save the buffer as a directory, or as a new one in the place of an older.
 
-        It is built beside, synced to the disk, and renamed: whoever reads `path` finds the old one or the new one,
+        It is built beside, synced to the disk, and renamed: a reader of `path` finds the old one or the new one,
         whole, whatever happens meanwhile. It takes memory for one chunk of a column, 16 MiB.
 
         Args:
@@ -683,6 +746,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         """Take every row away."""
         self._anchors.discard(self._history.timeline.alive_slots())
         self._history.clear()
+        self._counters.watch.clear()
 
     def check(self) -> None:
         """Recount everything that is stored, the long way.

@@ -9,6 +9,8 @@ import pytest
 import relive
 from relive import testing
 
+pytestmark = pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
+
 Floats = npt.NDArray[np.float64]
 SIZE = 4_000
 
@@ -74,7 +76,10 @@ def test_uniform_draws_of_several_streams() -> None:
         for stream in range(3):
             ends = stream < 2 and t % (3 + stream) == 2
             keys.append(
-                (buffer.add(t, 0, 0.0, None if stream == 2 else t + 1, ends, stream=stream), stream < 2 or t < 14)
+                (
+                    buffer.add(t, 0, 0.0, None if stream == 2 else t + 1, terminated=ends, stream=stream),
+                    stream < 2 or t < 14,
+                )
             )
     assert_drawn(buffer, alike([key for key, complete in keys[-20:] if complete]))
 
@@ -155,7 +160,7 @@ def test_a_row_worth_a_millionth_is_drawn_as_often_as_that(stratified: bool) -> 
 def test_draws_by_priority_after_eligibility_has_changed(stratified: bool) -> None:
     buffer = relive.PrioritizedReplayBuffer(17, alpha=1.0, epsilon=0.0, stratified=stratified, seed=6, streams=2)
     for t in range(20):
-        keys = buffer.extend([t, t], [0, 0], [0.0, 0.0], [t + 1, t + 1], [t % 4 == 3, False])
+        keys = buffer.extend([t, t], [0, 0], [0.0, 0.0], [t + 1, t + 1], terminated=[t % 4 == 3, False])
         buffer.update_priorities(keys, [1.0 + t % 5, 2.0])
     buffer.set_eligible([25, 30, 31, 39], False)
     buffer.update_priorities([30, 26], [9.0, 0.0])
@@ -227,7 +232,7 @@ def test_sequence_draws_with_stride_and_padding() -> None:
 def test_sequence_draws_of_several_streams() -> None:
     buffer = relive.SequenceReplayBuffer(30, length=3, streams=2, seed=11)
     for t in range(40):
-        buffer.extend([t, 1000 + t], [0, 0], [0.0, 0.0], [t + 1, 1000 + t + 1], [t % 5 == 4, t % 6 == 5])
+        buffer.extend([t, 1000 + t], [0, 0], [0.0, 0.0], [t + 1, 1000 + t + 1], terminated=[t % 5 == 4, t % 6 == 5])
     # Alive are the times 25 .. 39 of both: keys 2 t and 2 t + 1.
     first = [2 * t for t in range(25, 40) if t % 5 <= 2]
     second = [2 * t + 1 for t in range(25, 40) if t % 6 <= 3 and t + 2 < 40]

@@ -89,7 +89,9 @@ class Writer:
         first = len(self.oracle.rows)
         self.following[stream] = None
         self.oracle.add_episode(observations, actions, rewards, terminated, stream, extras=actions)
-        keys = self.buffer.add_episode(observations, actions, rewards, terminated, stream=stream, extra=actions)
+        keys = self.buffer.add_episode(
+            observations, actions, rewards, terminated=terminated, stream=stream, extra=actions
+        )
         assert keys.tolist() == list(range(first, first + length))
 
     def write(self) -> None:

@@ -22,6 +22,8 @@ from relive.persistence import recover_test
 from relive.persistence import settings
 from relive.storage import memory
 
+pytestmark = pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
+
 SCHEMA = relive.Schema(
     relive.Field(2, "uint8"),
     relive.Field((), bool),
@@ -35,7 +37,7 @@ def ring(streams: int = 1, schema: relive.Schema | None = SCHEMA) -> relive.Ring
 
 
 def add(buffer: Any, t: int = 0, **more: Any) -> None:
-    buffer.add(np.array([1, t % 256], np.uint8), True, 1.0, NEXT, word="a", n=t, **more)
+    buffer.add(np.array([1, t % 256], np.uint8), True, 1.0, NEXT, word="a", n=t, **{"stream": 0, **more})
 
 
 def extend(buffer: Any, t: int = 0) -> None:
@@ -48,11 +50,11 @@ def extend(buffer: Any, t: int = 0) -> None:
 def add_episode(buffer: Any, length: int = 3) -> None:
     zeros = np.zeros((length + 1, 2), np.uint8)
     extras = {"word": np.full(length, "c"), "n": np.arange(length)}
-    buffer.add_episode(zeros, np.zeros(length, bool), np.zeros(length), True, **extras)
+    buffer.add_episode(zeros, np.zeros(length, bool), np.zeros(length), terminated=True, stream=0, **extras)
 
 
 def end_episode(buffer: Any) -> None:
-    if not buffer.end_episode():
+    if not buffer.end_episode(stream=0):
         add(buffer)
 
 
@@ -302,7 +304,16 @@ def test_rounds_whose_next_observations_are_not_known_come_back(
         for t in range(9):
             extras = {"word": np.full(2, "b"), "n": np.full(2, t)}
             observations, ends = np.full((2, 2), t, np.uint8), np.array([t % 4 == 3, False])
-            buffer.extend(observations, np.zeros(2, bool), np.zeros(2), None, ends, ends, streams=[2, t % 2], **extras)
+            buffer.extend(
+                observations,
+                np.zeros(2, bool),
+                np.zeros(2),
+                None,
+                terminated=ends,
+                truncated=ends,
+                streams=[2, t % 2],
+                **extras,
+            )
     assert recover_test.content(recover.recover(tmp_path / "log")) == recover_test.content(buffer)
 
 

@@ -157,7 +157,7 @@ class Machine(stateful.RuleBasedStateMachine):
         rewards = [float(t) for t in range(length)]
         first = len(self.oracle.rows)
         keys = self.buffer.add_episode(
-            observations, observations[1:], rewards, terminated, stream=stream, extra=observations[:-1]
+            observations, observations[1:], rewards, terminated=terminated, stream=stream, extra=observations[:-1]
         )
         assert keys.tolist() == list(range(first, first + length))
         self.evicted += max(len(self.oracle.alive()) + length - self.capacity, 0)
@@ -192,7 +192,7 @@ class Machine(stateful.RuleBasedStateMachine):
         with pytest.raises(relive.ArgumentError):
             if wrong == "long":
                 zeros = np.zeros(self.capacity + 2, int)
-                self.buffer.add_episode(zeros, zeros[1:], zeros[1:], True, stream=stream, extra=zeros[1:])
+                self.buffer.add_episode(zeros, zeros[1:], zeros[1:], terminated=True, stream=stream, extra=zeros[1:])
             else:
                 self.buffer.add(**step)
 

@@ -79,7 +79,7 @@ class Mixture:
         observations = self.rng.choice(OBSERVATIONS, length + 1).tolist()
         actions, rewards = list(range(length)), [1.0] * length
         terminated = bool(self.rng.random() < 0.5)
-        self.buffer.add_episode(observations, actions, rewards, terminated, stream=stream)
+        self.buffer.add_episode(observations, actions, rewards, terminated=terminated, stream=stream)
         self.oracle.add_episode(observations, actions, rewards, terminated, stream)
 
     def clear(self) -> None:

@@ -50,6 +50,7 @@ def add_episode(
                 terminated=last and ends == "terminated",
                 truncated=cut,
                 extra=float(base + t),
+                stream=0,
             )
         )
     return keys
@@ -167,13 +168,17 @@ def test_episodes_that_wrap_more_than_once_leave_the_newest_rows_in_order() -> N
         length = 1 + number % 7
         base = 1000 * (number + 1)
         keys = buffer.add_episode(
-            base + np.arange(length + 1), base + np.arange(length), np.zeros(length), True, extra=np.zeros(length)
+            base + np.arange(length + 1),
+            base + np.arange(length),
+            np.zeros(length),
+            terminated=True,
+            extra=np.zeros(length),
         )
         assert len(buffer) == min(7, int(keys[-1]) + 1)
         expected = [1000 * (n + 1) + t for n in range(number + 1) for t in range(1 + n % 7)][-7:]
         assert buffer.read(buffer.eligible_keys()).observation.tolist() == expected
     with pytest.raises(ValueError, match="capacity = 7 steps, got 8"):
-        buffer.add_episode(np.arange(9), np.arange(8), np.zeros(8), True, extra=np.zeros(8))
+        buffer.add_episode(np.arange(9), np.arange(8), np.zeros(8), terminated=True, extra=np.zeros(8))
 
 
 def test_a_sequence_never_crosses_an_end() -> None:
@@ -288,7 +293,7 @@ def test_an_end_in_one_stream_cuts_no_window_of_another() -> None:
     bases = np.array([1000, 2000, 3000])
     for t in range(5):
         now = bases + t
-        buffer.extend(now, now, np.full(3, float(t)), now + 1, [False, t == 1, False], extra=now)
+        buffer.extend(now, now, np.full(3, float(t)), now + 1, terminated=[False, t == 1, False], extra=now)
     batch = buffer.read(buffer.eligible_keys())
     by_stream = batch.steps.reshape(5, 3)
     assert by_stream[:, 0].tolist() == by_stream[:, 2].tolist() == [3, 3, 3, 2, 1]

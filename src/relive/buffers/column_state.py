@@ -14,7 +14,7 @@ from relive.storage import memory
 
 
 class ColumnState:
-    """The parts of a buffer that a state is taken of, and that one is given to."""
+    """Takes and restores the state of the parts of a buffer."""
 
     def __init__(
         self, history: history_lib.StepStore, anchors: anchors_lib.Anchors, counters: column_stats.Counters
@@ -51,7 +51,7 @@ class ColumnState:
         return {"counters": self._counters.values(), **history, **anchors, "arrays": arrays}
 
     def restoring(self, given: state_lib.StateReader, *, is_new: bool) -> Callable[[], None]:
-        """Return what restores that state once every row was taken away; nothing of it can fail then.
+        """Return a function that restores that state once every row was taken away, and cannot fail.
 
         Args:
             given: The state.
@@ -74,7 +74,7 @@ class ColumnState:
             self._check_map(given.part("rows_in"), is_new)
         kept = timeline_state.StepStoreState.of(given, schema, timeline.capacity, timeline.streams, has_rows=has_rows)
         counters = given.part("counters")
-        self._counters.check_values(counters)
+        self._counters.check_values(counters, kept.timeline.next_key)
         self._anchors.check_state(given, len(kept.timeline))
         if not is_new:
             self._anchors.rehearse(kept.timeline, given)

@@ -6,6 +6,7 @@ import numpy as np
 
 from relive import errors
 from relive.buffers import anchors as anchors_lib
+from relive.buffers import misuse
 from relive.common import arrays
 from relive.kernels import eligibility
 from relive.kernels import episode_table
@@ -14,7 +15,7 @@ from relive.persistence import state
 
 _POLICY_VERSION = "extras/policy_version"
 """The field that says by which version of the policy a step was made."""
-_COUNTS = ("inserted", "sampled", "spliced_episodes", "stale_keys")
+_COUNTS = ("inserted", "sampled", "spliced_episodes", "suspected_resets", "stale_keys")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -27,6 +28,7 @@ class Counters:
         sampled: Anchors drawn.
         spliced_episodes: Episodes that were closed since the next step did not follow.
         stale_keys: Keys whose step was gone.
+        watch: What looks like misuse, with its own count.
     """
 
     eligible: eligibility.Eligibility
@@ -34,6 +36,16 @@ class Counters:
     sampled: int = 0
     spliced_episodes: int = 0
     stale_keys: int = 0
+    watch: misuse.Watch = dataclasses.field(default_factory=misuse.Watch)
+
+    @property
+    def suspected_resets(self) -> int:
+        """How many steps of `extend` look like resets."""
+        return self.watch.suspected_resets
+
+    @suspected_resets.setter
+    def suspected_resets(self, count: int) -> None:
+        self.watch.suspected_resets = count
 
     def __len__(self) -> int:
         """Return how many anchors may be drawn now."""
@@ -43,10 +55,14 @@ class Counters:
         """Return the counts by name."""
         return {name: getattr(self, name) for name in _COUNTS}
 
-    def check_values(self, given: state.StateReader) -> None:
-        """Raise CheckpointError if those are no counts."""
+    def check_values(self, given: state.StateReader, next_key: int) -> None:
+        """Raise CheckpointError if those cannot be the counts of a buffer whose next step has that key."""
         for name in _COUNTS:
             given.integer(name)
+        # Each step has a key, counted from 0.
+        given.integer("inserted", next_key, next_key)
+        for name in ("spliced_episodes", "suspected_resets"):
+            given.integer(name, 0, next_key)
 
     def restore(self, given: state.StateReader) -> None:
         """Go on from those counts."""
@@ -83,7 +99,9 @@ class ColumnBufferStats:
         evicted: Steps overwritten, ever.
         cleared: Steps that `clear` forgot, ever.
         spliced_episodes: Episodes closed as truncated since the next step began with another observation than was
-            announced: a reset that nobody reported. Ever, as the next two.
+            announced: a reset that nobody reported. Ever, as the next three.
+        suspected_resets: Steps of `extend` that go from the final observation of an episode that terminated to another:
+            a reset of the environment that was stored as a step.
         stale_keys: Keys whose step was gone when priorities or eligibility for it arrived.
         spent: Anchors retired since they were drawn max_times_sampled times.
     """
@@ -105,6 +123,7 @@ class ColumnBufferStats:
     evicted: int
     cleared: int
     spliced_episodes: int
+    suspected_resets: int
     stale_keys: int
     spent: int
 
@@ -155,6 +174,7 @@ def of(history: history_lib.StepStore, anchors: anchors_lib.Anchors, counters: C
         evicted=timeline.num_evicted,
         cleared=timeline.oldest_key - timeline.num_evicted,
         spliced_episodes=counters.spliced_episodes,
+        suspected_resets=counters.suspected_resets,
         stale_keys=counters.stale_keys,
         spent=anchors.num_spent,
     )

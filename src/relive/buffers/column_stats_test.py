@@ -12,6 +12,9 @@ from relive import errors
 from relive.common import arrays
 from relive.persistence import checkpointable_test
 from relive.samplers import sampler
+from relive.samplers import uniform
+
+pytestmark = pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
 
 NUMBER = relive.Field((), "float64")
 VERSION = relive.Schema(NUMBER, NUMBER, extras={"policy_version": relive.Field((), "int64")})
@@ -35,7 +38,7 @@ def test_draws_are_counted_as_a_list_of_them_has_it(kind: Any, streams: int) -> 
     drawn, ages = set[int](), list[int]()
     for t in range(200):
         zeros = np.zeros(streams)
-        buffer.extend(zeros, zeros, zeros, zeros, np.array([rng.random() < 0.1 for _ in zeros]))
+        buffer.extend(zeros, zeros, zeros, zeros, terminated=np.array([rng.random() < 0.1 for _ in zeros]))
         for size in rng.choices([1, 4, 300], k=rng.randrange(3) if t < 100 else 0):
             keys = buffer.sample_keys(size).tolist()
             drawn.update(keys)
@@ -85,7 +88,7 @@ class Silent(sampler.Sampler):
         return sampler.Draw(slots, np.full(size, 1 / len(self.anchors)))
 
 
-class Half(sampler.UniformSampler):
+class Half(uniform.UniformSampler):
     """Draws the first half alone, and says so."""
 
     def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:

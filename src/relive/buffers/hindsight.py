@@ -252,7 +252,7 @@ def _judged(
     answer: Any = compute(trees.nested("goal", achieved), trees.nested("goal", wanted))
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise errors.SchemaError(
-            f"compute must answer a tuple of rewards and terminated, got {validation.short_repr(answer)}"
+            f"compute must return a tuple of rewards and terminated, got {validation.short_repr(answer)}"
         )
     terminated = casting.as_array("terminated of compute", answer[1])
     if terminated.dtype != np.bool_:

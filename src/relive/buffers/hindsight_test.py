@@ -586,8 +586,8 @@ NO = np.zeros(2, np.bool_)
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (FINE, r"^compute must answer a tuple of rewards and terminated, got array\(\[0\., 0\.\]\)$"),
-        ((FINE,), r"^compute must answer a tuple of rewards and terminated, got \(array\(\[0\., 0\.\]\),\)$"),
+        (FINE, r"^compute must return a tuple of rewards and terminated, got array\(\[0\., 0\.\]\)$"),
+        ((FINE,), r"^compute must return a tuple of rewards and terminated, got \(array\(\[0\., 0\.\]\),\)$"),
         ((FINE[:1], NO), r"^rewards of compute must be of shape \(2,\), got \(1,\)$"),
         ((FINE[:, np.newaxis], NO), r"^rewards of compute must be of shape \(2,\), got \(2, 1\)$"),
         ((0.0, NO), r"^rewards of compute must be of shape \(2,\), got \(\)$"),

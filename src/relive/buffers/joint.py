@@ -67,7 +67,7 @@ class JointReplayBuffer(checkpointable.Checkpointable):
     ...     next_observations = {agent: observation + 1.0 for agent, observation in observations.items()}
     ...     rewards = {"walker": 1.0, "runner": 2.0}
     ...     terminations = {"walker": t == 2, "runner": t == 0}
-    ...     key = buffer.add(observations, actions, rewards, next_observations, terminations)
+    ...     key = buffer.add(observations, actions, rewards, next_observations, terminations=terminations)
     ...     observations = {agent: next_observations[agent] for agent in actions if not terminations[agent]}
     >>> batch = buffer.read([0, 1, 2])
     >>> batch.agents["walker"].observation.tolist(), batch.agents["walker"].mask.tolist()
@@ -183,10 +183,10 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         actions: Mapping[str, Any],
         rewards: Mapping[str, Any],
         next_observations: Mapping[str, Any],
+        *,
         terminations: Mapping[str, Any] | None = None,
         truncations: Mapping[str, Any] | None = None,
-        *,
-        stream: int = 0,
+        stream: int | None = None,
         **extras: Mapping[str, Any],
     ) -> int:
         """Add one joint step and return its key: the dicts by agent that a PettingZoo environment takes and returns.
@@ -204,7 +204,7 @@ class JointReplayBuffer(checkpointable.Checkpointable):
             next_observations: o_{t+1} of each; an agent that terminated may be left out.
             terminations: Whether the task ended for the agent; None for nobody.
             truncations: Whether we stopped looking at the agent; None for nobody. Termination wins over truncation.
-            stream: Which environment it is.
+            stream: Which environment it is; required where there are several.
             extras: The other fields of the agents' schemas, each a mapping by agent.
 
         Raises:
@@ -257,14 +257,14 @@ class JointReplayBuffer(checkpointable.Checkpointable):
             self._table.end(stream)
         return key
 
-    def end_episode(self, *, stream: int = 0) -> bool:
+    def end_episode(self, stream: int | None = None) -> bool:
         """End the episode that goes on in a stream, and return whether one did; agents still there are truncated.
 
         That is what to call when an environment is reset before its episode has ended. Without it the episode goes on
         if the agents happen to begin the next step with the observations that were announced.
 
         Args:
-            stream: Of which environment.
+            stream: Of which environment; required where there are several.
 
         Raises:
             ArgumentError: There is no such stream.
@@ -398,7 +398,7 @@ class JointReplayBuffer(checkpointable.Checkpointable):
 
     def _restore(self, given: state_lib.StateReader, *, is_new: bool, **options: Any) -> None:
         restore = self._kept.restoring(given)
-        counts = self._counters.checked(given.part("counters"))
+        counts = self._counters.checked(given.part("counters"), given.integer("next_key"))
         restore()
         self._counters.restore(counts)
 

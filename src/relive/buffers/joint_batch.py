@@ -48,8 +48,11 @@ class Counters:
         return {name: getattr(self, name) for name in _COUNTS}
 
     @staticmethod
-    def checked(given: state.StateReader) -> dict[str, int]:
-        """Return counts by name that somebody gave, or raise CheckpointError."""
+    def checked(given: state.StateReader, next_key: int) -> dict[str, int]:
+        """Return the counts of a state by name; raise CheckpointError if the next joint step cannot have that key."""
+        # Each joint step has a key, counted from 0.
+        given.integer("inserted", next_key, next_key)
+        given.integer("spliced_episodes", 0, next_key)
         return {name: given.integer(name) for name in _COUNTS}
 
     def restore(self, counts: Mapping[str, int]) -> None:

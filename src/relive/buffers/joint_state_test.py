@@ -264,7 +264,7 @@ def state_of(streams: int = 1) -> State:
     if streams == 2:
         buffer.add(**joint_test.rows_of(1, 0, ["left"]), stream=1)
     for t in range(3):
-        buffer.add(**joint_test.rows_of(0, t, ["left", "right"] if t else ["left"]))
+        buffer.add(**joint_test.rows_of(0, t, ["left", "right"] if t else ["left"]), stream=0)
     return buffer.state_dict()
 
 

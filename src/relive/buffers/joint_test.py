@@ -557,8 +557,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (changed("next_observations", "right", [0.5, 1, 2]), "agent 'right': next_observation must"),
     (changed("actions", "left", 0.5), "agent 'left': action must"),
     (changed("rewards", "tall", "much"), "agent 'tall': reward must"),
-    (changed("terminations", "left", 1), "agent 'left': terminated must be True or False, got 1"),
-    (changed("truncations", "left", None), "agent 'left': truncated must be True or False, got None"),
+    (changed("terminations", "left", 2), "agent 'left': terminated must be True, False, 0 or 1, got 2"),
+    (changed("truncations", "left", None), "agent 'left': truncated must be True, False, 0 or 1, got None"),
     (changed("log_probability", "left", 0.5), "agent 'left': unknown extra 'log_probability'"),
     (without("log_probability", "tall"), "agent 'tall': extra 'log_probability' is missing"),
     (without("observations", "right"), "observations must have every agent in actions, got none of 'right'"),
@@ -712,7 +712,7 @@ class TestStacked:
             ),
         }
         buffer = Buffer(9, schemas, agents=["a", "b"])
-        buffer.add({"a": np.zeros(3)}, {"a": 1}, {"a": 0.0}, {"a": np.zeros(3)})
+        buffer.add({"a": [0.0] * 3}, {"a": 1}, {"a": 0.0}, {"a": [0.0] * 3})
         with pytest.raises(errors.ArgumentError, match="got extras of a mapping with nothing of agent 'a' and of a"):
             buffer.sample(2).stacked()
 

@@ -46,7 +46,7 @@ def fill(buffer: Buffer, episodes: int, length: int) -> None:
         zeros = np.zeros((buffer.streams, *field.shape), field.dtype)
         for t in range(episodes * length // buffer.streams):
             is_last = np.full(buffer.streams, t % length == length - 1)
-            buffer.extend(zeros, np.zeros(buffer.streams, int), np.zeros(buffer.streams), None, is_last)
+            buffer.extend(zeros, np.zeros(buffer.streams, int), np.zeros(buffer.streams), None, terminated=is_last)
 
 
 def resident() -> int:

@@ -1,6 +1,6 @@
 """Batches with fixed shares from several buffers: demonstrations beside what the agent lives, offline beside online."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import math
 from typing import Any, Generic, TypeVar
@@ -12,6 +12,7 @@ from relive.buffers import column
 from relive.common import arrays
 from relive.common import validation
 from relive.windows import batches
+from relive.windows import windows
 
 Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
 
@@ -24,11 +25,11 @@ class MixtureSampler(Generic[Batch]):
     buffer a row is from, and `update_priorities` finds the way back.
 
     Args:
-        buffers: At least one; of one schema, and with windows of one kind.
+        buffers: At least one; of one schema, and with windows of one kind that give arrays of one shape.
         shares: The share of each of them, above 0; in any unit, only their ratios count.
 
     Raises:
-        ArgumentError: There is no buffer, one is there twice, or a share breaks its rule.
+        ArgumentError: There is no buffer, one is there twice, a share breaks its rule, or windows do not fit together.
 
     >>> import relive
     >>> offline, online = relive.RingReplayBuffer(100, seed=0), relive.RingReplayBuffer(100, seed=1)
@@ -50,6 +51,8 @@ class MixtureSampler(Generic[Batch]):
         kinds = {type(buffer.window).__name__ for buffer in self._buffers}
         if len(kinds) > 1:
             raise errors.ArgumentError(f"buffers must have windows of one kind, got {', '.join(sorted(kinds))}")
+        if len(self._buffers) > 1 and isinstance(self._buffers[0].window, windows.EpisodeWindow):
+            raise errors.ArgumentError("buffers must have windows of one length, got EpisodeWindow")
         if len({id(buffer) for buffer in self._buffers}) < len(self._buffers):
             raise errors.ArgumentError("buffers must be distinct, got one of them twice")
         if len(shares) != len(self._buffers):
@@ -79,32 +82,42 @@ class MixtureSampler(Generic[Batch]):
     def sample(self, batch_size: int, **options: Any) -> Batch:
         """Return exactly batch_size rows; importance weights are each buffer's own.
 
+        Nothing is drawn from any buffer before it is known that all of them can give their share.
+
         Args:
             batch_size: How many, B.
-            options: What the buffers' own `sample` takes beside, for all of them.
+            options: What the buffers' own `sample` takes besides, for all of them.
 
         Raises:
             ArgumentError: An argument breaks its rule, or the buffers' rows do not fit together.
-            NotReadyError: One of the buffers cannot return its share. Nothing was drawn.
+            NotReadyError: One of the buffers cannot return its share.
         """
         counts = self.counts(batch_size)
         for source, (buffer, count) in enumerate(zip(self._buffers, counts, strict=True)):
             if count and not buffer.can_sample(count):
-                raise errors.NotReadyError(f"sample must wait for buffer {source}: it cannot answer {count} rows now")
+                raise errors.NotReadyError(f"sample must wait for buffer {source}: it cannot return {count} rows now")
         schema = self._buffers[0].schema
         for buffer in self._buffers:
             if buffer.schema != schema and schema is not None and buffer.schema is not None:
                 raise errors.ArgumentError(f"buffers must be of one schema, got {schema} and {buffer.schema}")
-            buffer.sampler.check_beta(options.get("beta"))
+            if options.get("beta") is not None:
+                buffer.sampler.exponent(options["beta"])
+        drawn = [source for source, count in enumerate(counts) if count]
+        calls = [self._call(self._buffers[source], options) for source in drawn]
+        # What refuses an argument, or does not fit, does so in batches of no row too.
+        _joined([self._buffers[source].read([], **call) for source, call in zip(drawn, calls, strict=True)])
         parts = []
-        for source, (buffer, count) in enumerate(zip(self._buffers, counts, strict=True)):
-            if count:
-                part = buffer.sample(count, **options)
-                part.keys = part.keys * len(self._buffers) + source
-                parts.append(part)
-        fields = [field.name for field in dataclasses.fields(parts[0])]
-        joined = {name: _joined(name, [getattr(part, name) for part in parts]) for name in fields}
-        return type(parts[0])(**joined)
+        for source, call in zip(drawn, calls, strict=True):
+            part = self._buffers[source].sample(counts[source], **call)
+            part.keys = part.keys * len(self._buffers) + source
+            parts.append(part)
+        return _joined(parts)
+
+    @staticmethod
+    def _call(buffer: column.ColumnReplayBuffer[Batch], options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of one draw from a buffer; a schedule of beta is asked here."""
+        exponent = buffer.sampler.exponent(options.get("beta"))
+        return {**options} if exponent is None else {**options, "beta": exponent}
 
     def sources(self, keys: Any) -> arrays.Ints:
         """Return from which of the buffers, counted from 0, the rows with those keys are [B]."""
@@ -131,11 +144,18 @@ class MixtureSampler(Generic[Batch]):
         return alive
 
 
-def _joined(name: str, trees: list[Any]) -> Any:
+def _joined(parts: list[Batch]) -> Batch:
+    """Return batches of B_i rows as one of B rows."""
+    fields = [field.name for field in dataclasses.fields(parts[0])]
+    joined = {name: _joined_trees(name, [getattr(part, name) for part in parts]) for name in fields}
+    return type(parts[0])(**joined)
+
+
+def _joined_trees(name: str, trees: list[Any]) -> Any:
     """Return the trees of arrays [B_i, ...] as one [B, ...]."""
     if isinstance(trees[0], dict):
-        return {key: _joined(f"{name}/{key}", [tree[key] for tree in trees]) for key in trees[0]}
+        return {key: _joined_trees(f"{name}/{key}", [tree[key] for tree in trees]) for key in trees[0]}
     shapes = [tree.shape[1:] for tree in trees]
     if any(shape != shapes[0] for shape in shapes):
-        raise errors.ArgumentError(f"buffers must answer {name} of one shape, got {shapes}")
+        raise errors.ArgumentError(f"buffers must return {name} of one shape, got {shapes}")
     return np.concatenate(trees)

@@ -78,7 +78,7 @@ def test_a_buffer_that_is_not_ready_holds_the_whole_batch_back_and_nothing_is_dr
     first, empty = ring(1), ring(2, 0)
     mixture = relive.MixtureSampler([first, empty], [0.5, 0.5])
     state = first.rng.bit_generator.state
-    with pytest.raises(errors.NotReadyError, match="^sample must wait for buffer 1: it cannot answer 4 rows now$"):
+    with pytest.raises(errors.NotReadyError, match="^sample must wait for buffer 1: it cannot return 4 rows now$"):
         mixture.sample(8)
     assert first.rng.bit_generator.state == state
     assert first.get_stats().sampled == 0
@@ -105,13 +105,85 @@ def test_what_does_not_fit_together_is_refused() -> None:
         relive.MixtureSampler([ring(2, sampler=relive.PrioritizedSampler()), first], [1, 1]).sample(4, beta=0.5)
     assert first.rng.bit_generator.state == state
     with pytest.raises(
-        errors.ArgumentError, match=r"^buffers must answer observation/x of one shape, got \[\(\), \(2,\)\]$"
+        errors.ArgumentError, match=r"^buffers must return observation/x of one shape, got \[\(\), \(2,\)\]$"
     ):
         relive.MixtureSampler([first, ring(2, frame_stack=2)], [1, 1]).sample(4)
     with pytest.raises(
         errors.ArgumentError, match="^buffers must have windows of one kind, got SequenceWindow, TransitionWindow$"
     ):
         relive.MixtureSampler([first, relive.SequenceReplayBuffer(4, length=2)], [1, 1])  # type: ignore[arg-type]
+
+
+def sequences(length: int) -> relive.SequenceReplayBuffer:
+    """Return a buffer of sequences of that length."""
+    buffer = relive.SequenceReplayBuffer(8, length=length, seed=0)
+    buffer.add_episode({"x": np.ones(7)}, range(6), np.ones(6), terminated=True, logp=np.ones(6))
+    return buffer
+
+
+def windowed() -> relive.ColumnReplayBuffer[Any]:
+    """Return a buffer of transitions whose n_step and gamma are fixed."""
+    buffer = relive.ColumnReplayBuffer(8, window=relive.TransitionWindow(), seed=0)
+    buffer.add({"x": 1.0}, 0, 1.0, next_observation={"x": 1.0}, logp=0.0)
+    return buffer
+
+
+class Impatient(relive.RateLimiter):
+    """Allows no batch."""
+
+    def can_insert(self, *, size: int, inserted: int, sampled: int) -> bool:
+        return True
+
+    def can_sample(self, batch_size: int, *, size: int, inserted: int, sampled: int) -> bool:
+        return False
+
+
+def unlike() -> relive.RingReplayBuffer:
+    """Return a buffer with another extra."""
+    buffer = relive.RingReplayBuffer(8, seed=0)
+    buffer.add({"x": 1.0}, 0, 1.0, next_observation={"x": 1.0}, cost=0.0)
+    return buffer
+
+
+@pytest.mark.parametrize(
+    ("make", "other", "options", "refusal"),
+    [
+        (lambda: ring(2, frame_stack=2), None, {}, errors.ArgumentError),
+        (unlike, None, {}, errors.ArgumentError),
+        (lambda: sequences(2), lambda: sequences(3), {}, errors.ArgumentError),
+        (lambda: ring(2, 0), None, {}, errors.NotReadyError),
+        (lambda: ring(2, limiter=Impatient()), None, {}, errors.NotReadyError),
+        (lambda: ring(2), None, {"n_step": 0}, errors.ArgumentError),
+        (lambda: ring(2), None, {"gamma": 2.0}, errors.ArgumentError),
+        (windowed, None, {"n_step": 2}, TypeError),
+        (lambda: ring(2), None, {"no_such_option": 2}, TypeError),
+        (lambda: ring(2), lambda: ring(1, sampler=relive.PrioritizedSampler()), {"beta": 1.0}, errors.ArgumentError),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_what_is_refused_has_drawn_nothing_from_any_buffer(
+    make: Any, other: Any, options: dict[str, Any], refusal: type[Exception]
+) -> None:
+    buffers = [ring(1) if other is None else other(), make()]
+    mixture = relive.MixtureSampler(buffers, [1, 1])
+    before = [(buffer.rng.bit_generator.state, buffer.get_stats()) for buffer in buffers]
+    with pytest.raises(refusal):
+        mixture.sample(4, **options)
+    assert [(buffer.rng.bit_generator.state, buffer.get_stats()) for buffer in buffers] == before
+
+
+def test_episodes_of_unlike_lengths_do_not_mix() -> None:
+    made = [relive.ColumnReplayBuffer(8, window=relive.EpisodeWindow()) for _ in range(2)]
+    with pytest.raises(errors.ArgumentError, match="^buffers must have windows of one length, got EpisodeWindow$"):
+        relive.MixtureSampler(made, [1, 1])
+    made[0].add_episode(range(4), range(3), np.ones(3), terminated=True)
+    assert relive.MixtureSampler(made[:1], [1]).sample(2).action.tolist() == [[0, 1, 2]] * 2
+
+
+def test_a_beta_is_checked_in_buffers_without_a_share_too() -> None:
+    rated = ring(1, sampler=relive.PrioritizedSampler())
+    with pytest.raises(errors.ArgumentError, match="^beta must be left out without priorities, got 0.5$"):
+        relive.MixtureSampler([rated, ring(2)], [1, 1]).sample(1, beta=0.5)
 
 
 def test_a_refused_update_has_changed_nothing_in_any_buffer() -> None:

@@ -63,8 +63,8 @@ def live(buffer: Any, diary: Diary, rng: random.Random, steps: int) -> None:
                 numbers,
                 numbers,
                 numbers,
-                np.array([end == "TERMINATED" for end in ends]),
-                np.array([end == "TRUNCATED" for end in ends]),
+                terminated=np.array([end == "TERMINATED" for end in ends]),
+                truncated=np.array([end == "TRUNCATED" for end in ends]),
             )
             for stream, (key, end) in enumerate(zip(keys.tolist(), ends, strict=True)):
                 diary.write(key, stream, end)

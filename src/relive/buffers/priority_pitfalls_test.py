@@ -299,7 +299,7 @@ def test_an_episode_that_was_given_as_an_array_is_not_kept() -> None:
     """P52: neither are the arrays of `extend`."""
     buffer = relive.RingReplayBuffer(20, streams=2)
     observations, actions, rewards = np.arange(6.0).reshape(6, 1), np.arange(5), np.arange(5.0)
-    buffer.add_episode(observations, actions, rewards, terminated=False)
+    buffer.add_episode(observations, actions, rewards, terminated=False, stream=0)
     now, then = np.array([[7.0], [8.0]]), np.array([[8.0], [9.0]])
     buffer.extend(now, np.zeros(2, int), np.zeros(2), then)
     before = buffer.read(range(7))
@@ -439,10 +439,14 @@ def test_a_full_ring_never_holds_more_than_its_capacity() -> None:
         way = rng.integers(10)
         if way < 5:
             ends = rng.random(3) < 0.2
-            buffer.extend(rng.integers(9, size=3), np.zeros(3, int), np.zeros(3), rng.integers(9, size=3), ends)
+            buffer.extend(
+                rng.integers(9, size=3), np.zeros(3, int), np.zeros(3), rng.integers(9, size=3), terminated=ends
+            )
         elif way < 9:
             length, stream = int(rng.integers(1, 11)), int(way) % 3
-            buffer.add_episode(np.arange(length + 1), np.zeros(length, int), np.zeros(length), False, stream=stream)
+            buffer.add_episode(
+                np.arange(length + 1), np.zeros(length, int), np.zeros(length), terminated=False, stream=stream
+            )
         else:
             buffer.clear()
         stats = buffer.get_stats()

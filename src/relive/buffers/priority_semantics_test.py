@@ -159,7 +159,7 @@ def test_extend_gives_the_priorities_that_adds_give_but_for_rows_that_go_in_the_
     buffers = [relive.PrioritizedReplayBuffer(4, streams=2, new_priority=new_priority) for _ in range(2)]
     for buffer in buffers:
         for _ in range(2):
-            buffer.extend([0, 0], [0, 0], [0.0, 0.0], [1, 1], [True, True])
+            buffer.extend([0, 0], [0, 0], [0.0, 0.0], [1, 1], terminated=[True, True])
         buffer.update_priorities(range(4), [2, 50, 3, 4])
     keys = buffers[0].extend([7, 8], [0, 0], [0.0, 0.0], [8, 9])
     assert keys.tolist() == [buffers[1].add(7 + k, 0, 0.0, 8 + k, stream=k) for k in range(2)]

@@ -65,15 +65,17 @@ def record(
             knows_next = eager or truncated
             given = following if knows_next else None
             for buffer in buffers:
-                buffer.add(observation, action, reward, given, terminated, truncated, extra=next_place)
+                buffer.add(
+                    observation, action, reward, given, terminated=terminated, truncated=truncated, extra=next_place
+                )
             recording.actions.append(np.asarray(action))
             recording.oracle.add(
                 place,
                 len(recording.actions) - 1,
                 float(reward),
                 next_place if knows_next else None,
-                terminated,
-                truncated,
+                terminated=terminated,
+                truncated=truncated,
                 extra=next_place,
             )
             observation, place = following, next_place

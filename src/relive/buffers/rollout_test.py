@@ -305,7 +305,7 @@ GOOD: dict[str, Any] = {"observation": np.zeros(2, np.float32), "action": np.uin
     ("change", "text"),
     [
         ({"observation": np.zeros(3, np.float32)}, r"^observation must be of shape \(2,\), got \(3,\)$"),
-        ({"observation": np.full(2, 0.1)}, "^observation must fit float32, got 0.1"),
+        ({"observation": np.full(2, 0.1)}, "^observation must be of dtype float32, got float64"),
         ({"observation": {"x": np.zeros(2)}}, "^observation must"),
         ({"action": 300}, "^action must fit uint8, got 300$"),
         ({"action": 0.9}, "^action must fit uint8, got 0.9: cast it yourself"),

@@ -271,7 +271,7 @@ def test_streams_do_not_mix_in_a_sequence() -> None:
             np.full(3, t),
             np.zeros(3),
             1000 * np.arange(1, 4) + t + 1,
-            [False, t == 15, False],
+            terminated=[False, t == 15, False],
         )
     batch = buffer.read(buffer.eligible_keys())
     assert np.array_equal(np.diff(batch.observation), np.ones((len(batch), 3)))

@@ -8,6 +8,8 @@
 What a turn does the rest does too, several times slower.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from relive import errors
@@ -48,6 +50,7 @@ class Writer:
         self._limited = limited
         self._counters = counters
         self._gathers = gathers
+        self._watch = counters.watch
 
     def turn(
         self,
@@ -95,6 +98,8 @@ class Writer:
         schema, stream, row, next_row, terminated, truncated = step
         history = self._history
         timeline = history.timeline
+        if self._watch.finals:
+            self._watch.record_other(stream)
         if timeline.streams == 1 and next_row is not None and self.turn(row, next_row, terminated, truncated):
             return timeline.next_key - 1
         self._make_room(schema, 1)
@@ -102,8 +107,10 @@ class Writer:
         slot, completed, ended = history.append_one(stream, row, next_row, cuts, terminated, truncated)
         counters = self._counters
         counters.inserted += 1
-        counters.spliced_episodes += cuts
         self._anchors.written_one(slot, completed, ended)
+        if cuts:
+            counters.spliced_episodes += 1
+            self._watch.record_splices(1, counters.inserted)
         return timeline.next_key - 1
 
     def extend(self, steps: encoding.Steps) -> arrays.Keys:
@@ -118,9 +125,37 @@ class Writer:
             terminated=steps.terminated,
             truncated=steps.truncated,
         )
+        keys = self._written(change)
         if cuts is not None:
-            self._counters.spliced_episodes += int(np.count_nonzero(cuts))
-        return self._written(change)
+            count = int(np.count_nonzero(cuts))
+            self._counters.spliced_episodes += count
+            self._watch.record_splices(count, self._counters.inserted)
+        self._watch.record_round(
+            steps.streams,
+            _bytes_of(steps.schema, steps.rows),
+            None if steps.next_rows is None else _bytes_of(steps.schema, steps.next_rows),
+            steps.terminated,
+            steps.terminated | steps.truncated,
+        )
+        return keys
+
+    def watch_turn(
+        self, row: encoding.Row, next_row: encoding.Row, terminated: encoding.Flags, truncated: encoding.Flags
+    ) -> None:
+        """Record a turn, given as to `turn`."""
+        streams = self._timeline.streams
+        terminates, has_ended = encoding.ends(streams, terminated, truncated)
+        if has_ended is None:
+            if not self._watch.finals:
+                return
+            terminates = has_ended = np.zeros(streams, np.bool_)
+        self._watch.record_round(
+            np.arange(streams),
+            _bytes_at(row, len(next_row), streams),
+            _bytes_at(next_row, len(next_row), streams),
+            terminates,
+            has_ended,
+        )
 
     def add_episode(self, episode: encoding.WholeEpisode) -> arrays.Keys:
         """Add an episode, and return the keys of its steps [T]."""
@@ -128,6 +163,7 @@ class Writer:
         change = self._history.append_episode(
             episode.stream, episode.rows, episode.last_rows, is_terminated=episode.is_terminated
         )
+        self._watch.record_other(episode.stream)
         return self._written(change)
 
     def end_episode(self, stream: int) -> None:
@@ -155,8 +191,23 @@ class Writer:
         return self._timeline.keys(change.slots)
 
     def require_insert(self, call: str) -> None:
-        """Raise NotReadyError if no step may be added now; waits for the gathers under way."""
+        """Raise NotReadyError if no step may be added now; else wait for the reads under way."""
         if self._limited.holds_inserts and not self._limited.can_insert():
             raise errors.NotReadyError(f"{call} held back by {self._limited.limiter!r}: draw samples first")
         if self._gathers.ends:
             self._gathers.finish()
+
+
+def _bytes_of(schema: schema_lib.Schema, rows: encoding.Columns) -> Callable[[int], bytes]:
+    """Return what gives the bytes of an observation, from columns [k, ...]."""
+    return lambda place: b"".join(rows[path][place].tobytes() for path in schema.observation_paths)
+
+
+def _bytes_at(row: encoding.Row, num_blocks: int, streams: int) -> Callable[[int], bytes]:
+    """Return the same from the bytes of each block of the rows of all streams, those of an observation first."""
+
+    def at(place: int) -> bytes:
+        sizes = [len(block) // streams for block in row[:num_blocks]]
+        return b"".join(block[place * size : (place + 1) * size] for block, size in zip(row, sizes, strict=False))
+
+    return at

@@ -146,7 +146,7 @@ def test_extending_is_adding_to_one_stream_after_another(
             extras = {"e": numbers[:-1].astype(np.int32)} if schema is SCHEMA else {}
             action = numbers[:-1] if schema is SCHEMA else np.zeros((length, 65), np.uint8)
             for buffer in (extended, added):
-                buffer.add_episode(observations, action, np.ones(length), True, stream=stream, **extras)
+                buffer.add_episode(observations, action, np.ones(length), terminated=True, stream=stream, **extras)
         elif how in ("single", "all") and choice < 0.3:
             before, stream = steps.announced, int(rng.integers(streams))
             step = steps.step(bool(rng.random() < 0.7), False)

@@ -2,19 +2,24 @@
 
 Copied, at any depth: arrays of numpy and of the standard library; list, dict, set, deque, bytearray and their
 subclasses, such as OrderedDict, defaultdict and Counter; tuple and named tuple; dataclasses, the frozen ones where
-something in them needs a copy. Any other object is kept by reference: strings and numbers need no copy, and only the
-author of another mutable class knows how to copy it. So are the elements of an array of dtype object. What is shared
-inside one observation stays shared in its copy, and a graph keeps its cycles.
+something in them needs a copy; other objects with a method `clone()`, such as torch tensors, which are detached first;
+and objects of the classes in `copiers`, in the way that is registered there. Any other object is kept by reference:
+strings and numbers need no copy, and only the author of another mutable class knows how to copy it. So are the elements
+of an array of dtype object. What is shared inside one observation stays shared in its copy, and a graph keeps its
+cycles.
 """
 
 import array
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableMapping
 import copy
 import dataclasses
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
+
+from relive import errors
+from relive.common import validation
 
 T = TypeVar("T")
 Memo: TypeAlias = dict[int, Any]
@@ -23,7 +28,7 @@ Copier: TypeAlias = Callable[[Any, Memo], Any]
 
 
 def copied(value: T) -> T:
-    """Return `value`, with a copy of every array and built-in container in it."""
+    """Return `value`, with a copy of everything in it that may change."""
     copier = COPIERS[type(value)]
     return value if copier is None else cast("T", copier(value, {}))
 
@@ -91,12 +96,74 @@ def _dataclass(value: Any, memo: Memo) -> Any:
     return twin
 
 
-class _Copiers(dict[type, Copier | None]):
+def _clone(value: Any, memo: Memo) -> Any:
+    """Copy an object by its own method; a tensor without the history of its gradient, which would be kept with it."""
+    return (value.detach() if hasattr(value, "detach") else value).clone()
+
+
+class Copiers(MutableMapping[type, Callable[[Any], Any]]):
+    """A registry of functions that copy objects; each takes an object of its class and returns a copy.
+
+    A class that is registered here is copied in that way and no other, and so are its subclasses, unless they are
+    registered themselves. It holds for all buffers of the process, and for what is stored or read from then on.
+
+    >>> import relive
+    >>> class Board:
+    ...     def __init__(self, moves):
+    ...         self.moves = list(moves)
+    >>> relive.copiers[Board] = lambda board: Board(board.moves)
+    >>> del relive.copiers[Board]
+    """
+
+    def __init__(self) -> None:
+        self._functions: dict[type, Callable[[Any], Any]] = {}
+
+    def __setitem__(self, kind: type, copier: Callable[[Any], Any]) -> None:
+        """Register how objects of a class are copied.
+
+        Raises:
+            ArgumentTypeError: `kind` is not a class, or `copier` cannot be called.
+        """
+        if not isinstance(kind, type):
+            raise errors.ArgumentTypeError(f"a key of copiers must be a class, got {validation.short_repr(kind)}")
+        if not callable(copier):
+            raise errors.ArgumentTypeError(
+                f"the copier of {kind.__name__} must be callable, got {validation.short_repr(copier)}"
+            )
+        self._functions[kind] = copier
+        COPIERS.clear()
+
+    def __getitem__(self, kind: type) -> Callable[[Any], Any]:
+        return self._functions[kind]
+
+    def __delitem__(self, kind: type) -> None:
+        del self._functions[kind]
+        COPIERS.clear()
+
+    def __iter__(self) -> Iterator[type]:
+        return iter(self._functions)
+
+    def __len__(self) -> int:
+        return len(self._functions)
+
+    def __repr__(self) -> str:
+        return f"<copiers of {', '.join(kind.__name__ for kind in self) or 'no class'}>"
+
+
+copiers = Copiers()
+
+
+class _CopierOfEachType(dict[type, Copier | None]):
     """How to copy a value of each type; None for types that are kept by reference. Learns a type when it meets one."""
 
     def __missing__(self, kind: type) -> Copier | None:
         copier: Copier | None = None
-        if issubclass(kind, np.ndarray):
+        registered = next((copiers[base] for base in kind.__mro__ if base in copiers), None)
+        if registered is not None:
+            copier = _by(registered)
+        elif kind in _BUILT_IN:
+            copier = _BUILT_IN[kind]
+        elif issubclass(kind, np.ndarray):
             copier = _array
         elif issubclass(kind, dict | list | collections.deque):
             copier = _items
@@ -106,8 +173,15 @@ class _Copiers(dict[type, Copier | None]):
             copier = _named_tuple
         elif dataclasses.is_dataclass(kind):
             copier = _dataclass
+        elif callable(getattr(kind, "clone", None)):
+            copier = _clone
         self[kind] = copier
         return copier
 
 
-COPIERS = _Copiers({list: _list, tuple: _tuple, dict: _dict})
+def _by(registered: Callable[[Any], Any]) -> Copier:
+    return lambda value, memo: registered(value)
+
+
+_BUILT_IN: dict[type, Copier] = {list: _list, tuple: _tuple, dict: _dict}
+COPIERS = _CopierOfEachType()

@@ -1,11 +1,13 @@
 import array
 import collections
+from collections.abc import Iterator
 import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
+import relive
 from relive.common import copies
 
 
@@ -36,6 +38,60 @@ class Turn:
 @dataclasses.dataclass
 class Counter:
     count: int
+
+
+class Tensor:
+    """What of a torch tensor a copy needs."""
+
+    def __init__(self, values: Any, *, requires_grad: bool = False) -> None:
+        self._values = np.array(values, np.float64)
+        self.requires_grad = requires_grad
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.tolist()})"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._values.shape
+
+    def add_(self, number: float) -> None:
+        self._values += number
+
+    def detach(self) -> "Tensor":
+        """Return a view without a gradient."""
+        view = Tensor(0.0)
+        view._values = self._values
+        return view
+
+    def clone(self) -> "Tensor":
+        return Tensor(self._values, requires_grad=self.requires_grad)
+
+    def item(self) -> Any:
+        return self._values.item()
+
+    def tolist(self) -> Any:
+        return self._values.tolist()
+
+
+class Board:
+    """Something that only its author knows how to copy."""
+
+    def __init__(self, moves: Any = ()) -> None:
+        self.moves = list(moves)
+
+    def copied(self) -> "Board":
+        return type(self)(self.moves)
+
+
+class LargeBoard(Board):
+    pass
+
+
+@pytest.fixture
+def copiers() -> Iterator[copies.Copiers]:
+    """The public registry, which is empty again after the test."""
+    yield relive.copiers
+    relive.copiers.clear()
 
 
 @pytest.mark.parametrize(
@@ -232,3 +288,97 @@ def test_what_a_dataclass_holds_beside_its_fields_is_copied_too() -> None:
     twin = copies.copied(counter)
     counter.history.append(2)  # type: ignore[attr-defined]
     assert twin.history == [1]  # type: ignore[attr-defined]
+
+
+def test_what_has_a_clone_is_cloned_and_detached() -> None:
+    tensor = Tensor([1.0], requires_grad=True)
+    twin = copies.copied({"image": (tensor, [tensor])})
+    tensor.add_(1)
+    image: Any = twin["image"]
+    assert (image[0].tolist(), image[0].requires_grad) == ([1.0], False)
+    assert image[0] is image[1][0]
+
+
+def test_a_clone_need_not_have_a_gradient() -> None:
+    class State:
+        def clone(self) -> "State":
+            return State()
+
+    state = State()
+    assert type(copies.copied(state)) is State
+    assert copies.copied(state) is not state
+    assert copies.copied(State) is State
+
+
+def test_what_is_merely_called_clone_is_no_way_to_copy() -> None:
+    class Settings:
+        clone = True
+
+    settings = Settings()
+    assert copies.copied(settings) is settings
+
+
+def test_a_dataclass_is_copied_deeply_also_where_its_clone_is_shallow() -> None:
+    @dataclasses.dataclass
+    class Observation:
+        image: Any
+
+        def clone(self) -> "Observation":
+            return dataclasses.replace(self)
+
+    observation = Observation(np.zeros(1))
+    assert copies.copied(observation).image is not observation.image
+
+
+def test_torch_tensors_are_stored_as_detached_clones() -> None:
+    torch = pytest.importorskip("torch")
+    weights = torch.ones(2, requires_grad=True)
+    for tensor in (weights, weights * 3, torch.nn.Parameter(torch.ones(2)), torch.ones(2, dtype=torch.bfloat16)):
+        twin = copies.copied([tensor])[0]
+        assert torch.equal(twin, tensor)
+        assert (twin.dtype, twin.requires_grad, twin.grad_fn) == (tensor.dtype, False, None)
+        assert twin.data_ptr() != tensor.data_ptr()
+
+
+def test_a_registered_class_and_its_subclasses_are_copied_in_that_way(copiers: copies.Copiers) -> None:
+    boards = Board([1]), LargeBoard([2])
+    assert copies.copied(boards) is boards
+    copiers[Board] = Board.copied
+    twins = copies.copied(boards)
+    for board in boards:
+        board.moves.append(3)
+    assert [(type(twin), twin.moves) for twin in twins] == [(Board, [1]), (LargeBoard, [2])]
+    copiers[LargeBoard] = lambda board: LargeBoard([0])
+    assert [twin.moves for twin in copies.copied(boards)] == [[1, 3], [0]]
+    del copiers[LargeBoard]
+    assert [twin.moves for twin in copies.copied(boards)] == [[1, 3], [2, 3]]
+    del copiers[Board]
+    assert copies.copied(boards) is boards
+
+
+def test_a_registered_copier_wins_over_the_librarys_own(copiers: copies.Copiers) -> None:
+    counter, batch, tensor = Counter(1), Batch([[1]]), Tensor([1.0])
+    copiers.update({Counter: lambda each: each, list: list, Tensor: lambda each: each})
+    assert copies.copied([counter, tensor])[0] is counter
+    assert copies.copied(tensor) is tensor
+    assert type(copies.copied(batch)) is list
+    assert copies.copied(batch)[0] is batch[0]
+
+
+def test_the_registry_is_a_mapping_that_shows_itself(copiers: copies.Copiers) -> None:
+    assert repr(copiers) == "<copiers of no class>"
+    copiers[Board] = Board.copied
+    assert (len(copiers), list(copiers), copiers[Board]) == (1, [Board], Board.copied)
+    assert repr(copiers) == "<copiers of Board>"
+    with pytest.raises(KeyError):
+        _ = copiers[LargeBoard]
+    with pytest.raises(KeyError):
+        del copiers[LargeBoard]
+
+
+def test_what_cannot_copy_is_not_registered(copiers: copies.Copiers) -> None:
+    with pytest.raises(relive.ArgumentTypeError, match=r"^a key of copiers must be a class, got 'Board'$"):
+        copiers["Board"] = Board.copied  # type: ignore[index]
+    with pytest.raises(relive.ArgumentTypeError, match=r"^the copier of Board must be callable, got 3$"):
+        copiers[Board] = 3  # type: ignore[assignment]
+    assert not copiers

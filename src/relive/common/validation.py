@@ -188,21 +188,42 @@ def integers(name: str, value: Any) -> npt.NDArray[np.int64]:
     return array.astype(np.int64, copy=False).reshape(-1)
 
 
-def booleans(name: str, value: Any, count: int) -> npt.NDArray[np.bool_]:
-    """Return `value` as an array of bools [count]; None is all False.
+def flag(name: str, value: object) -> bool:
+    """Return a flag as a bool: True, False, or 0 or 1 of any type of number, alone or as an array of one element.
 
     Raises:
-        ArgumentTypeError: `value` holds something else.
-        ArgumentError: `value` has another shape.
+        ArgumentTypeError: `value` is no number.
+        ArgumentError: It is another number, or several.
+    """
+    array = _flags(name, value)
+    if array.size != 1:
+        raise errors.ArgumentError(f"{name} must be one flag, got an array of shape {array.shape}")
+    return bool(array.item())
+
+
+def flags(name: str, value: Any, count: int) -> npt.NDArray[np.bool_]:
+    """Return flags as an array of bools [count], as `flag` does for one; None is all False.
+
+    Raises:
+        ArgumentTypeError: `value` holds something that is no number.
+        ArgumentError: It holds another number than 0 and 1, or has another shape.
     """
     if value is None:
         return np.zeros(count, np.bool_)
-    array = _array(value)
-    if array is None or array.dtype.kind != "b":
-        raise errors.ArgumentTypeError(f"{name} must be bools, got {short_repr(value)}")
+    array = _flags(name, value)
     if array.shape != (count,):
         raise errors.ArgumentError(f"{name} must be of shape ({count},), got {array.shape}")
     return array
+
+
+def _flags(name: str, value: Any) -> npt.NDArray[np.bool_]:
+    rule = f"{name} must be True, False, 0 or 1, got {short_repr(value)}"
+    array = _array(value)
+    if array is None or array.dtype.kind not in "biuf":
+        raise errors.ArgumentTypeError(rule)
+    if not ((array == 0) | (array == 1)).all():
+        raise errors.ArgumentError(rule)
+    return array.astype(np.bool_, copy=False)
 
 
 def non_negative_floats(name: str, value: Any, count: int) -> npt.NDArray[np.float64]:
@@ -232,7 +253,24 @@ def _array(value: Any) -> npt.NDArray[Any] | None:
     try:
         return np.asarray(value)
     except (TypeError, ValueError, RuntimeError):
-        return None
+        calls = tensor_calls(value)
+        return _array(getattr(value, calls[0])()) if calls else None
+
+
+def tensor_calls(value: Any) -> list[str]:
+    """Return the methods to call, one after the other, before numpy can read a tensor.
+
+    No framework is imported: a tensor is what can be detached. For anything else the list is empty.
+    """
+    if not hasattr(value, "detach"):
+        return []
+    calls = ["detach"] if getattr(value, "requires_grad", False) else []
+    if getattr(getattr(value, "device", None), "type", "cpu") != "cpu":
+        calls.append("cpu")
+    if str(getattr(value, "dtype", "")).endswith("bfloat16"):
+        # numpy has no such dtype.
+        calls.append("float")
+    return calls
 
 
 def leading_length(name: str, value: Any) -> int:

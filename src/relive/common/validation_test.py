@@ -1,11 +1,14 @@
 import decimal
 import fractions
 import math
+import re
+import types
 from typing import Any
 
 import numpy as np
 import pytest
 
+import relive
 from relive import errors
 from relive.common import validation
 
@@ -125,3 +128,86 @@ def test_a_string_of_a_subclass_becomes_a_plain_one() -> None:
     assert validation.string("name", plain) is plain
     with pytest.raises(errors.ArgumentTypeError, match="^name must be a string, got 3$"):
         validation.string("name", 3)
+
+
+class Tensor:
+    """A tensor as a framework has it: numpy refuses it until it was detached, moved and cast."""
+
+    def __init__(self, values: Any, dtype: str = "float32", device: str = "cpu", requires_grad: bool = False) -> None:
+        self.values, self.requires_grad = values, requires_grad
+        self.dtype, self.device = f"torch.{dtype}", types.SimpleNamespace(type=device)
+
+    def _changed(self, **changes: Any) -> "Tensor":
+        settings = {"dtype": self.dtype[6:], "device": self.device.type, "requires_grad": self.requires_grad, **changes}
+        return Tensor(self.values, **settings)
+
+    def detach(self) -> "Tensor":
+        return self._changed(requires_grad=False)
+
+    def cpu(self) -> "Tensor":
+        return self._changed(device="cpu")
+
+    def float(self) -> "Tensor":
+        return self._changed(dtype="float32")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        if self.requires_grad:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+        if self.device.type != "cpu" or self.dtype == "torch.bfloat16":
+            raise TypeError("can't convert it to numpy")
+        return np.asarray(self.values)
+
+
+TENSORS: list[tuple[dict[str, Any], list[str]]] = [
+    ({}, []),
+    ({"requires_grad": True}, ["detach"]),
+    ({"device": "cuda"}, ["cpu"]),
+    ({"dtype": "bfloat16"}, ["float"]),
+    ({"requires_grad": True, "device": "mps", "dtype": "bfloat16"}, ["detach", "cpu", "float"]),
+]
+
+
+@pytest.mark.parametrize(("settings", "calls"), TENSORS)
+def test_a_tensor_of_any_kind_is_priorities_and_keys(settings: dict[str, Any], calls: list[str]) -> None:
+    priorities, keys = Tensor([1.0, 2.0], **settings), Tensor([0, 1], **settings)
+    assert validation.tensor_calls(priorities) == calls
+    assert validation.non_negative_floats("priority", priorities, 2).tolist() == [1.0, 2.0]
+    assert validation.integers("keys", keys).tolist() == [0, 1]
+    buffer = relive.PrioritizedReplayBuffer(4, seed=0)
+    buffer.add_episode([0.0, 1.0, 2.0], [0, 1], [0.0, 0.0], terminated=True)
+    assert buffer.update_priorities(keys, priorities) == 2
+    assert relive.MixtureSampler([buffer], [1]).update_priorities(keys, priorities) == 2
+    assert buffer.get_priorities(keys).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(("settings", "calls"), TENSORS[1:])
+def test_an_error_names_what_to_call_of_a_tensor(settings: dict[str, Any], calls: list[str]) -> None:
+    buffer = relive.RingReplayBuffer(4)
+    remedy = "".join(f".{call}()" for call in calls)
+    rule = f"^observation must be what numpy can read, got a tensor: call {re.escape(remedy)} first$"
+    with pytest.raises(errors.SchemaError, match=rule):
+        buffer.add(Tensor([0.0], **settings), 0, 0.0, next_observation=[0.0])
+    assert len(buffer) == 0
+
+
+def test_tensors_of_torch_are_priorities_and_keys() -> None:
+    torch = pytest.importorskip("torch")
+    buffer = relive.PrioritizedReplayBuffer(4, seed=0)
+    buffer.add_episode([0.0, 1.0, 2.0], [0, 1], [0.0, 0.0], terminated=True)
+    keys = torch.tensor([0, 1])
+    for priorities in (
+        torch.tensor([1.0, 2.0], requires_grad=True),
+        torch.tensor([[1.0], [2.0]], dtype=torch.bfloat16, requires_grad=True),
+        torch.tensor([1.0, 2.0], dtype=torch.float64, requires_grad=True) ** 1,
+    ):
+        assert buffer.update_priorities(keys, priorities) == 2
+        assert buffer.get_priorities(keys).tolist() == [1.0, 2.0]
+        buffer.update_priorities(keys, [3.0, 3.0])
+
+
+def test_a_tensor_of_torch_that_numpy_refuses_is_refused_by_name() -> None:
+    torch = pytest.importorskip("torch")
+    elsewhere = torch.ones(1, device="meta", dtype=torch.bfloat16, requires_grad=True)
+    rule = r"^observation must be what numpy can read, got a tensor: call .detach\(\).cpu\(\).float\(\) first$"
+    with pytest.raises(errors.SchemaError, match=rule):
+        relive.RingReplayBuffer(4).add(elsewhere, 0, 0.0, elsewhere)

@@ -258,7 +258,7 @@ def test_statistics_say_how_far_the_learner_is_ahead() -> None:
 # Draws within a lag.
 
 
-def test_without_a_version_of_the_learner_no_lag_is_known() -> None:
+async def test_without_a_version_of_the_learner_no_lag_is_known() -> None:
     buffer = Buffer()
     lived(buffer, [1])
     lags: Any
@@ -268,6 +268,8 @@ def test_without_a_version_of_the_learner_no_lag_is_known() -> None:
             match="^max_lag and lag_decay ask for the learner's policy version: call set_policy_version first$",
         ):
             buffer.sample_n_step_nowait(1, 1, 0.9, **lags)
+        with pytest.raises(errors.ArgumentError, match="call set_policy_version first$"):
+            await buffer.sample_n_step(1, 1, 0.9, **lags)
 
 
 async def test_two_samplers_cannot_both_decide() -> None:

@@ -62,18 +62,20 @@ Act = TypeVar("Act")
 class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act], Generic[Obs, Act]):
     """Stores the episodes of many agents and returns n-step samples, uniform over all complete transitions.
 
-    Observations and actions may be any objects. Arrays, built-in containers and dataclasses are copied in and out;
-    other objects are kept by reference and must not be changed once they are stored.
+    Observations and actions may be any objects. Arrays, built-in containers, dataclasses, objects with a method
+    `clone()`, such as tensors, and objects of a class in `relive.copiers` are copied in and out. Other objects are kept
+    by reference, and must not be changed once they are stored.
 
-    One buffer belongs to one event loop. It has no locks: in threads, guard it yourself.
+    A buffer belongs to the event loop of the first awaited call until that loop is closed; then the next one takes it
+    over. It has no locks: in threads, guard it yourself.
 
     Args:
         max_transitions: Transitions kept at most; None for no limit. The episode that finished first goes first, and
             whole. An open episode is never evicted: while only open ones are left the limit may be exceeded, and
             `get_stats().overflow_transitions` says by how much.
         max_episodes: Episodes kept at most, in the same way; open ones count too.
-        limiter: Says when a step may be appended and a batch drawn; by default a batch needs one transition.
-        admission: Says when an episode may start; each then needs a ticket of `admit`. None for always.
+        limiter: Decides when a step may be appended and a batch drawn; by default a batch needs one transition.
+        admission: Decides when an episode may start; each then needs a ticket of `admit`. None for always.
         groups: Which episodes of one group_id are handed out together, by `next_groups`; None if none are.
         seed: For the generator of the draws; the same seed and the same calls give the same draws.
 
@@ -131,9 +133,9 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         """Open an episode of that agent and return its id, a fresh UUID. Never waits for the limiter.
 
         Args:
-            agent_id: Who will live it.
+            agent_id: The agent that acts in it.
             group_id: Which episodes it belongs with, such as the other returns to a prompt.
-            policy_version: Which version of the policy it starts with: that of its steps, if nothing else is said.
+            policy_version: The version of the policy it starts with, and that of its steps unless they get another.
             ticket: One of `admit`, of which an episode is used up. A buffer with an Admission asks for it.
 
         Raises:
@@ -187,7 +189,8 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
             episode_id: An open episode.
             observation: o_t.
             action: a_t, chosen in o_t.
-            reward: r_t, what followed; a finite real number that a float holds exactly.
+            reward: r_t, what followed; a finite real number that a float holds exactly, or an array or tensor of shape
+                [] with one.
             policy_version: Which version of the policy chose a_t; None for that of the step before, or of the start.
 
         Raises:
@@ -252,10 +255,10 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         self._ended(episode_id)
 
     def abort_episode_nowait(self, episode_id: str) -> bool:
-        """End an episode as ABORTED where nobody knows what followed its last step, and return whether it was open.
+        """End an episode as ABORTED, without a final observation, and return whether it was open.
 
-        That is for whoever finds its actor dead; the actor itself leaves the block of `episode`. It keeps the
-        transitions whose next observation is known. Of a closed buffer too.
+        For a supervisor that finds the actor dead; the actor itself leaves the block of `episode`. The episode keeps
+        the transitions whose next observation is known. Works on a closed buffer too.
         """
         is_open = episode_id in self._store.open
         if is_open:
@@ -270,7 +273,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         policy_version: int | None = None,
         ticket: admission_lib.Ticket | None = None,
     ) -> contextlib.AbstractAsyncContextManager["EpisodeWriter[Obs, Act]"]:
-        """Open an episode, as `start_episode` does, for the length of an `async with` block; gives a writer to it.
+        """Open an episode, as `start_episode` does, for the length of an `async with` block, which gets its writer.
 
         A block that is left before `writer.end(...)`, by an exception, a cancellation or a return, ends the episode as
         ABORTED; it keeps the transitions whose next observation is known.
@@ -289,11 +292,11 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
 
     @property
     def policy_version(self) -> int | None:
-        """Which version the learner's policy is of; None until `set_policy_version` says it."""
+        """The version of the learner's policy; None before the first `set_policy_version`."""
         return self._store.policy_version
 
     def set_policy_version(self, version: int) -> None:
-        """Set which version the learner's policy is of, from now on: of older steps the lag grows.
+        """Set the version of the learner's policy, from which the lag of a step is counted.
 
         Raises:
             ArgumentTypeError: `version` is not an integer.
@@ -312,14 +315,14 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     ) -> list[samples_lib.ReplaySample[Obs, Act]]:
         """Return exactly batch_size n-step samples, drawn with replacement; waits until that is possible.
 
-        It lets the other tasks run first, also where it need not wait.
+        Other tasks run first, even if there is no need to wait.
 
         Args:
             batch_size: How many samples.
             n: How many rewards a sample sums at most; fewer where the episode, or what is known of it, ends earlier.
             gamma: The discount factor, in (0, 1].
             max_lag: By how much the learner's version may be ahead of that of the step that a sample starts at; it then
-                waits until there is such a step. None for any step, also of a version that nobody has said.
+                waits until there is such a step. None for any step, also one of an unknown version.
             lag_decay: Below 1, a transition is drawn in proportion to lag_decay ** lag, and none of an unknown version;
                 an actor ahead of the learner has lag 0.
 
@@ -341,7 +344,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     def sample_n_step_nowait(
         self, batch_size: int, n: int, gamma: float, *, max_lag: int | None = None, lag_decay: float = 1.0
     ) -> list[samples_lib.ReplaySample[Obs, Act]]:
-        """Do what `sample_n_step` does, as a plain call. Of a closed buffer it draws without asking the limiter.
+        """Do what `sample_n_step` does, as a plain call. From a closed buffer it draws without asking the limiter.
 
         Raises:
             NotReadyError: No transition is complete, or of such a lag, or the limiter holds samples back.
@@ -368,7 +371,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     def _draw(self, batch_size: int) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
         """Return batch_size draws, each an episode and the start step of a complete transition in it.
 
-        The one method that a custom sampler overrides. It is called only while a transition is complete. It may use
+        The one method that a custom sampler overrides. It is called only if there is a complete transition. It may use
         `self._rng`, `self._store.finished` (the episode that finished first is 0, the last one -1, each O(1)),
         `self._store.open` (a dict by id) and `self._store.draw(size, rng)`, and must not change them; an episode may
         have no transition. What it returns is checked. Here: uniform over all complete transitions.
@@ -379,7 +382,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
 
     @property
     def limiter(self) -> rate_limiters.RateLimiter:
-        """What says when a step may be appended and a batch drawn."""
+        """What decides when a step may be appended and a batch drawn."""
         return self._limited.limiter
 
     @property
@@ -404,9 +407,9 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         keep: int = 1,
         progress: state_lib.Progress | None = None,
     ) -> None:
-        """Save the buffer as a directory, or as a new one in the place of an older.
+        """Save the buffer as a directory; it may replace an older checkpoint.
 
-        It is built beside, synced to the disk, and renamed: whoever reads `path` finds the old one or the new one,
+        It is built beside, synced to the disk, and renamed: a reader of `path` finds the old one or the new one,
         whole, whatever happens meanwhile. Everything is encoded twice, and takes memory for one chunk of 16 MiB.
 
         Args:
@@ -460,7 +463,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     def load_state_dict(self, state: state_lib.State, *, codec: "codec_lib.Codec | None" = None) -> None:
         """Make the buffer what it was when it returned that state, which is left as it is and not shared.
 
-        The settings must be those of the state. Who wrote to an episode that is not in it gets UnknownEpisodeError.
+        The settings must be those of the state. Writers of episodes that are not in it get UnknownEpisodeError.
 
         Raises:
             CheckpointError: That is no state of such a buffer. Nothing has changed.
@@ -535,7 +538,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     # Everything else.
 
     def close(self) -> None:
-        """End writing and waiting: whoever waits, and whoever writes or await later, gets ClosedError.
+        """End writing and waiting: calls that wait now, or that write or wait later, raise ClosedError.
 
         What is stored can still be drawn with `sample_n_step_nowait`. An open episode cannot be ended any more; leaving
         its block makes it ABORTED. Closing twice is closing once.
@@ -608,7 +611,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         return lags
 
     def _has_own_draw(self) -> bool:
-        """Return whether a subclass, or somebody else, has overridden `_draw`."""
+        """Return whether `_draw` is overridden, by a subclass or on the instance."""
         return getattr(self._draw, "__func__", None) is not EpisodeReplayBuffer._draw
 
     def _checked_step(
@@ -616,7 +619,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     ) -> tuple[Obs, Act, float, int | None]:
         """Return the step as it is now: the caller may go on to change what it gave, also while the call waits."""
         if type(reward) is not float or not math.isfinite(reward):
-            reward = validation.finite_number("reward", reward)
+            reward = episode_lib.checked_reward(reward)
         return copies.copied(observation), copies.copied(action), reward, policy_version
 
     def _append(self, episode_id: str, step: tuple[Obs, Act, float, int | None]) -> None:
@@ -632,21 +635,21 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         self._gate.wake()
 
     def _abort(self, episode_id: str) -> None:
-        """End an open episode of which nobody knows what followed its last step."""
+        """End an open episode whose final observation is not known."""
         if self._journal is not None:
             self._journal.abort(episode_id)
         self._store.abort(episode_id)
         self._ended(episode_id)
 
     def _ended(self, episode_id: str) -> None:
-        """Tell everybody that an episode has just ended."""
+        """Record that an episode has just ended, and wake those who wait for that."""
         self._hand_outs.ended(self._store[episode_id])
         self._settle()
         self._gate.wake()
         self._queues.wake_learner()
 
     def _settle(self) -> None:
-        """Let the journal hear of what was evicted."""
+        """Write to the journal what was evicted."""
         if self._journal is not None:
             self._journal.settle()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+from collections.abc import Coroutine
 import gc
 import random
 import sys
@@ -545,3 +546,72 @@ def test_memory_stays_flat(steps: int) -> None:
     assert memory_of(buffer) <= 1.02 * before
     assert (buffer.get_stats().appended, len(buffer)) == (10_000 + steps, 1000)
     buffer.check()
+
+
+# Event loops that come and go.
+
+
+def left_behind(*coroutines: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
+    """Return tasks that wait in a loop which was closed under them."""
+
+    async def wait() -> list[asyncio.Task[Any]]:
+        tasks = [asyncio.get_running_loop().create_task(coroutine) for coroutine in coroutines]
+        for task in tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        await settle()
+        return tasks
+
+    loop = asyncio.new_event_loop()
+    tasks = loop.run_until_complete(wait())
+    loop.close()
+    assert not any(task.done() for task in tasks)
+    return tasks
+
+
+def test_a_waiting_actor_and_a_waiting_learner_of_a_closed_loop_hold_nobody_up() -> None:
+    buffer = Buffer(limiter=relive.SampleToInsertRatio(1.0, 1, 1.0), seed=0)
+    buffer.set_policy_version(1)
+    episode_id = buffer.start_episode_nowait("a", policy_version=0)
+    for t in range(2):
+        buffer.append_observation_action_reward_nowait(episode_id, t, t, 0.0)
+    held = (episode_id, 2, 2, 0.0)
+    with pytest.raises(relive.NotReadyError):
+        buffer.append_observation_action_reward_nowait(*held)
+    # While the learner waits for a newer step, steps are let in: it goes with its loop, and so does that.
+    left = left_behind(buffer.sample_n_step(1, 1, 0.9, max_lag=0))
+    buffer.append_observation_action_reward_nowait(*held)
+
+    async def go_on() -> None:
+        with pytest.raises(relive.NotReadyError):
+            await buffer.start_episode("b")
+            buffer.append_observation_action_reward_nowait(*held)
+        learner = asyncio.create_task(buffer.sample_n_step(1, 1, 0.9, max_lag=0))
+        await settle()
+        left.clear()
+        gc.collect()  # The learner of the first loop is finished; that of this one still lets steps in.
+        async with asyncio.timeout(PATIENCE):
+            for t in range(3, 5):
+                await buffer.append_observation_action_reward(episode_id, t, t, 0.0, policy_version=1)
+            assert [sample.start_step for sample in await learner] == [3]
+
+    asyncio.run(go_on())
+    buffer.check()
+
+
+def test_a_held_up_actor_of_a_closed_loop_writes_nothing() -> None:
+    buffer = Buffer(limiter=relive.SampleToInsertRatio(1.0, 1, 1.0), seed=0)
+    episode_id = buffer.start_episode_nowait("a")
+    for t in range(2):
+        buffer.append_observation_action_reward_nowait(episode_id, t, t, 0.0)
+    left = left_behind(*(buffer.append_observation_action_reward(episode_id, 2, 2, 0.0) for _ in range(3)))
+
+    async def go_on() -> None:
+        await buffer.sample_n_step(1, 1, 0.9)
+        async with asyncio.timeout(PATIENCE):
+            await buffer.append_observation_action_reward(episode_id, 3, 3, 0.0)
+
+    asyncio.run(go_on())
+    left.clear()
+    gc.collect()
+    assert buffer._store[episode_id].observations == [0, 1, 3]
+    assert not buffer._gate._inserters.waiting

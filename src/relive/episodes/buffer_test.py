@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import math
+import re
 import time
 from typing import Any
 import uuid
@@ -12,6 +13,7 @@ import pytest
 
 import relive
 from relive import testing
+from relive.common import copies_test
 
 Buffer = relive.EpisodeReplayBuffer[list[int], int]
 
@@ -394,7 +396,7 @@ def test_what_is_no_seed_is_refused(seed: Any) -> None:
         Buffer(seed=seed)
 
 
-@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, None, "1", 1j, [1.0], np.ones(1), np.array(np.nan)])
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, None, "1", 1j, [1.0], np.float32, np.array(np.nan)])
 async def test_a_reward_that_is_not_a_finite_real_number_stores_nothing(reward: Any) -> None:
     buffer = Buffer()
     episode_id = buffer.start_episode_nowait("a")
@@ -408,7 +410,22 @@ async def test_a_reward_that_is_not_a_finite_real_number_stores_nothing(reward: 
     buffer.check()
 
 
-@pytest.mark.parametrize("reward", [1, True, np.float32(1), np.int8(1), np.array(1.0), np.bool_(True)])
+@pytest.mark.parametrize("reward", [np.ones(1), np.ones((1, 1)), np.zeros((0,)), copies_test.Tensor([1.0])])
+async def test_a_reward_of_another_shape_stores_nothing_and_the_message_says_item(reward: Any) -> None:
+    buffer = Buffer()
+    episode_id = buffer.start_episode_nowait("a")
+    shape = re.escape(str(reward.shape))
+    message = rf"^reward must be one number, got shape {shape}: give the \.item\(\) of one element$"
+    with pytest.raises(relive.ArgumentError, match=message):
+        buffer.append_observation_action_reward_nowait(episode_id, [0], 0, reward)
+    with pytest.raises(relive.ArgumentError, match=message):
+        await buffer.append_observation_action_reward(episode_id, [0], 0, reward)
+    assert buffer.get_stats().appended == 0
+
+
+@pytest.mark.parametrize(
+    "reward", [1, True, np.float32(1), np.int8(1), np.array(1.0), np.bool_(True), copies_test.Tensor(1.0)]
+)
 def test_any_finite_real_number_is_stored_as_a_float(reward: Any) -> None:
     buffer = Buffer()
     episode_id = buffer.start_episode_nowait("a")
@@ -487,24 +504,57 @@ def test_everything_is_keyword_only() -> None:
         Buffer(10)  # type: ignore[call-arg]
 
 
-def test_two_event_loops_are_refused() -> None:
+def test_two_open_event_loops_are_refused() -> None:
     buffer = Buffer()
-    episode_id = asyncio.run(buffer.start_episode("a"))
-    for call in (
-        lambda: buffer.append_observation_action_reward(episode_id, [0], 0, 0.0),
-        lambda: buffer.end_episode(episode_id, [0]),
-        lambda: buffer.start_episode("a"),
-    ):
-        with pytest.raises(relive.EventLoopError):
-            asyncio.run(call())
-    add_episode(buffer, 3)
-    with pytest.raises(
-        relive.EventLoopError, match="^buffer belongs to another event loop: use one buffer in one loop"
-    ):
-        asyncio.run(buffer.sample_n_step(1, 1, 0.9))
-    with pytest.raises(RuntimeError, match="another event loop"):
-        asyncio.run(buffer.start_episode("a"))
+    with asyncio.Runner() as first:
+        episode_id = first.run(buffer.start_episode("a"))
+        for call in (
+            lambda: buffer.append_observation_action_reward(episode_id, [0], 0, 0.0),
+            lambda: buffer.end_episode(episode_id, [0]),
+            lambda: buffer.start_episode("a"),
+            lambda: buffer.sample_n_step(1, 1, 0.9),
+            lambda: buffer.admit(),
+            lambda: buffer.next_episodes(1),
+        ):
+            with pytest.raises(
+                relive.EventLoopError, match="^buffer belongs to another event loop: use one buffer in one loop"
+            ):
+                asyncio.run(call())
+        add_episode(buffer, 3)
+        assert len(first.run(buffer.sample_n_step(1, 1, 0.9))) == 1
     assert len(buffer.sample_n_step_nowait(1, 1, 0.9)) == 1
+
+
+def test_the_next_event_loop_takes_a_buffer_over_once_the_first_is_closed() -> None:
+    buffer = Buffer(seed=0)
+
+    async def live(agent_id: str) -> int:
+        async with buffer.episode(agent_id) as writer:
+            await writer.append([0], 0, 1.0)
+            await writer.end([1])
+        return len(await buffer.sample_n_step(4, 1, 0.9))
+
+    assert [asyncio.run(live(agent_id)) for agent_id in "abc"] == [4, 4, 4]
+    assert buffer.get_stats().completed == 3
+    buffer.check()
+
+
+def test_a_refused_constructor_changes_none_of_its_arguments() -> None:
+    rng, limiter = np.random.default_rng(0), relive.SampleToInsertRatio(1.0, 1, 4.0)
+    admission, groups = relive.Admission(0, 2), relive.Groups(5)
+    before = rng.bit_generator.state, dict(vars(limiter)), dict(vars(admission)), dict(vars(groups))
+    refused: tuple[dict[str, Any], ...] = (
+        {"max_transitions": 0},
+        {"max_transitions": 4},
+        {"max_episodes": 4},
+        {"admission": admission},
+        {"admission": 3},
+        {"limiter": relive.MinSize(6), "max_transitions": 5},
+    )
+    for arguments in refused:
+        with pytest.raises(relive.ArgumentError):
+            Buffer(**{"seed": rng, "limiter": limiter, "groups": groups, **arguments})
+    assert (rng.bit_generator.state, vars(limiter), vars(admission), vars(groups)) == before
 
 
 # Everything else.
@@ -617,6 +667,27 @@ def test_arrays_are_copied_in_and_out() -> None:
         sample.observation += 7
         sample.action += 7
         sample.next_observation += 7
+
+
+@pytest.mark.parametrize("wrap", [lambda tensor: tensor, lambda tensor: {"image": [tensor]}])
+def test_tensors_are_copied_in_and_out_and_stored_without_their_gradient(wrap: Any) -> None:
+    buffer = Buffer()
+    tensor = copies_test.Tensor([0.0], requires_grad=True)
+    episode_id = buffer.start_episode_nowait("a")
+    buffer.append_observation_action_reward_nowait(episode_id, wrap(tensor), 0, 0.0)
+    tensor.add_(1)
+    buffer.end_episode_nowait(episode_id, wrap(tensor))
+    tensor.add_(1)
+    for _ in range(2):
+        (sample,) = buffer.sample_n_step_nowait(1, 1, 0.9)
+        for value, expected in ((sample.observation, 0.0), (sample.next_observation, 1.0)):
+            drawn: Any = value if isinstance(value, copies_test.Tensor) else value["image"][0]  # type: ignore[call-overload]
+            assert (drawn.tolist(), drawn.requires_grad) == ([expected], False)
+            drawn.add_(7)
+    (episode,) = buffer.next_episodes_nowait(1)
+    stored: Any = buffer._store[episode_id]
+    assert "Tensor([0.0])" in repr(stored.observations[0])
+    assert stored.observations[0] is not episode.observations[0]
 
 
 def test_a_growing_history_is_stored_as_it_was() -> None:

@@ -36,7 +36,7 @@ class _Shelf(Generic[H]):
 
 
 class GrowingCounts(Generic[H]):
-    """Counts of items, 0 for an item never heard of; memory is for the others alone."""
+    """Counts of items, 0 for an unknown item; memory is taken by the others alone."""
 
     def __init__(self) -> None:
         self._shelves: list[_Shelf[H]] = []
@@ -127,7 +127,7 @@ class GrowingCounts(Generic[H]):
         shelf.units += count
 
     def _take(self, item: H) -> int:
-        """Take an item off its shelf, puts the shelf's last one in its row, and return its count."""
+        """Take an item off its shelf, put the shelf's last one in its row, and return its count."""
         shelf, row = self._rows.pop(item)
         count = shelf.counts[row]
         last_item, last_count = shelf.items.pop(), shelf.counts.pop()
@@ -198,7 +198,7 @@ class CountedDeque(Generic[T]):
         return int(self._sums[self._head + index + 1] - self._sums[self._head + index])
 
     def _squeeze(self) -> int:
-        """Drop what has left, makes room for as many again as there are, and return how many there are."""
+        """Drop what has left, make room for as many again as there are, and return how many there are."""
         live = self._sums[self._head : len(self._items) + 1]
         sums = np.zeros(max(_SMALLEST, 2 * len(live)), np.int64)
         sums[: len(live)] = live

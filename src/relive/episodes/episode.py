@@ -7,7 +7,7 @@
     transitions      0    1    2         transition t is (o_t, a_t, r_t, o_t+1)
 
 A running episode has as many observations as actions: its last step waits for the observation after it, and is no
-transition yet. An aborted episode ends in that state when nobody knows what followed.
+transition yet. An aborted episode ends in that state when its final observation is not known.
 """
 
 import bisect
@@ -30,6 +30,24 @@ EpisodeStatus: TypeAlias = Literal["IN_PROGRESS", "COMPLETED", "TRUNCATED", "ABO
 
 FINAL_STATUSES: tuple[FinalStatus, ...] = get_args(FinalStatus)
 
+
+def checked_reward(reward: Any) -> float:
+    """Return a reward as a float; it may be an array or a tensor of shape [].
+
+    Raises:
+        ArgumentTypeError: `reward` is not a real number.
+        ArgumentError: It is infinite or NaN, no float equals it, or it has another shape.
+    """
+    shape = getattr(reward, "shape", None)
+    if isinstance(shape, tuple):  # Of an array, a tensor or a numpy scalar.
+        if shape:
+            raise errors.ArgumentError(
+                f"reward must be one number, got shape {tuple(shape)}: give the .item() of one element"
+            )
+        reward = reward.item()
+    return validation.finite_number("reward", reward)
+
+
 _first, _second = operator.itemgetter(0), operator.itemgetter(1)
 
 
@@ -39,14 +57,14 @@ class Episode(Generic[Obs, Act]):
 
     Attributes:
         episode_id: Its name, a UUID.
-        agent_id: Who lived it.
+        agent_id: The agent that acted in it.
         observations: o_0 to o_T [T+1]; [T] while the last step waits for the observation after it.
         actions: a_0 to a_{T-1} [T].
         rewards: r_0 to r_{T-1} [T].
         status: Where it stands.
         start_time: Seconds since the epoch, by the wall clock; for people, nothing is ordered by it.
         group_id: Which episodes it belongs with, such as the other returns to a prompt; None if it stands alone.
-        policy_version: Which version of the policy it started with; None if nobody said.
+        policy_version: The version of the policy it started with; None if that is not known.
         version_changes: Where the steps go on with another version: pairs of the first such step and its version.
     """
 
@@ -112,17 +130,17 @@ class Episode(Generic[Obs, Act]):
 
     @property
     def has_versions(self) -> bool:
-        """Whether anybody has said a version of the policy."""
+        """Whether any version of the policy is known."""
         return self.policy_version is not None or bool(self.version_changes)
 
     @property
     def newest_version(self) -> int | None:
-        """Which version the newest step was made by, or the episode started with if it has none."""
+        """The version that chose the newest action, or that the episode started with if it has no steps."""
         return self.version_changes[-1][1] if self.version_changes else self.policy_version
 
     @property
     def policy_versions(self) -> list[int | None]:
-        """Which version each step was made by [T], None where nobody has said. A new list, O(T)."""
+        """The version that chose each action [T], None where it is not known. A new list, O(T)."""
         return [version for start, stop, version in self.version_runs() for _ in range(start, stop)]
 
     def version_runs(self) -> list[tuple[int, int, int | None]]:
@@ -133,7 +151,7 @@ class Episode(Generic[Obs, Act]):
         return [(start, stop, version) for start, stop, version in runs if start < stop]
 
     def version_of(self, step: int) -> int | None:
-        """Return which version that step was made by. O(log of the changes)."""
+        """Return the version that chose the action of a step. O(log of the changes)."""
         changes = self.version_changes
         if not changes or step >= changes[-1][0]:
             return self.newest_version

@@ -192,7 +192,7 @@ def test_what_the_codec_does_not_know_is_named_and_nothing_has_changed(tmp_path:
 
 
 class JsonCodec:
-    """A codec of one's own."""
+    """A custom codec."""
 
     name = "json"
 

@@ -146,6 +146,7 @@ def made(given: state.StateReader, codec: codec_lib.Codec, store: Store) -> Stor
         )
     if counters.has("policy_version"):
         counts["policy_version"] = counters.integer("policy_version", most=validation.LARGEST)
+    _check_counts(counts, episodes, int(drawn.sum()))
     now = time.monotonic()
     answer: Store = store_lib.EpisodeStore(store.max_transitions, store.max_episodes)
     answer.fill(
@@ -159,6 +160,21 @@ def made(given: state.StateReader, codec: codec_lib.Codec, store: Store) -> Stor
         versions_lib.last_lags(given),
     )
     return answer
+
+
+def _check_counts(counts: dict[str, int], episodes: Sequence[Episode], num_drawn: int) -> None:
+    """Raise CheckpointError if the counters cannot be those of a store with these episodes."""
+    waiting = sum(episode.status == "IN_PROGRESS" and bool(episode.actions) for episode in episodes)
+    least = sum(map(len, episodes)) + waiting + counts["evicted_transitions"] + counts["aborted_steps"]
+    if counts["inserted"] < least:
+        raise errors.CheckpointError(
+            f"counters/inserted must be at least {least}, the steps that are stored, evicted or aborted, "
+            f"got {counts['inserted']}"
+        )
+    if counts["sampled"] < num_drawn:
+        raise errors.CheckpointError(
+            f"counters/sampled must be at least {num_drawn}, the episodes that were drawn, got {counts['sampled']}"
+        )
 
 
 def _places(given: state.StateReader, name: str, expected: arrays.Ints) -> arrays.Ints:

@@ -8,6 +8,7 @@ import relive
 from relive import errors
 from relive.episodes import episode_state
 from relive.episodes import store as store_lib
+from relive.persistence import checkpointable_test
 from relive.persistence import codec as codec_lib
 from relive.persistence import state as state_lib
 
@@ -231,6 +232,59 @@ def set_to(name: str, value: Any) -> Any:
     return lambda state: state.update({name: value})
 
 
+def counter(name: str, value: int) -> Any:
+    return lambda state: state["counters"].update({name: value})
+
+
+def test_a_refused_load_leaves_the_buffer_its_queue_its_counters_and_its_generator() -> None:
+    class Failing(codec_lib.PlainCodec):
+        name = PLAIN.name
+
+        def decode(self, content: bytes) -> Any:
+            raise ZeroDivisionError("no such value")
+
+    def rest(change: Any) -> Any:
+        def changed(state: Any) -> None:
+            content = PLAIN.decode(state["arrays"]["hand_outs"].tobytes())
+            change(content)
+            state["arrays"]["hand_outs"] = np.frombuffer(PLAIN.encode(content), np.uint8)
+
+        return changed
+
+    def of_another_kind(state: Any) -> None:
+        donor: Buffer = relive.EpisodeReplayBuffer(seed=np.random.Generator(np.random.SFC64(0)))
+        state["generator"] = donor.state_dict()["generator"]
+
+    buffer = example()
+    buffer.set_policy_version(3)
+    buffer.next_episodes_nowait(1)
+    buffer.sample_n_step_nowait(5, 1, 0.9)
+    state, drops = buffer.state_dict(), buffer.get_drops()
+    other = example()
+    other.set_policy_version(1)
+    refused: list[tuple[Any, codec_lib.Codec]] = [
+        (lambda state: None, Failing()),
+        (of_another_kind, PLAIN),
+        (counter("inserted", 0), PLAIN),
+        (counter("policy_version", -1), PLAIN),
+        (replaced("episode_turn", 3), PLAIN),
+        (rest(lambda content: content.update(versions=2)), PLAIN),
+        (rest(lambda content: content.update(admitted=-1)), PLAIN),
+        (rest(lambda content: content.update(produced=None)), PLAIN),
+    ]
+    for change, codec in refused:
+        changed = other.state_dict()
+        change(changed)
+        with pytest.raises(errors.CheckpointError):
+            buffer.load_state_dict(changed, codec=codec)
+        assert checkpointable_test.plain(buffer.state_dict()) == checkpointable_test.plain(state)
+        assert buffer.get_drops() == drops
+        buffer.check()
+    twin = relive.EpisodeReplayBuffer[Any, Any](seed=1)
+    twin.load_state_dict(state)
+    assert buffer.next_episodes_nowait(1)[0].episode_id == twin.next_episodes_nowait(1)[0].episode_id
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -256,6 +310,10 @@ def set_to(name: str, value: Any) -> Any:
         (replaced("observation_end", 99), "^array observation_end must not fall$"),
         (replaced("observation_end", 3), "^array observations cannot be decoded: plain-1 content "),
         (replaced("actions", 0), "^array actions cannot be decoded: "),
+        (counter("inserted", 11), "^counters/inserted must be at least 12, the steps that are stored, evicted or abor"),
+        (counter("aborted_steps", 2), "^counters/inserted must be at least 13, .*, got 12$"),
+        (counter("evicted_transitions", 1), "^counters/inserted must be at least 13, .*, got 12$"),
+        (replaced("episode_drawn", True), "^counters/sampled must be at least 1, the episodes that were drawn, got 0$"),
     ],
 )
 def test_what_no_store_can_be_is_refused(change: Any, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Where a sample came from, and what has become of its episode: for somebody who looks at a wrong one."""
+"""Where a sample came from, and what has become of its episode: for debugging."""
 
 import dataclasses
 from typing import Any
@@ -15,7 +15,7 @@ class SampleOrigin:
 
     Attributes:
         episode_id: Its episode.
-        agent_id: Who lived it.
+        agent_id: The agent that acted in it.
         step: Its first step, counted from the reset.
         actual_n: How many steps it has.
         is_stored: Whether its steps are still stored.

@@ -39,9 +39,9 @@ class ReplaySample(Generic[Obs, Act]):
 
     Attributes:
         episode_id: The episode it comes from.
-        agent_id: Who lived it.
+        agent_id: The agent that acted in it.
         group_id: Which episodes that one belongs with; None if it stands alone.
-        policy_version: Which version of the policy chose a_t; None if nobody has said.
+        policy_version: The version of the policy that chose a_t; None if it is not known.
         observation: o_t, where t is start_step.
         action: a_t.
         next_observation: o_{t+m}.

@@ -32,7 +32,7 @@ from relive.episodes import versions as versions_lib
 class EpisodeBufferStats:
     """What an episode buffer holds, what is drawn, and what has happened to it.
 
-    Steps that are no transition any more, and will be none, are in `dropped`.
+    Steps that are not stored as transitions, and never will be, are in `dropped`.
 
     Attributes:
         total_episodes: Episodes stored now, open ones included; the next four are its parts.
@@ -48,14 +48,14 @@ class EpisodeBufferStats:
         open_ages: Seconds since the start of each open episode, by episode id, the oldest first.
         waiting_steps: Steps of open episodes that wait for the observation after them: the newest of each.
         never_drawn: Episodes stored now, open ones included, that no sample came from.
-        policy_version: Which version the learner's policy is of; None as long as it has not said.
+        policy_version: The version of the learner's policy; None before the first `set_policy_version`.
         policy_lag: By how much, on average, the learner's version was ahead of that of a step when it was drawn; of the
             last 256 draws, where both versions were known. None if there are none.
         max_policy_lag: By how much it is ahead of the oldest version of which a transition is stored; None if there
             is none, or the learner's is not known.
         appended: Steps appended, ever.
         sampled: Samples drawn, ever.
-        aborted_steps: Last steps of aborted episodes: nobody knows what followed them. Ever.
+        aborted_steps: Last steps of aborted episodes, of which the next observation is not known. Ever.
         cleared_steps: Steps that `clear` forgot, ever.
     """
 
@@ -118,15 +118,15 @@ class EpisodeStore(Generic[Obs, Act]):
         self.inserted = 0
         self.sampled = 0
         self.policy_version: int | None = None
-        """Which version the learner's policy is of; None until it has said."""
+        """The version of the learner's policy; None before the first one."""
         self.versions: versions_lib.VersionCounts[Obs, Act] = versions_lib.VersionCounts()
         self._evicted_episodes = 0
         self._evicted_transitions = 0
         self._aborted_steps = 0
         self.evicted: Callable[[episode_lib.Episode[Obs, Act]], None] | None = None
-        """Hears of each episode that goes to make room, if somebody is there."""
+        """Called with each episode that is evicted; None for no call."""
         self.left: Callable[[episode_lib.Episode[Obs, Act]], None] | None = None
-        """Hears the same, while the store still knows whether a sample came from it."""
+        """Called with the same, while the store still knows whether a sample came from it."""
         self.clear()
 
     def clear(self) -> None:
@@ -173,7 +173,7 @@ class EpisodeStore(Generic[Obs, Act]):
         )
 
     def start(self, episode: episode_lib.Episode[Obs, Act]) -> None:
-        """Take in an episode that is open and have no step."""
+        """Add an episode that is open and has no steps."""
         while len(self._episodes) >= self._most_episodes and len(self.finished):
             self._evict()
         self._episodes[episode.episode_id] = episode
@@ -201,7 +201,7 @@ class EpisodeStore(Generic[Obs, Act]):
         self._finish(episode)
 
     def abort(self, episode_id: str) -> None:
-        """End an open episode as ABORTED where nobody knows what followed its last step."""
+        """End an open episode as ABORTED, without a final observation."""
         episode = self[episode_id]
         episode.abort()
         self._aborted_steps += bool(episode.actions)
@@ -234,15 +234,15 @@ class EpisodeStore(Generic[Obs, Act]):
         try:
             pairs = [(episode, operator.index(start)) for episode, start in itertools.islice(draws, size + 1)]
         except (TypeError, ValueError) as error:
-            raise errors.SamplerError(f"_draw must answer pairs of an episode and an integer start: {error}") from error
+            raise errors.SamplerError(f"_draw must return pairs of an episode and an integer start: {error}") from error
         if len(pairs) != size:
-            raise errors.SamplerError(f"_draw must answer batch_size = {size} draws, got {len(pairs)}")
+            raise errors.SamplerError(f"_draw must return batch_size = {size} draws, got {len(pairs)}")
         for episode, start in pairs:
             if not isinstance(episode, episode_lib.Episode) or episode not in self:
-                raise errors.SamplerError(f"_draw must answer stored episodes, got {validation.short_repr(episode)}")
+                raise errors.SamplerError(f"_draw must return stored episodes, got {validation.short_repr(episode)}")
             if not 0 <= start < len(episode):
                 raise errors.SamplerError(
-                    f"_draw must answer start steps in [0, {len(episode)}) of episode {episode.episode_id}, got {start}"
+                    f"_draw must return start steps in [0, {len(episode)}) of episode {episode.episode_id}, got {start}"
                 )
         return pairs
 
@@ -335,13 +335,13 @@ class EpisodeStore(Generic[Obs, Act]):
         self.versions.fill(self.finished, growing_by_version, last_lags)
 
     def without_episodes(self) -> "EpisodeStore[Obs, Act]":
-        """Return a store of the same limits that has none, and have counted what this one has."""
+        """Return a store with the same limits and counters, but without episodes."""
         answer: EpisodeStore[Obs, Act] = EpisodeStore(self.max_transitions, self.max_episodes)
         answer.fill((), (), (), (), (), self.counts())
         return answer
 
     def become(self, other: "EpisodeStore[Obs, Act]") -> None:
-        """Take over all that the other has, which nobody may use any more."""
+        """Take over all that the other store has; it must not be used any more."""
         vars(self).update(vars(other))
 
     def forget_oldest(self, episode_id: str) -> None:
@@ -350,7 +350,7 @@ class EpisodeStore(Generic[Obs, Act]):
             self._evict()
 
     def set_evicted(self, episodes: int, transitions: int) -> None:
-        """Say how much was evicted so far, also before what is here came."""
+        """Set how much was evicted so far, also before what is stored now came."""
         self._evicted_episodes, self._evicted_transitions = episodes, transitions
 
     def set_limits(self, max_transitions: int | None, max_episodes: int | None) -> None:

@@ -8,7 +8,7 @@ The versions in an episode never go down, so of each version it has one run of s
 in which they finished, so what goes is the left of each deque. Appending costs O(1), evicting O(1) a run; a version of
 which nothing is stored is forgotten. A draw costs O(versions it may take + size log episodes).
 
-Steps whose version nobody has said are not in here.
+Steps whose version is not known are not in here.
 """
 
 import bisect
@@ -34,7 +34,7 @@ _NO_VERSION = -1
 Obs = TypeVar("Obs")
 Act = TypeVar("Act")
 LAST = 256
-"""Of so many of the last draws the lags are known."""
+"""How many of the last draws the lags are kept of."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,7 +146,7 @@ class VersionCounts(Generic[Obs, Act]):
                 del self._versions[bisect.bisect_left(self._versions, version)]
 
     def note(self, learner: int, versions: Iterable[int | None]) -> None:
-        """Record of which versions the steps were that have just been drawn, and of which the learner is."""
+        """Record the versions of the steps that have just been drawn, and that of the learner."""
         self.last_lags.extend([learner - version for version in versions if version is not None])
 
     # Drawing.

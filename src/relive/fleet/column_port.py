@@ -50,7 +50,9 @@ class ColumnPort(port.Port):
             self._end(place)
         elif chunk.is_whole:
             is_terminated = chunk.end == "TERMINATED"
-            self._buffer.add_episode(chunk.observations, chunk.actions, chunk.rewards, is_terminated, **chunk.extras)
+            self._buffer.add_episode(
+                chunk.observations, chunk.actions, chunk.rewards, terminated=is_terminated, stream=0, **chunk.extras
+            )
         else:
             if chunk.is_start:
                 self._end(place)
@@ -64,7 +66,7 @@ class ColumnPort(port.Port):
                 self._release(place)
 
     def abandon(self, writer: Hashable) -> int:
-        """Truncate the open episodes of a writer: whoever wrote them will not go on."""
+        """Truncate the open episodes of a writer, which will not go on."""
         return sum([self._end(place) for place in list(self._streams) if place[0] == writer])
 
     def abandon_all(self) -> int:
@@ -80,7 +82,7 @@ class ColumnPort(port.Port):
         """Return the number of eligible anchors, or the sum of their weights."""
         self._signature.bind(1, **options)
         sampler, size = self._buffer.sampler, self.size
-        sampler.check_beta(options.get("beta"))
+        sampler.exponent(options.get("beta"))
         if isinstance(sampler, prioritized.PrioritizedSampler):
             return port.Mass(weight=sampler.total_weight, size=size, least=sampler.least_weight, ticks=sampler.ticks)
         return port.Mass(weight=float(size), size=size)
@@ -131,7 +133,7 @@ class ColumnPort(port.Port):
     def _make_room(self) -> None:
         if not self._streams:
             raise errors.ArgumentError(
-                f"make_buffer must answer a buffer of at least 2 streams, got {self._buffer.streams}: one for whole "
+                f"make_buffer must return a buffer of at least 2 streams, got {self._buffer.streams}: one for whole "
                 "episodes, and one for each that comes in several chunks"
             )
         self._end(next(iter(self._streams)))

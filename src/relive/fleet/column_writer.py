@@ -53,9 +53,9 @@ class ColumnWriter(writer.Writer):
         action: Any,
         reward: Any,
         next_observation: Any,
-        terminated: bool = False,
-        truncated: bool = False,
         *,
+        terminated: Any = False,
+        truncated: Any = False,
         stream: int = 0,
         **extras: Any,
     ) -> None:
@@ -76,8 +76,8 @@ class ColumnWriter(writer.Writer):
             ClosedError: The writer is closed.
         """
         stream = validation.non_negative_int("stream", stream)
-        terminated = validation.boolean("terminated", terminated)
-        truncated = validation.boolean("truncated", truncated)
+        terminated = validation.flag("terminated", terminated)
+        truncated = validation.flag("truncated", truncated)
         if next_observation is None:
             raise errors.ArgumentError("next_observation must be given to a writer of a fleet, got None")
         observation, next_observation = _owned("observation", observation), _owned("next_observation", next_observation)
@@ -109,7 +109,9 @@ class ColumnWriter(writer.Writer):
         elif len(run.rewards) >= self._chunk_steps:
             self._send(stream, "OPEN")
 
-    async def add_episode(self, observations: Any, actions: Any, rewards: Any, terminated: bool, **extras: Any) -> None:
+    async def add_episode(
+        self, observations: Any, actions: Any, rewards: Any, *, terminated: Any, **extras: Any
+    ) -> None:
         """Add a whole episode; the arguments are those of ColumnReplayBuffer.add_episode.
 
         Args:
@@ -123,7 +125,7 @@ class ColumnWriter(writer.Writer):
             ReplayError: A buffer has refused steps that were sent before; it is raised once.
             ClosedError: The writer is closed.
         """
-        terminated = validation.boolean("terminated", terminated)
+        terminated = validation.flag("terminated", terminated)
         if not validation.leading_length("rewards", rewards):
             raise errors.ArgumentError("an episode must have at least 1 step, got 0")
         chunk = chunks.ColumnChunk(
@@ -138,7 +140,7 @@ class ColumnWriter(writer.Writer):
         await self._room()
         self._outbox.take(chunk)
 
-    async def end_episode(self, *, stream: int = 0) -> bool:
+    async def end_episode(self, stream: int = 0) -> bool:
         """End the episode that is open in a stream as truncated after its newest step; returns whether one was."""
         stream = validation.non_negative_int("stream", stream)
         await self._room()

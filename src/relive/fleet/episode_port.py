@@ -52,7 +52,7 @@ class EpisodePort(port.Port):
         del self._episodes[place]
 
     def abandon(self, writer: Hashable) -> int:
-        """Abort the open episodes of a writer: whoever wrote them will not go on."""
+        """Abort the open episodes of a writer, which will not go on."""
         places = [place for place in self._episodes if place[0] == writer]
         return sum([self._buffer.abort_episode_nowait(self._episodes.pop(place)) for place in places])
 

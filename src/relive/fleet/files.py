@@ -1,4 +1,4 @@
-"""What outlives the process of a shard: the journal of its buffer, a checkpoint, and marks, in one directory.
+"""What a shard persists: the journal of its buffer, a checkpoint, and marks, in one directory.
 
 directory/journal      every step and every end, before it is stored
 directory/checkpoint   the whole buffer now and then, with what the journal does not hold: priorities, draws

@@ -243,7 +243,7 @@ class LocalFleet:
 
 
 def _seen(task: asyncio.Task[Any]) -> None:
-    """Whoever waited for it has gone: nobody minds what it raised."""
+    """The one that waited for it has gone: what it raised does not matter."""
     if not task.cancelled():
         task.exception()
 

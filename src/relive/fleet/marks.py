@@ -55,7 +55,7 @@ class Marks:
     """The marks of one shard, in a file.
 
     Args:
-        path: The file; it is made if it is missing. None for none at all: nothing outlives the process then.
+        path: The file; it is made if it is missing. None for none at all: nothing is persisted then.
 
     Raises:
         OSError: It could not be opened.

@@ -143,7 +143,7 @@ def test_a_buffer_of_one_stream_takes_whole_episodes_alone() -> None:
     port, _ = column_of(streams=1)
     port.insert(W, columns(0, 2, "TERMINATED", is_start=True))
     with pytest.raises(
-        errors.ArgumentError, match="make_buffer must answer a buffer of at least 2 streams, got 1: one"
+        errors.ArgumentError, match="make_buffer must return a buffer of at least 2 streams, got 1: one"
     ):
         port.insert(W, columns(2, 2, is_start=True))
     assert port.inserted == 2
@@ -404,7 +404,7 @@ def test_a_sampler_of_ones_own_is_drawn_by_what_is_eligible() -> None:
 
 @pytest.mark.parametrize("limiter", [relive.MinSize(2), relive.SampleToInsertRatio(1.0, min_size=1, error_buffer=2.0)])
 def test_a_buffer_has_no_limiter_of_its_own(limiter: Any) -> None:
-    text = "make_buffer must answer a buffer without a limiter, which ShardedReplay.start takes, got "
+    text = "make_buffer must return a buffer without a limiter, which ShardedReplay.start takes, got "
     for buffer in (relive.RingReplayBuffer(10, limiter=limiter), relive.EpisodeReplayBuffer[Any, Any](limiter=limiter)):
         with pytest.raises(errors.ArgumentError, match=text):
             ports.port_of(buffer)
@@ -412,7 +412,7 @@ def test_a_buffer_has_no_limiter_of_its_own(limiter: Any) -> None:
 
 
 def test_what_is_no_buffer_has_no_port() -> None:
-    text = "make_buffer must answer a buffer of columns or of episodes, got list"
+    text = "make_buffer must return a buffer of columns or of episodes, got list"
     with pytest.raises(errors.ArgumentTypeError, match=text):
         ports.port_of([])
 
@@ -423,6 +423,6 @@ def test_what_is_no_buffer_has_no_port() -> None:
 )
 def test_what_one_process_alone_can_have_is_refused(name: str, settings: dict[str, Any]) -> None:
     buffer = relive.EpisodeReplayBuffer[int, int](**settings)
-    text = f"make_buffer must answer a buffer without {name}, which are for one process, got "
+    text = f"make_buffer must return a buffer without {name}, which are for one process, got "
     with pytest.raises(errors.ArgumentError, match=text):
         ports.port_of(buffer)

@@ -28,14 +28,14 @@ def port_of(buffer: Any) -> port.Port:
         for name, setting in (("admission", buffer.admission), ("groups", buffer.groups)):
             if setting is not None:
                 raise errors.ArgumentError(
-                    f"make_buffer must answer a buffer without {name}, which are for one process, got {setting!r}"
+                    f"make_buffer must return a buffer without {name}, which are for one process, got {setting!r}"
                 )
     else:
         raise errors.ArgumentTypeError(
-            f"make_buffer must answer a buffer of columns or of episodes, got {type(buffer).__name__}"
+            f"make_buffer must return a buffer of columns or of episodes, got {type(buffer).__name__}"
         )
     if type(limiter) is not rate_limiters.MinSize or limiter.min_size > 1:
         raise errors.ArgumentError(
-            f"make_buffer must answer a buffer without a limiter, which ShardedReplay.start takes, got {limiter!r}"
+            f"make_buffer must return a buffer without a limiter, which ShardedReplay.start takes, got {limiter!r}"
         )
     return answer

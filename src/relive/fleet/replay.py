@@ -190,8 +190,8 @@ class Replay(Generic[Batch]):
     async def batches(self, batch_size: int, *, prefetch: int = 2, **options: Any) -> AsyncGenerator[Batch, None]:
         """Yield what `sample` returns, again and again; so many batches are drawn ahead while the learner works.
 
-        What was added or rated since a batch was drawn is not in it. Whoever cancels a wait for the next batch ends the
-        iteration.
+        What was added or rated since a batch was drawn is not in it. A task that cancels a wait for the next batch ends
+        the iteration.
 
         Args:
             batch_size: How many samples in a batch, B.
@@ -249,7 +249,7 @@ class Replay(Generic[Batch]):
     async def set_policy_version(self, version: int) -> None:
         """Set which version the learner's policy is of, from now on, in every shard: of older steps the lag grows.
 
-        A shard that is lost, or begins again, hears of it with the next batch that this client draws.
+        A shard that is lost, or begins again, learns of it with the next batch that this client draws.
 
         Raises:
             ArgumentTypeError: `version` is not an integer.

@@ -39,8 +39,9 @@ def prioritized(**settings: Any) -> Callable[[], Any]:
     return lambda: relive.PrioritizedReplayBuffer(1000, seed=0, **{"alpha": 1.0, "epsilon": 0.0, **settings})
 
 
-def columns_of(shard: int, rows: int) -> tuple[Any, Any, Any, bool]:
-    return np.array([(shard, t) for t in range(rows + 1)]), np.arange(rows), np.ones(rows), True
+def columns_of(shard: int, rows: int) -> dict[str, Any]:
+    observations = np.array([(shard, t) for t in range(rows + 1)])
+    return {"observations": observations, "actions": np.arange(rows), "rewards": np.ones(rows), "terminated": True}
 
 
 def fill(fleet: local_test.LocalFleet, sizes: Sequence[int] = SIZES) -> Any:
@@ -48,8 +49,8 @@ def fill(fleet: local_test.LocalFleet, sizes: Sequence[int] = SIZES) -> Any:
     one = fleet._make_buffer()
     for shard, rows in enumerate(sizes):
         if rows:
-            one.add_episode(*columns_of(shard, rows))
-            fleet.buffer(shard).add_episode(*columns_of(shard, rows))
+            one.add_episode(**columns_of(shard, rows))
+            fleet.buffer(shard).add_episode(**columns_of(shard, rows))
     return one
 
 
@@ -230,7 +231,7 @@ def test_new_rows_get_the_largest_priority_of_the_whole_fleet() -> None:
         assert await client.update_priorities(of_first, [2.0, 50.0, 1.0]) == 3
         assert await client.update_priorities(of_first, [2.0, 5.0, 1.0]) == 3
         for shard, buffer in enumerate(fleet.buffers()):
-            keys = buffer.add_episode(*columns_of(shard, 2))
+            keys = buffer.add_episode(**columns_of(shard, 2))
             assert buffer.get_priorities(keys).tolist() == [50.0, 50.0]
         assert fleet.buffer(0).get_priorities([0, 1, 2]).tolist() == [2.0, 5.0, 1.0]
         assert fleet.buffer(1).get_priorities([0, 1]).tolist() == [1.0, 1.0]
@@ -387,7 +388,7 @@ def test_what_may_be_drawn_so_often_only_is_waited_for_and_drawn_no_more_often()
         await local_test.settle(10.0)
         assert not waiting.done()
         for buffer in fleet.buffers():
-            buffer.add_episode(*columns_of(5, 9))
+            buffer.add_episode(**columns_of(5, 9))
         batch = await waiting
         assert len(batch) == 24
         assert max(collections.Counter(batch.keys.tolist()).values()) <= 2
@@ -422,7 +423,7 @@ def test_while_no_shard_is_there_a_batch_waits_and_then_gives_up() -> None:
         waiting = asyncio.create_task(client.sample(5))
         await local_test.settle(15.0)
         fleet.start(0)
-        fleet.buffer(0).add_episode(*columns_of(0, 3))
+        fleet.buffer(0).add_episode(**columns_of(0, 3))
         assert len(await waiting) == 5
         fleet.kill(0)
         with pytest.raises(errors.ShardLostError, match="sample found no shard for 20 seconds"):
@@ -534,7 +535,7 @@ def limited(**more: Any) -> local_test.LocalFleet:
 
 async def write(writer: Any, count: int) -> None:
     for episode in range(count):
-        await writer.add_episode(*columns_of(episode, 2))
+        await writer.add_episode(**columns_of(episode, 2))
 
 
 def test_a_limiter_holds_for_the_whole_fleet() -> None:
@@ -866,9 +867,9 @@ def test_of_a_fleet_that_was_closed_nobody_waits_for_anything() -> None:
         fleet.gone |= {0, 1}
         # The first shard is found out, then the other one; then there is none to go on with.
         for _ in range(2):
-            await writer.add_episode(*columns_of(0, 2))
+            await writer.add_episode(**columns_of(0, 2))
             await writer.flush()
-        await writer.add_episode(*columns_of(0, 2))
+        await writer.add_episode(**columns_of(0, 2))
         with pytest.raises(errors.ClosedError, match="the fleet was closed: start a new one"):
             await writer.flush()
         assert (writer.stored, writer.refused, writer.lost) == (0, 0, 6)

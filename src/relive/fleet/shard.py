@@ -64,7 +64,7 @@ class Shard:
         make_buffer: Returns a new buffer.
         number: Which shard it is.
         lease: For how many seconds a writer is waited for.
-        durability: What outlives the process.
+        durability: How it persists.
         recovery: For how many seconds writers look for a lost shard; it knows so much longer what they have sent.
 
     Raises:

@@ -598,7 +598,7 @@ def test_a_shard_that_nobody_asked_anything_is_closed_too() -> None:
 
 def test_a_buffer_that_no_shard_can_have_leaves_no_file(tmp_path: pathlib.Path) -> None:
     durability = shard_lib.Durability(directory=str(tmp_path / "shard"))
-    with pytest.raises(errors.ArgumentError, match="make_buffer must answer"):
+    with pytest.raises(errors.ArgumentError, match="make_buffer must return"):
         shard_lib.Shard(lambda: relive.RingReplayBuffer(9, limiter=relive.MinSize(2)), 0, 1.0, durability)
     assert not (tmp_path / "shard").exists()
 

@@ -53,7 +53,7 @@ def parts_of(count: int, rows: int) -> list[shares.Part]:
         buffer = relive.RingReplayBuffer(50, seed=shard)
         told = [{"shard": shard, "t": [t, t]} for t in range(11)]
         columns = {"shard": [shard] * 11, "t": [each["t"] for each in told]}
-        buffer.add_episode(columns, range(10), np.arange(10.0), True, said={"shard": [shard] * 10})
+        buffer.add_episode(columns, range(10), np.arange(10.0), terminated=True, said={"shard": [shard] * 10})
         parts.append(shares.Part(shard, 1 / count, buffer.sample(rows + shard)))
     return parts
 

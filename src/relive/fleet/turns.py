@@ -23,7 +23,7 @@ _PATIENCE = 1.0
 
 
 class Turns:
-    """Says when writers may insert and learners may draw.
+    """Decides when writers may insert and learners may draw.
 
     Args:
         limiter: What decides. Of two counts of inserts it allows one more at the smaller if it does at the larger, and
@@ -93,7 +93,7 @@ class Turns:
             self._learner_heard = _now()
 
     async def give_back(self, samples: int) -> None:
-        """Record that so many samples which were let pass have not been drawn: whoever asked was cancelled."""
+        """Record that so many samples which were let pass have not been drawn: the caller was cancelled."""
         self._sampled -= samples
         self._wake()
 

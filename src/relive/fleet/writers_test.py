@@ -164,7 +164,7 @@ def test_a_closed_writer_leaves_nothing_open_and_takes_nothing() -> None:
         assert fleet.buffer(0).get_stats().truncated_episodes == 2
         assert (await fleet.shard(0).stats()).writers == 0
         await writer.close()
-        for call in (add(writer, 1), writer.end_episode(), writer.add_episode([1, 2], [1], [1.0], True)):
+        for call in (add(writer, 1), writer.end_episode(), writer.add_episode([1, 2], [1], [1.0], terminated=True)):
             with pytest.raises(errors.ClosedError, match=r"writer is closed: the fleet's writer\(\) answers a new one"):
                 await call
         nobody = fleet.replay().writer()
@@ -184,7 +184,7 @@ def test_what_the_caller_changes_afterwards_is_not_what_was_added() -> None:
         fleet.hang(0)
         await add(writer, 0, 1, terminated=True)
         observations, actions = np.array([at(0, 2), at(1, 2)]), np.array([0])
-        waiting = asyncio.create_task(writer.add_episode(observations, actions, [1.0], True))
+        waiting = asyncio.create_task(writer.add_episode(observations, actions, [1.0], terminated=True))
         await local_test.settle(1.0)
         assert not waiting.done()
         observations[:], actions[:] = 9, 9
@@ -205,8 +205,8 @@ def test_what_the_caller_changes_afterwards_is_not_what_was_added() -> None:
             "next_observation must be given to a writer of a fleet, got ",
         ),
         ({"stream": -1}, errors.ArgumentError, "stream must be at least 0, got -1"),
-        ({"terminated": 3}, errors.ArgumentTypeError, "terminated must be True or False, got 3"),
-        ({"truncated": 3}, errors.ArgumentTypeError, "truncated must be True or False, got 3"),
+        ({"terminated": 3}, errors.ArgumentError, "terminated must be True, False, 0 or 1, got 3"),
+        ({"truncated": 3}, errors.ArgumentError, "truncated must be True, False, 0 or 1, got 3"),
         (
             {"next_observation": (0, 0)},
             errors.SchemaError,
@@ -238,11 +238,11 @@ def test_an_episode_that_cannot_be_is_refused_at_once() -> None:
     async def main() -> None:
         writer = fleet_of(ring).replay().writer()
         with pytest.raises(errors.ArgumentError, match="an episode must have at least 1 step, got 0"):
-            await writer.add_episode([at(0)], [], [], True)
-        with pytest.raises(errors.ArgumentTypeError, match="terminated must be True or False, got 3"):
-            await writer.add_episode([at(0), at(1)], [0], [1.0], 3)  # type: ignore[arg-type]
+            await writer.add_episode([at(0)], [], [], terminated=True)
+        with pytest.raises(errors.ArgumentError, match="terminated must be True, False, 0 or 1, got 3"):
+            await writer.add_episode([at(0), at(1)], [0], [1.0], terminated=3)
         with pytest.raises(errors.SchemaError, match="actions"):
-            await writer.add_episode([at(0), at(1)], [object()], [1.0], True)
+            await writer.add_episode([at(0), at(1)], [object()], [1.0], terminated=True)
         await writer.flush()
         assert writer.stored == 0
 
@@ -310,7 +310,7 @@ def test_extras_and_dicts_come_as_they_were() -> None:
             told = [{"image": np.full((2, 2), k), "hand": {"angle": float(k)}} for k in (t, t + 1)]
             await writer.add(told[0], {"push": t}, t, told[1], terminated=t == 3, mood={"joy": t})
         columns = {"image": np.zeros((3, 2, 2), int), "hand": {"angle": [7.0, 8.0, 9.0]}}
-        await writer.add_episode(columns, {"push": [7, 8]}, [1, 2], False, mood={"joy": [7, 8]})
+        await writer.add_episode(columns, {"push": [7, 8]}, [1, 2], terminated=False, mood={"joy": [7, 8]})
         await writer.flush()
         batch = fleet.buffer(0).read(range(6))
         assert batch.observation["hand"]["angle"].tolist() == [0, 1, 2, 3, 7, 8]
@@ -800,7 +800,7 @@ def test_a_cancelled_call_has_happened_or_left_no_trace(awaits: int) -> None:
             whole = [at(t, 100 + episode) for t in range(3)]
             for name, call in (
                 ("add", add(first, 0, episode, terminated=True)),
-                ("add_episode", second.add_episode(whole, [0, 1], [1.0, 1.0], True)),
+                ("add_episode", second.add_episode(whole, [0, 1], [1.0, 1.0], terminated=True)),
             ):
                 happened[name] += await CancelledAfter(call, awaits).run()
             await CancelledAfter(first.flush(), awaits).run()

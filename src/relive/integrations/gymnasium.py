@@ -162,7 +162,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._stream >= (streams := recording.num_streams(buffer)):
             raise errors.ArgumentError(f"stream must be below {streams}, the streams of the buffer, got {stream}")
         self._frames = recording.Frames(buffer, frame_stack)
-        self._given = recording.StateReader(buffer, env.action_space, self._infos, ())
+        self._given = recording.StepValues(buffer, env.action_space, self._infos, ())
         self._totals = recorded_episodes.Totals(np.array([self._stream]), on_episode)
         self._observation: Any = None
         self._is_running = False
@@ -207,8 +207,8 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
             taken,
             reward,
             self._frames.newest(tree),
-            bool(terminated),
-            bool(truncated),
+            terminated=bool(terminated),
+            truncated=bool(truncated),
             stream=self._stream,
             **extras,
             **found,
@@ -271,7 +271,7 @@ class VectorRecorder(vector.VectorWrapper):
         self._mode = autoreset.mode_of(env)
         self._shows_rewards = autoreset.shows_rewards(env)
         self._frames = recording.Frames(buffer, frame_stack)
-        self._given = recording.StateReader(buffer, env.single_action_space, self._infos, (env.num_envs,))
+        self._given = recording.StepValues(buffer, env.single_action_space, self._infos, (env.num_envs,))
         self._reused_arrays = reused_arrays.ReusedArrays()
         self._totals = recorded_episodes.Totals(np.arange(env.num_envs), on_episode)
         self._observations: Any = None
@@ -374,12 +374,19 @@ class VectorRecorder(vector.VectorWrapper):
         """Add the steps to the buffer, of some streams or of all."""
         observations, following = self._frames.newest(self._observations, 1), self._frames.newest(following, 1)
         if is_step.all():
-            self.buffer.extend(observations, actions, rewards, following, terminated, truncated, **extras)
+            self.buffer.extend(
+                observations, actions, rewards, following, terminated=terminated, truncated=truncated, **extras
+            )
         else:
             rows = is_step.nonzero()[0]
-            parts = (observations, actions, rewards, following, terminated, truncated)
-            chosen = tuple(trees.rows(part, rows) for part in parts)
-            self.buffer.extend(*chosen, streams=rows, **trees.rows(extras, rows))
+            parts = (observations, actions, rewards, following)
+            self.buffer.extend(
+                *(trees.rows(part, rows) for part in parts),
+                terminated=terminated[rows],
+                truncated=truncated[rows],
+                streams=rows,
+                **trees.rows(extras, rows),
+            )
 
     def _require_running(self) -> None:
         """Raise NotReadyError unless every environment may be stepped."""

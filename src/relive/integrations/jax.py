@@ -5,14 +5,14 @@ priorities = jax.jit(update)(parameters, batch)
 buffer.update_priorities(batch.keys, priorities)
 """
 
+import dataclasses
 from typing import Any, TypeAlias, overload
 
 import numpy as np
 
 from relive import errors
-from relive.common import arrays as array_lib
+from relive.common import arrays
 from relive.common import imports
-from relive.integrations import arrays
 from relive.windows import batches
 
 with imports.optional_dependency("jax"):
@@ -24,28 +24,14 @@ Device: TypeAlias = Any
 """A jax.Device, or what `jax.device_put` takes beside."""
 
 
-class TransitionArrays(arrays.Transitions["jax.Array"]):
-    """A TransitionBatch with arrays of JAX.
-
-    It is a pytree of all of them but the keys: names of 64 bits, which JAX would cut to 32. Where a function of JAX has
-    made it, as within `jax.jit`, the keys are none; take them from the batch that went in.
-    """
-
-    __slots__ = ()
-
-
-class SequenceArrays(arrays.Sequences["jax.Array"]):
-    """A SequenceBatch with arrays of JAX; see TransitionArrays."""
-
-    __slots__ = ()
+@overload
+def as_jax(
+    batch: batches.TransitionBatch, *, device: "Device | None" = None
+) -> "batches.TransitionBatch[jax.Array]": ...
 
 
 @overload
-def as_jax(batch: batches.TransitionBatch, *, device: "Device | None" = None) -> TransitionArrays: ...
-
-
-@overload
-def as_jax(batch: batches.SequenceBatch, *, device: "Device | None" = None) -> SequenceArrays: ...
+def as_jax(batch: batches.SequenceBatch, *, device: "Device | None" = None) -> "batches.SequenceBatch[jax.Array]": ...
 
 
 def as_jax(batch: Any, *, device: "Device | None" = None) -> Any:
@@ -53,6 +39,9 @@ def as_jax(batch: Any, *, device: "Device | None" = None) -> Any:
 
     Unless `jax_enable_x64` is set, JAX has 32 bits: float64 is rounded to float32, and integers of 64 bits become those
     of 32, where all of them fit. What is finite stays so.
+
+    A batch is a pytree of all its arrays but the keys: names of 64 bits, which JAX would cut to 32. Where a function of
+    JAX has made it, as within `jax.jit`, the keys are None; take them from the batch that went in.
 
     Args:
         batch: What a buffer has drawn. It must not be written to any more: arrays of JAX never change.
@@ -70,16 +59,11 @@ def as_jax(batch: Any, *, device: "Device | None" = None) -> Any:
     >>> relive_jax.as_jax(buffer.sample(4)).reward.shape
     (4,)
     """
-    arrays.check_batch(batch)
-
-    def convert(path: str, array: array_lib.Array) -> "jax.Array":
-        return jax.device_put(_array(path, array), device)
-
-    fields = arrays.converted(batch, convert)
-    return SequenceArrays(**fields) if isinstance(batch, batches.SequenceBatch) else TransitionArrays(**fields)
+    batches.require_arrays(batch)
+    return batches.converted(batch, lambda path, array: jax.device_put(_array(path, array), device))
 
 
-def _array(path: str, array: array_lib.Array) -> "jax.Array":
+def _array(path: str, array: arrays.Array) -> "jax.Array":
     if array.dtype.kind not in "biufc" or array.dtype.itemsize > 16 or (array.dtype.kind == "f" and array.itemsize > 8):
         raise errors.ArgumentError(f"{path} must be of a dtype that JAX has, got {array.dtype}")
     dtype = np.dtype(dtypes.canonicalize_dtype(array.dtype.newbyteorder("=")))
@@ -102,7 +86,7 @@ def _check_narrow(path: str, array: Any, dtype: "np.dtype[Any]") -> None:
 
 def _register(kind: Any) -> None:
     """Make a pytree of one kind of batch."""
-    names = [field for field in kind.__dataclass_fields__ if field != "keys"]
+    names = [field.name for field in dataclasses.fields(kind) if field.name != "keys"]
 
     def flatten(batch: Any) -> tuple[list[tuple[Any, Any]], None]:
         return [(tree_util.GetAttrKey(name), getattr(batch, name)) for name in names], None
@@ -113,5 +97,5 @@ def _register(kind: Any) -> None:
     tree_util.register_pytree_with_keys(kind, flatten, unflatten)
 
 
-_register(TransitionArrays)
-_register(SequenceArrays)
+_register(batches.TransitionBatch)
+_register(batches.SequenceBatch)

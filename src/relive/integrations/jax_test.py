@@ -11,8 +11,8 @@ from jax import tree_util
 
 import relive
 from relive import errors
-from relive.integrations import arrays
 from relive.integrations import jax as relive_jax
+from relive.windows import batches as batches_lib
 
 SCHEMA = relive.Schema(
     {"image": relive.Field((4, 4), "uint8"), "state": relive.Field(3, "float64")},
@@ -41,9 +41,7 @@ def sequences() -> relive.SequenceReplayBuffer:
 
 
 def leaves(batch: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    arrays.converted(batch, lambda path, array: found.setdefault(path, array))
-    return found
+    return {path: array for path, array in batches_lib.leaves(batch) if path != "keys"}
 
 
 NARROW = {np.dtype("f8"): np.dtype("f4"), np.dtype("i8"): np.dtype("i4"), np.dtype(">f2"): np.dtype("f2")}
@@ -102,7 +100,7 @@ def test_a_batch_that_cannot_be_written_to_is_copied() -> None:
 
 def test_a_batch_of_jax_is_none_of_a_buffer() -> None:
     there: Any = relive_jax.as_jax(transitions().sample(8))
-    with pytest.raises(errors.ArgumentTypeError, match="^batch must be what a buffer has drawn, got TransitionArr"):
+    with pytest.raises(errors.ArgumentTypeError, match="^batch must be what a buffer has drawn, got TransitionBat"):
         relive_jax.as_jax(there)
 
 
@@ -154,3 +152,27 @@ def test_gradients_are_those_of_the_batch() -> None:
 
     expected = (2 * batch.reward * (0.5 * batch.reward - 1.0) * batch.weights).sum()
     assert np.isclose(jax.grad(loss)(0.5, batch), expected)
+
+
+def test_a_batch_of_arrays_is_a_pytree_too() -> None:
+    buffer = relive.RingReplayBuffer(9, seed=0)
+    buffer.add_episode([0.0, 1.0, 2.0], [0, 1], [1.0, 2.0], terminated=True)
+    batch = buffer.sample(8)
+    assert jax.jit(lambda each: each.reward.sum())(batch) == batch.reward.sum()
+
+
+def test_a_repr_shows_shapes_and_dtypes_also_while_a_function_is_traced() -> None:
+    batch, shown = relive_jax.as_jax(sequences().sample(8)), []
+    jax.jit(lambda each: shown.append(repr(each)))(batch)
+    for text in (repr(batch), *shown):
+        assert "observation/state: float32[8, 4, 3], " in text
+    assert " keys: int64[8], " in repr(batch)
+    assert " keys: NoneType, " in shown[0]
+
+
+@pytest.mark.parametrize("call", [lambda batch: batch.to("cpu"), lambda batch: batch.pin_memory()])
+def test_what_tensors_alone_can_do_is_refused(call: Any) -> None:
+    with pytest.raises(
+        errors.ArgumentTypeError, match=r"needs a batch of tensors, got one of \w+: as_tensors makes it$"
+    ):
+        call(relive_jax.as_jax(transitions().sample(8)))

@@ -134,7 +134,7 @@ def add_dataset(
                 columns["observations"],
                 columns["actions"],
                 columns["rewards"],
-                bool(episode.terminations[-1]),
+                terminated=bool(episode.terminations[-1]),
                 **columns["extras"],
             )
         except errors.SchemaError as error:
@@ -186,7 +186,7 @@ def to_dataset(
     Args:
         buffer: What to write; images are not compressed.
         dataset_id: Such as "pendulum/mine-v0".
-        env: The environment, for whoever wants to recover it from the dataset: itself, its spec, or its id.
+        env: The environment, for those who wants to recover it from the dataset: itself, its spec, or its id.
         observation_space: Of one observation as it is stored; None for that of `env`, or for a Box of any values, or
             a Dict of those.
         action_space: The same of an action.

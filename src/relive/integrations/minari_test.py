@@ -85,8 +85,8 @@ def filled(schema: relive.Schema, *lengths: int, streams: int = 1) -> relive.Rin
         buffer.add_episode(
             columns(rng, length + 1, schema.observation),
             columns(rng, length, schema.action),
-            columns(rng, length, schema.reward),
-            number % 2 == 0,
+            np.nan_to_num(columns(rng, length, schema.reward)),
+            terminated=number % 2 == 0,
             stream=number % streams,
             **extras,
         )
@@ -335,13 +335,12 @@ def test_longer_text_than_that_of_the_first_episode_is_not_cut() -> None:
         ("hdf5", "raw", [b"\xff", b"", b""], r"^extras/raw must be an array of numbers, of text or of dates, got "),
         ("hdf5", "once", np.int64(3), r"^extras/once must have at least 1 leading axes, got shape \(\)$"),
         ("hdf5", "reward", np.zeros(3), r"^an extra must not be named like an argument of add, got 'reward'$"),
-        ("hdf5", "done", np.zeros(3), r"^an extra must not be named 'done': say terminated or truncated$"),
         ("arrow", "tree", {"list": [[1], [2, 3], []]}, r"^extras/tree must be an array of numbers, of text or of "),
         ("parquet", "tree", {"some": [1, None, 2.5]}, r"^extras/tree/some must be an array of numbers, of text or of "),
     ],
 )
 def test_an_info_that_no_schema_has_is_left_out(data_format: str, name: str, values: Any, message: str) -> None:
-    """What `infos_of` returns, `schema_of` takes; whoever asks for the others learns why not."""
+    """What `infos_of` returns, `schema_of` takes; a caller that asks for the others learns why not."""
     of_minari([episode(2, infos={name: values, "count": [0, 1, 2]})], data_format)
     assert relive_minari.infos_of("test/theirs-v0") == {"count": "count"}
     with pytest.raises(errors.ArgumentError, match=message):
@@ -651,8 +650,8 @@ def test_an_unknown_observation_is_not_made_up(root: pathlib.Path) -> None:
     dataset = relive_minari.to_dataset(open_one(terminated=True), "test/mine-v1", incomplete="as_sampled")
     assert [found.observations.tolist() for found in dataset] == [[1, 2, 3], [4, 0]]
     buffer = open_one()
-    buffer.add(5, 1, 3.0)
-    buffer.add_episode([7, 8], [1], [4.0], terminated=False)
+    buffer.add(5, 1, 3.0, stream=0)
+    buffer.add_episode([7, 8], [1], [4.0], terminated=False, stream=0)
     dataset = relive_minari.to_dataset(buffer, "test/mine-v2", incomplete="as_sampled")
     assert [found.observations.tolist() for found in dataset] == [[1, 2, 3], [4, 5], [7, 8]]
     assert [found.truncations.tolist() for found in dataset] == [[False, False], [True], [True]]

@@ -281,7 +281,7 @@ def test_a_mask_says_what_was_possible() -> None:
     buffer = relive.RingReplayBuffer(9)
     for key in range(3):
         mask = np.array([True, key > 0, False, True])
-        buffer.add(0.0, 3 * (key % 2), 0.0, 0.0, key == 2, mu=0.5, possible=mask)
+        buffer.add(0.0, 3 * (key % 2), 0.0, 0.0, terminated=key == 2, mu=0.5, possible=mask)
     frame = relive_pandas.pre_timeline_frame(buffer, action_probability="mu", possible_actions="possible")
     assert frame["possible_actions"].tolist() == [["0", "3"], ["0", "1", "3"], []]
     assert frame["possible_actions_mask"].tolist() == [[1, 0, 0, 1], [1, 1, 0, 1], []]
@@ -314,7 +314,7 @@ def test_actions_of_many_numbers_are_maps() -> None:
     buffer = relive.RingReplayBuffer(9)
     observations = {"b": np.arange(6.0).reshape(3, 2, 1), "a": np.array([True, False, True])}
     buffer.add_episode(
-        observations, np.array([[0.5, -1.0], [2.0, 3.0]]), [0.0, 1.0], True, action_probability=[0.25, 7.5]
+        observations, np.array([[0.5, -1.0], [2.0, 3.0]]), [0.0, 1.0], terminated=True, action_probability=[0.25, 7.5]
     )
     frame = relive_pandas.pre_timeline_frame(buffer, ds="today")
     assert frame["action"].tolist() == [{0: 0.5, 1: -1.0}, {0: 2.0, 1: 3.0}]
@@ -484,7 +484,7 @@ def test_a_buffer_without_extras_says_so() -> None:
 )
 def test_a_probability_is_one(value: float, message: str) -> None:
     buffer = relive.RingReplayBuffer(9)
-    buffer.add_episode([0, 1, 2, 3], [0, 1, 0], [0.0, 1.0, 2.0], False, mu=np.array([1.0, value, 0.0]))
+    buffer.add_episode([0, 1, 2, 3], [0, 1, 0], [0.0, 1.0, 2.0], terminated=False, mu=np.array([1.0, value, 0.0]))
     with pytest.raises(errors.ArgumentError, match=f"^action_probability of {message}"):
         relive_pandas.pre_timeline_frame(buffer, action_probability="mu", possible_actions=range(2))
 
@@ -495,7 +495,7 @@ def test_a_probability_rounded_to_above_one_is_one(dtype: Any) -> None:
     for ulps in (1, 4, 5):
         buffer = relive.RingReplayBuffer(9)
         value = dtype(1) + dtype(ulps * eps)
-        buffer.add_episode([0, 1, 2], [0, 1], [0.0, 1.0], False, mu=np.array([value, 0.5], dtype))
+        buffer.add_episode([0, 1, 2], [0, 1], [0.0, 1.0], terminated=False, mu=np.array([value, 0.5], dtype))
         if ulps < 5:
             frame = relive_pandas.pre_timeline_frame(buffer, action_probability="mu", possible_actions=range(2))
             assert frame["action_probability"].tolist() == [1.0, 0.5]

@@ -46,7 +46,7 @@ def write_parquet(
 ) -> None:
     """Write all steps of a buffer into a new file, or one in the place of an older that relive wrote.
 
-    Whoever reads `path` finds the old file or the new one, whole. It takes memory for some fifty bytes a step, and for
+    A reader of `path` finds the old file or the new one, whole. It takes memory for some fifty bytes a step, and for
     a group of episodes of 4 MiB, or one that is longer, up to twenty times: for each element of an image, one byte in
     the buffer, pyarrow builds a number of four bytes and what says in which list it is. Priorities, the generator and
     counters are not in it: for those there is `buffer.save`.
@@ -221,7 +221,7 @@ def _add(buffer: AnyBuffer, episode: stored_episodes.StoredEpisode, report: _Rep
     given: Any = (episode.observations, episode.actions, episode.rewards)
     is_terminated, stream, more = episode.status == "COMPLETED", episode.stream, episode.extras
     if episode.has_final_observation and episode.status != "IN_PROGRESS":
-        buffer.add_episode(given[0], given[1], given[2], is_terminated, stream=stream, **more)
+        buffer.add_episode(given[0], given[1], given[2], terminated=is_terminated, stream=stream, **more)
         report.more(len(episode))
         return
     buffer.end_episode(stream=stream)
@@ -233,7 +233,7 @@ def _add(buffer: AnyBuffer, episode: stored_episodes.StoredEpisode, report: _Rep
         next_observation = trees.rows(episode.observations, (step + 1, ...)) if is_known else None
         is_end = step == last and is_terminated
         row = trees.rows(more, (step, ...))
-        buffer.add(observation, action, reward, next_observation, is_end, stream=stream, **row)
+        buffer.add(observation, action, reward, next_observation, terminated=is_end, stream=stream, **row)
         if step == last or step % _STEPS_A_REPORT == _STEPS_A_REPORT - 1:
             report.more(step % _STEPS_A_REPORT + 1)
 

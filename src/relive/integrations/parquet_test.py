@@ -120,8 +120,8 @@ def all_facts(buffer: Any) -> list[Any]:
 def small(**settings: Any) -> relive.RingReplayBuffer:
     """Return a buffer with an episode that ended, and one that goes on."""
     buffer = relive.RingReplayBuffer(20, **settings)
-    buffer.add_episode(np.arange(4, dtype=np.float32), [1, 0, 2], [0.0, 0.5, 1.0], terminated=True)
-    buffer.add(np.float32(7), 3, 0.25)
+    buffer.add_episode(np.arange(4, dtype=np.float32), [1, 0, 2], [0.0, 0.5, 1.0], terminated=True, stream=0)
+    buffer.add(np.float32(7), 3, 0.25, stream=0)
     return buffer
 
 
@@ -169,7 +169,7 @@ def test_many_groups_of_episodes(path: pathlib.Path, monkeypatch: pytest.MonkeyP
     rng = np.random.default_rng(0)
     write_randomly(buffer, rng, 40)
     for _ in range(5):
-        buffer.add(**step(rng, ()))
+        buffer.add(**step(rng, ()), stream=0)
     told: list[tuple[int, int]] = []
     parquet.write_parquet(buffer, path, progress=lambda *numbers: told.append(numbers))
     total = len(buffer) * SCHEMA.nbytes

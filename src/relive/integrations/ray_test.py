@@ -246,17 +246,17 @@ async def test_a_shard_answers_what_is_asked_of_it(columns: Any) -> None:
         ),
         pytest.param(
             {"make_buffer": list},
-            "make_buffer must answer a buffer of columns or of episodes, got list",
+            "make_buffer must return a buffer of columns or of episodes, got list",
             marks=pytest.mark.long,
         ),
         pytest.param(
             {"make_buffer": lambda: relive.RingReplayBuffer(10, limiter=relive.MinSize(2))},
-            r"make_buffer must answer a buffer without a limiter, .*, got MinSize\(2\)",
+            r"make_buffer must return a buffer without a limiter, .*, got MinSize\(2\)",
             marks=pytest.mark.long,
         ),
         pytest.param(
             {"make_buffer": lambda: relive.EpisodeReplayBuffer(groups=relive.Groups(2))},
-            "make_buffer must answer a buffer without groups, which are for one process, got Groups",
+            "make_buffer must return a buffer without groups, which are for one process, got Groups",
             marks=pytest.mark.long,
         ),
     ],

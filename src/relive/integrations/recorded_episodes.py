@@ -38,7 +38,7 @@ class Totals:
 
     Args:
         streams: The streams' numbers [S].
-        listener: Hears of each episode that has ended with a step at least; None for nobody.
+        listener: Called with each episode that has ended with a step at least; None for nobody.
     """
 
     def __init__(self, streams: arrays.Ints, listener: Listener | None) -> None:

@@ -87,8 +87,8 @@ def _kept(tree: Any) -> Any:
         raise errors.ArgumentError(f"a {type(tree).__name__} must become an array of numpy: {said}") from error
 
 
-class StateReader:
-    """What whoever steps the environments gives: it is copied, and checked before the environments are stepped.
+class StepValues:
+    """What the code that steps the environments gives: it is copied, and checked before the environments are stepped.
 
     Args:
         buffer: Where the steps go.

@@ -191,8 +191,8 @@ class ReplayBuffer(buffers.ReplayBuffer):
             action.reshape(self.n_envs, self.action_dim).astype(self._action.dtype, copy=False),
             reward,
             self._frames.newest(following, 1),
-            np.logical_and(done, ~is_truncated),
-            is_truncated,
+            terminated=np.logical_and(done, ~is_truncated),
+            truncated=is_truncated,
         )
         if self._frame_stack > 1:
             self._reached = copies.copied(following)

@@ -34,7 +34,7 @@ def one_thread() -> Iterator[None]:
 
 
 class Described(gymnasium.Env[Any, Any]):
-    """Says which episode of which environment it is in, and at which step of it; the reward says the same."""
+    """Tells which episode of which environment it is in, and at which step of it; the reward says the same."""
 
     def __init__(
         self, number: int = 0, *, ends: str = "mixed", action_space: Any = DISCRETE, kind: str = "vector"
@@ -607,7 +607,7 @@ def test_observations_that_do_not_fit_their_space_are_refused_and_not_stored() -
     buffer = filled()
     before = all_of(buffer)
     for obs, message in [
-        (np.full((1, 3), 0.1), "observation must fit float32, got 0.1: cast it yourself"),
+        (np.full((1, 3), 0.1), "observation must be of dtype float32, got float64: cast it with"),
         (np.zeros((1, 4), np.float32), r"observation must be of shape \(1, 3\), got \(1, 4\)"),
     ]:
         with pytest.raises(errors.SchemaError, match=message):

@@ -107,7 +107,8 @@ class Twin:
             action,
             reward,
             observations_of(final) if knows_next else None,
-            *end,
+            terminated=end[0],
+            truncated=end[1],
             stream=stream,
             **extras,
         )
@@ -125,7 +126,8 @@ class Twin:
             actions,
             rewards,
             observations_of(finals) if knows_next else None,
-            *np.array(ends).T,
+            terminated=[end[0] for end in ends],
+            truncated=[end[1] for end in ends],
             streams=None if streams == [0, 1, 2] else streams,
             **extras,
         )
@@ -137,7 +139,9 @@ class Twin:
         self.end(stream, "TRUNCATED")
         numbers = [self.number() for _ in range(length + 1)]
         actions, rewards, extras = rest_of(np.arange(self.next_key, self.next_key + length))
-        self.buffer.add_episode(observations_of(numbers), actions, rewards, terminated, stream=stream, **extras)
+        self.buffer.add_episode(
+            observations_of(numbers), actions, rewards, terminated=terminated, stream=stream, **extras
+        )
         for number in numbers[:-1]:
             self.step(stream, number, None, (False, False))
         self.open[stream].final = numbers[-1]
@@ -268,7 +272,7 @@ def test_an_open_episode_of_which_nothing_is_stored_is_left_out() -> None:
 
 
 def test_arrays_are_copies() -> None:
-    """Whoever writes into an episode changes nothing of the buffer."""
+    """Writing into an episode changes nothing of the buffer."""
     buffer = relive.RingReplayBuffer(4)
     buffer.add_episode([1, 2, 3], [4, 5], [6.0, 7.0], terminated=False)
     (episode,) = stored_episodes.stored_episodes(buffer)

@@ -11,8 +11,8 @@ from torch.utils import data
 
 import relive
 from relive import errors
-from relive.integrations import arrays
 from relive.integrations import torch as relive_torch
+from relive.windows import batches as batches_lib
 
 SCHEMA = relive.Schema(
     {"image": relive.Field((4, 4), "uint8"), "state": relive.Field(3, "float32")},
@@ -41,26 +41,63 @@ def sequences() -> relive.SequenceReplayBuffer:
 
 
 def leaves(batch: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    arrays.converted(batch, lambda path, array: found.setdefault(path, array))
-    return found
+    return {path: array for path, array in batches_lib.leaves(batch) if path != "keys"}
 
 
 @pytest.mark.parametrize("make", [transitions, sequences])
-def test_every_field_is_the_tensor_of_its_array_in_the_same_memory(make: Any) -> None:
+def test_every_field_is_the_tensor_of_its_array_and_floats_have_the_default_dtype(make: Any) -> None:
     batch = make().sample(16)
     tensors = relive_torch.as_tensors(batch)
+    assert type(tensors) is type(batch)
     found = leaves(tensors)
     assert found.keys() == leaves(batch).keys()
     for path, array in leaves(batch).items():
         tensor = found[path]
+        expected = array.astype(np.float32) if array.dtype.kind == "f" else array
         assert tensor.device.type == "cpu"
-        assert tensor.numpy().dtype == array.dtype
-        assert tensor.numpy().tobytes() == array.tobytes()
+        assert tensor.numpy().dtype == expected.dtype
+        assert tensor.numpy().tobytes() == expected.tobytes()
     assert tensors.keys is batch.keys
     assert len(tensors) == 16
     batch.reward[...] = 77
     assert (tensors.reward == 77).all()
+
+
+def test_floats_become_what_is_asked_for() -> None:
+    batch = transitions().sample(4)
+    assert batch.weights.dtype == np.float64
+    for asked in (torch.float64, torch.bfloat16):
+        there = relive_torch.as_tensors(batch, float_dtype=asked)
+        assert {there.reward.dtype, there.weights.dtype, there.extras["half"].dtype} == {asked}
+        assert [there.action.dtype, there.extras["flag"].dtype] == [torch.int64, torch.bool]
+    (batch,) = data.DataLoader(
+        relive_torch.ReplayDataset(transitions(), 4, num_batches=1, float_dtype=torch.float64), batch_size=None
+    )
+    assert batch.reward.dtype == torch.float64
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert relive_torch.as_tensors(transitions().sample(4)).reward.dtype == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_finite_number_does_not_become_infinite() -> None:
+    buffer = relive.RingReplayBuffer(9, seed=0)
+    buffer.add(1e39, 0, 0.5, np.inf)
+    with pytest.raises(errors.ArgumentError, match=r"^observation must fit torch.float32: set float_dtype for more$"):
+        relive_torch.as_tensors(buffer.sample(2))
+    there = relive_torch.as_tensors(buffer.sample(2), float_dtype=torch.float64)
+    assert there.observation.tolist() == [1e39] * 2
+    assert there.next_observation.tolist() == [np.inf] * 2
+
+
+@pytest.mark.parametrize("wrong", [torch.int64, np.float32, "float32"])
+def test_a_dtype_that_is_not_one_of_floats_is_refused(wrong: Any) -> None:
+    rule = "^float_dtype must be a dtype of torch for floats, got "
+    with pytest.raises(errors.ArgumentTypeError, match=rule):
+        relive_torch.as_tensors(transitions().sample(2), float_dtype=wrong)
+    with pytest.raises(errors.ArgumentTypeError, match=rule):
+        relive_torch.ReplayDataset(transitions(), 2, float_dtype=wrong)
 
 
 def test_a_batch_without_extras_has_none() -> None:
@@ -86,16 +123,18 @@ def test_the_other_byte_order_and_odd_places_are_copied() -> None:
 def test_what_lies_backwards_or_cannot_be_written_to_is_copied() -> None:
     batch = transitions().sample(8)
     batch.reward = batch.reward[::-1]
-    batch.weights.flags.writeable = False
     there = relive_torch.as_tensors(batch)
     assert there.reward.tolist() == batch.reward.tolist()
-    there.weights[0] = 7.0
-    assert batch.weights[0] == 1.0
+    batch.reward = np.ones(8, np.float32)
+    batch.reward.flags.writeable = False
+    there = relive_torch.as_tensors(batch)
+    there.reward[0] = 7.0
+    assert batch.reward[0] == 1.0
 
 
 def test_a_batch_of_tensors_is_none_of_a_buffer() -> None:
     there: Any = relive_torch.as_tensors(transitions().sample(8))
-    with pytest.raises(errors.ArgumentTypeError, match="^batch must be what a buffer has drawn, got TransitionTen"):
+    with pytest.raises(errors.ArgumentTypeError, match="^batch must be what a buffer has drawn, got TransitionBat"):
         relive_torch.as_tensors(there)
 
 
@@ -235,3 +274,12 @@ def test_every_tensor_is_pinned(make: Any, monkeypatch: pytest.MonkeyPatch) -> N
     there = batch.pin_memory()
     assert sorted(pinned) == sorted(id(tensor) for tensor in leaves(there).values())
     assert there.keys is batch.keys
+
+
+def test_map_leaves_the_keys_alone_and_a_repr_shows_tensors() -> None:
+    batch = relive_torch.as_tensors(sequences().sample(4)).map(lambda tensor: tensor[None])
+    assert isinstance(batch, relive.SequenceBatch)
+    assert batch.observation["image"].shape == (1, 4, 4, 4, 4)
+    assert batch.keys.shape == (4,)
+    assert "observation/image: torch.uint8[1, 4, 4, 4, 4]" in repr(batch)
+    assert " keys: int64[4], " in repr(batch)

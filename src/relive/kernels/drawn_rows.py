@@ -126,7 +126,7 @@ class DrawnRows:
         return {"draw_key": self.last_keys.copy(), "draw_age": self.last_ages.copy()}
 
     def restore(self, slots: arrays.Ints, next_key: int, last_keys: arrays.Ints, last_ages: arrays.Ints) -> None:
-        """Take the place of what it was.
+        """Restore a state.
 
         Args:
             slots: Where the rows are that have been drawn [k].

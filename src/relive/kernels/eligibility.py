@@ -4,8 +4,8 @@
     BARRED      a user has said no                          set_eligible
     SPENT       it was drawn as often as it may be          max_times_sampled
 
-An anchor is eligible if it is readable, not barred and not spent. Whoever changes a fact is told which anchors became
-eligible and which ceased to be, so that a sampler can be told.
+An anchor is eligible if it is readable, not barred and not spent. The code that changes a fact is told which
+anchors became eligible and which ceased to be, so that a sampler can be told.
 """
 
 import numpy as np

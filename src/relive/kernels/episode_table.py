@@ -215,7 +215,7 @@ class OpenEpisodes(arrays.Derived):
 
     def begin_one(self, stream: int, key: int) -> int:
         """Do what `begin` does for one stream, which has none open, and return the handle."""
-        assert not self._num_turns  # A turn leaves every stream open, and whoever ends an episode has caught up.
+        assert not self._num_turns  # A turn leaves every stream open, and the table is up to date when an episode ends.
         handle = self.one_handle[stream] = self._table.claim_one(key, stream)
         self._one_length[stream] = 0
         self._one_last_key[stream] = key - self._streams
@@ -239,7 +239,7 @@ class OpenEpisodes(arrays.Derived):
         self._is_table_behind = True
 
     def append_one(self, stream: int, length: int, key: int, knows_next: bool) -> None:
-        """Say how long the episode in a stream is now, and of its newest row."""
+        """Set the length and the newest row of the episode that is open in a stream."""
         self._one_length[stream] = length
         self._one_knows_next[stream] = knows_next
         self._one_last_key[stream] = key

@@ -71,7 +71,7 @@ class FinalObservations(arrays.Derived):
     # Writing.
 
     def announce(self, streams: timeline_lib.Run, rows: Mapping[str, arrays_lib.Array]) -> None:
-        """Say what comes after the newest step of the open episodes in `streams` [k]."""
+        """Set the observations after the newest steps of the open episodes in `streams` [k]."""
         for path, column in self.open.items():
             column[streams] = rows[path]
 
@@ -87,7 +87,7 @@ class FinalObservations(arrays.Derived):
         self.put(handles[handles >= 0], {path: column[streams[handles >= 0]] for path, column in self.open.items()})
 
     def put(self, handles: arrays_lib.Ints, rows: Mapping[str, arrays_lib.Array]) -> None:
-        """Say what came after the last step of those ended episodes [k]."""
+        """Set the observations after the last steps of those ended episodes [k]."""
         for path, column in self._with_room().items():
             column[handles] = rows[path]
 
@@ -133,7 +133,7 @@ class FinalObservations(arrays.Derived):
         return columns
 
     def restore(self, handles: arrays_lib.Ints, rows: Mapping[str, arrays_lib.Array]) -> None:
-        """Say what came after the newest step of those episodes [k], open ones among them."""
+        """Set the observations after the newest steps of those episodes [k], open or ended."""
         is_open = self._timeline.is_open(handles)
         streams = self._timeline.episodes.stream[handles[is_open]]
         for path, column in self._with_room().items():
@@ -431,7 +431,7 @@ class StepStore:
         return self.storage.read(slots, (path,))[path]
 
     def restore(self, state: timeline_state.StepStoreState) -> None:
-        """Take the place of what it was; the storage is that of the state's schema, if it has one.
+        """Restore a state; the storage is that of the state's schema, if it has one.
 
         Raises:
             CheckpointError: A column turns out to be damaged. There is no row any more.

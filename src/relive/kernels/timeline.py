@@ -279,7 +279,7 @@ class Timeline(chains.Chains):
         )
 
     def restore(self, state: timeline_state.TimelineState) -> arrays_lib.Ints:
-        """Take the place of what it was; returns the handles of the state's episodes [E]."""
+        """Restore a state, and return the handles of its episodes [E]."""
         self.clear()
         self.next_key, self.num_evicted, self._num_rows = state.next_key, state.num_evicted, len(state)
         handles = self._table.claim(state.first_key, state.stream)

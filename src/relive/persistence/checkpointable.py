@@ -33,20 +33,20 @@ class Replay(Protocol):
     """What plays back the records of a journal."""
 
     def base(self, number: int) -> None:
-        """Record that a segment begins with the record of that number."""
+        """Begin a segment whose first record has that number."""
         ...
 
     def apply(self, kind: int, payload: bytes) -> None:
-        """Do what a record tells of, or raise CheckpointError."""
+        """Do what a record says, or raise CheckpointError."""
         ...
 
     def end(self) -> None:
-        """Record that there is no more."""
+        """Finish: there are no more records."""
         ...
 
 
 class Bound(Protocol):
-    """What writes to a journal for a buffer."""
+    """What writes to a journal on behalf of a buffer."""
 
     def begin(self, base: Callable[[], bytes]) -> None:
         """Make the journal ready; `base` returns what its next segment begins with."""
@@ -109,18 +109,18 @@ class Checkpointable(abc.ABC):
 
     @abc.abstractmethod
     def _restore(self, given: state_lib.StateReader, *, is_new: bool, **options: Any) -> None:
-        """Take the place of what it was, its generator's aside; raises CheckpointError, and then nothing has changed.
+        """Restore a state, but for the generator; raise CheckpointError with nothing changed if it is no such state.
 
         Args:
-            given: What `_state` has returned, or somebody made up.
-            is_new: Whether the buffer was made for it, and nobody minds what becomes of it if that fails.
+            given: What `_state` returned, or a damaged or forged version of it.
+            is_new: Whether the buffer was made for it, and may be left broken if that fails.
             options: As in `_state`.
         """
 
     def save(self, path: str | os.PathLike[str], *, keep: int = 1, progress: state_lib.Progress | None = None) -> None:
         """Save the buffer as a directory, or as a new one in the place of an older.
 
-        It is built beside, synced to the disk, and renamed: whoever reads `path` finds the old one or the new one,
+        It is built beside, synced to the disk, and renamed: a reader of `path` finds the old one or the new one,
         whole, whatever happens meanwhile. It takes memory for one chunk of a column, 16 MiB.
 
         Args:
@@ -317,13 +317,13 @@ class Journalable(Checkpointable):
         position = self._position
         if position is not None and position.written != self._written():
             raise errors.ArgumentError(
-                "the buffer was written to since it was recovered, which the journal cannot hear of any more: "
+                "the buffer was written to since it was recovered, and the journal has no record of that: "
                 "recover it again, or detach it and attach a new journal"
             )
         if journal.num_records != (0 if position is None else position.num_records):
             raise errors.ArgumentError(
                 f"journal must hold what the buffer does, got one of {journal.num_records} records: "
-                "relive.recover(path) answers its buffer"
+                "relive.recover(path) returns its buffer"
             )
         journal_id = os.urandom(16).hex() if position is None else position.journal_id
         bound = self._journaled(journal, None if position is None else position.replay, **options)

@@ -29,6 +29,7 @@ from relive.persistence import generators
 from relive.samplers import prioritized
 from relive.samplers import sampler as sampler_lib
 from relive.samplers import schedules
+from relive.samplers import uniform
 from relive.storage import memory
 from relive.waiting import rate_limiters
 from relive.windows import windows
@@ -79,7 +80,7 @@ COLUMNS: dict[str, Made] = {
         17, SCHEMA, limiter=rate_limiters.SampleToInsertRatio(2.0, 4, error_buffer=8.0), seed=14
     ),
     "a window given": lambda: column_lib.ColumnReplayBuffer(
-        17, SCHEMA, window=windows.EpisodeWindow(), sampler=sampler_lib.UniformSampler(), seed=15
+        17, SCHEMA, window=windows.EpisodeWindow(), sampler=uniform.UniformSampler(), seed=15
     ),
 }
 
@@ -145,8 +146,8 @@ def _work_columns(buffer: Columns, rng: random.Random, t: int) -> None:
             tree("action", streams),
             rows["reward"][:streams],
             tree("observation", streams, 2),
-            np.array([rng.random() < 0.1 for _ in range(streams)]),
-            np.array([rng.random() < 0.1 for _ in range(streams)]),
+            terminated=np.array([rng.random() < 0.1 for _ in range(streams)]),
+            truncated=np.array([rng.random() < 0.1 for _ in range(streams)]),
             **tree("extras", streams),
         )
     elif action == 7:
@@ -156,7 +157,7 @@ def _work_columns(buffer: Columns, rng: random.Random, t: int) -> None:
             observations,
             tree("action", length),
             rest,
-            rng.random() < 0.5,
+            terminated=rng.random() < 0.5,
             stream=rng.randrange(streams),
             **tree("extras", length),
         )
@@ -656,6 +657,7 @@ class TestSettings:
         for name, array in arrays.items():
             arrays[name] = array[:0]
         state.update(next_key=1, num_evicted=1, phase=0, is_linked=False, in_turn_since=0, unlink_at=0)
+        state["counters"].update(inserted=1, spliced_episodes=0)
         arrays.update(
             episode_stream=np.array([0]),
             episode_length=np.array([1]),
@@ -820,7 +822,7 @@ class TestMemory:
         }
         for stream in range(2):
             actions, rewards = np.zeros((length, 2), np.float32), np.zeros(length, np.float32)
-            buffer.add_episode(observations, actions, rewards, True, stream=stream, **extras)
+            buffer.add_episode(observations, actions, rewards, terminated=True, stream=stream, **extras)
         state = buffer.state_dict()
         state["settings"]["frame_stack"] = 2**40
         assert memory_after(lambda: relive.RingReplayBuffer._made(state, {})) < 64 << 20

@@ -88,7 +88,7 @@ class PlainCodec:
             raise errors.ArgumentError("value finds no room on the stack of calls: encode it less deep in it") from None
 
     def decode(self, content: bytes) -> Any:
-        """Return the value of the bytes, whoever wrote them: no code runs, and memory is that of the value.
+        """Return the value of the bytes, no matter who wrote them: no code runs, and memory is that of the value.
 
         Raises:
             ArgumentTypeError: `content` is no bytes.

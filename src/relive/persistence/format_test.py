@@ -472,6 +472,7 @@ def test_a_checkpoint_of_columns_is_read_from_the_page_alone(make: Any, tmp_path
             assert sorted(order) == sorted(key % buffer.capacity for key in keys.tolist())
 
 
+@pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
 @pytest.mark.parametrize("make", RINGS.values(), ids=RINGS.keys())
 def test_a_journal_of_columns_is_read_from_the_page_alone(make: Any, tmp_path: pathlib.Path) -> None:
     for seed, (before, count) in enumerate([(0, 20), (40, 80)]):

@@ -747,7 +747,7 @@ def test_a_torn_tail_that_cannot_be_cut_is_an_error(tmp_path: pathlib.Path, monk
 
 
 def test_what_is_gone_on_with_is_on_the_disk_first(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever wrote it may have been killed before it was."""
+    """Its writer may have been killed before it was."""
     begun(tmp_path / "log").close()
     with monkeypatch.context() as patch:
         patch.setattr(journal.SegmentFile, "sync", failing())

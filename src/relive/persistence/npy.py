@@ -142,7 +142,7 @@ def write(descriptor: int, name: str, column: arrays.Array | state.ChunkedArray,
     for start, stop in state.chunks(shape[0], dtype.itemsize * math.prod(shape)):
         rows = np.asarray(column[start:stop] if isinstance(column, np.ndarray) else column.read(start, stop))
         if rows.shape != (stop - start, *shape[1:]) or rows.dtype != dtype:
-            rule = f"must answer rows of dtype {dtype} and shape {(stop - start, *shape[1:])}"
+            rule = f"must return rows of dtype {dtype} and shape {(stop - start, *shape[1:])}"
             raise errors.ArgumentError(f"{name} {rule}, got {rows.dtype} and {rows.shape}")
         rows = np.ascontiguousarray(rows)
         if not dtypes.are_values(rows):

@@ -121,7 +121,7 @@ def test_what_the_system_takes_in_parts_is_written_whole(path: pathlib.Path, mon
 def test_a_column_that_answers_other_rows_is_refused(path: pathlib.Path, rows: Any) -> None:
     column = state.LazyArray((3, 2), np.dtype("f4"), lambda start, stop: rows)
     with pytest.raises(
-        errors.ArgumentError, match=r"^array 'a' must answer rows of dtype float32 and shape \(3, 2\), "
+        errors.ArgumentError, match=r"^array 'a' must return rows of dtype float32 and shape \(3, 2\), "
     ):
         write(path, column)
 

@@ -1,4 +1,4 @@
-"""Reads plain values as `codecs` describes, whoever wrote them: no code runs, and memory is that of the values.
+"""Reads plain values as `codecs` describes, no matter who wrote them: no code runs, and memory is that of the values.
 
 Each function returns the value that starts at an offset, and the offset behind it. It is told how many levels of values
 the value may have in it. Bytes that end too early give an IndexError or a struct.error: the codec has the words.

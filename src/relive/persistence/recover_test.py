@@ -21,7 +21,7 @@ from relive.persistence import generators
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
 from relive.persistence import recover
-from relive.samplers import sampler
+from relive.samplers import uniform
 from relive.windows import windows
 
 NOT_HELD = (
@@ -169,7 +169,7 @@ class TestEveryBuffer:
             buffer.attach(one)
             with pytest.raises(errors.ArgumentError, match="^a journal is attached already: detach it first$"):
                 buffer.attach(two)
-            message = r"^journal must hold what the buffer does, got one of 1 records: relive\.recover\(path\) answers"
+            message = r"^journal must hold what the buffer does, got one of 1 records: relive\.recover\(path\) returns"
             with pytest.raises(errors.ArgumentError, match=message):
                 other.attach(one)
             buffer.detach()
@@ -434,7 +434,7 @@ class JournaledBuffer(column.ColumnReplayBuffer[Any]):
     """A buffer of a class that is a user's own."""
 
 
-class JournaledSampler(sampler.UniformSampler):
+class JournaledSampler(uniform.UniformSampler):
     """A sampler of a class that is a user's own."""
 
 

@@ -11,8 +11,8 @@ from relive import errors
 from relive.persistence import settings
 from relive.persistence import state
 from relive.samplers import prioritized
-from relive.samplers import sampler as sampler_lib
 from relive.samplers import schedules
+from relive.samplers import uniform
 from relive.waiting import rate_limiters
 from relive.windows import windows
 
@@ -36,7 +36,7 @@ class SettingsLimiter(rate_limiters.MinSize):
     pass
 
 
-class SettingsSampler(sampler_lib.UniformSampler):
+class SettingsSampler(uniform.UniformSampler):
     def __init__(self, temperature: float) -> None:
         self.temperature = temperature
 
@@ -77,7 +77,7 @@ def test_numbers_and_texts_of_other_classes_become_plain(value: Any, plain: obje
         rate_limiters.MinSize(100),
         rate_limiters.SampleToInsertRatio(4.0, 10, 64.0),
         schedules.LinearSchedule(0.4, 1.0, 100),
-        sampler_lib.UniformSampler(),
+        uniform.UniformSampler(),
         prioritized.PrioritizedSampler(beta=schedules.LinearSchedule(0.4, 1.0, 9), new_priority="live"),
         windows.TransitionWindow(3, 0.9, 4, "first"),
         windows.SequenceWindow(5, 1, 2, True),
@@ -105,7 +105,7 @@ def test_an_object_of_a_class_of_ones_own_comes_back_as_such() -> None:
 
 
 def test_an_object_that_does_not_say_its_settings_is_not_saved() -> None:
-    class Hidden(sampler_lib.UniformSampler):
+    class Hidden(uniform.UniformSampler):
         def __init__(self, temperature: float) -> None:
             self._temperature = temperature
 

@@ -20,7 +20,7 @@ from relive.common import validation
 
 State: TypeAlias = dict[str, Any]
 Progress: TypeAlias = Callable[[int, int], None]
-"""Hears how many bytes were read or written so far, and how many there are."""
+"""Called with how many bytes were read or written so far, and how many there are."""
 
 CHUNK = 1 << 24
 """Bytes of a column in memory at once."""
@@ -79,7 +79,7 @@ def chunks(rows: int, nbytes: int) -> Iterator[tuple[int, int]]:
 
 
 class StateReader:
-    """A state, or a part of one, that somebody gave: every answer was checked.
+    """A state, or a part of one, from outside: each method checks what it returns.
 
     Args:
         values: The JSON values, by name.
@@ -175,8 +175,8 @@ class StateReader:
             raise errors.CheckpointError(f"array {path} must be {rule}, got {found[0]} and {found[1]}")
         if isinstance(column, np.ndarray):
             return LazyArray(column.shape, column.dtype, lambda start, stop: column[start:stop].copy())
-        answer: ChunkedArray = column
-        return answer
+        checked: ChunkedArray = column
+        return checked
 
     def array(self, name: str, dtype: npt.DTypeLike, shape: tuple[int | None, ...]) -> arrays_lib.Array:
         """Return an array of that dtype and shape, as a copy."""

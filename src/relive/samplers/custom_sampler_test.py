@@ -107,7 +107,7 @@ def test_a_start_outside_the_episode_is_refused(start: int) -> None:
     buffer, episode = scripted()
     buffer.draws = [(episode, 0), (episode, start)]
     with pytest.raises(
-        relive.SamplerError, match=rf"^_draw must answer start steps in \[0, 3\) of episode .*, got {start}$"
+        relive.SamplerError, match=rf"^_draw must return start steps in \[0, 3\) of episode .*, got {start}$"
     ):
         buffer.sample_n_step_nowait(2, 1, 0.9)
     assert buffer.get_stats().sampled == 0
@@ -118,7 +118,7 @@ def test_an_episode_that_is_not_stored_is_refused() -> None:
     buffer.draws = [(episode, 0)]
     buffer.clear()
     fill(buffer, [3])
-    with pytest.raises(relive.SamplerError, match=r"^_draw must answer stored episodes, got <?.*Episode"):
+    with pytest.raises(relive.SamplerError, match=r"^_draw must return stored episodes, got <?.*Episode"):
         buffer.sample_n_step_nowait(1, 1, 0.9)
 
 
@@ -126,14 +126,14 @@ def test_an_episode_that_is_not_stored_is_refused() -> None:
 def test_a_batch_of_another_size_is_refused(count: int) -> None:
     buffer, episode = scripted()
     buffer.draws = [(episode, 0)] * count
-    with pytest.raises(relive.SamplerError, match=rf"^_draw must answer batch_size = 2 draws, got {count}$"):
+    with pytest.raises(relive.SamplerError, match=rf"^_draw must return batch_size = 2 draws, got {count}$"):
         buffer.sample_n_step_nowait(2, 1, 0.9)
 
 
 def test_a_start_that_is_no_integer_is_refused() -> None:
     buffer, episode = scripted()
     buffer.draws = [(episode, 1.0)]
-    with pytest.raises(relive.SamplerError, match=r"^_draw must answer pairs of an episode and an integer start: "):
+    with pytest.raises(relive.SamplerError, match=r"^_draw must return pairs of an episode and an integer start: "):
         buffer.sample_n_step_nowait(1, 1, 0.9)
 
 
@@ -157,7 +157,7 @@ def test_a_sampler_that_errs_is_seen_and_stops_nobody() -> None:
 def test_what_is_no_draw_at_all_is_refused(draws: Any) -> None:
     buffer, _ = scripted()
     buffer.draws = draws
-    with pytest.raises(relive.SamplerError, match=r"^_draw must answer"):
+    with pytest.raises(relive.SamplerError, match=r"^_draw must return"):
         buffer.sample_n_step_nowait(1, 1, 0.9)
 
 

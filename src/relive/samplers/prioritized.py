@@ -128,7 +128,7 @@ class PrioritizedSampler(sampler.Sampler):
         return self._tree.min if self._tree.total > 0.0 else 0.0
 
     def note_priority(self, priority: float) -> None:
-        """Record of a raw priority that a row elsewhere was given: with "running", new rows get the largest heard of.
+        """Take note of a raw priority given to a row elsewhere: with "running", new rows get the largest of all.
 
         Raises:
             ArgumentError: It is negative, infinite or NaN, or alpha makes too large a weight of it.
@@ -194,12 +194,9 @@ class PrioritizedSampler(sampler.Sampler):
 
         Args:
             importance: What `importance` returned when each of the rows was drawn [B].
-            beta: Instead of the sampler's own.
-
-        Raises:
-            ArgumentError: beta is not a finite number of at least 0.
+            beta: What `exponent` returned; None to ask it.
         """
-        exponent = self._exponent(beta)
+        exponent = self.exponent() if beta is None else beta
         weights = np.zeros(len(importance))
         if not len(importance):
             return weights
@@ -210,15 +207,16 @@ class PrioritizedSampler(sampler.Sampler):
             weights[likely] = self._normalized(importance[likely], exponent)
         return weights
 
-    def check_beta(self, beta: float | None) -> None:
-        """Raise ArgumentError if beta, or the schedule's if it is None, is not a finite number of at least 0."""
-        if type(self).weights is PrioritizedSampler.weights:
-            self._exponent(beta)
-        else:
-            super().check_beta(beta)
+    def exponent(self, beta: float | None = None) -> float:
+        """Return beta, or the sampler's own if it is None: a schedule is asked here, once a draw.
 
-    def _exponent(self, beta: float | None) -> float:
-        return self.beta if beta is None else validation.non_negative_float("beta", beta)
+        Raises:
+            ArgumentError: That is not a finite number of at least 0, or a subclass's `weights` refuses it.
+        """
+        exponent = self.beta if beta is None else validation.non_negative_float("beta", beta)
+        if type(self).weights is not PrioritizedSampler.weights:
+            self.weights(np.zeros(0), exponent)
+        return exponent
 
     def _normalized(self, importance: arrays.Floats, exponent: float) -> arrays.Floats:
         """Return the importance weights [k >= 1] of importance above 0 [k]."""
@@ -234,13 +232,17 @@ class PrioritizedSampler(sampler.Sampler):
 
     def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         if not self.can_draw():
-            raise errors.NotReadyError("every eligible priority weighs 0: update_priorities first")
+            raise errors.NotReadyError(self.why_not_ready())
         slots = self._tree.stratified_sample(size, rng) if self._stratified else self._tree.sample(size, rng)
         return sampler.Draw(slots, self._tree.read(slots) / self._tree.total)
 
     def can_draw(self) -> bool:
         """Return whether a priority is not 0."""
         return self._tree.total > 0.0
+
+    def why_not_ready(self) -> str:
+        """Return that every priority is 0."""
+        return "every eligible priority weighs 0: update_priorities first"
 
     def drawable(self) -> arrays.Slots:
         """Return the eligible anchors whose weight is not 0. O(capacity)."""

@@ -233,7 +233,7 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> N
 
 def test_a_wrong_beta_of_a_call_is_refused() -> None:
     with pytest.raises(errors.ArgumentError, match="^beta must be at least 0, got -0.5$"):
-        rated().weights(np.array([0.5]), -0.5)
+        rated().exponent(-0.5)
 
 
 def test_check_finds_a_wrong_weight() -> None:
@@ -389,7 +389,7 @@ def test_draws_of_a_sampler_made_from_this_one_are_checked() -> None:
     anchors = eligibility.Eligibility(9)
     sampler.attach(anchors)
     sampler.added(anchors.set(eligibility.READABLE, FOUR)[0])
-    with pytest.raises(errors.SamplerError, match="^_draw must answer eligible anchors"):
+    with pytest.raises(errors.SamplerError, match="^_draw must return eligible anchors"):
         sampler.draw(3, np.random.default_rng(0))
 
 
@@ -501,7 +501,7 @@ def test_a_wrong_beta_is_refused_before_anything_is_drawn_whoever_weighs() -> No
     )
     for sampler, beta, rule in wrong:
         with pytest.raises(errors.ArgumentError, match=rule):
-            sampler.check_beta(beta)
-    rated().check_beta(0.0)
-    HalfBeta().check_beta(0.5)
+            sampler.exponent(beta)
+    assert rated().exponent(0.0) == 0.0
+    assert HalfBeta().exponent(0.5) == 0.5
     assert rated().weights(np.zeros(0)).tolist() == []

@@ -5,10 +5,10 @@ import pytest
 
 import relive
 from relive import errors
-from relive import testing
 from relive.common import arrays
 from relive.kernels import eligibility
 from relive.samplers import sampler as sampler_lib
+from relive.samplers import uniform
 
 
 def attached(sampler: sampler_lib.Sampler, slots: list[int], capacity: int = 8) -> sampler_lib.Sampler:
@@ -61,18 +61,18 @@ def test_what_draw_answers_is_passed_on() -> None:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (None, "^_draw must answer a Draw, got None$"),
-        (([1],), r"^_draw must answer a Draw, got \(\[1\],\)$"),
-        (([1, 3], ["x", "y"]), "^_draw must answer a Draw, got "),
-        (([1], [0.5]), r"^_draw must answer slots of shape \(2,\), got \(1,\)$"),
-        (([1, 3], [0.5]), r"^_draw must answer probabilities of shape \(2,\), got \(1,\)$"),
-        (([1.0, 3.0], [0.5, 0.5]), "^_draw must answer slots that are integers, got float64$"),
-        (([1, 8], [0.5, 0.5]), "^_draw must answer slots below 8, got 8$"),
-        (([-1, 1], [0.5, 0.5]), "^_draw must answer slots below 8, got -1$"),
-        (([1, 2], [0.5, 0.5]), "^_draw must answer eligible anchors, got slot 2$"),
-        (([1, 3], [0.5, 0.0]), r"^_draw must answer probabilities in \(0, 1\], got 0.0$"),
-        (([1, 3], [0.5, 1.5]), r"^_draw must answer probabilities in \(0, 1\], got 1.5$"),
-        (([1, 3], [0.5, np.nan]), r"^_draw must answer probabilities in \(0, 1\], got nan$"),
+        (None, "^_draw must return a Draw, got None$"),
+        (([1],), r"^_draw must return a Draw, got \(\[1\],\)$"),
+        (([1, 3], ["x", "y"]), "^_draw must return a Draw, got "),
+        (([1], [0.5]), r"^_draw must return slots of shape \(2,\), got \(1,\)$"),
+        (([1, 3], [0.5]), r"^_draw must return probabilities of shape \(2,\), got \(1,\)$"),
+        (([1.0, 3.0], [0.5, 0.5]), "^_draw must return slots that are integers, got float64$"),
+        (([1, 8], [0.5, 0.5]), "^_draw must return slots below 8, got 8$"),
+        (([-1, 1], [0.5, 0.5]), "^_draw must return slots below 8, got -1$"),
+        (([1, 2], [0.5, 0.5]), "^_draw must return eligible anchors, got slot 2$"),
+        (([1, 3], [0.5, 0.0]), r"^_draw must return probabilities in \(0, 1\], got 0.0$"),
+        (([1, 3], [0.5, 1.5]), r"^_draw must return probabilities in \(0, 1\], got 1.5$"),
+        (([1, 3], [0.5, np.nan]), r"^_draw must return probabilities in \(0, 1\], got nan$"),
     ],
 )
 def test_a_wrong_draw_is_refused(answer: Any, message: str) -> None:
@@ -102,7 +102,7 @@ def test_a_sampler_hears_of_changes_and_not_of_nothing() -> None:
 
 
 def test_a_sampler_belongs_to_one_buffer() -> None:
-    sampler = attached(sampler_lib.UniformSampler(), [0])
+    sampler = attached(uniform.UniformSampler(), [0])
     with pytest.raises(errors.ArgumentError, match="^sampler must belong to one buffer alone, got <.*> a second time$"):
         sampler.attach(eligibility.Eligibility(4))
 
@@ -128,33 +128,23 @@ def test_one_method_is_enough() -> None:
         sampler.weights(np.array([0.5]), 0.4)
 
 
-def test_uniform_draws_are_uniform_over_what_is_eligible() -> None:
-    sampler = attached(sampler_lib.UniformSampler(), [1, 2, 3, 6])
-    sampler.removed(sampler.anchors.unset(eligibility.READABLE, np.array([2]))[1])
-    sampler.check()
-    draw = sampler.draw(3_000, np.random.default_rng(1))
-    testing.assert_frequencies(np.bincount(draw.slots, minlength=8).tolist(), [0, 1 / 3, 0, 1 / 3, 0, 0, 1 / 3, 0])
-    assert draw.probabilities.tolist() == [1 / 3] * 3_000
-    assert sampler.probabilities(np.array([1, 2, 7])).tolist() == [1 / 3, 0.0, 0.0]
-    sampler.removed(sampler.anchors.unset(eligibility.READABLE, np.array([1, 3, 6]))[1])
-    assert sampler.probabilities(np.array([1])).tolist() == [0.0]
-
-
-def test_check_finds_a_uniform_sampler_that_missed_something() -> None:
-    sampler = attached(sampler_lib.UniformSampler(), [1, 2])
-    sampler.anchors.unset(eligibility.READABLE, np.array([2]))
-    with pytest.raises(errors.CorruptionError, match="^the uniform sampler does not hold the eligible anchors$"):
-        sampler.check()
-
-
 def test_a_sampler_that_does_not_say_otherwise_can_draw() -> None:
     assert attached(First(), [2]).can_draw()
 
 
-def test_one_anchor_is_certain() -> None:
-    sampler = attached(sampler_lib.UniformSampler(), [5])
-    assert sampler.probabilities(np.array([5, 4])).tolist() == [1.0, 0.0]
-    assert sampler.draw(2, RNG).probabilities.tolist() == [1.0, 1.0]
+class Waiting(First):
+    """Cannot draw now."""
+
+    def can_draw(self) -> bool:
+        return False
+
+
+def test_a_sampler_that_cannot_draw_is_not_asked_to() -> None:
+    buffer = relive.RingReplayBuffer(4, sampler=Waiting(), seed=0)
+    buffer.add(0.0, 0, 0.0, next_observation=1.0)
+    assert not buffer.can_sample(1)
+    with pytest.raises(errors.NotReadyError, match="^Waiting can draw none of the eligible anchors now$"):
+        buffer.sample(1)
 
 
 # Single anchors.
@@ -171,7 +161,7 @@ def test_a_sampler_hears_of_single_anchors_by_its_hooks_for_arrays() -> None:
 
 
 class Numbers(Fixed):
-    """Hears of single anchors by number, if they are added or removed."""
+    """Is told of single anchors by number, if they are added or removed."""
 
     def _added_one(self, slot: int) -> None:
         self.heard.append(("added one", slot))
@@ -238,25 +228,7 @@ def test_a_sampler_without_hooks_hears_nothing_of_single_anchors_either() -> Non
     assert vars(sampler) == before
 
 
-def test_uniform_draws_are_the_same_whether_anchors_came_one_by_one_or_not() -> None:
-    one, many = (attached(sampler_lib.UniformSampler(), [0, 1, 2]) for _ in range(2))
-    for added, removed in [(3, 0), (4, 1), (0, 3), (7, 0), (1, 7)]:
-        for sampler in (one, many):
-            entered = sampler.anchors.set(eligibility.READABLE, np.array([added]))[0]
-            left = sampler.anchors.forget(np.array([removed]))
-            if sampler is many:
-                sampler.added(entered)
-                sampler.removed(left)
-            else:
-                sampler.added_one(added)
-                sampler.removed_one(removed)
-            sampler.check()
-        draws = [sampler.draw(50, np.random.default_rng(3)) for sampler in (one, many)]
-        assert draws[0].slots.tolist() == draws[1].slots.tolist()
-        assert draws[0].probabilities.tolist() == draws[1].probabilities.tolist() == [1 / 3] * 50
-
-
-class Forgetful(sampler_lib.UniformSampler):
+class Forgetful(uniform.UniformSampler):
     """Does not hear what was removed."""
 
     def _removed(self, slots: arrays.Slots) -> None:
@@ -266,7 +238,7 @@ class Forgetful(sampler_lib.UniformSampler):
 def test_draws_of_a_sampler_made_from_one_of_ours_are_checked() -> None:
     sampler = attached(Forgetful(), [1])
     sampler.removed_one(int(sampler.anchors.unset(eligibility.READABLE, np.array([1]))[1][0]))
-    with pytest.raises(errors.SamplerError, match="^_draw must answer eligible anchors, got slot 1$"):
+    with pytest.raises(errors.SamplerError, match="^_draw must return eligible anchors, got slot 1$"):
         sampler.draw(1, RNG)
 
 
@@ -290,9 +262,9 @@ def test_a_turn_of_one_anchor_is_what_the_hooks_hear_of_one(kind: type[Fixed], h
 
 def test_who_has_no_way_of_its_own_hears_first_who_left_and_then_who_came() -> None:
     for kind in (Fixed, Numbers, Heir, Counting, Forgetful):
-        assert not kind.__new__(kind).hears_turns
-    for sampler in (sampler_lib.UniformSampler(), OfTurns()):
-        assert sampler.hears_turns
+        assert not kind.__new__(kind).takes_turns
+    for sampler in (uniform.UniformSampler(), OfTurns()):
+        assert sampler.takes_turns
     fixed = Fixed(None)
     fixed.left(1, 4, 2)
     fixed.entered(4, 2)
@@ -310,8 +282,8 @@ def test_a_turn_of_several_anchors_is_what_the_hooks_for_arrays_hear(kind: type[
     assert sampler.heard == [("removed", [1, 2, 3]), ("overwritten", [4, 5, 6]), ("added", [4, 5, 6])]
 
 
-class Counting(sampler_lib.UniformSampler):
-    """Overrides one hook of a sampler that hears of turns in its own way."""
+class Counting(uniform.UniformSampler):
+    """Overrides one hook of a sampler that is told of turns in its own way."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
@@ -321,7 +293,7 @@ class Counting(sampler_lib.UniformSampler):
 
 
 class OfTurns(Counting):
-    """Hears of turns in a way of its own again."""
+    """Is told of turns in a way of its own again."""
 
     def _turned(self, lost: int, slot: int, count: int) -> None:
         self.heard.append((lost, slot, count))
@@ -335,46 +307,3 @@ def test_who_overrides_a_hook_hears_of_turns_by_it_unless_it_says_otherwise() ->
         sampler.anchors.enter(2, 2)
         sampler.turned(0, 2, 2)
         assert sampler.heard == heard
-
-
-@pytest.mark.parametrize(
-    "turns", [[(0, 4, 2), (2, 6, 2), (4, 0, 2)], [(2, 4, 2), (0, 6, 2)], [(0, 4, 1), (2, 5, 1)], [(0, 6, 1)]]
-)
-def test_uniform_draws_are_of_what_is_there_after_any_turn(turns: list[tuple[int, int, int]]) -> None:
-    sampler = attached(sampler_lib.UniformSampler(), [0, 1, 2, 3])
-    there = {0, 1, 2, 3}
-    for lost, slot, count in turns:
-        sampler.anchors.leave(lost, count)
-        sampler.anchors.enter(slot, count)
-        sampler.turned(lost, slot, count)
-        there = there - set(range(lost, lost + count)) | set(range(slot, slot + count))
-        sampler.check()
-        assert set(sampler.draw(60, RNG).slots.tolist()) == there
-
-
-def test_the_order_of_a_uniform_sampler_is_that_of_eligible_anchors() -> None:
-    """As it is, whatever the order of the rows."""
-    buffer = relive.RingReplayBuffer(5, seed=0)
-    for t in range(7):
-        buffer.add([0.0], t, 0.0, [0.0])
-    state = buffer.state_dict()
-    assert state["sampler"] == {"is_interval": True}
-    assert state["arrays"]["sampler/order"].tolist() == [2]
-    buffer.set_eligible([4], False)
-    state = buffer.state_dict()
-    assert state["sampler"] == {"is_interval": False}
-    assert sorted(state["arrays"]["sampler/order"].tolist()) == [0, 1, 2, 3]
-    for is_interval, order in (
-        (False, [0, 1, 2]),
-        (False, [0, 1, 2, 4]),
-        (False, [0, 1, 2, 2]),
-        (True, [0, 1]),
-        (True, [1]),
-    ):
-        state["sampler"]["is_interval"] = is_interval
-        state["arrays"]["sampler/order"] = np.array(order)
-        with pytest.raises(errors.CheckpointError, match="^array sampler/order must hold the eligible anchors$"):
-            relive.RingReplayBuffer._made(state, {})
-    state["arrays"]["sampler/order"] = np.array([5])
-    with pytest.raises(errors.CheckpointError, match=r"^array sampler/order must hold integers in \[0, 4\], got 5$"):
-        relive.RingReplayBuffer._made(state, {})

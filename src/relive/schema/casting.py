@@ -56,6 +56,9 @@ def cast_exact(name: str, value: object, shape: tuple[int, ...], dtype: DType, i
         raise errors.SchemaError(f"{name} must be of dtype {dtype}, got {validation.short_repr(value)}")
     if _holds_all_of(dtype, source):
         return array.astype(dtype)
+    if source.kind in "fc" and dtype.kind in "fc" and not is_weak and not _is_of_python(value):
+        remedy = f"cast it with .astype({dtype.name!r}), or declare the field {source}"
+        raise errors.SchemaError(f"{name} must be of dtype {dtype}, got {source}: {remedy}")
     may_round = dtype.kind in "fc" and (is_weak or (source.kind in "fc" and _is_of_python(value)))
     return _cast(name, array, dtype, may_round)
 
@@ -69,6 +72,9 @@ def as_array(name: str, value: object) -> arrays.Array:
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
+        calls = "".join(f".{call}()" for call in validation.tensor_calls(value))
+        if calls:
+            raise errors.SchemaError(f"{name} must be what numpy can read, got a tensor: call {calls} first") from error
         raise _not_an_array(name, value) from error
     has_mask = isinstance(value, np.ndarray) and isinstance(value, np.ma.MaskedArray)
     if array.dtype.hasobject or has_mask:

@@ -89,7 +89,9 @@ def test_a_cast_is_made_if_and_only_if_python_finds_every_value_equal(
     array=drawn_arrays([np.dtype("c8"), np.dtype("c16")]), dtype=st.sampled_from([np.dtype("c8"), np.dtype("c16")])
 )
 def test_complex_numbers_fit_where_both_parts_do(array: arrays.Array, dtype: np.dtype[Any]) -> None:
-    if all(same(value, cast(value, dtype)) for value in array.ravel().tolist()):
+    if array.dtype.itemsize > dtype.itemsize:
+        assert refusal(array, dtype).startswith(f"x must be of dtype {dtype}, got {array.dtype}: cast it")
+    elif all(same(value, cast(value, dtype)) for value in array.ravel().tolist()):
         answer = fit(array, dtype)
         assert answer.dtype == dtype
         assert all(map(same, array.ravel().tolist(), answer.ravel().tolist()))
@@ -125,7 +127,6 @@ def test_a_weak_value_is_rounded_to_no_integer(value: Any) -> None:
         (float(2**63), "i8", "int64, got 9.223372036854776e+18"),
         (-np.inf, "i8", "int64, got -inf"),
         (2, "?", "bool, got 2"),
-        (np.float64(1e300), "f4", "float32, got 1e+300"),
         (1e300, "f4", "float32, got 1e+300"),
         (16777217, "f4", "float32, got 16777217"),
         (70000, "f2", "float16, got 70000"),
@@ -157,7 +158,6 @@ def test_the_first_value_that_does_not_fit_is_shown(value: Any, dtype: str, show
         (2**62, "f8"),
         (-(2**63), "f4"),
         (0.5, "f4"),
-        (np.float64(0.5), "f2"),
         (np.inf, "f2"),
         (np.longdouble(0.1), "c32"),
         (np.float64(0.1), "g"),
@@ -190,24 +190,24 @@ def test_python_floats_are_rounded_to_a_narrower_float() -> None:
     assert fit(0.1, np.complex64) == np.complex64(0.1)
 
 
-@pytest.mark.parametrize("value", [np.float64(0.1), np.array([0.1]), [np.float64(0.1)], [[np.array(0.1)]]])
-def test_numpys_floats_are_narrowed_by_nobody_but_the_caller(value: Any) -> None:
-    hint = "cast it yourself, or declare the field float64"
-    assert refusal(value, np.float32) == f"x must fit float32, got 0.1: {hint}"
-    assert refusal(value, np.complex64) == f"x must fit complex64, got 0.1: {hint}"
-    with pytest.raises(errors.SchemaError, match="^x must fit float32, got 0.1"):
-        casting.cast_exact("x", value, np.shape(value), np.dtype(np.float32))
+@pytest.mark.parametrize("value", [np.float64(0.5), np.array([0.5]), [np.float64(0.5)], [[np.array(0.5)]], np.zeros(0)])
+def test_arrays_are_narrowed_by_nobody_but_the_caller(value: Any) -> None:
+    """By their dtype, whatever the values are: at the first step, and not at the first that loses a digit."""
+    for dtype in (np.float32, np.float16, np.complex64):
+        name = np.dtype(dtype).name
+        remedy = f"cast it with .astype({name!r}), or declare the field float64"
+        assert refusal(value, dtype) == f"x must be of dtype {name}, got float64: {remedy}"
 
 
-def test_numpys_complex_numbers_are_narrowed_by_nobody_but_the_caller() -> None:
-    hint = "cast it yourself, or declare the field complex128"
-    assert refusal(np.complex128(0.1j), np.complex64) == f"x must fit complex64, got 0.1j: {hint}"
+def test_complex_arrays_are_narrowed_by_nobody_but_the_caller() -> None:
+    remedy = "cast it with .astype('complex64'), or declare the field complex128"
+    assert refusal(np.complex128(0.5j), np.complex64) == f"x must be of dtype complex64, got complex128: {remedy}"
 
 
 def test_nan_stays_nan_and_nat_stays_nat() -> None:
-    assert np.isnan(fit(np.array([np.nan]), np.float16)).all()
+    assert np.isnan(fit([np.nan], np.float16)).all()
     assert np.isnan(fit(np.array([np.nan], np.float16), np.float64)).all()
-    assert np.isnan(fit(np.array([complex(np.nan, 1), complex(1, np.nan)]), np.complex64)).all()
+    assert np.isnan(fit([complex(np.nan, 1), complex(1, np.nan)], np.complex64)).all()
     assert np.isnat(fit(np.array(["NaT", "NaT"], "m8[ns]"), "m8[s]")).all()
     assert np.isnat(fit(np.array(["NaT"], "M8[ns]"), "M8[s]")).all()
 
@@ -240,7 +240,7 @@ def test_a_scalar_of_numpy_fits_its_own_dtype(dtype: Any) -> None:
 @pytest.mark.parametrize("dtype", ["f4", "u1", "?", "c8"])
 @pytest.mark.parametrize("shape", [(0,), (3, 0)])
 def test_nothing_fits_everywhere_among_numbers(dtype: str, shape: tuple[int, ...]) -> None:
-    answer = fit(np.zeros(shape), dtype)
+    answer = fit(np.zeros(shape, np.float16 if np.dtype(dtype).kind in "fc" else np.float64), dtype)
     assert answer.dtype == np.dtype(dtype)
     assert answer.shape == shape
 
@@ -329,8 +329,7 @@ class Tensor:
 
 
 def test_what_makes_an_array_of_itself_is_one() -> None:
-    assert fit(Tensor([1.5, 2.5]), np.float32).tolist() == [1.5, 2.5]
-    assert refusal(Tensor([0.1]), np.float32).startswith("x must fit float32, got 0.1: cast it yourself")
+    assert fit(Tensor([1.5, 2.5]), np.float64).tolist() == [1.5, 2.5]
 
 
 def test_what_makes_no_array_of_itself_is_refused_with_its_reason() -> None:

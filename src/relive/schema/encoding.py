@@ -64,12 +64,12 @@ class RowBytes:
             ArgumentError: A key is not a non-empty string without "/".
         """
         if not self._are_fields or len(extras) != len(self._extras):
-            return self._joined(self.blocks, self.schema.rows(observation, action, reward, extras, ()))
+            return self.joined(self.blocks, self.schema.rows(observation, action, reward, extras, ()))
         of_observation, of_action, of_reward = self._encoders
         values = [of_observation(observation), of_action(action), of_reward(reward)]
         for name, encode in self._extras:
             if name not in extras:
-                return self._joined(self.blocks, self.schema.rows(observation, action, reward, extras, ()))
+                return self.joined(self.blocks, self.schema.rows(observation, action, reward, extras, ()))
             values.append(encode(extras[name]))
         if self._are_blocks:
             return values
@@ -91,9 +91,9 @@ class RowBytes:
             if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:
                 return [value.tobytes()]
             return [casting.cast_exact(name, value, shape, dtype).tobytes()]
-        return self._joined(self.observation_blocks, self.schema.observation_rows(name, value, ()))
+        return self.joined(self.observation_blocks, self.schema.observation_rows(name, value, ()))
 
-    def _joined(self, blocks: Sequence[Sequence[str]], rows: Mapping[str, arrays.Array]) -> Row:
+    def joined(self, blocks: Sequence[Sequence[str]], rows: Mapping[str, arrays.Array]) -> Row:
         """Return the bytes of each block of the columns."""
         return [b"".join([rows[path].tobytes() for path in paths]) for paths in blocks]
 
@@ -122,6 +122,8 @@ class RowBytes:
                 value = casting.cast_exact("", value, (count, *shape), dtype, position == _REWARD)
             except errors.SchemaError:
                 return None
+        if position == _REWARD and not np.isfinite(value).all():
+            return None
         return cast("bytes", value.tobytes())
 
     def columns(self, row: Row, count: int) -> dict[str, arrays.Array]:
@@ -139,22 +141,24 @@ def _encoder(path: str, field: schema_lib.Field, is_reward: bool) -> _Encoder:
     shape, dtype = field.shape, field.dtype
 
     def encode(value: Any) -> bytes:
-        if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:
-            return value.tobytes()
-        return casting.cast_exact(path, value, shape, dtype, is_reward).tobytes()
+        if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
+            value = casting.cast_exact(path, value, shape, dtype, is_reward)
+        if is_reward:
+            schema_lib.Schema.finite_rewards(value)
+        return cast("bytes", value.tobytes())
 
     code = _CODES.get(dtype.str[1:])
     if shape or code is None or not dtype.isnative:
         return encode
     pack = struct.Struct("=" + code).pack
     own, of_python = dtype.type, {"f": float, "b": bool}.get(dtype.kind, int)
+    kinds = {own, of_python, *([np.float64] if is_reward else [])}
 
     def encode_number(value: Any) -> bytes:
         kind = type(value)
-        if kind is own:
-            return pack(value)
-        may_round = is_reward and (kind is np.float64 or (kind is int and -_LARGEST_EXACT <= value <= _LARGEST_EXACT))
-        if kind is of_python or may_round:
+        is_exact = kind in kinds or (is_reward and kind is int and -_LARGEST_EXACT <= value <= _LARGEST_EXACT)
+        # What is no finite number differs from itself by NaN.
+        if is_exact and not (is_reward and value - value):
             try:
                 return pack(value)
             except (struct.error, OverflowError):
@@ -247,9 +251,9 @@ def one_step(
     if type(stream) is not int or not 0 <= stream < num_streams:
         stream = stream_number(num_streams, stream)
     if terminated is not False and terminated is not True:
-        terminated = validation.boolean("terminated", terminated)
+        terminated = validation.flag("terminated", terminated)
     if truncated is not False and truncated is not True:
-        truncated = validation.boolean("truncated", truncated)
+        truncated = validation.flag("truncated", truncated)
     if truncated and not terminated and next_observation is None:
         raise errors.ArgumentError("next_observation must be given with a truncated step, got None")
     if rows is None:
@@ -317,8 +321,8 @@ def step_of_each(
     numbers = _checked_streams(num_streams, streams)
     lead = (len(numbers),)
     terminated, truncated = (
-        validation.booleans("terminated", terminated, *lead),
-        validation.booleans("truncated", truncated, *lead),
+        validation.flags("terminated", terminated, *lead),
+        validation.flags("truncated", truncated, *lead),
     )
     if next_observation is None and np.any(truncated & ~terminated):
         raise errors.ArgumentError("next_observation must be given with a truncated step, got None")
@@ -344,21 +348,62 @@ def whole_episode(
 ) -> WholeEpisode:
     """Return the episode that the arguments of `add_episode` describe; the rest is as in `one_step`."""
     stream = stream_number(num_streams, stream)
-    is_terminated = validation.boolean("terminated", terminated)
+    is_terminated = validation.flag("terminated", terminated)
     observations, actions, rewards, extras = fields
     length = validation.leading_length("rewards", rewards)
     if not 1 <= length <= capacity:
         raise errors.ArgumentError(f"an episode must have 1 to capacity = {capacity} steps, got {length}")
     schema = schema or schema_lib.Schema.from_example(observations, actions, rewards, extras=extras, num_leading=1)
-    seen = schema.observation_rows("observations", observations, (length + 1,))
-    before = trees.nested("observation", {path: column[:-1] for path, column in seen.items()})
-    rows = schema.rows(before, actions, rewards, extras, (length,))
+    rows, seen = _columns_of(schema, length, fields)
     last_rows = {path: column[-1:] for path, column in seen.items()}
     return WholeEpisode(schema, stream, rows, last_rows, is_terminated)
 
 
+def consecutive_steps(
+    rows: RowBytes | None,
+    num_streams: int,
+    capacity: int,
+    stream: Any,
+    fields: tuple[Any, Any, Any, Mapping[str, Any]],
+    terminated: Any,
+    truncated: Any,
+) -> list[OneStep]:
+    """Return the steps that the arguments of `add_steps` describe; the rest is as in `one_step`."""
+    stream = stream_number(num_streams, stream)
+    terminated, truncated = validation.flag("terminated", terminated), validation.flag("truncated", truncated)
+    observations, actions, rewards, extras = fields
+    length = validation.leading_length("rewards", rewards)
+    if not 1 <= length <= capacity:
+        raise errors.ArgumentError(f"add_steps must have 1 to capacity = {capacity} steps, got {length}")
+    if rows is None:
+        schema = schema_lib.Schema.from_example(observations, actions, rewards, extras=extras, num_leading=1)
+        rows = RowBytes(schema)
+    columns, seen = _columns_of(rows.schema, length, fields)
+    steps: list[OneStep] = []
+    for t in range(length):
+        row = rows.joined(rows.blocks, {path: column[t] for path, column in columns.items()})
+        following = rows.joined(rows.observation_blocks, {path: column[t + 1] for path, column in seen.items()})
+        is_last = t == length - 1
+        steps.append((rows.schema, stream, row, following, terminated and is_last, truncated and is_last))
+    return steps
+
+
+def _columns_of(
+    schema: schema_lib.Schema, length: int, fields: tuple[Any, Any, Any, Mapping[str, Any]]
+) -> tuple[Columns, Columns]:
+    """Return the columns [T, ...] of T steps, and those [T + 1, ...] of all their observations."""
+    observations, actions, rewards, extras = fields
+    seen = schema.observation_rows("observations", observations, (length + 1,))
+    before = trees.nested("observation", {path: column[:-1] for path, column in seen.items()})
+    return schema.rows(before, actions, rewards, extras, (length,)), seen
+
+
 def stream_number(num_streams: int, stream: Any) -> int:
-    """Return the number of a stream; raises ArgumentError if there is none."""
+    """Return the number of a stream, which may be None where there is one; raise ArgumentError if there is none."""
+    if stream is None:
+        if num_streams > 1:
+            raise errors.ArgumentError(f"stream must be given where there are several, got none of {num_streams}")
+        return 0
     number = validation.non_negative_int("stream", stream)
     if number >= num_streams:
         raise errors.ArgumentError(f"stream must be below streams = {num_streams}, got {number}")

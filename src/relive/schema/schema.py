@@ -37,28 +37,19 @@ RESERVED = frozenset(
 )
 """Names that an extra cannot have: `add` has arguments of that name."""
 
+_ENDS = "terminated or truncated"
 MISTAKEN = {
-    "done": "terminated or truncated",
-    "dones": "terminated or truncated",
+    **dict.fromkeys(("done", "dones", "episode_end"), _ENDS),
+    **dict.fromkeys(("terminal", "terminals", "terminateds", "is_terminal", "is_state_terminal"), "terminated"),
+    **dict.fromkeys(("term", "termination", "terminations"), "terminated"),
+    **dict.fromkeys(("truncate", "truncateds", "trunc", "truncation", "truncations", "timeouts"), "truncated"),
     "obs": "observation",
-    "next_obs": "next_observation",
-    "next_observations": "next_observation",
-    "next_state": "next_observation",
-    "truncate": "truncated",
-    "terminal": "terminated",
-    "is_terminal": "terminated",
-    "term": "terminated",
-    "termination": "terminated",
-    "terminations": "terminated",
-    "trunc": "truncated",
-    "truncation": "truncated",
-    "truncations": "truncated",
-    "final_obs": "next_observation",
-    "final_observation": "next_observation",
+    **dict.fromkeys(("next_obs", "new_obs", "next_observations", "next_state"), "next_observation"),
+    **dict.fromkeys(("final_obs", "final_observation"), "next_observation"),
     "rewards": "reward",
-    "priority": "it with update_priorities",
+    **dict.fromkeys(("priority", "priorities"), "it with update_priorities"),
 }
-"""Names that an extra cannot have either: as an extra, what is meant would be stored and not be understood."""
+"""What other libraries call things: an extra of that name is refused, unless a schema declares it."""
 
 
 def _shape(shape: object) -> tuple[int, ...]:
@@ -161,8 +152,6 @@ class Schema(registry.Described):
         for name in extras or ():
             if name in RESERVED:
                 raise errors.ArgumentError(f"an extra must not be named like an argument of add, got {name!r}")
-            if name in MISTAKEN:
-                raise errors.ArgumentError(f"an extra must not be named {name!r}: say {MISTAKEN[name]}")
         self._observation = _group("observation", observation)
         self._action = _group("action", action)
         self._extras = _group("extras", extras) if extras else {}
@@ -195,7 +184,8 @@ class Schema(registry.Described):
 
         Raises:
             SchemaError: A value is no array, such as a Python object, or has fewer axes than `num_leading`, or the
-                reward is not one real number.
+                reward is not one real number; or an extra is called what another library calls something else, such
+                as `done`.
             ArgumentError: A key in a tree, or the name of an extra, is not one that a schema may have.
 
         >>> import numpy as np
@@ -204,6 +194,9 @@ class Schema(registry.Described):
         Schema(observation=Field((4,), 'float32'), action=Field((), 'int64'), reward=Field((), 'float64'), extras={})
         """
         num_leading = validation.non_negative_int("num_leading", num_leading)
+        for name in extras or ():
+            if name in MISTAKEN:
+                raise errors.SchemaError(f"unknown {_label(f'extras/{name}')}: say {MISTAKEN[name]}")
         reward_field = _example("reward", reward, num_leading)
         if reward_field.dtype.kind not in "biuf":
             raise errors.SchemaError(f"reward must be a real number, got {validation.short_repr(reward)}")
@@ -269,10 +262,17 @@ class Schema(registry.Described):
         """
         rows = _fitted("observation", "observation", self._observation, observation, lead)
         rows.update(_fitted("action", "action", self._action, action, lead))
-        rows["reward"] = casting.cast_exact("reward", reward, lead, self._reward_dtype, True)
+        rows["reward"] = self.finite_rewards(casting.cast_exact("reward", reward, lead, self._reward_dtype, True))
         if extras or self._extras:
             rows.update(_fitted("extras", "extras", self._extras, extras, lead))
         return rows
+
+    @staticmethod
+    def finite_rewards(rewards: Array) -> Array:
+        """Return the rewards [...]; raise ArgumentError if one of them is infinite or NaN."""
+        if not np.isfinite(rewards).all():
+            raise errors.ArgumentError(f"reward must be finite, got {rewards[~np.isfinite(rewards)][0]}")
+        return rewards
 
     def observation_rows(self, name: str, value: object, lead: tuple[int, ...]) -> dict[str, Array]:
         """Return the observation's columns by path, each of shape `lead` + its field's shape, in its field's dtype.

@@ -140,18 +140,18 @@ def test_a_buffer_on_files_is_one_in_memory(
             logp, stream = rng.normal(size=length).astype(np.float32), int(rng.integers(streams))
             for buffer in buffers:
                 actions = np.arange(length, dtype=np.int16)
-                buffer.add_episode(observations, actions, logp, ends, stream=stream, logp=logp)
+                buffer.add_episode(observations, actions, logp, terminated=ends, stream=stream, logp=logp)
         elif call == "extend":
             steps_of_all = observation(streams), np.arange(streams, dtype=np.int16), np.arange(streams) * 0.5
             terminated, logp = rng.random(streams) < 0.3, rng.normal(size=streams).astype(np.float32)
             next_observation = observation(streams)
             for buffer in buffers:
-                buffer.extend(*steps_of_all, next_observation, terminated, logp=logp)
+                buffer.extend(*steps_of_all, next_observation, terminated=terminated, logp=logp)
         else:
             these, those = ({name: column[0] for name, column in observation(1).items()} for _ in range(2))
             ends, stream = bool(rng.random() < 0.3), int(rng.integers(streams))
             for buffer in buffers:
-                buffer.add(these, 3, 0.5, those, ends, stream=stream, logp=np.float32(0.25))
+                buffer.add(these, 3, 0.5, those, terminated=ends, stream=stream, logp=np.float32(0.25))
         assert_same(*buffers)
     rows.close()
     with memmap.MemmapStorage(rows.path) as again:

@@ -80,6 +80,14 @@ def check_members(storage: object) -> None:
 _INT64, _UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
 
 
+def does_not_fit(capacity: int, nbytes: int) -> errors.ArgumentError:
+    """Return the error for a capacity of so many steps of so many bytes each, more than memory holds."""
+    total = f"{capacity * nbytes / 2**30:,.1f} GiB"
+    return errors.ArgumentError(
+        f"capacity must fit in memory, got {capacity} steps of {nbytes} bytes each, {total} in all"
+    )
+
+
 class ColumnStorage(arrays.Derived):
     """A storage of one array a block of fields (see `schema.blocks_of`), allocated once.
 
@@ -117,7 +125,7 @@ class ColumnStorage(arrays.Derived):
 
         Raises:
             ArgumentTypeError: `capacity` is not an integer.
-            ArgumentError: `capacity` is below 1, or `allocate` returns something else.
+            ArgumentError: `capacity` is below 1 or more than memory holds, or `allocate` returns something else.
         """
         self._capacity = validation.positive_int("capacity", capacity)
         validation.require_instance("schema", schema, schemas.Schema)
@@ -159,10 +167,13 @@ class ColumnStorage(arrays.Derived):
     def _allocated(self, paths: tuple[str, ...], allocate: Callable[[tuple[int, ...], np.dtype[Any]], Array]) -> Array:
         """Return the array of a block."""
         shape, dtype = self._layout(paths)
-        array = np.asarray(allocate(shape, dtype))
+        try:
+            array = np.asarray(allocate(shape, dtype))
+        except MemoryError as error:
+            raise does_not_fit(self._capacity, self._schema.nbytes) from error
         if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
             raise errors.ArgumentError(
-                f"allocate must answer an array of shape {shape} and dtype {dtype} for {', '.join(paths)}, "
+                f"allocate must return an array of shape {shape} and dtype {dtype} for {', '.join(paths)}, "
                 f"in the order of C, got {array.shape} and {array.dtype}"
             )
         return array

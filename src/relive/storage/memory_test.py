@@ -266,7 +266,7 @@ def test_what_allocate_answers_is_checked() -> None:
     schema = schemas.Schema(schemas.Field(2, np.int64), schemas.Field((), int))
     for allocate in (lambda shape, dtype: np.zeros(shape, np.float32), lambda shape, dtype: np.zeros(3, dtype)):
         with pytest.raises(
-            errors.ArgumentError, match=r"^allocate must answer an array of shape \(4, 2\) and dtype int64"
+            errors.ArgumentError, match=r"^allocate must return an array of shape \(4, 2\) and dtype int64"
         ):
             storages.ColumnStorage(schema, 4, allocate=allocate)
     with pytest.raises(errors.ArgumentError, match="^schema must be an instance of Schema, got None$"):

@@ -21,6 +21,7 @@ from relive.kernels import episode_table
 from relive.kernels import history as history_lib
 from relive.kernels import timeline as timeline_lib
 from relive.samplers import sampler as sampler_lib
+from relive.samplers import uniform
 from relive.schema import schema as schemas
 from relive.storage import memory as storages
 from relive.testing import buffer_suite
@@ -285,19 +286,19 @@ class NeverReadable(windows.TransitionWindow):
         return np.zeros(len(slots), np.bool_)
 
 
-class IsSure(sampler_lib.UniformSampler):
+class IsSure(uniform.UniformSampler):
     """Reports probabilities that cannot be, where it is asked and does not draw."""
 
     def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
         return np.full(len(slots), 2.0)
 
 
-class WeighsNothing(sampler_lib.UniformSampler):
+class WeighsNothing(uniform.UniformSampler):
     def weights(self, importance: arrays.Floats, beta: float | None = None) -> arrays.Floats:
         return importance * np.nan
 
 
-class DrawsFromNumpy(sampler_lib.UniformSampler):
+class DrawsFromNumpy(uniform.UniformSampler):
     def _draw(self, size: int, rng: np.random.Generator) -> sampler_lib.Draw:
         np.random.random()  # noqa: NPY002
         return super()._draw(size, rng)
@@ -474,7 +475,7 @@ class IgnoresUsers(Ring):
 
 
 class HidesTheIneligible(Ring):
-    """Says that they are ineligible, and draws them."""
+    """Makes them ineligible, and draws them."""
 
     def set_eligible(self, keys: Any, eligible: bool) -> int:
         self.hidden = np.zeros(0, np.int64) if eligible else keys

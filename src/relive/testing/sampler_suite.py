@@ -144,7 +144,7 @@ class SamplerTests(abc.ABC):
                 assert np.array_equal(draw, twin), f"{draw} was drawn, and {twin} from the same generator state"
 
     def test_single_anchors_are_heard_of_as_arrays_of_one_are(self) -> None:
-        """What becomes of one anchor is the same, however the sampler hears of it."""
+        """What becomes of one anchor is the same, however the sampler is told of it."""
         for (anchors, rng), (twins, twin_rng) in zip(self._histories(), self._histories(by_number=True), strict=True):
             assert anchors.can_draw() == twins.can_draw(), "of two samplers that heard the same, one can draw"
             if anchors.can_draw():
@@ -224,7 +224,7 @@ class SamplerTests(abc.ABC):
 
 
 class _Anchors:
-    """Anchors that come and go as those of a buffer do, and the sampler that hears of it; of one perhaps by number."""
+    """Anchors that come and go as those of a buffer do, and the sampler that is told of it; of one perhaps by number."""
 
     def __init__(self, sampler: sampler_lib.Sampler, capacity: int, *, by_number: bool = False) -> None:
         self.sampler = sampler

@@ -13,6 +13,7 @@ from relive.kernels import eligibility
 from relive.samplers import prioritized
 from relive.samplers import sampler
 from relive.samplers import sum_tree
+from relive.samplers import uniform
 from relive.schema import schema as schemas
 from relive.storage import memory as storages
 from relive.testing import sampler_suite
@@ -89,7 +90,7 @@ class Balanced(sampler.Sampler):
 
 class TestUniformSampler(sampler_suite.SamplerTests):
     def make(self) -> sampler.Sampler:
-        return sampler.UniformSampler()
+        return uniform.UniformSampler()
 
 
 class TestPrioritizedSampler(sampler_suite.SamplerTests):

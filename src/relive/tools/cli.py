@@ -59,7 +59,7 @@ The exit code is 1 if something is broken; needs the extra: relive[cli].
 _CONVERT_EXAMPLES = """examples:
   relive convert replay steps.parquet             for pandas, polars, DuckDB
   relive convert steps.parquet replay             and back, to the last bit
-  relive convert replay minari:cartpole/mine-v0   for whoever learns offline
+  relive convert replay minari:cartpole/mine-v0   for those who learns offline
   relive convert minari:D4RL/pen/human-v2 replay --info success
 
 FROM and TO are told by their form: minari:ID, FILE.parquet, or the directory

@@ -47,10 +47,11 @@ def buffer(*, lazy: bool = False, **settings: Any) -> relive.PrioritizedReplayBu
     for number, length in enumerate((5, 3)):
         observations = {"image": np.full((length + 1, 2, 2), number, np.uint8), "state": np.arange(length + 1.0)}
         steps = np.arange(length)
-        answer.add_episode(observations, steps, steps / 4, number == 0, logp=-1.0 - steps, version=7 * steps)
+        extras = {"logp": -1.0 - steps, "version": 7 * steps}
+        answer.add_episode(observations, steps, steps / 4, terminated=number == 0, stream=0, **extras)
     for t in range(2):
         observation, following = ({"image": np.full((2, 2), t + k, np.uint8), "state": t + k / 1.0} for k in (0, 1))
-        answer.add(observation, t, 0.5, None if lazy else following, logp=-9.0, version=3)
+        answer.add(observation, t, 0.5, None if lazy else following, stream=0, logp=-9.0, version=3)
     return answer
 
 

@@ -4,7 +4,7 @@
     await writer.append(...)       ────►   SampleToInsertRatio   ────►  await buffer.sample_n_step(...)
     await writer.end(...)                  keeps both in step           better network, read by the actors
 
-Whoever finds that training is over closes the buffer, and the rest leave on ClosedError.
+The task that finds that training is over closes the buffer, and the rest leave on ClosedError.
 """
 
 import asyncio

@@ -100,7 +100,7 @@ def of(path: str, *, num_frames: int = 0, progress: state_lib.Progress | None = 
     Args:
         path: Of a checkpoint or a journal.
         num_frames: How many frames of each field to take, where observations are images.
-        progress: Hears how many bytes of a checkpoint were read so far, and how many there are.
+        progress: Called with how many bytes of a checkpoint were read so far, and how many there are.
 
     Raises:
         CheckpointError: Nothing is there, something else, or a checkpoint whose manifest cannot be read.

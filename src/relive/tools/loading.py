@@ -63,7 +63,7 @@ def loaded(path: str, name: str) -> Buffer:
 def rebuilt(path: str) -> tuple[Buffer | None, str]:
     """Return the buffer that a journal without a torn tail rebuilds, or None and why it is not rebuilt here.
 
-    This is where a journal's buffer comes from, whoever looks at it. A torn tail `recover` would cut off.
+    This is where a journal's buffer comes from, for every command. A torn tail `recover` would cut off.
 
     Raises:
         ReplayError: It cannot be made, or does not agree with itself.

@@ -37,7 +37,7 @@ class Picture:
         title: What it shows.
         caption: What to know about it, in a sentence.
         png: The file.
-        alt: What it shows, for whoever cannot see it.
+        alt: What it shows, for those who cannot see it.
     """
 
     title: str

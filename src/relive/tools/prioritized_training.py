@@ -69,7 +69,7 @@ class PrioritizedTraining(training.Training[Settings, relive.PrioritizedReplayBu
         while self.take_step():
             action = self.explore(q_network.values_of_one(self.network, observation), self._rng)
             next_observation, reward, terminated, truncated = self._task.step(action)
-            self.buffer.add(observation, action, reward, next_observation, terminated, truncated)
+            self.buffer.add(observation, action, reward, next_observation, terminated=terminated, truncated=truncated)
             observation = next_observation
             episode_return += reward
             if terminated or truncated:

@@ -14,7 +14,7 @@ _WIDTH = 30
 
 @contextlib.contextmanager
 def shown(label: str) -> Iterator[state.Progress | None]:
-    """Yield a function that hears how many bytes were read, and how many there are; None where nobody looks."""
+    """Yield a function that is told how many bytes were read, and how many there are; None where nobody looks."""
     if not (sys.stdout.isatty() and sys.stderr.isatty()):
         yield None
         return

@@ -74,7 +74,15 @@ class SequenceTraining(training.Training[Settings, relive.SequenceReplayBuffer])
             values, next_state = recurrent_network.advance(self.network, observation[np.newaxis], state)
             action = self.explore(values[0], self._rng)
             next_observation, reward, terminated, truncated = self._task.step(action)
-            self.buffer.add(observation, action, reward, next_observation, terminated, truncated, state=state[0])
+            self.buffer.add(
+                observation,
+                action,
+                reward,
+                next_observation,
+                terminated=terminated,
+                truncated=truncated,
+                state=state[0],
+            )
             observation, state = next_observation, next_state
             episode_return += reward
             if terminated or truncated:

@@ -118,9 +118,10 @@ def test_episodes_of_objects_are_as_they_were_written() -> None:
 
 def test_infinite_rewards_make_returns_that_are_not_finite() -> None:
     buffer = relive.RingReplayBuffer(10, seed=0)
-    for reward in (np.inf, -np.inf, 1.0):
-        buffer.add(0, 0, reward, 0, terminated=reward == 1.0)
-    facts = state_facts.of(buffer.state_dict())
+    buffer.add_episode([0, 0, 0, 0], [0, 0, 0], [0.0, 0.0, 1.0], terminated=True)
+    state = buffer.state_dict()
+    state["arrays"]["rows/reward"][:2] = np.inf, -np.inf
+    facts = state_facts.of(state)
     assert facts.distributions["episode_returns"].num_not_finite == 1
     assert facts.distributions["rewards"].num_not_finite == 2
 

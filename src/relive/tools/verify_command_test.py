@@ -86,11 +86,11 @@ def test_a_buffer_that_does_not_agree_with_itself_is_broken(
 
 
 class Mine(relive.RingReplayBuffer):
-    """A buffer of one's own."""
+    """A custom buffer."""
 
 
 class Words:
-    """A codec of one's own."""
+    """A custom codec."""
 
     name = "words"
 
@@ -105,7 +105,7 @@ def save_with_a_limiter_of_its_own(path: str) -> None:
     """Save a buffer with an object of a class that is gone afterwards."""
 
     class Curriculum(relive.RateLimiter):
-        """A limiter of one's own."""
+        """A custom limiter."""
 
         def can_insert(self, *, size: int, inserted: int, sampled: int) -> bool:
             return True

@@ -100,6 +100,6 @@ def distribution(name: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Return a text of whoever wrote a file, cut if it is long, and without anything that moves a cursor."""
+    """Return a text from a file, cut if it is long, and without anything that moves a cursor."""
     text = text if text.isprintable() else ascii(text)
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} ..."

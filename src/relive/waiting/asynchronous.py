@@ -9,10 +9,10 @@ the buffer inside, and awaits nothing in between. So a call that was cancelled h
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, SupportsIndex, TypeVar, overload
 
 import numpy as np
 
@@ -24,11 +24,16 @@ from relive.common import copies
 from relive.common import imports
 from relive.common import validation
 from relive.persistence import state as state_lib
+from relive.samplers import sampler as sampler_lib
 from relive.schema import casting
+from relive.schema import schema as schema_lib
 from relive.waiting import gate
+from relive.waiting import rate_limiters
 from relive.windows import batches
+from relive.windows import windows
 
 if TYPE_CHECKING:
+    from relive.buffers import origins
     from relive.persistence import checkpoint
 else:
     checkpoint = imports.lazy_module("relive.persistence.checkpoint")
@@ -37,19 +42,38 @@ Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
 Answer = TypeVar("Answer")
 
 
+class AsyncBatches(Generic[Batch]):
+    """An endless asynchronous iterator of batches; `AsyncReplayBuffer.batches` makes it.
+
+    Args:
+        draw: Waits for one batch and draws it.
+    """
+
+    def __init__(self, draw: Callable[[], Awaitable[Batch]]) -> None:
+        self._draw = draw
+
+    def __aiter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __anext__(self) -> Batch:
+        """Return the next batch; waits, and raises, as `sample` does."""
+        return await self._draw()
+
+
 class AsyncReplayBuffer(Generic[Batch]):
     """Shares a RingReplayBuffer, PrioritizedReplayBuffer or SequenceReplayBuffer between the tasks of an event loop.
 
-    The verbs are those of the buffer inside, with the same arguments and the same returns. `add`, `extend` and
-    `add_episode` are awaited, and wait while the limiter holds inserts back. `sample` and `sample_keys` are awaited,
-    and wait until there is such a batch: something is eligible, the limiter allows it, a priority is not 0, and
-    max_times_sampled leaves enough draws. `save` is awaited, and writes in a thread. All other calls are plain and
-    never wait.
+    The verbs are those of the buffer inside, with the same arguments and the same returns. `add`, `extend`,
+    `add_episode` and `add_steps` are awaited, and wait while the limiter holds inserts back. `sample` and `sample_keys`
+    are awaited, and wait until there is such a batch: something is eligible, the limiter allows it, a priority is not
+    0, and max_times_sampled leaves enough draws; so does each round of `async for` over `batches`. `save` is awaited,
+    and writes in a thread. All other calls are plain and never wait.
 
     Inserts wait in one queue and samples in another, first come, first served. A cancelled call has either happened or
     left no trace. Every draw, and one in 32 inserts, lets the other tasks run first.
 
-    One buffer has one shell, and one event loop: the first awaited call binds it. The shell has no locks;
+    One buffer has one shell, and one running event loop at a time. The shell has no locks;
     ThreadSafeReplayBuffer is for threads.
 
     Args:
@@ -86,8 +110,8 @@ class AsyncReplayBuffer(Generic[Batch]):
         What is stored is what the arrays held when the call began to run.
 
         Args:
-            step: observation, action, reward, next_observation, terminated, truncated.
-            fields: The same by name; `stream`, and the extras.
+            step: observation, action, reward, next_observation.
+            fields: The same by name; `terminated`, `truncated`, `stream`, and the extras.
 
         Raises:
             SchemaError: A value does not fit its field, or an extra is missing or unknown.
@@ -102,8 +126,8 @@ class AsyncReplayBuffer(Generic[Batch]):
         It waits, and raises, as `add` does.
 
         Args:
-            steps: observation, action, reward, next_observation, terminated, truncated [S, ...].
-            fields: The same by name; `streams`, and the extras.
+            steps: observation, action, reward, next_observation [S, ...].
+            fields: The same by name; `terminated`, `truncated`, `streams`, and the extras.
         """
         return await self._insert(self._buffer.extend, steps, fields)
 
@@ -113,14 +137,25 @@ class AsyncReplayBuffer(Generic[Batch]):
         It waits, and raises, as `add` does; once for the whole episode.
 
         Args:
-            episode: observations [T + 1, ...], actions, rewards [T, ...], terminated.
-            fields: The same by name; `stream`, and the extras.
+            episode: observations [T + 1, ...], actions, rewards [T, ...].
+            fields: The same by name; `terminated`, `stream`, and the extras.
         """
         return await self._insert(self._buffer.add_episode, episode, fields)
 
-    def end_episode(self, *, stream: int = 0) -> bool:
+    async def add_steps(self, *steps: Any, **fields: Any) -> arrays.Keys:
+        """Add T consecutive steps of one stream as `ColumnReplayBuffer.add_steps` does, and return their keys [T].
+
+        It waits, and raises, as `add` does; once for all of them.
+
+        Args:
+            steps: observations [T + 1, ...], actions, rewards [T, ...].
+            fields: The same by name; `terminated`, `truncated`, `stream`, and the extras.
+        """
+        return await self._insert(self._buffer.add_steps, steps, fields)
+
+    def end_episode(self, *stream: int, **options: Any) -> bool:
         """End the episode that is open in a stream as truncated; see ColumnReplayBuffer.end_episode."""
-        is_open = self._buffer.end_episode(stream=stream)
+        is_open = self._buffer.end_episode(*stream, **options)
         self._gate.wake()
         return is_open
 
@@ -143,6 +178,22 @@ class AsyncReplayBuffer(Generic[Batch]):
         It waits, and raises, as `sample` does.
         """
         return await self._draw(batch_size, lambda: self._buffer.sample_keys(batch_size))
+
+    def batches(self, batch_size: int, **options: Any) -> AsyncBatches[Batch]:
+        """Return an endless asynchronous iterator of what `sample` returns, for `async for`.
+
+        Each batch is drawn when its turn has come, and none ahead. A round that is cancelled has drawn nothing, and the
+        iterator goes on after it.
+
+        Args:
+            batch_size: How many windows in a batch, B.
+            options: As in `sample`.
+
+        Raises:
+            ArgumentError: An argument breaks its rule, or the limiter could never allow such a batch.
+        """
+        draws = self._buffer.batches(batch_size, prefetch=0, **options)
+        return AsyncBatches(lambda: self._draw(batch_size, draws.__next__))
 
     async def _insert(
         self, insert: Callable[..., Answer], values: tuple[Any, ...], fields: Mapping[str, Any]
@@ -229,6 +280,20 @@ class AsyncReplayBuffer(Generic[Batch]):
         self._gate.wake()
         return num_alive
 
+    @overload
+    def explain(self, key: SupportsIndex, /) -> "origins.RowOrigin": ...
+
+    @overload
+    def explain(self, batch: column.AnyBatch, /) -> "tuple[origins.RowOrigin | None, ...]": ...
+
+    def explain(self, asked: Any, /) -> Any:
+        """Return where a row came from, or where those of a batch came from [B]; see ColumnReplayBuffer.explain."""
+        return self._buffer.explain(asked)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments of the constructor of the buffer inside that a checkpoint keeps, by name."""
+        return self._buffer.settings()
+
     def get_stats(self) -> column_stats.ColumnBufferStats:
         """Return what is stored and what has happened so far. O(episodes)."""
         return self._buffer.get_stats()
@@ -256,7 +321,7 @@ class AsyncReplayBuffer(Generic[Batch]):
         self._buffer.check()
 
     def close(self) -> None:
-        """End the awaited calls: whoever waits in one, and whoever makes one later, gets ClosedError.
+        """End the awaited calls: those who wait in one, and those who make one later, get ClosedError.
 
         `save` and the plain calls go on, and so does the buffer inside. Closing twice is closing once.
         """
@@ -271,6 +336,41 @@ class AsyncReplayBuffer(Generic[Batch]):
     def capacity(self) -> int:
         """How many steps are stored at most."""
         return self._buffer.capacity
+
+    @property
+    def streams(self) -> int:
+        """How many environments or actors write side by side."""
+        return self._buffer.streams
+
+    @property
+    def schema(self) -> schema_lib.Schema | None:
+        """What a step holds; None until the first one says so."""
+        return self._buffer.schema
+
+    @property
+    def window(self) -> windows.Window[Batch]:
+        """What says which rows make one element of a batch."""
+        return self._buffer.window
+
+    @property
+    def sampler(self) -> sampler_lib.Sampler:
+        """What draws the anchors."""
+        return self._buffer.sampler
+
+    @property
+    def limiter(self) -> rate_limiters.RateLimiter:
+        """What says when a step may be added and a batch drawn."""
+        return self._buffer.limiter
+
+    @property
+    def appended(self) -> int:
+        """How many steps were added, ever."""
+        return self._buffer.appended
+
+    @property
+    def has_priorities(self) -> bool:
+        """Whether update_priorities and get_priorities mean anything."""
+        return self._buffer.has_priorities
 
     @property
     def is_full(self) -> bool:

@@ -15,12 +15,14 @@ import numpy as np
 import pytest
 
 from relive import errors
+from relive.buffers import origins
 from relive.buffers import prioritized as prioritized_lib
 from relive.buffers import ring as ring_lib
 from relive.buffers import sequence
 from relive.common import arrays
 from relive.persistence import checkpointable_test
 from relive.samplers import sampler
+from relive.samplers import uniform
 from relive.waiting import asynchronous
 from relive.waiting import rate_limiters
 from relive.windows import batches
@@ -91,8 +93,9 @@ async def test_a_batch_waits_for_the_first_step_that_can_be_drawn() -> None:
         lambda buffer: buffer.add(0, 0, 1.0, 1),
         lambda buffer: buffer.extend([0], [0], [1.0], [1]),
         lambda buffer: buffer.add_episode([0, 1], [0], [1.0], terminated=True),
+        lambda buffer: buffer.add_steps([0, 1], [0], [1.0]),
     ],
-    ids=["add", "extend", "add_episode"],
+    ids=["add", "extend", "add_episode", "add_steps"],
 )
 async def test_every_way_of_writing_wakes_who_waits_for_a_batch(write: Callable[[Shell], Awaitable[Any]]) -> None:
     buffer = ring()
@@ -373,7 +376,12 @@ STEPS: list[tuple[str, Callable[[Shell], Awaitable[Any]], type[Exception], str]]
     ("add", lambda b: b.add(0, 0, 1.0, stream=1), errors.ArgumentError, "^stream must be below streams = 1, got 1$"),
     ("add", lambda b: b.add(0, 0), TypeError, "reward"),
     ("extend", lambda b: b.extend([0, 1], [0], [1.0]), errors.SchemaError, r"^observation must be of shape \(1,\)"),
-    ("add_episode", lambda b: b.add_episode([0], [], [], True), errors.ArgumentError, "^an episode must have 1 to"),
+    (
+        "add_episode",
+        lambda b: b.add_episode([0], [], [], terminated=True),
+        errors.ArgumentError,
+        "^an episode must have 1 to",
+    ),
 ]
 
 
@@ -435,7 +443,7 @@ async def test_a_wrong_draw_is_refused_at_once_and_not_after_the_wait(
 
 
 async def test_a_step_that_no_longer_fits_when_its_turn_comes_is_refused_and_the_next_one_is_not() -> None:
-    """Who comes first says what a step holds; whoever gave way meanwhile is checked anew."""
+    """Who comes first says what a step holds; a caller that gave way meanwhile is checked anew."""
     buffer = ring()
     buffer._gate._calls = 31
     late = asyncio.create_task(buffer.add([0.5], 0, 1.0, [0.5]))
@@ -568,7 +576,7 @@ def test_the_questions_foretell_what_the_verbs_do_and_change_nothing(
     inside.check()
 
 
-class Moody(sampler.UniformSampler):
+class Moody(uniform.UniformSampler):
     """Refuses to draw although there are anchors, and does not say so beforehand."""
 
     def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
@@ -685,7 +693,7 @@ async def storm(kind: str, seed: int, actors: int, cancels: int) -> None:
             if rng.random() < 0.2:
                 length = rng.randint(1, 5)
                 places = [first + t for t in range(length + 1)]
-                keys = await buffer.add_episode(places, places[1:], [1.0] * length, True, stream=stream)
+                keys = await buffer.add_episode(places, places[1:], [1.0] * length, terminated=True, stream=stream)
                 log.added += len(keys)
             steps = rng.randint(1, 5)
             for t in range(steps):
@@ -795,7 +803,7 @@ async def test_closing_frees_whoever_waits_and_refuses_later_calls() -> None:
     inserters = [
         asyncio.create_task(buffer.add(8, 0, 1.0, 9)),
         asyncio.create_task(buffer.extend([8], [0], [1.0], [9])),
-        asyncio.create_task(buffer.add_episode([8, 9], [0], [1.0], True)),
+        asyncio.create_task(buffer.add_episode([8, 9], [0], [1.0], terminated=True)),
     ]
     buffer.set_eligible(range(5), False)
     buffer.set_eligible(range(5), True)
@@ -809,7 +817,7 @@ async def test_closing_frees_whoever_waits_and_refuses_later_calls() -> None:
     for call in (
         lambda: buffer.add(8, 0, 1.0, 9),
         lambda: buffer.extend([8], [0], [1.0], [9]),
-        lambda: buffer.add_episode([8, 9], [0], [1.0], True),
+        lambda: buffer.add_episode([8, 9], [0], [1.0], terminated=True),
         lambda: buffer.sample(1),
         lambda: buffer.sample_keys(1),
     ):
@@ -834,17 +842,43 @@ async def test_closing_frees_who_waits_for_a_batch() -> None:
     assert num_waiting(buffer) == (0, 0)
 
 
-def test_one_buffer_belongs_to_one_event_loop() -> None:
+def test_two_open_event_loops_are_refused() -> None:
     buffer = ring()
-    asyncio.run(live(buffer, 2))
-    for call in (live(buffer, 1), buffer.sample(1), buffer.sample_keys(1)):
-        with pytest.raises(
-            errors.EventLoopError,
-            match="^buffer belongs to another event loop: use one buffer in one loop, or the RingReplayBuffer inside$",
-        ):
-            asyncio.run(call)
+    with asyncio.Runner() as first:
+        first.run(live(buffer, 2))
+        for call in (live(buffer, 1), buffer.sample(1), buffer.sample_keys(1)):
+            with pytest.raises(
+                errors.EventLoopError,
+                match="^buffer belongs to another event loop: use one buffer in one loop, or the RingReplayBuffer ins",
+            ):
+                asyncio.run(call)
     assert buffer.read([0]).observation.tolist() == [0]
     assert len(buffer.buffer.sample(3)) == 3
+
+
+def test_the_next_event_loop_takes_a_shell_over_once_the_first_is_closed(tmp_path: pathlib.Path) -> None:
+    buffer = ring()
+
+    async def sample(steps: int) -> int:
+        learner = asyncio.create_task(buffer.sample(3))
+        await settle()
+        await live(buffer, steps)
+        return len((await in_time(learner)).keys)
+
+    async def wait() -> None:
+        task = asyncio.create_task(buffer.sample(3))
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        left.append(task)
+        await settle()
+
+    left: list[asyncio.Task[Any]] = []
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(wait())
+    loop.close()
+    assert num_waiting(buffer) == (0, 1)
+    assert [asyncio.run(sample(steps)) for steps in (5, 1)] == [3, 3]
+    asyncio.run(buffer.save(tmp_path / "saved"))
+    assert num_waiting(buffer) == (0, 0)
 
 
 # Saving.
@@ -917,9 +951,10 @@ async def test_a_state_that_is_loaded_wakes_who_waits() -> None:
 
 def test_saving_belongs_to_the_event_loop_too(tmp_path: pathlib.Path) -> None:
     buffer = ring()
-    asyncio.run(live(buffer, 2))
-    with pytest.raises(errors.EventLoopError, match="^buffer belongs to another event loop"):
-        asyncio.run(buffer.save(tmp_path / "saved"))
+    with asyncio.Runner() as first:
+        first.run(live(buffer, 2))
+        with pytest.raises(errors.EventLoopError, match="^buffer belongs to another event loop"):
+            asyncio.run(buffer.save(tmp_path / "saved"))
     assert not list(tmp_path.iterdir())
 
 
@@ -941,6 +976,75 @@ async def test_plain_calls_answer_what_the_buffer_inside_answers() -> None:
     assert repr(buffer) == f"<AsyncReplayBuffer around {buffer.buffer!r}>"
     buffer.clear()
     assert (len(buffer), buffer.is_full) == (0, False)
+
+
+async def test_what_the_buffer_inside_is_can_be_asked_for() -> None:
+    limiter = rate_limiters.MinSize(1)
+    buffer = prioritized(8, streams=2, limiter=limiter)
+    assert [buffer.schema] == [None]
+    keys = await buffer.add_steps([[0], [1], [2]], [0, 1], [1.0, 2.0], stream=1)
+    inside = buffer.buffer
+    assert keys.tolist() == [0, 1]
+    assert [buffer.schema] == [inside.schema] != [None]
+    assert (buffer.streams, buffer.appended, buffer.has_priorities) == (2, 2, True)
+    assert (buffer.limiter, buffer.sampler, buffer.window) == (limiter, inside.sampler, inside.window)
+    assert buffer.settings() == inside.settings()
+    assert buffer.explain(1) == inside.explain(1)
+    batch = inside.read([1, 0])
+    assert buffer.explain(batch) == inside.explain(batch)
+    assert buffer.end_episode(stream=1)
+    assert not buffer.end_episode(1)
+
+
+# Batch after batch.
+
+
+async def test_each_round_waits_and_draws_as_sample_does() -> None:
+    buffer, twin = ring(limiter=rate_limiters.MinSize(3)), ring()
+    rounds = buffer.batches(4, n_step=2)
+    assert aiter(rounds) is rounds
+    waiting = asyncio.create_task(anext(rounds))
+    await live(buffer, 2)
+    await settle()
+    assert not waiting.done()
+    await live(buffer, 1, first=2)
+    await live(twin, 3)
+    drawn = [await in_time(waiting)]
+    async for batch in rounds:
+        drawn.append(batch)
+        if len(drawn) == 3:
+            break
+    for batch in drawn:
+        assert checkpointable_test.plain(batch) == checkpointable_test.plain(await twin.sample(4, n_step=2))
+    assert buffer.get_stats().sampled == 12
+
+
+async def test_a_round_that_is_cancelled_has_drawn_nothing_and_the_next_one_goes_on() -> None:
+    buffer, twin = ring(), ring()
+    rounds = buffer.batches(4)
+    first = asyncio.create_task(anext(rounds))
+    await settle()
+    await cancelled(first)
+    for each in (buffer, twin):
+        await live(each, 5)
+    assert (await in_time(anext(rounds))).keys.tolist() == (await twin.sample(4)).keys.tolist()
+    assert buffer.get_stats() == twin.get_stats()
+
+
+async def test_rounds_end_with_the_buffer() -> None:
+    buffer = ring()
+    waiting = asyncio.create_task(anext(buffer.batches(4)))
+    await settle()
+    buffer.close()
+    with pytest.raises(errors.ClosedError, match="^buffer is closed"):
+        await in_time(waiting)
+
+
+def test_wrong_arguments_of_rounds_are_refused_at_once() -> None:
+    with pytest.raises(errors.ArgumentError, match="^batch_size must be at least 1, got 0$"):
+        ring().batches(0)
+    with pytest.raises(TypeError, match="prefetch"):
+        ring().batches(4, prefetch=2)
 
 
 def test_check_says_what_is_wrong_inside(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -966,10 +1070,12 @@ async def test_types_survive_the_shell() -> None:
     assert_type(transitions, asynchronous.AsyncReplayBuffer[batches.TransitionBatch])
     assert_type(await transitions.add(0, 0, 1.0, 1), int)
     assert_type(await transitions.extend([0], [0], [1.0], [1]), arrays.Keys)
-    assert_type(await transitions.add_episode([0, 1], [0], [1.0], True), arrays.Keys)
+    assert_type(await transitions.add_episode([0, 1], [0], [1.0], terminated=True), arrays.Keys)
     assert_type(await transitions.sample(1), batches.TransitionBatch)
     assert_type(await transitions.sample_keys(1), arrays.Keys)
     assert_type(transitions.read([0]), batches.TransitionBatch)
+    assert_type(await anext(transitions.batches(1)), batches.TransitionBatch)
+    assert_type(transitions.explain(0), origins.RowOrigin)
     runs = asynchronous.AsyncReplayBuffer(sequence.SequenceReplayBuffer(10, length=1))
     await runs.add(0, 0, 1.0, 1)
     assert_type(await runs.sample(1), batches.SequenceBatch)

@@ -80,8 +80,20 @@ def test_a_waiter_whose_loop_was_closed_is_dropped() -> None:
     assert len(tokens.queue.waiting) == 2
     tokens.give(1)
     assert len(tokens.queue.waiting) == 0
-    for coroutine in stuck:
-        coroutine.close()
+
+    async def take_and_wait() -> None:
+        await tokens.take("a")  # Nobody is before it.
+        waiting = start(tokens, "b")["b"]
+        await settle()
+        for coroutine in stuck:
+            coroutine.close()
+        await settle()
+        assert len(tokens.queue.waiting) == 1
+        tokens.give(1)
+        await waiting
+
+    asyncio.run(take_and_wait())
+    assert tokens.taken == ["a", "b"]
 
 
 async def test_first_come_first_served() -> None:
@@ -183,3 +195,19 @@ async def test_waking_twice_is_waking_once() -> None:
     assert tokens.taken == ["a"]
     tokens.give(1)
     await asyncio.gather(*tasks.values())
+
+
+def test_who_comes_in_the_next_loop_does_not_wait_behind_those_of_a_closed_one() -> None:
+    tokens = Tokens()
+    loop = asyncio.new_event_loop()
+    stuck = tokens.queue.wait_for(tokens.ready)
+
+    async def drive() -> None:
+        stuck.send(None)
+
+    loop.run_until_complete(drive())
+    loop.close()
+    tokens.left = 1
+    asyncio.run(tokens.take("a"))
+    assert tokens.taken == ["a"]
+    stuck.close()

@@ -1,7 +1,10 @@
-"""Where the callers of a buffer wait: for the limiter, in order of arrival, in one event loop, until it is closed.
+"""Where the callers of a buffer wait: for the limiter, in order of arrival, until the buffer is closed.
 
-    can_insert()                asks, and returns at once        await insert_turn()               waits
-    can_sample(batch_size)                                       await sample_turn(batch_size)
+    can_insert()                asks, and returns at once        await wait_to_insert()               waits
+    can_sample(batch_size)                                       await wait_to_sample(batch_size)
+
+A buffer belongs to an event loop until that loop is closed. Then the next one takes it over, and the callers that still
+waited in the first are dropped: they never run again.
 
 When a turn has been waited for, it is to be used at once: nothing is awaited between the last answer and the return.
 Every draw, and one in 32 of the other awaited calls, gives the other tasks a turn first: a loop of awaited calls cannot
@@ -18,14 +21,15 @@ from relive import errors
 
 
 class FairCondition:
-    """Coroutines in the order in which they came."""
+    """A queue of coroutines, first come, first served."""
 
     def __init__(self) -> None:
         self.waiting: collections.OrderedDict[object, asyncio.Future[None]] = collections.OrderedDict()
-        """Who waits, in order; falsy when nobody does."""
+        """The waiters in order of arrival."""
 
     async def wait_for(self, ready: Callable[[], bool]) -> None:
         """Return when it is this caller's turn and `ready()` returns True; what `ready` raises comes out here."""
+        self._drop_dead()
         if not self.waiting and ready():
             return
         loop = asyncio.get_running_loop()
@@ -41,20 +45,26 @@ class FairCondition:
             self.notify()
 
     def notify(self, most: int = 1) -> None:
-        """Let the first `most` waiters ask again, in order; one whose event loop was closed under it is dropped."""
-        for waiter, future in list(itertools.islice(self.waiting.items(), most)):
-            if future.get_loop().is_closed():
-                del self.waiting[waiter]
-                self.notify()
-            elif not future.done():
+        """Let the first `most` waiters ask again, in order."""
+        self._drop_dead()
+        for future in list(itertools.islice(self.waiting.values(), most)):
+            if not future.done():
                 future.set_result(None)
+
+    def _drop_dead(self) -> None:
+        """Drop the waiters whose event loop was closed under them; they came before those of the next loop."""
+        while self.waiting:
+            waiter, future = next(iter(self.waiting.items()))
+            if not future.get_loop().is_closed():
+                return
+            del self.waiting[waiter]
 
 
 _CALLS_A_TURN = 32
 
 
 class Rules(Protocol):
-    """What decides: it returns at once."""
+    """What decides, without waiting."""
 
     def can_insert(self) -> bool:
         """Return whether a step may be inserted now."""
@@ -89,21 +99,22 @@ class Gate:
         self._is_there = _always
 
     def bind_to_loop(self) -> None:
-        """Make the running event loop the gate's own.
+        """Make the running event loop the gate's own; it takes over from one that is closed.
 
         Raises:
-            EventLoopError: It has another one.
+            EventLoopError: The gate belongs to another event loop that is not closed.
         """
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
-            if self._loop is not None:
+            if self._loop is not None and not self._loop.is_closed():
                 raise errors.EventLoopError(
                     f"buffer belongs to another event loop: use one buffer in one loop, or {self._still_there}"
                 )
             self._loop = loop
+            self._is_there = _always
 
     def close(self) -> None:
-        """Close for good; whoever waits gets ClosedError."""
+        """Close for good; those who wait get ClosedError."""
         self.is_closed = True
         self.wake()
 
@@ -113,12 +124,12 @@ class Gate:
             raise errors.ClosedError(f"buffer is closed: only {self._still_there} still answers")
 
     def can_insert(self) -> bool:
-        """Return whether one step may be inserted now; raises ClosedError if none ever may."""
+        """Return whether one step may be inserted now; raises ClosedError if the gate is closed."""
         self.refuse_if_closed()
         return self._rules.can_insert() or not self._is_there()
 
     def can_sample(self, batch_size: int) -> bool:
-        """Return whether a batch may be drawn now; raises ClosedError if nobody may wait for it."""
+        """Return whether a batch may be drawn now; raises ClosedError if the gate is closed."""
         self.refuse_if_closed()
         return self._rules.can_sample(batch_size)
 
@@ -128,7 +139,7 @@ class Gate:
         return self._calls % _CALLS_A_TURN == 0
 
     def must_wait_to_insert(self) -> bool:
-        """Return whether `insert_turn` has to be awaited before a step is inserted."""
+        """Return whether `wait_to_insert` has to be awaited before a step is inserted."""
         should_yield = self.should_yield()
         return not self.can_insert() or should_yield or bool(self._inserters.waiting)
 

@@ -4,7 +4,7 @@
                         the iterator's thread     gathers the rows of one batch after another
 
 What a batch holds is decided by the draw, in the learner's thread, so timing changes nothing. The law of this file: no
-row is written while a gather is under way. Whoever writes waits for those first, and a batch is what it was when drawn.
+row is written while a gather is under way. A writer waits for those first, and a batch is what it was when drawn.
 """
 
 import collections

@@ -24,6 +24,7 @@ from relive.buffers import sequence
 from relive.kernels import history as history_lib
 from relive.samplers import sampler
 from relive.samplers import schedules
+from relive.samplers import uniform
 from relive.schema import schema as schema_lib
 from relive.storage import memory
 from relive.waiting import prefetch
@@ -125,15 +126,15 @@ def random_calls(rng: np.random.Generator, buffers: list[Buffer], t: int) -> Non
         number = int(rng.integers(13))
         outcomes = []
         for buffer in buffers:
-            step = ([t, number], number, float(t), [t, number + 1], number == 0)
+            step = ([t, number], number, float(t), [t, number + 1])
             steps = (np.full((buffer.streams, 2), t), np.zeros(buffer.streams, int), np.ones(buffer.streams))
             length = max(number - 3, 1)
             call: Callable[[], Any]
-            episode = (np.full((length + 1, 2), t), np.zeros(length, int), np.ones(length), True)
+            episode = (np.full((length + 1, 2), t), np.zeros(length, int), np.ones(length))
             if number < 5:
-                call = functools.partial(buffer.add, *step, stream=t % buffer.streams)
+                call = functools.partial(buffer.add, *step, terminated=number == 0, stream=t % buffer.streams)
             elif number < 7:
-                call = functools.partial(buffer.add_episode, *episode)
+                call = functools.partial(buffer.add_episode, *episode, terminated=True, stream=0)
             elif number < 8:
                 call = functools.partial(buffer.extend, *steps)
             elif number < 10:
@@ -297,7 +298,9 @@ def test_a_gather_changes_nothing_that_another_thread_may_read(kind: str, monkey
     for t in range(40):
         row = [[t, t]] * buffer.streams
         following = [[t + 1, t + 1]] * buffer.streams
-        buffer.extend(row, [t] * buffer.streams, [0.0] * buffer.streams, following, [t % 5 == 4] * buffer.streams)
+        buffer.extend(
+            row, [t] * buffer.streams, [0.0] * buffer.streams, following, terminated=[t % 5 == 4] * buffer.streams
+        )
         if t >= 10:
             next(iterator)
 
@@ -307,7 +310,7 @@ def test_a_gather_changes_nothing_that_another_thread_may_read(kind: str, monkey
     [
         lambda buffer: buffer.add([9, 9], 0, 0.0, [10, 10]),
         lambda buffer: buffer.extend([[9, 9]], [0], [0.0], [[10, 10]]),
-        lambda buffer: buffer.add_episode([[9, 9], [10, 10]], [0], [0.0], True),
+        lambda buffer: buffer.add_episode([[9, 9], [10, 10]], [0], [0.0], terminated=True),
         lambda buffer: buffer.end_episode(),
         lambda buffer: buffer.clear(),
     ],
@@ -398,7 +401,7 @@ def test_an_error_of_a_gather_comes_in_the_place_of_its_batch() -> None:
     assert len(next(iterator)) == 4
 
 
-class FailingSampler(sampler.UniformSampler):
+class FailingSampler(uniform.UniformSampler):
     """Draws nonsense at its third draw."""
 
     draws = 0
@@ -417,7 +420,7 @@ def test_an_error_of_a_draw_loses_no_batch_that_was_drawn_before() -> None:
     iterator = buffer.batches(4, prefetch=1)
     drawn = [twin.sample(4) for _ in range(4)]
     assert plain(next(iterator)) == plain(drawn[0])
-    with pytest.raises(errors.SamplerError, match="_draw must answer slots below 10"):
+    with pytest.raises(errors.SamplerError, match="_draw must return slots below 10"):
         next(iterator)
     assert plain(next(iterator)) == plain(drawn[1])
     assert plain(next(iterator)) == plain(drawn[3])

@@ -140,7 +140,7 @@ def test_a_limiter_of_ones_own_is_two_methods() -> None:
 
 
 class Eager(Alternating):
-    """Says yes, but has a least size."""
+    """Allows everything, but has a least size."""
 
     min_size = 3
 

@@ -33,6 +33,9 @@ Call = tuple[str, Any, Any]
 Shown = Callable[[Any], Any]
 Make = Callable[[], Coroutine[Any, Any, None]]
 
+# What is written begins and ends anywhere, in every stream.
+pytestmark = pytest.mark.filterwarnings("ignore:more than half of the last 200 steps:relive.errors.MisuseWarning")
+
 PATIENCE = 60.0
 """Seconds after which a storm hangs."""
 
@@ -718,7 +721,7 @@ def test_threads_that_give_up_and_are_closed_upon_have_done_what_their_calls_tha
 
 
 async def test_a_task_that_is_cancelled_while_its_thread_adds_leaves_the_thread_to_add_whole_steps() -> None:
-    """What the threads did is what was added; whoever waited for them may be gone."""
+    """What the threads did is what was added; those that waited for them may be gone."""
     shell = relive.ThreadSafeReplayBuffer(relive.RingReplayBuffer(500, streams=300, seed=7))
     rng = random.Random(6)
     added: list[int] = []

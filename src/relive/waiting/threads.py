@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import contextlib
 import os
 import threading
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, SupportsIndex, TypeVar, overload
 
 from relive import errors
 from relive.buffers import column
@@ -21,19 +21,55 @@ from relive.buffers import column_stats
 from relive.common import arrays
 from relive.common import validation
 from relive.persistence import state as state_lib
+from relive.samplers import sampler as sampler_lib
+from relive.schema import schema as schema_lib
+from relive.waiting import rate_limiters
 from relive.windows import batches
+from relive.windows import windows
+
+if TYPE_CHECKING:
+    from relive.buffers import origins
 
 Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
 Answer = TypeVar("Answer")
 
 
+class SharedBatches(Generic[Batch]):
+    """An endless iterator of batches that threads may share; `ThreadSafeReplayBuffer.batches` makes it.
+
+    Args:
+        draw: Waits for the next batch and returns it.
+        close: Ends the iterator inside.
+    """
+
+    def __init__(self, draw: Callable[[], Batch], close: Callable[[], None]) -> None:
+        self._draw = draw
+        self._close = close
+
+    def __iter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> Batch:
+        """Return the next batch; waits, and raises, as `sample` does. After NotReadyError the next call tries again.
+
+        Raises:
+            StopIteration: The iterator was closed.
+        """
+        return self._draw()
+
+    def close(self) -> None:
+        """Forget the batches that were drawn ahead, and wait for their thread; there will be no more batches."""
+        self._close()
+
+
 class ThreadSafeReplayBuffer(Generic[Batch]):
     """Shares a RingReplayBuffer, PrioritizedReplayBuffer or SequenceReplayBuffer between threads.
 
-    The verbs are those of the buffer inside, with the same arguments and the same returns. `add`, `extend` and
-    `add_episode` block while the limiter holds inserts back. `sample` and `sample_keys` block until there is such a
-    batch: something is eligible, the limiter allows it, a priority is not 0, and max_times_sampled leaves enough draws.
-    All other calls wait for the lock alone.
+    The verbs are those of the buffer inside, with the same arguments and the same returns. `add`, `extend`,
+    `add_episode` and `add_steps` block while the limiter holds inserts back. `sample`, `sample_keys` and `next` of
+    `batches` block until there is such a batch: something is eligible, the limiter allows it, a priority is not 0, and
+    max_times_sampled leaves enough draws. All other calls wait for the lock alone.
 
     There is one lock: one call at a time, so rows are never torn, and threads add no speed. Who waits is woken by each
     change and asks again, in no promised order. A call that Ctrl-C interrupts while it waits has left no trace. What a
@@ -73,8 +109,8 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
         """Add one step as `ColumnReplayBuffer.add` does, and return its key; waits while the limiter holds it back.
 
         Args:
-            step: observation, action, reward, next_observation, terminated, truncated.
-            fields: The same by name; `stream`, and the extras.
+            step: observation, action, reward, next_observation.
+            fields: The same by name; `terminated`, `truncated`, `stream`, and the extras.
 
         Raises:
             SchemaError: A value does not fit its field, or an extra is missing or unknown.
@@ -90,8 +126,8 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
         It waits, and raises, as `add` does.
 
         Args:
-            steps: observation, action, reward, next_observation, terminated, truncated [S, ...].
-            fields: The same by name; `streams`, and the extras.
+            steps: observation, action, reward, next_observation [S, ...].
+            fields: The same by name; `terminated`, `truncated`, `streams`, and the extras.
         """
         return self._when(self._buffer.can_insert, lambda: self._buffer.extend(*steps, **fields))
 
@@ -101,14 +137,25 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
         It waits, and raises, as `add` does; once for the whole episode.
 
         Args:
-            episode: observations [T + 1, ...], actions, rewards [T, ...], terminated.
-            fields: The same by name; `stream`, and the extras.
+            episode: observations [T + 1, ...], actions, rewards [T, ...].
+            fields: The same by name; `terminated`, `stream`, and the extras.
         """
         return self._when(self._buffer.can_insert, lambda: self._buffer.add_episode(*episode, **fields))
 
-    def end_episode(self, *, stream: int = 0) -> bool:
+    def add_steps(self, *steps: Any, **fields: Any) -> arrays.Keys:
+        """Add T consecutive steps of one stream as `ColumnReplayBuffer.add_steps` does, and return their keys [T].
+
+        It waits, and raises, as `add` does; once for all of them.
+
+        Args:
+            steps: observations [T + 1, ...], actions, rewards [T, ...].
+            fields: The same by name; `terminated`, `truncated`, `stream`, and the extras.
+        """
+        return self._when(self._buffer.can_insert, lambda: self._buffer.add_steps(*steps, **fields))
+
+    def end_episode(self, *stream: int, **options: Any) -> bool:
         """End the episode that is open in a stream as truncated; see ColumnReplayBuffer.end_episode."""
-        return self._now(lambda: self._buffer.end_episode(stream=stream))
+        return self._now(lambda: self._buffer.end_episode(*stream, **options))
 
     def sample(self, batch_size: int, **options: Any) -> Batch:
         """Return exactly batch_size windows, drawn with replacement; waits until that is possible.
@@ -133,6 +180,26 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
         block of `locked` none can.
         """
         return self._when(lambda: self._buffer.can_sample(batch_size), lambda: self._buffer.sample_keys(batch_size))
+
+    def batches(self, batch_size: int, **options: Any) -> SharedBatches[Batch]:
+        """Return an endless iterator of what `sample` returns, gathered ahead in a thread; see `batches` of the buffer.
+
+        Each `next` holds the lock while it draws, also ahead, and until its batch is gathered. Where no batch was drawn
+        ahead and none can be drawn, it waits as `sample` does.
+
+        Args:
+            batch_size: How many windows in a batch, B.
+            options: As in `sample`; and `prefetch`, how many batches are drawn ahead.
+
+        Raises:
+            ArgumentError: An argument breaks its rule, or the limiter could never allow such a batch.
+        """
+        with self._changed:
+            inside = self._buffer.batches(batch_size, **options)
+        return SharedBatches(
+            lambda: self._when(lambda: self._buffer.can_sample(batch_size), inside.__next__),
+            lambda: self._now(inside.close),
+        )
 
     def _when(self, may: Callable[[], bool], call: Callable[[], Answer]) -> Answer:
         """Make the call as soon as `may()` returns True; wrong arguments are refused before that."""
@@ -167,7 +234,7 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
     def locked(self) -> Iterator[column.ColumnReplayBuffer[Batch]]:
         """Yield the buffer inside for the length of a `with` block, while all other threads wait.
 
-        For what the shell does not have, such as `explain`, and for calls between which nothing may change. The calls
+        For what the shell does not have, such as `history`, and for calls between which nothing may change. The calls
         of the buffer inside do not wait: they raise NotReadyError.
         """
         with self._changed:
@@ -204,6 +271,22 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
         See ColumnReplayBuffer.set_eligible.
         """
         return self._now(lambda: self._buffer.set_eligible(keys, eligible))
+
+    @overload
+    def explain(self, key: SupportsIndex, /) -> "origins.RowOrigin": ...
+
+    @overload
+    def explain(self, batch: column.AnyBatch, /) -> "tuple[origins.RowOrigin | None, ...]": ...
+
+    def explain(self, asked: Any, /) -> Any:
+        """Return where a row came from, or where those of a batch came from [B]; see ColumnReplayBuffer.explain."""
+        with self._changed:
+            return self._buffer.explain(asked)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments of the constructor of the buffer inside that a checkpoint keeps, by name."""
+        with self._changed:
+            return self._buffer.settings()
 
     def get_stats(self) -> column_stats.ColumnBufferStats:
         """Return what is stored and what has happened so far. O(episodes)."""
@@ -242,7 +325,7 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
             self._buffer.check()
 
     def close(self) -> None:
-        """End the calls that may wait: whoever waits in one, and whoever makes one later, gets ClosedError.
+        """End the calls that may wait: those who wait in one, and those who make one later, get ClosedError.
 
         The other calls go on, and so does the buffer inside. Closing twice is closing once.
         """
@@ -254,6 +337,43 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
     def capacity(self) -> int:
         """How many steps are stored at most."""
         return self._buffer.capacity
+
+    @property
+    def streams(self) -> int:
+        """How many environments or actors write side by side."""
+        return self._buffer.streams
+
+    @property
+    def schema(self) -> schema_lib.Schema | None:
+        """What a step holds; None until the first one says so."""
+        with self._changed:
+            return self._buffer.schema
+
+    @property
+    def window(self) -> windows.Window[Batch]:
+        """What says which rows make one element of a batch."""
+        return self._buffer.window
+
+    @property
+    def sampler(self) -> sampler_lib.Sampler:
+        """What draws the anchors; to be changed in a block of `locked` alone."""
+        return self._buffer.sampler
+
+    @property
+    def limiter(self) -> rate_limiters.RateLimiter:
+        """What says when a step may be added and a batch drawn."""
+        return self._buffer.limiter
+
+    @property
+    def appended(self) -> int:
+        """How many steps were added, ever."""
+        with self._changed:
+            return self._buffer.appended
+
+    @property
+    def has_priorities(self) -> bool:
+        """Whether update_priorities and get_priorities mean anything."""
+        return self._buffer.has_priorities
 
     @property
     def is_full(self) -> bool:

@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 
 from relive import errors
+from relive.buffers import origins
 from relive.buffers import prioritized as prioritized_lib
 from relive.buffers import ring as ring_lib
 from relive.buffers import sequence
 from relive.common import arrays
 from relive.persistence import checkpointable_test
 from relive.samplers import sampler
+from relive.samplers import uniform
 from relive.schema import schema as schema_lib
 from relive.storage import memory
 from relive.waiting import rate_limiters
@@ -496,6 +498,7 @@ INSERTS: dict[str, Callable[[Shell], Any]] = {
     "add": lambda shell: shell.add(8, 0, 1.0, 9),
     "extend": lambda shell: shell.extend([8], [0], [1.0], [9]),
     "add_episode": lambda shell: shell.add_episode([8, 9], [0], [1.0], terminated=True),
+    "add_steps": lambda shell: shell.add_steps([8, 9], [0], [1.0]),
 }
 
 
@@ -602,7 +605,7 @@ def test_an_extra_may_be_called_timeout() -> None:
         (lambda s: s.add(0, 0, 1.0, stream=1), errors.ArgumentError, "^stream must be below streams = 1, got 1$"),
         (lambda s: s.add(0, 0), TypeError, "reward"),
         (lambda s: s.extend([0, 1], [0], [1.0]), errors.SchemaError, r"^observation must be of shape \(1,\)"),
-        (lambda s: s.add_episode([0], [], [], True), errors.ArgumentError, "^an episode must have 1 to"),
+        (lambda s: s.add_episode([0], [], [], terminated=True), errors.ArgumentError, "^an episode must have 1 to"),
         (lambda s: s.sample(0), errors.ArgumentError, "^batch_size must be at least 1, got 0$"),
         (lambda s: s.sample(15), errors.ArgumentError, r"^batch_size must be at most 14 with SampleToInsertRatio\("),
         (lambda s: s.sample_keys(15), errors.ArgumentError, "^batch_size must be at most 14 with"),
@@ -623,7 +626,7 @@ def test_a_wrong_argument_is_refused_at_once_and_not_after_the_wait(
     assert not is_held(shell)
 
 
-class Moody(sampler.UniformSampler):
+class Moody(uniform.UniformSampler):
     """Refuses to draw although there are anchors, and does not say so beforehand."""
 
     def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
@@ -717,6 +720,10 @@ PLAIN: dict[str, Callable[[Shell], Any]] = {
     "get_priorities": lambda shell: shell.get_priorities([3]),
     "set_eligible": lambda shell: shell.set_eligible([3], False),
     "end_episode": lambda shell: shell.end_episode(),
+    "explain": lambda shell: shell.explain(3),
+    "settings": lambda shell: shell.settings(),
+    "schema": lambda shell: shell.schema,
+    "appended": lambda shell: shell.appended,
     "get_stats": lambda shell: shell.get_stats(),
     "clear": lambda shell: shell.clear(),
     "check": lambda shell: shell.check(),
@@ -731,6 +738,7 @@ VERBS: dict[str, Callable[[Shell], Any]] = (
     | {
         "sample": lambda shell: shell.sample(2),
         "sample_keys": lambda shell: shell.sample_keys(2),
+        "batches": lambda shell: next(shell.batches(2)),
     }
 )
 
@@ -804,6 +812,92 @@ def test_plain_calls_answer_what_the_buffer_inside_answers() -> None:
     assert (len(shell), shell.is_full) == (0, False)
 
 
+def test_what_the_buffer_inside_is_can_be_asked_for() -> None:
+    limiter = rate_limiters.MinSize(1)
+    inside = prioritized(8, streams=2, limiter=limiter)
+    shell, _ = shell_of(inside)
+    assert [shell.schema] == [None]
+    assert shell.add_steps([[0], [1], [2]], [0, 1], [1.0, 2.0], stream=1).tolist() == [0, 1]
+    assert [shell.schema] == [inside.schema] != [None]
+    assert (shell.streams, shell.appended, shell.has_priorities) == (2, 2, True)
+    assert (shell.limiter, shell.sampler, shell.window) == (limiter, inside.sampler, inside.window)
+    assert shell.settings() == inside.settings()
+    assert shell.explain(1) == inside.explain(1)
+    batch = inside.read([1, 0])
+    assert shell.explain(batch) == inside.explain(batch)
+    assert shell.end_episode(stream=1)
+    assert not shell.end_episode(1)
+
+
+# Batch after batch.
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_batches_are_those_of_the_buffer_and_wait_as_sample_does(prefetch: int) -> None:
+    shell, watched = shell_of(ring())
+    drawn = shell.batches(4, n_step=2, prefetch=prefetch)
+    assert iter(drawn) is drawn
+    first = start(lambda: next(drawn))
+    watched.until_waiting()
+    assert not first.done()
+    twin = ring()
+    for buffer in (shell, twin):
+        buffer.add_episode(range(31), [0] * 30, [1.0] * 30, terminated=True)
+    plain = checkpointable_test.plain
+    batches_of_twin = twin.batches(4, n_step=2, prefetch=prefetch)
+    assert plain(first.result(PATIENCE)) == plain(next(batches_of_twin))
+    for t in range(5):
+        assert plain(next(drawn)) == plain(next(batches_of_twin))
+        for buffer in (shell, twin):
+            buffer.add(t, 0, 1.0, t + 1)
+    assert shell.get_stats() == twin.get_stats()
+    drawn.close()
+    with pytest.raises(StopIteration):
+        next(drawn)
+
+
+def test_batches_try_again_after_a_wait_that_was_too_long_and_end_with_the_buffer() -> None:
+    shell, _ = shell_of(ring(), timeout=0.01)
+    drawn = shell.batches(4)
+    with pytest.raises(errors.NotReadyError, match=r"\(waited 0.01 s\)$"):
+        next(drawn)
+    live(shell, 5)
+    assert len(next(drawn)) == 4
+    shell.close()
+    with pytest.raises(errors.ClosedError, match="^buffer is closed"):
+        next(drawn)
+
+
+def test_wrong_arguments_of_batches_are_refused_at_once() -> None:
+    shell, _ = shell_of(ring())
+    with pytest.raises(errors.ArgumentError, match="^prefetch must be at least 0, got -1$"):
+        shell.batches(4, prefetch=-1)
+
+
+def test_batches_gathered_ahead_are_not_torn_by_threads_that_write_and_draw() -> None:
+    """Observation, action and reward of a row are one number; one iterator serves two threads."""
+    shell, _ = shell_of(ring(64))
+    shell.add_episode(np.arange(65.0), np.arange(64.0), np.arange(64.0), terminated=True)
+    drawn = shell.batches(256, prefetch=2)
+
+    def write(actor: int) -> None:
+        for t in range(300):
+            number = 1000.0 * actor + t
+            shell.add(number, number, number, number + 1, terminated=True)
+
+    def learn(turns: int) -> int:
+        for _ in range(turns):
+            batch = next(drawn)
+            assert batch.observation.tolist() == batch.action.tolist() == batch.reward.tolist()
+            assert (batch.next_observation == batch.observation + 1).all()
+        return turns
+
+    assert together(shell, lambda: write(1), lambda: learn(60), lambda: write(2), lambda: learn(60))[1::2] == [60, 60]
+    assert shell.get_stats().sampled == 256 * 122
+    drawn.close()
+    shell.check()
+
+
 def test_saving_holds_the_lock_and_a_state_wakes_who_waits(tmp_path: pathlib.Path) -> None:
     inside = ring(8)
     shell, watched = shell_of(inside)
@@ -848,10 +942,12 @@ def test_types_survive_the_shell() -> None:
     assert_type(transitions, threads.ThreadSafeReplayBuffer[batches.TransitionBatch])
     assert_type(transitions.add(0, 0, 1.0, 1), int)
     assert_type(transitions.extend([0], [0], [1.0], [1]), arrays.Keys)
-    assert_type(transitions.add_episode([0, 1], [0], [1.0], True), arrays.Keys)
+    assert_type(transitions.add_episode([0, 1], [0], [1.0], terminated=True), arrays.Keys)
     assert_type(transitions.sample(1), batches.TransitionBatch)
     assert_type(transitions.sample_keys(1), arrays.Keys)
     assert_type(transitions.read([0]), batches.TransitionBatch)
+    assert_type(next(transitions.batches(1)), batches.TransitionBatch)
+    assert_type(transitions.explain(0), origins.RowOrigin)
     runs = threads.ThreadSafeReplayBuffer(sequences(10, length=1))
     runs.add(0, 0, 1.0, 1)
     assert_type(runs.sample(1), batches.SequenceBatch)

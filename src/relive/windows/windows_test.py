@@ -67,7 +67,7 @@ def nested_buffer(make: Any, **settings: Any) -> Any:
         },
         {"turn": steps[:4].astype(np.int8), "push": np.ones((4, 3), np.float32)},
         [0.1, 0.2, 0.3, 0.4],
-        True,
+        terminated=True,
         logp=-steps[:4].astype(np.float32),
         state=np.array([[(t, 2 * t)] * 2 for t in range(4)], half),
         name=np.array(["a", "bb", "ccc", "dddd"]),
@@ -249,7 +249,7 @@ def test_it_is_said_what_is_missing() -> None:
         short(stacked, f"no step with a known next observation and all its {frames} frames is stored$")
     sequence = relive.SequenceReplayBuffer(16, length=8)
     for _ in range(2):
-        sequence.add_episode([0] * 5, [0] * 4, [0.0] * 4, True)
+        sequence.add_episode([0] * 5, [0] * 4, [0.0] * 4, terminated=True)
     short(sequence, "^sample has nothing to draw: a sequence has 8 steps and the longest episode is 4$")
     strided = relive.SequenceReplayBuffer(4, length=3, stride=5)
     for t in range(10):
@@ -415,6 +415,7 @@ class Heir(OwnRule):
 
 @pytest.mark.parametrize("window", [OwnRule(), OwnRule(frame_stack=2), OwnLoss(), OwnSequences(2), Heir()])
 @pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
 @pytest.mark.parametrize("call", ["add", "extend"])
 def test_a_window_with_a_rule_of_its_own_is_heard(window: Any, streams: int, call: str) -> None:
     rng = np.random.default_rng(0)
@@ -425,10 +426,10 @@ def test_a_window_with_a_rule_of_its_own_is_heard(window: Any, streams: int, cal
         ends = rng.random(streams) < 0.15
         now = np.full(streams, t)
         if call == "extend":
-            buffer.extend(now, now, np.zeros(streams), now + 1, ends, np.zeros(streams, np.bool_))
+            buffer.extend(now, now, np.zeros(streams), now + 1, terminated=ends, truncated=np.zeros(streams, np.bool_))
         else:
             for stream in range(streams):
-                buffer.add(t, t, 0.0, t + 1, bool(ends[stream]), stream=stream)
+                buffer.add(t, t, 0.0, t + 1, terminated=bool(ends[stream]), stream=stream)
         buffer.check()
         timeline = buffer.history.timeline
         alive = timeline.alive_slots()

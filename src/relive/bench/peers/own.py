@@ -41,7 +41,7 @@ class _Columns(tasks.Buffer):
     def fill(self, episodes: Iterable[described.Episode]) -> None:
         for episode in episodes:
             if episode.terminated or episode.truncated:
-                self.buffer.add_episode(episode.frames, episode.actions, episode.rewards, episode.terminated)
+                self.buffer.add_episode(episode.frames, episode.actions, episode.rewards, terminated=episode.terminated)
             else:
                 super().fill([episode])
 

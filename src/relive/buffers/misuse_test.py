@@ -1,0 +1,187 @@
+"""Misuse that no single call shows: splices and steps that are resets, counted and warned of once."""
+
+from typing import Any
+import warnings
+
+import numpy as np
+import pytest
+
+import relive
+from relive import errors
+
+
+def environments(count: int, *, stores_resets: bool, ends: str = "terminated") -> Any:
+    """Yield rounds of vector environments with episodes of 5 steps that reset by a step of their own (NEXT_STEP)."""
+    observation = np.zeros((count, 2))
+    for t in range(200):
+        number, step = divmod(t, 6)
+        is_reset = step == 5
+        following = observation + 1 if not is_reset else np.full((count, 2), 1000.0 * (number + 1))
+        if not is_reset or stores_resets:
+            flags = np.full(count, step == 4)
+            yield {
+                **{"observation": observation, "action": np.zeros(count, int), "reward": np.zeros(count)},
+                **{"next_observation": following, ends: flags},
+            }
+        observation = following
+
+
+def caught(call: Any) -> list[warnings.WarningMessage]:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        call()
+    return found
+
+
+@pytest.mark.parametrize("spelling", ["arrays", "lists", "streams"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_reset_steps_are_counted_and_warned_of_once(count: int, spelling: str) -> None:
+    buffer = relive.RingReplayBuffer(1000, streams=count)
+    rounds = 0
+
+    def fill() -> None:
+        nonlocal rounds
+        for step in environments(count, stores_resets=True):
+            given = step if spelling == "arrays" else {name: value.tolist() for name, value in step.items()}
+            buffer.extend(**given, streams=np.arange(count) if spelling == "streams" else None)
+            rounds += 1
+
+    (warning,) = caught(fill)
+    assert warning.category is errors.MisuseWarning
+    assert warning.filename == __file__
+    assert "VectorRecorder" in str(warning.message)
+    stats = buffer.get_stats()
+    assert (stats.suspected_resets, stats.spliced_episodes) == (33 * count, 0)
+    assert len(buffer) == rounds * count
+    assert relive.RingReplayBuffer._made(buffer.state_dict(), {}).get_stats().suspected_resets == 33 * count
+
+
+@pytest.mark.parametrize(
+    ("stores_resets", "ends"), [(False, "terminated"), (True, "truncated")], ids=["without resets", "truncations"]
+)
+def test_what_is_right_is_not_warned_of(stores_resets: bool, ends: str) -> None:
+    """A task that goes on after a truncation begins with what came last."""
+    buffer = relive.RingReplayBuffer(1000, streams=2)
+    assert not caught(
+        lambda: [buffer.extend(**step) for step in environments(2, stores_resets=stores_resets, ends=ends)]
+    )
+    assert buffer.get_stats().suspected_resets == 0
+
+
+def test_a_bandit_whose_observation_never_changes_is_not_warned_of() -> None:
+    buffer = relive.RingReplayBuffer(1000, streams=2)
+    same = np.zeros((2, 1))
+    step = same, np.zeros(2, int), np.zeros(2), same
+    assert not caught(lambda: [buffer.extend(*step, terminated=[True, True]) for _ in range(100)])
+
+
+@pytest.mark.parametrize("way", ["add", "add_steps", "add_episode"])
+def test_other_calls_are_exempt(way: str) -> None:
+    buffer = relive.RingReplayBuffer(1000)
+
+    def fill() -> None:
+        for number in range(60):
+            final, first = 10.0 * number, 10.0 * (number + 1)
+            if way == "add":
+                buffer.add(final, 0, 0.0, first)
+                buffer.add(first, 0, 0.0, first, terminated=True)
+            elif way == "add_steps":
+                buffer.add_steps([final, first, first], [0, 0], [0.0, 0.0], terminated=True)
+            else:
+                buffer.add_episode([final, first, first], [0, 0], [0.0, 0.0], terminated=True)
+
+    assert not caught(fill)
+    assert buffer.get_stats().suspected_resets == 0
+
+
+@pytest.mark.parametrize("between", ["add", "add_episode", "clear"])
+def test_what_is_written_between_is_not_forgotten(between: str) -> None:
+    """The final observation counts only for the step right after it."""
+    buffer = relive.RingReplayBuffer(100)
+    buffer.extend([0.0], [0], [0.0], [1.0], terminated=[True])
+    if between == "add":
+        buffer.add(5.0, 0, 0.0, 6.0, terminated=True)
+    elif between == "add_episode":
+        buffer.add_episode([5.0, 6.0], [0], [0.0], terminated=True)
+    else:
+        buffer.clear()
+    buffer.extend([1.0], [0], [0.0], [2.0])
+    assert buffer.get_stats().suspected_resets == 0
+
+
+def test_nine_resets_are_few() -> None:
+    buffer = relive.RingReplayBuffer(1000)
+
+    def reset(times: int) -> None:
+        for _ in range(times):
+            buffer.extend([0.0], [0], [0.0], [1.0], terminated=[True])
+            buffer.extend([1.0], [0], [0.0], [0.0])
+
+    assert not caught(lambda: reset(9))
+    assert len(caught(lambda: reset(1))) == 1
+
+
+def test_resets_that_are_less_than_half_of_the_ends_are_not_warned_of() -> None:
+    buffer = relive.RingReplayBuffer(1000)
+
+    def mixed() -> None:
+        for number in range(30):
+            buffer.extend([0.0], [0], [0.0], [1.0], terminated=[True])
+            if number % 3 == 0:
+                buffer.extend([1.0], [0], [0.0], [0.0])
+                buffer.extend([0.0], [0], [0.0], [5.0], truncated=[True])
+
+    assert not caught(mixed)
+    assert buffer.get_stats().suspected_resets == 10
+
+
+def test_a_final_observation_that_is_not_known_is_not_compared() -> None:
+    buffer = relive.RingReplayBuffer(1000)
+
+    def lazy() -> None:
+        for _ in range(30):
+            buffer.extend([1.0], [0], [0.0], terminated=[True])
+            buffer.extend([1.0], [0], [0.0])
+
+    assert not caught(lazy)
+
+
+@pytest.mark.parametrize("way", ["add", "extend", "add_steps"])
+def test_shuffled_steps_are_warned_of_once(way: str) -> None:
+    buffer = relive.RingReplayBuffer(1000)
+
+    def add(numbers: range) -> None:
+        for first in numbers:
+            if way == "add":
+                buffer.add(10 * first, 0, 0.0, 10 * first + 1)
+            elif way == "extend":
+                buffer.extend([10 * first], [0], [0.0], [10 * first + 1])
+            else:
+                buffer.add_steps([10 * first, 10 * first + 1], [0], [0.0])
+
+    assert not caught(lambda: add(range(101)))
+    (warning,) = caught(lambda: add(range(101, 400)))
+    assert (warning.category, warning.filename) == (errors.MisuseWarning, __file__)
+    assert str(warning.message).startswith("more than half of the last 200 steps did not begin where")
+    assert buffer.get_stats().spliced_episodes == 399
+
+
+def test_half_of_the_steps_may_be_spliced() -> None:
+    buffer = relive.RingReplayBuffer(2000)
+
+    def fill() -> None:
+        for number in range(500):
+            buffer.add_steps([10.0 * number, 10.0 * number + 1, 10.0 * number + 2], [0, 0], [0.0, 0.0])
+
+    assert not caught(fill)
+
+
+def test_as_an_error_the_warning_comes_after_the_step_is_stored() -> None:
+    buffer = relive.RingReplayBuffer(1000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", errors.MisuseWarning)
+        with pytest.raises(errors.MisuseWarning):
+            for number in range(300):
+                buffer.add(10.0 * number, 0, 0.0, 10.0 * number + 1)
+    assert len(buffer) == buffer.num_eligible == 102
+    buffer.check()
