@@ -5,7 +5,6 @@ import dataclasses
 
 import numpy as np
 
-from relive.bench import described
 from relive.bench import tasks
 from relive.common import arrays
 from relive.testing import synthetic
@@ -32,7 +31,7 @@ class Findings:
         return {part: count / self.rows for part, count in sorted(self.wrong.items())}
 
 
-def check(task: tasks.Task, story: described.Story, answer: tasks.Answer, findings: Findings) -> None:
+def check(task: tasks.Task, story: synthetic.Story, answer: tasks.Answer, findings: Findings) -> None:
     """Add to the findings what is wrong with a batch."""
     asked = task.batch_size
     rows = len(answer["observation"])
@@ -42,7 +41,7 @@ def check(task: tasks.Task, story: described.Story, answer: tasks.Answer, findin
     findings.add(max(rows, 1), wrong)
 
 
-def _transitions(task: tasks.Task, story: described.Story, answer: tasks.Answer) -> dict[str, arrays.Bools]:
+def _transitions(task: tasks.Task, story: synthetic.Story, answer: tasks.Answer) -> dict[str, arrays.Bools]:
     """Return what is wrong in which transition [B].
 
     A row is right if some horizon m of 1 to n steps explains all of it. Otherwise the parts are blamed that do not fit
@@ -91,7 +90,7 @@ def _returns(task: tasks.Task, episodes: arrays.Ints, steps: arrays.Ints) -> arr
     return np.cumsum(rewards * task.gamma**offsets, axis=0)
 
 
-def _is_stack(story: described.Story, stacks: arrays.Array, episodes: arrays.Ints, steps: arrays.Ints) -> arrays.Bools:
+def _is_stack(story: synthetic.Story, stacks: arrays.Array, episodes: arrays.Ints, steps: arrays.Ints) -> arrays.Bools:
     """Return whether the frames [B, S, ...] are those up to the steps [B].
 
     Before the first frame there may be zeros, or that frame again.
@@ -103,7 +102,7 @@ def _is_stack(story: described.Story, stacks: arrays.Array, episodes: arrays.Int
     return _all(stacks == zeros, size) | _all(stacks == repeated, size)
 
 
-def _sequences(task: tasks.Task, story: described.Story, answer: tasks.Answer) -> dict[str, arrays.Bools]:
+def _sequences(task: tasks.Task, story: synthetic.Story, answer: tasks.Answer) -> dict[str, arrays.Bools]:
     """Return what is wrong in which sequence [B]: whether its steps are right, and follow each other."""
     length = task.sequence_length
     observation = answer["observation"]

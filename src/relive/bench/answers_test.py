@@ -9,20 +9,20 @@ import numpy.typing as npt
 import pytest
 
 from relive.bench import answers
-from relive.bench import described
 from relive.bench import selection
 from relive.bench import small_ring
 from relive.bench import tasks
 from relive.bench.peers import own
 from relive.common import arrays
+from relive.testing import synthetic
 
-SMALL = described.Kind((4,), "float32")
+SMALL = synthetic.Kind((4,), "float32")
 ONE = tasks.Task(capacity=500, observation=SMALL, episode_lengths=(5, 20))
 FIVE = dataclasses.replace(ONE, n_step=5)
-STACKED = tasks.Task(capacity=500, observation=described.Kind((4, 4), "uint8"), frame_stack=4, episode_lengths=(5, 20))
+STACKED = tasks.Task(capacity=500, observation=synthetic.Kind((4, 4), "uint8"), frame_stack=4, episode_lengths=(5, 20))
 RUNS = tasks.Task(capacity=500, observation=SMALL, sequence_length=4, episode_lengths=(5, 20))
 
-Spoil = Callable[[tasks.Answer, described.Story], None]
+Spoil = Callable[[tasks.Answer, synthetic.Story], None]
 
 
 def found(task: tasks.Task, spoil: Spoil = lambda answer, story: None) -> dict[str, float]:
@@ -45,7 +45,7 @@ def test_nothing_is_found_in_right_answers(task: tasks.Task) -> None:
 def setting(name: str, change: Callable[[arrays.Array], object]) -> Spoil:
     """Return what changes a column in the first 64 of 256 rows."""
 
-    def spoil(answer: tasks.Answer, story: described.Story) -> None:
+    def spoil(answer: tasks.Answer, story: synthetic.Story) -> None:
         column = answer[name] = answer[name].copy()
         column[:64] = change(column[:64])
 
@@ -74,7 +74,7 @@ def test_a_fault_is_found_and_named(task: tasks.Task, spoil: Spoil, part: str) -
 
 
 def test_a_next_observation_of_another_episode_is_found() -> None:
-    def spoil(answer: tasks.Answer, story: described.Story) -> None:
+    def spoil(answer: tasks.Answer, story: synthetic.Story) -> None:
         episodes, steps, _ = story.place(answer["observation"])
         answer["next_observation"] = story.frames(episodes + 1, steps + 1)
 
@@ -84,7 +84,7 @@ def test_a_next_observation_of_another_episode_is_found() -> None:
 
 
 def test_a_stale_next_observation_is_blamed_and_not_the_reward_that_is_right() -> None:
-    def spoil(answer: tasks.Answer, story: described.Story) -> None:
+    def spoil(answer: tasks.Answer, story: synthetic.Story) -> None:
         episodes, steps, _ = story.place(answer["observation"])
         answer["next_observation"] = story.frames(episodes, steps)
 
@@ -92,7 +92,7 @@ def test_a_stale_next_observation_is_blamed_and_not_the_reward_that_is_right() -
 
 
 def test_a_stack_with_a_wrong_older_frame_is_found() -> None:
-    def spoil(answer: tasks.Answer, story: described.Story) -> None:
+    def spoil(answer: tasks.Answer, story: synthetic.Story) -> None:
         answer["observation"] = answer["observation"].copy()
         answer["observation"][:, 0] = 77
 
@@ -100,7 +100,7 @@ def test_a_stack_with_a_wrong_older_frame_is_found() -> None:
 
 
 def test_a_next_stack_that_is_not_one_is_found() -> None:
-    def spoil(answer: tasks.Answer, story: described.Story) -> None:
+    def spoil(answer: tasks.Answer, story: synthetic.Story) -> None:
         answer["next_observation"] = answer["next_observation"].copy()
         answer["next_observation"][:, 0] = 77
 
@@ -108,7 +108,7 @@ def test_a_next_stack_that_is_not_one_is_found() -> None:
 
 
 def test_a_stack_may_repeat_its_first_frame() -> None:
-    def spoil(answer: tasks.Answer, story: described.Story) -> None:
+    def spoil(answer: tasks.Answer, story: synthetic.Story) -> None:
         for name in ("observation", "next_observation"):
             episodes, steps, _ = story.place(answer[name][:, -1])
             times = np.maximum(steps[:, np.newaxis] + np.arange(-3, 1), 0)
@@ -120,7 +120,7 @@ def test_a_stack_may_repeat_its_first_frame() -> None:
 
 
 def test_a_shorter_horizon_is_right_if_all_of_the_row_agrees_on_it() -> None:
-    def spoil(answer: tasks.Answer, story: described.Story) -> None:
+    def spoil(answer: tasks.Answer, story: synthetic.Story) -> None:
         one = ONE.story(1_000)
         episodes, steps, _ = one.place(answer["observation"])
         answer["next_observation"] = one.frames(episodes, steps + 1)
@@ -138,7 +138,7 @@ def test_without_a_discount_of_its_own_a_shorter_horizon_is_wrong() -> None:
 
 
 def test_a_batch_of_another_size_is_found() -> None:
-    def spoil(answer: tasks.Answer, story: described.Story) -> None:
+    def spoil(answer: tasks.Answer, story: synthetic.Story) -> None:
         for name in answer:
             answer[name] = answer[name][:-1]
 
@@ -146,7 +146,7 @@ def test_a_batch_of_another_size_is_found() -> None:
 
 
 def test_a_sequence_over_the_end_of_an_episode_is_found() -> None:
-    def spoil(answer: tasks.Answer, story: described.Story) -> None:
+    def spoil(answer: tasks.Answer, story: synthetic.Story) -> None:
         episodes, steps, _ = story.place(answer["observation"][:, :4])
         episodes, steps = episodes.copy(), steps.copy()
         episodes[:, 2:] += 1
@@ -159,21 +159,21 @@ def test_a_sequence_over_the_end_of_an_episode_is_found() -> None:
 
 
 def test_steps_out_of_order_are_found() -> None:
-    def spoil(answer: tasks.Answer, story: described.Story) -> None:
+    def spoil(answer: tasks.Answer, story: synthetic.Story) -> None:
         answer["observation"] = answer["observation"][:, 3::-1]
 
     assert found(RUNS, spoil)["order of steps"] == 1.0
 
 
 def test_sequences_of_another_length_are_found() -> None:
-    def spoil(answer: tasks.Answer, story: described.Story) -> None:
+    def spoil(answer: tasks.Answer, story: synthetic.Story) -> None:
         answer["reward"] = answer["reward"][:, 1:]
 
     assert found(RUNS, spoil) == {"sequence length": 1.0}
 
 
 def test_what_is_masked_does_not_matter() -> None:
-    def spoil(answer: tasks.Answer, story: described.Story) -> None:
+    def spoil(answer: tasks.Answer, story: synthetic.Story) -> None:
         answer["observation"] = answer["observation"].copy()
         answer["observation"][:, 3:] = 0
         answer["mask"] = np.tile([True, True, True, False], (256, 1))
@@ -188,12 +188,12 @@ class Skewed(tasks.Buffer):
         self._inner, self._uniform = own.make(task), own.make(dataclasses.replace(task, prioritized=False))
         self._fault, self._draws = fault, 0
 
-    def fill(self, episodes: Iterable[described.Episode]) -> None:
+    def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
         kept = list(episodes)
         self._inner.fill(kept)
         self._uniform.fill(kept)
 
-    def prepared(self, step: described.Step) -> object:
+    def prepared(self, step: synthetic.Step) -> object:
         return self._inner.prepared(step)
 
     def add(self, prepared: object) -> None:

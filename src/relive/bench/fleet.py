@@ -15,8 +15,8 @@ import sys
 from typing import Any
 
 from relive.bench import fleet_measuring
-from relive.bench import fleet_work
 from relive.bench import tasks
+from relive.testing import fleet_work
 
 _QUICK = fleet_measuring.Settings(rounds=1, seconds=0.3)
 _SMALL = {"small": fleet_measuring.Kind(work=fleet_work.Work(capacity=2_000))}

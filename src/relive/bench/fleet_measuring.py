@@ -13,9 +13,9 @@ from typing import Any
 from relive.bench import fleet_processor
 from relive.bench import fleet_programs
 from relive.bench import fleet_simulation
-from relive.bench import fleet_work
 from relive.bench import machine
 from relive.bench import tasks
+from relive.testing import fleet_work
 
 _MODES: tuple[fleet_programs.Mode, ...] = ("insert", "sample", "both")
 _SHARDS = (1, 2, 4)

@@ -12,8 +12,8 @@ from relive.bench import fleet
 from relive.bench import fleet_measuring
 from relive.bench import fleet_processor
 from relive.bench import fleet_programs
-from relive.bench import fleet_work
 from relive.bench import tasks
+from relive.testing import fleet_work
 
 _SETTINGS = fleet_measuring.Settings(rounds=3, seconds=0.5)
 _KINDS = {

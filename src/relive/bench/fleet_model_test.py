@@ -11,7 +11,7 @@ import pytest
 from relive.bench import fleet_bounds
 from relive.bench import fleet_model
 from relive.bench import fleet_simulation
-from relive.bench import fleet_work
+from relive.testing import fleet_work
 
 _COSTS = fleet_simulation.Costs(
     write=fleet_simulation.Cost(fixed=0.001, row=0.000002),

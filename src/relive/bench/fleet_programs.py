@@ -19,9 +19,9 @@ import pathlib
 import subprocess
 from typing import Any, Literal, TypeAlias
 
-from relive.bench import fleet_work
 from relive.bench import machine
 from relive.bench import tasks
+from relive.testing import fleet_work
 
 Mode: TypeAlias = Literal["insert", "sample", "both", "ping"]
 

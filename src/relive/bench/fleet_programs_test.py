@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from relive.bench import fleet_programs
-from relive.bench import fleet_work
 from relive.bench import tasks
+from relive.testing import fleet_work
 
 _ECHO = """
 import json, sys

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from relive.bench import fleet_programs
-from relive.bench import fleet_work
+from relive.testing import fleet_work
 
 pytest.importorskip("ray")
 

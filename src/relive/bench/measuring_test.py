@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from relive.bench import catalogue
-from relive.bench import described
 from relive.bench import machine
 from relive.bench import measuring
 from relive.bench import memory
@@ -22,6 +21,7 @@ from relive.bench import selection
 from relive.bench import tasks
 from relive.bench import workload as workloads
 from relive.bench.peers import own
+from relive.testing import synthetic
 
 QUICK = measuring.Settings.chosen(2, is_quick=True)
 SAME_IN_SMALL = (
@@ -40,10 +40,10 @@ class Fake(tasks.Buffer):
         self._inner, self._is_large = own.make(task), task.capacity > 1_000
         self._draws = 0
 
-    def fill(self, episodes: Iterable[described.Episode]) -> None:
+    def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
         self._inner.fill(episodes)
 
-    def prepared(self, step: described.Step) -> Any:
+    def prepared(self, step: synthetic.Step) -> Any:
         return self._inner.prepared(step)
 
     def add(self, prepared: Any) -> None:

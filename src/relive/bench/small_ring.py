@@ -7,9 +7,9 @@ import numpy.typing as npt
 
 from relive.bench import answers
 from relive.bench import catalogue
-from relive.bench import described
 from relive.bench import tasks
 from relive.bench import workload as workloads
+from relive.testing import synthetic
 
 _CAPACITY = 500
 _SIDE = 8
@@ -75,12 +75,12 @@ def _small(task: tasks.Task) -> tasks.Task:
     if len(shape) > 1:
         shape = tuple(min(side, _SIDE) for side in shape)
     return dataclasses.replace(
-        task, capacity=capacity, observation=described.Kind(shape, dtype), episode_lengths=lengths
+        task, capacity=capacity, observation=synthetic.Kind(shape, dtype), episode_lengths=lengths
     )
 
 
 def _check_priorities(
-    buffer: tasks.Buffer, task: tasks.Task, story: described.Story, filled: int, findings: answers.Findings
+    buffer: tasks.Buffer, task: tasks.Task, story: synthetic.Story, filled: int, findings: answers.Findings
 ) -> None:
     """Check that draws follow the priorities, and that importance weights make up for them.
 
@@ -114,7 +114,7 @@ def _check_priorities(
     findings.add(int(total), {_SHARE: np.repeat(is_off, drawn.astype(int))})
 
 
-def _places(story: described.Story, answer: tasks.Answer) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _places(story: synthetic.Story, answer: tasks.Answer) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return of which episodes and steps the observations of a batch are [B]."""
     episodes, steps, _ = story.place(answer["observation"])
     return episodes, steps

@@ -7,8 +7,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.bench import described
 from relive.common import arrays
+from relive.testing import synthetic
 
 Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], arrays.Array]
 """Answers an array of that shape and dtype."""
@@ -21,7 +21,7 @@ reward and terminal [B, T, ...], and a mask [B, T] where the peer pads. Importan
 """
 
 
-DISCRETE = described.Kind((), "int64")
+DISCRETE = synthetic.Kind((), "int64")
 """The action of most tasks."""
 
 Feature: TypeAlias = Literal["n_step", "frame_stack", "sequences", "prioritized", "streams", "by_episode"]
@@ -61,8 +61,8 @@ class Task:
     """
 
     capacity: int
-    observation: described.Kind
-    action: described.Kind = DISCRETE
+    observation: synthetic.Kind
+    action: synthetic.Kind = DISCRETE
     batch_size: int = 256
     n_step: int = 1
     gamma: float = 0.99
@@ -75,10 +75,10 @@ class Task:
     streams: int = 1
     episode_lengths: tuple[int, int] = (50, 350)
 
-    def story(self, steps: int) -> described.Story:
+    def story(self, steps: int) -> synthetic.Story:
         """Return episodes of this task's kind, of that many steps at least."""
         steps = max(steps, self.streams * self.episode_lengths[1])  # An episode for every stream.
-        return described.Story(self.observation, self.action, self.episode_lengths, steps, self.frame_stack)
+        return synthetic.Story(self.observation, self.action, self.episode_lengths, steps, self.frame_stack)
 
     def refuse(self, *features: Feature) -> None:
         """Raise CannotError if the task asks for one of those features."""
@@ -120,17 +120,17 @@ class Buffer:
     and back.
     """
 
-    def fill(self, episodes: Iterable[described.Episode]) -> None:
+    def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
         """Store whole episodes in the fastest way the peer has; the last one may still be open."""
         for episode in episodes:
             for step in episode.steps():
                 self.add(self.prepared(step))
 
-    def prepared(self, step: described.Step) -> Any:
+    def prepared(self, step: synthetic.Step) -> Any:
         """Return a step as the peer's `add` takes it."""
         return step
 
-    def prepared_streams(self, steps: list[described.Step]) -> Any:
+    def prepared_streams(self, steps: list[synthetic.Step]) -> Any:
         """Return one step of every stream as the peer's `extend` takes it."""
         raise CannotError("has no way to add a step of every stream at once")
 

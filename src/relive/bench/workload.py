@@ -13,9 +13,9 @@ import weakref
 import numpy as np
 import numpy.typing as npt
 
-from relive.bench import described
 from relive.bench import rounds
 from relive.bench import tasks
+from relive.testing import synthetic
 
 Timed: TypeAlias = Callable[[tasks.Buffer, "Feed"], rounds.Call]
 """Answers the call to time, given a full buffer and what it is fed. What the call answers is checked, unless None."""
@@ -75,8 +75,8 @@ class Feed:
         self,
         buffer: tasks.Buffer,
         task: tasks.Task,
-        story: described.Story,
-        episodes: Iterable[described.Episode],
+        story: synthetic.Story,
+        episodes: Iterable[synthetic.Episode],
     ) -> None:
         self._buffer, self._task, self._story, self._episodes = buffer, task, story, episodes
         rng = np.random.default_rng(1)

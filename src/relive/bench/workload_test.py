@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from relive.bench import described
 from relive.bench import tasks
 from relive.bench import workload
+from relive.testing import synthetic
 
 
 class Recorder(tasks.Buffer):
@@ -20,7 +20,7 @@ class Recorder(tasks.Buffer):
         self.drawn: list[object] = []
         self.updated: list[object] = []
 
-    def prepared_streams(self, steps: list[described.Step]) -> Any:
+    def prepared_streams(self, steps: list[synthetic.Step]) -> Any:
         return steps
 
     def add(self, prepared: Any) -> None:
@@ -46,7 +46,7 @@ def recorded(
     timed: workload.Timed, calls: int, streams: int = 1, lengths: tuple[int, int] = (3, 6)
 ) -> tuple[Recorder, list[object]]:
     """Return the buffer after that many timed calls, and what they returned."""
-    kind = described.Kind((4,), "float32")
+    kind = synthetic.Kind((4,), "float32")
     task = tasks.Task(capacity=100, observation=kind, streams=streams, episode_lengths=lengths)
     story, buffer = task.story(60), Recorder()
     call = timed(buffer, workload.Feed(buffer, task, story, story.until(20)[1]))
@@ -73,7 +73,7 @@ def test_a_call_does_what_is_timed_and_answers_what_was_drawn(timed: workload.Ti
 
 def test_steps_go_on_from_where_the_ring_was_filled_and_then_begin_again() -> None:
     buffer, _ = recorded(workload.adding, 200)
-    story = tasks.Task(capacity=100, observation=described.Kind((4,), "float32"), episode_lengths=(3, 6)).story(60)
+    story = tasks.Task(capacity=100, observation=synthetic.Kind((4,), "float32"), episode_lengths=(3, 6)).story(60)
     steps = [step for episode in story.until(20)[1] for step in episode.steps()]
     for step, other in zip(buffer.added, steps, strict=False):
         np.testing.assert_equal(vars(step), vars(other))

@@ -3,7 +3,7 @@ import pathlib
 import numpy as np
 
 import relive
-from relive.bench import fleet_work
+from relive.testing import fleet_work
 
 _WORK = fleet_work.Work(shape=(3, 2), dtype="uint8", steps=5, batch_size=64)
 

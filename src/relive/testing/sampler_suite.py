@@ -224,7 +224,7 @@ class SamplerTests(abc.ABC):
 
 
 class _Anchors:
-    """Anchors that come and go as those of a buffer do, and the sampler that is told of it; of one perhaps by number."""
+    """Anchors that come and go as those of a buffer do, and the sampler that is told of it."""
 
     def __init__(self, sampler: sampler_lib.Sampler, capacity: int, *, by_number: bool = False) -> None:
         self.sampler = sampler

@@ -1,19 +1,19 @@
 import numpy as np
 import pytest
 
-from relive.bench import described
+from relive.testing import synthetic
 
-DISCRETE = described.Kind((), "int64")
-KINDS = [described.Kind((4,), "float32"), described.Kind((8, 8), "uint8"), described.Kind((4, 4, 3), "uint8")]
+DISCRETE = synthetic.Kind((), "int64")
+KINDS = [synthetic.Kind((4,), "float32"), synthetic.Kind((8, 8), "uint8"), synthetic.Kind((4, 4, 3), "uint8")]
 
 
-def story(kind: described.Kind, frame_stack: int = 1) -> described.Story:
+def story(kind: synthetic.Kind, frame_stack: int = 1) -> synthetic.Story:
     """Return a story of a few short episodes."""
-    return described.Story(kind, DISCRETE, (3, 9), 200, frame_stack)
+    return synthetic.Story(kind, DISCRETE, (3, 9), 200, frame_stack)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_observation_says_where_it_belongs(kind: described.Kind) -> None:
+def test_an_observation_says_where_it_belongs(kind: synthetic.Kind) -> None:
     told = story(kind)
     for number, episode in enumerate(told.episodes(), start=1):
         episodes, steps, is_known = told.place(episode.frames)
@@ -23,7 +23,7 @@ def test_an_observation_says_where_it_belongs(kind: described.Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_observation_is_known_as_such(kind: described.Kind) -> None:
+def test_what_is_no_observation_is_known_as_such(kind: synthetic.Kind) -> None:
     told = story(kind)
     frames = told.frames([1, 1, 1, 1, 10_000], [0, 1, 2, 100, 0])
     frames[1] = 0
@@ -65,7 +65,7 @@ def test_a_stack_holds_the_newest_frame_last_and_zeros_before_the_first() -> Non
 
 
 def test_actions_have_the_shape_that_was_asked_for() -> None:
-    told = described.Story(KINDS[0], described.Kind((6,), "float32"), (3, 9), 20)
+    told = synthetic.Story(KINDS[0], synthetic.Kind((6,), "float32"), (3, 9), 20)
     actions = told.actions([1, 2], [3, 4])
     assert actions.shape == (2, 6)
     assert actions.dtype == np.float32

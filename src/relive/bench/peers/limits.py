@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relive.bench import described
 from relive.bench import tasks
+from relive.testing import synthetic
 
 _BATCHES = 4096
 """Batches drawn beforehand: so many that their rows are not in a cache because they were read a moment ago."""
@@ -17,11 +17,11 @@ _BATCHES = 4096
 
 def _columns(task: tasks.Task, allocate: tasks.Allocate) -> dict[str, npt.NDArray[Any]]:
     """Return an array a field, every byte of it written to: a step's observation, action, reward, and two flags."""
-    flag = described.Kind((), "bool")
+    flag = synthetic.Kind((), "bool")
     kinds = {
         "observation": task.observation,
         "action": task.action,
-        "reward": described.Kind((), "float32"),
+        "reward": synthetic.Kind((), "float32"),
         "terminated": flag,
         "truncated": flag,
     }
@@ -47,14 +47,14 @@ class _Limit(tasks.Buffer):
         self._rows = itertools.cycle(rows)
         self._shift = task.n_step if not task.sequence_length else 0
 
-    def fill(self, episodes: Iterable[described.Episode]) -> None:
+    def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
         """Do nothing: every array was written to, and what it holds does not matter."""
 
-    def prepared(self, step: described.Step) -> Any:
+    def prepared(self, step: synthetic.Step) -> Any:
         newest = step.observation[-1] if self._task.frame_stack > 1 else step.observation
         return newest, step.action, step.reward, step.terminated, step.truncated
 
-    def prepared_streams(self, steps: list[described.Step]) -> Any:
+    def prepared_streams(self, steps: list[synthetic.Step]) -> Any:
         return tuple(np.stack(column) for column in zip(*map(self.prepared, steps), strict=True))
 
     def add(self, prepared: Any) -> None:
@@ -124,7 +124,7 @@ class _Files(tasks.Buffer):
         self._columns = _columns(task, np.empty) | {"priority": np.ones(task.capacity)}
         self._is_loaded = False
 
-    def fill(self, episodes: Iterable[described.Episode]) -> None:
+    def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
         """Do nothing: every array was written to, and what it holds does not matter."""
 
     def save(self, path: str) -> None:

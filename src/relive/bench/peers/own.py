@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 import relive
-from relive.bench import described
 from relive.bench import tasks
+from relive.testing import synthetic
 
 
 class _Columns(tasks.Buffer):
@@ -38,20 +38,20 @@ class _Columns(tasks.Buffer):
         else:
             self.buffer = relive.RingReplayBuffer(task.capacity, schema, **windows, **common)
 
-    def fill(self, episodes: Iterable[described.Episode]) -> None:
+    def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
         for episode in episodes:
             if episode.terminated or episode.truncated:
                 self.buffer.add_episode(episode.frames, episode.actions, episode.rewards, terminated=episode.terminated)
             else:
                 super().fill([episode])
 
-    def prepared(self, step: described.Step) -> Any:
+    def prepared(self, step: synthetic.Step) -> Any:
         # The buffer stacks frames itself: it is given the newest one.
         frames = (step.observation, step.next_observation)
         observation, following = (frame[-1] for frame in frames) if self._is_stacked else frames
         return observation, step.action, step.reward, following, step.terminated, step.truncated
 
-    def prepared_streams(self, steps: list[described.Step]) -> Any:
+    def prepared_streams(self, steps: list[synthetic.Step]) -> Any:
         return tuple(np.stack(column) for column in zip(*map(self.prepared, steps), strict=True))
 
     def add(self, prepared: Any) -> None:

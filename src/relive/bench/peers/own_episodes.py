@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 import relive
-from relive.bench import described
 from relive.bench import tasks
+from relive.testing import synthetic
 
 
 class _Samples(tasks.Buffer):
@@ -60,7 +60,7 @@ class _Naive(_Samples):
     def __init__(self, task: tasks.Task) -> None:
         super().__init__(task)
         self._rng = np.random.default_rng(0)
-        self._episodes: collections.deque[list[described.Step]] = collections.deque()
+        self._episodes: collections.deque[list[synthetic.Step]] = collections.deque()
         self._is_open = False
         self._steps = 0
 

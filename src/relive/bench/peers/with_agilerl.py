@@ -9,8 +9,8 @@ import numpy.typing as npt
 import tensordict
 import torch
 
-from relive.bench import described
 from relive.bench import tasks
+from relive.testing import synthetic
 
 
 class _Buffer(tasks.Buffer):
@@ -25,7 +25,7 @@ class _Buffer(tasks.Buffer):
         else:
             self._buffer = replay_buffer.ReplayBuffer(task.capacity)
 
-    def fill(self, episodes: Iterable[described.Episode]) -> None:
+    def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
         if self._task.n_step > 1:  # Joined as they are added, one by one.
             super().fill(episodes)
             return
@@ -35,7 +35,7 @@ class _Buffer(tasks.Buffer):
                 ends = episode.is_last & episode.terminated
                 self._buffer.add(_rows(observations[:-1], episode.actions, episode.rewards, observations[1:], ends))
 
-    def prepared(self, step: described.Step) -> Any:
+    def prepared(self, step: synthetic.Step) -> Any:
         one = (step.observation, step.action, step.reward, step.next_observation, step.terminated)
         return [np.asarray(value)[np.newaxis] for value in one]
 

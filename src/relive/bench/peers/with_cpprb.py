@@ -7,8 +7,8 @@ import cpprb
 import numpy as np
 import numpy.typing as npt
 
-from relive.bench import described
 from relive.bench import tasks
+from relive.testing import synthetic
 
 
 class _Buffer(tasks.Buffer):
@@ -34,7 +34,7 @@ class _Buffer(tasks.Buffer):
         else:
             self._buffer = cpprb.ReplayBuffer(task.capacity, fields, **settings)
 
-    def fill(self, episodes: Iterable[described.Episode]) -> None:
+    def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
         for episode in episodes:
             observations = self._last(episode.observations, 1)
             if len(episode):
@@ -48,7 +48,7 @@ class _Buffer(tasks.Buffer):
             if episode.terminated or episode.truncated:
                 self._buffer.on_episode_end()
 
-    def prepared(self, step: described.Step) -> Any:
+    def prepared(self, step: synthetic.Step) -> Any:
         columns = {
             "obs": self._last(step.observation, 0),
             "next_obs": self._last(step.next_observation, 0),

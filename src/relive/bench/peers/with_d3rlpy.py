@@ -7,8 +7,8 @@ import d3rlpy.constants as constants
 import d3rlpy.dataset as dataset
 import numpy as np
 
-from relive.bench import described
 from relive.bench import tasks
+from relive.testing import synthetic
 
 _MOST = 1_000_000
 
@@ -36,7 +36,7 @@ class _Buffer(tasks.Buffer):
             action_size=18 if is_discrete else task.action.shape[0],
         )
 
-    def fill(self, episodes: Iterable[described.Episode]) -> None:
+    def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
         for episode in episodes:
             if not episode.terminated and not episode.truncated:
                 super().fill([episode])
@@ -51,7 +51,7 @@ class _Buffer(tasks.Buffer):
                 )
             )
 
-    def prepared(self, step: described.Step) -> Any:
+    def prepared(self, step: synthetic.Step) -> Any:
         newest = step.observation[-1] if self._task.frame_stack > 1 else step.observation
         action = step.action if self._task.action.shape else int(step.action)
         return newest.reshape(self._shape), action, step.reward, step.terminated, step.truncated

@@ -9,8 +9,8 @@ import dopamine.jax.replay_memory.samplers as samplers
 import numpy as np
 import numpy.typing as npt
 
-from relive.bench import described
 from relive.bench import tasks
+from relive.testing import synthetic
 
 _MOST = 1_000_000
 
@@ -35,7 +35,7 @@ class _Buffer(tasks.Buffer):
             compress=task.observation.dtype == "uint8",
         )
 
-    def prepared(self, step: described.Step) -> Any:
+    def prepared(self, step: synthetic.Step) -> Any:
         newest = step.observation[-1] if self._task.frame_stack > 1 else step.observation
         return newest, step.action, step.reward, step.terminated, step.terminated or step.truncated
 

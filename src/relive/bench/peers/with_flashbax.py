@@ -8,8 +8,8 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
-from relive.bench import described
 from relive.bench import tasks
+from relive.testing import synthetic
 
 _CHUNK = 1_000
 _FEW = 10_000
@@ -43,7 +43,7 @@ class _Buffer(tasks.Buffer):
         if task.prioritized:
             self._set = jax.jit(buffer.set_priorities, donate_argnums=0)
 
-    def fill(self, episodes: Iterable[described.Episode]) -> None:
+    def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
         if self._task.capacity <= _FEW:
             super().fill(episodes)
             return
@@ -59,7 +59,7 @@ class _Buffer(tasks.Buffer):
         for start in range(total % _CHUNK, total, _CHUNK):
             self.add(self._lead({name: column[start : start + _CHUNK] for name, column in columns.items()}))
 
-    def prepared(self, step: described.Step) -> Any:
+    def prepared(self, step: synthetic.Step) -> Any:
         return self._lead({name: value[np.newaxis] for name, value in self._row(step).items()})
 
     def add(self, prepared: Any) -> None:
@@ -79,7 +79,7 @@ class _Buffer(tasks.Buffer):
         answer = {name: np.asarray(column) for name, column in first.items()}
         return answer | {"next_observation": np.asarray(second["observation"])}
 
-    def _row(self, step: described.Step) -> dict[str, Any]:
+    def _row(self, step: synthetic.Step) -> dict[str, Any]:
         return {
             "observation": np.asarray(step.observation),
             "action": np.asarray(step.action, np.int32 if self._task.action.dtype == "int64" else None),

@@ -9,8 +9,8 @@ import pfrl.replay_buffers as replay_buffers
 import pfrl.utils as pfrl_utils
 import torch
 
-from relive.bench import described
 from relive.bench import tasks
+from relive.testing import synthetic
 
 _MOST = 1_000_000
 _CPU = torch.device("cpu")
@@ -29,7 +29,7 @@ class _Buffer(tasks.Buffer):
         else:
             self._buffer = replay_buffers.ReplayBuffer(task.capacity, num_steps=task.n_step)
 
-    def prepared(self, step: described.Step) -> Any:
+    def prepared(self, step: synthetic.Step) -> Any:
         # A frame stack is kept as its agents have it: the arrays of single frames, shared by all stacks they are in.
         step_columns = {
             "state": step.observation,

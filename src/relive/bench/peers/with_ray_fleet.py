@@ -19,8 +19,8 @@ import ray
 
 import relive
 from relive.bench import fleet_processor
-from relive.bench import fleet_work
 from relive.integrations import ray as fleet_lib
+from relive.testing import fleet_work
 
 _STORE_BYTES = 200_000_000
 

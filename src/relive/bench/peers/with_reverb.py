@@ -6,8 +6,8 @@ import numpy as np
 import reverb
 import tensorflow as tf
 
-from relive.bench import described
 from relive.bench import tasks
+from relive.testing import synthetic
 
 _MOST = 1_000_000
 _TABLE = "steps"
@@ -45,7 +45,7 @@ class _Buffer(tasks.Buffer):
         self._steps = 0
         self._batches: Any = None
 
-    def prepared(self, step: described.Step) -> Any:
+    def prepared(self, step: synthetic.Step) -> Any:
         row = {
             "observation": step.observation,
             "action": step.action,

@@ -10,8 +10,8 @@ import ray.rllib.env.single_agent_episode as single_agent_episode
 import ray.rllib.utils.replay_buffers.episode_replay_buffer as episode_replay_buffer
 import ray.rllib.utils.replay_buffers.prioritized_episode_buffer as prioritized_episode_buffer
 
-from relive.bench import described
 from relive.bench import tasks
+from relive.testing import synthetic
 
 _MOST = 1_000_000
 
@@ -28,13 +28,13 @@ class _Buffer(tasks.Buffer):
         else:
             self._buffer = episode_replay_buffer.EpisodeReplayBuffer(task.capacity)
 
-    def fill(self, episodes: Iterable[described.Episode]) -> None:
+    def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
         for episode in episodes:
             if len(episode):
                 observations, actions, rewards = map(list, (episode.frames, episode.actions, episode.rewards))
                 self._add(observations, actions, rewards, episode.terminated, episode.truncated)
 
-    def prepared(self, step: described.Step) -> Any:
+    def prepared(self, step: synthetic.Step) -> Any:
         return (
             [step.observation, step.next_observation],
             [step.action],

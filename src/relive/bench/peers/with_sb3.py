@@ -6,11 +6,11 @@ from gymnasium import spaces
 import numpy as np
 import stable_baselines3.common.buffers as buffers
 
-from relive.bench import described
 from relive.bench import tasks
+from relive.testing import synthetic
 
 
-def _space(kind: described.Kind) -> spaces.Space[Any]:
+def _space(kind: synthetic.Kind) -> spaces.Space[Any]:
     if kind.dtype == "uint8":
         return spaces.Box(0, 255, kind.shape, np.uint8)
     if kind.dtype.startswith("int"):
@@ -23,7 +23,7 @@ class _Buffer(tasks.Buffer):
         task.refuse("prioritized", "sequences", "by_episode")
         self._batch_size, self._streams, self._has_action_axis = task.batch_size, task.streams, bool(task.action.shape)
         stack = (task.frame_stack,) if task.frame_stack > 1 else ()
-        observation = _space(described.Kind(stack + task.observation.shape, task.observation.dtype))
+        observation = _space(synthetic.Kind(stack + task.observation.shape, task.observation.dtype))
         settings = {"device": "cpu", "n_envs": task.streams}
         if task.n_step > 1:
             settings |= {"n_steps": task.n_step, "gamma": task.gamma}
@@ -31,10 +31,10 @@ class _Buffer(tasks.Buffer):
         else:
             self._buffer = buffers.ReplayBuffer(task.capacity, observation, _space(task.action), **settings)
 
-    def prepared(self, step: described.Step) -> Any:
+    def prepared(self, step: synthetic.Step) -> Any:
         return self.prepared_streams([step])
 
-    def prepared_streams(self, steps: list[described.Step]) -> Any:
+    def prepared_streams(self, steps: list[synthetic.Step]) -> Any:
         # As a vector environment gives them.
         return (
             np.stack([step.observation for step in steps]),

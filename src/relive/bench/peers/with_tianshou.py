@@ -10,8 +10,8 @@ import tianshou.algorithm.algorithm_base as algorithm_base
 import tianshou.data as tianshou_data
 import torch
 
-from relive.bench import described
 from relive.bench import tasks
+from relive.testing import synthetic
 
 _FEW = 10_000
 
@@ -33,7 +33,7 @@ class _Buffer(tasks.Buffer):
         else:
             self._buffer = tianshou_data.ReplayBuffer(task.capacity, **settings)
 
-    def fill(self, episodes: Iterable[described.Episode]) -> None:
+    def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
         capacity = self._task.capacity
         if capacity <= _FEW or self._task.streams > 1:
             super().fill(episodes)
@@ -62,7 +62,7 @@ class _Buffer(tasks.Buffer):
         if self._task.prioritized:
             self._buffer.init_weight(np.arange(capacity))
 
-    def prepared(self, step: described.Step) -> Any:
+    def prepared(self, step: synthetic.Step) -> Any:
         return {
             "obs": step.observation,
             "act": step.action,
@@ -73,7 +73,7 @@ class _Buffer(tasks.Buffer):
             "info": {},
         }
 
-    def prepared_streams(self, steps: list[described.Step]) -> Any:
+    def prepared_streams(self, steps: list[synthetic.Step]) -> Any:
         columns = zip(*(self.prepared(step).values() for step in steps), strict=True)
         names = ("obs", "act", "rew", "terminated", "truncated", "obs_next", "info")
         return {name: np.array(column) for name, column in zip(names, columns, strict=True)}

@@ -10,8 +10,8 @@ import torch
 import torchrl.data as torchrl_data
 import torchrl.envs.transforms as transforms
 
-from relive.bench import described
 from relive.bench import tasks
+from relive.testing import synthetic
 
 
 class _Buffer(tasks.Buffer):
@@ -39,14 +39,14 @@ class _Buffer(tasks.Buffer):
         else:
             self._buffer = torchrl_data.TensorDictReplayBuffer(storage=storage, **settings)
 
-    def fill(self, episodes: Iterable[described.Episode]) -> None:
+    def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
         for episode in episodes:
             if len(episode):
                 ends = episode.is_last
                 columns = (episode.observations[:-1], episode.actions, episode.rewards, episode.observations[1:])
                 self._buffer.extend(_rows(*columns, ends & episode.terminated, ends & episode.truncated))
 
-    def prepared(self, step: described.Step) -> Any:
+    def prepared(self, step: synthetic.Step) -> Any:
         one = (step.observation, step.action, step.reward, step.next_observation, step.terminated, step.truncated)
         rows = _rows(*(np.asarray(value)[np.newaxis] for value in one))
         # The transform joins steps over time: it is for those that come as a batch with that axis.

@@ -1,9 +1,9 @@
 """Steps into a full ring: one, one of images, and one of each of 64 streams."""
 
-from relive.bench import described
 from relive.bench import tasks
 from relive.bench import workload
 from relive.bench.workloads import transitions
+from relive.testing import synthetic
 
 _WHY = (
     "relive checks every field for its shape and dtype, and that each episode goes on where it was; it keeps where "
@@ -36,7 +36,7 @@ WORKLOADS = (
         title="adding a step of f32[4] of each of 64 streams",
         task=tasks.Task(
             capacity=64 * 15_625,
-            observation=described.Kind((4,), "float32"),
+            observation=synthetic.Kind((4,), "float32"),
             streams=64,
             episode_lengths=(100, 100),
         ),

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 import functools
 
-from relive.bench import described
 from relive.bench import tasks
 from relive.bench import workload
+from relive.testing import synthetic
 
-_TASK = tasks.Task(capacity=1_000_000, observation=described.Kind((17,), "float32"), prioritized=True)
+_TASK = tasks.Task(capacity=1_000_000, observation=synthetic.Kind((17,), "float32"), prioritized=True)
 _WORKLOAD: Callable[..., workload.Workload] = functools.partial(
     workload.Workload,
     family="saving",

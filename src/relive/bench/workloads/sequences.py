@@ -1,8 +1,8 @@
 """Draws of sequences of images."""
 
-from relive.bench import described
 from relive.bench import tasks
 from relive.bench import workload
+from relive.testing import synthetic
 
 WORKLOADS = (
     workload.Workload(
@@ -11,7 +11,7 @@ WORKLOADS = (
         title="a draw of 16 sequences of 64 steps, observation u8[64, 64, 3]",
         task=tasks.Task(
             capacity=20_000,
-            observation=described.Kind((64, 64, 3), "uint8"),
+            observation=synthetic.Kind((64, 64, 3), "uint8"),
             sequence_length=64,
             batch_size=16,
             episode_lengths=(100, 300),

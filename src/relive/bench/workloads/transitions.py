@@ -1,11 +1,11 @@
 """Uniform draws of transitions: small vectors, stacks of images, and several steps at once."""
 
-from relive.bench import described
 from relive.bench import tasks
 from relive.bench import workload
+from relive.testing import synthetic
 
-SMALL = described.Kind((4,), "float32")
-IMAGE = described.Kind((84, 84), "uint8")
+SMALL = synthetic.Kind((4,), "float32")
+IMAGE = synthetic.Kind((84, 84), "uint8")
 IMAGES = 20_000
 """Steps of images that are stored: more than any cache holds, and room for those who store a stack twice a step."""
 
@@ -36,8 +36,8 @@ WORKLOADS = (
         title="a draw of 256, observation f32[17], action f32[6]",
         task=tasks.Task(
             capacity=1_000_000,
-            observation=described.Kind((17,), "float32"),
-            action=described.Kind((6,), "float32"),
+            observation=synthetic.Kind((17,), "float32"),
+            action=synthetic.Kind((6,), "float32"),
         ),
         timed=workload.sampling,
     ),
