@@ -20,8 +20,11 @@ def environments(count: int, *, stores_resets: bool, ends: str = "terminated") -
         if not is_reset or stores_resets:
             flags = np.full(count, step == 4)
             yield {
-                "observation": observation, "action": np.zeros(count, int), "reward": np.zeros(count),
-                "next_observation": following, ends: flags,
+                "observation": observation,
+                "action": np.zeros(count, int),
+                "reward": np.zeros(count),
+                "next_observation": following,
+                ends: flags,
             }
         observation = following
 
