@@ -291,7 +291,6 @@ class Delivery(Generic[Obs, Act]):
         admission: admission_lib.Admission | None,
         groups: groups_lib.Groups | None,
     ) -> queue.LearnerQueue:
-        """Return a new queue of a store."""
         return queue.LearnerQueue(store, admission, groups, self._queues.wake_starts, self._queues.wake_starts_soon)
 
     def _follow(self, hand_outs_: queue.LearnerQueue) -> None:

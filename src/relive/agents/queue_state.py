@@ -90,7 +90,6 @@ def put(given: state.StateReader, hand_outs: LearnerQueue, *, is_same_rule: bool
 
 
 def _described(hand_outs: LearnerQueue, produced: bias.Tally, trained: bias.Tally, phases: Phases) -> arrays.Array:
-    """Return what is in one value."""
     counts = hand_outs.drops.view()
     content = {
         "admitted": hand_outs.desk.admitted,
@@ -146,7 +145,6 @@ def _phases(given: state.StateReader, rest: state.StateReader) -> Phases:
 
 
 def _rows(rest: state.StateReader, name: str, length: int) -> list[list[Any]]:
-    """Return a list of lists of that length."""
     rows = rest.value(name)
     if type(rows) is not list or not all(type(row) is list and len(row) == length for row in rows):
         raise rest.refused(name, f"a list of lists of {length}", rows)

@@ -136,7 +136,6 @@ def _plain(source: tokens.SequenceSource) -> tuple[Any, ...]:
 
 
 def _source(value: Any) -> tokens.SequenceSource:
-    """Return the source that is written as that value."""
     if type(value) is tuple and len(value) == 4:
         *names, mismatch = value
         is_mismatch = mismatch is None or (

@@ -72,7 +72,6 @@ def interleaved(
 
 
 def _turn(call: Call, repeats: int, clock: Clock) -> float:
-    """Return how long that many calls take."""
     turns = range(repeats)
     start = clock()
     for _ in turns:

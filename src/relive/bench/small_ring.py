@@ -121,5 +121,4 @@ def _places(story: synthetic.Story, answer: tasks.Answer) -> tuple[npt.NDArray[n
 
 
 def _priorities(episodes: npt.NDArray[np.int64], steps: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return the priorities of those steps: 1, 2, 3 or 4."""
     return np.asarray(1 + (episodes + steps) % _CLASSES, np.float64)

@@ -148,8 +148,8 @@ class Columns(Soaked):
             while True:
                 last = rng.randrange(_LONGEST)
                 for t in range(last + 1):
-                    step = (_OBSERVATIONS[t], t, float(t), _OBSERVATIONS[t + 1], t == last)
-                    await self._shell.add(*step, stream=place)
+                    step = (_OBSERVATIONS[t], t, float(t), _OBSERVATIONS[t + 1])
+                    await self._shell.add(*step, terminated=t == last, stream=place)
                     self.count_step()
         finally:
             self._shell.end_episode(stream=place)

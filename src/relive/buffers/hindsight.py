@@ -162,7 +162,6 @@ def _paths(schema: schema_lib.Schema, name: str, key: str) -> dict[str, str]:
 
 
 def _fields(schema: schema_lib.Schema, paths: Mapping[str, str]) -> schema_lib.Tree:
-    """Return the field of a goal, or the tree of its fields."""
     return trees.nested("goal", {goal_path: schema.fields[path] for goal_path, path in paths.items()})
 
 

@@ -16,7 +16,6 @@ StorageUnit = Literal["timesteps", "sequences", "episodes", "fragments"]
 
 
 def _row_count(columns: Mapping[str, arrays.Array]) -> int:
-    """Return how many rows all of the columns have."""
     first, *others = columns
     rows = len(columns[first])
     for name in others:

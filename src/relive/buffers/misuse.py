@@ -64,11 +64,10 @@ class Watch:
             ended: Whether an episode ended with it [k].
         """
         if self.finals:
-            for place, stream in enumerate(streams.tolist()):
-                final = self.finals.pop(stream, None)
-                if final is None or next_observation is None or observation(place) != final:
-                    continue
-                self.suspected_resets += next_observation(place) != final
+            for place in np.flatnonzero(np.isin(streams, list(self.finals))).tolist():
+                final = self.finals.pop(int(streams[place]))
+                if next_observation is not None and observation(place) == final != next_observation(place):
+                    self.suspected_resets += 1
         if next_observation is not None:
             for place in np.flatnonzero(terminated).tolist():
                 self.finals[int(streams[place])] = next_observation(place)

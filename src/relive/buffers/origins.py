@@ -70,7 +70,6 @@ class RowOrigin:
         return ", ".join(parts)
 
     def _why_not(self) -> str:
-        """Return why it is not eligible."""
         if not self.is_readable:
             return "no window can start there"
         return "barred" if self.is_barred else "spent"

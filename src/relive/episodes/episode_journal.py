@@ -281,7 +281,6 @@ def _id(encoded: bytes) -> str:
 
 
 def _decoded(codec: codec_lib.Codec, content: bytes) -> Any:
-    """Return the value of the bytes."""
     try:
         return codec.decode(content)
     except errors.ReplayError:

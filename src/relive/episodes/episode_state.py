@@ -104,7 +104,6 @@ def taken(store: Store, codec: codec_lib.Codec) -> state.State:
 
 
 def _groups_of(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """Return the groups of the episodes, where there are any."""
     if all(episode.group_id is None for episode in episodes):
         return {}
     groups = _Encoded([("a group_id", episode.group_id) for episode in episodes], codec_lib.PlainCodec())
@@ -186,7 +185,6 @@ def _places(given: state.StateReader, name: str, expected: arrays.Ints) -> array
 
 
 def _episodes(given: state.StateReader, codec: codec_lib.Codec) -> list[Episode]:
-    """Return the episodes with all that is in them."""
     ids = given.array("episode_id", "S36", (None,))
     count = len(ids)
     names = [name.decode("latin-1") for name in ids.tolist()]

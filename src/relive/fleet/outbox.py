@@ -276,5 +276,4 @@ class Outbox:
 
 
 def _steps(batch: Batch) -> int:
-    """Return how many steps are in a batch."""
     return sum([chunk.rows for chunk in batch])

@@ -110,7 +110,6 @@ def _check_free(place: str, overwrite: bool) -> None:
 def _write(
     file: BinaryIO, schema: schema_lib.Schema, kind: Any, episodes: Iterator[stored_episodes.StoredEpisode]
 ) -> None:
-    """Write all of a new file."""
     with parquet.ParquetWriter(file, kind, compression="zstd", write_page_checksum=True) as writer:
         group: list[stored_episodes.StoredEpisode] = []
         num_steps = 0
@@ -217,7 +216,6 @@ def _check_room(buffer: AnyBuffer, file: "_File", report: _Report) -> None:
 
 
 def _add(buffer: AnyBuffer, episode: stored_episodes.StoredEpisode, report: _Report) -> None:
-    """Add an episode to a buffer that has room for it."""
     given: Any = (episode.observations, episode.actions, episode.rewards)
     is_terminated, stream, more = episode.status == "COMPLETED", episode.stream, episode.extras
     if episode.has_final_observation and episode.status != "IN_PROGRESS":

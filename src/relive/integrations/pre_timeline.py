@@ -178,7 +178,6 @@ def _found(schema: schema_lib.Schema, name: object) -> str:
 
 
 def _actions(schema: schema_lib.Schema, possible_actions: Any) -> Actions:
-    """Return the actions there are."""
     rule = "be all actions, such as range(4), or the name of an extra that is a mask of them"
     if isinstance(possible_actions, str):
         field = schema.fields.get(f"extras/{possible_actions}")

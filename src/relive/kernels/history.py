@@ -162,7 +162,6 @@ def _differ(these: arrays_lib.Array, those: arrays_lib.Array) -> arrays_lib.Bool
 
 
 def _bytes_of(values: arrays_lib.Array, shape: tuple[int, ...]) -> arrays_lib.Array:
-    """Return the bytes of contiguous values, in that shape."""
     return np.frombuffer(values.tobytes(), np.uint8).reshape(shape)
 
 

@@ -202,7 +202,6 @@ class TimelineState:
         return ""
 
     def _wrong_turns(self, streams: int) -> str:
-        """Return what is wrong with what is said of turns, of so many streams."""
         if streams == 1 and self.is_linked:
             return "one stream alone is always in turn"
         since = self.in_turn_since if self.is_linked else 0

@@ -221,7 +221,6 @@ class Checkpointable(abc.ABC):
 
     @classmethod
     def _given(cls, state: Any) -> state_lib.StateReader:
-        """Return a state of this class."""
         given = state_lib.StateReader(state, state.get("arrays") if isinstance(state, dict) else None)
         name = given.text("class")
         if name != cls.__name__:
@@ -231,7 +230,6 @@ class Checkpointable(abc.ABC):
 
     @classmethod
     def _generator(cls, given: state_lib.StateReader) -> np.random.Generator | None:
-        """Return the generator of a state, if the class has one."""
         if cls._DRAWS:
             return generators.made(given.part("generator"))
         if given.value("generator") is not None:
@@ -240,7 +238,6 @@ class Checkpointable(abc.ABC):
 
     @classmethod
     def _made(cls, state: state_lib.State, instead: dict[str, Any], **options: Any) -> Self:
-        """Return a buffer of that state."""
         given = cls._given(state)
         saved = given.part("settings")
         names = {*cls._SETTINGS} if cls.settings is Checkpointable.settings else {*saved.names()}

@@ -39,7 +39,6 @@ def are_alike(keys: Collection[Any]) -> bool:
 
 
 def _head(tag: bytes, size: int) -> bytes:
-    """Return a tag and a size."""
     head = bytearray(tag)
     while size > 127:
         head.append(size & 127 | 128)

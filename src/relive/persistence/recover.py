@@ -160,7 +160,6 @@ def _num_bytes(path: str) -> int:
 
 
 def _state(payload: bytes) -> state_lib.State:
-    """Return the state in a base."""
     state = codec_lib.PlainCodec().decode(payload)
     if not isinstance(state, dict):
         raise errors.CheckpointError(f"a base must hold a state, got {validation.short_repr(state)}")
@@ -168,7 +167,6 @@ def _state(payload: bytes) -> state_lib.State:
 
 
 def _class_of(state: state_lib.State) -> type[checkpointable.Journalable]:
-    """Return the class of the buffer that a state is of."""
     name = state_lib.StateReader(state, state.get("arrays")).text("class")
     kind = checkpointable.BUFFERS.find(name)
     if kind is None and name in _OURS:

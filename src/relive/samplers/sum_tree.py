@@ -53,7 +53,7 @@ class Levels(arrays.Derived):
         self._reduce = reduce
         self.levels = [lowest]
         """The leaves, and above them level after level up to the top."""
-        while len(self.levels[-1]) > _widest_top():
+        while len(self.levels[-1]) > -(-WIDEST_TOP // WIDTH) * WIDTH:
             self.levels.append(np.zeros(len(self.levels[-1]) // WIDTH))
         self._derive()
 
@@ -96,13 +96,9 @@ class Levels(arrays.Derived):
 def leaves(count: int) -> arrays.Floats:
     """Return zeros for at least `count` leaves, padded so that the levels above them have whole blocks."""
     unit = WIDTH
-    while -(-count // unit) * WIDTH > _widest_top():
+    while -(-count // unit) * WIDTH > -(-WIDEST_TOP // WIDTH) * WIDTH:
         unit *= WIDTH
     return np.zeros(-(-count // unit) * unit)
-
-
-def _widest_top() -> int:
-    return -(-WIDEST_TOP // WIDTH) * WIDTH
 
 
 def sums(blocks: arrays.Floats) -> arrays.Floats:
@@ -117,16 +113,14 @@ def sums(blocks: arrays.Floats) -> arrays.Floats:
 def maxima(blocks: arrays.Floats) -> arrays.Floats:
     """Return the largest entries [n] of blocks [n, m]."""
     # numpy compares whole rows at a time, and these rows are long where those of `blocks` are short.
-    largest: arrays.Floats = blocks.T.copy().max(axis=0)
-    return largest
+    return np.asarray(blocks.T.copy().max(axis=0))
 
 
 def minima(blocks: arrays.Floats) -> arrays.Floats:
     """Return the smallest entries [n] above zero of `blocks` [n, m], infinity where there is none."""
     weights = blocks.T.copy()
     np.copyto(weights, math.inf, where=weights == 0)
-    smallest: arrays.Floats = weights.min(axis=0)
-    return smallest
+    return np.asarray(weights.min(axis=0))
 
 
 class BlockSums(Levels):

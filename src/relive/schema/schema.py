@@ -53,7 +53,6 @@ MISTAKEN = {
 
 
 def _shape(shape: object) -> tuple[int, ...]:
-    """Return a shape as a tuple of ints."""
     axes: tuple[Any, ...] = tuple(shape) if isinstance(shape, Sequence) else (shape,)
     if not all(isinstance(axis, numbers.Integral) and not isinstance(axis, bool) for axis in axes):
         raise errors.ArgumentTypeError(

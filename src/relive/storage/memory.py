@@ -165,7 +165,6 @@ class ColumnStorage(arrays.Derived):
         return (self._capacity,), np.dtype(parts)
 
     def _allocated(self, paths: tuple[str, ...], allocate: Callable[[tuple[int, ...], np.dtype[Any]], Array]) -> Array:
-        """Return the array of a block."""
         shape, dtype = self._layout(paths)
         try:
             array = np.asarray(allocate(shape, dtype))

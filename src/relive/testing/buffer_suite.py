@@ -309,7 +309,6 @@ def _is_accepted(call: Callable[..., object], *arguments: object) -> bool:
 
 
 def _fields(batch: Any) -> Fields:
-    """Return the arrays of a batch."""
     fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
     extras: Fields = fields.pop("extras")
     return fields | extras

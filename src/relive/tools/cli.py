@@ -180,7 +180,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_bench(commands: "argparse._SubParsersAction[_Parser]") -> None:
-    """Add the command that measures."""
     bench = commands.add_parser(
         "bench",
         help="measure relive beside other libraries, and check what all of them answer",
@@ -204,7 +203,6 @@ def _add_bench(commands: "argparse._SubParsersAction[_Parser]") -> None:
 
 
 def _add_saved(commands: "argparse._SubParsersAction[_Parser]") -> None:
-    """Add the commands about what was saved."""
     inspect = commands.add_parser(
         "inspect",
         help="show what is in a checkpoint or a journal",

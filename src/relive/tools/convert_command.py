@@ -130,7 +130,6 @@ def _check_is_new(options: argparse.Namespace, target: Kind, path: str) -> None:
 
 
 def _read(options: argparse.Namespace, source: Kind, progress: state.Progress | None) -> AnyBuffer:
-    """Return a buffer with the steps of FROM."""
     if source is Kind.CHECKPOINT:
         return _saved(files.absolute("FROM", options.source), progress)
     if source is Kind.PARQUET:
@@ -152,7 +151,6 @@ def _read(options: argparse.Namespace, source: Kind, progress: state.Progress | 
 
 
 def _new(options: argparse.Namespace, schema: relive.Schema, num_steps: int, streams: int) -> AnyBuffer:
-    """Return a new buffer for so many steps."""
     least = max(num_steps, streams, 1)
     capacity = least if options.capacity is None else options.capacity
     if capacity < least:

@@ -71,7 +71,6 @@ def frames(found: inspection.Inspection) -> Iterator[Picture]:
 
 
 def _drawn(title: str, caption: str, alt: str, x: str, y: str, draw: Callable[[Axes], None]) -> Picture:
-    """Return a picture with the axes that all of them have."""
     picture = figure.Figure(figsize=(5.6, 3.1), layout="constrained", facecolor="white")
     axes = picture.add_subplot()
     draw(axes)

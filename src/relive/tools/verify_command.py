@@ -71,7 +71,6 @@ def verdict(path: str, progress: state.Progress | None = None) -> Verdict:
 
 
 def _described(buffer: Any) -> str:
-    """Return how much is in a buffer."""
     noun = "transition" if isinstance(buffer, relive.EpisodeReplayBuffer) else "step"
     return wording.counted(len(buffer), noun)
 

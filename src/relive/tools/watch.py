@@ -127,7 +127,6 @@ def _steps(age: float | None) -> str:
 
 
 def _picture(training: display.Training, seconds: float) -> rich_console.Group:
-    """Return all of it as it is now."""
     record, settings = training.record, training.settings
     recent = record.recent_mean_return()
     best = max(record.check_means, default=None)

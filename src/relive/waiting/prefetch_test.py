@@ -281,6 +281,7 @@ class Held:
         monkeypatch.setattr(windows.TransitionWindow, "read", held_read)
 
 
+@pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
 @pytest.mark.parametrize("kind", ["ring", "streams", "padded sequences", "whole episodes"])
 def test_a_gather_changes_nothing_that_another_thread_may_read(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     buffer = KINDS[kind](12)

@@ -41,7 +41,9 @@ class _Columns(tasks.Buffer):
     def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
         for episode in episodes:
             if episode.terminated or episode.truncated:
-                self.buffer.add_episode(episode.frames, episode.actions, episode.rewards, terminated=episode.terminated)
+                self.buffer.add_episode(
+                    episode.frames, episode.actions, episode.rewards, terminated=episode.terminated, stream=0
+                )
             else:
                 super().fill([episode])
 
@@ -49,16 +51,25 @@ class _Columns(tasks.Buffer):
         # The buffer stacks frames itself: it is given the newest one.
         frames = (step.observation, step.next_observation)
         observation, following = (frame[-1] for frame in frames) if self._is_stacked else frames
-        return observation, step.action, step.reward, following, step.terminated, step.truncated
+        return {
+            "observation": observation,
+            "action": step.action,
+            "reward": step.reward,
+            "next_observation": following,
+            "terminated": step.terminated,
+            "truncated": step.truncated,
+            "stream": 0,
+        }
 
     def prepared_streams(self, steps: list[synthetic.Step]) -> Any:
-        return tuple(np.stack(column) for column in zip(*map(self.prepared, steps), strict=True))
+        each = [self.prepared(step) for step in steps]
+        return {name: np.stack([step[name] for step in each]) for name in each[0] if name != "stream"}
 
     def add(self, prepared: Any) -> None:
-        self.buffer.add(*prepared)
+        self.buffer.add(**prepared)
 
     def extend(self, prepared: Any) -> None:
-        self.buffer.extend(*prepared)
+        self.buffer.extend(**prepared)
 
     def sample(self) -> Any:
         return self.buffer.sample(self._batch_size)

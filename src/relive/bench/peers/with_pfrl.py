@@ -83,7 +83,6 @@ class _Buffer(tasks.Buffer):
 
 
 def _same(state: Any) -> Any:
-    """Leave a state as it is."""
     return state
 
 

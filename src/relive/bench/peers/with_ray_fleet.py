@@ -120,7 +120,6 @@ class _Fleet:
 
 
 async def _main() -> None:
-    """Return a line for each line."""
     lines = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     fleets = {name: _Fleet(work) for name, work in json.loads(sys.argv[1]).items()}

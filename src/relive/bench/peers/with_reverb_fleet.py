@@ -119,7 +119,6 @@ def _take_turns(
 
 
 def _main() -> None:
-    """Return a line for each line."""
     lines = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     (work,) = json.loads(sys.argv[1]).values()
