@@ -36,7 +36,6 @@ WIDEST_TOP = 4096
 """How many entries the top has at most."""
 _CHUNK = 1 << 16
 _AT_ONCE = 1024
-"""So many masses are looked for at once."""
 
 
 class Levels(arrays.Derived):
