@@ -12,28 +12,22 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any, Generic, Self, SupportsIndex, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 
 from relive import errors
 from relive.buffers import column
-from relive.buffers import column_stats
 from relive.common import arrays
 from relive.common import copies
 from relive.common import imports
-from relive.common import validation
 from relive.persistence import state as state_lib
-from relive.samplers import sampler as sampler_lib
 from relive.schema import casting
-from relive.schema import schema as schema_lib
+from relive.waiting import _shell
 from relive.waiting import gate
-from relive.waiting import rate_limiters
 from relive.windows import batches
-from relive.windows import windows
 
 if TYPE_CHECKING:
-    from relive.buffers import origins
     from relive.persistence import checkpoint
 else:
     checkpoint = imports.lazy_module("relive.persistence.checkpoint")
@@ -61,7 +55,7 @@ class AsyncBatches(Generic[Batch]):
         return await self._draw()
 
 
-class AsyncReplayBuffer(Generic[Batch]):
+class AsyncReplayBuffer(_shell.Shell[Batch]):
     """Shares a RingReplayBuffer, PrioritizedReplayBuffer or SequenceReplayBuffer between the tasks of an event loop.
 
     The verbs are those of the buffer inside, with the same arguments and the same returns. `add`, `extend`,
@@ -98,8 +92,7 @@ class AsyncReplayBuffer(Generic[Batch]):
     """
 
     def __init__(self, buffer: column.ColumnReplayBuffer[Batch]) -> None:
-        validation.require_instance("buffer", buffer, column.ColumnReplayBuffer)
-        self._buffer = buffer
+        super().__init__(buffer)
         self._gate = gate.Gate(buffer, f"the {type(buffer).__name__} inside")
 
     # Awaited.
@@ -152,12 +145,6 @@ class AsyncReplayBuffer(Generic[Batch]):
             fields: The same by name; `terminated`, `truncated`, `stream`, and the extras.
         """
         return await self._insert(self._buffer.add_steps, steps, fields)
-
-    def end_episode(self, *stream: int, **options: Any) -> bool:
-        """End the episode that is open in a stream as truncated; see ColumnReplayBuffer.end_episode."""
-        is_open = self._buffer.end_episode(*stream, **options)
-        self._gate.wake()
-        return is_open
 
     async def sample(self, batch_size: int, **options: Any) -> Batch:
         """Return exactly batch_size windows, drawn with replacement; waits until that is possible.
@@ -250,75 +237,13 @@ class AsyncReplayBuffer(Generic[Batch]):
 
     # Plain.
 
-    def read(self, keys: Any, **options: Any) -> Batch:
-        """Return the windows that start at the steps with those keys [B]; see `read` of the buffer inside."""
-        return self._buffer.read(keys, **options)
+    def _look(self, call: Callable[[], Answer]) -> Answer:
+        return call()
 
-    def eligible_keys(self) -> arrays.Keys:
-        """Return the keys of all anchors that may be drawn now, oldest first. O(capacity)."""
-        return self._buffer.eligible_keys()
-
-    def update_priorities(self, keys: Any, priorities: Any) -> int:
-        """Give steps new priorities, and return how many of them were still stored.
-
-        See ColumnReplayBuffer.update_priorities.
-        """
-        num_alive = self._buffer.update_priorities(keys, priorities)
+    def _change(self, call: Callable[[], Answer]) -> Answer:
+        answer = call()
         self._gate.wake()
-        return num_alive
-
-    def get_priorities(self, keys: Any) -> arrays.Floats:
-        """Return the raw priorities of the steps with those keys [B]; see ColumnReplayBuffer.get_priorities."""
-        return self._buffer.get_priorities(keys)
-
-    def set_eligible(self, keys: Any, eligible: bool) -> int:
-        """Set whether the anchors with those keys may be drawn, and return how many of them were still stored.
-
-        See ColumnReplayBuffer.set_eligible.
-        """
-        num_alive = self._buffer.set_eligible(keys, eligible)
-        self._gate.wake()
-        return num_alive
-
-    @overload
-    def explain(self, key: SupportsIndex, /) -> "origins.RowOrigin": ...
-
-    @overload
-    def explain(self, batch: column.AnyBatch, /) -> "tuple[origins.RowOrigin | None, ...]": ...
-
-    def explain(self, asked: Any, /) -> Any:
-        """Return where a row came from, or where those of a batch came from [B]; see ColumnReplayBuffer.explain."""
-        return self._buffer.explain(asked)
-
-    def settings(self) -> dict[str, Any]:
-        """Return the arguments of the constructor of the buffer inside that a checkpoint keeps, by name."""
-        return self._buffer.settings()
-
-    def get_stats(self) -> column_stats.ColumnBufferStats:
-        """Return what is stored and what has happened so far. O(episodes)."""
-        return self._buffer.get_stats()
-
-    def clear(self) -> None:
-        """Forget every step and every open episode; see ColumnReplayBuffer.clear."""
-        self._buffer.clear()
-        self._gate.wake()
-
-    def state_dict(self) -> state_lib.State:
-        """Return what `save` would save, in memory; see ColumnReplayBuffer.state_dict."""
-        return self._buffer.state_dict()
-
-    def load_state_dict(self, state: state_lib.State) -> None:
-        """Make the buffer inside what it was when it returned that state; see ColumnReplayBuffer.load_state_dict."""
-        self._buffer.load_state_dict(state)
-        self._gate.wake()
-
-    def check(self) -> None:
-        """Recount everything that is stored, the long way.
-
-        Raises:
-            CorruptionError: An invariant does not hold; the message says which.
-        """
-        self._buffer.check()
+        return answer
 
     def close(self) -> None:
         """End the awaited calls: those who wait in one, and those who make one later, get ClosedError.
@@ -331,63 +256,6 @@ class AsyncReplayBuffer(Generic[Batch]):
     def buffer(self) -> column.ColumnReplayBuffer[Batch]:
         """The buffer inside. What is changed through it, and not through the shell, wakes nobody who waits."""
         return self._buffer
-
-    @property
-    def capacity(self) -> int:
-        """How many steps are stored at most."""
-        return self._buffer.capacity
-
-    @property
-    def streams(self) -> int:
-        """How many environments or actors write side by side."""
-        return self._buffer.streams
-
-    @property
-    def schema(self) -> schema_lib.Schema | None:
-        """What a step holds; None until the first one says so."""
-        return self._buffer.schema
-
-    @property
-    def window(self) -> windows.Window[Batch]:
-        """What says which rows make one element of a batch."""
-        return self._buffer.window
-
-    @property
-    def sampler(self) -> sampler_lib.Sampler:
-        """What draws the anchors."""
-        return self._buffer.sampler
-
-    @property
-    def limiter(self) -> rate_limiters.RateLimiter:
-        """What says when a step may be added and a batch drawn."""
-        return self._buffer.limiter
-
-    @property
-    def appended(self) -> int:
-        """How many steps were added, ever."""
-        return self._buffer.appended
-
-    @property
-    def has_priorities(self) -> bool:
-        """Whether update_priorities and get_priorities mean anything."""
-        return self._buffer.has_priorities
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the next step evicts another."""
-        return self._buffer.is_full
-
-    @property
-    def num_eligible(self) -> int:
-        """How many anchors may be drawn now."""
-        return self._buffer.num_eligible
-
-    def __len__(self) -> int:
-        """Return how many steps are stored."""
-        return len(self._buffer)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} around {self._buffer!r}>"
 
 
 def _owned(value: Any) -> Any:

@@ -13,22 +13,18 @@ from collections.abc import Callable, Iterator
 import contextlib
 import os
 import threading
-from typing import TYPE_CHECKING, Any, Generic, Self, SupportsIndex, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from relive import errors
 from relive.buffers import column
-from relive.buffers import column_stats
 from relive.common import arrays
 from relive.common import validation
 from relive.persistence import state as state_lib
-from relive.samplers import sampler as sampler_lib
-from relive.schema import schema as schema_lib
-from relive.waiting import rate_limiters
+from relive.waiting import _shell
 from relive.windows import batches
-from relive.windows import windows
 
 if TYPE_CHECKING:
-    from relive.buffers import origins
+    pass
 
 Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
 Answer = TypeVar("Answer")
@@ -63,7 +59,7 @@ class SharedBatches(Generic[Batch]):
         self._close()
 
 
-class ThreadSafeReplayBuffer(Generic[Batch]):
+class ThreadSafeReplayBuffer(_shell.Shell[Batch]):
     """Shares a RingReplayBuffer, PrioritizedReplayBuffer or SequenceReplayBuffer between threads.
 
     The verbs are those of the buffer inside, with the same arguments and the same returns. `add`, `extend`,
@@ -97,9 +93,8 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
     """
 
     def __init__(self, buffer: column.ColumnReplayBuffer[Batch], *, timeout: float | None = None) -> None:
-        validation.require_instance("buffer", buffer, column.ColumnReplayBuffer)
+        super().__init__(buffer)
         self._timeout = None if timeout is None else validation.non_negative_float("timeout", timeout)
-        self._buffer = buffer
         self._changed = threading.Condition()
         self._is_closed = False
 
@@ -153,10 +148,6 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
         """
         return self._when(self._buffer.can_insert, lambda: self._buffer.add_steps(*steps, **fields))
 
-    def end_episode(self, *stream: int, **options: Any) -> bool:
-        """End the episode that is open in a stream as truncated; see ColumnReplayBuffer.end_episode."""
-        return self._now(lambda: self._buffer.end_episode(*stream, **options))
-
     def sample(self, batch_size: int, **options: Any) -> Batch:
         """Return exactly batch_size windows, drawn with replacement; waits until that is possible.
 
@@ -198,7 +189,7 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
             inside = self._buffer.batches(batch_size, **options)
         return SharedBatches(
             lambda: self._when(lambda: self._buffer.can_sample(batch_size), inside.__next__),
-            lambda: self._now(inside.close),
+            lambda: self._change(inside.close),
         )
 
     def _when(self, may: Callable[[], bool], call: Callable[[], Answer]) -> Answer:
@@ -206,19 +197,22 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
         with self._changed:
             self._refuse_if_closed()
             with contextlib.suppress(errors.NotReadyError):
-                return self._now(call)
+                return self._change(call)
             timeout = None if self._timeout is None else min(self._timeout, threading.TIMEOUT_MAX)
             is_in_time = self._changed.wait_for(lambda: self._is_closed or may(), timeout)
             self._refuse_if_closed()
             try:
-                return self._now(call)
+                return self._change(call)
             except errors.NotReadyError as error:
                 if is_in_time:
                     raise
                 raise errors.NotReadyError(f"{error} (waited {self._timeout:g} s)") from None
 
-    def _now(self, call: Callable[[], Answer]) -> Answer:
-        """Make a call that may change what others wait for."""
+    def _look(self, call: Callable[[], Answer]) -> Answer:
+        with self._changed:
+            return call()
+
+    def _change(self, call: Callable[[], Answer]) -> Answer:
         with self._changed:
             answer = call()
             self._changed.notify_all()
@@ -243,60 +237,6 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
             finally:
                 self._changed.notify_all()
 
-    def read(self, keys: Any, **options: Any) -> Batch:
-        """Return the windows that start at the steps with those keys [B]; see `read` of the buffer inside."""
-        with self._changed:
-            return self._buffer.read(keys, **options)
-
-    def eligible_keys(self) -> arrays.Keys:
-        """Return the keys of all anchors that may be drawn now, oldest first. O(capacity)."""
-        with self._changed:
-            return self._buffer.eligible_keys()
-
-    def update_priorities(self, keys: Any, priorities: Any) -> int:
-        """Give steps new priorities, and return how many of them were still stored.
-
-        See ColumnReplayBuffer.update_priorities.
-        """
-        return self._now(lambda: self._buffer.update_priorities(keys, priorities))
-
-    def get_priorities(self, keys: Any) -> arrays.Floats:
-        """Return the raw priorities of the steps with those keys [B]; see ColumnReplayBuffer.get_priorities."""
-        with self._changed:
-            return self._buffer.get_priorities(keys)
-
-    def set_eligible(self, keys: Any, eligible: bool) -> int:
-        """Set whether the anchors with those keys may be drawn, and return how many of them were still stored.
-
-        See ColumnReplayBuffer.set_eligible.
-        """
-        return self._now(lambda: self._buffer.set_eligible(keys, eligible))
-
-    @overload
-    def explain(self, key: SupportsIndex, /) -> "origins.RowOrigin": ...
-
-    @overload
-    def explain(self, batch: column.AnyBatch, /) -> "tuple[origins.RowOrigin | None, ...]": ...
-
-    def explain(self, asked: Any, /) -> Any:
-        """Return where a row came from, or where those of a batch came from [B]; see ColumnReplayBuffer.explain."""
-        with self._changed:
-            return self._buffer.explain(asked)
-
-    def settings(self) -> dict[str, Any]:
-        """Return the arguments of the constructor of the buffer inside that a checkpoint keeps, by name."""
-        with self._changed:
-            return self._buffer.settings()
-
-    def get_stats(self) -> column_stats.ColumnBufferStats:
-        """Return what is stored and what has happened so far. O(episodes)."""
-        with self._changed:
-            return self._buffer.get_stats()
-
-    def clear(self) -> None:
-        """Forget every step and every open episode; see ColumnReplayBuffer.clear."""
-        self._now(self._buffer.clear)
-
     def save(self, path: str | os.PathLike[str], *, keep: int = 1, progress: state_lib.Progress | None = None) -> None:
         """Save the buffer inside, while all other threads wait; see ColumnReplayBuffer.save.
 
@@ -306,24 +246,6 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
         with self._changed:
             self._buffer.save(path, keep=keep, progress=progress)
 
-    def state_dict(self) -> state_lib.State:
-        """Return what `save` would save, in memory; see ColumnReplayBuffer.state_dict."""
-        with self._changed:
-            return self._buffer.state_dict()
-
-    def load_state_dict(self, state: state_lib.State) -> None:
-        """Make the buffer inside what it was when it returned that state; see ColumnReplayBuffer.load_state_dict."""
-        self._now(lambda: self._buffer.load_state_dict(state))
-
-    def check(self) -> None:
-        """Recount everything that is stored, the long way.
-
-        Raises:
-            CorruptionError: An invariant does not hold; the message says which.
-        """
-        with self._changed:
-            self._buffer.check()
-
     def close(self) -> None:
         """End the calls that may wait: those who wait in one, and those who make one later, get ClosedError.
 
@@ -332,66 +254,3 @@ class ThreadSafeReplayBuffer(Generic[Batch]):
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-
-    @property
-    def capacity(self) -> int:
-        """How many steps are stored at most."""
-        return self._buffer.capacity
-
-    @property
-    def streams(self) -> int:
-        """How many environments or actors write side by side."""
-        return self._buffer.streams
-
-    @property
-    def schema(self) -> schema_lib.Schema | None:
-        """What a step holds; None until the first one says so."""
-        with self._changed:
-            return self._buffer.schema
-
-    @property
-    def window(self) -> windows.Window[Batch]:
-        """What says which rows make one element of a batch."""
-        return self._buffer.window
-
-    @property
-    def sampler(self) -> sampler_lib.Sampler:
-        """What draws the anchors; to be changed in a block of `locked` alone."""
-        return self._buffer.sampler
-
-    @property
-    def limiter(self) -> rate_limiters.RateLimiter:
-        """What says when a step may be added and a batch drawn."""
-        return self._buffer.limiter
-
-    @property
-    def appended(self) -> int:
-        """How many steps were added, ever."""
-        with self._changed:
-            return self._buffer.appended
-
-    @property
-    def has_priorities(self) -> bool:
-        """Whether update_priorities and get_priorities mean anything."""
-        return self._buffer.has_priorities
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the next step evicts another."""
-        with self._changed:
-            return self._buffer.is_full
-
-    @property
-    def num_eligible(self) -> int:
-        """How many anchors may be drawn now."""
-        with self._changed:
-            return self._buffer.num_eligible
-
-    def __len__(self) -> int:
-        """Return how many steps are stored."""
-        with self._changed:
-            return len(self._buffer)
-
-    def __repr__(self) -> str:
-        with self._changed:
-            return f"<{type(self).__name__} around {self._buffer!r}>"

@@ -1,0 +1,169 @@
+"""What both shells around a buffer of columns have: every verb that never waits for the limiter.
+
+    _look     a call that changes nothing
+    _change   a call after which those who wait ask again
+
+Each shell says what these two do beside the call: take a lock, wake those who wait.
+"""
+
+import abc
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, TypeVar, overload
+
+from relive.buffers import column
+from relive.buffers import column_stats
+from relive.common import arrays
+from relive.common import validation
+from relive.persistence import state as state_lib
+from relive.samplers import sampler as sampler_lib
+from relive.schema import schema as schema_lib
+from relive.waiting import rate_limiters
+from relive.windows import batches
+from relive.windows import windows
+
+if TYPE_CHECKING:
+    from relive.buffers import origins
+
+Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
+Answer = TypeVar("Answer")
+
+
+class Shell(abc.ABC, Generic[Batch]):
+    """A buffer of columns, with the verbs that do not wait."""
+
+    def __init__(self, buffer: column.ColumnReplayBuffer[Batch]) -> None:
+        validation.require_instance("buffer", buffer, column.ColumnReplayBuffer)
+        self._buffer = buffer
+
+    @abc.abstractmethod
+    def _look(self, call: Callable[[], Answer]) -> Answer:
+        """Return what the call returns, which changes nothing."""
+
+    @abc.abstractmethod
+    def _change(self, call: Callable[[], Answer]) -> Answer:
+        """Return what the call returns, and let those who wait ask again."""
+
+    def end_episode(self, stream: int | None = None) -> bool:
+        """End the episode that is open in a stream as truncated; see ColumnReplayBuffer.end_episode."""
+        return self._change(lambda: self._buffer.end_episode(stream))
+
+    def read(self, keys: Any, **options: Any) -> Batch:
+        """Return the windows that start at the steps with those keys [B]; see `read` of the buffer inside."""
+        return self._look(lambda: self._buffer.read(keys, **options))
+
+    def eligible_keys(self) -> arrays.Keys:
+        """Return the keys of all anchors that may be drawn now, oldest first. O(capacity)."""
+        return self._look(self._buffer.eligible_keys)
+
+    def update_priorities(self, keys: Any, priorities: Any) -> int:
+        """Give steps new priorities, and return how many of them were still stored.
+
+        See ColumnReplayBuffer.update_priorities.
+        """
+        return self._change(lambda: self._buffer.update_priorities(keys, priorities))
+
+    def get_priorities(self, keys: Any) -> arrays.Floats:
+        """Return the raw priorities of the steps with those keys [B]; see ColumnReplayBuffer.get_priorities."""
+        return self._look(lambda: self._buffer.get_priorities(keys))
+
+    def set_eligible(self, keys: Any, eligible: bool) -> int:
+        """Set whether the anchors with those keys may be drawn, and return how many of them were still stored.
+
+        See ColumnReplayBuffer.set_eligible.
+        """
+        return self._change(lambda: self._buffer.set_eligible(keys, eligible))
+
+    @overload
+    def explain(self, key: SupportsIndex, /) -> "origins.RowOrigin": ...
+
+    @overload
+    def explain(self, batch: column.AnyBatch, /) -> "tuple[origins.RowOrigin | None, ...]": ...
+
+    def explain(self, asked: Any, /) -> Any:
+        """Return where a row came from, or where those of a batch came from [B]; see ColumnReplayBuffer.explain."""
+        return self._look(lambda: self._buffer.explain(asked))
+
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments of the constructor of the buffer inside that a checkpoint keeps, by name."""
+        return self._look(self._buffer.settings)
+
+    def get_stats(self) -> column_stats.ColumnBufferStats:
+        """Return what is stored and what has happened so far. O(episodes)."""
+        return self._look(self._buffer.get_stats)
+
+    def clear(self) -> None:
+        """Forget every step and every open episode; see ColumnReplayBuffer.clear."""
+        self._change(self._buffer.clear)
+
+    def state_dict(self) -> state_lib.State:
+        """Return what `save` would save, in memory; see ColumnReplayBuffer.state_dict."""
+        return self._look(self._buffer.state_dict)
+
+    def load_state_dict(self, state: state_lib.State) -> None:
+        """Make the buffer inside what it was when it returned that state; see ColumnReplayBuffer.load_state_dict."""
+        self._change(lambda: self._buffer.load_state_dict(state))
+
+    def check(self) -> None:
+        """Recount everything that is stored, the long way.
+
+        Raises:
+            CorruptionError: An invariant does not hold; the message says which.
+        """
+        self._look(self._buffer.check)
+
+    @property
+    def capacity(self) -> int:
+        """How many steps are stored at most."""
+        return self._buffer.capacity
+
+    @property
+    def streams(self) -> int:
+        """How many environments or actors write side by side."""
+        return self._buffer.streams
+
+    @property
+    def schema(self) -> schema_lib.Schema | None:
+        """What a step holds; None until the first one says so."""
+        return self._look(lambda: self._buffer.schema)
+
+    @property
+    def window(self) -> windows.Window[Batch]:
+        """What says which rows make one element of a batch."""
+        return self._buffer.window
+
+    @property
+    def sampler(self) -> sampler_lib.Sampler:
+        """What draws the anchors; not to be changed beside the shell."""
+        return self._buffer.sampler
+
+    @property
+    def limiter(self) -> rate_limiters.RateLimiter:
+        """What says when a step may be added and a batch drawn."""
+        return self._buffer.limiter
+
+    @property
+    def appended(self) -> int:
+        """How many steps were added, ever."""
+        return self._look(lambda: self._buffer.appended)
+
+    @property
+    def has_priorities(self) -> bool:
+        """Whether update_priorities and get_priorities mean anything."""
+        return self._buffer.has_priorities
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next step evicts another."""
+        return self._look(lambda: self._buffer.is_full)
+
+    @property
+    def num_eligible(self) -> int:
+        """How many anchors may be drawn now."""
+        return self._look(lambda: self._buffer.num_eligible)
+
+    def __len__(self) -> int:
+        """Return how many steps are stored."""
+        return self._look(lambda: len(self._buffer))
+
+    def __repr__(self) -> str:
+        return self._look(lambda: f"<{type(self).__name__} around {self._buffer!r}>")
