@@ -11,7 +11,6 @@ No name comes from a file, and no link is followed.
 from collections.abc import Iterator
 import contextlib
 import dataclasses
-import json
 import math
 import mmap
 import os
@@ -19,13 +18,13 @@ import re
 import sys
 from typing import Any
 import uuid
-import zlib
 
 import numpy as np
 import numpy.typing as npt
 
 from relive import errors
 from relive.persistence import files
+from relive.persistence import sealed_json
 from relive.persistence import settings
 from relive.persistence import state
 from relive.schema import schema as schema_lib
@@ -33,8 +32,6 @@ from relive.storage import memory
 
 VERSION = 1
 _FORMAT = "relive memory map"
-_BEGIN = re.compile(rb'\{\n "format": "relive memory map",\n "version": ([1-9]\d{0,8}),\n')
-_SEAL = re.compile(rb',\n "crc32": (\d{1,10})\n\}\n')
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -43,31 +40,9 @@ def rows_file(number: int) -> str:
     return f"rows-{number}.bin"
 
 
-def sealed(members: dict[str, Any]) -> bytes:
-    r"""Return a JSON object whose last member is the CRC-32 of all bytes before it.
-
-    >>> from relive.storage import map_folder
-    >>> map_folder.sealed({"generation": 3})
-    b'{\n "generation": 3,\n "crc32": 360426098\n}\n'
-    """
-    content = json.dumps(members, indent=1, allow_nan=False).encode().removesuffix(b"\n}")
-    return content + b',\n "crc32": %d\n}\n' % zlib.crc32(content)
-
-
 def unsealed(file: str, content: bytes) -> state.StateReader:
-    """Return the members that `sealed` made `content` of.
-
-    Raises:
-        CheckpointError: `content` was changed, or is something else; the message begins with `file`.
-    """
-    start = content.rfind(b",\n")
-    seal = _SEAL.fullmatch(content, start)
-    if seal is None or int(seal[1]) != zlib.crc32(content[:start]):
-        raise errors.CheckpointError(f"{file} was changed or cut: its CRC-32 is another")
-    try:
-        return state.StateReader(json.loads(content), {})
-    except (ValueError, RecursionError) as error:
-        raise errors.CheckpointError(f"{file} is no JSON") from error
+    """Return the members of a sealed object; raise CheckpointError, which begins with `file`, if it is none."""
+    return state.StateReader(sealed_json.unsealed(file, content), {})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +71,7 @@ class Description:
 
     def encoded(self) -> bytes:
         """Return the manifest."""
-        return sealed(
+        return sealed_json.sealed(
             {
                 "format": _FORMAT,
                 "version": VERSION,
@@ -134,14 +109,7 @@ def decoded(file: str, content: bytes) -> Description:
         CheckpointError: It is that of something else, of a newer version, was changed, or does not fit together; the
             message begins with `file`.
     """
-    begin = _BEGIN.match(content)
-    if begin is None:
-        raise errors.CheckpointError(f"{file} is no manifest of a relive memory map")
-    version = int(begin[1])
-    if version != VERSION:
-        raise errors.CheckpointError(
-            f"{file} is of format version {version}, and this relive reads {VERSION}: update relive"
-        )
+    sealed_json.require_version(file, content, _FORMAT, VERSION)
     given = unsealed(file, content)
     try:
         identity = given.text("id")
@@ -160,7 +128,7 @@ def decoded(file: str, content: bytes) -> Description:
 
 def encoded_state(identity: str, generation: int) -> bytes:
     """Return the file that says of which generation the rows are."""
-    return sealed({"id": identity, "generation": generation})
+    return sealed_json.sealed({"id": identity, "generation": generation})
 
 
 def decoded_state(file: str, content: bytes, identity: str) -> int:

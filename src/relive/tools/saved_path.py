@@ -13,6 +13,7 @@ from relive.persistence import files
 from relive.persistence import journal_reader
 from relive.persistence import manifest
 from relive.persistence import npy
+from relive.persistence import sealed_json
 from relive.persistence import state
 
 _MAP_MANIFEST = "storage.json"
@@ -94,11 +95,11 @@ def read_manifest(path: str) -> Manifest:
             files.Directory(place, follow=True) as directory,
             open(directory.open(files.MANIFEST), "rb") as file,
         ):
-            raw = file.read(manifest.MOST_BYTES + 1)
+            raw = file.read(sealed_json.MOST_BYTES + 1)
     except OSError as error:
         raise errors.CheckpointError(f"{label} cannot be read: {files.reason(error)}") from error
-    if len(raw) > manifest.MOST_BYTES:
-        raise errors.CheckpointError(f"{label} must have at most {manifest.MOST_BYTES} bytes")
+    if len(raw) > sealed_json.MOST_BYTES:
+        raise errors.CheckpointError(f"{label} must have at most {sealed_json.MOST_BYTES} bytes")
     return Manifest(place, *manifest.decoded(raw, label))
 
 
