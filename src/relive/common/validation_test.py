@@ -122,6 +122,17 @@ def test_a_version_never_goes_down() -> None:
         validation.next_version(-1, None)
 
 
+@pytest.mark.parametrize("value", [True, np.True_, np.array(True)])
+def test_a_bool_of_numpy_is_one(value: Any) -> None:
+    assert validation.boolean("pad", value) is True
+
+
+@pytest.mark.parametrize("value", [1, 0.0, None, "yes", np.array([True]), np.array(1)])
+def test_a_setting_that_is_no_bool_is_refused(value: Any) -> None:
+    with pytest.raises(errors.ArgumentTypeError, match="^pad must be True or False, got "):
+        validation.boolean("pad", value)
+
+
 def test_a_string_of_a_subclass_becomes_a_plain_one() -> None:
     plain = validation.string("name", np.str_("agent"))
     assert (type(plain), plain) == (str, "agent")

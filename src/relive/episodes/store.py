@@ -256,9 +256,9 @@ class EpisodeStore(Generic[Obs, Act]):
         return episode in self._drawn
 
     def note_versions(self, versions: Iterable[int | None]) -> None:
-        """Record of which versions the steps were that have just been drawn, the newest last."""
-        if self.policy_version is not None:
-            self.versions.note(self.policy_version, versions)
+        """Record of which versions the steps were that have just been drawn, the newest last; one was set before."""
+        assert self.policy_version is not None
+        self.versions.note(self.policy_version, versions)
 
     def has_within(self, lags: versions_lib.Lags) -> bool:
         """Return whether there is a transition of such a lag. O(1)."""

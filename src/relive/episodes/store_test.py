@@ -130,8 +130,8 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
         self.store.note(draws)
         self.sampled += size
         versions = [episode.version_of(start) for episode, start in draws]
-        self.store.note_versions(versions)
         if self.learner is not None:
+            self.store.note_versions(versions)
             self.lags += [self.learner - version for version in versions if version is not None]
         drawn = {episode.episode_id for episode, _ in draws}
         for episode in self.stored:

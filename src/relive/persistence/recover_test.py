@@ -15,6 +15,7 @@ import pytest
 import relive
 from relive import errors
 from relive.buffers import column
+from relive.persistence import checkpointable
 from relive.persistence import checkpointable_test
 from relive.persistence import codec
 from relive.persistence import generators
@@ -473,3 +474,11 @@ def test_reading_goes_on_where_the_repair_has_ended(tmp_path: pathlib.Path) -> N
     assert recovered._position.num_records == num_records
     last = list(journal_reader.records(tmp_path / "log"))[-1]
     assert last.number == num_records - 1
+
+
+def test_a_class_of_relive_that_nobody_has_imported_is_found(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path / "log", relive.RingReplayBuffer(10))
+    monkeypatch.setattr(checkpointable.BUFFERS, "find", lambda name: None)
+    assert type(recover.recover(tmp_path / "log")) is relive.RingReplayBuffer
