@@ -11,7 +11,7 @@ Store = item_store.Rows | item_store.Fragments
 
 
 def add(store: Store, start: int, *lengths: int) -> int:
-    """Add items whose rows count on from `start`; returns how many items left."""
+    """Add items whose rows count on from `start`; return how many items left."""
     rows = np.arange(start, start + sum(lengths))
     return store.add({"a": rows, "b": np.stack([rows, -rows], axis=1)}, np.array(lengths))
 

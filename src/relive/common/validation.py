@@ -274,7 +274,7 @@ def tensor_calls(value: Any) -> list[str]:
 
 
 def leading_length(name: str, value: Any) -> int:
-    """Return how many entries `value` has; raises ArgumentTypeError if it is a single one."""
+    """Return how many entries `value` has; raise ArgumentTypeError if it is a single one."""
     try:
         return len(value)
     except TypeError:

@@ -19,7 +19,7 @@ Sample = relive.ReplaySample[Any, Any]
 
 
 def live(buffer: Buffer, number: int, steps: int, status: relive.FinalStatus | None = "COMPLETED") -> str:
-    """Live an episode that describes itself, and leave it open with status None; returns its id."""
+    """Live an episode that describes itself, and leave it open with status None; return its id."""
     episode_id = buffer.start_episode_nowait("a")
     for t in range(steps):
         buffer.append_observation_action_reward_nowait(episode_id, (number, t), t, 100.0 * number + t)

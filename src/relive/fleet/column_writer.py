@@ -141,7 +141,7 @@ class ColumnWriter(writer.Writer):
         self._outbox.take(chunk)
 
     async def end_episode(self, stream: int = 0) -> bool:
-        """End the episode that is open in a stream as truncated after its newest step; returns whether one was."""
+        """End the episode that is open in a stream as truncated after its newest step; return whether one was."""
         stream = validation.non_negative_int("stream", stream)
         await self._room()
         is_open = stream in self._runs

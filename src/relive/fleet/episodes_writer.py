@@ -157,7 +157,7 @@ class OpenEpisode:
         self._take(chunk)
 
     def _checked_version(self, policy_version: int | None) -> int | None:
-        """Return the version of a step that comes next; raises ArgumentError if none of that version may."""
+        """Return the version of a step that comes next; raise ArgumentError if none of that version may."""
         self._check_open()
         if policy_version is None:
             return None

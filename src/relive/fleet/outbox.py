@@ -96,7 +96,7 @@ class Outbox:
         self._beat()
 
     async def flush(self) -> None:
-        """Return when everything is stored, or counted as refused or lost; raises as `room` does."""
+        """Return when everything is stored, or counted as refused or lost; raise as `room` does."""
         self._seal()
         while self._queue or self._tasks:
             await self._change()

@@ -84,7 +84,7 @@ class Port(abc.ABC):
 
     @abc.abstractmethod
     def mass(self, options: Mapping[str, Any]) -> Mass:
-        """Return how much there is to draw from with such options of `draw`; raises what is wrong with them."""
+        """Return how much there is to draw from with such options of `draw`; raise what is wrong with them."""
 
     @abc.abstractmethod
     def draw(self, count: int, options: Mapping[str, Any], tick: int) -> Any:

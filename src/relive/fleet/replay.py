@@ -216,7 +216,7 @@ class Replay(Generic[Batch]):
             await asyncio.gather(*ahead, return_exceptions=True)
 
     async def update_priorities(self, keys: Any, priorities: Any) -> int:
-        """Give steps new priorities, each in the shard it came from; returns how many of them were still stored.
+        """Give steps new priorities, each in the shard it came from; return how many of them were still stored.
 
         Args:
             keys: Of steps, as a batch has them [B].

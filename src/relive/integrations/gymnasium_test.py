@@ -85,7 +85,7 @@ def scripted_inside(env: Any) -> Scripted:
 
 
 def check_all(buffer: Any) -> list[tuple[int, int, int]]:
-    """Check every transition against what its observation says of it; returns the observations in their order."""
+    """Check every transition against what its observation says of it; return the observations in their order."""
     buffer.check()
     batch = buffer.read(buffer.eligible_keys())
     steps = [tuple(row) for row in batch.observation.tolist()]

@@ -138,7 +138,7 @@ def describe(path: Path) -> parquet_format.Description:
 
 
 def schema_of(path: Path) -> schema_lib.Schema:
-    """Return what a step in a file that `write_parquet` made holds; raises what `describe` raises."""
+    """Return what a step in a file that `write_parquet` made holds; raise what `describe` raises."""
     return describe(path).schema
 
 

@@ -53,11 +53,11 @@ class Eligibility(arrays.Derived):
         return np.equal(self._facts, READABLE)
 
     def set(self, fact: int, slots: arrays_lib.Ints) -> tuple[arrays_lib.Ints, arrays_lib.Ints]:
-        """Set that a fact holds of `slots`, which are distinct; returns what became eligible and what ceased to be."""
+        """Set that a fact holds of `slots`, which are distinct; return what became eligible and what ceased to be."""
         return self._change(slots, self._facts[slots] | np.uint8(fact))
 
     def unset(self, fact: int, slots: arrays_lib.Ints) -> tuple[arrays_lib.Ints, arrays_lib.Ints]:
-        """Set that a fact does not hold of `slots`, which are distinct; returns as `set` does."""
+        """Set that a fact does not hold of `slots`, which are distinct; return as `set` does."""
         return self._change(slots, self._facts[slots] & ~np.uint8(fact))
 
     def forget(self, slots: arrays_lib.Ints) -> arrays_lib.Ints:
@@ -71,7 +71,7 @@ class Eligibility(arrays.Derived):
     # Of one anchor, in plain numbers: `relive bench --workload add`.
 
     def set_readable(self, slot: int) -> bool:
-        """Set that the window in `slot` is there; returns whether the anchor became eligible."""
+        """Set that the window in `slot` is there; return whether the anchor became eligible."""
         before = self._fact[slot]
         self._fact[slot] = before | READABLE
         became = before == 0
@@ -79,7 +79,7 @@ class Eligibility(arrays.Derived):
         return became
 
     def unset_readable(self, slot: int) -> bool:
-        """Set that it is not there; returns whether the anchor ceased to be eligible."""
+        """Set that it is not there; return whether the anchor ceased to be eligible."""
         before = self._fact[slot]
         self._fact[slot] = before & ~READABLE
         ceased = before == READABLE
@@ -87,7 +87,7 @@ class Eligibility(arrays.Derived):
         return ceased
 
     def forget_one(self, slot: int) -> bool:
-        """Forget all about `slot`; returns whether the anchor ceased to be eligible."""
+        """Forget all about `slot`; return whether the anchor ceased to be eligible."""
         ceased = self._fact[slot] == READABLE
         self._fact[slot] = 0
         self._num_eligible -= ceased

@@ -246,7 +246,7 @@ class OpenEpisodes(arrays.Derived):
         self._is_table_behind = True
 
     def end(self, streams: arrays_lib.Ints, is_terminated: arrays_lib.Bools) -> tuple[arrays_lib.Ints, arrays_lib.Ints]:
-        """End the episodes that are open in `streams` [k]; returns their handles [k] and last keys [k]."""
+        """End the episodes that are open in `streams` [k]; return their handles [k] and last keys [k]."""
         handles, lengths, last_keys = self.handle[streams], self.length[streams], self._last_key[streams]
         table, knows_next = self._table, self.knows_next[streams]
         table.end[handles] = np.where(is_terminated, TERMINATED, TRUNCATED)

@@ -361,7 +361,7 @@ class StepStore:
         terminated: bool,
         truncated: bool,
     ) -> tuple[int, Sequence[int], Sequence[int]]:
-        """Do what `append` does for one stream, with the bytes of each block; returns as the timeline does."""
+        """Do what `append` does for one stream, with the bytes of each block; return as the timeline does."""
         timeline, tails = self.timeline, self._tails
         self._write_row(timeline.next_key % timeline.capacity, row)
         if cuts:

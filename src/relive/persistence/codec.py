@@ -108,7 +108,7 @@ class PlainCodec:
 
 
 def checked(codec: Codec | None) -> Codec:
-    """Return the codec, a PlainCodec if None; raises ArgumentTypeError as `check_codec` does."""
+    """Return the codec, a PlainCodec if None; raise ArgumentTypeError as `check_codec` does."""
     if codec is None:
         return PlainCodec()
     check_codec(codec)

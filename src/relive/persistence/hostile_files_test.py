@@ -342,14 +342,14 @@ class Guard:
 
 
 def change(path: pathlib.Path, rng: random.Random, forgeries: list[Change]) -> bool:
-    """Change files; returns whether they are sealed again."""
+    """Change files; return whether they are sealed again."""
     is_forged = rng.random() < 0.7
     rng.choice(forgeries if is_forged else DAMAGES)(path, rng)
     return is_forged
 
 
 def load_case(case: int, parent: pathlib.Path, guard: Guard) -> bool:
-    """Load a changed checkpoint; returns whether that gave a buffer."""
+    """Load a changed checkpoint; return whether that gave a buffer."""
     rng, maker = random.Random(case), case % len(MAKERS)
     bad = parent / "bad"
     checkpoint_fuzz_test.written(bad, checkpoint_of(case))
@@ -358,7 +358,7 @@ def load_case(case: int, parent: pathlib.Path, guard: Guard) -> bool:
 
 
 def recover_case(case: int, parent: pathlib.Path, guard: Guard) -> bool:
-    """Recover a changed journal; returns whether that gave a buffer, which can then go on with it."""
+    """Recover a changed journal; return whether that gave a buffer, which can then go on with it."""
     rng = random.Random(case)
     bad = parent / "bad"
     checkpoint_fuzz_test.written(bad, journal_of(case))

@@ -389,7 +389,7 @@ class Journal:
             self._allow()
 
     def _ready_segment(self) -> SegmentFile:
-        """Return a segment to append to, a new one if the last is full; raises if there can be none."""
+        """Return a segment to append to, a new one if the last is full; raise if there can be none."""
         self._check_usable()
         if self._base is None:
             raise errors.ArgumentError("append has no segment to write to: call begin first")

@@ -328,7 +328,7 @@ def _read_segment(file: BinaryIO, path: str, first: int, *, is_last: bool) -> Ge
 
 
 def _walk(path: str) -> Generator[Record, None, Ending | None]:
-    """Yield the records of all segments; returns where those of the last one end, None if there is no segment."""
+    """Yield the records of all segments; return where those of the last one end, None if there is no segment."""
     with opened(path) as directory:
         firsts = list_segments(directory)
         ending = None

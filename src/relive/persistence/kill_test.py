@@ -129,7 +129,7 @@ def add_step(buffer: Any, t: int) -> None:
 
 
 def things_done(buffer: Any, family: str) -> int:
-    """Return after how many things a buffer is what this one is; raises if there is no such number."""
+    """Return after how many things a buffer is what this one is; raise if there is no such number."""
     buffer.check()
     if family == "columns":
         return rows_done(buffer)
@@ -298,7 +298,7 @@ def test_a_process_that_is_killed_loses_nothing_that_it_reported(
 
 
 def checked_save(directory: pathlib.Path, family: str, recovered: Any, saved: int, *, is_lost: bool) -> bool:
-    """Check the checkpoint, and what is recovered from it; returns whether there is one."""
+    """Check the checkpoint, and what is recovered from it; return whether there is one."""
     path, log = directory / "saved", directory / "log"
     if not path.exists():
         assert not saved

@@ -17,7 +17,7 @@ Twin = list[tuple[int, int, bytes]]
 
 
 def write(path: pathlib.Path) -> tuple[Twin, list[pathlib.Path]]:
-    """Write a journal of several segments; returns what is in it, and the segments."""
+    """Write a journal of several segments; return what is in it, and the segments."""
     with journal.Journal(path, fsync="never", segment_bytes=120) as log:
         log.begin(lambda: b"base")
         for number in range(12):

@@ -93,7 +93,7 @@ class PrioritizedSampler(sampler.Sampler):
 
     @property
     def beta(self) -> float:
-        """The exponent of the importance weights at the next draw; raises ArgumentError if a schedule gives none."""
+        """The exponent of the importance weights at the next draw; raise ArgumentError if a schedule gives none."""
         if isinstance(self._beta, schedules.Schedule):
             return validation.non_negative_float("beta", self._beta.value(self._ticks))
         return self._beta
@@ -166,7 +166,7 @@ class PrioritizedSampler(sampler.Sampler):
         self._checked_weights(priorities)
 
     def _checked_weights(self, priorities: arrays.Floats) -> arrays.Floats:
-        """Return the weights of the raw priorities [k]; raises ArgumentError as `check_priorities` does."""
+        """Return the weights of the raw priorities [k]; raise ArgumentError as `check_priorities` does."""
         weights = self._weights_of(priorities, self._alpha)
         if self._stored is not None:
             too_large = np.flatnonzero(priorities > self._stored.heaviest)
@@ -297,7 +297,7 @@ class PrioritizedSampler(sampler.Sampler):
         return self._stored.max if self._stored.total > 0.0 else 1.0
 
     def _weights_of(self, priorities: arrays.Floats, alpha: float) -> arrays.Floats:
-        """Return (priority + epsilon)^alpha [k], 0 where both are 0; raises ArgumentError if one is too large."""
+        """Return (priority + epsilon)^alpha [k], 0 where both are 0; raise ArgumentError if one is too large."""
         sums = priorities + self._epsilon
         if alpha <= 1:
             weights: arrays.Floats = np.power(sums, alpha)

@@ -442,7 +442,7 @@ class SumTree:
         self._minima.check("minimum")
 
     def _require_weight(self, call: str) -> None:
-        """Bring the sums up to date; raises NotReadyError if there is nothing to draw from."""
+        """Bring the sums up to date; raise NotReadyError if there is nothing to draw from."""
         if self.total == 0.0:
             raise errors.NotReadyError(f"{call} found all weights zero: set a weight above 0 first")
 

@@ -223,7 +223,7 @@ class MapFolder:
             raise
 
     def _make_empty(self) -> None:
-        """Remove what was left by one that was killed while it made a memory map; raises if anything else is there."""
+        """Remove what was left by one that was killed while it made a memory map; raise if anything else is there."""
         names = self._names()
         if names and not (MANIFEST + _NEW in names and all(map(_OURS.fullmatch, names))):
             raise errors.CheckpointError(

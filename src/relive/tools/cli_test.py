@@ -270,7 +270,7 @@ def test_a_second_interrupt_leaves_at_once(
 
 
 def interrupting(monkeypatch: pytest.MonkeyPatch, steps: list[int]) -> list[None]:
-    """Let Ctrl-C be pressed at those steps of a training; returns what grows by one a step."""
+    """Let Ctrl-C be pressed at those steps of a training; return what grows by one a step."""
     shown: list[None] = []
 
     def show() -> None:

@@ -61,7 +61,7 @@ def kind_of(text: str) -> Kind:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Convert FROM to TO; returns 0."""
+    """Convert FROM to TO; return 0."""
     source, target = kind_of(options.source), kind_of(options.target)
     _check(options, source, target)
     _check_target(options, target)

@@ -27,7 +27,7 @@ _STYLES = {"broken": "bold red", "note": "yellow", "health": "green"}
 
 
 def run(options: argparse.Namespace) -> int:
-    """Inspect a path; returns 0, or 1 if something in it is broken."""
+    """Inspect a path; return 0, or 1 if something in it is broken."""
     page = _page_maker(options.report) if options.report else None
     with reading.shown("reading") as progress:
         found = inspection.of(options.path, num_frames=_FRAMES if options.report else 0, progress=progress)

@@ -24,7 +24,7 @@ from relive.tools import wording
 
 
 def run(options: argparse.Namespace) -> int:
-    """Repair a path; returns 0 if it is whole then, else 1."""
+    """Repair a path; return 0 if it is whole then, else 1."""
     path = files.absolute("PATH", options.path)
     is_left_over = not os.path.lexists(files.newest(path)) and os.path.isdir(files.beside(path, "new"))
     try:

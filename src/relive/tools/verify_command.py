@@ -32,7 +32,7 @@ class Verdict:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Verify a path; returns 0 if it is whole, else 1."""
+    """Verify a path; return 0 if it is whole, else 1."""
     path = files.absolute("PATH", options.path)
     with reading.shown("verifying") as progress:
         found = verdict(path, progress)

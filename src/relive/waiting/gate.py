@@ -124,12 +124,12 @@ class Gate:
             raise errors.ClosedError(f"buffer is closed: only {self._still_there} still answers")
 
     def can_insert(self) -> bool:
-        """Return whether one step may be inserted now; raises ClosedError if the gate is closed."""
+        """Return whether one step may be inserted now; raise ClosedError if the gate is closed."""
         self.refuse_if_closed()
         return self._rules.can_insert() or not self._is_there()
 
     def can_sample(self, batch_size: int) -> bool:
-        """Return whether a batch may be drawn now; raises ClosedError if the gate is closed."""
+        """Return whether a batch may be drawn now; raise ClosedError if the gate is closed."""
         self.refuse_if_closed()
         return self._rules.can_sample(batch_size)
 

@@ -39,7 +39,7 @@ class Writer:
         return os.getpid()
 
     async def send(self, seconds: float, message_steps: int) -> tuple[int, float]:
-        """Send episodes for that long, in messages of so many steps; returns how many are stored, and the seconds."""
+        """Send episodes for that long, in messages of so many steps; return how many are stored, and the seconds."""
         in_flight = max(1, self._in_flight // self._shards)
         writers = [self._replay.writer(batch_steps=message_steps, max_in_flight=in_flight) for _ in range(self._shards)]
         count, sent = len(self._episodes[0]), 0

@@ -107,7 +107,7 @@ def _learn(pipe: Any, work: Mapping[str, Any], port: int) -> None:
 def _take_turns(
     pipe: Any, call: Callable[[], int], finish: Callable[[], Any], faults: Callable[[], int] = lambda: 0
 ) -> None:
-    """Repeat a call for as many seconds as are asked for, over and over; returns rows, seconds, processor, faults."""
+    """Repeat a call for as many seconds as are asked for, over and over; return rows, seconds, processor, faults."""
     pipe.send("ready")
     while (seconds := pipe.recv()) is not None:
         rows, start, processor = 0, time.perf_counter(), time.process_time()
