@@ -125,12 +125,10 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         validation.require_instance("sampler", sampler, sampler_lib.Sampler)
         self._rng = validation.generator("seed", seed)
         self._window = window
-        try:
+        step_bytes = _BOOKKEEPING if schema is None else _BOOKKEEPING + schema.nbytes
+        with memory.room_for(capacity, step_bytes):
             self._history = history_lib.StepStore(capacity, streams)
             self._anchors = anchors.Anchors(self._history.timeline, window, sampler, max_times_sampled)
-        except MemoryError as error:
-            step = _BOOKKEEPING if schema is None else _BOOKKEEPING + schema.nbytes
-            raise memory.does_not_fit(capacity, step) from error
         self._counters = column_stats.Counters(eligible=self._anchors.eligibility)
         self._limited = rate_limiters.LimitedBuffer(limiter, self._counters, "capacity", capacity)
         self._gathers = prefetch_lib.PendingReads()
@@ -139,7 +137,8 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             storage = memory.ColumnStorage(schema, capacity)
         if storage is not None:
             self._history.begin(storage)
-        self._anchors.attach()
+        with memory.room_for(capacity, step_bytes):
+            self._anchors.attach()
 
     # What it is.
 
@@ -380,10 +379,11 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         )
         self._writer.require_insert("add_steps")
         keys = []
-        for step in steps:
-            if self._journal is not None:
-                self._journal.add(step)
-            keys.append(self._writer.add(step))
+        with self._counters.watch.held():
+            for step in steps:
+                if self._journal is not None:
+                    self._journal.add(step)
+                keys.append(self._writer.add(step))
         return np.array(keys)
 
     def end_episode(self, stream: int | None = None) -> bool:

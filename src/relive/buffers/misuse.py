@@ -6,7 +6,8 @@ a vector environment resets by a step of its own, which is no experience
 """
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+import contextlib
 import sys
 import warnings
 
@@ -36,6 +37,7 @@ class Watch:
         """The final observations of the episodes that terminated with the newest step of their streams."""
         self._splices: collections.deque[int] = collections.deque(maxlen=_LAST_STEPS // 2 + 1)
         self._warned: set[str] = set()
+        self._held: list[str] | None = None
 
     def record_splices(self, count: int, inserted: int) -> None:
         """Record that so many of the newest steps were spliced, with so many steps inserted so far."""
@@ -87,12 +89,30 @@ class Watch:
         self.finals.clear()
         self._splices.clear()
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Warn at the end of the block, when all steps of a call are stored."""
+        self._held = []
+        try:
+            yield
+        finally:
+            messages, self._held = self._held, None
+        for message in messages:
+            self._emit(message)
+
     def _warn(self, message: str) -> None:
-        """Warn once, where relive was called."""
+        """Warn once a cause."""
         cause = message.lstrip("0123456789 ")
         if cause in self._warned:
             return
         self._warned.add(cause)
+        if self._held is None:
+            self._emit(message)
+        else:
+            self._held.append(message)
+
+    def _emit(self, message: str) -> None:
+        """Warn where relive was called."""
         level, frame = 1, sys._getframe()
         while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
             level, frame = level + 1, frame.f_back
@@ -100,4 +120,4 @@ class Watch:
 
 
 def _is_ours(name: str) -> bool:
-    return name.startswith("relive.") and not name.endswith("_test")
+    return (name.startswith("relive.") and not name.endswith("_test")) or name == "contextlib"

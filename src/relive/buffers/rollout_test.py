@@ -310,7 +310,7 @@ GOOD: dict[str, Any] = {"observation": np.zeros(2, np.float32), "action": np.uin
         ({"action": 300}, "^action must fit uint8, got 300$"),
         ({"action": 0.9}, "^action must fit uint8, got 0.9: cast it yourself"),
         ({"action": math.nan}, "^action must fit uint8, got nan$"),
-        ({"reward": [1.0]}, r"^reward must be of shape \(\), got \(1,\)$"),
+        ({"reward": [1.0]}, r"^reward must be of shape \(\), got \(1,\)"),
         ({"reward": "1"}, "^reward must"),
         ({"value": [1.0]}, r"^value must be of shape \(\), got \(1,\)$"),
         ({"next_value": None}, "^next_value must"),

@@ -115,12 +115,21 @@ def test_arrays_of_float64_are_refused_by_their_dtype_where_a_field_is_float32()
     }.items():
         with pytest.raises(errors.SchemaError, match=f"^{name} {rule}"):
             buffer.add(*step)
-        arrays = [[part] for part in step]
+        arrays = [np.array([part]) if isinstance(part, np.ndarray | np.generic) else [part] for part in step]
         with pytest.raises(errors.SchemaError, match=f"^{name} {rule}"):
             buffer.extend(*arrays)
-    buffer.add([0.1, 0.2], 0.1, np.float64(0.1), [0.1, 0.2])
+    buffer.add([np.float64(0.1), 0.2], 0.1, np.float64(0.1), [0.1, np.float64(0.2)])
     buffer.extend([[0.1, 0.2]], [0.1], np.array([0.1]), [[0.1, 0.2]])
     assert buffer.read([0, 1]).action.tolist() == [np.float32(0.1)] * 2
+
+
+@pytest.mark.parametrize("reward", [np.array([1.0]), [1.0], np.ones((1, 1))])
+def test_a_reward_in_an_array_of_one_is_refused_with_the_remedy(reward: Any) -> None:
+    with pytest.raises(
+        errors.SchemaError, match=r"^reward must be of shape \(\), got \(1,.*\): give the .item\(\) of one"
+    ):
+        ring().add(0.0, 0, reward, 1.0)
+    assert ring().add(0.0, 0, np.array(1.0), 1.0) == 0
 
 
 def test_a_capacity_that_memory_does_not_hold_is_refused_with_its_bytes() -> None:

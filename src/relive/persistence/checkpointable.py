@@ -141,8 +141,8 @@ class Checkpointable(abc.ABC):
         Args:
             path: The directory.
             progress: Called now and then with the bytes read so far and the bytes there are.
-            instead: Arguments of the constructor in the place of the saved ones: what is of a class of your own, such
-                as a limiter, is not in the checkpoint; nor is a storage.
+            instead: Arguments of the constructor in the place of the saved ones, and those that are not saved, such as
+                a storage. Objects of a class of your own come back if the class is defined.
 
         Raises:
             CheckpointError: There is no checkpoint, it is damaged, or of another class or a newer version.
@@ -178,6 +178,10 @@ class Checkpointable(abc.ABC):
         if missing:
             rule = f"settings() of {kind.__name__} must return what its constructor takes beyond {own.__name__}'s"
             raise errors.CheckpointError(f"{rule}, got no {min(missing)}")
+        if not registry.takes_any(kind):
+            for name in (*found, *(["seed"] if self._DRAWS else [])):
+                if name not in registry.parameters(kind):
+                    raise errors.CheckpointError(f"the constructor of {kind.__name__} must take {name} to be loaded")
         return {name: settings_lib.encoded(value, name) for name, value in found.items()}
 
     def _whole_state(self, **options: Any) -> state_lib.State:
@@ -241,7 +245,7 @@ class Checkpointable(abc.ABC):
         given = cls._given(state)
         saved = given.part("settings")
         names = {*cls._SETTINGS} if cls.settings is Checkpointable.settings else {*saved.names()}
-        arguments = settings_lib.made(saved, {name: instead.get(name) for name in sorted(names)})
+        arguments = settings_lib.made(saved, dict.fromkeys(sorted(names - instead.keys())))
         rng = cls._generator(given)
         arguments = {**({} if rng is None else {"seed": rng}), **instead, **arguments}
         try:

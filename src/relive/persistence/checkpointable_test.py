@@ -571,6 +571,32 @@ class TestClassesOfOnesOwn:
             Silent(10).save(tmp_path / "saved")
         assert not (tmp_path / "saved").exists()
 
+    def test_a_subclass_that_could_not_be_made_again_is_not_saved(self) -> None:
+        class Fixed(relive.RingReplayBuffer):
+            def __init__(self, temperature: float) -> None:
+                super().__init__(10)
+                self.temperature = temperature
+
+            def settings(self) -> dict[str, Any]:
+                return {"temperature": self.temperature}
+
+        class Short(Fixed):
+            def __init__(self, seed: Any = None) -> None:
+                super().__init__(1.0)
+
+        with pytest.raises(errors.CheckpointError, match="^the constructor of Fixed must take seed to be loaded$"):
+            Fixed(0.5).state_dict()
+        with pytest.raises(
+            errors.CheckpointError, match="^the constructor of Short must take temperature to be loaded$"
+        ):
+            Short().state_dict()
+
+    def test_none_takes_the_place_of_what_was_saved(self) -> None:
+        state = relive.RingReplayBuffer(10, max_times_sampled=2, limiter=relive.MinSize(5)).state_dict()
+        loaded = relive.RingReplayBuffer._made(state, {"limiter": None})
+        assert isinstance(loaded.limiter, relive.MinSize)
+        assert loaded.limiter.min_size == 1
+
     def test_a_sampler_may_keep_a_state(self, tmp_path: pathlib.Path) -> None:
         buffer = ring(sampler=CountingSampler())
         buffer.sample(3)

@@ -74,7 +74,7 @@ def recover(
         path: The journal's directory.
         checkpoint: A checkpoint that the buffer has saved while the journal was attached: only what came after it is
             played back.
-        buffer_class: The class of the buffer, where it is one of your own.
+        buffer_class: The class of the buffer, where it is not the one that the journal names.
         codec: The one that the journal was written with, of an EpisodeReplayBuffer; a PlainCodec if None.
         progress: Called now and then with the bytes read so far and the bytes there are.
         instead: As in `load`.

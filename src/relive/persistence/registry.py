@@ -14,6 +14,7 @@ from relive import errors
 from relive.common import validation
 
 T = TypeVar("T")
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class Registry(Generic[T]):
@@ -75,13 +76,28 @@ class Described(Configurable):
 
 
 def parameters(kind: type) -> list[str]:
-    """Return the names of the parameters of a constructor, but for `*args` and `**kwargs`."""
-    constructor = next(vars(each)["__init__"] for each in kind.__mro__ if "__init__" in vars(each))
-    if constructor is object.__init__:
-        return []
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    found = list(inspect.signature(constructor).parameters.values())[1:]
-    return [parameter.name for parameter in found if parameter.kind in named]
+    """Return the names of the parameters of a constructor; with `**kwargs` or `*args`, those of the class above too."""
+    names: list[str] = []
+    for found in _constructors(kind):
+        names += [each.name for each in found if each.kind in _NAMED and each.name not in names]
+    return names
+
+
+def takes_any(kind: type) -> bool:
+    """Return whether a constructor takes names that it does not list."""
+    return any(each.kind is inspect.Parameter.VAR_KEYWORD for each in _constructors(kind)[-1])
+
+
+def _constructors(kind: type) -> list[list[inspect.Parameter]]:
+    """Return the parameters of a constructor, and of those above that it passes what it does not name to."""
+    found: list[list[inspect.Parameter]] = []
+    for constructor in (vars(each)["__init__"] for each in kind.__mro__ if "__init__" in vars(each)):
+        if constructor is object.__init__:
+            break
+        found.append(list(inspect.signature(constructor).parameters.values())[1:])
+        if all(each.kind in _NAMED for each in found[-1]):
+            break
+    return found or [[]]
 
 
 def settings_of(name: str, value: Configurable) -> dict[str, Any]:

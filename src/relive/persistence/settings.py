@@ -19,8 +19,11 @@ from relive.common import validation
 from relive.persistence import registry
 from relive.persistence import state
 
+_MOST_LEVELS = 8
+"""So many levels objects that are settings may have."""
 
-def encoded(value: Any, name: str = "a setting") -> Any:
+
+def encoded(value: Any, name: str = "a setting", levels: int = _MOST_LEVELS) -> Any:
     """Return the setting `name` as a JSON value.
 
     Raises:
@@ -28,7 +31,7 @@ def encoded(value: Any, name: str = "a setting") -> Any:
     """
     if isinstance(value, registry.Described):
         return value.description()
-    if isinstance(value, np.generic | np.ndarray):
+    if isinstance(value, np.generic | np.ndarray) and value.size == 1:
         value = value.item()
     if value is None or type(value) in (bool, int, float, str):
         return value
@@ -39,8 +42,10 @@ def encoded(value: Any, name: str = "a setting") -> Any:
     if not isinstance(value, registry.Configurable):
         rule = f"{name} cannot be saved: it must be a number, a text, None or an object with settings()"
         raise errors.CheckpointError(f"{rule}, got {validation.short_repr(value)}")
-    parts = registry.settings_of(name, value)
-    return {"kind": type(value).__name__, **{part: encoded(each, f"{name}/{part}") for part, each in parts.items()}}
+    if not levels:
+        raise errors.CheckpointError(f"{name} cannot be saved: it must be within at most {_MOST_LEVELS} objects")
+    parts = registry.settings_of(name, value).items()
+    return {"kind": type(value).__name__, **{part: encoded(each, f"{name}/{part}", levels - 1) for part, each in parts}}
 
 
 def are_same(own: Any, other: Any) -> bool:
@@ -74,7 +79,7 @@ def made(given: state.StateReader, names: Mapping[str, Any]) -> dict[str, Any]:
     return {name: instead if instead is not None else _made(given, name) for name, instead in names.items()}
 
 
-def _made(given: state.StateReader, name: str, levels: int = 2) -> Any:
+def _made(given: state.StateReader, name: str, levels: int = _MOST_LEVELS) -> Any:
     """Return a setting; one that is an object may have settings that are, and so on for so many levels."""
     value = given.value(name)
     if name == "schema" and value is not None:

@@ -6,6 +6,7 @@ thing is rounded: Python floats, which have no dtype of their own to lose, in a 
 
 import contextlib
 import functools
+import math
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -48,7 +49,7 @@ def cast_exact(name: str, value: object, shape: tuple[int, ...], dtype: DType, i
         return value
     array = as_array(name, value)
     if array.shape != shape:
-        raise errors.SchemaError(f"{name} must be of shape {shape}, got {array.shape}")
+        raise wrong_shape(name, shape, array.shape)
     source = array.dtype
     if source == dtype:
         return array
@@ -61,6 +62,12 @@ def cast_exact(name: str, value: object, shape: tuple[int, ...], dtype: DType, i
         raise errors.SchemaError(f"{name} must be of dtype {dtype}, got {source}: {remedy}")
     may_round = dtype.kind in "fc" and (is_weak or (source.kind in "fc" and _is_of_python(value)))
     return _cast(name, array, dtype, may_round)
+
+
+def wrong_shape(name: str, shape: tuple[int, ...], found: tuple[int, ...]) -> errors.SchemaError:
+    """Return the error for a value of another shape than its field's."""
+    remedy = ": give the .item() of one element" if name == "reward" and not shape and math.prod(found) == 1 else ""
+    return errors.SchemaError(f"{name} must be of shape {shape}, got {found}{remedy}")
 
 
 def as_array(name: str, value: object) -> arrays.Array:
@@ -102,10 +109,11 @@ def _are_alike(source: DType, dtype: DType) -> bool:
 
 
 def _is_of_python(value: object) -> bool:
-    """Return whether `value` is Python's own: its first leaf has no dtype."""
+    """Return whether `value` is Python's own: a number, or lists of numbers, among them numpy's."""
+    is_in_list = isinstance(value, list | tuple)
     while isinstance(value, list | tuple) and value:
         value = value[0]
-    return not hasattr(value, "dtype")
+    return not hasattr(value, "dtype") or (is_in_list and isinstance(value, np.generic))
 
 
 @functools.lru_cache(maxsize=256)

@@ -190,7 +190,7 @@ def test_python_floats_are_rounded_to_a_narrower_float() -> None:
     assert fit(0.1, np.complex64) == np.complex64(0.1)
 
 
-@pytest.mark.parametrize("value", [np.float64(0.5), np.array([0.5]), [np.float64(0.5)], [[np.array(0.5)]], np.zeros(0)])
+@pytest.mark.parametrize("value", [np.float64(0.5), np.array([0.5]), [[np.array(0.5)]], np.zeros(0)])
 def test_arrays_are_narrowed_by_nobody_but_the_caller(value: Any) -> None:
     """By their dtype, whatever the values are: at the first step, and not at the first that loses a digit."""
     for dtype in (np.float32, np.float16, np.complex64):

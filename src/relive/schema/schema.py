@@ -200,7 +200,7 @@ class Schema(registry.Described):
         if reward_field.dtype.kind not in "biuf":
             raise errors.SchemaError(f"reward must be a real number, got {validation.short_repr(reward)}")
         if reward_field.shape != ():
-            raise errors.SchemaError(f"reward must be of shape (), got {reward_field.shape}")
+            raise casting.wrong_shape("reward", (), reward_field.shape)
 
         def tree(root: str, value: object) -> Any:
             leaves = trees.flat(root, value)

@@ -9,7 +9,8 @@ Gathering rows from memory costs by the array and by the byte. So small fields t
 Observations are wanted alone too, and rewards: the next ones.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import contextlib
 import operator
 from typing import Any, Protocol, TypeAlias
 
@@ -80,12 +81,14 @@ def check_members(storage: object) -> None:
 _INT64, _UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
 
 
-def does_not_fit(capacity: int, nbytes: int) -> errors.ArgumentError:
-    """Return the error for a capacity of so many steps of so many bytes each, more than memory holds."""
-    total = f"{capacity * nbytes / 2**30:,.1f} GiB"
-    return errors.ArgumentError(
-        f"capacity must fit in memory, got {capacity} steps of {nbytes} bytes each, {total} in all"
-    )
+@contextlib.contextmanager
+def room_for(capacity: int, nbytes: int) -> Iterator[None]:
+    """Raise ArgumentError, instead of MemoryError, if there is no room for so many steps of so many bytes each."""
+    try:
+        yield
+    except MemoryError as error:
+        rule = f"capacity must fit in memory, got {capacity} steps of {nbytes} bytes each"
+        raise errors.ArgumentError(f"{rule}, {capacity * nbytes / 2**30:,.1f} GiB in all") from error
 
 
 class ColumnStorage(arrays.Derived):
@@ -166,10 +169,8 @@ class ColumnStorage(arrays.Derived):
 
     def _allocated(self, paths: tuple[str, ...], allocate: Callable[[tuple[int, ...], np.dtype[Any]], Array]) -> Array:
         shape, dtype = self._layout(paths)
-        try:
+        with room_for(self._capacity, self._schema.nbytes):
             array = np.asarray(allocate(shape, dtype))
-        except MemoryError as error:
-            raise does_not_fit(self._capacity, self._schema.nbytes) from error
         if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
             raise errors.ArgumentError(
                 f"allocate must return an array of shape {shape} and dtype {dtype} for {', '.join(paths)}, "
