@@ -178,10 +178,9 @@ class Checkpointable(abc.ABC):
         if missing:
             rule = f"settings() of {kind.__name__} must return what its constructor takes beyond {own.__name__}'s"
             raise errors.CheckpointError(f"{rule}, got no {min(missing)}")
-        if not registry.takes_any(kind):
-            for name in (*found, *(["seed"] if self._DRAWS else [])):
-                if name not in registry.parameters(kind):
-                    raise errors.CheckpointError(f"the constructor of {kind.__name__} must take {name} to be loaded")
+        for name in (*found, *(["seed"] if self._DRAWS else [])):
+            if name not in registry.parameters(kind):
+                raise errors.CheckpointError(f"the constructor of {kind.__name__} must take {name} to be loaded")
         return {name: settings_lib.encoded(value, name) for name, value in found.items()}
 
     def _whole_state(self, **options: Any) -> state_lib.State:

@@ -83,21 +83,14 @@ def parameters(kind: type) -> list[str]:
     return names
 
 
-def takes_any(kind: type) -> bool:
-    """Return whether a constructor takes names that it does not list."""
-    return any(each.kind is inspect.Parameter.VAR_KEYWORD for each in _constructors(kind)[-1])
-
-
 def _constructors(kind: type) -> list[list[inspect.Parameter]]:
     """Return the parameters of a constructor, and of those above that it passes what it does not name to."""
     found: list[list[inspect.Parameter]] = []
-    for constructor in (vars(each)["__init__"] for each in kind.__mro__ if "__init__" in vars(each)):
-        if constructor is object.__init__:
-            break
+    for constructor in (vars(each)["__init__"] for each in kind.__mro__[:-1] if "__init__" in vars(each)):
         found.append(list(inspect.signature(constructor).parameters.values())[1:])
         if all(each.kind in _NAMED for each in found[-1]):
             break
-    return found or [[]]
+    return found
 
 
 def settings_of(name: str, value: Configurable) -> dict[str, Any]:
