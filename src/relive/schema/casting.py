@@ -60,7 +60,7 @@ def cast_exact(name: str, value: object, shape: tuple[int, ...], dtype: DType, i
     if source.kind in "fc" and dtype.kind in "fc" and not is_weak and not _is_of_python(value):
         remedy = f"cast it with .astype({dtype.name!r}), or declare the field {source}"
         raise errors.SchemaError(f"{name} must be of dtype {dtype}, got {source}: {remedy}")
-    may_round = dtype.kind in "fc" and (is_weak or (source.kind in "fc" and _is_of_python(value)))
+    may_round = dtype.kind in "fc" and (is_weak or source.kind in "fc")
     return _cast(name, array, dtype, may_round)
 
 
