@@ -7,7 +7,7 @@ from typing import TypeAlias
 from relive.bench import contestants
 
 Line: TypeAlias = Callable[[int], contestants.Contestant]
-"""Answers a contestant of that size; raise CannotError where it does not fit."""
+"""Returns a contestant of that size; raise CannotError where it does not fit."""
 
 _QUICK_SIZES = (1_000, 3_000, 10_000)
 

@@ -33,7 +33,7 @@ from relive import errors
 from relive.bench import soaked as buffers
 
 Make: TypeAlias = Callable[[int, int, int], buffers.Soaked]
-"""Answers a buffer for so many stored steps and so many actors, with a seed."""
+"""Returns a buffer for so many stored steps and so many actors, with a seed."""
 
 BUFFERS: dict[str, Make] = {
     "episodes": buffers.Episodes,

@@ -11,7 +11,7 @@ from relive.common import arrays
 from relive.testing import synthetic
 
 Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], arrays.Array]
-"""Answers an array of that shape and dtype."""
+"""Returns an array of that shape and dtype."""
 Answer: TypeAlias = dict[str, arrays.Array]
 """A batch in the shape that all are compared in.
 

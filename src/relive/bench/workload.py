@@ -18,7 +18,7 @@ from relive.bench import tasks
 from relive.testing import synthetic
 
 Timed: TypeAlias = Callable[[tasks.Buffer, "Feed"], rounds.Call]
-"""Answers the call to time, given a full buffer and what it is fed. What the call answers is checked, unless None."""
+"""Returns the call to time, given a full buffer and what it is fed. What the call returns is checked, unless None."""
 
 _PRIORITIES = 16
 _MOST_STEPS, _MOST_BYTES = 4_000, 1 << 26

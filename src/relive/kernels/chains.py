@@ -14,12 +14,11 @@ from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
-from relive.common import arrays
 from relive.common import arrays as arrays_lib
 from relive.kernels import episode_table
 from relive.kernels import timeline_state
 
-Run: TypeAlias = slice | arrays.Ints
+Run: TypeAlias = slice | arrays_lib.Ints
 """Slots of rows with consecutive keys: a slice of the ring, or where they wrap around its end the slots."""
 
 
@@ -52,28 +51,28 @@ class Ring:
         """The key of the oldest row that is alive; next_key if there is none."""
         return self.next_key - self._num_rows
 
-    def keys(self, slots: arrays.Ints) -> arrays.Ints:
+    def keys(self, slots: arrays_lib.Ints) -> arrays_lib.Ints:
         """Return the keys of the rows in `slots`."""
         newest = self.next_key - 1
         return newest - self.around(newest - slots)
 
-    def slots(self, keys: arrays.Ints) -> arrays.Ints:
+    def slots(self, keys: arrays_lib.Ints) -> arrays_lib.Ints:
         """Return where the rows with `keys` are, or were."""
         return self.around(keys)
 
-    def is_alive(self, keys: arrays.Ints) -> arrays.Bools:
+    def is_alive(self, keys: arrays_lib.Ints) -> arrays_lib.Bools:
         """Return whether the rows with `keys` are still there."""
         return (keys >= self.oldest_key) & (keys < self.next_key)
 
-    def alive_slots(self) -> arrays.Ints:
+    def alive_slots(self) -> arrays_lib.Ints:
         """Return where all rows are, oldest first."""
         return self.oldest_slots(self._num_rows)
 
-    def oldest_slots(self, count: int) -> arrays.Ints:
+    def oldest_slots(self, count: int) -> arrays_lib.Ints:
         """Return where the `count` oldest rows are, oldest first."""
         return self.slots_from(self.oldest_key, count)
 
-    def free_slots(self, count: int) -> arrays.Ints:
+    def free_slots(self, count: int) -> arrays_lib.Ints:
         """Return where the next `count` rows go; they hold the oldest rows as long as those are not evicted."""
         return self.slots_from(self.next_key, count)
 
@@ -88,7 +87,7 @@ class Ring:
             return slice(slot, slot + count)
         return self.slots_from(key, count)
 
-    def slots_from(self, key: int, count: int) -> arrays.Ints:
+    def slots_from(self, key: int, count: int) -> arrays_lib.Ints:
         """Return the slots of the rows of at most `capacity` keys, from that key on."""
         slot = key % self.capacity
         slots = np.arange(slot, slot + count)
@@ -96,7 +95,7 @@ class Ring:
             slots[self.capacity - slot :] -= self.capacity  # A division a row would take several times as long.
         return slots
 
-    def around(self, places: arrays.Ints) -> arrays.Ints:
+    def around(self, places: arrays_lib.Ints) -> arrays_lib.Ints:
         """Return the slots of places counted on beyond the ends of the ring."""
         return np.remainder(places, self.capacity)
 
@@ -116,28 +115,28 @@ class Links:
 
     # Reading.
 
-    def later(self, slots: arrays.Ints, offsets: arrays.Ints) -> arrays.Ints:
+    def later(self, slots: arrays_lib.Ints, offsets: arrays_lib.Ints) -> arrays_lib.Ints:
         """Return the rows `offsets` [B] steps after those in `slots` [B]; they must be there."""
         later = slots.copy()
         for k in range(int(offsets.max(initial=0))):
             later = np.where(offsets > k, self.next[later], later)
         return later
 
-    def ahead(self, slots: arrays.Ints, count: int) -> arrays.Ints:
+    def ahead(self, slots: arrays_lib.Ints, count: int) -> arrays_lib.Ints:
         """Return the rows from those in `slots` [B] on [B, count]; the last one is repeated."""
         return _chain(self.next, slots, count)
 
-    def behind(self, slots: arrays.Ints, count: int) -> arrays.Ints:
+    def behind(self, slots: arrays_lib.Ints, count: int) -> arrays_lib.Ints:
         """Return the rows up to those in `slots` [B], in time order [B, count]; the earliest one is repeated."""
         return _chain(self.previous, slots, count)[:, ::-1]
 
-    def num_behind(self, slots: arrays.Ints, most: int) -> arrays.Ints:
+    def num_behind(self, slots: arrays_lib.Ints, most: int) -> arrays_lib.Ints:
         """Return how many rows lie before each of `slots` [B], counted up to `most`."""
         chain = _chain(self.previous, slots, most + 1)
-        counts: arrays.Ints = np.count_nonzero(chain[:, 1:] != chain[:, :-1], axis=1)
+        counts: arrays_lib.Ints = np.count_nonzero(chain[:, 1:] != chain[:, :-1], axis=1)
         return counts
 
-    def earlier(self, slots: arrays.Ints, count: int) -> arrays.Ints:
+    def earlier(self, slots: arrays_lib.Ints, count: int) -> arrays_lib.Ints:
         """Return the row `count` steps before each of `slots`, for those of them that have one."""
         for _ in range(count):
             previous = self.previous[slots]
@@ -146,7 +145,7 @@ class Links:
 
     # Writing.
 
-    def link(self, slots: arrays.Ints, steps: arrays.Ints, before: arrays.Ints) -> None:
+    def link(self, slots: arrays_lib.Ints, steps: arrays_lib.Ints, before: arrays_lib.Ints) -> None:
         """Put rows into `slots` [k], which are those `steps` [k] and follow the rows `before` [k], or themselves."""
         self.step[slots] = steps
         self.next[slots] = slots
@@ -162,13 +161,13 @@ class Links:
         if before != slot:
             self.next[before] = slot
 
-    def cut_off(self, slots: arrays.Ints) -> None:
+    def cut_off(self, slots: arrays_lib.Ints) -> None:
         """Take out the rows in `slots` [k]; each is the earliest of its chain, or comes after one that goes too."""
         following = self.next[slots]
         self.previous[following] = following
 
 
-def _chain(links: arrays.Ints, slots: arrays.Ints, count: int) -> arrays.Ints:
+def _chain(links: arrays_lib.Ints, slots: arrays_lib.Ints, count: int) -> arrays_lib.Ints:
     """Return `slots` [B] and the rows that the links lead to [B, count]."""
     chain = np.empty((len(slots), count), np.int64)
     for k in range(count):
@@ -195,7 +194,7 @@ class Rows(NamedTuple):
     left: arrays_lib.Ints
 
 
-class Chains(Ring, arrays.Derived):
+class Chains(Ring, arrays_lib.Derived):
     """The chains of the rows of `streams` streams in a ring of `capacity` slots.
 
     Attributes:
@@ -376,7 +375,7 @@ class Chains(Ring, arrays.Derived):
             are_in_turn = (self.next_key - self._phase) % self.streams == 0
         else:
             keys = np.arange(self.next_key, self.next_key + len(streams))
-            are_in_turn = not arrays.any_set((keys - streams - self._phase) % self.streams != 0)
+            are_in_turn = not arrays_lib.any_set((keys - streams - self._phase) % self.streams != 0)
         self._keep_links(are_in_turn, self.next_key if is_round else self.next_key + len(streams))
 
     def _keep_turn_of_one(self, stream: int) -> None:

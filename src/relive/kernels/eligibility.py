@@ -12,13 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-from relive.common import arrays
 from relive.common import arrays as arrays_lib
 
 READABLE, BARRED, SPENT = 1, 2, 4
 
 
-class Eligibility(arrays.Derived):
+class Eligibility(arrays_lib.Derived):
     """The facts about the anchors in `capacity` slots; `len` is how many are eligible."""
 
     _DERIVED = ("_fact",)

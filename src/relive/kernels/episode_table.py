@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-from relive.common import arrays
 from relive.common import arrays as arrays_lib
 
 OPEN, TERMINATED, TRUNCATED = 0, 1, 2
@@ -30,13 +29,13 @@ class EpisodeTable:
     """
 
     def __init__(self) -> None:
-        self.length: arrays.Ints = np.zeros(0, np.int64)
-        self.complete: arrays.Ints = np.zeros(0, np.int64)
-        self.first_key: arrays.Ints = np.zeros(0, np.int64)
-        self.stream: arrays.Ints = np.zeros(0, np.int64)
+        self.length: arrays_lib.Ints = np.zeros(0, np.int64)
+        self.complete: arrays_lib.Ints = np.zeros(0, np.int64)
+        self.first_key: arrays_lib.Ints = np.zeros(0, np.int64)
+        self.stream: arrays_lib.Ints = np.zeros(0, np.int64)
         self.end: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
-        self.has_tail: arrays.Bools = np.zeros(0, np.bool_)
-        self._free: arrays.Ints = np.zeros(0, np.int64)
+        self.has_tail: arrays_lib.Bools = np.zeros(0, np.bool_)
+        self._free: arrays_lib.Ints = np.zeros(0, np.int64)
         self._num_free = 0
 
     def __len__(self) -> int:
@@ -48,7 +47,7 @@ class EpisodeTable:
         """How many handles there are; grows by doubling."""
         return len(self.length)
 
-    def claim(self, first_keys: arrays.Ints, streams: arrays.Ints) -> arrays.Ints:
+    def claim(self, first_keys: arrays_lib.Ints, streams: arrays_lib.Ints) -> arrays_lib.Ints:
         """Return a handle [k] for each new episode; they are open and have no step yet."""
         count = len(first_keys)
         while self._num_free < count:
@@ -82,12 +81,12 @@ class EpisodeTable:
         self._free[self._num_free] = handle
         self._num_free += 1
 
-    def release(self, handles: arrays.Ints) -> None:
+    def release(self, handles: arrays_lib.Ints) -> None:
         """Take episodes out; `handles` are distinct."""
         self._free[self._num_free : self._num_free + len(handles)] = handles
         self._num_free += len(handles)
 
-    def handles(self) -> arrays.Ints:
+    def handles(self) -> arrays_lib.Ints:
         """Return the handles in use, in ascending order."""
         used = np.ones(self.room, np.bool_)
         used[self._free[: self._num_free]] = False
@@ -122,7 +121,7 @@ def _longer(column: npt.NDArray[Any], more: int) -> npt.NDArray[Any]:
     return np.concatenate([column, np.zeros(more, column.dtype)])
 
 
-class OpenEpisodes(arrays.Derived):
+class OpenEpisodes(arrays_lib.Derived):
     """Those of `streams` streams.
 
     A turn, a row of every stream, is one number more to remember. It is counted before anything of this is read.
@@ -197,7 +196,7 @@ class OpenEpisodes(arrays.Derived):
 
     def all_know_next(self) -> bool:
         """Return whether no row waits for its next observation."""
-        return bool(self._one_knows_next[0]) if self._streams == 1 else arrays.all_set(self.knows_next)
+        return bool(self._one_knows_next[0]) if self._streams == 1 else arrays_lib.all_set(self.knows_next)
 
     # Writing.
 

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-from relive.common import arrays
 from relive.common import arrays as arrays_lib
 from relive.kernels import episode_table
 from relive.kernels import timeline as timeline_lib
@@ -28,7 +27,7 @@ from relive.storage import memory
 Columns: TypeAlias = dict[str, arrays_lib.Array]
 
 
-class FinalObservations(arrays.Derived):
+class FinalObservations(arrays_lib.Derived):
     """The columns of those observations.
 
     Args:
@@ -121,7 +120,7 @@ class FinalObservations(arrays.Derived):
         """
         episodes = self._timeline.episodes
         has_tail, is_open = episodes.has_tail[handles], episodes.end[handles] == episode_table.OPEN
-        if arrays.all_set(has_tail) and not arrays.any_set(is_open):
+        if arrays_lib.all_set(has_tail) and not arrays_lib.any_set(is_open):
             return {path: column.take(handles, axis=0) for path, column in self._ended.items()}
         ended = has_tail & ~is_open
         streams = episodes.stream[handles[is_open]]
@@ -281,7 +280,7 @@ class StepStore:
                     size = f"V{len(these) // streams}"
                     differs |= np.frombuffer(these, size) != np.frombuffer(those, size)
             known &= differs
-            if not arrays.any_set(known):
+            if not arrays_lib.any_set(known):
                 return False
         assert self._rows is not None
         columns = self._rows.columns(row, streams)

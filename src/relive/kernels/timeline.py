@@ -13,7 +13,6 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 
 from relive import errors
-from relive.common import arrays
 from relive.common import arrays as arrays_lib
 from relive.kernels import chains
 from relive.kernels import episode_table
@@ -104,7 +103,7 @@ class Timeline(chains.Chains):
                 self._table.release_one(self._one_handle[slot])
         else:
             run = self.run(self.oldest_key, count)
-            if arrays.any_set(self._is_last[run]):
+            if arrays_lib.any_set(self._is_last[run]):
                 self._release_last(run)
         self._num_rows -= count
         self.num_evicted += count
@@ -149,7 +148,7 @@ class Timeline(chains.Chains):
         self.next_key += count
         self._num_rows += count
         completed = keys if knows_next else keys[terminated]
-        if arrays.any_set(terminated) or arrays.any_set(truncated):
+        if arrays_lib.any_set(terminated) or arrays_lib.any_set(truncated):
             has_ended = terminated | truncated
             ended = np.concatenate([ended, self.end(streams[has_ended], terminated[has_ended])])
         return Change(slots, handles, self.slots(np.concatenate([waiting, completed])), ended)
@@ -176,7 +175,7 @@ class Timeline(chains.Chains):
         """
         streams, opened = self.streams, self._open
         is_full = self._num_rows == self.capacity
-        if is_full and arrays.any_set(self._one_is_last[slot : slot + streams]):
+        if is_full and arrays_lib.any_set(self._one_is_last[slot : slot + streams]):
             self._release_last(slice(slot, slot + streams))
         if not opened.count and streams == 1:
             opened.begin_one(0, self.next_key)

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-from relive.common import arrays
 from relive.common import arrays as arrays_lib
 from relive.kernels import episode_table
 from relive.persistence import state
@@ -232,7 +231,7 @@ class StepStoreState:
 
     timeline: TimelineState
     rows: Mapping[str, state.ChunkedArray]
-    final: Mapping[str, arrays.Array]
+    final: Mapping[str, arrays_lib.Array]
 
     @classmethod
     def of(

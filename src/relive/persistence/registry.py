@@ -78,19 +78,12 @@ class Described(Configurable):
 def parameters(kind: type) -> list[str]:
     """Return the names of the parameters of a constructor; with `**kwargs` or `*args`, those of the class above too."""
     names: list[str] = []
-    for found in _constructors(kind):
-        names += [each.name for each in found if each.kind in _NAMED and each.name not in names]
-    return names
-
-
-def _constructors(kind: type) -> list[list[inspect.Parameter]]:
-    """Return the parameters of a constructor, and of those above that it passes what it does not name to."""
-    found: list[list[inspect.Parameter]] = []
     for constructor in (vars(each)["__init__"] for each in kind.__mro__[:-1] if "__init__" in vars(each)):
-        found.append(list(inspect.signature(constructor).parameters.values())[1:])
-        if all(each.kind in _NAMED for each in found[-1]):
+        found = list(inspect.signature(constructor).parameters.values())[1:]
+        names += [each.name for each in found if each.kind in _NAMED and each.name not in names]
+        if all(each.kind in _NAMED for each in found):
             break
-    return found
+    return names
 
 
 def settings_of(name: str, value: Configurable) -> dict[str, Any]:
