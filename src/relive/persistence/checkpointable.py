@@ -174,12 +174,13 @@ class Checkpointable(abc.ABC):
         """Return the settings as JSON values; raise CheckpointError if a subclass does not return all of its own."""
         kind, found = type(self), self.settings()
         own = next(each for each in kind.__mro__ if "_SETTINGS" in vars(each))
-        missing = {*registry.parameters(kind)} - {*registry.parameters(own), *found}
+        taken = registry.parameters(kind)
+        missing = {*taken} - {*registry.parameters(own), *found}
         if missing:
             rule = f"settings() of {kind.__name__} must return what its constructor takes beyond {own.__name__}'s"
             raise errors.CheckpointError(f"{rule}, got no {min(missing)}")
         for name in (*found, *(["seed"] if self._DRAWS else [])):
-            if name not in registry.parameters(kind):
+            if name not in taken:
                 raise errors.CheckpointError(f"the constructor of {kind.__name__} must take {name} to be loaded")
         return {name: settings_lib.encoded(value, name) for name, value in found.items()}
 
