@@ -58,6 +58,7 @@ if typing.TYPE_CHECKING:
     from relive.errors import ShardLostError as ShardLostError
     from relive.errors import UnknownEpisodeError as UnknownEpisodeError
     from relive.errors import UnknownKeyError as UnknownKeyError
+    from relive.kernels.choice import use_kernels as use_kernels
     from relive.persistence.codec import Codec as Codec
     from relive.persistence.codec import PlainCodec as PlainCodec
     from relive.persistence.journal import EveryRecords as EveryRecords
@@ -84,9 +85,9 @@ if typing.TYPE_CHECKING:
     from relive.windows.batches import SequenceBatch as SequenceBatch
     from relive.windows.batches import TransitionBatch as TransitionBatch
     from relive.windows.returns import compute_discounted_return as compute_discounted_return
-    from relive.windows.windows import EpisodeWindow as EpisodeWindow
-    from relive.windows.windows import SequenceWindow as SequenceWindow
-    from relive.windows.windows import TransitionWindow as TransitionWindow
+    from relive.windows.sequences import EpisodeWindow as EpisodeWindow
+    from relive.windows.sequences import SequenceWindow as SequenceWindow
+    from relive.windows.transitions import TransitionWindow as TransitionWindow
 else:  # A type checker that saw this would take any name for one of ours.
 
     def __getattr__(name: str) -> object:
@@ -183,6 +184,7 @@ __all__ = [
     "copiers",
     "recover",
     "relabel",
+    "use_kernels",
 ]
 
 _MODULES = {
@@ -204,7 +206,7 @@ _MODULES = {
     "EpisodeReplayBuffer": "episodes.buffer",
     "EpisodeStatus": "episodes.episode",
     "EpisodeTotals": "agents.bias",
-    "EpisodeWindow": "windows.windows",
+    "EpisodeWindow": "windows.sequences",
     "EpisodeWriter": "episodes.buffer",
     "EventLoopError": "errors",
     "EveryRecords": "persistence.journal",
@@ -243,7 +245,7 @@ _MODULES = {
     "SchemaError": "errors",
     "SequenceBatch": "windows.batches",
     "SequenceReplayBuffer": "buffers.sequence",
-    "SequenceWindow": "windows.windows",
+    "SequenceWindow": "windows.sequences",
     "ShardLostError": "errors",
     "Storage": "storage.memory",
     "SumTree": "samplers.sum_tree",
@@ -257,7 +259,7 @@ _MODULES = {
     "TokenStepCodec": "agents.tokens",
     "TrainingBias": "agents.bias",
     "TransitionBatch": "windows.batches",
-    "TransitionWindow": "windows.windows",
+    "TransitionWindow": "windows.transitions",
     "UniformSampler": "samplers.uniform",
     "UnknownEpisodeError": "errors",
     "UnknownKeyError": "errors",
@@ -266,6 +268,7 @@ _MODULES = {
     "copiers": "common.copies",
     "recover": "persistence.recover",
     "relabel": "buffers.hindsight",
+    "use_kernels": "kernels.choice",
 }
 
 

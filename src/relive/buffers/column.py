@@ -1,10 +1,10 @@
-"""The buffer of columns: it joins a history, a window, a sampler and a rate limiter.
+"""The buffer of columns: it joins stored steps, a window, a sampler and a rate limiter.
 
-    add, extend, add_episode                              sample
-       │  check everything                                   │  may it?                      RateLimiter
-       │  evict: what is lost?      Anchors                  │  which anchors?               Anchors
-       │  write                     StepStore                  │  which rows, and what of      Window
-       ▼  what became readable?     Anchors                  ▼  them, as a batch?            StepStore
+    add, extend, add_episode, add_steps                       sample
+       │  check, and make bytes of rows    schema.encoding       │  may it?              RateLimiter
+       │  rows to their slots              Storage               │  which anchors?       Draws, Sampler
+       │  what follows them, what may      kernels.append        │  which rows?          Window, kernels.windows
+       ▼  be drawn                                               ▼  their bytes          Storage
 
 Ring, prioritized and sequence buffers are this one with another window and another sampler.
 """
@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, SupportsIndex, TypeAli
 import numpy as np
 
 from relive import errors
-from relive.buffers import anchors
 from relive.buffers import column_stats
-from relive.buffers import writer as writer_lib
+from relive.buffers import draws
 from relive.common import arrays
 from relive.common import imports
 from relive.common import validation
-from relive.kernels import history as history_lib
+from relive.kernels import append
 from relive.persistence import checkpointable
 from relive.persistence import state
 from relive.samplers import prioritized
@@ -33,10 +32,11 @@ from relive.samplers import uniform
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
 from relive.storage import memory
+from relive.storage import steps as steps_lib
 from relive.waiting import prefetch as prefetch_lib
 from relive.waiting import rate_limiters
 from relive.windows import batches
-from relive.windows import windows
+from relive.windows import window as window_lib
 
 if TYPE_CHECKING:
     from relive.buffers import column_journal
@@ -54,7 +54,7 @@ else:
 AnyBatch: TypeAlias = batches.TransitionBatch | batches.SequenceBatch
 Batch = TypeVar("Batch", bound=AnyBatch)
 
-_BOOKKEEPING = 8
+_BOOKKEEPING = 16
 """About how many bytes a step takes beside its fields."""
 MOST_STREAMS = 2**19
 """So many streams a buffer has at most: each takes memory, which a saved one must not be able to only claim."""
@@ -97,7 +97,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         capacity: int,
         schema: schema_lib.Schema | None = None,
         *,
-        window: windows.Window[Batch],
+        window: window_lib.Window[Batch],
         sampler: sampler_lib.Sampler | None = None,
         streams: int = 1,
         storage: memory.Storage | None = None,
@@ -113,7 +113,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             raise errors.ArgumentError(f"streams must be at most {MOST_STREAMS}, got {streams}")
         if schema is not None:
             validation.require_instance("schema", schema, schema_lib.Schema)
-        validation.require_instance("window", window, windows.Window)
+        validation.require_instance("window", window, window_lib.Window)
         if storage is not None:
             memory.check_members(storage)
         if storage is not None and storage.capacity != capacity:
@@ -127,45 +127,44 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         self._window = window
         step_bytes = _BOOKKEEPING if schema is None else _BOOKKEEPING + schema.nbytes
         with memory.room_for(capacity, step_bytes):
-            self._history = history_lib.StepStore(capacity, streams)
-            self._anchors = anchors.Anchors(self._history.timeline, window, sampler, max_times_sampled)
-        self._counters = column_stats.Counters(eligible=self._anchors.eligibility)
+            self._store = steps_lib.StepStore(capacity, streams, older=window.older)
+            self._draws = draws.Draws(self._store, window, sampler, max_times_sampled)
+        self._counters = column_stats.Counters(anchors=self._draws.anchors)
         self._limited = rate_limiters.LimitedBuffer(limiter, self._counters, "capacity", capacity)
         self._gathers = prefetch_lib.PendingReads()
-        self._writer = writer_lib.Writer(self._history, self._anchors, self._limited, self._counters, self._gathers)
         if storage is None and schema is not None:
             storage = memory.ColumnStorage(schema, capacity)
         if storage is not None:
-            self._history.begin(storage)
+            self._store.begin(storage)
         with memory.room_for(capacity, step_bytes):
-            self._anchors.attach()
+            self._draws.attach()
 
     # What it is.
 
     @property
     def capacity(self) -> int:
         """How many steps are stored at most."""
-        return self._history.timeline.capacity
+        return self._store.capacity
 
     @property
     def streams(self) -> int:
         """How many environments or actors write side by side."""
-        return self._history.timeline.streams
+        return self._store.streams
 
     @property
     def schema(self) -> schema_lib.Schema | None:
         """What a step holds; None until the first one says so."""
-        return self._history.schema if self._history.has_begun else None
+        return self._store.schema if self._store.has_begun else None
 
     @property
-    def window(self) -> windows.Window[Batch]:
+    def window(self) -> window_lib.Window[Batch]:
         """What says which rows make one element of a batch."""
         return self._window
 
     @property
     def sampler(self) -> sampler_lib.Sampler:
         """What draws the anchors."""
-        return self._anchors.sampler
+        return self._draws.sampler
 
     @property
     def limiter(self) -> rate_limiters.RateLimiter:
@@ -183,9 +182,9 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return isinstance(self.sampler, prioritized.PrioritizedSampler)
 
     @property
-    def history(self) -> history_lib.StepStore:
+    def history(self) -> steps_lib.StepStore:
         """The steps themselves, to read and not to change."""
-        return self._history
+        return self._store
 
     @property
     def rng(self) -> np.random.Generator:
@@ -194,7 +193,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     def __len__(self) -> int:
         """Return how many steps are stored."""
-        return len(self._history.timeline)
+        return len(self._store)
 
     @property
     def is_full(self) -> bool:
@@ -204,7 +203,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     @property
     def num_eligible(self) -> int:
         """How many anchors may be drawn now."""
-        return len(self._anchors)
+        return len(self._draws)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self)} steps, capacity={self.capacity}, streams={self.streams}>"
@@ -242,10 +241,9 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             ArgumentError: Another argument breaks its rule.
             NotReadyError: The limiter holds inserts back.
         """
-        history, writer = self._history, self._writer
-        step = encoding.one_step(
-            history.rows,
-            history.timeline.streams,
+        steps = encoding.one_step(
+            self._store.encoder,
+            self._store.streams,
             stream,
             observation,
             action,
@@ -255,10 +253,9 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             truncated,
             extras,
         )
-        writer.require_insert("add")
-        if self._journal is not None:
-            self._journal.add(step)
-        return writer.add(step)
+        if self._limited.holds_inserts:
+            self._require_insert("add")
+        return self._append(steps)
 
     def extend(
         self,
@@ -289,27 +286,21 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             ArgumentError: Another argument breaks its rule.
             NotReadyError: The limiter holds inserts back; it is asked once for all steps of the call.
         """
-        history = self._history
-        count = history.timeline.streams
-        going_on = None
-        if streams is None:
-            going_on = encoding.round_of_steps(
-                history.rows, count, observation, action, reward, next_observation, terminated, truncated, extras
-            )
-        fields = (observation, action, reward, extras)
-        arguments = (self.schema, count, streams, fields, next_observation, terminated, truncated)
-        steps = None if going_on else encoding.step_of_each(*arguments)
-        self._writer.require_insert("extend")
-        if self._journal is not None:
-            steps = steps or encoding.step_of_each(*arguments)
-            self._journal.extend(steps)
-        if going_on and self._writer.turn(*going_on, terminated, truncated):
-            self._writer.watch_turn(*going_on, terminated, truncated)
-            return np.arange(history.timeline.next_key - count, history.timeline.next_key)
-        keys = self._writer.extend(steps or encoding.step_of_each(*arguments))
-        if going_on:
-            history.announced(going_on[1])
-        return keys
+        steps = encoding.step_of_each(
+            self._store.encoder,
+            self._store.streams,
+            streams,
+            observation,
+            action,
+            reward,
+            next_observation,
+            terminated,
+            truncated,
+            extras,
+        )
+        self._require_insert("extend")
+        key = self._append(steps)
+        return np.arange(key, key + len(steps.streams))
 
     def add_episode(
         self,
@@ -337,12 +328,20 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             ArgumentError: The episode has no step or more than `capacity`, or another argument breaks its rule.
             NotReadyError: The limiter holds inserts back; it is asked once for all steps of the call.
         """
-        fields = (observations, actions, rewards, extras)
-        episode = encoding.whole_episode(self.schema, self.streams, self.capacity, stream, fields, terminated)
-        self._writer.require_insert("add_episode")
-        if self._journal is not None:
-            self._journal.add_episode(episode)
-        return self._writer.add_episode(episode)
+        steps = encoding.whole_episode(
+            self._store.encoder,
+            self._store.streams,
+            self._store.capacity,
+            stream,
+            observations,
+            actions,
+            rewards,
+            terminated,
+            extras,
+        )
+        self._require_insert("add_episode")
+        key = self._append(steps)
+        return np.arange(key, key + len(steps.streams))
 
     def add_steps(
         self,
@@ -373,18 +372,52 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             ArgumentError: There is no step or more than `capacity`, or another argument breaks its rule.
             NotReadyError: The limiter holds inserts back; it is asked once for all steps of the call.
         """
-        fields = (observations, actions, rewards, extras)
         steps = encoding.consecutive_steps(
-            self._history.rows, self.streams, self.capacity, stream, fields, terminated, truncated
+            self._store.encoder,
+            self._store.streams,
+            self._store.capacity,
+            stream,
+            observations,
+            actions,
+            rewards,
+            terminated,
+            truncated,
+            extras,
         )
-        self._writer.require_insert("add_steps")
-        keys = []
-        with self._counters.watch.held():
-            for step in steps:
-                if self._journal is not None:
-                    self._journal.add(step)
-                keys.append(self._writer.add(step))
-        return np.array(keys)
+        self._require_insert("add_steps")
+        key = self._append(steps)
+        return np.arange(key, key + len(steps.streams))
+
+    def _require_insert(self, call: str) -> None:
+        """Raise NotReadyError if the limiter holds inserts back."""
+        if not self._limited.can_insert():
+            raise errors.NotReadyError(f"{call} held back by {self._limited.limiter!r}: draw samples first")
+
+    def _append(self, steps: encoding.Steps) -> int:
+        """Write steps of which everything was checked, and return the key of the first."""
+        store, counters, draws = self._store, self._counters, self._draws
+        num, streams = store.num_view, steps.streams
+        key, rows, count = num[append.NEXT_KEY], num[append.ROWS], len(streams)
+        if not count:
+            return key
+        if self._gathers.ends:
+            self._gathers.finish()
+        num_spliced = store.append(steps, self._journal)
+        counters.inserted += count
+        if draws.follows_writes:
+            draws.appended(key, count, max(rows + count - store.capacity, 0))
+        if num[append.UNWEIGHED]:
+            self._prioritized_sampler("add").weigh_rated()
+        watch = counters.watch
+        if num_spliced:
+            counters.spliced_episodes += num_spliced
+            watch.record_splices(num_spliced, counters.inserted)
+        if type(streams) is tuple or steps.is_run:
+            if watch.finals:
+                watch.record_other(streams[0])
+        else:
+            watch.record_round(steps)
+        return key
 
     def end_episode(self, stream: int | None = None) -> bool:
         """End the episode that is open in a stream as truncated after its newest step, and return whether one was.
@@ -398,12 +431,11 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         Raises:
             ArgumentError: There is no such stream, or its newest step was added without a next observation.
         """
-        timeline = self._history.timeline
-        stream = encoding.stream_number(self.streams, stream)
-        streams = np.array([stream])
-        if timeline.open_handles(streams)[0] < 0:
+        store = self._store
+        stream = encoding.stream_number(store.streams, stream)
+        if not store.is_open(stream):
             return False
-        if not timeline.are_announced(streams)[0]:
+        if not store.is_announced(stream):
             raise errors.ArgumentError(
                 f"end_episode needs the observation after the newest step of stream {stream}: "
                 "add that step with next_observation"
@@ -411,8 +443,15 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         if self._journal is not None:
             self._journal.end_episode(stream)
         self._position = None
-        self._writer.end_episode(stream)
+        self._end_episode(stream)
         return True
+
+    def _end_episode(self, stream: int) -> None:
+        """Truncate the episode that is open in the stream."""
+        self._gathers.finish()
+        self._store.cut(stream)
+        if self._draws.follows_writes:
+            self._draws.appended(self._store.next_key, 0, 0)
 
     def can_insert(self) -> bool:
         """Return whether the limiter lets `add`, `extend`, `add_steps` and `add_episode` pass now. O(1)."""
@@ -429,7 +468,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             ArgumentError: batch_size is not an integer of at least 1, or is more than the limiter ever allows.
         """
         batch_size = self._limited.checked_batch_size(batch_size)
-        return self._limited.can_sample(batch_size) and self._anchors.can_draw(batch_size)
+        return self._limited.can_sample(batch_size) and self._draws.can_draw(batch_size)
 
     def sample_keys(self, batch_size: int) -> arrays.Keys:
         """Draw as `sample` does, and return the keys alone [B]; `read` returns their windows.
@@ -439,7 +478,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             NotReadyError: Nothing is eligible, or the limiter holds samples back.
         """
         (slots, _), _ = self._draw(batch_size, None)
-        return self._history.timeline.keys(slots)
+        return self._store.keys(slots)
 
     def sample(self, batch_size: int, *, beta: float | None = None) -> Batch:
         """Return exactly batch_size windows, drawn with replacement.
@@ -484,59 +523,53 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         """
         return self._read(self._window, keys, beta)
 
-    def _sample(self, window: windows.Window[Batch], batch_size: int, beta: float | None) -> Batch:
+    def _sample(self, window: window_lib.Window[Batch], batch_size: int, beta: float | None) -> Batch:
         """Draw batch_size anchors and return their windows."""
         return self._drawn(window, batch_size, beta)()
 
     def _batches(
-        self, window: windows.Window[Batch], batch_size: int, prefetch: int, beta: float | None
+        self, window: window_lib.Window[Batch], batch_size: int, prefetch: int, beta: float | None
     ) -> prefetch_lib.Batches[Batch]:
         """Return an iterator of what `_sample` returns."""
         batch_size = self._limited.checked_batch_size(batch_size)
         if beta is not None:
             self.sampler.exponent(beta)
 
-        def draw() -> Callable[[], Batch]:
-            gather = self._drawn(window, batch_size, beta)
-            # Asking for the table of episodes brings it up to date: now, so that no gather changes anything.
-            _ = self._history.timeline.episodes
-            return gather
+        return prefetch_lib.Batches(lambda: self._drawn(window, batch_size, beta), self._gathers, prefetch)
 
-        return prefetch_lib.Batches(draw, self._gathers, prefetch)
-
-    def _drawn(self, window: windows.Window[Batch], batch_size: int, beta: float | None) -> Callable[[], Batch]:
+    def _drawn(self, window: window_lib.Window[Batch], batch_size: int, beta: float | None) -> Callable[[], Batch]:
         """Draw batch_size anchors, and return what gathers their windows; no step may be written before it has."""
         (slots, probabilities), weights = self._draw(batch_size, beta)
-        return functools.partial(window.read, self._history, slots, probabilities, weights)
+        return functools.partial(window.read, self._store, slots, probabilities, weights)
 
-    def _read(self, window: windows.Window[Batch], keys: Any, beta: float | None) -> Batch:
+    def _read(self, window: window_lib.Window[Batch], keys: Any, beta: float | None) -> Batch:
         """Return the windows that start at those keys [B]."""
         slots = self.readable_slots(keys)
-        if not self._history.has_begun:
+        if not self._store.has_begun:
             raise errors.NotReadyError("read has nothing to answer: no step has said what a step holds")
         probabilities = self.sampler.probabilities(slots)
         exponent = self.sampler.exponent(beta)
         weights = self.sampler.weights(self.sampler.importance(probabilities), exponent)
-        return window.read(self._history, slots, probabilities, weights)
+        return window.read(self._store, slots, probabilities, weights)
 
     def _draw(self, batch_size: int, beta: float | None) -> tuple[sampler_lib.Draw, arrays.Floats]:
         """Draw batch_size anchors, and return them with their importance weights; if that fails, nothing is counted."""
         batch_size = self._limited.checked_batch_size(batch_size)
         exponent = None if beta is None else self.sampler.exponent(beta)
         if not self._limited.can_sample(batch_size):
-            self._anchors.require_any()
+            self._draws.require_any()
             raise errors.NotReadyError(f"sample held back by {self.limiter!r}: add steps first")
-        self._anchors.require_draw(batch_size)
+        self._draws.require_draw(batch_size)
         if beta is None:
             # A schedule is asked once a draw, so only when everything else allows the draw.
             exponent = self.sampler.exponent()
-        drawn = self._anchors.draw(batch_size, self._rng, exponent)
+        drawn = self._draws.draw(batch_size, self._rng, exponent)
         self._counters.sampled += batch_size
         return drawn
 
     def eligible_keys(self) -> arrays.Keys:
         """Return the keys of all anchors that may be drawn now, oldest first. O(capacity)."""
-        return np.sort(self._history.timeline.keys(self._anchors.slots()))
+        return np.sort(self._store.keys(self._draws.anchors.slots()))
 
     def readable_slots(self, keys: Any) -> arrays.Ints:
         """Return where the steps with those keys are [B], from each of which a window can be read.
@@ -546,9 +579,9 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             ArgumentError: No window can start at one of them.
         """
         slots = self._stored_slots(keys)
-        for slot in slots[~self._anchors.is_readable(slots)]:
+        for slot in slots[~self._draws.is_readable(slots)]:
             raise errors.ArgumentError(
-                f"keys must be of steps that a window can start from, got {self._history.timeline.keys(slot)}"
+                f"keys must be of steps that a window can start from, got {self._store.keys(slot)}"
             )
         return slots
 
@@ -569,8 +602,8 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         sampler = self._prioritized_sampler("update_priorities")
         keys = validation.integers("keys", keys)
         priorities = validation.non_negative_floats("priority", priorities, len(keys))
-        alive = self._history.timeline.is_alive(keys)
-        sampler.set_priorities(self._history.timeline.slots(keys[alive]), priorities[alive])
+        alive = self._store.is_alive(keys)
+        sampler.set_priorities(self._store.slots(keys[alive]), priorities[alive])
         return self._count_alive(alive)
 
     def check_priorities(self, priorities: Any) -> None:
@@ -606,9 +639,9 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         if self._journal is not None:
             self._journal.set_eligible(keys, eligible)
         self._position = None
-        alive = self._history.timeline.is_alive(keys)
-        slots = np.unique(self._history.timeline.slots(keys[alive]))
-        self._anchors.set_barred(slots, not eligible)
+        alive = self._store.is_alive(keys)
+        slots = np.unique(self._store.slots(keys[alive]))
+        self._draws.set_barred(slots, not eligible)
         return self._count_alive(alive)
 
     def _prioritized_sampler(self, call: str) -> prioritized.PrioritizedSampler:
@@ -625,7 +658,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     # As a whole: see Checkpointable and Journalable.
 
     def _setting(self, name: str) -> Any:
-        return self._anchors.max_times_sampled if name == "max_times_sampled" else getattr(self, name)
+        return self._draws.max_times_sampled if name == "max_times_sampled" else getattr(self, name)
 
     def save(
         self,
@@ -670,17 +703,16 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     @property
     def _kept(self) -> "column_state.ColumnState":
-        return column_state.ColumnState(self._history, self._anchors, self._counters)
+        return column_state.ColumnState(self._store, self._draws, self._counters)
 
     def _written(self) -> tuple[int, ...]:
-        timeline = self._history.timeline
-        return timeline.next_key, len(timeline), timeline.num_evicted
+        return self._store.next_key, len(self._store), self._store.num_evicted
 
     def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> checkpointable.Bound:
-        return column_journal.ColumnJournal(journal, self._history, [] if replay is None else replay.begun)
+        return column_journal.ColumnJournal(journal, self._store, [] if replay is None else replay.begun)
 
     def _replay(self, **options: Any) -> checkpointable.Replay:
-        return column_journal.Replay(self._history, self._writer, self._forget, self._anchors.set_barred)
+        return column_journal.Replay(self._store, self._append, self._end_episode, self._forget, self._draws.set_barred)
 
     # Everything else.
 
@@ -689,7 +721,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
         But for the extra `policy_version`, if there is one: of the oldest and the newest row, and those drawn lately.
         """
-        return column_stats.of(self._history, self._anchors, self._counters)
+        return column_stats.of(self._store, self._draws, self._counters)
 
     @overload
     def explain(self, key: SupportsIndex, /) -> "origins.RowOrigin": ...
@@ -722,7 +754,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         [1, 0, 0, 0]
         """
         if isinstance(asked, AnyBatch):
-            return origins.rows(self._history.timeline, self._anchors, asked.keys)
+            return origins.rows(self._store, self._draws, asked.keys)
         try:
             key = operator.index(asked)
         except TypeError:
@@ -730,7 +762,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
                 f"explain must be given a key or a batch, got {validation.short_repr(asked)}"
             ) from None
         self._stored_slots(key)
-        return origins.rows(self._history.timeline, self._anchors, np.array([key]))[0]
+        return origins.rows(self._store, self._draws, np.array([key]))[0]
 
     def clear(self) -> None:
         """Forget every step and every open episode.
@@ -744,8 +776,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     def _forget(self) -> None:
         """Take every row away."""
-        self._anchors.discard(self._history.timeline.alive_slots())
-        self._history.clear()
+        self._draws.clear()
         self._counters.watch.clear()
 
     def check(self) -> None:
@@ -754,12 +785,11 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         Raises:
             CorruptionError: An invariant does not hold; the message says which.
         """
-        self._history.check()
-        self._anchors.check()
+        self._store.check()
+        self._draws.check()
 
     def _stored_slots(self, keys: Any) -> arrays.Ints:
         keys = validation.integers("keys", keys)
-        timeline = self._history.timeline
-        for key in keys[~timeline.is_alive(keys)]:
+        for key in keys[~self._store.is_alive(keys)]:
             raise errors.UnknownKeyError(f"key {key} not found: its step was evicted, or never was")
-        return timeline.slots(keys)
+        return self._store.slots(keys)

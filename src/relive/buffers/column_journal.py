@@ -5,6 +5,7 @@
     STEPS      their number k u32, flags u8 (4 as above); the streams i64 [k]; every column [k, ...] in the order of the
                schema, those of the next observations; terminated and truncated, a byte each [k]
     EPISODE    stream u32, flags u8 (1), its steps T u32; every column [T, ...]; the final observation's columns
+    RUN        as EPISODE, flags u8 (1, 2): consecutive steps, which may go on with what is open in the stream
     FIRST      the kind u8 of the record of the first step of a buffer that was made without a schema, the length of
                what follows u32, the fields as a PlainCodec writes them, and the payload of that record
     CLEAR      how many rows were evicted so far i64
@@ -21,9 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-from relive.buffers import writer as writer_lib
 from relive.common import arrays
-from relive.kernels import history as history_lib
+from relive.kernels import append
 from relive.persistence import codec
 from relive.persistence import dtypes
 from relive.persistence import journal as journal_lib
@@ -31,11 +31,13 @@ from relive.persistence import settings
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
 from relive.storage import memory
+from relive.storage import steps as steps_lib
 
-STEP, STEPS, EPISODE, FIRST, CLEAR, ELIGIBLE, END = range(1, 8)
+STEP, STEPS, EPISODE, FIRST, CLEAR, ELIGIBLE, END, RUN = range(1, 9)
+_OF_STEPS = (STEP, STEPS, EPISODE, RUN)
 _TERMINATED, _TRUNCATED, _HAS_NEXT = 1, 2, 4
 _STEP = struct.Struct("<IB")
-_EPISODE = struct.Struct("<IBI")
+_RUN = struct.Struct("<IBI")
 _FIRST = struct.Struct("<BI")
 
 
@@ -43,9 +45,9 @@ class ColumnJournal:
     """Writes to a journal what happens to a buffer, just before it does."""
 
     def __init__(
-        self, journal: journal_lib.Journal, history: history_lib.StepStore, begun: Sequence[tuple[int, int]]
+        self, journal: journal_lib.Journal, store: steps_lib.StepStore, begun: Sequence[tuple[int, int]]
     ) -> None:
-        self._journal, self._history = journal, history
+        self._journal, self._store = journal, store
         self._append = journal.append
         # The first record of each segment behind the oldest, and the key of the first row that is in none before it.
         self._begun = list(begun)
@@ -55,48 +57,46 @@ class ColumnJournal:
 
         def based() -> bytes:
             payload = base()
-            self._begun.append((self._journal.num_records, self._history.timeline.next_key))
+            self._begun.append((self._journal.num_records, self._store.next_key))
             return payload
 
         self._journal.begin(based)
 
-    def add(self, step: encoding.OneStep) -> None:
-        """Write what `Writer.add` will do."""
-        schema, stream, row, next_row, terminated, truncated = step
-        flags = terminated | truncated << 1
-        if next_row is None:
-            payload = b"".join([_STEP.pack(stream, flags), *row])
-        else:
-            payload = b"".join([_STEP.pack(stream, flags | _HAS_NEXT), *row, *next_row])
-        if self._begun or not self._history.has_begun:
-            self._write(STEP, payload, schema)
-        else:
-            self._append(STEP, payload)
+    def write(self, steps: encoding.Steps) -> None:
+        """Write what steps are about to be written."""
+        streams, next_rows = steps.streams, steps.next_rows
+        if type(streams) is tuple:
+            flags = steps.events[0] if next_rows is None else steps.events[0] | _HAS_NEXT
+            self._write(STEP, [_STEP.pack(streams[0], flags), *steps.rows, *(next_rows or ())], steps)
+            return
+        count, columns = len(streams), self._columns(steps)
+        if steps.is_run:
+            event = int(steps.events[-1])
+            head = _RUN.pack(int(streams[0]), event & (_TERMINATED | _TRUNCATED), count)
+            if steps.events[0] & encoding.CUT:
+                self._write(EPISODE, [_RUN.pack(int(streams[0]), event & _TERMINATED, count), *columns], steps)
+            else:
+                self._write(RUN, [head, *columns], steps)
+            return
+        head = _STEP.pack(count, 0 if next_rows is None else _HAS_NEXT)
+        flags = [(np.bitwise_and(steps.events, bit) > 0).tobytes() for bit in (_TERMINATED, _TRUNCATED)]
+        self._write(STEPS, [head, _little(np.asarray(streams)), *columns, *flags], steps)
 
-    def extend(self, steps: encoding.Steps) -> None:
-        """Write what `Writer.extend` will do."""
-        next_rows = steps.next_rows
-        parts = [
-            _STEP.pack(len(steps.streams), 0 if next_rows is None else _HAS_NEXT),
-            _little(steps.streams),
-            *(steps.rows[path].tobytes() for path in steps.schema.fields),
-        ]
-        if next_rows is not None:
-            parts += [next_rows[path].tobytes() for path in steps.schema.observation_paths]
-        payload = b"".join([*parts, steps.terminated.tobytes(), steps.truncated.tobytes()])
-        self._write(STEPS, payload, steps.schema)
-
-    def add_episode(self, episode: encoding.WholeEpisode) -> None:
-        """Write what `Writer.add_episode` will do."""
-        length = len(episode.rows["reward"])
-        columns = [episode.rows[path].tobytes() for path in episode.schema.fields]
-        columns += [episode.last_rows[path].tobytes() for path in episode.schema.observation_paths]
-        head = _EPISODE.pack(episode.stream, int(episode.is_terminated), length)
-        self._write(EPISODE, b"".join([head, *columns]), episode.schema)
+    @staticmethod
+    def _columns(steps: encoding.Steps) -> list[bytes]:
+        """Return the bytes of every column of the steps, and of the observations after them."""
+        encoder, count = steps.encoder, len(steps.streams)
+        columns = encoder.columns(steps.rows, count)
+        parts = [columns[path].tobytes() for path in encoder.schema.fields]
+        if steps.next_rows is not None:
+            count = 1 if steps.is_run else count
+            columns = encoder.columns(steps.next_rows, count, encoder.observation_blocks)
+            parts += [columns[path].tobytes() for path in encoder.schema.observation_paths]
+        return parts
 
     def clear(self) -> None:
         """Write that every row goes."""
-        self._append(CLEAR, _little(np.array([self._history.timeline.num_evicted])))
+        self._append(CLEAR, _little(np.array([self._store.num_evicted])))
 
     def end_episode(self, stream: int) -> None:
         """Write what `Writer.end_episode` will do."""
@@ -106,12 +106,13 @@ class ColumnJournal:
         """Write that a user says whether the anchors with those keys may be drawn."""
         self._append(ELIGIBLE, bytes([eligible]) + _little(keys))
 
-    def _write(self, kind: int, payload: bytes, schema: schema_lib.Schema) -> None:
+    def _write(self, kind: int, parts: Sequence[bytes], steps: encoding.Steps) -> None:
         """Write a record of steps; with their schema, if it is not known before."""
-        self._prune()
-        if not self._history.has_begun:
-            memory.ColumnStorage(schema, self._history.timeline.capacity)  # What has no room is not written.
-            fields = codec.PlainCodec().encode(settings.encoded(schema))
+        if self._begun:
+            self._prune()
+        payload = b"".join(parts)
+        if not self._store.has_begun:
+            fields = codec.PlainCodec().encode(settings.encoded(steps.encoder.schema))
             # In one record: of two, the disk may have had room for one.
             kind, payload = FIRST, b"".join([_FIRST.pack(kind, len(fields)), fields, payload])
         self._append(kind, payload)
@@ -121,7 +122,7 @@ class ColumnJournal:
 
         It comes before what may fail, not after what was written; and what evicted their rows is on the disk first.
         """
-        oldest_key = self._history.timeline.oldest_key
+        oldest_key = self._store.oldest_key
         while self._begun and self._begun[0][1] <= oldest_key:
             self._journal.sync()
             self._journal.prune(self._begun[0][0])
@@ -132,27 +133,30 @@ class Replay:
     """Plays back what a journal holds.
 
     Args:
-        history: The steps of the buffer.
-        writer: Writes to it.
+        store: The steps of the buffer.
+        append_steps: Writes steps to it.
+        end_episode: Truncates the episode that is open in a stream.
         forget: Takes every row away.
-        bar: Says of slots whether they are barred.
+        bar: Sets of slots whether they are barred.
     """
 
     def __init__(
         self,
-        history: history_lib.StepStore,
-        writer: writer_lib.Writer,
+        store: steps_lib.StepStore,
+        append_steps: Callable[[encoding.Steps], int],
+        end_episode: Callable[[int], None],
         forget: Callable[[], None],
         bar: Callable[[arrays.Ints, bool], None],
     ) -> None:
-        self._history, self._writer, self._forget, self._bar = history, writer, forget, bar
+        self._store, self._append, self._end_episode = store, append_steps, end_episode
+        self._forget, self._bar = forget, bar
         self._has_picky_fields: bool | None = None
         self.begun: list[tuple[int, int]] = []
         """The first record of each segment, and the key of the first row that is in none before it."""
 
     def base(self, number: int) -> None:
         """Record that a segment begins with the record of that number."""
-        self.begun.append((number, self._history.timeline.next_key))
+        self.begun.append((number, self._store.next_key))
 
     def apply(self, kind: int, payload: bytes) -> None:
         """Do what a record tells of.
@@ -165,13 +169,13 @@ class Replay:
         elif kind == CLEAR and len(payload) == 8:
             self._clear(int.from_bytes(payload, "little"))
         elif kind == ELIGIBLE and len(payload) % 8 == 1 and payload[0] <= 1:
-            timeline, keys = self._history.timeline, np.frombuffer(payload, "<i8", offset=1).astype(np.int64)
-            self._bar(np.unique(timeline.slots(keys[timeline.is_alive(keys)])), not payload[0])
+            keys = np.frombuffer(payload, "<i8", offset=1).astype(np.int64)
+            self._bar(np.unique(self._store.slots(keys[self._store.is_alive(keys)])), not payload[0])
         elif kind == END and len(payload) == 4:
             self._end(int.from_bytes(payload, "little"))
-        elif kind in (STEP, STEPS, EPISODE) and self._history.rows is not None:
-            play = {STEP: self._step, STEPS: self._steps, EPISODE: self._episode}[kind]
-            play(self._history.rows, payload)
+        elif kind in _OF_STEPS and self._store.encoder is not None:
+            play = {STEP: self._step, STEPS: self._steps, EPISODE: self._episode, RUN: self._run}[kind]
+            self._append(play(self._store.encoder, _Parts(payload)))
         else:
             raise errors.CheckpointError(f"is of kind {kind} with {len(payload)} bytes, which cannot be here")
 
@@ -181,72 +185,84 @@ class Replay:
     def _first(self, payload: bytes) -> None:
         part = _Parts(payload)
         kind, length = part.head(_FIRST)
-        if self._history.has_begun or kind not in (STEP, STEPS, EPISODE):
+        if self._store.has_begun or kind not in _OF_STEPS:
             raise errors.CheckpointError("says what a step holds, and cannot be here")
         schema = schema_lib.Schema.from_description(codec.PlainCodec().decode(part.take(length)))
         try:
-            columns = memory.ColumnStorage(schema, self._history.timeline.capacity)
+            columns = memory.ColumnStorage(schema, self._store.capacity)
         except (errors.ArgumentError, MemoryError, ValueError) as error:
             raise errors.CheckpointError(f"says that a step holds what does not fit in memory: {error}") from error
-        self._history.begin(columns)
+        self._store.begin(columns)
         self.apply(kind, part.rest())
 
     def _clear(self, num_evicted: int) -> None:
-        timeline = self._history.timeline
-        if num_evicted > timeline.next_key - len(timeline):
+        store = self._store
+        if num_evicted > store.next_key - len(store):
             raise errors.CheckpointError(f"says that {num_evicted} rows were evicted, which were not there")
         self._forget()
         # What was there when the segment began counts as evicted, and was cleared in truth.
-        timeline.num_evicted = num_evicted
+        store.num_view[append.CLEARED] = store.oldest_key - num_evicted
 
     def _end(self, stream: int) -> None:
-        timeline = self._history.timeline
-        if stream >= timeline.streams or timeline.open_handles(np.array([stream]))[0] < 0:
+        if stream >= self._store.streams or not self._store.is_open(stream):
             raise errors.CheckpointError(f"ends an episode of stream {stream}, where none is open")
-        if not timeline.are_announced(np.array([stream]))[0]:
+        if not self._store.is_announced(stream):
             raise errors.CheckpointError(f"ends an episode of stream {stream}, whose last observation is not known")
-        self._writer.end_episode(stream)
+        self._end_episode(stream)
 
-    def _step(self, rows: encoding.RowBytes, payload: bytes) -> None:
-        part = _Parts(payload)
+    def _step(self, encoder: encoding.Encoder, part: "_Parts") -> encoding.Steps:
         stream, flags = part.head(_STEP)
         self._check(stream, flags)
-        row = [part.take(size) for size in _sizes(rows.schema, rows.blocks)]
+        row = [part.take(size) for size in _sizes(encoder.schema, encoder.blocks)]
         next_row = None
         if flags & _HAS_NEXT:
-            next_row = [part.take(size) for size in _sizes(rows.schema, rows.observation_blocks)]
+            next_row = [part.take(size) for size in _sizes(encoder.schema, encoder.observation_blocks)]
         elif flags & _TRUNCATED and not flags & _TERMINATED:
             raise errors.CheckpointError("is of a truncated step without a next observation")
         part.end()
-        if self._is_picky(rows.schema):
-            _check_values(rows.schema, rows.blocks, row)
-            _check_values(rows.schema, rows.observation_blocks, next_row or [])
-        terminated, truncated = bool(flags & _TERMINATED), bool(flags & _TRUNCATED)
-        self._writer.add((rows.schema, stream, row, next_row, terminated, truncated))
+        if self._is_picky(encoder.schema):
+            _check_values(encoder.schema, encoder.blocks, row)
+            _check_values(encoder.schema, encoder.observation_blocks, next_row or [])
+        return encoding.Steps(encoder, (stream,), (_event(flags),), row, next_row, False)
 
-    def _steps(self, rows: encoding.RowBytes, payload: bytes) -> None:
-        part, schema, num_streams = _Parts(payload), rows.schema, self._history.timeline.streams
+    def _steps(self, encoder: encoding.Encoder, part: "_Parts") -> encoding.Steps:
+        schema, num_streams = encoder.schema, self._store.streams
         count, flags = part.head(_STEP)
         self._check(0, flags & ~_HAS_NEXT if count <= num_streams else 8)
         streams = np.frombuffer(part.take(8 * count), "<i8").astype(np.int64)
         if len(np.unique(streams)) != count or (streams < 0).any() or (streams >= num_streams).any():
             raise errors.CheckpointError("is of streams that there are not")
-        columns = part.columns(schema, schema.fields, count)
-        next_columns = part.columns(schema, schema.observation_paths, count) if flags & _HAS_NEXT else None
+        rows = encoder.rows_of(part.columns(schema, schema.fields, count), count)
+        next_rows = None
+        if flags & _HAS_NEXT:
+            columns = part.columns(schema, schema.observation_paths, count)
+            next_rows = encoder.rows_of(columns, count, encoder.observation_blocks)
         terminated, truncated = part.flags(count), part.flags(count)
         part.end()
-        if next_columns is None and (truncated & ~terminated).any():
+        if next_rows is None and (truncated & ~terminated).any():
             raise errors.CheckpointError("is of a truncated step without a next observation")
-        self._writer.extend(encoding.Steps(schema, streams, columns, next_columns, terminated, truncated))
+        events = np.where(terminated, encoding.TERMINATED, truncated * encoding.TRUNCATED).astype(np.uint8)
+        return encoding.Steps(encoder, streams, events, rows, next_rows, False)
 
-    def _episode(self, rows: encoding.RowBytes, payload: bytes) -> None:
-        part, schema = _Parts(payload), rows.schema
-        stream, flags, length = part.head(_EPISODE)
-        self._check(stream, flags & ~_TERMINATED if 1 <= length <= self._history.timeline.capacity else 8)
-        columns = part.columns(schema, schema.fields, length)
-        last = part.columns(schema, schema.observation_paths, 1)
+    def _episode(self, encoder: encoding.Encoder, part: "_Parts") -> encoding.Steps:
+        steps = self._run(encoder, part, most_flags=_TERMINATED)
+        events = np.asarray(steps.events)
+        events[0] |= encoding.CUT
+        if not events[-1] & encoding.TERMINATED:
+            events[-1] |= encoding.TRUNCATED
+        return steps
+
+    def _run(self, encoder: encoding.Encoder, part: "_Parts", most_flags: int = 3) -> encoding.Steps:
+        schema = encoder.schema
+        stream, flags, length = part.head(_RUN)
+        self._check(stream, flags if 1 <= length <= self._store.capacity and flags <= most_flags else 8)
+        rows = encoder.rows_of(part.columns(schema, schema.fields, length), length)
+        columns = part.columns(schema, schema.observation_paths, 1)
         part.end()
-        self._writer.add_episode(encoding.WholeEpisode(schema, stream, columns, last, bool(flags & _TERMINATED)))
+        events = np.zeros(length, np.uint8)
+        events[-1] = _event(flags)
+        next_rows = encoder.rows_of(columns, 1, encoder.observation_blocks)
+        return encoding.Steps(encoder, np.full(length, stream), events, rows, next_rows, True)
 
     def _is_picky(self, schema: schema_lib.Schema) -> bool:
         """Return whether not all bytes are values of each field."""
@@ -255,8 +271,13 @@ class Replay:
         return self._has_picky_fields
 
     def _check(self, stream: int, flags: int) -> None:
-        if stream >= self._history.timeline.streams or flags > 7:
+        if stream >= self._store.streams or flags > 7:
             raise errors.CheckpointError("is of a stream or of steps that there are not")
+
+
+def _event(flags: int) -> int:
+    """Return the event of a step with those flags: termination wins."""
+    return encoding.TERMINATED if flags & _TERMINATED else flags & _TRUNCATED
 
 
 class _Parts:

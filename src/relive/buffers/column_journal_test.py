@@ -14,6 +14,7 @@ import pytest
 import relive
 from relive import errors
 from relive.buffers import column_journal
+from relive.common import arrays
 from relive.persistence import checkpointable_test
 from relive.persistence import codec
 from relive.persistence import journal_reader
@@ -452,6 +453,11 @@ def test_a_forged_schema_is_refused(tmp_path: pathlib.Path) -> None:
         forged(tmp_path / "unknown", column_journal.STEP, HEAD.pack(0, 0) + ROW, schema=None)
 
 
+class Refusing(relive.UniformSampler):
+    def _added(self, slots: arrays.Slots) -> None:
+        raise ValueError(f"no to {slots}")
+
+
 def test_settings_that_nothing_can_be_done_with_are_an_error(tmp_path: pathlib.Path) -> None:
     buffer = relive.RingReplayBuffer(12, SCHEMA, streams=3)
     with recover_test.opened(tmp_path / "log") as log:
@@ -459,4 +465,4 @@ def test_settings_that_nothing_can_be_done_with_are_an_error(tmp_path: pathlib.P
         for t in range(20):
             extend(buffer, t)
     with pytest.raises(errors.CheckpointError, match="log: record [0-9]* cannot be played back: "):
-        recover.recover(tmp_path / "log", frame_stack=2**61)
+        recover.recover(tmp_path / "log", sampler=Refusing())

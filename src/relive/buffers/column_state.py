@@ -3,32 +3,29 @@
 from collections.abc import Callable
 
 from relive import errors
-from relive.buffers import anchors as anchors_lib
 from relive.buffers import column_stats
-from relive.kernels import history as history_lib
-from relive.kernels import timeline_state
+from relive.buffers import draws as draws_lib
 from relive.persistence import settings
 from relive.persistence import state as state_lib
 from relive.storage import memmap
 from relive.storage import memory
+from relive.storage import steps as steps_lib
+from relive.storage import steps_state
 
 
 class ColumnState:
     """Takes and restores the state of the parts of a buffer."""
 
-    def __init__(
-        self, history: history_lib.StepStore, anchors: anchors_lib.Anchors, counters: column_stats.Counters
-    ) -> None:
-        self._history, self._anchors, self._counters = history, anchors, counters
+    def __init__(self, store: steps_lib.StepStore, draws: draws_lib.Draws, counters: column_stats.Counters) -> None:
+        self._store, self._draws, self._counters = store, draws, counters
 
     def taken(self) -> state_lib.State:
         """Return the state."""
-        return self._taken(self._history.timeline.state())
+        return self._taken(self._store.rows_state())
 
     def taken_of_open_episodes(self) -> state_lib.State:
         """Return the state as it would be if all that is stored had been evicted just now."""
-        timeline = self._history.timeline
-        return self._taken(timeline.state().without_rows(timeline.streams))
+        return self._taken(self._store.rows_state().without_rows())
 
     def taken_without_copies(self) -> state_lib.State:
         """Return the state with the rows left where they are, in a memory map, which is flushed.
@@ -44,11 +41,10 @@ class ColumnState:
         arrays = {name: array for name, array in state["arrays"].items() if not name.startswith("rows/")}
         return {**state, "rows_in": {"id": storage.id, "generation": storage.generation}, "arrays": arrays}
 
-    def _taken(self, rows: timeline_state.TimelineState) -> state_lib.State:
-        history = self._history.state(rows)
-        anchors = self._anchors.state(self._history.timeline.slots(rows.keys))
-        arrays = history.pop("arrays") | anchors.pop("arrays")
-        return {"counters": self._counters.values(), **history, **anchors, "arrays": arrays}
+    def _taken(self, rows: steps_state.RowsState) -> state_lib.State:
+        store, draws = self._store.state(rows), self._draws.state(self._store.slots(rows.keys))
+        arrays = store.pop("arrays") | draws.pop("arrays")
+        return {"counters": self._counters.values(), **store, **draws, "arrays": arrays}
 
     def restoring(self, given: state_lib.StateReader, *, is_new: bool) -> Callable[[], None]:
         """Return a function that restores that state once every row was taken away, and cannot fail.
@@ -60,30 +56,30 @@ class ColumnState:
         Raises:
             CheckpointError: No buffer of those settings can be in that state, or its rows are in another map.
         """
-        timeline = self._history.timeline
+        store = self._store
         schema, storage = settings.made(given.part("settings"), {"schema": None})["schema"], None
-        if self._history.has_begun:
-            schema = schema and self._history.schema
+        if store.has_begun:
+            schema = schema and store.schema
         elif schema is not None:
             try:
-                storage = memory.ColumnStorage(schema, timeline.capacity)
+                storage = memory.ColumnStorage(schema, store.capacity)
             except (MemoryError, ValueError) as error:
-                raise errors.CheckpointError(f"schema cannot be that of {timeline.capacity} rows: {error}") from error
+                raise errors.CheckpointError(f"schema cannot be that of {store.capacity} rows: {error}") from error
         has_rows = not given.has("rows_in")
         if not has_rows:
             self._check_map(given.part("rows_in"), is_new)
-        kept = timeline_state.StepStoreState.of(given, schema, timeline.capacity, timeline.streams, has_rows=has_rows)
+        kept = steps_state.StepsState.of(given, schema, store.capacity, store.streams, has_rows=has_rows)
         counters = given.part("counters")
-        self._counters.check_values(counters, kept.timeline.next_key)
-        self._anchors.check_state(given, len(kept.timeline))
+        self._counters.check_values(counters, kept.rows.next_key)
+        self._draws.check_state(given, len(kept.rows))
         if not is_new:
-            self._anchors.rehearse(kept.timeline, given)
+            self._draws.rehearse(kept.rows, given)
 
         def restore() -> None:
             if storage is not None:
-                self._history.begin(storage)
-            self._history.restore(kept)
-            self._anchors.restore(given)
+                store.begin(storage)
+            store.restore(kept)
+            self._draws.restore(given)
             self._counters.restore(counters)
 
         return restore
@@ -103,4 +99,4 @@ class ColumnState:
 
     @property
     def _storage(self) -> memory.Storage | None:
-        return self._history.storage if self._history.has_begun else None
+        return self._store.storage if self._store.has_begun else None

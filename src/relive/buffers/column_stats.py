@@ -5,13 +5,13 @@ import dataclasses
 import numpy as np
 
 from relive import errors
-from relive.buffers import anchors as anchors_lib
+from relive.buffers import draws as draws_lib
 from relive.buffers import misuse
 from relive.common import arrays
-from relive.kernels import eligibility
-from relive.kernels import episode_table
-from relive.kernels import history as history_lib
+from relive.kernels import append
 from relive.persistence import state
+from relive.samplers import anchors as anchors_lib
+from relive.storage import steps as steps_lib
 
 _POLICY_VERSION = "extras/policy_version"
 """The field that says by which version of the policy a step was made."""
@@ -23,7 +23,7 @@ class Counters:
     """What a buffer counts since it was made; `len` is how many anchors may be drawn now.
 
     Attributes:
-        eligible: Which ones.
+        anchors: Which ones.
         inserted: Steps added.
         sampled: Anchors drawn.
         spliced_episodes: Episodes that were closed since the next step did not follow.
@@ -31,7 +31,7 @@ class Counters:
         watch: What looks like misuse, with its own count.
     """
 
-    eligible: eligibility.Eligibility
+    anchors: anchors_lib.Anchors
     inserted: int = 0
     sampled: int = 0
     spliced_episodes: int = 0
@@ -49,7 +49,7 @@ class Counters:
 
     def __len__(self) -> int:
         """Return how many anchors may be drawn now."""
-        return len(self.eligible)
+        return len(self.anchors)
 
     def values(self) -> dict[str, int]:
         """Return the counts by name."""
@@ -148,50 +148,47 @@ class ColumnBufferStats:
         return {"evicted": self.evicted, "cleared": self.cleared}
 
 
-def of(history: history_lib.StepStore, anchors: anchors_lib.Anchors, counters: Counters) -> ColumnBufferStats:
-    """Return the numbers about a buffer of those parts. O(capacity), a few bits to a few bytes of each slot."""
-    timeline = history.timeline
-    episodes = timeline.episodes
-    ends = np.bincount(episodes.end[episodes.handles()], minlength=3).tolist()
-    never_drawn = anchors.num_never_drawn()
-    last_keys, last_ages = anchors.drawn.last_keys, anchors.drawn.last_ages
-    policy_lag, max_policy_lag = _policy_lags(history, last_keys)
+def of(store: steps_lib.StepStore, draws: draws_lib.Draws, counters: Counters) -> ColumnBufferStats:
+    """Return the numbers about a buffer of those parts. O(capacity), a few bytes of each slot."""
+    numbers = store.rows_state().numbers
+    ends = np.bincount(store.episodes[append.END][numbers], minlength=3).tolist()
+    last_keys, last_ages = draws.last_draws()
+    policy_lag, max_policy_lag = _policy_lags(store, last_keys)
     return ColumnBufferStats(
-        size=len(timeline),
-        capacity=timeline.capacity,
-        num_eligible=len(anchors),
-        open_episodes=ends[episode_table.OPEN],
-        terminated_episodes=ends[episode_table.TERMINATED],
-        truncated_episodes=ends[episode_table.TRUNCATED],
-        nbytes=history.nbytes,
-        never_drawn=never_drawn,
-        effective_sample_size=anchors.sampler.effective_sample_size(),
+        size=len(store),
+        capacity=store.capacity,
+        num_eligible=len(draws),
+        open_episodes=ends[append.OPEN],
+        terminated_episodes=ends[append.TERMINATED],
+        truncated_episodes=ends[append.TRUNCATED],
+        nbytes=store.nbytes,
+        never_drawn=draws.num_never_drawn(),
+        effective_sample_size=draws.sampler.effective_sample_size(),
         mean_drawn_age=float(last_ages.mean()) if len(last_ages) else None,
         policy_lag=policy_lag,
         max_policy_lag=max_policy_lag,
         appended=counters.inserted,
         sampled=counters.sampled,
-        evicted=timeline.num_evicted,
-        cleared=timeline.oldest_key - timeline.num_evicted,
+        evicted=store.num_evicted,
+        cleared=store.oldest_key - store.num_evicted,
         spliced_episodes=counters.spliced_episodes,
         suspected_resets=counters.suspected_resets,
         stale_keys=counters.stale_keys,
-        spent=anchors.num_spent,
+        spent=draws.num_spent,
     )
 
 
-def _policy_lags(history: history_lib.StepStore, drawn: arrays.Ints) -> tuple[float | None, int | None]:
+def _policy_lags(store: steps_lib.StepStore, drawn: arrays.Ints) -> tuple[float | None, int | None]:
     """Return how far the policy of the newest step is ahead of that of the `drawn` keys, and of that of the oldest.
 
     It reads those rows alone, and returns None where the storage is closed.
     """
-    timeline = history.timeline
-    field = history.schema.fields.get(_POLICY_VERSION) if len(timeline) else None
+    field = store.schema.fields.get(_POLICY_VERSION) if len(store) else None
     if field is None or field.shape or field.dtype.kind not in "iu":
         return None, None
-    keys = np.append(drawn[timeline.is_alive(drawn)], [timeline.oldest_key, timeline.next_key - 1])
+    keys = np.append(drawn[store.is_alive(drawn)], [store.oldest_key, store.next_key - 1])
     try:
-        read = history.storage.read(timeline.slots(keys), (_POLICY_VERSION,))[_POLICY_VERSION]
+        read = store.storage.read(store.slots(keys), (_POLICY_VERSION,))[_POLICY_VERSION]
     except errors.ClosedError:
         return None, None
     # Python's integers: the difference of two versions may need a bit more than either.

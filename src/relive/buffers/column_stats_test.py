@@ -10,6 +10,7 @@ import pytest
 import relive
 from relive import errors
 from relive.common import arrays
+from relive.kernels import append
 from relive.persistence import checkpointable_test
 from relive.samplers import sampler
 from relive.samplers import uniform
@@ -25,9 +26,9 @@ def test_what_is_not_stored_any_more_was_dropped(make: checkpointable_test.Made)
     buffer, rng = make(), random.Random(1)
     for _ in range(30):
         checkpointable_test.work(buffer, rng, 4)
-        stats, timeline = buffer.get_stats(), buffer.history.timeline
-        assert stats.appended == stats.size + sum(stats.dropped.values()) == timeline.next_key
-        assert stats.oldest_age == max(timeline.next_key - 1 - timeline.oldest_key, 0)
+        stats, history = buffer.get_stats(), buffer.history
+        assert stats.appended == stats.size + sum(stats.dropped.values()) == history.next_key
+        assert stats.oldest_age == max(history.next_key - 1 - history.oldest_key, 0)
         assert buffer.get_stats() == stats
 
 
@@ -42,7 +43,7 @@ def test_draws_are_counted_as_a_list_of_them_has_it(kind: Any, streams: int) -> 
         for size in rng.choices([1, 4, 300], k=rng.randrange(3) if t < 100 else 0):
             keys = buffer.sample_keys(size).tolist()
             drawn.update(keys)
-            ages += [buffer.history.timeline.next_key - 1 - key for key in keys]
+            ages += [buffer.history.next_key - 1 - key for key in keys]
         if rng.random() < 0.03:
             buffer.clear()
         if rng.random() < 0.3:
@@ -158,24 +159,6 @@ def test_statistics_of_a_loaded_buffer_are_those_of_the_saved_one(
     assert loaded.get_stats().sampled > 0
 
 
-@pytest.mark.parametrize("name", ["ring", "ring with max_times_sampled", "prioritized, not stratified"])
-def test_a_checkpoint_from_before_draws_were_kept_loads_as_if_nothing_had_been_drawn(name: str) -> None:
-    buffer = checkpointable_test.worked(checkpointable_test.COLUMNS[name], 3, 80)
-    buffer.sample(4)
-    state = buffer.state_dict()
-    for array in ("drawn", "draw_key", "draw_age"):
-        state["arrays"].pop(array, None)
-    loaded = type(buffer)._made(state, {})
-    stats = loaded.get_stats()
-    assert stats.mean_drawn_age is None
-    if "times_sampled" in state["arrays"]:
-        assert stats.never_drawn == buffer.get_stats().never_drawn < stats.num_eligible
-    else:
-        assert stats.never_drawn == stats.num_eligible > 0
-    loaded.check()
-    assert checkpointable_test.batch_of(loaded) == checkpointable_test.batch_of(buffer)
-
-
 def test_an_episode_checkpoint_from_before_draws_were_kept_loads_as_if_nothing_had_been_drawn() -> None:
     buffer: Any = checkpointable_test.worked(checkpointable_test.EPISODES["episodes"], 1, 200)
     state = buffer.state_dict()
@@ -195,8 +178,8 @@ def test_a_draw_that_was_not_counted_is_found() -> None:
     buffer = filled(relive.RingReplayBuffer(6, max_times_sampled=2, seed=0), 6)
     buffer.sample(3)
     buffer.check()
-    buffer._anchors.drawn.record(np.arange(6), 6)
-    with pytest.raises(errors.CorruptionError, match="^a row counts as drawn, and no draw of it is counted$"):
+    buffer.history.facts[:6] |= append.DRAWN
+    with pytest.raises(errors.CorruptionError, match="^the rows that count as drawn are not those of which draws are "):
         buffer.check()
 
 

@@ -387,7 +387,7 @@ def test_clear_forgets_the_steps_and_not_the_counters() -> None:
 
 def test_stats_say_what_is_there_and_what_happened() -> None:
     buffer = ring(streams=2)
-    assert buffer.get_stats().nbytes == 5 * 8, "nothing but the timeline"
+    assert buffer.get_stats().nbytes == 16 * 8, "two numbers a row, and no episode"
     buffer.add(0.0, 0, 0.0, stream=1)
     for terminated in (True, False):
         buffer.add_episode([0.0, 1.0, 2.0], [0, 0], [0.0, 0.0], terminated=terminated, stream=0)
@@ -434,18 +434,25 @@ def test_the_same_seed_and_calls_give_the_same_batches_whatever_others_do_with_n
     assert batches[0] == batches[1]
 
 
-def test_check_finds_anchors_that_cannot_be_read() -> None:
-    buffer = ring(4)
-    buffer._anchors.eligibility._facts[6] = 1
-    with pytest.raises(
-        errors.CorruptionError, match="^the anchors that count as readable are not those that can be read$"
-    ):
+def test_check_finds_what_is_damaged() -> None:
+    damage: list[tuple[Callable[[Any], None], str]] = [
+        (lambda store: store.facts.__setitem__(6, 1), "a slot without a row has facts"),
+        (lambda store: store.facts.__setitem__(1, store.facts[1] & ~1), "the anchors that count as readable are not"),
+        (lambda store: store.facts.__setitem__(0, store.facts[0] | 2), "2 anchors are counted as eligible, which is"),
+        (lambda store: store.facts.__setitem__(0, -1 << 8 | 9), "the link of the row of key 0 is not what it must be"),
+        (lambda store: store.facts.__setitem__(1, store.facts[1] & ~8), "the state of the row of key 1 is not what it"),
+        (lambda store: store.places.__setitem__(1, 7), "the step of the row of key 0 is not what it must be"),
+        (lambda store: store.free.__setitem__(0, store.free[1]), "the numbers of episodes that are free are not those"),
+        (lambda store: store.episodes[5].__setitem__(0, 1), "the oldest row of an episode is not what it must be"),
+        (lambda store: store.last.__setitem__(1, 0), "an episode is open in another stream than it says, or has"),
+        (lambda store: store.num.__setitem__(1, 9), "9 rows are alive in 8 slots"),
+    ]
+    for break_it, message in damage:
+        buffer = ring(2, streams=2)
         buffer.check()
-    lost = ring(4)
-    lost.add_episode([0.0, 1.0], [0], [0.0], terminated=True)
-    lost.history._tails._ended["observation"] = np.zeros(0)
-    with pytest.raises(errors.CorruptionError, match="^an episode has a final observation that is nowhere$"):
-        lost.check()
+        break_it(buffer.history)
+        with pytest.raises(errors.CorruptionError, match=f"^{message}"):
+            buffer.check()
 
 
 def test_a_schema_is_taken_from_the_first_step_and_enforced() -> None:

@@ -21,21 +21,19 @@ from relive.buffers import ring
 from relive.common import arrays
 from relive.common import trees
 from relive.common import validation
-from relive.kernels import episode_table
-from relive.kernels import history as history_lib
-from relive.kernels import timeline as timeline_lib
+from relive.kernels import append
+from relive.kernels import windows
 from relive.schema import casting
 from relive.schema import schema as schema_lib
+from relive.storage import steps as steps_lib
 from relive.windows import batches
-from relive.windows import windows
+from relive.windows import returns
+from relive.windows import transitions
 
 Columns: TypeAlias = dict[str, arrays.Array]
 Tree: TypeAlias = batches.Tree
 Compute: TypeAlias = Callable[[Tree, Tree], tuple[npt.ArrayLike, npt.ArrayLike]]
 Strategy: TypeAlias = Literal["future", "final", "episode"]
-
-_STRIDE = 16
-"""How many rows are passed at once on the way back to the oldest of an episode."""
 
 
 def relabel(
@@ -117,7 +115,7 @@ def relabel(
     if wanted != got:
         raise errors.ArgumentError(f"desired must be like achieved, {wanted}, got {got}")
     slots = buffer.readable_slots(batch.keys)
-    candidates = np.flatnonzero(_have_goals(history.timeline, slots, open_episodes))
+    candidates = np.flatnonzero(_have_goals(history, slots, open_episodes))
     count = round(share * len(batch))
     if len(candidates) < count:
         remedy = "lower share" if open_episodes else "lower share, wait for episodes to end, or set open_episodes=True"
@@ -130,17 +128,24 @@ def relabel(
     try:
         places = buffer.rng.choice(candidates, count, replace=False, shuffle=False)
         slots = slots[places]
-        goals = _achieved(history, achieved_paths, *_goal_rows(history.timeline, slots, strategy, buffer.rng))
-        rewards, span, is_terminal = _judged(history, window.n_step, achieved_paths, slots, goals, compute)
+        goals = _achieved(history, achieved_paths, *_goal_rows(history, slots, strategy, buffer.rng))
+        rows, rewards, span, is_terminal = _judged(history, window.n_step, achieved_paths, slots, goals, compute)
     except BaseException:
         buffer.rng.bit_generator.state = state
         raise
-    rows = history.timeline.rows(slots)
-    relabelled = window.assembled(
-        history, rows, span, is_terminal, rewards, batch.probabilities[places], batch.weights[places]
+    last = rows[span - 1, np.arange(len(slots))]
+    run = windows.Transitions(
+        span,
+        last,
+        link=history.facts.take(last) >> 8,
+        is_terminal=is_terminal,
+        reward=returns.discounted_sums(rewards, span, window.gamma),
+        discount=windows.discounts_of(span, is_terminal, returns.powers(window.gamma, len(rewards), rewards.dtype)),
     )
-    _write_goals(window, relabelled.observation, rows.steps, desired_paths, goals)
-    _write_goals(window, relabelled.next_observation, rows.steps + span, desired_paths, goals)
+    relabelled = window.assembled(history, slots, run, batch.probabilities[places], batch.weights[places])
+    steps = history.steps_of(slots)
+    _write_goals(window, relabelled.observation, steps, desired_paths, goals)
+    _write_goals(window, relabelled.next_observation, steps + span, desired_paths, goals)
     for name in ("observation", "reward", "next_observation", "next_discount", "is_terminal", "steps"):
         trees.put(getattr(answer, name), places, getattr(relabelled, name))
     return answer
@@ -165,63 +170,51 @@ def _fields(schema: schema_lib.Schema, paths: Mapping[str, str]) -> schema_lib.T
     return trees.nested("goal", {goal_path: schema.fields[path] for goal_path, path in paths.items()})
 
 
-def _known(timeline: timeline_lib.Timeline, handles: arrays.Ints) -> arrays.Ints:
+def _known(store: steps_lib.StepStore, episodes: arrays.Ints) -> arrays.Ints:
     """Return the step of the newest observation that is known of each of those episodes."""
-    return timeline.episodes.length[handles] - 1 + timeline.episodes.has_tail[handles]
+    return store.lengths_of(episodes) - 1 + store.is_known(episodes)
 
 
-def _have_goals(timeline: timeline_lib.Timeline, slots: arrays.Ints, open_episodes: bool) -> arrays.Bools:
+def _have_goals(store: steps_lib.StepStore, slots: arrays.Ints, open_episodes: bool) -> arrays.Bools:
     """Return of which of the rows in `slots` [B] another goal can be judged."""
-    handles = timeline.handles(slots)
-    have: arrays.Bools = timeline.steps(slots, handles) < _known(timeline, handles)
+    episodes = store.episodes_of(slots)
+    have: arrays.Bools = store.steps_of(slots) < _known(store, episodes)
     if not open_episodes:
-        have &= timeline.episodes.end[handles] != episode_table.OPEN
+        have &= store.episodes[append.END][episodes] != append.OPEN
     return have
 
 
 def _goal_rows(
-    timeline: timeline_lib.Timeline, slots: arrays.Ints, strategy: Strategy, rng: np.random.Generator
-) -> tuple[arrays.Ints, arrays.Ints, arrays.Bools]:
-    """Return for each of `slots` [k] where the goal was achieved: a row, its episode, and whether right after it.
+    store: steps_lib.StepStore, slots: arrays.Ints, strategy: Strategy, rng: np.random.Generator
+) -> tuple[arrays.Ints, arrays.Bools]:
+    """Return for each of `slots` [k] the row where the goal was achieved, and whether it was right after that row.
 
-    There it is the tail of the episode.
+    There it is behind the episode.
     """
-    handles = timeline.handles(slots)
-    base = _oldest(timeline, slots, handles) if strategy == "episode" else slots
-    steps = timeline.steps(base, handles)
-    goal_steps = _known(timeline, handles)
+    episodes = store.episodes_of(slots)
+    base = store.episodes[append.OLDEST][episodes] if strategy == "episode" else slots
+    steps = store.steps_of(base)
+    goal_steps = _known(store, episodes)
     if strategy != "final":
         goal_steps = rng.integers(steps + 1, goal_steps, endpoint=True)
-    is_tail = goal_steps == timeline.episodes.length[handles]
-    return timeline.later(base, goal_steps - steps - is_tail), handles, is_tail
+    is_behind = goal_steps == store.lengths_of(episodes)
+    return _later(store, base, goal_steps - steps - is_behind), is_behind
 
 
-def _oldest(timeline: timeline_lib.Timeline, slots: arrays.Ints, handles: arrays.Ints) -> arrays.Ints:
-    """Return the oldest row of the episode of each of `slots` [k] that is alive."""
-    oldest = timeline.slots(np.maximum(timeline.episodes.first_key[handles], timeline.oldest_key))
-    # Where step 0 is gone the oldest row of all may be another episode's: that of this one is found from the row back.
-    going = np.flatnonzero(timeline.handles(oldest) != handles)
-    oldest[going] = slots[going]
-    while len(going):
-        earlier = timeline.behind(oldest[going], _STRIDE)[:, 0]
-        has_moved = earlier != oldest[going]
-        oldest[going] = earlier
-        going = going[has_moved]
-    return oldest
+def _later(store: steps_lib.StepStore, slots: arrays.Ints, offsets: arrays.Ints) -> arrays.Ints:
+    """Return the rows `offsets` [k] steps after those in `slots` [k], which are there."""
+    most = int(offsets.max(initial=0))
+    return store.follow(slots, most + 1).slots[offsets, np.arange(len(slots))]
 
 
 def _achieved(
-    history: history_lib.StepStore,
-    paths: Mapping[str, str],
-    slots: arrays.Ints,
-    handles: arrays.Ints,
-    is_tail: arrays.Bools,
+    store: steps_lib.StepStore, paths: Mapping[str, str], slots: arrays.Ints, is_behind: arrays.Bools
 ) -> Columns:
     """Return what the observations in `slots` [k] achieved, or those right after them, by path in the goal."""
-    columns = history.storage.read(slots, paths.values())
-    tails = history.tails(handles[is_tail])
+    columns = store.storage.read(slots, paths.values())
+    episodes = store.episodes_of(slots[is_behind])
     for path, column in columns.items():
-        column[is_tail] = tails[path]
+        column[is_behind] = store.behind[path].take(episodes, axis=0)
     return {goal_path: columns[path] for goal_path, path in paths.items()}
 
 
@@ -229,24 +222,26 @@ def _achieved(
 
 
 def _judged(
-    history: history_lib.StepStore,
+    store: steps_lib.StepStore,
     n_step: int,
     paths: Mapping[str, str],
     slots: arrays.Ints,
     goals: Columns,
     compute: Compute,
-) -> tuple[arrays.Array, arrays.Ints, arrays.Bools]:
-    """Return the windows from `slots` [k] as `compute` judges them: rewards [k, n], spans [k], is_terminal [k]."""
-    timeline = history.timeline
-    handles = timeline.handles(slots)
-    steps = timeline.steps(slots, handles)
-    span = np.minimum(_known(timeline, handles) - steps, n_step)
+) -> tuple[arrays.Ints, arrays.Array, arrays.Ints, arrays.Bools]:
+    """Return the windows from `slots` [k] as `compute` judges them: rows and rewards [n, k], spans and ends [k]."""
+    episodes = store.episodes_of(slots)
+    steps, lengths = store.steps_of(slots), store.lengths_of(episodes)
+    span = np.minimum(_known(store, episodes) - steps, n_step)
     longest = int(span.max())
+    rows = store.follow(slots, longest).slots
     ahead = np.arange(1, longest + 1)
     is_real = ahead <= span[:, np.newaxis]
-    is_tail = steps[:, np.newaxis] + ahead == timeline.episodes.length[handles][:, np.newaxis]
-    next_slots = timeline.ahead(slots, longest + 1)[:, 1:]
-    achieved = _achieved(history, paths, next_slots[is_real], np.repeat(handles, span), is_tail[is_real])
+    is_behind = steps[:, np.newaxis] + ahead == lengths[:, np.newaxis]
+    # The observation after a step is in the row that follows, or behind the episode of its own.
+    own = np.ascontiguousarray(rows.T)
+    after = np.where(is_behind, own, store.facts.take(own) >> 8)
+    achieved = _achieved(store, paths, after[is_real], is_behind[is_real])
     wanted = {goal_path: np.repeat(column, span, axis=0) for goal_path, column in goals.items()}
     answer: Any = compute(trees.nested("goal", achieved), trees.nested("goal", wanted))
     if not isinstance(answer, tuple) or len(answer) != 2:
@@ -257,15 +252,19 @@ def _judged(
     if terminated.dtype != np.bool_:
         raise errors.SchemaError(f"terminated of compute must be bools, got {validation.short_repr(answer[1])}")
     shape = (int(span.sum()),)
-    rewards, ends = np.zeros(is_real.shape, history.schema.reward.dtype), np.zeros_like(is_real)
+    rewards, ends = np.zeros(is_real.shape, store.schema.reward.dtype), np.zeros_like(is_real)
     rewards[is_real] = casting.cast_exact("rewards of compute", answer[0], shape, rewards.dtype, is_weak=True)
     ends[is_real] = casting.cast_exact("terminated of compute", terminated, shape, ends.dtype)
     is_terminal = np.asarray(ends.any(axis=1))
-    return rewards, np.where(is_terminal, ends.argmax(axis=1) + 1, span), is_terminal
+    return rows, rewards.T, np.where(is_terminal, ends.argmax(axis=1) + 1, span), is_terminal
 
 
 def _write_goals(
-    window: windows.TransitionWindow, observation: Tree, steps: arrays.Ints, paths: Mapping[str, str], goals: Columns
+    window: transitions.TransitionWindow,
+    observation: Tree,
+    steps: arrays.Ints,
+    paths: Mapping[str, str],
+    goals: Columns,
 ) -> None:
     """Write the goals [k, ...] into observations of those steps [k], into each frame that is one."""
     leaves = trees.flat("observation", observation)

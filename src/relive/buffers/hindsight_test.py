@@ -12,6 +12,7 @@ from relive import testing
 from relive.buffers import column_oracle_test as oracle_lib
 from relive.buffers import hindsight
 from relive.buffers import ring
+from relive.kernels import append
 from relive.storage import memory
 from relive.windows import batches
 
@@ -245,11 +246,10 @@ def test_goals_come_from_what_is_left_of_a_long_episode(is_side_by_side: bool, s
     places, drawn = np.unique(answer.observation["desired_goal"], return_counts=True)
     assert places.tolist() == left
     testing.assert_frequencies(drawn.tolist(), [1 / len(left)] * len(left))
-    timeline = buffer.history.timeline
-    slots = timeline.alive_slots()
-    handles = timeline.handles(slots)
-    oldest = [slots[handles == handle][0] for handle in handles]
-    assert hindsight._oldest(timeline, slots, handles).tolist() == oldest
+    slots = buffer.history.alive_slots()
+    episodes = buffer.history.episodes_of(slots)
+    oldest = [slots[episodes == episode][0] for episode in episodes]
+    assert buffer.history.episodes[append.OLDEST][episodes].tolist() == oldest
 
 
 def test_goals_never_come_from_steps_that_were_cleared() -> None:

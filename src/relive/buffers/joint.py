@@ -21,14 +21,14 @@ from relive.buffers import joint_rows
 from relive.common import arrays
 from relive.common import imports
 from relive.common import validation
-from relive.kernels import history as history_lib
 from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
 from relive.storage import memory
+from relive.storage import steps as steps_lib
 from relive.waiting import rate_limiters
-from relive.windows import windows
+from relive.windows import transitions
 
 if TYPE_CHECKING:
     from relive.buffers import joint_state
@@ -103,13 +103,13 @@ class JointReplayBuffer(checkpointable.Checkpointable):
             if agent not in self._numbers:
                 raise errors.ArgumentError(f"schemas must be of {', '.join(self._numbers)}, got one of {agent!r}")
             validation.require_instance(f"schema of {agent!r}", schema, schema_lib.Schema)
-        self._window = windows.TransitionWindow(n_step, gamma)
+        self._window = transitions.TransitionWindow(n_step, gamma)
         self._rng = validation.generator("seed", seed)
         self._streams = streams
         self._table = joint_rows.JointTable(capacity, len(self._numbers), streams)
         self._counters = joint_batch.Counters(table=self._table)
         self._limited = rate_limiters.LimitedBuffer(limiter, self._counters, "capacity", capacity)
-        self._histories = [history_lib.StepStore(capacity, streams) for _ in self._numbers]
+        self._histories = [steps_lib.StepStore(capacity, streams) for _ in self._numbers]
         self._by_name = dict(zip(self._numbers, self._histories, strict=True))
         self._begin({self._numbers[agent]: schema for agent, schema in schemas.items()})
 
@@ -227,8 +227,10 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         )
         if not self._limited.can_insert():
             raise errors.NotReadyError(f"add held back by {self._limited.limiter!r}: draw samples first")
-        self._begin({agent: step[0] for agent, step in steps.items() if not self._histories[agent].has_begun})
-        if any(self._histories[agent].is_spliced_one(stream, step[2]) for agent, step in steps.items()):
+        self._begin(
+            {agent: step.encoder.schema for agent, step in steps.items() if not self._histories[agent].has_begun}
+        )
+        if any(self._histories[agent].is_spliced(step) for agent, step in steps.items()):
             self._end(stream)
             self._counters.spliced_episodes += 1
         return self._write(stream, steps)
@@ -244,16 +246,16 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         self._cut(stream, [agent for agent in range(len(self._histories)) if agent not in steps])
         if self._table.is_full:
             for agent in self._table.agents_of_oldest():
-                self._histories[agent].timeline.evict(1)
+                self._histories[agent].evict(1)
             self._table.evict()
         row_keys = np.full(len(self._histories), joint_rows.ABSENT)
-        for agent, (_, _, row, next_row, terminated, truncated) in steps.items():
+        for agent, step in steps.items():
             history = self._histories[agent]
-            row_keys[agent] = history.timeline.next_key
-            history.append_one(stream, row, next_row, False, terminated, truncated)
+            row_keys[agent] = history.next_key
+            history.append(step)
         key = self._table.append(stream, row_keys)
         self._counters.inserted += 1
-        if all(terminated or truncated for *_, terminated, truncated in steps.values()):
+        if all(step.events[0] for step in steps.values()):
             self._table.end(stream)
         return key
 
@@ -284,7 +286,7 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         """Truncate the runs of those agents that go on in a stream; what came after them was announced."""
         for agent in agents:
             history = self._histories[agent]
-            if history.timeline.open_handles(np.array([stream]))[0] >= 0:
+            if history.is_open(stream):
                 history.cut(stream)
 
     def can_insert(self) -> bool:
@@ -315,7 +317,7 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         if not self._limited.can_sample(batch_size):
             raise errors.NotReadyError(f"sample held back by {self._limited.limiter!r}: add steps first")
         self._counters.sampled += batch_size
-        # As in IndexSet: what is below 1, times the count, is below it.
+        # What is below 1, times the count, is below it.
         return self._table.oldest_key + (self._rng.random(batch_size) * len(self)).astype(np.int64)
 
     def sample(
@@ -354,15 +356,15 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         """Return the keys of all joint steps that may be drawn now, oldest first: those that are stored."""
         return np.arange(self._table.oldest_key, self._table.next_key)
 
-    def _window_for(self, n_step: int | None, gamma: float | None) -> windows.TransitionWindow:
+    def _window_for(self, n_step: int | None, gamma: float | None) -> transitions.TransitionWindow:
         """Return what a sample is read with: the buffer's own window, with another n_step or gamma if given."""
         if n_step is None and gamma is None:
             return self._window
-        return windows.TransitionWindow(
+        return transitions.TransitionWindow(
             self.n_step if n_step is None else n_step, self.gamma if gamma is None else gamma
         )
 
-    def _read(self, window: windows.TransitionWindow, keys: arrays.Keys) -> joint_batch.JointBatch:
+    def _read(self, window: transitions.TransitionWindow, keys: arrays.Keys) -> joint_batch.JointBatch:
         """Return what the agents lived from the joint steps with those keys on [B], which are stored."""
         table, ones = self._table, np.ones(len(keys))
         slots = table.slots(keys)
@@ -371,7 +373,7 @@ class JointReplayBuffer(checkpointable.Checkpointable):
             if history.has_begun:
                 row_keys = table.row_keys(number, slots)
                 mask = row_keys != joint_rows.ABSENT
-                present = history.timeline.slots(row_keys[mask])
+                present = history.slots(row_keys[mask])
                 read = window.read(history, present, ones[mask], ones[mask])
                 agents[agent] = joint_batch.of_agent(read, mask)
         return joint_batch.JointBatch(

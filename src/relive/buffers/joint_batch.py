@@ -16,8 +16,8 @@ import numpy as np
 from relive import errors
 from relive.buffers import joint_rows
 from relive.common import arrays
-from relive.kernels import history as history_lib
 from relive.persistence import state
+from relive.storage import steps as steps_lib
 from relive.windows import batches
 
 _COUNTS = ("inserted", "sampled", "spliced_episodes")
@@ -95,13 +95,13 @@ class JointBufferStats:
 
 
 def of(
-    table: joint_rows.JointTable, histories: Mapping[str, history_lib.StepStore], counters: Counters
+    table: joint_rows.JointTable, histories: Mapping[str, steps_lib.StepStore], counters: Counters
 ) -> JointBufferStats:
     """Return the numbers about a buffer of those parts. O(agents + streams)."""
     return JointBufferStats(
         size=len(table),
         capacity=table.capacity,
-        agent_steps={agent: len(history.timeline) for agent, history in histories.items()},
+        agent_steps={agent: len(history) for agent, history in histories.items()},
         open_episodes=table.num_open,
         nbytes=table.nbytes + sum(history.nbytes for history in histories.values()),
         appended=counters.inserted,

@@ -18,17 +18,18 @@ import numpy as np
 from relive import errors
 from relive.common import arrays
 from relive.common import validation
-from relive.kernels import chains
-from relive.kernels import history as history_lib
+from relive.kernels import append
 from relive.schema import encoding
+from relive.storage import ring
+from relive.storage import steps as steps_lib
 
-Steps: TypeAlias = dict[int, encoding.OneStep]
+Steps: TypeAlias = dict[int, encoding.Steps]
 """A step of each agent that is there, by the number of the agent."""
 
 
 def checked(
     numbers: Mapping[str, int],
-    histories: Sequence[history_lib.StepStore],
+    histories: Sequence[steps_lib.StepStore],
     stream: int,
     observations: Any,
     actions: Any,
@@ -78,8 +79,8 @@ def checked(
         number, next_observation = numbers[agent], next_observations.get(agent)
         try:
             step = encoding.one_step(
-                histories[number].rows,
-                histories[number].timeline.streams,
+                histories[number].encoder,
+                histories[number].streams,
                 stream,
                 observations[agent],
                 action,
@@ -91,8 +92,7 @@ def checked(
             )
         except errors.ArgumentError as error:
             raise type(error)(f"agent {agent!r}: {error}") from None
-        *_, is_terminated, _ = step
-        if next_observation is None and not is_terminated:
+        if next_observation is None and not step.events[0] & encoding.TERMINATED:
             raise errors.ArgumentError(
                 f"next_observations must have every agent in actions that has not terminated, got none of {agent!r}"
             )
@@ -107,7 +107,7 @@ def _flag(flags: Mapping[str, Any] | None, agent: str) -> Any:
 ABSENT = -1
 
 
-class JointTable(chains.Ring):
+class JointTable(ring.Ring):
     """The newest `capacity` joint steps of some agents, in `streams` environments side by side.
 
     Attributes:
@@ -163,8 +163,7 @@ class JointTable(chains.Ring):
 
     def evict(self) -> None:
         """Take the oldest joint step away."""
-        self._num_rows -= 1
-        self.num_evicted += 1
+        self.num_view[append.ROWS] -= 1
 
     def append(self, stream: int, row_keys: arrays.Ints) -> int:
         """Add a joint step to an environment, and return its key; there must be room for it.
@@ -181,8 +180,8 @@ class JointTable(chains.Ring):
         self._episode[slot], self._step[slot] = self.open_episode[stream], self.open_length[stream]
         self._row_keys[:, slot] = row_keys
         self.open_length[stream] += 1
-        self.next_key += 1
-        self._num_rows += 1
+        self.num_view[append.NEXT_KEY] += 1
+        self.num_view[append.ROWS] += 1
         return key
 
     def end(self, stream: int) -> None:
@@ -191,7 +190,8 @@ class JointTable(chains.Ring):
 
     def clear(self) -> None:
         """Take every joint step away, and forget the episodes that go on. Numbers and keys go on."""
-        self._num_rows = 0
+        self.num_view[append.CLEARED] += self.num_view[append.ROWS]
+        self.num_view[append.ROWS] = 0
         self.open_episode[:] = -1
 
     def restore(
@@ -207,8 +207,10 @@ class JointTable(chains.Ring):
         open_length: arrays.Ints,
     ) -> None:
         """Hold just those joint steps, oldest first [N], their rows [agents, N], and open episodes [streams]."""
-        self.next_key, self.num_evicted, self.next_episode = next_key, num_evicted, next_episode
-        self._num_rows = len(episode)
+        num = self.num_view
+        num[append.NEXT_KEY], num[append.ROWS] = next_key, len(episode)
+        num[append.CLEARED] = next_key - len(episode) - num_evicted
+        self.next_episode = next_episode
         slots = self.alive_slots()
         self._episode[slots], self._step[slots], self._row_keys[:, slots] = episode, step, row_keys
         self.open_episode[:], self.open_length[:] = open_episode, open_length

@@ -16,13 +16,13 @@ import numpy as np
 from relive import errors
 from relive.buffers import joint_rows
 from relive.common import arrays as arrays_lib
-from relive.kernels import episode_table
-from relive.kernels import history as history_lib
-from relive.kernels import timeline_state
+from relive.kernels import append
 from relive.persistence import settings
 from relive.persistence import state as state_lib
 from relive.schema import schema as schema_lib
 from relive.storage import memory
+from relive.storage import steps as steps_lib
+from relive.storage import steps_state
 
 _NUMBERS = ("next_key", "num_evicted", "next_episode")
 _NOWHERE = -2
@@ -106,14 +106,14 @@ class JointState:
         """Return the single numbers by name."""
         return {name: getattr(self, name) for name in _NUMBERS}
 
-    def row_keys(self, timelines: Sequence[timeline_state.TimelineState]) -> arrays_lib.Ints:
+    def row_keys(self, timelines: Sequence[steps_state.RowsState]) -> arrays_lib.Ints:
         """Return the keys of the agents' rows of each joint step, -1 where they are absent [agents, N]."""
         row_keys = np.full(self.present.shape, joint_rows.ABSENT, np.int64)
         for agent, timeline in enumerate(timelines):
             row_keys[agent, self.present[agent]] = timeline.keys
         return row_keys
 
-    def put(self, table: joint_rows.JointTable, timelines: Sequence[timeline_state.TimelineState]) -> None:
+    def put(self, table: joint_rows.JointTable, timelines: Sequence[steps_state.RowsState]) -> None:
         """Make a table what that was which this was taken of."""
         table.restore(
             next_key=self.next_key,
@@ -126,7 +126,7 @@ class JointState:
             open_length=self.open_length,
         )
 
-    def wrong(self, timelines: Sequence[timeline_state.TimelineState]) -> str:
+    def wrong(self, timelines: Sequence[steps_state.RowsState]) -> str:
         """Return what is wrong with the joint steps, given what each agent has lived; nothing if they can be. O(N)."""
         if not self.present.any(axis=0).all():
             return "each must have an agent"
@@ -176,11 +176,11 @@ class JointState:
         newest[self.open_episode < 0] = _NOWHERE
         return newest
 
-    def _wrong_runs(self, stream: arrays_lib.Ints, timelines: Sequence[timeline_state.TimelineState]) -> str:
+    def _wrong_runs(self, stream: arrays_lib.Ints, timelines: Sequence[steps_state.RowsState]) -> str:
         """Return what is wrong with what the agents have lived, given the stream of each joint step [N]."""
         newest = self._newest(stream)
         for timeline, present in zip(timelines, self.present, strict=True):
-            if not (timeline.has_tail | (timeline.end == episode_table.TERMINATED)).all():
+            if not (timeline.has_tail | (timeline.end == append.TERMINATED)).all():
                 return "of each row of an agent it must be known what came after"
             (places,) = present.nonzero()
             runs, begins = timeline.episode, self.step[places] - timeline.steps
@@ -208,7 +208,7 @@ class Kept:
         histories: What each agent has lived, by name.
     """
 
-    def __init__(self, table: joint_rows.JointTable, histories: Mapping[str, history_lib.StepStore]) -> None:
+    def __init__(self, table: joint_rows.JointTable, histories: Mapping[str, steps_lib.StepStore]) -> None:
         self._table, self._histories = table, histories
 
     def taken(self) -> state_lib.State:
@@ -217,7 +217,7 @@ class Kept:
         arrays: dict[str, Any] = joint.arrays()
         for number, (name, history) in enumerate(self._histories.items()):
             schema = settings.encoded(history.schema) if history.has_begun else None
-            of_history = history.state(history.timeline.state())
+            of_history = history.state(history.rows_state())
             arrays |= {f"agents/{number}/{path}": array for path, array in of_history.pop("arrays").items()}
             agents[str(number)] = {"name": name, "schema": schema, **of_history}
         return {**joint.values(), "agents": agents, "arrays": arrays}
@@ -232,16 +232,16 @@ class Kept:
         if names(given) != list(self._histories):
             raise given.refused("agents", f"those of {', '.join(self._histories)}", names(given))
         joint = JointState.of(given, len(self._histories), capacity, streams)
-        kept: list[timeline_state.StepStoreState] = []
+        kept: list[steps_state.StepsState] = []
         storages: list[memory.ColumnStorage | None] = []
         for number, history in enumerate(self._histories.values()):
             part = given.part("agents").part(str(number))
             schema = settings.made(part, {"schema": None})["schema"]
             if history.has_begun and schema != history.schema:
                 raise part.refused("schema", f"{history.schema}", schema)
-            kept.append(timeline_state.StepStoreState.of(part, schema, capacity, streams))
+            kept.append(steps_state.StepsState.of(part, schema, capacity, streams))
             storages.append(None if history.has_begun or schema is None else _storage(schema, capacity))
-        timelines = [each.timeline for each in kept]
+        timelines = [each.rows for each in kept]
         wrong = joint.wrong(timelines)
         if wrong:
             raise errors.CheckpointError(f"the joint steps cannot be as they are: {wrong}")
@@ -259,7 +259,7 @@ class Kept:
         """Raise CorruptionError if what the agents have lived is not in order, or do not fit together. O(N)."""
         for history in self._histories.values():
             history.check()
-        timelines = [history.timeline.state() for history in self._histories.values()]
+        timelines = [history.rows_state() for history in self._histories.values()]
         joint = JointState.taken(self._table)
         wrong = joint.wrong(timelines)
         if wrong:

@@ -14,6 +14,7 @@ import pytest
 from relive import errors
 from relive.buffers import joint as joint_lib
 from relive.buffers import joint_test
+from relive.kernels import append
 from relive.persistence import checkpointable_test
 from relive.persistence import forged_states_test
 from relive.persistence import seed_blocks_test
@@ -414,7 +415,7 @@ def test_an_episode_whose_steps_are_gone_may_go_on() -> None:
 class TestCheck:
     def test_a_row_too_many_is_found(self) -> None:
         buffer = Buffer._made(state_of(), {})
-        buffer._histories[0].timeline.evict(1)
+        buffer._histories[0].evict(1)
         with pytest.raises(errors.CorruptionError, match=f"^{JOINT}an agent must have a row for each that it is in"):
             buffer.check()
 
@@ -433,6 +434,6 @@ class TestCheck:
     def test_a_damaged_history_is_found(self) -> None:
         buffer = worked(BUFFERS["one stream"])
         for history in buffer._histories:
-            history._tails._ended = {path: column[:0] for path, column in history._tails._ended.items()}
-        with pytest.raises(errors.CorruptionError, match="^an episode has a final observation that is nowhere$"):
+            history.facts[history.alive_slots()] ^= append.TERMINAL
+        with pytest.raises(errors.CorruptionError, match="^the state of the row of key .* is not what it must be$"):
             buffer.check()

@@ -740,9 +740,9 @@ def test_memory_is_that_of_capacity() -> None:
     full = buffer.get_stats().nbytes
     assert full > 9 * sum(schema.nbytes for schema in SCHEMAS.values()) + 9 * 8 * 5
     fill(buffer, 6 * 20 - 9, 9)
-    room = [history.timeline.num_handles for history in buffer._histories]
+    room = [len(history.free) for history in buffer._histories]
     fill(buffer, 6 * 100, 6 * 20)
-    assert [history.timeline.num_handles for history in buffer._histories] == room
+    assert [len(history.free) for history in buffer._histories] == room
     assert buffer.get_stats().nbytes <= full
 
 

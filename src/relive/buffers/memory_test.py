@@ -94,14 +94,14 @@ def arrays_of(root: object) -> list[np.ndarray[Any, Any]]:
     return list(found.values())
 
 
-# Bytes a step beside the schema's, at most; less is better.
+# Bytes a step beside the schema's, at most, with those of an episode of 500 steps; less is better.
 BESIDE = {
-    "ring": 8,
-    "streams": 8,
-    "limited draws": 16,
-    "priorities": 28,
-    "live priorities": 42,
-    "sequences": 16,
+    "ring": 17,
+    "streams": 17,
+    "limited draws": 21,
+    "priorities": 38,
+    "live priorities": 51,
+    "sequences": 17,
 }
 
 
@@ -117,10 +117,11 @@ def test_a_step_takes_little_more_memory_than_its_fields(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", BESIDE)
 def test_what_stats_say_of_the_memory_is_true_of_the_steps(kind: str) -> None:
-    """Rows, tails and timeline are counted; samplers are not."""
+    """Rows and what is known of them are counted; samplers, priorities too, are not."""
     buffer = KINDS[kind](50_000, SCHEMA)
     fill(buffer, episodes=110, length=500)
-    taken = sum(array.nbytes for array in arrays_of(buffer.history))
+    counted = {name: part for name, part in vars(buffer.history).items() if name != "rating"}
+    taken = sum(array.nbytes for array in arrays_of(counted))
     assert taken - MIB / 16 <= buffer.get_stats().nbytes <= taken
 
 

@@ -6,8 +6,7 @@ a vector environment resets by a step of its own, which is no experience
 """
 
 import collections
-from collections.abc import Callable, Iterator
-import contextlib
+from collections.abc import Sequence
 import sys
 import warnings
 
@@ -15,12 +14,10 @@ import numpy as np
 
 from relive import errors
 from relive.common import arrays
+from relive.schema import encoding
 
 _LAST_STEPS = 200
 _FEWEST_RESETS = 10
-
-Bytes = Callable[[int], bytes]
-"""The bytes of the observation at a place of a call."""
 
 
 class Watch:
@@ -37,7 +34,6 @@ class Watch:
         """The final observations of the episodes that terminated with the newest step of their streams."""
         self._splices: collections.deque[int] = collections.deque(maxlen=_LAST_STEPS // 2 + 1)
         self._warned: set[str] = set()
-        self._held: list[str] | None = None
 
     def record_splices(self, count: int, inserted: int) -> None:
         """Record that so many of the newest steps were spliced, with so many steps inserted so far."""
@@ -48,32 +44,19 @@ class Watch:
                 "add the steps of each environment in order, to a stream of its own"
             )
 
-    def record_round(
-        self,
-        streams: arrays.Ints,
-        observation: Bytes,
-        next_observation: Bytes | None,
-        terminated: arrays.Bools,
-        ended: arrays.Bools,
-    ) -> None:
-        """Record a step for each of some streams [k], as `extend` adds them.
-
-        Args:
-            streams: Where they went [k].
-            observation: What they begin with.
-            next_observation: What came after them; None if that is not known.
-            terminated: Whether an episode terminated with the step [k].
-            ended: Whether an episode ended with it [k].
-        """
-        if self.finals:
-            for place in np.flatnonzero(np.isin(streams, list(self.finals))).tolist():
-                final = self.finals.pop(int(streams[place]))
-                if next_observation is not None and observation(place) == final != next_observation(place):
-                    self.suspected_resets += 1
-        if next_observation is not None:
-            for place in np.flatnonzero(terminated).tolist():
-                self.finals[int(streams[place])] = next_observation(place)
-        self._ends += int(np.count_nonzero(ended))
+    def record_round(self, steps: encoding.Steps) -> None:
+        """Record a step for each of some streams, as `extend` adds them."""
+        for stream in tuple(self.finals):
+            for place in np.flatnonzero(np.equal(steps.streams, stream)).tolist():
+                final = self.finals.pop(stream)
+                if steps.next_rows is not None:
+                    following = _observation(steps.next_rows, steps, place)
+                    self.suspected_resets += _observation(steps.rows, steps, place) == final != following
+        if arrays.any_set(np.asarray(steps.events)):
+            for place in np.flatnonzero(steps.events).tolist():
+                self._ends += 1
+                if steps.events[place] & encoding.TERMINATED and steps.next_rows is not None:
+                    self.finals[int(steps.streams[place])] = _observation(steps.next_rows, steps, place)
         if self.suspected_resets >= _FEWEST_RESETS and 2 * self.suspected_resets > self._ends:
             self._warn(
                 f"{self.suspected_resets} steps go from the final observation of a terminated episode to another "
@@ -89,35 +72,24 @@ class Watch:
         self.finals.clear()
         self._splices.clear()
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Warn at the end of the block, when all steps of a call are stored."""
-        self._held = []
-        try:
-            yield
-        finally:
-            messages, self._held = self._held, None
-        for message in messages:
-            self._emit(message)
-
     def _warn(self, message: str) -> None:
-        """Warn once a cause."""
+        """Warn once a cause, where relive was called."""
         cause = message.lstrip("0123456789 ")
         if cause in self._warned:
             return
         self._warned.add(cause)
-        if self._held is None:
-            self._emit(message)
-        else:
-            self._held.append(message)
-
-    def _emit(self, message: str) -> None:
-        """Warn where relive was called."""
         level, frame = 1, sys._getframe()
         while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
             level, frame = level + 1, frame.f_back
         warnings.warn(message, errors.MisuseWarning, stacklevel=level)
 
 
+def _observation(rows: Sequence[bytes], steps: encoding.Steps, place: int) -> bytes:
+    """Return the bytes of the observation at a place among those of some steps, whose blocks come first."""
+    count, num_blocks = len(steps.streams), len(steps.encoder.observation_blocks)
+    parts = [(block, len(block) // count) for block in rows[:num_blocks]]
+    return b"".join([block[place * size : (place + 1) * size] for block, size in parts])
+
+
 def _is_ours(name: str) -> bool:
-    return (name.startswith("relive.") and not name.endswith("_test")) or name == "contextlib"
+    return name.startswith("relive.") and not name.endswith("_test")

@@ -3,14 +3,14 @@
 import dataclasses
 from typing import Any, Literal, TypeAlias, get_args
 
-from relive.buffers import anchors as anchors_lib
+from relive.buffers import draws as draws_lib
 from relive.common import arrays
-from relive.kernels import eligibility
-from relive.kernels import timeline as timeline_lib
+from relive.kernels import append
 from relive.samplers import prioritized
+from relive.storage import steps as steps_lib
 
 EpisodeEnd: TypeAlias = Literal["OPEN", "TERMINATED", "TRUNCATED"]
-"""How an episode of a buffer of columns ended, if it did: in the order of the numbers of episode_table."""
+"""How an episode of a buffer of columns ended, if it did: in the order of the numbers of `kernels.append`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,36 +75,33 @@ class RowOrigin:
         return "barred" if self.is_barred else "spent"
 
 
-def rows(
-    timeline: timeline_lib.Timeline, anchors: anchors_lib.Anchors, keys: arrays.Ints
-) -> tuple[RowOrigin | None, ...]:
+def rows(store: steps_lib.StepStore, draws: draws_lib.Draws, keys: arrays.Ints) -> tuple[RowOrigin | None, ...]:
     """Return where the rows of those keys [k] came from; None for what is not stored."""
-    is_alive = timeline.is_alive(keys)
-    found = iter(_stored_rows(timeline, anchors, timeline.slots(keys[is_alive])))
+    is_alive = store.is_alive(keys)
+    found = iter(_stored_rows(store, draws, store.slots(keys[is_alive])))
     return tuple(next(found) if is_there else None for is_there in is_alive.tolist())
 
 
-def _stored_rows(timeline: timeline_lib.Timeline, anchors: anchors_lib.Anchors, slots: arrays.Ints) -> list[RowOrigin]:
+def _stored_rows(store: steps_lib.StepStore, draws: draws_lib.Draws, slots: arrays.Ints) -> list[RowOrigin]:
     """Return where the rows in `slots` came from."""
-    of_rows, episodes, sampler = timeline.rows(slots), timeline.episodes, anchors.sampler
-    handles = of_rows.handles
-    times = anchors.times_sampled(slots)
+    episodes, keys, sampler = store.episodes_of(slots), store.keys(slots), draws.sampler
+    times = draws.times_sampled(slots)
     priorities = None
     if isinstance(sampler, prioritized.PrioritizedSampler):
         priorities = sampler.priorities(slots)
     unknown = [None] * len(slots)
     columns: dict[str, list[Any]] = {
-        "key": of_rows.keys.tolist(),
+        "key": keys.tolist(),
         "slot": slots.tolist(),
-        "stream": episodes.stream[handles].tolist(),
-        "episode_start_key": episodes.first_key[handles].tolist(),
-        "step": of_rows.steps.tolist(),
-        "episode_length": episodes.length[handles].tolist(),
-        "episode_end": [get_args(EpisodeEnd)[end] for end in episodes.end[handles].tolist()],
-        "age": (timeline.next_key - 1 - of_rows.keys).tolist(),
-        "is_readable": anchors.is_readable(slots).tolist(),
-        "is_barred": anchors.eligibility.has(eligibility.BARRED, slots).tolist(),
-        "is_eligible": anchors.eligibility.is_eligible(slots).tolist(),
+        "stream": store.episodes[append.STREAM][episodes].tolist(),
+        "episode_start_key": store.episodes[append.FIRST_KEY][episodes].tolist(),
+        "step": store.steps_of(slots).tolist(),
+        "episode_length": store.lengths_of(episodes).tolist(),
+        "episode_end": [get_args(EpisodeEnd)[end] for end in store.episodes[append.END][episodes].tolist()],
+        "age": (store.next_key - 1 - keys).tolist(),
+        "is_readable": draws.is_readable(slots).tolist(),
+        "is_barred": draws.anchors.has(append.BARRED, slots).tolist(),
+        "is_eligible": draws.anchors.is_eligible(slots).tolist(),
         "times_sampled": unknown if times is None else times.tolist(),
         "priority": unknown if priorities is None else priorities.tolist(),
         "probability": [None if p != p else p for p in sampler.probabilities(slots).tolist()],

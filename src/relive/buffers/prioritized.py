@@ -10,7 +10,7 @@ from relive.samplers import schedules
 from relive.schema import schema as schema_lib
 from relive.storage import memory
 from relive.waiting import rate_limiters
-from relive.windows import windows
+from relive.windows import transitions
 
 
 class PrioritizedReplayBuffer(ring.RingReplayBuffer):
@@ -74,7 +74,7 @@ class PrioritizedReplayBuffer(ring.RingReplayBuffer):
         n_step: int = 1,
         gamma: float = 0.99,
         frame_stack: int = 1,
-        stack_padding: windows.StackPadding = "zeros",
+        stack_padding: transitions.StackPadding = "zeros",
         streams: int = 1,
         storage: memory.Storage | None = None,
         limiter: rate_limiters.RateLimiter | None = None,

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 
 import relive
+from relive.kernels import append
 
 
 def make(capacity: int, **settings: Any) -> relive.PrioritizedReplayBuffer:
@@ -249,7 +250,7 @@ def test_counters_are_of_64_bits(start: int) -> None:
     buffer.add(0, 0, 0.0, 1)
     buffer.clear()
     assert buffer.history is not None
-    buffer.history.timeline.next_key = start
+    buffer.history.num[append.NEXT_KEY] = start
     fill(buffer, 9)
     assert buffer.eligible_keys().tolist() == list(range(start + 5, start + 9))
     assert buffer.eligible_keys().dtype == np.int64

@@ -12,7 +12,7 @@ from relive.storage import memory
 from relive.waiting import prefetch as prefetch_lib
 from relive.waiting import rate_limiters
 from relive.windows import batches as batches_lib
-from relive.windows import windows
+from relive.windows import transitions
 
 
 class RingReplayBuffer(column.ColumnReplayBuffer[batches_lib.TransitionBatch]):
@@ -67,7 +67,7 @@ class RingReplayBuffer(column.ColumnReplayBuffer[batches_lib.TransitionBatch]):
         n_step: int = 1,
         gamma: float = 0.99,
         frame_stack: int = 1,
-        stack_padding: windows.StackPadding = "zeros",
+        stack_padding: transitions.StackPadding = "zeros",
         streams: int = 1,
         storage: memory.Storage | None = None,
         limiter: rate_limiters.RateLimiter | None = None,
@@ -75,7 +75,7 @@ class RingReplayBuffer(column.ColumnReplayBuffer[batches_lib.TransitionBatch]):
         max_times_sampled: int | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> None:
-        self._transitions = windows.TransitionWindow(n_step, gamma, frame_stack, stack_padding)
+        self._transitions = transitions.TransitionWindow(n_step, gamma, frame_stack, stack_padding)
         super().__init__(
             capacity,
             schema,
@@ -145,7 +145,7 @@ class RingReplayBuffer(column.ColumnReplayBuffer[batches_lib.TransitionBatch]):
         of_window = name in ("n_step", "gamma", "frame_stack", "stack_padding")
         return getattr(self._transitions, name) if of_window else super()._setting(name)
 
-    def window_for(self, n_step: int | None, gamma: float | None) -> windows.TransitionWindow:
+    def window_for(self, n_step: int | None, gamma: float | None) -> transitions.TransitionWindow:
         """Return what a sample is read with: the buffer's own window, with another n_step or gamma if given."""
         window = self._transitions
         if n_step is None and gamma is None:

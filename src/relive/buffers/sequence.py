@@ -14,7 +14,7 @@ from relive.schema import schema as schema_lib
 from relive.storage import memory
 from relive.waiting import rate_limiters
 from relive.windows import batches
-from relive.windows import windows
+from relive.windows import sequences
 
 
 class SequenceReplayBuffer(column.ColumnReplayBuffer[batches.SequenceBatch]):
@@ -88,7 +88,7 @@ class SequenceReplayBuffer(column.ColumnReplayBuffer[batches.SequenceBatch]):
         max_times_sampled: int | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> None:
-        window = windows.SequenceWindow(length, burn_in, stride, pad)
+        window = sequences.SequenceWindow(length, burn_in, stride, pad)
         if validation.positive_int("capacity", capacity) < length:
             raise errors.ArgumentError(f"length must be at most capacity = {capacity}, got {length}")
         self._prioritized = validation.boolean("prioritized", prioritized)

@@ -14,6 +14,7 @@ from relive import errors
 
 LARGEST = 2**62
 """No count is larger: sums of two still fit in 64 bits."""
+_NUMBERS = frozenset((bool, int, float))
 
 
 def short_repr(value: object) -> str:
@@ -195,6 +196,9 @@ def flag(name: str, value: object) -> bool:
         ArgumentTypeError: `value` is no number.
         ArgumentError: It is another number, or several.
     """
+    kind = type(value)
+    if kind is np.bool_ or (kind in _NUMBERS and value in (0, 1)):
+        return bool(value)
     array = _flags(name, value)
     if array.size != 1:
         raise errors.ArgumentError(f"{name} must be one flag, got an array of shape {array.shape}")
@@ -217,13 +221,17 @@ def flags(name: str, value: Any, count: int) -> npt.NDArray[np.bool_]:
 
 
 def _flags(name: str, value: Any) -> npt.NDArray[np.bool_]:
-    rule = f"{name} must be True, False, 0 or 1, got {short_repr(value)}"
+    """Return flags as an array of bools [...], which may be `value` itself."""
     array = _array(value)
-    if array is None or array.dtype.kind not in "biuf":
-        raise errors.ArgumentTypeError(rule)
-    if not ((array == 0) | (array == 1)).all():
-        raise errors.ArgumentError(rule)
-    return array.astype(np.bool_, copy=False)
+    if array is not None and array.dtype.kind in "b":
+        return array
+    is_number = array is not None and array.dtype.kind in "iuf"
+    if array is not None and is_number:
+        bools = array.astype(np.bool_)
+        if (bools == array).all():
+            return bools
+    error = errors.ArgumentError if is_number else errors.ArgumentTypeError
+    raise error(f"{name} must be True, False, 0 or 1, got {short_repr(value)}")
 
 
 def non_negative_floats(name: str, value: Any, count: int) -> npt.NDArray[np.float64]:

@@ -133,6 +133,50 @@ def test_a_setting_that_is_no_bool_is_refused(value: Any) -> None:
         validation.boolean("pad", value)
 
 
+FLAGS = [False, True, 0, 1, 0.0, 1.0, -0.0, np.False_, np.True_, np.int8(1), np.float16(0), np.array(1), np.array(True)]
+
+
+@pytest.mark.parametrize("value", [*FLAGS, [1], np.array([[0.0]])])
+def test_bools_and_0_and_1_of_any_type_are_flags(value: Any) -> None:
+    checked = validation.flag("end", value)
+    assert type(checked) is bool
+    assert checked == np.array(value).item()
+
+
+@pytest.mark.parametrize("value", [np.array(FLAGS[:2]), FLAGS, np.array([0, 1, 1], np.uint8), [0.0, 1], [], None])
+def test_flags_come_back_as_bools(value: Any) -> None:
+    expected = [False] * 3 if value is None else [bool(flag) for flag in value]
+    checked = validation.flags("end", value, len(expected))
+    assert checked.dtype == np.bool_
+    assert checked.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "value", [2, -1, 0.5, math.nan, math.inf, np.uint8(2), np.array(256), [0, 2], np.array([1, np.nan])]
+)
+def test_other_numbers_are_no_flags(value: Any) -> None:
+    rule = "^end must be True, False, 0 or 1, got "
+    with pytest.raises(errors.ArgumentError, match=rule):
+        validation.flag("end", value)
+    with pytest.raises(errors.ArgumentError, match=rule):
+        validation.flags("end", value, 2)
+
+
+@pytest.mark.parametrize("value", ["1", 1j, [None], [[0], [1, 1]], object()])
+def test_what_is_no_number_is_no_flag(value: Any) -> None:
+    with pytest.raises(errors.ArgumentTypeError, match="^end must be True, False, 0 or 1, got "):
+        validation.flag("end", value)
+    with pytest.raises(errors.ArgumentTypeError, match="^end must be True, False, 0 or 1, got "):
+        validation.flags("end", value, 1)
+
+
+def test_flags_are_as_many_as_there_are_steps() -> None:
+    with pytest.raises(errors.ArgumentError, match=r"^end must be one flag, got an array of shape \(2,\)$"):
+        validation.flag("end", [True, False])
+    with pytest.raises(errors.ArgumentError, match=r"^end must be of shape \(3,\), got \(2,\)$"):
+        validation.flags("end", [True, False], 3)
+
+
 def test_a_string_of_a_subclass_becomes_a_plain_one() -> None:
     plain = validation.string("name", np.str_("agent"))
     assert (type(plain), plain) == (str, "agent")

@@ -398,7 +398,7 @@ def test_a_buffer_of_threads_is_written_to() -> None:
     env.reset()
     env.step(0, chosen=1)
     with shell.locked() as inside:
-        assert inside.history.timeline.streams == 2
+        assert inside.history.streams == 2
         assert check_all(inside) == [(0, 0, 0)]
         assert str(inside.explain(0)).startswith("key 0: step 0 of 1, episode from key 0, stream 1")
 
@@ -814,10 +814,10 @@ def test_of_a_stack_the_newest_frame_is_stored_and_stacked_again(padding: Any, m
         env = relive_gymnasium.VectorRecorder(envs, buffer, frame_stack=3)
     observation, _ = env.reset()
     for _ in range(12):
-        first = buffer.history.timeline.next_key
+        first = buffer.history.next_key
         before = np.array(observation).reshape(-1, 3, 2, 2)
         observation, _, terminated, *_ = env.step(0 if mode is None else np.zeros(2, int))
-        keys = range(first, buffer.history.timeline.next_key)
+        keys = range(first, buffer.history.next_key)
         assert buffer.read(keys).observation.tolist() == before[: len(keys)].tolist()
         if np.any(terminated) and mode in (None, vector.AutoresetMode.DISABLED):
             observation, _ = env.reset()

@@ -22,6 +22,7 @@ from relive.integrations import field_spaces
 from relive.integrations import recording
 from relive.integrations import spaces
 from relive.integrations import stored_episodes
+from relive.kernels import append
 from relive.persistence import state
 from relive.schema import schema as schema_lib
 
@@ -156,18 +157,18 @@ def check_fields(schema: schema_lib.Schema, data_format: DataFormat) -> None:
 
 def check_episodes(buffer: Buffer, data_format: DataFormat, incomplete: Incomplete) -> None:
     """Raise ArgumentError unless every stored episode can be written."""
-    timeline = buffer.history.timeline
-    handles, lengths = np.unique(timeline.handles(timeline.alive_slots()), return_counts=True)
+    history = buffer.history
+    episodes, lengths = np.unique(history.episodes_of(history.alive_slots()), return_counts=True)
     if data_format != "hdf5" and lengths.max() >= _MOST_ROWS:
         raise errors.ArgumentError(
             f"episodes must have at most {_MOST_ROWS - 1} steps for Minari to read them from {data_format}, "
             f"got {lengths.max()}: say data_format='hdf5'"
         )
-    unknown = handles[~timeline.episodes.has_tail[handles]]
+    unknown = episodes[~history.is_known(episodes)]
     if incomplete == "refuse" and len(unknown):
         raise errors.ArgumentError(
             f"to_dataset needs the observation after the newest step of every episode, and {len(unknown)} have none, "
-            f"such as one of stream {timeline.episodes.stream[unknown].min()}: "
+            f"such as one of stream {history.episodes[append.STREAM][unknown].min()}: "
             "add steps with next_observation, or say incomplete='as_sampled'"
         )
 

@@ -206,8 +206,8 @@ def _check_room(buffer: AnyBuffer, file: "_File", report: _Report) -> None:
         report.more(len(episode))
     if streams and max(streams) >= buffer.streams:
         raise errors.ArgumentError(f"buffer must have at least {max(streams) + 1} streams, got {buffer.streams}")
-    timeline, numbers = buffer.history.timeline, np.array(sorted(streams), np.int64)
-    is_stuck = (timeline.open_handles(numbers) >= 0) & ~timeline.are_announced(numbers)
+    history, numbers = buffer.history, np.array(sorted(streams), np.int64)
+    is_stuck = history.is_open(numbers) & ~history.is_announced(numbers)
     for stream in numbers[is_stuck]:
         raise errors.ArgumentError(
             f"buffer must know the observation after the newest step of stream {stream}: add that step with "

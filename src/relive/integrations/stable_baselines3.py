@@ -25,7 +25,7 @@ from relive.integrations import recording
 from relive.schema import schema as schema_lib
 from relive.windows import batches
 from relive.windows import returns
-from relive.windows import windows
+from relive.windows import transitions
 
 with imports.optional_dependency("sb3"):
     from gymnasium import spaces
@@ -81,7 +81,7 @@ class ReplayBuffer(buffers.ReplayBuffer):
         n_steps: int = 1,
         gamma: float | None = None,
         frame_stack: int = 1,
-        stack_padding: windows.StackPadding = "zeros",
+        stack_padding: transitions.StackPadding = "zeros",
         seed: int | np.random.Generator | None = None,
     ) -> None:
         buffer_size = validation.positive_int("buffer_size", buffer_size)
@@ -152,7 +152,7 @@ class ReplayBuffer(buffers.ReplayBuffer):
     def _count(self) -> None:
         """Set in their words how much is stored: pos is where the next step goes, and size() until it is full."""
         self.full = self.buffer.is_full
-        self.pos = self.buffer.history.timeline.next_key % self.buffer_size if self.full else len(self.buffer)
+        self.pos = self.buffer.history.next_key % self.buffer_size if self.full else len(self.buffer)
 
     # Writing.
 
@@ -246,9 +246,8 @@ class ReplayBuffer(buffers.ReplayBuffer):
         if env is None:
             return batch.reward
         history = self.buffer.history
-        rows = history.timeline.rows(history.timeline.slots(batch.keys))
-        slots = history.timeline.run_of(rows, self.n_steps)
-        rewards = env.normalize_reward(history.storage.read(slots, ["reward"])["reward"].T)
+        rows = history.follow(history.slots(batch.keys), self.n_steps).slots
+        rewards = env.normalize_reward(history.storage.read(rows, ["reward"])["reward"])
         return returns.discounted_sums(rewards, batch.steps, self.buffer.window_for(None, None).gamma)
 
     def _column(self, array: arrays.Array) -> "torch.Tensor":
@@ -283,7 +282,7 @@ class ReplayBuffer(buffers.ReplayBuffer):
 
     def _check_stacks(self, observation: Any, following: Any, has_ended: arrays.Bools) -> None:
         """Raise ArgumentError unless each stack is one of the frames that are stored, and end what does not go on."""
-        goes_on = self.buffer.history.timeline.open_handles(np.arange(self.n_envs)) >= 0
+        goes_on = self.buffer.history.is_open(np.arange(self.n_envs))
         # Of another buffer that took its place nobody knows what was reached.
         goes_on &= self._reached is not None and _are_same(observation, self._reached)
         self._frames.check_next(observation, following, 1, where=~has_ended)

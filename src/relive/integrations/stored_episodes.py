@@ -17,14 +17,15 @@ from relive.buffers import column
 from relive.common import arrays
 from relive.common import trees
 from relive.common import validation
-from relive.kernels import history as history_lib
+from relive.kernels import append
 from relive.persistence import state
+from relive.storage import steps
 
 Tree: TypeAlias = Any
 """An array, or a dict of arrays and such dicts, as the schema has it."""
 StoredStatus: TypeAlias = Literal["IN_PROGRESS", "COMPLETED", "TRUNCATED"]
 
-_STATUSES: tuple[StoredStatus, ...] = ("IN_PROGRESS", "COMPLETED", "TRUNCATED")  # By the numbers of episode_table.
+_STATUSES: tuple[StoredStatus, ...] = ("IN_PROGRESS", "COMPLETED", "TRUNCATED")  # By the numbers of `kernels.append`.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -104,19 +105,18 @@ def stored_episodes(
     return _episodes(buffer.history, progress)
 
 
-def _episodes(history: history_lib.StepStore, progress: state.Progress | None) -> Iterator[StoredEpisode]:
-    timeline = history.timeline
-    slots = timeline.alive_slots()
+def _episodes(history: steps.StepStore, progress: state.Progress | None) -> Iterator[StoredEpisode]:
+    slots = history.alive_slots()
     # Row by row, the oldest first: a stable sort leaves the rows of each episode in that order.
     _, first_rows, episodes, counts = np.unique(
-        timeline.handles(slots), return_index=True, return_inverse=True, return_counts=True
+        history.episodes_of(slots), return_index=True, return_inverse=True, return_counts=True
     )
     slots = slots[np.argsort(episodes, kind="stable")]
     ends = np.cumsum(counts)
-    written = (timeline.next_key, len(timeline))
+    written = (history.next_key, len(history))
     num_read = 0
     for number in np.argsort(first_rows).tolist():
-        if (timeline.next_key, len(timeline)) != written:
+        if (history.next_key, len(history)) != written:
             raise errors.ArgumentError("stored_episodes cannot go on after the buffer was written to: call it again")
         rows = slots[ends[number] - counts[number] : ends[number]]
         yield _episode(history, rows)
@@ -125,20 +125,20 @@ def _episodes(history: history_lib.StepStore, progress: state.Progress | None) -
             progress(num_read * history.schema.nbytes, len(slots) * history.schema.nbytes)
 
 
-def _episode(history: history_lib.StepStore, slots: arrays.Ints) -> StoredEpisode:
+def _episode(history: steps.StepStore, slots: arrays.Ints) -> StoredEpisode:
     """Return the episode whose rows are in `slots` [T], in their order."""
-    episodes = history.timeline.episodes
-    handles = history.timeline.handles(slots[:1])
-    has_tail, length = bool(episodes.has_tail[handles[0]]), int(episodes.length[handles[0]])
+    last = slots[-1:]
+    episode = history.episodes_of(last)
+    has_tail, length = bool(history.is_known(episode)[0]), int(history.lengths_of(episode)[0])
     columns = history.storage.read(slots)
     if has_tail:
-        for path, tails in history.tails(handles).items():
-            columns[path] = _joined(columns[path], tails)
+        for path, column in history.behind.items():
+            columns[path] = _joined(columns[path], column.take(episode, axis=0))
     return StoredEpisode(
-        keys=history.timeline.keys(slots),
-        stream=int(episodes.stream[handles[0]]),
+        keys=history.keys(slots),
+        stream=int(history.episodes[append.STREAM][episode[0]]),
         start_step=length - len(slots),
-        status=_STATUSES[episodes.end[handles[0]]],
+        status=_STATUSES[history.episodes[append.END][episode[0]]],
         observations=trees.nested("observation", columns),
         actions=trees.nested("action", columns),
         rewards=columns["reward"],

@@ -32,7 +32,8 @@ from relive.samplers import schedules
 from relive.samplers import uniform
 from relive.storage import memory
 from relive.waiting import rate_limiters
-from relive.windows import windows
+from relive.windows import sequences
+from relive.windows import transitions
 
 Columns: TypeAlias = column_lib.ColumnReplayBuffer[Any]
 Episodes: TypeAlias = relive.EpisodeReplayBuffer[Any, Any]
@@ -80,7 +81,7 @@ COLUMNS: dict[str, Made] = {
         17, SCHEMA, limiter=rate_limiters.SampleToInsertRatio(2.0, 4, error_buffer=8.0), seed=14
     ),
     "a window given": lambda: column_lib.ColumnReplayBuffer(
-        17, SCHEMA, window=windows.EpisodeWindow(), sampler=uniform.UniformSampler(), seed=15
+        17, SCHEMA, window=sequences.EpisodeWindow(), sampler=uniform.UniformSampler(), seed=15
     ),
 }
 
@@ -164,10 +165,10 @@ def _work_columns(buffer: Columns, rng: random.Random, t: int) -> None:
     elif action == 8:
         buffer.sample(2)
     elif action == 9 and buffer.has_priorities and len(buffer):
-        keys = rng.choices(range(buffer.history.timeline.oldest_key, buffer.history.timeline.next_key), k=3)
+        keys = rng.choices(range(buffer.history.oldest_key, buffer.history.next_key), k=3)
         buffer.update_priorities(keys, [3 * rng.random() for _ in keys])
     elif action == 10:
-        newest = buffer.history.timeline.next_key
+        newest = buffer.history.next_key
         buffer.set_eligible([max(0, newest - rng.randrange(1, 20)) for _ in range(3)], rng.random() < 0.6)
     elif action == 11 and rng.random() < 0.05:
         buffer.clear()
@@ -504,7 +505,7 @@ class CountingSampler(OwnSampler):
         self._newest = given.integers("newest", None, 0, self.anchors.capacity - 1)
 
 
-class OwnWindow(windows.TransitionWindow):
+class OwnWindow(transitions.TransitionWindow):
     pass
 
 
@@ -682,7 +683,7 @@ class TestSettings:
         arrays = state["arrays"]
         for name, array in arrays.items():
             arrays[name] = array[:0]
-        state.update(next_key=1, num_evicted=1, phase=0, is_linked=False, in_turn_since=0, unlink_at=0)
+        state.update(next_key=1, num_evicted=1)
         state["counters"].update(inserted=1, spliced_episodes=0)
         arrays.update(
             episode_stream=np.array([0]),

@@ -102,7 +102,7 @@ def impossible(state: state_lib.State) -> Iterator[tuple[str, state_lib.State]]:
     if state["generator"]:
         other = generators.state_of(np.random.Generator(np.random.Philox(1)))
         changes["another kind of generator"] = {"generator": other}
-    for name in ("sampler/order", "sampler/priorities"):
+    for name in ("draw_key", "sampler/priorities"):
         if len(array_of.get(name, ())):
             wrong = np.full_like(array_of[name], -1)
             changes[f"wrong values of {name}"] = {"arrays": {**array_of, name: wrong}}

@@ -219,7 +219,7 @@ def forge_payload(segments: Segments, rng: random.Random) -> None:
 
 def forge_kind(segments: Segments, rng: random.Random) -> None:
     segment, place = any_place(segments, rng)
-    segment[place] = rng.choice([1, 2, 3, 4, 5, 6, 7, 255]), segment[place][1]
+    segment[place] = rng.choice([1, 2, 3, 4, 5, 6, 7, 8, 255]), segment[place][1]
 
 
 def forge_order(segments: Segments, rng: random.Random) -> None:

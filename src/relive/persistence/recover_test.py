@@ -23,7 +23,7 @@ from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
 from relive.persistence import recover
 from relive.samplers import uniform
-from relive.windows import windows
+from relive.windows import transitions
 
 NOT_HELD = (
     *("sampled", "stale_keys", "num_eligible", "spent", "nbytes", "open_ages", "aborted_steps", "cleared_steps"),
@@ -440,7 +440,7 @@ class JournaledSampler(uniform.UniformSampler):
 
 
 def test_a_buffer_of_a_class_of_your_own_is_recovered(tmp_path: pathlib.Path) -> None:
-    buffer = JournaledBuffer(10, window=windows.TransitionWindow(), sampler=JournaledSampler())
+    buffer = JournaledBuffer(10, window=transitions.TransitionWindow(), sampler=JournaledSampler())
     written(tmp_path / "log", buffer)
     given = recover.recover(tmp_path / "log", buffer_class=JournaledBuffer, sampler=JournaledSampler())
     for recovered in (recover.recover(tmp_path / "log"), given):

@@ -14,7 +14,8 @@ from relive.samplers import prioritized
 from relive.samplers import schedules
 from relive.samplers import uniform
 from relive.waiting import rate_limiters
-from relive.windows import windows
+from relive.windows import sequences
+from relive.windows import transitions
 
 SCHEMA = relive.Schema(
     {"image": relive.Field((4, 4), ">u2"), "hand": {"angle": relive.Field((), "float16")}},
@@ -79,9 +80,9 @@ def test_numbers_and_texts_of_other_classes_become_plain(value: Any, plain: obje
         schedules.LinearSchedule(0.4, 1.0, 100),
         uniform.UniformSampler(),
         prioritized.PrioritizedSampler(beta=schedules.LinearSchedule(0.4, 1.0, 9), new_priority="live"),
-        windows.TransitionWindow(3, 0.9, 4, "first"),
-        windows.SequenceWindow(5, 1, 2, True),
-        windows.EpisodeWindow(),
+        transitions.TransitionWindow(3, 0.9, 4, "first"),
+        sequences.SequenceWindow(5, 1, 2, True),
+        sequences.EpisodeWindow(),
     ],
 )
 def test_objects_come_back_as_such(value: Any) -> None:

@@ -1,6 +1,7 @@
 """PrioritizedSampler: draws in proportion to priorities, and weighs what it drew."""
 
-import math
+from collections.abc import Callable
+import functools
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -8,10 +9,13 @@ import numpy as np
 from relive import errors
 from relive.common import arrays
 from relive.common import validation
+from relive.kernels import append
 from relive.persistence import state
+from relive.samplers import anchors as anchors_lib
 from relive.samplers import sampler
 from relive.samplers import schedules
 from relive.samplers import sum_tree
+from relive.storage import steps
 
 WeightNormalization: TypeAlias = Literal["batch", "buffer", "none"]
 NewPriority: TypeAlias = Literal["running", "live"]
@@ -19,6 +23,98 @@ NewPriority: TypeAlias = Literal["running", "live"]
 
 SETTINGS = ("alpha", "beta", "epsilon", "weight_normalization", "stratified", "new_priority")
 """The arguments of PrioritizedSampler."""
+
+
+_MOST_UNSETTLED = 4096
+
+
+class _Weights(steps.Rating):
+    """The raw priorities of a buffer's rows, and the tree that their weights are in.
+
+    Args:
+        anchors: The rows.
+        weigh: Returns the weight of a raw priority.
+        is_live: Whether a new row gets the largest raw priority that is stored, which is looked up before each write.
+    """
+
+    _DERIVED = ("views", "leaves")
+
+    def __init__(self, anchors: anchors_lib.Anchors, weigh: Callable[[float], float], *, is_live: bool) -> None:
+        self._anchors, self._weigh, self.is_live = anchors, weigh, is_live
+        capacity = anchors.capacity
+        self._tree = sum_tree.SumTree(capacity)
+        # For its largest leaf: the raw priorities, 0 where there is none.
+        self.stored = sum_tree.SumTree(capacity if is_live else 1)
+        super().__init__(np.zeros(capacity), self._tree.leaves, np.zeros(_MOST_UNSETTLED, np.int64))
+
+    def _derive(self) -> None:
+        self.leaves = self._tree.leaves  # Of a copy they are a copy, too, which nobody would write to.
+        super()._derive()
+
+    @property
+    def tree(self) -> sum_tree.SumTree:
+        """The weights, with the sums above them up to date."""
+        if self._anchors.num.item(append.CHANGED):
+            self._settle()
+        return self._tree
+
+    def _settle(self) -> None:
+        changed = self.changed[: self._anchors.num.item(append.CHANGED)]
+        self._tree.settle(changed)
+        if self.is_live:
+            self.stored.write(changed, np.where(self._anchors.has(append.RATED, changed), self.raw[changed], 0.0))
+        self._anchors.num[append.CHANGED] = 0
+
+    def forget_changes(self, num: arrays.Ints) -> None:
+        """Begin `changed` anew, with the sums up to date."""
+        self._settle()
+
+    def make_room(self, count: int) -> None:
+        """See to it that `count` more slots fit into `changed`."""
+        self._settle()
+        if count > len(self.changed):
+            super().make_room(count)
+
+    def prepare(self) -> None:
+        """Look up what new rows get."""
+        self.set_top(self.largest_stored())
+
+    def largest_stored(self) -> float:
+        """Return the largest raw priority stored; 1 while there is none above 0."""
+        _ = self.tree
+        return self.stored.max if self.stored.total > 0.0 else 1.0
+
+    def set_top(self, priority: float) -> None:
+        """Set what a row gets that nobody has rated, when it can first be drawn."""
+        self.top_weight = self._weigh(priority)
+        self.top_raw = priority
+
+    def put(self, slots: arrays.Slots, weights: arrays.Floats | float) -> None:
+        """Write weights."""
+        self.leaves[slots] = weights
+        if self._anchors.num.item(append.CHANGED) + len(slots) > len(self.changed):
+            self.make_room(len(slots))
+        append.record(self.changed, self._anchors.num, append.CHANGED, slots)
+
+    @property
+    def heaviest(self) -> float:
+        """The largest weight that a row may have."""
+        return self._tree.heaviest
+
+    def clear(self, slots: arrays.Slots) -> None:
+        """Forget the rows in `slots`: all that are alive."""
+        self.put(slots, 0.0)
+
+    def check(self) -> None:
+        """Raise CorruptionError if the trees are not in order, or the priorities are not in theirs."""
+        self.tree.check()
+        if self.is_live:
+            self.stored.check()
+            slots = np.arange(len(self.raw))
+            if not np.array_equal(
+                self.stored.get(slots), np.where(self._anchors.has(append.RATED, slots), self.raw, 0)
+            ):
+                raise errors.CorruptionError("the tree of raw priorities does not hold them")
 
 
 class PrioritizedSampler(sampler.Sampler):
@@ -62,17 +158,18 @@ class PrioritizedSampler(sampler.Sampler):
         self._ticks = 0
         self._running_maximum = 1.0
 
-    def _attached(self, capacity: int) -> None:
-        self._tree = sum_tree.SumTree(capacity)
-        # The raw priorities, with a minus: -0.0 is a priority of 0, and 0.0, as fresh memory has it, is none.
-        self._negated = np.zeros(capacity)
-        # For its largest leaf: the raw priorities, 0 where there is none.
-        self._stored = sum_tree.SumTree(capacity) if self._new_priority == "live" else None
+    def _rated(self, capacity: int) -> steps.Rating:
+        self._weights = _Weights(
+            self.anchors,
+            functools.partial(_weight_of, self),
+            is_live=self._new_priority == "live",
+        )
         try:
-            self._weight_of_new = self._weight_of(self._running_maximum, self._alpha)
+            self._weights.set_top(self._running_maximum)
         except errors.ArgumentError:
             rule = f"epsilon must be smaller with alpha = {self._alpha:g}"
             raise errors.ArgumentError(f"{rule}, got {self._epsilon}") from None
+        return self._weights
 
     @property
     def alpha(self) -> float:
@@ -86,9 +183,11 @@ class PrioritizedSampler(sampler.Sampler):
             slots = self.anchors.slots()
             # Also of what is not eligible now, and of what new rows will get: they must not be refused later.
             self._weights_of(self.priorities(np.arange(self.anchors.capacity)), alpha)
-            weight_of_new = self._weight_of(self._first_priority(), alpha)
-            self._tree.write(slots, self._weights_of(-self._negated[slots], alpha))
-            self._weight_of_new = weight_of_new
+            top = self._first_priority()
+            self._weights_of(np.array([top]), alpha)
+            self._weights.put(slots, self._weights_of(self._weights.raw[slots], alpha))
+            self._alpha = alpha
+            self._weights.set_top(top)
         self._alpha = alpha
 
     @property
@@ -120,12 +219,13 @@ class PrioritizedSampler(sampler.Sampler):
     @property
     def total_weight(self) -> float:
         """The sum of the weights of the eligible anchors."""
-        return self._tree.total
+        return self._weights.tree.total
 
     @property
     def least_weight(self) -> float:
         """The smallest of those weights that is above 0; 0 if none is."""
-        return self._tree.min if self._tree.total > 0.0 else 0.0
+        tree = self._weights.tree
+        return tree.min if tree.total > 0.0 else 0.0
 
     def note_priority(self, priority: float) -> None:
         """Take note of a raw priority given to a row elsewhere: with "running", new rows get the largest of all.
@@ -134,8 +234,8 @@ class PrioritizedSampler(sampler.Sampler):
             ArgumentError: It is negative, infinite or NaN, or alpha makes too large a weight of it.
         """
         priority = validation.non_negative_float("priority", priority)
-        if self._stored is None and priority > self._running_maximum:
-            self._weight_of_new = self._weight_of(priority, self._alpha)
+        if not self._weights.is_live and priority > self._running_maximum:
+            self._weights.set_top(priority)
             self._running_maximum = priority
 
     def settings(self) -> dict[str, Any]:
@@ -144,8 +244,8 @@ class PrioritizedSampler(sampler.Sampler):
 
     def priorities(self, slots: arrays.Slots) -> arrays.Floats:
         """Return the raw priorities of the rows in `slots` [k]: what a row not rated yet would get, if it has none."""
-        priorities = -self._negated[slots]
-        priorities[np.signbit(priorities)] = self._first_priority()
+        priorities = self._weights.raw[slots]
+        priorities[~self.anchors.has(append.RATED, slots)] = self._first_priority()
         return priorities
 
     def set_priorities(self, slots: arrays.Slots, priorities: arrays.Floats) -> None:
@@ -159,7 +259,7 @@ class PrioritizedSampler(sampler.Sampler):
         weights = self._checked_weights(priorities)
         weights *= self.anchors.is_eligible(slots)
         self._keep(slots, priorities)
-        self._tree.write(slots, weights)
+        self._weights.put(slots, weights)
 
     def check_priorities(self, priorities: arrays.Floats) -> None:
         """Raise ArgumentError if one of the raw priorities [k] is too large to be kept or weighed."""
@@ -168,16 +268,18 @@ class PrioritizedSampler(sampler.Sampler):
     def _checked_weights(self, priorities: arrays.Floats) -> arrays.Floats:
         """Return the weights of the raw priorities [k]; raise ArgumentError as `check_priorities` does."""
         weights = self._weights_of(priorities, self._alpha)
-        if self._stored is not None:
-            too_large = np.flatnonzero(priorities > self._stored.heaviest)
+        if self._new_priority == "live":
+            most = self._weights.stored.heaviest
+            too_large = np.flatnonzero(priorities > most)
             if len(too_large):
-                row, most = too_large[0], self._stored.heaviest
+                row = too_large[0]
                 raise errors.ArgumentError(f"priority of row {row} must be at most {most:.6g}, got {priorities[row]}")
         return weights
 
     def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
         """Return how likely each of `slots` [B] is at one draw now; 0 if it is not eligible."""
-        return self._tree.read(slots) / (self._tree.total or 1.0)
+        tree = self._weights.tree
+        return tree.read(slots) / (tree.total or 1.0)
 
     def importance(self, probabilities: arrays.Floats) -> arrays.Floats:
         """Return N P_i [B], or P_i / min_k P_k [B] if weights are relative to the largest in the buffer.
@@ -185,8 +287,9 @@ class PrioritizedSampler(sampler.Sampler):
         Args:
             probabilities: P_i [B]; N is how many anchors are eligible now.
         """
-        if self._weight_normalization == "buffer" and self._tree.total > 0.0:
-            return probabilities / (self._tree.min / self._tree.total)
+        tree = self._weights.tree
+        if self._weight_normalization == "buffer" and tree.total > 0.0:
+            return probabilities / (tree.min / tree.total)
         return len(self.anchors) * probabilities
 
     def weights(self, importance: arrays.Floats, beta: float | None = None) -> arrays.Floats:
@@ -231,14 +334,17 @@ class PrioritizedSampler(sampler.Sampler):
         return self._draw(size, rng) if type(self) is PrioritizedSampler else super().draw(size, rng)
 
     def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
-        if not self.can_draw():
+        tree = self._weights.tree
+        if not tree.total:
             raise errors.NotReadyError(self.why_not_ready())
-        slots = self._tree.stratified_sample(size, rng) if self._stratified else self._tree.sample(size, rng)
-        return sampler.Draw(slots, self._tree.read(slots) / self._tree.total)
+        slots = tree.stratified_sample(size, rng) if self._stratified else tree.sample(size, rng)
+        probabilities = tree.read(slots)
+        probabilities /= tree.total
+        return sampler.Draw(slots, probabilities)
 
     def can_draw(self) -> bool:
         """Return whether a priority is not 0."""
-        return self._tree.total > 0.0
+        return self._weights.tree.total > 0.0
 
     def why_not_ready(self) -> str:
         """Return that every priority is 0."""
@@ -247,54 +353,42 @@ class PrioritizedSampler(sampler.Sampler):
     def drawable(self) -> arrays.Slots:
         """Return the eligible anchors whose weight is not 0. O(capacity)."""
         slots = self.anchors.slots()
-        return slots[self._tree.read(slots) > 0]
+        return slots[self._weights.leaves[slots] > 0]
 
     def _drawn(self) -> None:
         self._ticks += 1
 
-    def _added(self, slots: arrays.Slots) -> None:
+    def weigh(self, slots: arrays.Slots) -> None:
+        """Give anchors that became eligible their weights."""
         priorities = self.priorities(slots)
         self._keep(slots, priorities)
-        self._tree.write(slots, self._weights_of(priorities, self._alpha))
+        self._weights.put(slots, self._weights_of(priorities, self._alpha))
 
-    def _removed(self, slots: arrays.Slots) -> None:
-        self._tree.write(slots, 0.0)
+    def unweigh(self, slots: arrays.Slots) -> None:
+        """Take the weights of anchors that ceased to be eligible."""
+        self._weights.put(slots, 0.0)
 
-    def _overwritten(self, slots: arrays.Slots) -> None:
-        self._negated[slots] = 0.0
-        if self._stored is not None:
-            self._stored.write(slots, 0.0)
-
-    def _added_one(self, slot: int) -> None:
-        if self._stored is not None or math.copysign(1.0, self._negated.item(slot)) < 0.0:
-            self._added(np.array([slot]))
-            return
-        self._negated[slot] = -self._running_maximum
-        self._tree.set_one(slot, self._weight_of_new)
-
-    def _removed_one(self, slot: int) -> None:
-        self._tree.set_one(slot, 0.0)
-
-    def _overwritten_one(self, slot: int) -> None:
-        self._negated[slot] = 0.0
-        if self._stored is not None:
-            self._stored.set_one(slot, 0.0)
+    def weigh_rated(self) -> None:
+        """Weigh the rows that became eligible with a write, and had been rated before."""
+        self.anchors.num[append.UNWEIGHED] = 0
+        slots = self._weights.changed[: self.anchors.num.item(append.CHANGED)]
+        slots = slots[self.anchors.is_eligible(slots)]
+        self._weights.leaves[slots] = self._weights_of(self._weights.raw[slots], self._alpha)
 
     def _keep(self, slots: arrays.Slots, priorities: arrays.Floats) -> None:
         """Keep the raw priorities [k] of the rows in `slots` [k]."""
-        if self._stored is not None:
-            self._stored.write(slots, priorities)
-        self._negated[slots] = -np.abs(priorities)
+        raw = self._weights.raw
+        raw[slots] = priorities
+        self.anchors.facts[slots] |= append.RATED
         if priorities.item(priorities.argmax()) > self._running_maximum:
             # Of a row that is there twice, what it has now counts.
-            self._running_maximum = max(self._running_maximum, -float(self._negated[slots].min()))
-            self._weight_of_new = self._weight_of(self._running_maximum, self._alpha)
+            self._running_maximum = max(self._running_maximum, float(raw[slots].max()))
+            if not self._weights.is_live:
+                self._weights.set_top(self._running_maximum)
 
     def _first_priority(self) -> float:
         """Return the raw priority of a row that nobody rated."""
-        if self._stored is None:
-            return self._running_maximum
-        return self._stored.max if self._stored.total > 0.0 else 1.0
+        return self._weights.largest_stored() if self._weights.is_live else self._running_maximum
 
     def _weights_of(self, priorities: arrays.Floats, alpha: float) -> arrays.Floats:
         """Return (priority + epsilon)^alpha [k], 0 where both are 0; raise ArgumentError if one is too large."""
@@ -306,20 +400,16 @@ class PrioritizedSampler(sampler.Sampler):
                 weights = np.power(sums, alpha)
         if alpha == 0:
             weights *= sums > 0
-        if len(weights) and not weights.item(weights.argmax()) <= self._tree.heaviest:
-            row = int((weights > self._tree.heaviest).argmax())
+        if len(weights) and not weights.item(weights.argmax()) <= self._weights.heaviest:
+            row = int((weights > self._weights.heaviest).argmax())
             raise errors.ArgumentError(
                 f"priority of row {row} must be smaller with alpha = {alpha:g}, got {priorities[row]}"
             )
         return weights
 
-    def _weight_of(self, priority: float, alpha: float) -> float:
-        """Return what `_weights_of` does of one priority."""
-        return float(self._weights_of(np.array([priority]), alpha)[0])
-
     def _state(self, slots: arrays.Slots) -> state.State:
-        priorities = -self._negated[slots]
-        priorities[np.signbit(priorities)] = np.nan
+        priorities = self._weights.raw[slots]
+        priorities[~self.anchors.has(append.RATED, slots)] = np.nan
         values = {"ticks": self._ticks, "running_maximum": self._running_maximum}
         return {**values, "arrays": {"priorities": priorities}}
 
@@ -334,7 +424,7 @@ class PrioritizedSampler(sampler.Sampler):
             raise errors.CheckpointError(f"array sampler/priorities must hold at most running_maximum = {most}")
         try:
             # Without it new rows are weighed by what is stored, and what went may be too heavy for another alpha.
-            self._checked_weights(rated if self._stored else np.append(rated, most))
+            self._checked_weights(rated if self._weights.is_live else np.append(rated, most))
         except errors.ArgumentError as error:
             raise errors.CheckpointError(f"sampler cannot be as it was: {error}") from error
 
@@ -342,25 +432,27 @@ class PrioritizedSampler(sampler.Sampler):
         priorities = given.array("priorities", np.float64, (len(slots),))
         is_rated = ~np.isnan(priorities)
         self._ticks, self._running_maximum = given.integer("ticks"), given.number("running_maximum", 1.0)
-        self._negated[slots[is_rated]] = -priorities[is_rated]
-        if self._stored is not None:
-            self._stored.write(slots[is_rated], priorities[is_rated])
-        else:
-            self._weight_of_new = self._weight_of(self._running_maximum, self._alpha)
         is_eligible = self.anchors.is_eligible(slots)
         if not is_rated[is_eligible].all():
             raise errors.CheckpointError("array sampler/priorities must hold a number for each eligible anchor")
-        self._tree.write(slots[is_eligible], self._weights_of(priorities[is_eligible], self._alpha))
+        rated = slots[is_rated]
+        self._weights.raw[rated] = priorities[is_rated]
+        self.anchors.facts[rated] |= append.RATED
+        if not self._weights.is_live:
+            self._weights.set_top(self._running_maximum)
+        self._weights.put(rated, 0.0)
+        self._weights.put(slots[is_eligible], self._weights_of(priorities[is_eligible], self._alpha))
 
     def check(self) -> None:
         """Raise CorruptionError if the tree does not hold the weights of the eligible anchors."""
-        self._tree.check()
+        self._weights.check()
         weights = np.zeros(self.anchors.capacity)
         slots = self.anchors.slots()
-        weights[slots] = self._weights_of(-self._negated[slots], self._alpha)
-        if not np.array_equal(self._tree.get(np.arange(len(weights))), weights):
+        weights[slots] = self._weights_of(self._weights.raw[slots], self._alpha)
+        if not np.array_equal(self._weights.tree.get(np.arange(len(weights))), weights):
             raise errors.CorruptionError("the sum tree does not hold the weights of the eligible anchors")
-        if self._stored is not None:
-            self._stored.check()
-            if not np.array_equal(self._stored.get(np.arange(len(weights))), np.abs(self._negated)):
-                raise errors.CorruptionError("the tree of raw priorities does not hold them")
+
+
+def _weight_of(sampler: PrioritizedSampler, priority: float) -> float:
+    """Return the weight of a raw priority; raise ArgumentError if it is too large."""
+    return float(sampler._weights_of(np.array([priority]), sampler._alpha)[0])

@@ -6,7 +6,8 @@ import pytest
 import relive
 from relive import errors
 from relive import testing
-from relive.kernels import eligibility
+from relive.kernels import append
+from relive.samplers import anchors_test
 from relive.samplers import prioritized
 from relive.samplers import schedules
 
@@ -17,10 +18,18 @@ ONE_TO_FOUR = np.array([1.0, 2.0, 3.0, 4.0])
 def attached(capacity: int = 4, **settings: Any) -> prioritized.PrioritizedSampler:
     """Return a sampler with an anchor in each of four slots."""
     sampler = prioritized.PrioritizedSampler(**{"epsilon": 0.0, **settings})
-    anchors = eligibility.Eligibility(capacity)
+    anchors = anchors_test.made(capacity)
     sampler.attach(anchors)
-    sampler.added(anchors.set(eligibility.READABLE, FOUR)[0])
+    sampler.added(anchors.set(append.READABLE, FOUR)[0])
     return sampler
+
+
+def overwrite(sampler: prioritized.PrioritizedSampler, slots: Any) -> None:
+    """Let other rows come to `slots`, of which nothing is known yet."""
+    slots = np.asarray(slots)
+    sampler.removed(sampler.anchors.set(append.BARRED, slots)[1])
+    sampler.anchors.facts[slots] = append.NO_LINK
+    sampler.unweigh(slots)
 
 
 def weights_of(sampler: prioritized.PrioritizedSampler, probabilities: Any, beta: float | None = None) -> Any:
@@ -70,7 +79,7 @@ def test_n_counts_the_eligible_anchors_and_weights_undo_the_priorities() -> None
     assert np.sum(probabilities * weights_of(sampler, probabilities) * values) == pytest.approx(
         values.mean(), abs=1e-15
     )
-    sampler.removed(sampler.anchors.set(eligibility.BARRED, np.array([3]))[1])
+    sampler.removed(sampler.anchors.set(append.BARRED, np.array([3]))[1])
     assert weights_of(sampler, sampler.probabilities(FOUR)) == pytest.approx([2.0, 1.0, 2 / 3, 0.0])
     assert weights_of(sampler, np.zeros(2)).tolist() == [0.0, 0.0]
 
@@ -96,10 +105,9 @@ def test_a_new_row_gets_the_largest_raw_priority_so_far_for_any_alpha() -> None:
         sampler = rated(alpha=alpha)
         sampler.set_priorities(np.array([1]), np.array([100.0]))
         sampler.set_priorities(np.array([1]), np.array([2.0]))
-        sampler.removed(sampler.anchors.forget(np.array([0])))
-        sampler.overwritten(np.array([0]))
+        overwrite(sampler, [0])
         assert sampler.probabilities(np.array([0])).tolist() == [0.0]
-        sampler.added(sampler.anchors.set(eligibility.READABLE, np.array([0]))[0])
+        sampler.added(sampler.anchors.set(append.READABLE, np.array([0]))[0])
         assert sampler.priorities(FOUR).tolist() == [100.0, 2.0, 3.0, 4.0]
         sampler.check()
 
@@ -116,17 +124,15 @@ def test_the_live_maximum_forgets_what_was_overwritten() -> None:
     assert sampler.priorities(np.arange(5)).tolist() == [1.0] * 5
     sampler.set_priorities(FOUR, np.array([100.0, 0.5, 0.25, 0.125]))
     assert sampler.priorities(np.array([4])).tolist() == [100.0]
-    sampler.removed(sampler.anchors.forget(np.array([0])))
-    sampler.overwritten(np.array([0]))
+    overwrite(sampler, [0])
     assert sampler.priorities(np.array([4])).tolist() == [0.5]
-    sampler.removed(sampler.anchors.forget(FOUR[1:]))
+    overwrite(sampler, FOUR[1:])
     sampler.check()
-    sampler.overwritten(FOUR)
     assert sampler.priorities(np.array([4])).tolist() == [1.0]
     sampler.check()
     sampler.set_priorities(np.array([4]), np.array([0.0]))
     assert sampler.priorities(np.array([4, 0])).tolist() == [0.0, 1.0]
-    sampler._negated[4] = -2.0
+    sampler._weights.raw[4] = 2.0
     with pytest.raises(errors.CorruptionError, match="^the tree of raw priorities does not hold them$"):
         sampler.check()
 
@@ -141,21 +147,21 @@ def test_a_live_maximum_that_is_too_large_is_refused_and_changes_nothing() -> No
 
 def test_a_row_that_is_not_eligible_keeps_its_rating_for_when_it_is() -> None:
     sampler = rated(alpha=1.0)
-    sampler.removed(sampler.anchors.set(eligibility.BARRED, np.array([2]))[1])
+    sampler.removed(sampler.anchors.set(append.BARRED, np.array([2]))[1])
     assert sampler.probabilities(FOUR) == pytest.approx([1 / 7, 2 / 7, 0.0, 4 / 7])
     sampler.set_priorities(np.array([2]), np.array([13.0]))
     assert sampler.probabilities(FOUR) == pytest.approx([1 / 7, 2 / 7, 0.0, 4 / 7])
     sampler.check()
-    sampler.added(sampler.anchors.unset(eligibility.BARRED, np.array([2]))[0])
+    sampler.added(sampler.anchors.unset(append.BARRED, np.array([2]))[0])
     assert sampler.probabilities(FOUR) == pytest.approx([0.05, 0.1, 0.65, 0.2])
 
 
 @pytest.mark.parametrize("first", [0.0, 0.5])
 def test_another_alpha_in_mid_run_equals_a_fresh_sampler(first: float) -> None:
     sampler, fresh = rated(alpha=first), rated(alpha=0.8)
-    sampler.removed(sampler.anchors.set(eligibility.BARRED, np.array([3]))[1])
+    sampler.removed(sampler.anchors.set(append.BARRED, np.array([3]))[1])
     sampler.alpha = 0.8
-    sampler.added(sampler.anchors.unset(eligibility.BARRED, np.array([3]))[0])
+    sampler.added(sampler.anchors.unset(append.BARRED, np.array([3]))[0])
     assert sampler.alpha == 0.8
     assert sampler.probabilities(FOUR).tolist() == fresh.probabilities(FOUR).tolist()
     unattached = prioritized.PrioritizedSampler()
@@ -238,7 +244,7 @@ def test_a_wrong_beta_of_a_call_is_refused() -> None:
 
 def test_check_finds_a_wrong_weight() -> None:
     sampler = rated()
-    sampler._tree.set([1], [7.0])
+    sampler._weights.tree.set([1], [7.0])
     with pytest.raises(
         errors.CorruptionError, match="^the sum tree does not hold the weights of the eligible anchors$"
     ):
@@ -249,9 +255,9 @@ def test_the_defaults_are_those_of_the_paper() -> None:
     sampler = attached(epsilon=1e-6)
     assert (sampler.alpha, sampler.beta) == (0.6, 0.4)
     default = prioritized.PrioritizedSampler()
-    anchors = eligibility.Eligibility(2)
+    anchors = anchors_test.made(2)
     default.attach(anchors)
-    default.added(anchors.set(eligibility.READABLE, np.arange(2))[0])
+    default.added(anchors.set(append.READABLE, np.arange(2))[0])
     default.set_priorities(np.arange(2), np.array([0.0, 1.0]))
     expected = np.array([1e-6, 1.0 + 1e-6]) ** 0.6
     assert default.probabilities(np.arange(2)).tolist() == (expected / expected.sum()).tolist()
@@ -291,65 +297,64 @@ def test_a_schedule_that_gives_no_exponent_is_refused() -> None:
         sampler.weights(np.array([1.0, 2.0]))
 
 
-def state_of(sampler: prioritized.PrioritizedSampler) -> Any:
-    slots = np.arange(sampler.anchors.capacity)
-    sampler.check()
-    stored = None if sampler._stored is None else sampler._stored.get(slots).tolist()
-    return [repr(sampler._negated.tolist()), sampler._tree.get(slots).tolist(), sampler._tree.total, stored]
-
-
 @pytest.mark.parametrize("settings", [{}, {"new_priority": "live"}, {"alpha": 0.0}, {"epsilon": 0.25, "alpha": 2.0}])
-def test_single_anchors_are_weighed_as_arrays_of_one_are(settings: dict[str, Any]) -> None:
-    rng = np.random.default_rng(6)
-    one, many = (attached(capacity=9, **settings) for _ in range(2))
-    for _ in range(300):
-        slot = np.array([rng.integers(9)])
-        priority = np.round(rng.random(1) * 8) / 4
-        change = rng.integers(5)
-        for sampler in (one, many):
-            facts = sampler.anchors
-            if change == 0:
-                sampler.set_priorities(slot, priority)
-            elif change == 1:
-                sampler.alpha = settings.get("alpha", 0.6) + 0.5
-            elif change == 2:
-                left = facts.forget(slot)
-                if sampler is one:
-                    for each in left.tolist():
-                        sampler.removed_one(each)
-                    sampler.overwritten_one(int(slot[0]))
-                else:
-                    sampler.removed(left)
-                    sampler.overwritten(slot)
+@pytest.mark.parametrize("streams", [1, 3, 9])
+@pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
+def test_what_a_buffer_weighs_equals_naive_dicts(streams: int, settings: dict[str, Any]) -> None:
+    """Row by row and round by round; rows that are rated wait for it, and rows that go are forgotten."""
+    rng = np.random.default_rng(streams)
+    capacity = 3 * streams + 1
+    buffer = relive.PrioritizedReplayBuffer(capacity, streams=streams, seed=0, **settings)
+    sampler = buffer.sampler
+    assert isinstance(sampler, prioritized.PrioritizedSampler)
+    raw: dict[int, float] = {}
+    barred: set[int] = set()
+    largest, alpha, epsilon = 1.0, settings.get("alpha", 0.6), settings.get("epsilon", 1e-6)
+    is_live = "new_priority" in settings
+    for t in range(300):
+        top = max(raw.values(), default=0.0) or 1.0 if is_live else largest
+        change = rng.integers(6)
+        before = buffer.appended
+        stored = range(before - len(buffer), before)
+        if change == 0 and len(buffer):
+            keys, priorities = rng.choice(stored, 3), np.round(rng.random(3) * 8) / 4
+            buffer.update_priorities(keys, priorities)
+            raw |= dict(zip(keys.tolist(), priorities.tolist(), strict=True))
+            largest = max(largest, *(raw[key] for key in keys.tolist()))
+        elif change == 1 and len(buffer):
+            keys, is_eligible = rng.choice(stored, 2).tolist(), bool(rng.random() < 0.6)
+            buffer.set_eligible(keys, is_eligible)
+            barred = barred - {*keys} if is_eligible else barred | {*keys}
+        elif change == 2 and rng.random() < 0.2:
+            sampler.alpha = alpha = float(rng.integers(3)) / 2
+        elif change >= 3:
+            zeros, following = np.zeros(streams), np.full(streams, t + 1.0) if rng.random() < 0.6 else None
+            now = np.full(streams, float(t))
+            count = streams if change == 3 else 1
+            surplus = max(len(buffer) + count - capacity, 0)
+            gone = range(before - len(buffer), before - len(buffer) + surplus)
+            if is_live:
+                top = max((raw[key] for key in raw if key not in gone), default=0.0) or 1.0
+            if change == 3:
+                buffer.extend(now, zeros, zeros, following)
             else:
-                act = facts.set if change == 3 else facts.unset
-                fact = eligibility.READABLE if change == 3 else eligibility.BARRED
-                entered, left = act(fact, slot)
-                if change == 4 and not len(entered):
-                    entered, left = facts.set(eligibility.BARRED, slot)
-                if sampler is one:
-                    for each in entered.tolist():
-                        sampler.added_one(each)
-                    for each in left.tolist():
-                        sampler.removed_one(each)
-                else:
-                    sampler.added(entered)
-                    sampler.removed(left)
-        assert state_of(one) == state_of(many)
-    draws = [sampler.draw(40, np.random.default_rng(7)) for sampler in (one, many)]
-    assert draws[0].slots.tolist() == draws[1].slots.tolist()
-    assert draws[0].probabilities.tolist() == draws[1].probabilities.tolist()
-
-
-def test_a_single_new_row_gets_the_largest_priority_so_far_at_once() -> None:
-    sampler = rated(alpha=0.5)
-    sampler.set_priorities(np.array([1]), np.array([100.0]))
-    sampler.removed_one(int(sampler.anchors.forget(np.array([0]))[0]))
-    sampler.overwritten_one(0)
-    sampler.anchors.set(eligibility.READABLE, np.array([0]))
-    sampler.added_one(0)
-    assert sampler.priorities(FOUR).tolist() == [100.0, 100.0, 3.0, 4.0]
-    sampler.check()
+                stream = int(rng.integers(streams))
+                buffer.add(float(t), 0.0, 0.0, None if following is None else t + 1.0, stream=stream)
+            raw = {key: priority for key, priority in raw.items() if key not in gone}
+            barred -= {*gone}
+        eligible = buffer.eligible_keys().tolist()
+        for key in eligible:
+            assert key not in barred
+            raw.setdefault(key, top)
+        stored = range(buffer.appended - len(buffer), buffer.appended)
+        first = max(raw.values(), default=0.0) or 1.0 if is_live else largest
+        assert buffer.get_priorities(stored).tolist() == [raw.get(key, first) for key in stored]
+        weights = np.zeros(capacity)
+        slots = [key % capacity for key in eligible]
+        sums = np.array([raw[key] + epsilon for key in eligible])
+        weights[slots] = sums**alpha * (sums > 0)
+        assert sampler._weights.tree.get(np.arange(capacity)).tolist() == weights.tolist()
+        buffer.check()
 
 
 class Heard(prioritized.PrioritizedSampler):
@@ -362,19 +367,35 @@ class Heard(prioritized.PrioritizedSampler):
         self.heard = [*getattr(self, "heard", []), *slots.tolist()]
 
 
-def test_a_sampler_made_from_this_one_hears_of_single_anchors_by_its_own_hook() -> None:
-    sampler = Heard()
-    anchors = eligibility.Eligibility(4)
-    sampler.attach(anchors)
-    for slot in (2, 0):
-        anchors.set(eligibility.READABLE, np.array([slot]))
-        sampler.added_one(slot)
-    assert sampler.heard == [2, 0]
-    sampler.check()
-    anchors.forget(np.array([2]))
-    sampler.removed_one(2)
-    sampler.overwritten_one(2)
-    sampler.check()
+def test_a_sampler_made_from_this_one_is_told_by_its_own_hook_of_rows_that_are_weighed() -> None:
+    sampler = Heard(epsilon=0.0)
+    buffer = relive.RingReplayBuffer(4, sampler=sampler, seed=0)
+    for t in range(3):
+        buffer.add(t, 0, 0.0, t + 1 if t != 1 else None)
+    assert sampler.heard == [0, 1, 2]
+    buffer.set_eligible([0], False)
+    buffer.set_eligible([0], True)
+    assert sampler.heard[-1] == 0
+    assert sampler.probabilities(np.arange(4)).tolist() == [1 / 3, 1 / 3, 1 / 3, 0.0]
+    buffer.check()
+
+
+@pytest.mark.parametrize("new_priority", ["running", "live"])
+@pytest.mark.parametrize("streams", [1, 9])
+def test_hooks_of_its_own_take_nothing_from_the_weights(new_priority: Any, streams: int) -> None:
+    own, ours = (
+        relive.RingReplayBuffer(40, sampler=sampler, streams=streams, seed=0)
+        for sampler in (Heard(new_priority=new_priority), prioritized.PrioritizedSampler(new_priority=new_priority))
+    )
+    for t in range(60):
+        now = np.full(streams, float(t))
+        for buffer in (own, ours):
+            buffer.extend(now, now, now, now + 1)
+            buffer.update_priorities([buffer.appended - 1 - t % 7], [t % 5])
+        if t % 3 == 0:
+            assert own.get_priorities([own.appended - 1]).tolist() == ours.get_priorities([own.appended - 1]).tolist()
+            assert own.sample(5).probabilities.tolist() == ours.sample(5).probabilities.tolist()
+        own.check()
 
 
 class Wrong(prioritized.PrioritizedSampler):
@@ -386,9 +407,9 @@ class Wrong(prioritized.PrioritizedSampler):
 
 def test_draws_of_a_sampler_made_from_this_one_are_checked() -> None:
     sampler = Wrong()
-    anchors = eligibility.Eligibility(9)
+    anchors = anchors_test.made(9)
     sampler.attach(anchors)
-    sampler.added(anchors.set(eligibility.READABLE, FOUR)[0])
+    sampler.added(anchors.set(append.READABLE, FOUR)[0])
     with pytest.raises(errors.SamplerError, match="^_draw must return eligible anchors"):
         sampler.draw(3, np.random.default_rng(0))
 
@@ -401,10 +422,8 @@ def test_an_alpha_that_a_new_row_could_not_have_is_refused() -> None:
     with pytest.raises(errors.ArgumentError, match="^priority of row 0 must be smaller with alpha = 4, got 1e[+]100$"):
         sampler.alpha = 4.0
     sampler.alpha = 2.0
-    sampler.removed_one(int(sampler.anchors.forget(np.array([0]))[0]))
-    sampler.overwritten_one(0)
-    sampler.anchors.set(eligibility.READABLE, np.array([0]))
-    sampler.added_one(0)
+    overwrite(sampler, [0])
+    sampler.added(sampler.anchors.set(append.READABLE, np.array([0]))[0])
     sampler.check()
     assert sampler.priorities(FOUR).tolist() == [1e100, 2.0, 3.0, 4.0]
 

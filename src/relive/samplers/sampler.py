@@ -6,24 +6,22 @@ A custom sampler is a subclass with one method, `_draw`. To keep track of the an
     _removed       they ceased to be: they must not be drawn
     _overwritten   other rows come to their slots: what was known of the old rows is void
 
-A single anchor is an array of one slot to them. A sampler for which that is too slow also overrides `_added_one`,
-`_removed_one` and `_overwritten_one`, which take the slot as a plain number.
-
 The buffer calls the public methods, which check; a subclass overrides the underscored ones. A sampler belongs to one
 buffer.
 """
 
 import abc
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from relive import errors
 from relive.common import arrays
 from relive.common import validation
-from relive.kernels import eligibility
 from relive.persistence import registry
 from relive.persistence import state as state_lib
+from relive.samplers import anchors as anchors_lib
+from relive.storage import steps
 
 
 class Draw(NamedTuple):
@@ -46,19 +44,8 @@ class Sampler(registry.Configurable, abc.ABC):
             `self.anchors.is_eligible(slots)`. It is there once a buffer has taken the sampler.
     """
 
-    anchors: eligibility.Eligibility
-
-    def __init_subclass__(cls, **keywords: Any) -> None:
-        """Have single anchors passed to the hook for arrays where a class overrides that hook alone."""
-        super().__init_subclass__(**keywords)
-        for hook, hook_of_one, by_array in _HOOKS:
-            defining = next(kind for kind in cls.__mro__ if hook in vars(kind) or hook_of_one in vars(kind))
-            if hook_of_one not in vars(defining):
-                setattr(cls, hook_of_one, by_array)
-        names = ("_turned", *(name for hook, hook_of_one, _ in _HOOKS for name in (hook, hook_of_one)))
-        defining = next(kind for kind in cls.__mro__ if not vars(kind).keys().isdisjoint(names))
-        if "_turned" not in vars(defining):
-            cls._turned = Sampler._turned  # type: ignore[method-assign]
+    anchors: anchors_lib.Anchors
+    _rating: steps.Rating
 
     # What the buffer calls.
 
@@ -67,72 +54,56 @@ class Sampler(registry.Configurable, abc.ABC):
         """Whether a buffer has taken the sampler."""
         return "anchors" in vars(self)
 
-    def attach(self, eligible: eligibility.Eligibility) -> None:
-        """Take the anchors of the buffer that the sampler draws from.
+    def attach(self, anchors: anchors_lib.Anchors) -> steps.Rating:
+        """Take the anchors of the buffer that the sampler draws from, and return what its writes do about priorities.
 
         Raises:
             ArgumentError: It is another buffer's.
         """
         if self.is_attached:
             raise errors.ArgumentError(f"sampler must belong to one buffer alone, got {self!r} a second time")
-        self.anchors = eligible
+        self.anchors = anchors
         try:
-            self._attached(eligible.capacity)
+            self._rating = self._rated(anchors.capacity)
+            self._attached(anchors.capacity)
         except BaseException:
             del self.anchors
             raise
+        return self._rating
+
+    @property
+    def has_hooks(self) -> bool:
+        """Whether `_added`, `_removed` or `_overwritten` is overridden."""
+        kind = type(self)
+        return (kind._added, kind._removed, kind._overwritten) != (
+            Sampler._added,
+            Sampler._removed,
+            Sampler._overwritten,
+        )
 
     def added(self, slots: arrays.Slots) -> None:
         """Tell the sampler that the anchors in `slots` became eligible."""
         if len(slots):
+            self.weigh(slots)
             self._added(slots)
 
     def removed(self, slots: arrays.Slots) -> None:
         """Tell the sampler that the anchors in `slots` ceased to be eligible."""
         if len(slots):
+            self.unweigh(slots)
             self._removed(slots)
 
-    def overwritten(self, slots: arrays.Slots) -> None:
-        """Tell the sampler that other rows come to `slots`."""
-        if len(slots):
-            self._overwritten(slots)
+    def appended(self, slots: arrays.Slots, overwritten: arrays.Slots, left: arrays.Slots) -> None:
+        """Tell the hooks what a write has done: anchors left, other rows came, anchors became eligible.
 
-    def added_one(self, slot: int) -> None:
-        """Tell the sampler that the anchor in `slot` became eligible."""
-        self._added_one(slot)
-
-    def removed_one(self, slot: int) -> None:
-        """Tell the sampler that the anchor in `slot` ceased to be eligible."""
-        self._removed_one(slot)
-
-    def overwritten_one(self, slot: int) -> None:
-        """Tell the sampler that another row comes to `slot`."""
-        self._overwritten_one(slot)
-
-    @property
-    def takes_turns(self) -> bool:
-        """Whether `turned` is to be called, and not `left` and `entered` one after the other."""
-        return type(self)._turned is not Sampler._turned
-
-    def turned(self, lost: int, slot: int, count: int) -> None:
-        """Do what `left` and `entered` do, in one call."""
-        self._turned(lost, slot, count)
-
-    def left(self, lost: int, slot: int, count: int) -> None:
-        """Tell that `count` anchors from `lost` on ceased to be eligible, and other rows came from `slot` on."""
-        if count == 1:
-            self._removed_one(lost)
-            self._overwritten_one(slot)
-        else:
-            self._removed(np.arange(lost, lost + count))
-            self._overwritten(np.arange(slot, slot + count))
-
-    def entered(self, slot: int, count: int) -> None:
-        """Tell the sampler that `count` anchors from `slot` on became eligible."""
-        if count == 1:
-            self._added_one(slot)
-        else:
-            self._added(np.arange(slot, slot + count))
+        Args:
+            slots: What became eligible.
+            overwritten: Where other rows came.
+            left: What ceased to be eligible.
+        """
+        for hook, changed in ((self._removed, left), (self._overwritten, overwritten), (self._added, slots)):
+            if len(changed):
+                hook(changed)
 
     def draw(self, size: int, rng: np.random.Generator) -> Draw:
         """Return `size` anchors, drawn with replacement; there is at least one.
@@ -262,22 +233,20 @@ class Sampler(registry.Configurable, abc.ABC):
     def _overwritten(self, slots: arrays.Slots) -> None:
         """Forget what is known of the rows in `slots`: other rows come there."""
 
-    def _added_one(self, slot: int) -> None:
-        """Do what `_added` does for an array of that one slot."""
-
-    def _removed_one(self, slot: int) -> None:
-        """Do what `_removed` does for an array of that one slot."""
-
-    def _overwritten_one(self, slot: int) -> None:
-        """Do what `_overwritten` does for an array of that one slot."""
-
-    def _turned(self, lost: int, slot: int, count: int) -> None:
-        """Do what the other hooks do for a whole turn, where a class has a faster way."""
-        self.left(lost, slot, count)
-        self.entered(slot, count)
-
     def _drawn(self) -> None:
         """Take note that a batch was drawn."""
+
+    # What priorities are to a sampler that has some.
+
+    def _rated(self, capacity: int) -> steps.Rating:
+        """Return what writes to a buffer of that capacity do about priorities."""
+        return steps.unrated(tracked=self.has_hooks)
+
+    def weigh(self, slots: arrays.Slots) -> None:
+        """Give anchors that became eligible, other than by a write, their weights."""
+
+    def unweigh(self, slots: arrays.Slots) -> None:
+        """Take the weights of anchors that ceased to be eligible, other than by a write."""
 
     def _state(self, slots: arrays.Slots) -> state_lib.State:
         """Return what a checkpoint has to keep: JSON values by name, and under "arrays" arrays by name.
@@ -292,26 +261,9 @@ class Sampler(registry.Configurable, abc.ABC):
 
     def _restore(self, given: state_lib.StateReader, slots: arrays.Slots) -> None:
         """Restore a state. Here: have every eligible anchor added, the oldest first."""
-        self.added(slots[self.anchors.is_eligible(slots)])
+        eligible = slots[self.anchors.is_eligible(slots)]
+        if len(eligible):
+            self._added(eligible)
 
     def check(self) -> None:
         """Raise CorruptionError if what is kept here does not agree with the eligible anchors."""
-
-
-def _added_by_array(sampler: Sampler, slot: int) -> None:
-    sampler._added(np.array([slot]))
-
-
-def _removed_by_array(sampler: Sampler, slot: int) -> None:
-    sampler._removed(np.array([slot]))
-
-
-def _overwritten_by_array(sampler: Sampler, slot: int) -> None:
-    sampler._overwritten(np.array([slot]))
-
-
-_HOOKS = (
-    ("_added", "_added_one", _added_by_array),
-    ("_removed", "_removed_one", _removed_by_array),
-    ("_overwritten", "_overwritten_one", _overwritten_by_array),
-)

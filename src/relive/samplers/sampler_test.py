@@ -1,21 +1,25 @@
+from collections.abc import Callable
 from typing import Any
 
+import hypothesis
+from hypothesis import strategies
 import numpy as np
 import pytest
 
 import relive
 from relive import errors
 from relive.common import arrays
-from relive.kernels import eligibility
+from relive.kernels import append
+from relive.samplers import anchors_test
 from relive.samplers import sampler as sampler_lib
 from relive.samplers import uniform
 
 
 def attached(sampler: sampler_lib.Sampler, slots: list[int], capacity: int = 8) -> sampler_lib.Sampler:
     """Return the sampler, attached to anchors in `slots`."""
-    anchors = eligibility.Eligibility(capacity)
+    anchors = anchors_test.made(capacity)
     sampler.attach(anchors)
-    sampler.added(anchors.set(eligibility.READABLE, np.array(slots, np.int64))[0])
+    sampler.added(anchors.set(append.READABLE, np.array(slots, np.int64))[0])
     return sampler
 
 
@@ -87,16 +91,21 @@ def test_a_sampler_hears_of_changes_and_not_of_nothing() -> None:
     attached(sampler, [1, 3])
     assert (before, sampler.is_attached) == (False, True)
     nothing = np.zeros(0, np.int64)
-    for hear in (sampler.added, sampler.removed, sampler.overwritten):
+    for hear in (sampler.added, sampler.removed):
         hear(nothing)
         hear(np.array([3]))
+    sampler.appended(nothing, nothing, nothing)
+    sampler.appended(np.array([4]), nothing, np.array([5]))
+    sampler.appended(nothing, np.array([6]), nothing)
     sampler.drawn()
     assert sampler.heard == [
         ("attached", 8),
         ("added", [1, 3]),
         ("added", [3]),
         ("removed", [3]),
-        ("overwritten", [3]),
+        ("removed", [5]),
+        ("added", [4]),
+        ("overwritten", [6]),
         ("drawn",),
     ]
 
@@ -104,7 +113,7 @@ def test_a_sampler_hears_of_changes_and_not_of_nothing() -> None:
 def test_a_sampler_belongs_to_one_buffer() -> None:
     sampler = attached(uniform.UniformSampler(), [0])
     with pytest.raises(errors.ArgumentError, match="^sampler must belong to one buffer alone, got <.*> a second time$"):
-        sampler.attach(eligibility.Eligibility(4))
+        sampler.attach(anchors_test.made(4))
 
 
 class First(sampler_lib.Sampler):
@@ -118,7 +127,7 @@ def test_one_method_is_enough() -> None:
     sampler = attached(First(), [2, 5])
     assert sampler.draw(3, RNG).slots.tolist() == [2, 2, 2]
     sampler.removed(np.array([2]))
-    sampler.overwritten(np.array([2]))
+    sampler.appended(np.array([2]), np.array([2]), np.array([2]))
     sampler.drawn()
     sampler.check()
     assert sampler.drawable().tolist() == [2, 5]
@@ -147,163 +156,153 @@ def test_a_sampler_that_cannot_draw_is_not_asked_to() -> None:
         buffer.sample(1)
 
 
-# Single anchors.
-
-
-def test_a_sampler_hears_of_single_anchors_by_its_hooks_for_arrays() -> None:
-    sampler = attached(Fixed(None), [1, 3])
-    assert isinstance(sampler, Fixed)
-    sampler.heard.clear()
-    sampler.added_one(3)
-    sampler.removed_one(4)
-    sampler.overwritten_one(5)
-    assert sampler.heard == [("added", [3]), ("removed", [4]), ("overwritten", [5])]
-
-
-class Numbers(Fixed):
-    """Is told of single anchors by number, if they are added or removed."""
-
-    def _added_one(self, slot: int) -> None:
-        self.heard.append(("added one", slot))
-
-    def _removed_one(self, slot: int) -> None:
-        self.heard.append(("removed one", slot))
-
-
-class Arrays(Numbers):
-    """Overrides the hook for arrays of a sampler that has one for numbers."""
-
-    def _added(self, slots: arrays.Slots) -> None:
-        self.heard.append(("added here", slots.tolist()))
-
-
-class Heir(Arrays):
-    """Overrides nothing."""
-
-
-class Mixed:
-    """Is no sampler itself."""
-
-    heard: list[Any]
-
-    def _removed(self, slots: arrays.Slots) -> None:
-        self.heard.append(("removed here", slots.tolist()))
-
-
-class WithMixed(Mixed, Heir):
-    """Has its hook from a class that is no sampler."""
-
-
-class MixedByNumber(Mixed, Heir):
-    """Has one hook from a class that is no sampler, and the one for numbers of its own."""
-
-    def _removed_one(self, slot: int) -> None:
-        self.heard.append(("removed one here", slot))
-
-
-@pytest.mark.parametrize(
-    ("kind", "heard"),
-    [
-        (Numbers, [("added one", 2), ("removed one", 2), ("overwritten", [2])]),
-        (Arrays, [("added here", [2]), ("removed one", 2), ("overwritten", [2])]),
-        (Heir, [("added here", [2]), ("removed one", 2), ("overwritten", [2])]),
-        (MixedByNumber, [("added here", [2]), ("removed one here", 2), ("overwritten", [2])]),
-        (WithMixed, [("added here", [2]), ("removed here", [2]), ("overwritten", [2])]),
-    ],
-)
-def test_the_hook_that_was_overridden_last_hears(kind: type[Fixed], heard: list[Any]) -> None:
-    sampler = kind(None)
-    sampler.added_one(2)
-    sampler.removed_one(2)
-    sampler.overwritten_one(2)
-    assert sampler.heard == heard
-
-
-def test_a_sampler_without_hooks_hears_nothing_of_single_anchors_either() -> None:
-    sampler = attached(First(), [2, 5])
-    before = dict(vars(sampler))
-    sampler.added_one(2)
-    sampler.removed_one(2)
-    sampler.overwritten_one(2)
-    assert vars(sampler) == before
-
-
 class Forgetful(uniform.UniformSampler):
-    """Does not hear what was removed."""
+    """Draws what was removed, too."""
+
+    def _draw(self, size: int, rng: np.random.Generator) -> sampler_lib.Draw:
+        return sampler_lib.Draw(np.full(size, 1), np.ones(size))
+
+
+def test_draws_of_a_sampler_made_from_one_of_ours_are_checked() -> None:
+    sampler = attached(Forgetful(), [1])
+    assert sampler.draw(1, RNG).slots.tolist() == [1]
+    sampler.removed(sampler.anchors.unset(append.READABLE, np.array([1]))[1])
+    with pytest.raises(errors.SamplerError, match="^_draw must return eligible anchors, got slot 1$"):
+        sampler.draw(1, RNG)
+
+
+def test_an_attachment_that_fails_leaves_the_sampler_free() -> None:
+    class Picky(First):
+        def _attached(self, capacity: int) -> None:
+            if capacity < 4:
+                raise ValueError("too small")
+
+    sampler = Picky()
+    with pytest.raises(ValueError, match="^too small$"):
+        sampler.attach(anchors_test.made(3))
+    assert not sampler.is_attached
+    sampler.attach(anchors_test.made(4))
+
+
+# Hooks.
+
+
+class Hook:
+    """Is no sampler itself."""
 
     def _removed(self, slots: arrays.Slots) -> None:
         pass
 
 
-def test_draws_of_a_sampler_made_from_one_of_ours_are_checked() -> None:
-    sampler = attached(Forgetful(), [1])
-    sampler.removed_one(int(sampler.anchors.unset(eligibility.READABLE, np.array([1]))[1][0]))
-    with pytest.raises(errors.SamplerError, match="^_draw must return eligible anchors, got slot 1$"):
-        sampler.draw(1, RNG)
+class WithHook(Hook, First):
+    """Has its hook from a class that is no sampler."""
 
 
-# Turns.
+class Heir(WithHook):
+    """Overrides nothing."""
 
 
-@pytest.mark.parametrize(
-    ("kind", "heard"),
-    [
-        (Fixed, [("removed", [1]), ("overwritten", [4]), ("added", [4])]),
-        (Numbers, [("removed one", 1), ("overwritten", [4]), ("added one", 4)]),
-        (Heir, [("removed one", 1), ("overwritten", [4]), ("added here", [4])]),
-        (WithMixed, [("removed here", [1]), ("overwritten", [4]), ("added here", [4])]),
-    ],
-)
-def test_a_turn_of_one_anchor_is_what_the_hooks_hear_of_one(kind: type[Fixed], heard: list[Any]) -> None:
-    sampler = kind(None)
-    sampler.turned(1, 4, 1)
-    assert sampler.heard == heard
+def test_a_sampler_has_hooks_if_a_class_of_it_overrides_one() -> None:
+    kinds: dict[type[sampler_lib.Sampler], bool] = {First: False, Waiting: False, uniform.UniformSampler: False}
+    kinds |= {relive.PrioritizedSampler: False, Fixed: True, WithHook: True, Heir: True}
+    for kind, has_hooks in kinds.items():
+        assert kind.__new__(kind).has_hooks is has_hooks
+    for name in ("_added", "_removed", "_overwritten"):
+        assert type("One", (First,), {name: lambda self, slots: None})().has_hooks
 
 
-def test_who_has_no_way_of_its_own_hears_first_who_left_and_then_who_came() -> None:
-    for kind in (Fixed, Numbers, Heir, Counting, Forgetful):
-        assert not kind.__new__(kind).takes_turns
-    for sampler in (uniform.UniformSampler(), OfTurns()):
-        assert sampler.takes_turns
-    fixed = Fixed(None)
-    fixed.left(1, 4, 2)
-    fixed.entered(4, 2)
-    fixed.left(3, 6, 1)
-    fixed.entered(6, 1)
-    several, one = fixed.heard[:3], fixed.heard[3:]
-    assert several == [("removed", [1, 2]), ("overwritten", [4, 5]), ("added", [4, 5])]
-    assert one == [("removed", [3]), ("overwritten", [6]), ("added", [6])]
+class Diarist(sampler_lib.Sampler):
+    """Compares all that it is told with what there is."""
 
+    buffer: Any
+    told: dict[int, int]
+    num_overwritten = 0
 
-@pytest.mark.parametrize("kind", [Fixed, Numbers])
-def test_a_turn_of_several_anchors_is_what_the_hooks_for_arrays_hear(kind: type[Fixed]) -> None:
-    sampler = kind(None)
-    sampler.turned(1, 4, 3)
-    assert sampler.heard == [("removed", [1, 2, 3]), ("overwritten", [4, 5, 6]), ("added", [4, 5, 6])]
+    def _attached(self, capacity: int) -> None:
+        super()._attached(capacity)
+        self.told = {}
 
+    def _keys(self, slots: arrays.Slots) -> list[int]:
+        """Return which rows are in those slots, as the storage has them."""
+        assert len(set(slots.tolist())) == len(slots) > 0
+        numbers: list[int] = self.buffer.history.storage.read(slots, ["extras/number"])["extras/number"].tolist()
+        return numbers
 
-class Counting(uniform.UniformSampler):
-    """Overrides one hook of a sampler that is told of turns in its own way."""
+    def _added(self, slots: arrays.Slots) -> None:
+        for slot, number in zip(slots.tolist(), self._keys(slots), strict=True):
+            assert slot not in self.told
+            self.told[slot] = number
 
-    def __init__(self) -> None:
-        self.heard: list[Any] = []
+    def _removed(self, slots: arrays.Slots) -> None:
+        for slot in slots.tolist():
+            self.told.pop(slot)
 
     def _overwritten(self, slots: arrays.Slots) -> None:
-        self.heard.append(slots.tolist())
+        assert not self.told.keys() & set(slots.tolist())
+        self.num_overwritten += len(slots)
 
 
-class OfTurns(Counting):
-    """Is told of turns in a way of its own again."""
-
-    def _turned(self, lost: int, slot: int, count: int) -> None:
-        self.heard.append((lost, slot, count))
+class Plain(Diarist, First):
+    """Draws the first one."""
 
 
-def test_who_overrides_a_hook_hears_of_turns_by_it_unless_it_says_otherwise() -> None:
-    for kind, heard in [(Counting, [[2, 3]]), (OfTurns, [(0, 2, 2)])]:
-        sampler = attached(kind(), [0, 1], 4)
-        assert isinstance(sampler, Counting)
-        sampler.anchors.leave(0, 2)
-        sampler.anchors.enter(2, 2)
-        sampler.turned(0, 2, 2)
-        assert sampler.heard == heard
+class Rated(Diarist, relive.PrioritizedSampler):
+    """Draws by priorities."""
+
+
+SAMPLERS: dict[str, Callable[[], Diarist]] = {
+    "plain": Plain,
+    "rated": Rated,
+    "live": lambda: Rated(new_priority="live"),
+}
+HOOKED: dict[str, dict[str, Any]] = {
+    "transitions": {"window": relive.TransitionWindow(2)},
+    "stacks": {"window": relive.TransitionWindow(frame_stack=3)},
+    "limited": {"window": relive.TransitionWindow(), "max_times_sampled": 2},
+    "sequences": {"window": relive.SequenceWindow(3, 0, 2, pad=True)},
+    "episodes": {"window": relive.EpisodeWindow()},
+}
+
+
+@pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
+@pytest.mark.parametrize("kind", HOOKED)
+@pytest.mark.parametrize("name", SAMPLERS)
+@hypothesis.given(strategies.sampled_from([1, 3, 9]), strategies.integers(0, 6), strategies.integers(0, 2**32))
+def test_hooks_are_told_of_every_change_when_the_rows_are_there(
+    name: str, kind: str, streams: int, more: int, seed: int
+) -> None:
+    """What left is told first, and what was told is what is eligible, with the rows that are there now."""
+    rng, sampler = np.random.default_rng(seed), SAMPLERS[name]()
+    capacity = streams + more
+    buffer: Any = relive.ColumnReplayBuffer(capacity, sampler=sampler, streams=streams, seed=0, **HOOKED[kind])
+    sampler.buffer = buffer
+    for _ in range(24):
+        number = buffer.appended
+        match rng.choice(["add", "extend", "extend", "episode", "bar", "clear"], p=[0.3, 0.2, 0.2, 0.1, 0.15, 0.05]):
+            case "add":
+                stream = int(rng.integers(streams))
+                following = number + 1 if rng.random() < 0.7 else None
+                buffer.add(number, 0, 0.0, following, terminated=bool(rng.random() < 0.2), stream=stream, number=number)
+            case "extend":
+                numbers = number + np.arange(streams)
+                following = numbers + 1 if rng.random() < 0.7 else None
+                ends = rng.random(streams) < 0.2
+                buffer.extend(numbers, numbers, np.zeros(streams), following, terminated=ends, number=numbers)
+            case "episode":
+                length = int(rng.integers(1, capacity + 1))
+                numbers = number + np.arange(length)
+                stream = int(rng.integers(streams))
+                rewards = np.zeros(length)
+                buffer.add_episode(range(length + 1), numbers, rewards, terminated=True, stream=stream, number=numbers)
+            case "bar":
+                keys = rng.integers(max(number - capacity, 0), number + 1, 3)
+                buffer.set_eligible(keys, bool(rng.random() < 0.5))
+            case "clear":
+                buffer.clear()
+        if buffer.can_sample(2) and rng.random() < 0.3:
+            buffer.sample_keys(2)
+        keys = buffer.eligible_keys()
+        assert sampler.told == dict(zip((keys % capacity).tolist(), keys.tolist(), strict=True))
+        stats = buffer.get_stats()
+        assert sampler.num_overwritten == stats.evicted + stats.cleared
+        buffer.check()

@@ -5,11 +5,12 @@
     leaves    1 2 3 4    5 6 7 8    8 7 6 5     here in blocks of 4
     masses    0 1 3 6    10 ..      36 ..       leaf i owns [masses_i, masses_i + weight_i): a mass of 3.5 finds leaf 2
 
-In truth blocks are of 8, and levels of blocks stand on each other until one has at most 4096 entries, the top.
-A parent is recomputed from its children, never adjusted by a difference, so a sum depends on the weights alone, not on
-their history. Blocks are wider than two because numpy pays by the call: one gather, one running sum and one comparison
-go down a level for the whole batch. What stands above the leaves is brought up to date when somebody asks, for all that
-were set since. With c the capacity, a batch of k costs
+In truth blocks are of 8, and levels of blocks stand on each other until one has at most 4096 entries, the top. All
+levels lie in one flat array, leaves first, on which the kernels run: those of `relive.kernels.draw`, or the same
+compiled. A parent is recomputed from its children, never adjusted by a difference, so a sum depends on the weights
+alone, not on their history. Blocks are wider than two because numpy pays by the call: one gather, one running sum and
+one comparison go down a level for the whole batch. What stands above the leaves is brought up to date when somebody
+asks, for all that were set since. With c the capacity, a batch of k costs
 
     set, set_one    O(k log c) in the long run      find, sample, stratified_sample     O(k log c)
     get             O(k)                            total, max, min                     O(log c) for each leaf set since
@@ -17,8 +18,9 @@ were set since. With c the capacity, a batch of k costs
 The idea, in a binary tree: Schaul et al. 2016, "Prioritized Experience Replay", appendix B.2.1.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import functools
+import itertools
 import math
 from typing import Any
 
@@ -28,205 +30,16 @@ import numpy.typing as npt
 from relive import errors
 from relive.common import arrays
 from relive.common import validation
+from relive.kernels import choice
+from relive.kernels import draw
 
-_SHIFT = 3
-WIDTH = 1 << _SHIFT
-"""How many entries a block has."""
 WIDEST_TOP = 4096
 """How many entries the top has at most."""
-_CHUNK = 1 << 16
-_AT_ONCE = 1024
-
-
-class Levels(arrays.Derived):
-    """Levels of blocks above the leaves: each entry is the reduction of a block of 8 entries of the level below.
-
-    Args:
-        reduce: Returns the reductions [n] of blocks [n, 8], each from its block alone.
-        lowest: The leaves; they are shared, not copied.
-    """
-
-    _DERIVED = ("blocks",)
-
-    def __init__(self, reduce: Callable[[arrays.Floats], arrays.Floats], lowest: arrays.Floats) -> None:
-        self._reduce = reduce
-        self.levels = [lowest]
-        """The leaves, and above them level after level up to the top."""
-        while len(self.levels[-1]) > -(-WIDEST_TOP // WIDTH) * WIDTH:
-            self.levels.append(np.zeros(len(self.levels[-1]) // WIDTH))
-        self._derive()
-
-    def _derive(self) -> None:
-        self.blocks: list[arrays.Floats] = [level.reshape(-1, WIDTH) for level in self.levels[:-1]]
-        """Each level below the top again, as blocks [n, 8]."""
-
-    def recompute(self, slots: arrays.Ints) -> None:
-        """Bring what stands above the leaves `slots` [k] up to date."""
-        nodes = slots
-        for blocks, parents in zip(self.blocks, self.levels[1:], strict=True):
-            nodes = nodes >> _SHIFT
-            if len(nodes) <= _CHUNK:
-                parents[nodes] = self._reduce(blocks.take(nodes, axis=0))
-                continue
-            # Slots come in runs mostly: to sort what is left takes an eighth of the time.
-            begins = np.ones(len(nodes), np.bool_)
-            begins[1:] = nodes[1:] != nodes[:-1]
-            nodes = np.unique(nodes[begins])
-            for start in range(0, len(nodes), _CHUNK):
-                some = nodes[start : start + _CHUNK]
-                parents[some] = self._reduce(blocks.take(some, axis=0))
-
-    def check(self, name: str) -> None:
-        """Recompute all levels.
-
-        Raises:
-            CorruptionError: One is not what the level below makes it.
-        """
-        for height, (blocks, parents) in enumerate(zip(self.blocks, self.levels[1:], strict=True), start=1):
-            expected = self._reduce(blocks)
-            is_wrong = parents != expected
-            if is_wrong.any():
-                entry = int(is_wrong.argmax())
-                raise errors.CorruptionError(
-                    f"{name} {entry} of level {height} must be {expected[entry]}, found {parents[entry]}"
-                )
-
-
-def leaves(count: int) -> arrays.Floats:
-    """Return zeros for at least `count` leaves, padded so that the levels above them have whole blocks."""
-    unit = WIDTH
-    while -(-count // unit) * WIDTH > -(-WIDEST_TOP // WIDTH) * WIDTH:
-        unit *= WIDTH
-    return np.zeros(-(-count // unit) * unit)
-
-
-def sums(blocks: arrays.Floats) -> arrays.Floats:
-    """Return the sums [n] of blocks [n, m], each added up from left to right: the same bits on every machine."""
-    # numpy adds whole rows to each other, one after the other; the numbers of a single column it adds in an order of
-    # its own, so there shall be two.
-    columns = blocks.T.copy() if len(blocks) > 1 else np.repeat(blocks.T, 2, axis=1)
-    totals: arrays.Floats = np.add.reduce(columns, axis=0)[: len(blocks)]
-    return totals
-
-
-def maxima(blocks: arrays.Floats) -> arrays.Floats:
-    """Return the largest entries [n] of blocks [n, m]."""
-    # numpy compares whole rows at a time, and these rows are long where those of `blocks` are short.
-    return np.asarray(blocks.T.copy().max(axis=0))
-
-
-def minima(blocks: arrays.Floats) -> arrays.Floats:
-    """Return the smallest entries [n] above zero of `blocks` [n, m], infinity where there is none."""
-    weights = blocks.T.copy()
-    np.copyto(weights, math.inf, where=weights == 0)
-    return np.asarray(weights.min(axis=0))
-
-
-class BlockSums(Levels):
-    """Levels of sums over weights, whose top is searched as one running sum.
-
-    Args:
-        lowest: The weights, as `leaves` makes them; they are shared, not copied.
-    """
-
-    def __init__(self, lowest: arrays.Floats) -> None:
-        super().__init__(sums, lowest)
-        # The mass before each entry of the top, and at last the total.
-        self._masses: arrays.Floats = np.zeros(len(self.levels[-1]) + 1)
-        self.total = 0.0
-        """The sum of the weights when `refresh` was called last."""
-
-    def refresh(self) -> None:
-        """Bring the running sum of the top up to date."""
-        running_sums(self.levels[-1], self._masses[1:])
-        self.total = self._masses.item(-1)
-
-    def find(self, masses: arrays.Floats) -> arrays.Ints:
-        """Return the leaf [k] in whose interval each of `masses` [k] in [0, total) lies; none is of weight zero."""
-        count = len(masses)
-        if count > _AT_ONCE:
-            return np.concatenate([self.find(masses[start : start + _AT_ONCE]) for start in range(0, count, _AT_ONCE)])
-        if count < 2 or not self.blocks:
-            return self._find_with_care(masses)
-        nodes = self._entries_of_the_top(masses)
-        rows = np.arange(0, count * WIDTH, WIDTH)
-        left, earlier, places = masses, self._masses, nodes
-        for blocks in reversed(self.blocks):
-            left = left - earlier.take(places)
-            earlier = earlier_sums(blocks.take(nodes, axis=0))
-            children = last_begun(earlier, left)
-            places = rows + children
-            nodes *= WIDTH
-            nodes += children
-        weights = self.levels[0].take(nodes)
-        if weights.item(weights.argmin()) == 0.0:
-            strays = np.flatnonzero(weights == 0.0)
-            nodes[strays] = self._find_with_care(masses[strays])
-        return nodes
-
-    def _find_with_care(self, masses: arrays.Floats) -> arrays.Ints:
-        """Return the same, and never a weight of zero, not even where a mass by rounding reaches its block's end."""
-        nodes = self._entries_of_the_top(masses)
-        left = masses - self._masses.take(nodes)
-        rows = np.arange(len(masses))
-        running = np.zeros((len(masses), WIDTH + 1))
-        for blocks in reversed(self.blocks):
-            blocks.take(nodes, axis=0).cumsum(axis=1, out=running[:, 1:])
-            left = np.minimum(left, np.nextafter(running[:, -1], 0))
-            children = np.count_nonzero(running[:, 1:] <= left[:, np.newaxis], axis=1)
-            left = left - running[rows, children]
-            nodes = nodes * WIDTH + children
-        return nodes
-
-    def _entries_of_the_top(self, masses: arrays.Floats) -> arrays.Ints:
-        """Return the entry [k] of the top in which each of `masses` [k] lies; it is above zero."""
-        return self._masses[1:].searchsorted(masses, side="right").astype(np.int64, copy=False)
-
-    def check(self, name: str) -> None:
-        """Recompute all levels and the running sum.
-
-        Raises:
-            CorruptionError: Something is not what the weights make it.
-        """
-        super().check(name)
-        masses = np.zeros(len(self._masses))
-        running_sums(self.levels[-1], masses[1:])
-        if not np.array_equal(self._masses, masses) or self.total != masses[-1]:
-            raise errors.CorruptionError("running sums of the top are not those of its entries")
-
-
-def earlier_sums(blocks: arrays.Floats) -> arrays.Floats:
-    """Return the sums [n, 8] of what stands before each entry of its block [n, 8], added up from left to right."""
-    sums_before = np.zeros(blocks.shape)
-    blocks[:, :-1].cumsum(axis=1, out=sums_before[:, 1:])
-    return sums_before
-
-
-def last_begun(begins: arrays.Floats, masses: arrays.Floats) -> arrays.Ints:
-    """Return the last entry [n] of each row of `begins` [n, 8], which rise from 0, that is at most its mass [n]."""
-    # The eight truths of a row are the bytes of one number: a fourth of the time of looking for the last of them.
-    has_begun = (begins <= masses[:, np.newaxis]).view(np.uint64)
-    entries = np.bitwise_count(has_begun[:, 0]).astype(np.int64)
-    entries -= 1
-    return entries
-
-
-def running_sums(entries: arrays.Floats, out: arrays.Floats) -> None:
-    """Write the sums of `entries` [n], n even, up to each of them to `out` [n], which never falls.
-
-    It rises nowhere but at an entry above zero.
-    """
-    # Those at even places and those at odd ones are added up side by side, in half the time of one after another.
-    pairs: npt.NDArray[np.complex128] = entries.view(np.complex128).cumsum()
-    np.add(pairs.real, pairs.imag, out=out[1::2])
-    np.add(pairs.real[1:], pairs.imag[:-1], out=out[2::2])
-    out[0] = entries[0]
-
-
+_CACHE_LINE = 64
 _MOST_UNSETTLED = 1024
 
 
-class SumTree:
+class SumTree(arrays.Derived):
     """A weight for each leaf 0 .. capacity - 1, 0 at first, and draws in proportion to the weights.
 
     Args:
@@ -244,22 +57,34 @@ class SumTree:
     array([1, 2])
     """
 
+    _DERIVED = ("leaves",)
+
     def __init__(self, capacity: int) -> None:
         self._capacity = validation.positive_int("capacity", capacity)
-        self._sums = BlockSums(leaves(self._capacity))
-        self._leaves = self._sums.levels[0]
-        self._maxima = Levels(maxima, self._leaves)
-        self._minima = Levels(minima, self._leaves)
+        self._kernels = choice.chosen()
+        sizes = _sizes(self._capacity)
+        self._offsets: arrays.Ints = np.array([0, *itertools.accumulate(sizes)], np.int64)
+        self._nodes = _aligned_zeros(sum(sizes))
+        # The mass before each entry of the top, and at last the total.
+        self._masses: arrays.Floats = np.zeros(sizes[-1] + 1)
+        self._total = 0.0
+        # The levels above the leaves.
+        self._maxima: list[arrays.Floats] = [np.zeros(size) for size in sizes[1:]]
+        self._minima: list[arrays.Floats] = [np.zeros(size) for size in sizes[1:]]
         # Half of what would fit, so that not even the rounding of a sum reaches infinity.
         self.heaviest = float(np.finfo(np.float64).max) / (2 * self._capacity)
         """The largest weight that a leaf may have."""
         # The leaves set since the sums were last brought up to date.
         self._unsettled: arrays.Ints = np.empty(_MOST_UNSETTLED, np.int64)
         self._num_unsettled = 0
-        self._is_settled = True
         # The leaves set since the maxima and minima were last brought up to date; too many for the list mean all.
-        self._touched: arrays.Ints = np.empty(len(self._leaves) // WIDTH, np.int64)
+        self._touched: arrays.Ints = np.empty(sizes[0] // draw.WIDTH, np.int64)
         self._num_touched = len(self._touched) + 1
+        self._derive()
+
+    def _derive(self) -> None:
+        self.leaves: arrays.Floats = self._nodes[: self._offsets.item(1)]
+        """The weights, and zeros beyond them; who writes to them calls `settle` before asking anything else."""
 
     @property
     def capacity(self) -> int:
@@ -269,9 +94,10 @@ class SumTree:
     @property
     def total(self) -> float:
         """The sum of the weights; exactly 0.0 when all are zero."""
-        if not self._is_settled:
-            self._settle()
-        return self._sums.total
+        if self._num_unsettled:
+            self.settle(self._unsettled[: self._num_unsettled])
+            self._num_unsettled = 0
+        return self._total
 
     @property
     def max(self) -> float:
@@ -282,7 +108,7 @@ class SumTree:
         """
         self._require_weight("max")
         self._refresh_extremes()
-        return float(self._maxima.levels[-1].max())
+        return float([self.leaves, *self._maxima][-1].max())
 
     @property
     def min(self) -> float:
@@ -293,7 +119,7 @@ class SumTree:
         """
         self._require_weight("min")
         self._refresh_extremes()
-        return float(minima(self._minima.levels[-1][np.newaxis])[0])
+        return float(_minima([self.leaves, *self._minima][-1][np.newaxis])[0])
 
     def set(self, leaves: npt.ArrayLike, weights: npt.ArrayLike) -> None:
         """Give `leaves` [k] the `weights` [k], or all of them one weight []; of a leaf named twice the last counts.
@@ -312,19 +138,31 @@ class SumTree:
             return
         if not (values.item(values.argmin()) >= 0 and values.item(values.argmax()) <= self.heaviest):
             self._refuse(slots, values)
-        self.write(slots, values)
+        self.write(slots, values + 0.0)  # Which makes 0.0 of -0.0.
 
     def write(self, leaves: arrays.Ints, weights: arrays.Floats | float) -> None:
         """Do what `set` does, for a caller who knows that it refuses neither `leaves` [k] nor `weights` [k] or []."""
-        self._leaves[leaves] = weights
-        self._is_settled = False
+        self.leaves[leaves] = weights
         end = self._num_unsettled + len(leaves)
         if end <= len(self._unsettled):
             self._unsettled[self._num_unsettled : end] = leaves
             self._num_unsettled = end
         else:
-            self._recompute(np.concatenate([self._unsettled[: self._num_unsettled], leaves]))
+            self.settle(np.concatenate([self._unsettled[: self._num_unsettled], leaves]))
             self._num_unsettled = 0
+
+    def settle(self, leaves: arrays.Ints) -> None:
+        """Bring what stands above `leaves` [k] up to date, after weights in [0, heaviest] were written to `leaves`.
+
+        Args:
+            leaves: Contiguous, of int64 and in [0, capacity); a leaf may be named twice.
+        """
+        self._kernels.settle(self._nodes, self._offsets, leaves, self._masses)
+        self._total = self._masses.item(-1)
+        end = self._num_touched + len(leaves)
+        if end <= len(self._touched):
+            self._touched[self._num_touched : end] = leaves
+        self._num_touched = end
 
     def set_one(self, leaf: int, weight: float) -> None:
         """Do what `set` does of one leaf, in a fraction of the time.
@@ -336,12 +174,11 @@ class SumTree:
         if not (0 <= leaf < self._capacity and 0 <= weight <= self.heaviest):
             self.set([leaf], [weight])  # Which refuses.
         if self._num_unsettled == len(self._unsettled):
-            self._recompute(self._unsettled)
+            self.settle(self._unsettled)
             self._num_unsettled = 0
-        self._leaves[leaf] = weight
+        self.leaves[leaf] = weight + 0.0
         self._unsettled[self._num_unsettled] = leaf
         self._num_unsettled += 1
-        self._is_settled = False
 
     def get(self, leaves: npt.ArrayLike) -> arrays.Floats:
         """Return the weights [k] of `leaves` [k], as a copy.
@@ -350,11 +187,11 @@ class SumTree:
             OutOfRangeError: A leaf is not in [0, capacity).
             ArgumentTypeError: The leaves are no integers.
         """
-        return self._leaves.take(self._checked_leaves(leaves))
+        return self.leaves.take(self._checked_leaves(leaves))
 
     def read(self, leaves: arrays.Ints) -> arrays.Floats:
         """Do what `get` does, for a caller who knows that `leaves` [k] are there."""
-        return self._leaves.take(leaves)
+        return self.leaves.take(leaves)
 
     def find(self, masses: npt.ArrayLike) -> arrays.Ints:
         """Return, for each of `masses` [k] in [0, total], the leaf [k] in whose half-open interval it lies.
@@ -370,11 +207,11 @@ class SumTree:
         points = _real_numbers("masses", masses)
         if points.ndim != 1:
             raise errors.ArgumentError(f"masses must be of shape [k], got shape {points.shape}")
-        is_wrong = ~((points >= 0) & (points <= self._sums.total))
+        is_wrong = ~((points >= 0) & (points <= self._total))
         if is_wrong.any():
             row = int(is_wrong.argmax())
-            raise errors.ArgumentError(f"masses must be in [0, {self._sums.total}], got {points[row]} in row {row}")
-        return self._sums.find(np.minimum(points, math.nextafter(self._sums.total, 0)))
+            raise errors.ArgumentError(f"masses must be in [0, {self._total}], got {points[row]} in row {row}")
+        return self._find(np.minimum(points, self._highest()))
 
     def sample(self, size: int, rng: np.random.Generator) -> arrays.Ints:
         """Return `size` leaves [size], each drawn in proportion to the weights, with replacement.
@@ -385,7 +222,7 @@ class SumTree:
         """
         size = validation.positive_int("size", size)
         self._require_weight("sample")
-        return self._sums.find(np.minimum(rng.random(size) * self._sums.total, math.nextafter(self._sums.total, 0)))
+        return self._find(np.minimum(rng.random(size) * self._total, self._highest()))
 
     def stratified_sample(self, size: int, rng: np.random.Generator) -> arrays.Ints:
         """Return `size` leaves [size]: with S the total, one of them drawn from each [j S / size, (j + 1) S / size).
@@ -399,24 +236,18 @@ class SumTree:
         """
         size = validation.positive_int("size", size)
         self._require_weight("stratified_sample")
-        firsts, lasts = _strata(size)
         points = rng.random(size)
-        points += firsts
-        # Rounding could lift the last point of a stratum onto the edge, which belongs to the next one.
-        np.minimum(points, lasts, out=points)
-        points *= self._sums.total / size
-        np.minimum(points, math.nextafter(self._sums.total, 0), out=points)
-        leaves = self._sums.find(points)
+        self._kernels.stratify(points, *_strata(size), self._total / size, self._highest())
+        leaves = self._find(points)
         rng.shuffle(leaves)
         return leaves
 
     def clear(self) -> None:
         """Make all weights zero. O(capacity)."""
-        for levels in (self._sums, self._maxima, self._minima):
-            for level in levels.levels:
-                level.fill(0)
+        for entries in (self._nodes, self._masses, *self._maxima, *self._minima):
+            entries.fill(0)
+        self._total = 0.0
         self._num_unsettled = 0
-        self._is_settled = False
         self._num_touched = len(self._touched) + 1
 
     def check(self) -> None:
@@ -425,42 +256,39 @@ class SumTree:
         Raises:
             CorruptionError: A weight is not legal, or a sum, maximum or minimum is not what the weights make it.
         """
-        live = self._leaves[: self._capacity]
+        live = self.leaves[: self._capacity]
         is_legal = (live >= 0) & (live <= self.heaviest)
         if not is_legal.all():
             leaf = int(is_legal.argmin())
             raise errors.CorruptionError(
                 f"weight of leaf {leaf} must be in [0, {self.heaviest:.6g}], found {live[leaf]}"
             )
-        if self._leaves[self._capacity :].any():
+        if self.leaves[self._capacity :].any():
             raise errors.CorruptionError(f"weights beyond leaf {self._capacity - 1} must be 0")
-        if not self._is_settled:
-            self._settle()
-        self._sums.check("sum")
+        total = self.total
+        levels = draw.split(self._nodes, self._offsets)
+        _check_levels("sum", levels, draw.sums)
+        masses = np.concatenate([[0.0], levels[-1].cumsum()])
+        if not np.array_equal(self._masses, masses) or total != masses[-1]:
+            raise errors.CorruptionError("running sums of the top are not those of its entries")
         self._refresh_extremes()
-        self._maxima.check("maximum")
-        self._minima.check("minimum")
+        _check_levels("maximum", [self.leaves, *self._maxima], _maxima)
+        _check_levels("minimum", [self.leaves, *self._minima], _minima)
 
     def _require_weight(self, call: str) -> None:
         """Bring the sums up to date; raise NotReadyError if there is nothing to draw from."""
         if self.total == 0.0:
             raise errors.NotReadyError(f"{call} found all weights zero: set a weight above 0 first")
 
-    def _settle(self) -> None:
-        """Bring the sums up to date."""
-        if self._num_unsettled:
-            self._recompute(self._unsettled[: self._num_unsettled])
-            self._num_unsettled = 0
-        self._sums.refresh()
-        self._is_settled = True
+    def _highest(self) -> float:
+        """Return the largest mass that lies in the interval of a leaf."""
+        return math.nextafter(self._total, 0)
 
-    def _recompute(self, slots: arrays.Ints) -> None:
-        """Bring the sums above `slots` up to date, but not those of the top."""
-        self._sums.recompute(slots)
-        end = self._num_touched + len(slots)
-        if end <= len(self._touched):
-            self._touched[self._num_touched : end] = slots
-        self._num_touched = end
+    def _find(self, points: arrays.Floats) -> arrays.Ints:
+        """Return the leaves [k] of `points` [k] in [0, total), which are overwritten."""
+        leaves = np.empty(len(points), np.int64)
+        self._kernels.find(self._nodes, self._offsets, self._masses, points, leaves)
+        return leaves
 
     def _checked_leaves(self, leaves: npt.ArrayLike) -> arrays.Ints:
         slots = _array("leaves", leaves)
@@ -486,12 +314,56 @@ class SumTree:
 
     def _refresh_extremes(self) -> None:
         if self._num_touched > len(self._touched):
-            touched = np.arange(0, len(self._leaves), WIDTH)
+            touched = np.arange(0, len(self.leaves), draw.WIDTH)
         else:
             touched = self._touched[: self._num_touched]
-        self._maxima.recompute(touched)
-        self._minima.recompute(touched)
+        draw.reduce_above([self.leaves, *self._maxima], touched, _maxima)
+        draw.reduce_above([self.leaves, *self._minima], touched, _minima)
         self._num_touched = 0
+
+
+def _sizes(capacity: int) -> list[int]:
+    """Return how many entries each level has, the leaves first: whole blocks up to the top."""
+    widest = -(-WIDEST_TOP // draw.WIDTH) * draw.WIDTH
+    unit = draw.WIDTH
+    while -(-capacity // unit) * draw.WIDTH > widest:
+        unit *= draw.WIDTH
+    sizes = [-(-capacity // unit) * unit]
+    while sizes[-1] > widest:
+        sizes.append(sizes[-1] // draw.WIDTH)
+    return sizes
+
+
+def _aligned_zeros(count: int) -> arrays.Floats:
+    """Return zeros [count] whose blocks are cache lines; a copy of them need not be."""
+    room = np.zeros(count + draw.WIDTH)
+    skipped = -room.ctypes.data % _CACHE_LINE // room.itemsize
+    return room[skipped : skipped + count]
+
+
+def _maxima(blocks: arrays.Floats) -> arrays.Floats:
+    """Return the largest entries [n] of blocks [n, m]."""
+    # numpy compares whole rows at a time, and these rows are long where those of `blocks` are short.
+    return np.asarray(blocks.T.copy().max(axis=0))
+
+
+def _minima(blocks: arrays.Floats) -> arrays.Floats:
+    """Return the smallest entries [n] above zero of blocks [n, m], infinity where there is none."""
+    weights = blocks.T.copy()
+    np.copyto(weights, math.inf, where=weights == 0)
+    return np.asarray(weights.min(axis=0))
+
+
+def _check_levels(name: str, levels: Sequence[arrays.Floats], reduce: Callable[[arrays.Floats], arrays.Floats]) -> None:
+    """Raise CorruptionError if an entry is not what its block of the level below makes it."""
+    for height, (below, level) in enumerate(itertools.pairwise(levels), start=1):
+        expected = reduce(below.reshape(-1, draw.WIDTH))
+        is_wrong = level != expected
+        if is_wrong.any():
+            entry = int(is_wrong.argmax())
+            raise errors.CorruptionError(
+                f"{name} {entry} of level {height} must be {expected[entry]}, found {level[entry]}"
+            )
 
 
 @functools.lru_cache(maxsize=8)

@@ -1,9 +1,13 @@
 import bisect
 from collections.abc import Callable, Iterator
 import contextlib
+import copy
+import dataclasses
 import fractions
+import importlib.util
 import itertools
 import math
+import pickle
 from typing import Any
 from unittest import mock
 
@@ -16,6 +20,8 @@ import pytest
 
 from relive import errors
 from relive import testing
+from relive.kernels import choice
+from relive.kernels import draw
 from relive.samplers import sum_tree
 
 Floats = npt.NDArray[np.float64]
@@ -25,15 +31,25 @@ TOPS = st.sampled_from([1, 3, 20, 4096])
 GENERATORS = st.integers(0, 2**32).map(np.random.default_rng)
 EIGHTHS = st.integers(0, 40).map(lambda eighths: eighths / 8)
 ANY_WEIGHT = st.floats(0, 1e300)
+KERNELS = [name for name in choice.NAMES if importlib.util.find_spec(name) is not None]
+
+
+@pytest.fixture(scope="module", autouse=True, params=KERNELS)
+def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run every test on each kind of kernels."""
+    before = choice.chosen().name
+    choice.use_kernels(request.param)
+    yield
+    choice.use_kernels(before)
 
 
 @contextlib.contextmanager
-def narrow(widest_top: int, chunk: int = 7) -> Iterator[None]:
+def narrow(widest_top: int) -> Iterator[None]:
     with (
         mock.patch.object(sum_tree, "WIDEST_TOP", widest_top),
-        mock.patch.object(sum_tree, "_CHUNK", chunk),
         mock.patch.object(sum_tree, "_MOST_UNSETTLED", 9),
-        mock.patch.object(sum_tree, "_AT_ONCE", 30),
+        mock.patch.object(draw, "_MOST_SUMMED", 7),
+        mock.patch.object(draw, "_MOST_FOUND", 30),
     ):
         yield
 
@@ -46,7 +62,7 @@ def tree_of(weights: Any) -> sum_tree.SumTree:
 
 def levels_of(tree: sum_tree.SumTree) -> list[list[float]]:
     assert tree.total >= 0, "they are up to date once somebody asked"
-    return [level.tolist() for level in tree._sums.levels]
+    return [level.tolist() for level in draw.split(tree._nodes, tree._offsets)]
 
 
 class NaiveTree:
@@ -132,6 +148,18 @@ class SumTreeMachine(stateful.RuleBasedStateMachine):
         with pytest.raises(errors.OutOfRangeError):
             self.tree.set_one(outside, 5.0)
 
+    @stateful.rule(rng=GENERATORS, weight=EIGHTHS)
+    def write_from_outside(self, rng: np.random.Generator, weight: float) -> None:
+        leaves = self.leaves(rng)
+        self.tree.leaves[leaves] = weight
+        self.tree.settle(np.array(leaves, np.int64))
+        for leaf in leaves:
+            self.naive.weights[leaf] = weight
+
+    @stateful.rule(how=st.sampled_from([copy.deepcopy, lambda tree: pickle.loads(pickle.dumps(tree))]))
+    def go_on_with_a_copy(self, how: Callable[[sum_tree.SumTree], sum_tree.SumTree]) -> None:
+        self.tree = how(self.tree)
+
     @stateful.rule()
     def clear(self) -> None:
         self.tree.clear()
@@ -165,8 +193,8 @@ class SumTreeMachine(stateful.RuleBasedStateMachine):
         self.tree.check()
 
 
-SumTreeMachine.TestCase.settings = hypothesis.settings(stateful_step_count=12)
-TestSumTree = SumTreeMachine.TestCase
+def test_a_tree_and_a_list_agree_whatever_is_done_to_them() -> None:
+    stateful.run_state_machine_as_test(SumTreeMachine, settings=hypothesis.settings(stateful_step_count=12))
 
 
 def test_masses_find_the_leaf_in_whose_half_open_interval_they_lie() -> None:
@@ -465,7 +493,7 @@ def test_extremes_are_read_off_the_top_alone() -> None:
     """A weight written behind the tree's back is not seen, so nobody looked through all of them."""
     tree = tree_of(np.ones(5000))
     assert (tree.max, tree.min) == (1.0, 1.0)
-    tree._sums.levels[0][8:10] = [5.0, 0.5]
+    tree.leaves[8:10] = [5.0, 0.5]
     assert (tree.max, tree.min) == (1.0, 1.0)
     tree.set([10], [1.0])
     assert (tree.max, tree.min) == (5.0, 0.5)
@@ -586,24 +614,24 @@ def broken(name: str) -> sum_tree.SumTree:
     tree = tree_of(np.ones(4100))
     assert (tree.max, tree.min) == (1.0, 1.0)
     if name == "weight":
-        tree._sums.levels[0][3] = -1.0
+        tree.leaves[3] = -1.0
     elif name == "padding":
-        tree._sums.levels[0][4100] = 1.0
+        tree.leaves[4100] = 1.0
     elif name == "sum":
-        tree._sums.levels[1][7] = 17.0
+        draw.split(tree._nodes, tree._offsets)[1][7] = 17.0
     elif name == "total":
         assert tree.total == 4100.0
-        tree._sums.total = 4099.0
+        tree._total = 4099.0
     elif name == "masses":
         assert tree.total == 4100.0
-        tree._sums._masses[9] += 1.0
+        tree._masses[9] += 1.0
     elif name == "start":
         assert tree.total == 4100.0
-        tree._sums._masses[0] = 1.0
+        tree._masses[0] = 1.0
     elif name == "maximum":
-        tree._maxima.levels[1][0] = 2.0
+        tree._maxima[0][0] = 2.0
     elif name == "minimum":
-        tree._minima.levels[1][256] = math.inf
+        tree._minima[0][256] = math.inf
     return tree
 
 
@@ -633,7 +661,7 @@ def test_a_mass_just_below_the_edge_of_a_block_finds_a_leaf_of_that_block() -> N
         weights = np.random.default_rng(5).random(1 << 16) * scale
         tree.set(np.arange(1 << 16), weights)
         assert tree.total > 0
-        edges = tree._sums._masses[1:]
+        edges = tree._masses[1:]
         leaves = tree.find(np.nextafter(edges, 0))
         assert (leaves // ((1 << 16) // len(edges))).tolist() == list(range(len(edges)))
         assert (weights[leaves] > 0).all()
@@ -687,13 +715,13 @@ def test_sums_wait_for_somebody_who_asks_and_not_for_long() -> None:
     """What is not brought up to date needs room, which is limited."""
     tree = tree_of(np.ones(5000))
     assert tree.total == 5000.0
-    before = tree._sums.levels[1].tolist()
+    before = tree._nodes[len(tree.leaves) :].tolist()
     size = len(tree._unsettled)
     for leaf in range(size):
         tree.set_one(leaf, 2.0)
-    assert tree._sums.levels[1].tolist() == before
+    assert tree._nodes[len(tree.leaves) :].tolist() == before
     tree.set_one(size, 2.0)
-    assert tree._sums.levels[1].tolist() != before
+    assert tree._nodes[len(tree.leaves) :].tolist() != before
     assert len(tree._unsettled) == size
     assert tree.total == 5000.0 + size + 1
 
@@ -716,52 +744,54 @@ def test_many_masses_find_what_each_finds_alone(count: int) -> None:
     assert tree.find(masses).tolist() == expected.tolist()
 
 
-@hypothesis.given(entries=st.lists(st.one_of(st.just(0.0), ANY_WEIGHT), min_size=8, max_size=64))
-def test_running_sums_rise_where_there_is_something_and_nowhere_else(entries: list[float]) -> None:
-    weights = np.array(entries[: len(entries) // 2 * 2])
-    sums = np.empty(len(weights))
-    sum_tree.running_sums(weights, sums)
-    assert sums[0] == weights[0]
-    assert (np.diff(sums) >= 0).all()
-    assert (np.diff(sums)[weights[1:] == 0] == 0).all()
-    assert sums == pytest.approx(weights.cumsum(), rel=1e-13, abs=0)
-
-
-@hypothesis.given(seed=st.integers(0, 2**32), count=st.integers(1, 20), spread=st.sampled_from([0.0, 1.0, 40.0]))
-def test_sums_are_added_up_from_left_to_right(seed: int, count: int, spread: float) -> None:
-    """Bit for bit: no order of additions that a processor or a library of linear algebra would choose shows."""
-    rng = np.random.default_rng(seed)
-    blocks = rng.random((count, 8)) * 10.0 ** (spread * (rng.random((count, 8)) - 0.5))
-    running = [list(itertools.accumulate(block)) for block in blocks.tolist()]
-    assert sum_tree.sums(blocks).tolist() == [sums[-1] for sums in running]
-    assert sum_tree.earlier_sums(blocks).tolist() == [[0.0, *sums[:-1]] for sums in running]
-
-
-@hypothesis.given(
-    eighths=st.lists(st.lists(EIGHTHS, min_size=8, max_size=8), min_size=1, max_size=9), share=st.floats(0, 1)
-)
-def test_the_entry_that_has_begun_last_is_found_in_each_block(eighths: list[list[float]], share: float) -> None:
-    blocks = np.array(eighths)
-    masses = np.floor(share * blocks.sum(axis=1) * 8) / 8
-    begins = sum_tree.earlier_sums(blocks)
-    entries = sum_tree.last_begun(begins, masses)
-    for block, sums, mass, entry in zip(eighths, begins.tolist(), masses.tolist(), entries.tolist(), strict=True):
-        assert sums == [sum(block[:place]) for place in range(8)]
-        assert entry == max(place for place in range(8) if sums[place] <= mass)
-
-
 @pytest.mark.parametrize("total", [1.0, 0.1, 1e300, 7e-310, 11 * 5e-324])
 def test_strata_end_before_the_next_one_and_before_the_total(total: float) -> None:
     """Also for a generator that draws the largest number below 1, and for totals of few bits."""
     for size in (1, 2, 3, 7, 10, 300):
         found: list[Floats] = []
         tree = tree_of([total])
-        with mock.patch.object(
-            tree._sums, "find", lambda points, found=found: found.append(points) or np.zeros(1, int)
-        ):
-            tree.stratified_sample(size, Constant(1 - 2**-53))
+        tree._kernels = dataclasses.replace(
+            tree._kernels, find=lambda *arguments, found=found: found.append(arguments[3])
+        )
+        tree.stratified_sample(size, Constant(1 - 2**-53))
         (points,) = found
         assert points.max() < total
         if total > 1e-300:
             strata = [math.floor(fractions.Fraction(point) * size / fractions.Fraction(total)) for point in points]
             assert strata == list(range(size))
+
+
+def test_a_copy_has_leaves_of_its_own() -> None:
+    tree = tree_of(np.ones(5000))
+    copies = [copy.deepcopy(tree), pickle.loads(pickle.dumps(tree))]
+    for weight, other in enumerate(copies, start=2):
+        other.leaves[9] = weight
+        other.settle(np.array([9]))
+        assert other.total == 4999.0 + weight
+        assert other.get([9]).tolist() == [weight]
+        assert other._kernels is tree._kernels
+        other.check()
+    assert tree.total == 5000.0
+
+
+def test_the_kernels_chosen_are_those_of_trees_made_afterwards() -> None:
+    """The fixture chose them before this tree; its own stay what they are."""
+    tree = sum_tree.SumTree(3)
+    assert tree._kernels is choice.chosen()
+    choice.use_kernels("numpy")
+    assert sum_tree.SumTree(3)._kernels.name == "numpy"
+    name = tree._kernels.name
+    choice.use_kernels(name)
+    assert sum_tree.SumTree(3)._kernels is tree._kernels
+
+
+def test_blocks_are_cache_lines() -> None:
+    for capacity in (1, 5000, 70_001):
+        assert sum_tree.SumTree(capacity).leaves.ctypes.data % 64 == 0
+
+
+def test_a_weight_below_zero_by_its_sign_alone_is_zero() -> None:
+    tree = tree_of([-0.0] * 8)
+    tree.set_one(1, -0.0)
+    assert str(tree.total) == "0.0"
+    assert not np.signbit(tree.leaves).any()

@@ -1,31 +1,91 @@
+import itertools
+
+import hypothesis
+from hypothesis import strategies
 import numpy as np
 import pytest
 
 import relive
 from relive import errors
 from relive import testing
-from relive.kernels import eligibility
+from relive.kernels import append
 from relive.samplers import sampler_test
 from relive.samplers import uniform
 
 
 def test_uniform_draws_are_uniform_over_what_is_eligible() -> None:
     sampler = sampler_test.attached(uniform.UniformSampler(), [1, 2, 3, 6])
-    sampler.removed(sampler.anchors.unset(eligibility.READABLE, np.array([2]))[1])
+    sampler.removed(sampler.anchors.unset(append.READABLE, np.array([2]))[1])
     sampler.check()
     draw = sampler.draw(3_000, np.random.default_rng(1))
     testing.assert_frequencies(np.bincount(draw.slots, minlength=8).tolist(), [0, 1 / 3, 0, 1 / 3, 0, 0, 1 / 3, 0])
     assert draw.probabilities.tolist() == [1 / 3] * 3_000
     assert sampler.probabilities(np.array([1, 2, 7])).tolist() == [1 / 3, 0.0, 0.0]
-    sampler.removed(sampler.anchors.unset(eligibility.READABLE, np.array([1, 3, 6]))[1])
+    sampler.removed(sampler.anchors.unset(append.READABLE, np.array([1, 3, 6]))[1])
     assert sampler.probabilities(np.array([1])).tolist() == [0.0]
 
 
-def test_check_finds_a_uniform_sampler_that_missed_something() -> None:
-    sampler = sampler_test.attached(uniform.UniformSampler(), [1, 2])
-    sampler.anchors.unset(eligibility.READABLE, np.array([2]))
-    with pytest.raises(errors.CorruptionError, match="^the uniform sampler does not hold the eligible anchors$"):
-        sampler.check()
+def ring(steps: int, capacity: int, barred: list[int]) -> relive.RingReplayBuffer:
+    """Return a ring to which that many steps were added, with some of the last `capacity` ones barred by their age."""
+    buffer = relive.RingReplayBuffer(capacity, seed=0)
+    for t in range(steps):
+        buffer.add(t, 0, 0.0, t + 1)
+    buffer.set_eligible([steps - 1 - age for age in barred], False)
+    return buffer
+
+
+@pytest.mark.parametrize("num_eligible", [200, 199, 100, 8, 4, 3, 1])
+@pytest.mark.parametrize("steps", [200, 330])
+def test_draws_are_uniform_however_few_are_eligible(num_eligible: int, steps: int) -> None:
+    """Whether all rows are, or they are found by trying, or in a list; where the ring has wrapped around too."""
+    order = np.random.default_rng(num_eligible).permutation(200).tolist()
+    buffer = ring(steps, 200, order[num_eligible:])
+    eligible = buffer.eligible_keys()
+    batches = [buffer.sample_keys(size) for size in [1, 2, 7, 300, 700] * 4]
+    keys, counts = np.unique(np.concatenate(batches), return_counts=True)
+    assert keys.tolist() == eligible.tolist() == sorted(steps - 1 - age for age in order[:num_eligible])
+    testing.assert_frequencies(counts.tolist(), [1 / num_eligible] * num_eligible)
+    assert buffer.sample(3).probabilities.tolist() == [1 / num_eligible] * 3
+
+
+@pytest.mark.parametrize("num_eligible", [90, 40, 1])
+def test_draws_are_uniform_where_the_ring_is_not_full_and_begins_anywhere(num_eligible: int) -> None:
+    buffer = relive.RingReplayBuffer(100, seed=0)
+    for t in range(170):
+        buffer.add(t, 0, 0.0, t + 1)
+    buffer.clear()
+    for t in range(90):
+        buffer.add(t, 0, 0.0, t + 1)
+    buffer.set_eligible(range(170, 260 - num_eligible), False)
+    keys, counts = np.unique(buffer.sample_keys(6_000), return_counts=True)
+    assert keys.tolist() == list(range(260 - num_eligible, 260))
+    testing.assert_frequencies(counts.tolist(), [1 / num_eligible] * num_eligible)
+
+
+def test_draws_of_one_batch_are_independent() -> None:
+    """Of three rows of which two are eligible, every pair is drawn alike."""
+    buffer = ring(3, 3, [1])
+    pairs = [tuple(buffer.sample_keys(2).tolist()) for _ in range(1_000)]
+    counts = [pairs.count(pair) for pair in itertools.product([0, 2], repeat=2)]
+    testing.assert_frequencies(counts, [1 / 4] * 4)
+
+
+@pytest.mark.parametrize("barred", [2, 150, 198])
+def test_after_every_change_draws_are_of_what_is_eligible_then(barred: int) -> None:
+    rng = np.random.default_rng(barred)
+    buffer = ring(200, 200, list(range(barred)))
+    for step in range(60):
+        change = step % 3
+        if change == 0:
+            buffer.add(step, 0, 0.0, step + 1)
+            buffer.set_eligible([buffer.appended - 1], bool(rng.random() < 0.5))
+        elif change == 1:
+            buffer.set_eligible(rng.integers(buffer.appended - 200, buffer.appended, 2), bool(rng.random() < 0.5))
+        else:
+            buffer.add(step, 0, 0.0)
+        if buffer.can_sample(1):
+            assert np.isin(buffer.sample_keys(50), buffer.eligible_keys()).all()
+    buffer.check()
 
 
 def test_one_anchor_is_certain() -> None:
@@ -34,62 +94,41 @@ def test_one_anchor_is_certain() -> None:
     assert sampler.draw(2, np.random.default_rng(0)).probabilities.tolist() == [1.0, 1.0]
 
 
-def test_uniform_draws_are_the_same_whether_anchors_came_one_by_one_or_not() -> None:
-    one, many = (sampler_test.attached(uniform.UniformSampler(), [0, 1, 2]) for _ in range(2))
-    for added, removed in [(3, 0), (4, 1), (0, 3), (7, 0), (1, 7)]:
-        for sampler in (one, many):
-            entered = sampler.anchors.set(eligibility.READABLE, np.array([added]))[0]
-            left = sampler.anchors.forget(np.array([removed]))
-            if sampler is many:
-                sampler.added(entered)
-                sampler.removed(left)
-            else:
-                sampler.added_one(added)
-                sampler.removed_one(removed)
-            sampler.check()
-        draws = [sampler.draw(50, np.random.default_rng(3)) for sampler in (one, many)]
-        assert draws[0].slots.tolist() == draws[1].slots.tolist()
-        assert draws[0].probabilities.tolist() == draws[1].probabilities.tolist() == [1 / 3] * 50
-
-
-@pytest.mark.parametrize(
-    "turns", [[(0, 4, 2), (2, 6, 2), (4, 0, 2)], [(2, 4, 2), (0, 6, 2)], [(0, 4, 1), (2, 5, 1)], [(0, 6, 1)]]
+@hypothesis.given(
+    strategies.lists(strategies.tuples(strategies.integers(0, 7), strategies.booleans()), max_size=20),
+    strategies.integers(1, 40),
 )
-def test_uniform_draws_are_of_what_is_there_after_any_turn(turns: list[tuple[int, int, int]]) -> None:
-    sampler = sampler_test.attached(uniform.UniformSampler(), [0, 1, 2, 3])
-    there = {0, 1, 2, 3}
-    for lost, slot, count in turns:
-        sampler.anchors.leave(lost, count)
-        sampler.anchors.enter(slot, count)
-        sampler.turned(lost, slot, count)
-        there = there - set(range(lost, lost + count)) | set(range(slot, slot + count))
-        sampler.check()
-        assert set(sampler.draw(60, np.random.default_rng(0)).slots.tolist()) == there
+def test_draws_depend_on_what_is_eligible_and_not_on_how_it_became_so(
+    changes: list[tuple[int, bool]], size: int
+) -> None:
+    changed = sampler_test.attached(uniform.UniformSampler(), [0, 1, 2])
+    for slot, enters in changes:
+        change = changed.anchors.set if enters else changed.anchors.unset
+        entered, left = change(append.READABLE, np.array([slot]))
+        changed.added(entered)
+        changed.removed(left)
+    hypothesis.assume(len(changed.anchors))
+    fresh = sampler_test.attached(uniform.UniformSampler(), changed.anchors.slots().tolist())
+    draws = [sampler.draw(size, np.random.default_rng(3)) for sampler in (changed, fresh)]
+    assert draws[0].slots.tolist() == draws[1].slots.tolist()
+    assert draws[0].probabilities.tolist() == draws[1].probabilities.tolist() == [1 / len(fresh.anchors)] * size
+    assert fresh.anchors.is_eligible(draws[0].slots).all()
 
 
-def test_the_order_of_a_uniform_sampler_is_that_of_eligible_anchors() -> None:
-    """As it is, whatever the order of the rows."""
-    buffer = relive.RingReplayBuffer(5, seed=0)
-    for t in range(7):
-        buffer.add([0.0], t, 0.0, [0.0])
+@pytest.mark.parametrize("barred", [0, 3, 150, 198])
+def test_a_loaded_buffer_draws_what_the_other_draws(barred: int) -> None:
+    buffer = ring(330, 200, list(range(barred)))
+    buffer.sample_keys(5)
     state = buffer.state_dict()
-    assert state["sampler"] == {"is_interval": True}
-    assert state["arrays"]["sampler/order"].tolist() == [2]
-    buffer.set_eligible([4], False)
-    state = buffer.state_dict()
-    assert state["sampler"] == {"is_interval": False}
-    assert sorted(state["arrays"]["sampler/order"].tolist()) == [0, 1, 2, 3]
-    for is_interval, order in (
-        (False, [0, 1, 2]),
-        (False, [0, 1, 2, 4]),
-        (False, [0, 1, 2, 2]),
-        (True, [0, 1]),
-        (True, [1]),
-    ):
-        state["sampler"]["is_interval"] = is_interval
-        state["arrays"]["sampler/order"] = np.array(order)
-        with pytest.raises(errors.CheckpointError, match="^array sampler/order must hold the eligible anchors$"):
-            relive.RingReplayBuffer._made(state, {})
-    state["arrays"]["sampler/order"] = np.array([5])
-    with pytest.raises(errors.CheckpointError, match=r"^array sampler/order must hold integers in \[0, 4\], got 5$"):
-        relive.RingReplayBuffer._made(state, {})
+    assert state["sampler"] == {}
+    assert not any(name.startswith("sampler/") for name in state["arrays"])
+    loaded = relive.RingReplayBuffer._made(state, {})
+    for _ in range(3):
+        assert loaded.sample_keys(9).tolist() == buffer.sample_keys(9).tolist()
+
+
+def test_check_finds_an_anchor_that_nobody_counted() -> None:
+    buffer = ring(4, 4, [])
+    buffer.history.facts[1] |= append.BARRED
+    with pytest.raises(errors.CorruptionError, match="^4 anchors are counted as eligible, which is wrong$"):
+        buffer.check()

@@ -17,6 +17,7 @@ from relive.common import arrays
 from relive.common import validation
 
 DType: TypeAlias = np.dtype[Any]
+_LISTS = (list, tuple)
 
 
 def cast_exact(name: str, value: object, shape: tuple[int, ...], dtype: DType, is_weak: bool = False) -> arrays.Array:
@@ -45,12 +46,18 @@ def cast_exact(name: str, value: object, shape: tuple[int, ...], dtype: DType, i
     Traceback (most recent call last):
     relive.errors.SchemaError: action must fit uint8, got 300
     """
-    if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape:
-        return value
-    array = as_array(name, value)
+    array = value if type(value) is np.ndarray and not value.dtype.hasobject else as_array(name, value)
     if array.shape != shape:
         raise wrong_shape(name, shape, array.shape)
     source = array.dtype
+    if source is dtype:
+        return array
+    limit = _square_limit(source, dtype)
+    if limit and (is_weak or _is_of_python(value)) and np.vdot(array, array) <= limit:
+        try:
+            return array.astype(dtype)
+        except FloatingPointError:  # Somebody wants to know of underflow: not here.
+            pass
     if source == dtype:
         return array
     if not _are_alike(source, dtype):
@@ -83,8 +90,7 @@ def as_array(name: str, value: object) -> arrays.Array:
         if calls:
             raise errors.SchemaError(f"{name} must be what numpy can read, got a tensor: call {calls} first") from error
         raise _not_an_array(name, value) from error
-    has_mask = isinstance(value, np.ndarray) and isinstance(value, np.ma.MaskedArray)
-    if array.dtype.hasobject or has_mask:
+    if array.dtype.hasobject or isinstance(value, np.ma.MaskedArray):
         raise _not_an_array(name, value)
     if array.dtype.kind in "US" and not hasattr(value, "dtype"):
         # numpy writes the numbers of a mixed list as text.
@@ -108,12 +114,24 @@ def _are_alike(source: DType, dtype: DType) -> bool:
     return source.kind == dtype.kind and source.kind in "cUSmM" and np.can_cast(source, dtype, "same_kind")
 
 
-def _is_of_python(value: object) -> bool:
+def _is_of_python(value: Any) -> bool:
     """Return whether `value` is Python's own: a number, or lists of numbers, among them numpy's."""
-    is_in_list = isinstance(value, list | tuple)
-    while isinstance(value, list | tuple) and value:
-        value = value[0]
-    return not hasattr(value, "dtype") or (is_in_list and isinstance(value, np.generic))
+    first = value
+    while isinstance(first, _LISTS) and first:
+        first = first[0]
+    return not hasattr(first, "dtype") or (first is not value and isinstance(first, np.generic))
+
+
+@functools.lru_cache(maxsize=256)
+def _square_limit(source: DType, dtype: DType) -> float:
+    """Return the sum of squares up to which all floats of `source` stay finite as `dtype`; 0 if that is no question.
+
+    No square is larger than the sum of all of them, which takes one pass and is NaN if one of them is.
+    """
+    if source.kind != "f" or dtype.kind != "f" or source.itemsize <= dtype.itemsize:
+        return 0.0
+    largest = float(np.finfo(dtype).max)
+    return largest if dtype.itemsize >= np.dtype(np.float64).itemsize else largest**2
 
 
 @functools.lru_cache(maxsize=256)

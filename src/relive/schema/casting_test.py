@@ -174,6 +174,22 @@ def test_what_stays_equal_fits(value: Any, dtype: str) -> None:
     assert answer == value
 
 
+def test_what_is_rounded_to_zero_fits_whoever_wants_to_know_of_it() -> None:
+    with np.errstate(all="raise"):
+        assert fit([5e-324, 1.0], np.float32).tolist() == [0.0, 1.0]
+        assert fit(np.array(1e-300), np.float32, is_weak=True).tolist() == 0.0
+
+
+@pytest.mark.parametrize(("narrow", "largest"), [("f2", 65519.0), ("f4", 3.4028235677973362e38)])
+def test_the_largest_float_that_is_rounded_to_a_finite_one_fits(narrow: str, largest: float) -> None:
+    for count in (1, 1_000):
+        assert fit([largest] * count, narrow).tolist() == [float(np.finfo(narrow).max)] * count
+        assert (
+            refusal([1.0] * count + [largest * 1.001], narrow)
+            == f"x must fit {np.dtype(narrow)}, got {largest * 1.001}"
+        )
+
+
 def test_python_floats_are_rounded_to_a_narrower_float() -> None:
     for value in [
         0.1,

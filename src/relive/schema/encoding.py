@@ -1,11 +1,25 @@
-"""What a write brings, checked as a whole before anything moves: the columns of the new steps, and where they go."""
+"""What a write brings, checked as a whole before anything moves: the bytes of the new rows, and where they go.
 
-from collections.abc import Callable, Mapping, Sequence
-import dataclasses
+    one_step            of `add`
+    step_of_each        of `extend`
+    consecutive_steps   of `add_steps`
+    whole_episode       of `add_episode`
+
+Each of them makes `Steps` of its arguments, by one `Encoder`. It reads values that are as usual: arrays, numbers or
+lists, in dicts of the keys of the schema. Where that fails, the schema reads them: it knows any mapping, and refuses
+by name what does not fit.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+import functools
+import itertools
+import math
+import operator
 import struct
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from relive import errors
 from relive.common import arrays
@@ -14,24 +28,65 @@ from relive.common import validation
 from relive.schema import casting
 from relive.schema import schema as schema_lib
 
+TERMINATED, TRUNCATED, CUT = 1, 2, 4
+"""Bits of an event: the episode ends with the step, or it begins a new one whatever is open."""
+
 Row: TypeAlias = Sequence[bytes]
-"""The bytes of each block, those of its fields without gaps."""
-_Encoder: TypeAlias = Callable[[Any], bytes]
+"""For each block the bytes of its records, those of its fields without gaps: of one row, or of several in turn."""
+Blocks: TypeAlias = tuple[tuple[str, ...], ...]
+_PathAndField: TypeAlias = tuple[str, schema_lib.Field]
+_REFUSALS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What comes of reading values that are not as usual."""
 _CODES = {"b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q"}
 _CODES |= {"f4": "f", "f8": "d"}
 _LARGEST_EXACT = 2**53
-_REWARD = 2
+_PARTS = ["observation", "action", "reward"]
 
 
-class RowBytes:
+class Steps(NamedTuple):
+    """Steps to write: one of each of some streams, or a run of consecutive ones of one stream.
+
+    Attributes:
+        encoder: Of the rows and their schema.
+        streams: Where they go [k]: a tuple of one for one step, of a run the same number k times.
+        events: TERMINATED or TRUNCATED where the episode ends with the step, and CUT [k]; a tuple of one for one step.
+        rows: For each block the bytes of its k records, one after the other.
+        next_rows: For each block of an observation the bytes of the observations after the steps: k of them, of a run
+            the one after its last step; None if they are not known yet.
+        is_run: Whether these are consecutive steps of one stream.
+    """
+
+    encoder: "Encoder"
+    streams: tuple[int, ...] | arrays.Ints
+    events: tuple[int, ...] | npt.NDArray[np.uint8]
+    rows: Row
+    next_rows: Row | None
+    is_run: bool
+
+    @property
+    def schema(self) -> schema_lib.Schema:
+        """What the steps hold."""
+        return self.encoder.schema
+
+    @property
+    def count(self) -> int:  # type: ignore[override]  # Nobody counts the values of this tuple.
+        """How many steps."""
+        return len(self.streams)
+
+
+class Encoder:
     r"""Makes the bytes of rows of one schema, for the blocks of its storage.
 
     >>> import numpy as np
     >>> import relive
     >>> from relive.schema import encoding
     >>> schema = relive.Schema(relive.Field(2, "uint8"), relive.Field((), "int16"))
-    >>> encoding.RowBytes(schema).row(np.array([1, 2], np.uint8), 3, 0.0, {})
-    [b'\x01\x02', b'\x03\x00', b'\x00\x00\x00\x00\x00\x00\x00\x00']
+    >>> encoder = encoding.Encoder(schema)
+    >>> rows, next_rows = encoder.row(np.array([1, 2], np.uint8), 3, 0.0, [4, 5], {})
+    >>> rows, next_rows
+    ([b'\x01\x02', b'\x03\x00', b'\x00\x00\x00\x00\x00\x00\x00\x00'], [b'\x04\x05'])
+    >>> encoder.columns(next_rows, 1, encoder.observation_blocks)
+    {'observation': array([[4, 5]], dtype=uint8)}
     """
 
     def __init__(self, schema: schema_lib.Schema) -> None:
@@ -40,186 +95,320 @@ class RowBytes:
         """The paths of the fields of each block."""
         self.observation_blocks = tuple(paths for paths in self.blocks if paths[0] in schema.observation_paths)
         """Those of an observation: they come first."""
-        encoders = [_encoder(path, field, path == "reward") for path, field in schema.fields.items()]
-        # Where every part is a field and no tree, the values come in the order of the fields.
-        self._are_fields = all(path.count("/") == path.startswith("extras/") for path in schema.fields)
-        self._encoders = encoders[:3]
-        self._types = [(field.shape, field.dtype) for field in schema.fields.values()]
-        self._extras = [
-            (path.removeprefix("extras/"), encode) for path, encode in zip(schema.fields, encoders, strict=True)
-        ][3:]
-        positions = {path: position for position, path in enumerate(schema.fields)}
-        self._positions = [[positions[path] for path in paths] for paths in self.blocks]
-        self._are_blocks = self._are_fields and self._positions == [[position] for position in positions.values()]
+        self._num_blocks = len(self.blocks)
+        fields = list(schema.fields.items())
+        num_seen = len(schema.observation_paths)
+        seen, others = fields[:num_seen], fields[num_seen:]
+        places = {path: place for place, path in enumerate(schema.fields)}
+        blocks = [[places[path] for path in paths] for paths in self.blocks]
+        # The fields of the observation come first; after a row they come once more, for the next one.
+        seen_blocks, other_blocks = blocks[: len(self.observation_blocks)], blocks[len(self.observation_blocks) :]
+        next_blocks = _shifted(seen_blocks, len(fields))
+        self._rows = _Layout(fields, blocks)
+        self._rows_and_next = _Layout(fields + seen, blocks + next_blocks)
+        self._observations = _Layout(seen, seen_blocks)
+        self._others = _Layout(others, _shifted(other_blocks, -num_seen))
+        self._dtypes = {
+            paths: _record_dtype([fields[place] for place in block])
+            for paths, block in zip(self.blocks, blocks, strict=True)
+        }
+        self._read_observation = _reader(schema.observation)
+        self._read_action = _reader(schema.action)
+        self._read_extras = _reader(schema.extras)
+        self._has_extras = bool(schema.extras)
+        self._encode_observation = _tree_encoder("observation", schema.observation, self._observations)
+        self._encode_action = _tree_encoder("action", schema.action)
+        self._encode_reward = _encoder("reward", schema.reward)
+        self._encode_extras = _tree_encoder("extras", schema.extras)
+        # Where every part is one field, each is a block of its own.
+        self._fields = [_encoder(path, field) for path, field in fields] if list(schema.fields) == _PARTS else []
 
-    def __reduce__(self) -> tuple[type["RowBytes"], tuple[schema_lib.Schema]]:
-        # The encoders cannot be pickled, and are made anew.
-        return RowBytes, (self.schema,)
+    def __reduce__(self) -> tuple[type["Encoder"], tuple[schema_lib.Schema]]:
+        # The functions cannot be pickled, and are made anew.
+        return Encoder, (self.schema,)
 
-    def row(self, observation: Any, action: Any, reward: Any, extras: Mapping[str, Any]) -> Row:
-        """Return the bytes of each block of a row.
+    def row(
+        self, observation: Any, action: Any, reward: Any, next_observation: Any, extras: Mapping[str, Any]
+    ) -> tuple[Row, Row | None]:
+        """Return the bytes of the row of one step, and of the observation after it; None if that is None.
 
         Raises:
             SchemaError: A value does not fit its field, is missing, or has none.
-            ArgumentError: A key is not a non-empty string without "/".
+            ArgumentError: A key is not a non-empty string without "/", or a reward is not finite.
         """
-        if not self._are_fields or len(extras) != len(self._extras):
-            return self.joined(self.blocks, self.schema.rows(observation, action, reward, extras, ()))
-        of_observation, of_action, of_reward = self._encoders
-        values = [of_observation(observation), of_action(action), of_reward(reward)]
-        for name, encode in self._extras:
-            if name not in extras:
-                return self.joined(self.blocks, self.schema.rows(observation, action, reward, extras, ()))
-            values.append(encode(extras[name]))
-        if self._are_blocks:
-            return values
-        return [b"".join([values[position] for position in positions]) for positions in self._positions]
+        try:
+            if self._fields and not extras:
+                encode_observation, encode_action, encode_reward = self._fields
+                row = [encode_observation(observation), encode_action(action), encode_reward(reward)]
+                return row, None if next_observation is None else [encode_observation(next_observation)]
+            others = [*self._encode_action(action), self._encode_reward(reward)]
+            if extras or self._has_extras:
+                others += self._encode_extras(extras)
+            if self._others.is_shared:
+                others = self._others.joined(others)
+            row = [*self._encode_observation(observation), *others]
+            return row, None if next_observation is None else self._encode_observation(next_observation)
+        except _REFUSALS:
+            pass
+        return self._read_by_schema((), observation, action, reward, next_observation, extras)
 
-    def observation(self, name: str, value: Any) -> Row:
-        """Return the bytes of each block of an observation.
+    def rows(
+        self,
+        count: int,
+        observation: Any,
+        action: Any,
+        reward: Any,
+        next_observation: Any,
+        extras: Mapping[str, Any],
+    ) -> tuple[Row, Row | None]:
+        """Return the same of several steps, whose number is the length of the first axis of every value."""
+        try:
+            leaves = (*self._read_observation(observation), *self._read_action(action), reward)
+            if extras or self._has_extras:
+                leaves = (*leaves, *self._read_extras(extras))
+            if next_observation is None:
+                return self._rows.encoded(leaves, count), None
+            leaves = (*leaves, *self._read_observation(next_observation))
+            made = self._rows_and_next.encoded(leaves, count)
+            return made[: self._num_blocks], made[self._num_blocks :]
+        except _REFUSALS:
+            pass
+        return self._read_by_schema((count,), observation, action, reward, next_observation, extras)
+
+    def _read_by_schema(
+        self,
+        lead: tuple[int, ...],
+        observation: Any,
+        action: Any,
+        reward: Any,
+        next_observation: Any,
+        extras: Mapping[str, Any],
+    ) -> tuple[Row, Row | None]:
+        """Return the same of values [lead..., ...] in any mapping, or raise what is wrong with them."""
+        columns = self.schema.rows(observation, action, reward, extras, lead)
+        following = {}
+        if next_observation is not None:
+            following = self.schema.observation_rows("next_observation", next_observation, lead)
+        count = lead[0] if lead else 1
+        rows, next_rows = (
+            [column.reshape(count, *column.shape[len(lead) :]) for column in part.values()]
+            for part in (columns, following)
+        )
+        return self._rows.encoded(rows, count), self._observations.encoded(next_rows, count) if next_rows else None
+
+    def run(
+        self, count: int, observations: Any, actions: Any, rewards: Any, extras: Mapping[str, Any]
+    ) -> tuple[Row, Row]:
+        """Return the bytes of the rows of T consecutive steps, and of the last of their T + 1 observations.
+
+        The rest is as in `row`.
+        """
+        try:
+            seen = self._observations.columns(self._read_observation(observations), count + 1)
+            before = [column[:-1] for column in seen]
+            leaves = (*before, *self._read_action(actions), rewards, *self._read_extras(extras))
+            return self._rows.encoded(leaves, count), self._observations.encoded([column[-1:] for column in seen], 1)
+        except _REFUSALS:
+            pass
+        columns = self.schema.observation_rows("observations", observations, (count + 1,))
+        tree = trees.nested("observation", {path: column[:-1] for path, column in columns.items()})
+        rows = self.schema.rows(tree, actions, rewards, extras, (count,))
+        last = [column[-1:] for column in columns.values()]
+        return self._rows.encoded(rows.values(), count), self._observations.encoded(last, 1)
+
+    def rows_of(self, columns: Mapping[str, arrays.Array], count: int, blocks: Blocks | None = None) -> Row:
+        """Return the bytes of each block of so many rows, of columns [count, ...]; the inverse of `columns`.
+
+        Raises:
+            ArgumentError: A reward is not finite.
+        """
+        layout = self._rows if blocks is None else self._observations
+        paths = self.schema.fields if blocks is None else self.schema.observation_paths
+        return layout.encoded([columns[path] for path in paths], count)
+
+    def columns(self, rows: Row, count: int, blocks: Blocks | None = None) -> dict[str, arrays.Array]:
+        """Return the columns [count, ...] of so many rows; they cannot be written to.
 
         Args:
-            name: What the observation is called in an error.
-            value: The observation.
-
-        Raises:
-            SchemaError: A value does not fit its field, is missing, or has none.
-            ArgumentError: A key is not a non-empty string without "/".
+            rows: The bytes of each block.
+            count: How many rows.
+            blocks: Which blocks: all, unless it is `observation_blocks`.
         """
-        if self._are_fields:
-            shape, dtype = self._types[0]
-            if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:
-                return [value.tobytes()]
-            return [casting.cast_exact(name, value, shape, dtype).tobytes()]
-        return self.joined(self.observation_blocks, self.schema.observation_rows(name, value, ()))
-
-    def joined(self, blocks: Sequence[Sequence[str]], rows: Mapping[str, arrays.Array]) -> Row:
-        """Return the bytes of each block of the columns."""
-        return [b"".join([rows[path].tobytes() for path in paths]) for paths in blocks]
-
-    def of_round(self, count: int, observation: Any, action: Any, reward: Any, extras: Mapping[str, Any]) -> Row | None:
-        """Return the bytes of each block of `count` rows, given as arrays [count, ...]; None if that fails."""
-        if not self._are_blocks or len(extras) != len(self._extras):
-            return None
-        values = [observation, action, reward]
-        for name, _ in self._extras:
-            if name not in extras:
-                return None
-            values.append(extras[name])
-        row = [self._column(position, count, value) for position, value in enumerate(values)]
-        return None if None in row else cast("Row", row)
-
-    def of_round_observation(self, count: int, observation: Any) -> Row | None:
-        """Return the bytes of each block of `count` observations [count, ...]; None if that fails."""
-        column = self._column(0, count, observation) if self._are_blocks else None
-        return None if column is None else [column]
-
-    def _column(self, position: int, count: int, value: Any) -> bytes | None:
-        """Return the bytes of a field of `count` rows; None if they do not fit."""
-        shape, dtype = self._types[position]
-        if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != (count, *shape):
-            try:
-                value = casting.cast_exact("", value, (count, *shape), dtype, position == _REWARD)
-            except errors.SchemaError:
-                return None
-        if position == _REWARD and not np.isfinite(value).all():
-            return None
-        return cast("bytes", value.tobytes())
-
-    def columns(self, row: Row, count: int) -> dict[str, arrays.Array]:
-        """Return the columns [count, ...] of so many rows; they cannot be written to."""
         columns: dict[str, arrays.Array] = {}
-        for paths, values in zip(self.blocks, row, strict=True):
-            fields = [(path, self.schema.fields[path].dtype, self.schema.fields[path].shape) for path in paths]
-            block = np.ndarray(count, np.dtype(fields), values)
-            columns |= {path: block[path] for path in paths}
+        for paths, content in zip(self.blocks if blocks is None else blocks, rows, strict=True):
+            records = np.ndarray(count, self._dtypes[paths], content)
+            columns |= {path: records[path] for path in paths}
         return columns
 
 
-def _encoder(path: str, field: schema_lib.Field, is_reward: bool) -> _Encoder:
-    """Return what makes the bytes of a value of that field, or raise SchemaError."""
-    shape, dtype = field.shape, field.dtype
+class _Layout:
+    """Makes the bytes of some blocks from the values of some fields.
+
+    Args:
+        fields: The fields, with their paths.
+        blocks: The places of the fields of each block among them.
+    """
+
+    def __init__(self, fields: Sequence[_PathAndField], blocks: Sequence[Sequence[int]]) -> None:
+        self._paths = [path for path, _ in fields]
+        self._shapes = functools.lru_cache(maxsize=4)(lambda count: [(count, *field.shape) for _, field in fields])
+        self._dtypes = [field.dtype for _, field in fields]
+        self._are_rewards = [path == "reward" for path in self._paths]
+        self._reward = self._paths.index("reward") if "reward" in self._paths else None
+        shared = [block for block in blocks if len(block) > 1]
+        self._shared = [
+            ([self._paths[place] for place in block], _record_dtype([fields[place] for place in block]), _getter(block))
+            for block in shared
+        ]
+        self._is_one_block = len(blocks) == 1
+        self.is_shared = bool(shared)
+        """Whether fields lie side by side."""
+        # What is made of several fields comes after the fields.
+        self._in_order = _getter(
+            [len(fields) + shared.index(block) if block in shared else block[0] for block in blocks]
+        )
+
+    def joined(self, row: list[bytes]) -> list[bytes]:
+        """Return the bytes of each block of one row, given those of each field."""
+        if self._is_one_block:
+            return [b"".join(row)]
+        for _, _, get in self._shared:
+            row.append(b"".join(get(row)))
+        return [*self._in_order(row)]
+
+    def encoded(self, values: Iterable[Any], count: int) -> Row:
+        """Return the bytes of each block of `count` rows, of values [count, ...].
+
+        Raises:
+            SchemaError: A value does not fit its field.
+            ArgumentError: A reward is not finite.
+        """
+        columns = self.columns(values, count)
+        for paths, dtype, get in self._shared:
+            records = np.empty(count, dtype)
+            for path, column in zip(paths, get(columns), strict=True):
+                records[path] = column
+            columns.append(records)
+        return [*map(np.ndarray.tobytes, self._in_order(columns) if self.is_shared else columns)]
+
+    def columns(self, values: Iterable[Any], count: int) -> list[arrays.Array]:
+        """Return such values as columns [count, ...], which may be the values themselves; the rest is as above."""
+        shapes = self._shapes(count)
+        columns = [*map(casting.cast_exact, self._paths, values, shapes, self._dtypes, self._are_rewards)]
+        if self._reward is not None:
+            schema_lib.Schema.finite_rewards(columns[self._reward])
+        return columns
+
+
+def _record_dtype(fields: Iterable[_PathAndField]) -> np.dtype[Any]:
+    """Return the dtype of the records of a block: its fields side by side, without gaps."""
+    return np.dtype([(path, field.dtype, field.shape) for path, field in fields])
+
+
+def _shifted(blocks: Sequence[Sequence[int]], distance: int) -> list[list[int]]:
+    """Return blocks whose fields lie so many places further on."""
+    return [[place + distance for place in block] for block in blocks]
+
+
+def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Return what takes the items at some places out of a list, in a sequence even if it is one."""
+    return operator.itemgetter(*places) if len(places) > 1 else operator.itemgetter(slice(places[0], places[0] + 1))
+
+
+def _reader(tree: schema_lib.Tree) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what reads the leaves of a value in the order of their paths, or raises LookupError.
+
+    It reads dicts that have the keys of the tree and no others. What lies at a leaf, the cast checks.
+    """
+    if isinstance(tree, schema_lib.Field):
+        return lambda value: (value,)
+    keys, branches = tuple(tree), [_reader(branch) for branch in tree.values()]
+    count = len(keys)
+    take: Callable[[Any], tuple[Any, ...]]
+    take = operator.itemgetter(*keys) if count > 1 else lambda value: tuple(map(value.__getitem__, keys))
+
+    def read(value: Any) -> tuple[Any, ...]:
+        if type(value) is not dict or len(value) != count:
+            raise LookupError
+        return take(value)
+
+    def read_branches(value: Any) -> tuple[Any, ...]:
+        return tuple(itertools.chain.from_iterable(map(operator.call, branches, read(value))))
+
+    return read if all(isinstance(branch, schema_lib.Field) for branch in tree.values()) else read_branches
+
+
+def _tree_encoder(path: str, tree: schema_lib.Tree, layout: _Layout | None = None) -> Callable[[Any], list[bytes]]:
+    """Return what makes the bytes of each leaf of a value, or of each block of a layout, or raises an error."""
+    if isinstance(tree, schema_lib.Field):
+        encode = _encoder(path, tree)
+        return lambda value: [encode(value)]
+    read = _reader(tree)
+    encoders = [_encoder(leaf, field) for leaf, field in trees.flat(path, tree).items()] if tree else []
+    if layout is None or not layout.is_shared:
+        return lambda value: [*map(operator.call, encoders, read(value))]
+    return lambda value: layout.joined([*map(operator.call, encoders, read(value))])
+
+
+def _encoder(path: str, field: schema_lib.Field) -> Callable[[Any], bytes]:
+    """Return what makes the bytes of one value of that field, or raises ArgumentError.
+
+    Python's own numbers and flat lists of them are packed without a detour by numpy, which takes several times longer.
+    """
+    shape, dtype, is_reward = field.shape, field.dtype, path == "reward"
 
     def encode(value: Any) -> bytes:
         if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
             value = casting.cast_exact(path, value, shape, dtype, is_reward)
         if is_reward:
             schema_lib.Schema.finite_rewards(value)
-        return cast("bytes", value.tobytes())
+        content: bytes = value.tobytes()
+        return content
 
     code = _CODES.get(dtype.str[1:])
-    if shape or code is None or not dtype.isnative:
+    if len(shape) > 1 or code is None or not dtype.isnative:
         return encode
-    pack = struct.Struct("=" + code).pack
-    own, of_python = dtype.type, {"f": float, "b": bool}.get(dtype.kind, int)
-    kinds = {own, of_python, *([np.float64] if is_reward else [])}
+    pack = struct.Struct(f"={math.prod(shape)}{code}").pack
+    of_python = {"f": float, "b": bool}.get(dtype.kind, int)
+    kinds = {of_python, dtype.type, *([np.float64] if is_reward else [])}
 
     def encode_number(value: Any) -> bytes:
+        if type(value) not in kinds:
+            return encode(value)
+        try:
+            return pack(value)
+        except (struct.error, OverflowError):
+            return encode(value)
+
+    def encode_reward(value: Any) -> bytes:
         kind = type(value)
-        is_exact = kind in kinds or (is_reward and kind is int and -_LARGEST_EXACT <= value <= _LARGEST_EXACT)
-        # What is no finite number differs from itself by NaN.
-        if is_exact and not (is_reward and value - value):
-            try:
-                return pack(value)
-            except (struct.error, OverflowError):
-                return encode(value)
-        return encode(value)
+        is_exact = kind in kinds or (kind is int and -_LARGEST_EXACT <= value <= _LARGEST_EXACT)
+        if not is_exact or not math.isfinite(value):
+            return encode(value)
+        try:
+            return pack(value)
+        except OverflowError:
+            return encode(value)
 
-    return encode_number
+    def encode_list(value: Any) -> bytes:
+        kind = type(value)
+        if kind is np.ndarray and value.dtype is dtype and value.shape == shape:
+            content: bytes = value.tobytes()
+            return content
+        if (kind is not list and kind is not tuple) or {*map(type, value)} != {of_python}:
+            return encode(value)
+        try:
+            return pack(*value)
+        except (struct.error, OverflowError):
+            return encode(value)
 
-
-Columns: TypeAlias = Mapping[str, arrays.Array]
-Round: TypeAlias = tuple[Row, Row]
-"""The bytes of a row of every stream, and of the next observations."""
-Flags: TypeAlias = bool | arrays.Bools | None
-_BOOL = np.dtype(np.bool_)
-_NOWHERE: arrays.Bools = np.zeros(0, np.bool_)
-OneStep: TypeAlias = tuple[schema_lib.Schema, int, Row, Row | None, bool, bool]
-"""The schema, the stream, the bytes of the row and of the next observation, terminated, truncated."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Steps:
-    """One step for each of some streams.
-
-    Attributes:
-        schema: What the steps hold.
-        streams: Where they go, distinct [k].
-        rows: All columns [k, ...].
-        next_rows: The columns of the observations after them [k, ...]; None if they are not known yet.
-        terminated: Whether the episode terminates with the step [k].
-        truncated: Whether it is truncated with it [k].
-    """
-
-    schema: schema_lib.Schema
-    streams: arrays.Ints
-    rows: Columns
-    next_rows: Columns | None
-    terminated: arrays.Bools
-    truncated: arrays.Bools
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class WholeEpisode:
-    """An episode of T steps for one stream.
-
-    Attributes:
-        schema: What the steps hold.
-        stream: Where they go.
-        rows: All columns [T, ...].
-        last_rows: The columns of the final observation [1, ...].
-        is_terminated: Whether the episode terminated; otherwise it was truncated.
-    """
-
-    schema: schema_lib.Schema
-    stream: int
-    rows: Columns
-    last_rows: Columns
-    is_terminated: bool
+    if is_reward:
+        return encode_reward
+    return encode_list if shape else encode_number
 
 
 def one_step(
-    rows: RowBytes | None,
+    encoder: Encoder | None,
     num_streams: int,
     stream: Any,
     observation: Any,
@@ -229,11 +418,11 @@ def one_step(
     terminated: Any,
     truncated: Any,
     extras: Mapping[str, Any],
-) -> OneStep:
+) -> Steps:
     """Return the step that the arguments of `add` describe; its schema is inferred where there is none.
 
     Args:
-        rows: What makes the bytes of a row; None while there is no schema.
+        encoder: Of the rows; None while there is no schema.
         num_streams: How many streams there are.
         stream: Where it goes.
         observation: The observation.
@@ -250,22 +439,19 @@ def one_step(
     """
     if type(stream) is not int or not 0 <= stream < num_streams:
         stream = stream_number(num_streams, stream)
-    if terminated is not False and terminated is not True:
-        terminated = validation.flag("terminated", terminated)
-    if truncated is not False and truncated is not True:
-        truncated = validation.flag("truncated", truncated)
-    if truncated and not terminated and next_observation is None:
+    event = 0 if terminated is False and truncated is False else _event(terminated, truncated)
+    if next_observation is None and event == TRUNCATED:
         raise errors.ArgumentError("next_observation must be given with a truncated step, got None")
-    if rows is None:
-        rows = RowBytes(schema_lib.Schema.from_example(observation, action, reward, extras=extras))
-    row = rows.row(observation, action, reward, extras)
-    next_row = None if next_observation is None else rows.observation("next_observation", next_observation)
-    return rows.schema, stream, row, next_row, terminated, truncated
+    if encoder is None:
+        encoder = Encoder(schema_lib.Schema.from_example(observation, action, reward, extras=extras))
+    rows, next_rows = encoder.row(observation, action, reward, next_observation, extras)
+    return Steps(encoder, (stream,), (event,), rows, next_rows, False)
 
 
-def round_of_steps(
-    rows: RowBytes | None,
+def step_of_each(
+    encoder: Encoder | None,
     num_streams: int,
+    streams: Any,
     observation: Any,
     action: Any,
     reward: Any,
@@ -273,129 +459,130 @@ def round_of_steps(
     terminated: Any,
     truncated: Any,
     extras: Mapping[str, Any],
-) -> Round | None:
-    """Return a step of every stream, where it is easily had; None where not, as where something is wrong."""
-    if rows is None:
-        return None
-    for bools in (terminated, truncated):
-        is_usual = type(bools) is np.ndarray and bools.dtype is _BOOL and bools.shape == (num_streams,)
-        if not is_usual and bools is not None:
-            return None
-    next_row = rows.of_round_observation(num_streams, next_observation)
-    row = rows.of_round(num_streams, observation, action, reward, extras)
-    return None if row is None or next_row is None else (row, next_row)
-
-
-def ends(num_streams: int, terminated: Flags, truncated: Flags) -> tuple[arrays.Bools, arrays.Bools | None]:
-    """Return where the episode terminates with a step of every stream, and where it ends; None for nowhere.
+) -> Steps:
+    """Return the steps that the arguments of `extend` describe; the rest is as in `one_step`.
 
     Args:
+        encoder: Of the rows; None while there is no schema.
         num_streams: How many streams there are.
-        terminated: A bool of one stream, or bools of all of them [S]; None for nowhere.
-        truncated: The same.
+        streams: Where they go, distinct [k]; None for all streams, in order.
+        observation: The observations [k, ...].
+        action: The actions [k, ...].
+        reward: The rewards [k].
+        next_observation: What came after them [k, ...], or None.
+        terminated: Whether the episode terminated with the step [k]; None for nowhere.
+        truncated: Whether it was truncated with it [k]; None for nowhere.
+        extras: The extras [k, ...].
     """
-    if _are_nowhere(terminated) and _are_nowhere(truncated):
-        return _NOWHERE, None
-    there = np.zeros(num_streams, np.bool_)
-    terminates = there if terminated is None else there | terminated
-    return terminates, terminates if truncated is None else terminates | truncated
-
-
-def _are_nowhere(flags: Flags) -> bool:
-    """Return whether none of them is set."""
-    return flags is None or flags is False or (flags is not True and not arrays.any_set(flags))
-
-
-def step_of_each(
-    schema: schema_lib.Schema | None,
-    num_streams: int,
-    streams: Any,
-    fields: tuple[Any, Any, Any, Mapping[str, Any]],
-    next_observation: Any,
-    terminated: Any,
-    truncated: Any,
-) -> Steps:
-    """Return the steps that the arguments of `extend` describe; the rest is as in `one_step`."""
-    if "stream" in fields[3]:
-        raise errors.ArgumentError(f"extend takes streams, got stream={validation.short_repr(fields[3]['stream'])}")
-    numbers = _checked_streams(num_streams, streams)
-    lead = (len(numbers),)
-    terminated, truncated = (
-        validation.flags("terminated", terminated, *lead),
-        validation.flags("truncated", truncated, *lead),
-    )
-    if next_observation is None and np.any(truncated & ~terminated):
+    if "stream" in extras:
+        raise errors.ArgumentError(f"extend takes streams, got stream={validation.short_repr(extras['stream'])}")
+    if streams is None:
+        count, numbers = num_streams, _all_streams(num_streams)
+    else:
+        numbers = _checked_streams(num_streams, streams)
+        count = len(numbers)
+    terminates = None if terminated is None else validation.flags("terminated", terminated, count)
+    truncates = None if truncated is None else validation.flags("truncated", truncated, count)
+    events = np.zeros(count, np.uint8)
+    if truncates is not None:
+        events[truncates] = TRUNCATED
+    if terminates is not None:
+        events[terminates] = TERMINATED
+    if next_observation is None and TRUNCATED in events.tobytes():
         raise errors.ArgumentError("next_observation must be given with a truncated step, got None")
-    observation, action, reward, extras = fields
-    count = validation.leading_length("reward", reward)
-    if count != len(numbers):
-        raise errors.ArgumentError(f"extend must have a step of each of {len(numbers)} streams, got {count} rewards")
-    schema = schema or schema_lib.Schema.from_example(observation, action, reward, extras=extras, num_leading=1)
-    rows = schema.rows(observation, action, reward, extras, lead)
-    next_rows = None
-    if next_observation is not None:
-        next_rows = schema.observation_rows("next_observation", next_observation, lead)
-    return Steps(schema, numbers, rows, next_rows, terminated, truncated)
-
-
-def whole_episode(
-    schema: schema_lib.Schema | None,
-    num_streams: int,
-    capacity: int,
-    stream: Any,
-    fields: tuple[Any, Any, Any, Mapping[str, Any]],
-    terminated: Any,
-) -> WholeEpisode:
-    """Return the episode that the arguments of `add_episode` describe; the rest is as in `one_step`."""
-    stream = stream_number(num_streams, stream)
-    is_terminated = validation.flag("terminated", terminated)
-    observations, actions, rewards, extras = fields
-    length = validation.leading_length("rewards", rewards)
-    if not 1 <= length <= capacity:
-        raise errors.ArgumentError(f"an episode must have 1 to capacity = {capacity} steps, got {length}")
-    schema = schema or schema_lib.Schema.from_example(observations, actions, rewards, extras=extras, num_leading=1)
-    rows, seen = _columns_of(schema, length, fields)
-    last_rows = {path: column[-1:] for path, column in seen.items()}
-    return WholeEpisode(schema, stream, rows, last_rows, is_terminated)
+    num_rewards = validation.leading_length("reward", reward)
+    if num_rewards != count:
+        raise errors.ArgumentError(f"extend must have a step of each of {count} streams, got {num_rewards} rewards")
+    if encoder is None:
+        schema = schema_lib.Schema.from_example(observation, action, reward, extras=extras, num_leading=1)
+        encoder = Encoder(schema)
+    rows, next_rows = encoder.rows(count, observation, action, reward, next_observation, extras)
+    return Steps(encoder, numbers, events, rows, next_rows, False)
 
 
 def consecutive_steps(
-    rows: RowBytes | None,
+    encoder: Encoder | None,
     num_streams: int,
     capacity: int,
     stream: Any,
-    fields: tuple[Any, Any, Any, Mapping[str, Any]],
+    observations: Any,
+    actions: Any,
+    rewards: Any,
     terminated: Any,
     truncated: Any,
-) -> list[OneStep]:
-    """Return the steps that the arguments of `add_steps` describe; the rest is as in `one_step`."""
+    extras: Mapping[str, Any],
+) -> Steps:
+    """Return the steps that the arguments of `add_steps` describe; the rest is as in `one_step`.
+
+    Args:
+        encoder: Of the rows; None while there is no schema.
+        num_streams: How many streams there are.
+        capacity: How many steps there may be.
+        stream: Where they go.
+        observations: The observations, and the one after the last step [T + 1, ...].
+        actions: The actions [T, ...].
+        rewards: The rewards [T].
+        terminated: Whether the episode terminated with the last step.
+        truncated: Whether it was truncated with it.
+        extras: The extras [T, ...].
+    """
     stream = stream_number(num_streams, stream)
-    terminated, truncated = validation.flag("terminated", terminated), validation.flag("truncated", truncated)
-    observations, actions, rewards, extras = fields
-    length = validation.leading_length("rewards", rewards)
-    if not 1 <= length <= capacity:
-        raise errors.ArgumentError(f"add_steps must have 1 to capacity = {capacity} steps, got {length}")
-    if rows is None:
+    event = _event(terminated, truncated)
+    return _run("add_steps", encoder, capacity, stream, observations, actions, rewards, 0, event, extras)
+
+
+def whole_episode(
+    encoder: Encoder | None,
+    num_streams: int,
+    capacity: int,
+    stream: Any,
+    observations: Any,
+    actions: Any,
+    rewards: Any,
+    terminated: Any,
+    extras: Mapping[str, Any],
+) -> Steps:
+    """Return the steps that the arguments of `add_episode` describe; the rest is as in `consecutive_steps`."""
+    stream = stream_number(num_streams, stream)
+    event = _event(terminated, True)
+    return _run("an episode", encoder, capacity, stream, observations, actions, rewards, CUT, event, extras)
+
+
+def _run(
+    name: str,
+    encoder: Encoder | None,
+    capacity: int,
+    stream: int,
+    observations: Any,
+    actions: Any,
+    rewards: Any,
+    first_event: int,
+    last_event: int,
+    extras: Mapping[str, Any],
+) -> Steps:
+    """Return consecutive steps of one stream, with those events at the first and the last of them."""
+    count = validation.leading_length("rewards", rewards)
+    if not 1 <= count <= capacity:
+        raise errors.ArgumentError(f"{name} must have 1 to capacity = {capacity} steps, got {count}")
+    if encoder is None:
         schema = schema_lib.Schema.from_example(observations, actions, rewards, extras=extras, num_leading=1)
-        rows = RowBytes(schema)
-    columns, seen = _columns_of(rows.schema, length, fields)
-    steps: list[OneStep] = []
-    for t in range(length):
-        row = rows.joined(rows.blocks, {path: column[t] for path, column in columns.items()})
-        following = rows.joined(rows.observation_blocks, {path: column[t + 1] for path, column in seen.items()})
-        is_last = t == length - 1
-        steps.append((rows.schema, stream, row, following, terminated and is_last, truncated and is_last))
-    return steps
+        encoder = Encoder(schema)
+    rows, next_rows = encoder.run(count, observations, actions, rewards, extras)
+    events = np.zeros(count, np.uint8)
+    events[-1] = last_event
+    events[0] |= first_event
+    return Steps(encoder, np.full(count, stream, np.int64), events, rows, next_rows, True)
 
 
-def _columns_of(
-    schema: schema_lib.Schema, length: int, fields: tuple[Any, Any, Any, Mapping[str, Any]]
-) -> tuple[Columns, Columns]:
-    """Return the columns [T, ...] of T steps, and those [T + 1, ...] of all their observations."""
-    observations, actions, rewards, extras = fields
-    seen = schema.observation_rows("observations", observations, (length + 1,))
-    before = trees.nested("observation", {path: column[:-1] for path, column in seen.items()})
-    return schema.rows(before, actions, rewards, extras, (length,)), seen
+def _event(terminated: Any, truncated: Any) -> int:
+    """Return the event of a step with those flags: termination wins."""
+    if terminated is not False and terminated is not True:
+        terminated = validation.flag("terminated", terminated)
+    if truncated is not False and truncated is not True:
+        truncated = validation.flag("truncated", truncated)
+    if terminated:
+        return TERMINATED
+    return TRUNCATED if truncated else 0
 
 
 def stream_number(num_streams: int, stream: Any) -> int:
@@ -410,12 +597,19 @@ def stream_number(num_streams: int, stream: Any) -> int:
     return number
 
 
+@functools.lru_cache(maxsize=16)
+def _all_streams(num_streams: int) -> arrays.Ints:
+    """Return the numbers of all streams, to read and not to change."""
+    return np.arange(num_streams, dtype=np.int64)
+
+
 def _checked_streams(num_streams: int, streams: Any) -> arrays.Ints:
-    if streams is None:
-        return np.arange(num_streams)
-    numbers = validation.integers("streams", streams)
-    for number in numbers[(numbers < 0) | (numbers >= num_streams)]:
-        raise errors.ArgumentError(f"streams must be 0 to {num_streams - 1}, got {number}")
-    if len(np.unique(numbers)) < len(numbers):
-        raise errors.ArgumentError(f"streams must be distinct, got {validation.short_repr(numbers.tolist())}")
+    """Return distinct numbers of streams [k], as an array of its own."""
+    numbers = np.array(validation.integers("streams", streams))
+    listed = numbers.tolist()
+    if listed and not 0 <= min(listed) <= max(listed) < num_streams:
+        wrong = next(number for number in listed if not 0 <= number < num_streams)
+        raise errors.ArgumentError(f"streams must be 0 to {num_streams - 1}, got {wrong}")
+    if len({*listed}) < len(listed):
+        raise errors.ArgumentError(f"streams must be distinct, got {validation.short_repr(listed)}")
     return numbers

@@ -160,12 +160,22 @@ def test_a_buffer_on_files_is_one_in_memory(
         assert equal(again.read(everything), buffers[1].history.storage.read(everything))
 
 
-def test_a_buffer_writes_single_rows_straight_into_the_files(path: pathlib.Path) -> None:
+def test_a_buffer_writes_the_bytes_of_rows_straight_into_the_files(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_rows, written = memmap.MemmapStorage.write_rows, []
+
+    def counted(self: memmap.MemmapStorage, slot: int, count: int, rows: Any) -> None:
+        written.append((slot, count))
+        write_rows(self, slot, count, rows)
+
+    monkeypatch.setattr(memmap.MemmapStorage, "write_rows", counted)
     with memmap.MemmapStorage(path, PLAIN, 4) as rows:
         buffer = relive.RingReplayBuffer(4, storage=rows)
-        for value in range(6):
+        for value in range(3):
             buffer.add(np.full(2, value, np.float32), value, float(value), np.full(2, value + 1, np.float32))
-        assert buffer.history._write_row == rows.write_row
+        buffer.add_steps(np.arange(3, 7).repeat(2).reshape(4, 2).astype(np.float32), [3, 4, 5], [3.0, 4.0, 5.0])
+        assert written == [(0, 1), (1, 1), (2, 1), (3, 3)]
         found = np.fromfile(path / "rows-2.bin")
         assert found.tolist() == [4.0, 5.0, 2.0, 3.0]
 
@@ -417,11 +427,11 @@ def test_a_dtype_that_no_file_can_name_is_refused(path: pathlib.Path, monkeypatc
 
 def test_the_first_write_makes_it_dirty_and_a_flush_clean(path: pathlib.Path) -> None:
     rows = memmap.MemmapStorage(path, PLAIN, 4)
-    write_row = rows.write_row
+    write_rows = rows.write_rows
     many = {path: column[None] for path, column in row(3.0).items()}
     writes: list[Callable[[], None]] = [
         lambda: rows.write(0, row(1.0)),
-        lambda: write_row(1, row_bytes(2.0)),
+        lambda: write_rows(1, 1, row_bytes(2.0)),
         lambda: rows.write(np.array([2]), many),
     ]
     for generation, write in enumerate(writes):
@@ -447,7 +457,7 @@ def test_after_the_first_a_write_goes_straight_to_the_arrays(path: pathlib.Path)
         assert type(rows._columns) is type(plain._columns)
         assert type(rows._bytes) is type(plain._bytes)
         assert "write" not in vars(memmap.MemmapStorage)
-        assert "write_row" not in vars(memmap.MemmapStorage)
+        assert "write_rows" not in vars(memmap.MemmapStorage)
 
 
 def test_it_is_dirty_on_the_disk_before_a_row_changes(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -461,7 +471,7 @@ def test_it_is_dirty_on_the_disk_before_a_row_changes(path: pathlib.Path, monkey
 
     writes: list[Callable[[], None]] = [
         lambda: rows.write(0, row(9.0)),
-        lambda: rows.write_row(0, row_bytes(9.0)),
+        lambda: rows.write_rows(0, 1, row_bytes(9.0)),
     ]
     for write in writes:
         with monkeypatch.context() as patch:
@@ -472,7 +482,7 @@ def test_it_is_dirty_on_the_disk_before_a_row_changes(path: pathlib.Path, monkey
                 write()
         assert rows.read(0)["reward"] == 1.0
         assert not rows.is_dirty
-    rows.write_row(0, row_bytes(8.0))
+    rows.write_rows(0, 1, row_bytes(8.0))
     assert rows.read(0)["reward"] == 8.0
     rows.close()
 
@@ -482,7 +492,7 @@ def test_a_refused_write_leaves_it_clean(path: pathlib.Path) -> None:
         with pytest.raises(errors.OutOfRangeError):
             rows.write(4, row(1.0))
         with pytest.raises(errors.OutOfRangeError):
-            rows.write_row(4, row_bytes(1.0))
+            rows.write_rows(4, 1, row_bytes(1.0))
         rows.read(np.arange(4))
         assert not rows.is_dirty
         assert "clean.json" in names(path)
@@ -670,7 +680,7 @@ def test_one_that_only_reads_changes_nothing(path: pathlib.Path, monkeypatch: py
     assert both.read(1)["reward"] == rows.read(1)["reward"] == 2.0
     writes: list[Callable[[], None]] = [
         lambda: rows.write(0, row(9.0)),
-        lambda: rows.write_row(0, row_bytes(9.0)),
+        lambda: rows.write_rows(0, 1, row_bytes(9.0)),
     ]
     for write in writes:
         with pytest.raises(
@@ -706,7 +716,7 @@ def test_one_that_was_closed_says_so(path: pathlib.Path) -> None:
     rows.flush()
     for call in (
         lambda: rows.write(0, row(1.0)),
-        lambda: rows.write_row(0, row_bytes(1.0)),
+        lambda: rows.write_rows(0, 1, row_bytes(1.0)),
         lambda: rows.read(0),
         lambda: rows.read(np.array([0]), ["reward"]),
         lambda: buffer.add(np.zeros(2, np.float32), 0, 0.0),

@@ -195,8 +195,13 @@ class ColumnStorage(arrays.Derived):
 
     @property
     def blocks(self) -> tuple[tuple[str, ...], ...]:
-        """The paths of the fields that lie side by side, for each block: what `write_row` wants."""
+        """The paths of the fields that lie side by side, for each block: what `write_rows` wants."""
         return self._blocks
+
+    @property
+    def rewards(self) -> Array:
+        """The rewards by slot [capacity], to read and not to change."""
+        return self._sources["reward"][0]
 
     def write(self, slots: Slots, rows: Rows) -> None:
         """Write a row into each of `slots` [...], which are distinct; `rows` holds every column.
@@ -209,20 +214,27 @@ class ColumnStorage(arrays.Derived):
         for path, column in self._columns:
             column[slots] = rows[path]
 
-    def write_row(self, slot: int, row: Sequence[bytes | memoryview]) -> None:
-        """Write one row, given as the bytes of each of `blocks`: those of its fields, without gaps.
+    def write_rows(self, slot: int, count: int, rows: Sequence[bytes | memoryview]) -> None:
+        """Write `count` rows to the slots from that one on, around the end if need be.
 
-        The bytes of k rows are written to k slots from that one on. This is `write` where every microsecond counts:
-        `relive bench --workload add`.
+        Args:
+            slot: Where the first row goes.
+            count: How many rows, at most `capacity`.
+            rows: For each of `blocks` the bytes of its records, one behind the other, without gaps.
 
         Raises:
             OutOfRangeError: The slot is not in [0, capacity); nothing has been written.
         """
         if not 0 <= slot < self._capacity:
             raise errors.OutOfRangeError(f"slots must be in [0, {self._capacity}), got {slot}")
+        before_end = self._capacity - slot
         for block, (memory, size) in enumerate(self._bytes):  # Faster than zip(strict=True).
-            values = row[block]
-            memory[slot * size : slot * size + len(values)] = values
+            values = rows[block]
+            if count <= before_end:
+                memory[slot * size : (slot + count) * size] = values
+            else:
+                memory[slot * size :] = values[: before_end * size]
+                memory[: (count - before_end) * size] = values[before_end * size :]
 
     def read(self, slots: Slots, fields: Collection[str] | None = None) -> dict[str, Array]:
         """Return fresh copies of the rows in `slots` [...], each column of shape slots.shape + field.shape.

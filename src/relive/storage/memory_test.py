@@ -208,21 +208,33 @@ def test_columns_that_were_read_are_whole_arrays_of_their_own() -> None:
         assert not any(np.may_share_memory(column, other) for other in columns[:number])
 
 
-def test_a_row_can_be_written_as_the_bytes_of_its_blocks() -> None:
+def bytes_of(rows: dict[str, arrays.Array], slots: list[int]) -> list[bytes]:
+    """Return the bytes of the records of each block of MIXED, for the rows in `slots`."""
+    return [b"".join(rows[path][slot, ...].tobytes() for slot in slots for path in paths) for paths in BLOCKS]
+
+
+@pytest.mark.parametrize("buffered", [bytes, memoryview])
+def test_rows_can_be_written_as_the_bytes_of_their_blocks(buffered: Any) -> None:
+    """However many there are, around the end too, and the others stay as they are."""
     rows = random_rows(MIXED, (7,), 0)
-    by_columns, by_bytes = storages.ColumnStorage(MIXED, 7), storages.ColumnStorage(MIXED, 7)
-    by_columns.write(np.arange(7), rows)
-    for slot in (3, 0, 6, 5, 1, 4, 2):
-        by_bytes.write_row(slot, [b"".join(rows[path][slot, ...].tobytes() for path in paths) for paths in BLOCKS])
-    assert_same(by_bytes.read(np.arange(7)), by_columns.read(np.arange(7)))
-    assert_same(by_bytes.read(np.arange(7)), rows)
+    for slot in range(7):
+        for count in range(8):
+            by_columns, by_bytes = storages.ColumnStorage(MIXED, 7), storages.ColumnStorage(MIXED, 7)
+            before = random_rows(MIXED, (7,), 1)
+            by_columns.write(np.arange(7), before)
+            by_bytes.write(np.arange(7), before)
+            slots = [(slot + k) % 7 for k in range(count)]
+            by_columns.write(np.array(slots, np.int64), {path: column[slots] for path, column in rows.items()})
+            by_bytes.write_rows(slot, count, [buffered(values) for values in bytes_of(rows, slots)])
+            assert_same(by_bytes.read(np.arange(7)), by_columns.read(np.arange(7)))
 
 
 @pytest.mark.parametrize("slot", [-1, 3])
-def test_a_row_is_not_written_outside(slot: int) -> None:
+@pytest.mark.parametrize("count", [1, 2])
+def test_rows_are_not_written_outside(slot: int, count: int) -> None:
     storage = storages.ColumnStorage(PLAIN, 3)
     with pytest.raises(errors.OutOfRangeError, match=rf"^slots must be in \[0, 3\), got {slot}$"):
-        storage.write_row(slot, [b"1" * 8, b"1" * 8, b"1" * 8])
+        storage.write_rows(slot, count, [b"1" * 8 * count] * 3)
     assert not any(column.any() for column in storage.read(np.arange(3)).values())
 
 
@@ -235,7 +247,7 @@ def test_a_copy_is_a_storage_of_its_own(copied: Any) -> None:
     assert_same(other.read(np.arange(4)), rows)
     other.write(np.arange(4), others)
     assert_same(other.read(np.arange(4)), others)
-    other.write_row(2, [b"".join(rows[path][3, ...].tobytes() for path in paths) for paths in BLOCKS])
+    other.write_rows(2, 1, bytes_of(rows, [3]))
     assert_same(other.read(2), {path: column[3, ...] for path, column in rows.items()})
     assert_same(storage.read(np.arange(4)), rows)
 

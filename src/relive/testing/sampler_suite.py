@@ -9,7 +9,8 @@ import numpy as np
 from relive import errors
 from relive.buffers import ring as ring_lib
 from relive.common import arrays
-from relive.kernels import eligibility
+from relive.kernels import append
+from relive.samplers import anchors as anchors_lib
 from relive.samplers import sampler as sampler_lib
 from relive.testing import expectations
 
@@ -143,14 +144,6 @@ class SamplerTests(abc.ABC):
                 draw, twin = anchors.sampler.draw(5, rng), twins.sampler.draw(5, twin_rng)
                 assert np.array_equal(draw, twin), f"{draw} was drawn, and {twin} from the same generator state"
 
-    def test_single_anchors_are_heard_of_as_arrays_of_one_are(self) -> None:
-        """What becomes of one anchor is the same, however the sampler is told of it."""
-        for (anchors, rng), (twins, twin_rng) in zip(self._histories(), self._histories(by_number=True), strict=True):
-            assert anchors.can_draw() == twins.can_draw(), "of two samplers that heard the same, one can draw"
-            if anchors.can_draw():
-                draw, twin = anchors.sampler.draw(5, rng), twins.sampler.draw(5, twin_rng)
-                assert np.array_equal(draw, twin), f"{draw} was drawn, and {twin} by who heard it by numbers"
-
     def test_global_randomness_is_left_alone(self) -> None:
         """Neither numpy's global generator nor Python's is drawn from."""
         with expectations.untouched_global_randomness():
@@ -212,11 +205,11 @@ class SamplerTests(abc.ABC):
                     ring.sample_keys(size)
             ring.check()
 
-    def _histories(self, *, by_number: bool = False) -> "Iterator[tuple[_Anchors, np.random.Generator]]":
+    def _histories(self) -> "Iterator[tuple[_Anchors, np.random.Generator]]":
         """Yield anchors after each of many changes, checked, and the generator to draw from them with."""
         for capacity in (1, 2, 7, _MOST_SLOTS):
             rng, draws = np.random.default_rng([10, capacity]), np.random.default_rng([11, capacity])
-            anchors = _Anchors(self.make(), capacity, by_number=by_number)
+            anchors = _Anchors(self.make(), capacity)
             for _ in range(40):
                 anchors.change(rng)
                 anchors.sampler.check()
@@ -226,13 +219,14 @@ class SamplerTests(abc.ABC):
 class _Anchors:
     """Anchors that come and go as those of a buffer do, and the sampler that is told of it."""
 
-    def __init__(self, sampler: sampler_lib.Sampler, capacity: int, *, by_number: bool = False) -> None:
+    def __init__(self, sampler: sampler_lib.Sampler, capacity: int) -> None:
         self.sampler = sampler
-        self._by_number = by_number
-        self.eligible = eligibility.Eligibility(capacity)
+        num = np.zeros(8, np.int64)
+        num[append.ROWS] = num[append.NEXT_KEY] = capacity
+        self.eligible = anchors_lib.Anchors(np.zeros(capacity, np.int64), num)
         self._next_slot = 0
         self._is_used = np.zeros(capacity, np.bool_)
-        sampler.attach(self.eligible)
+        self._rating = sampler.attach(self.eligible)
 
     def can_draw(self) -> bool:
         """Return whether there are anchors that the sampler can draw."""
@@ -242,52 +236,53 @@ class _Anchors:
         """Let something happen, at random."""
         capacity = self.eligible.capacity
         some = rng.permutation(capacity)[: rng.integers(1, capacity + 1)]
-        facts = self.eligible
+        eligible = self.eligible
         match rng.integers(9):
             case 0 | 1 | 2 | 3:
                 slots = (self._next_slot + np.arange(len(some))) % capacity
                 self._next_slot = int(slots[-1] + 1) % capacity
                 self.write(slots, slots[rng.random(len(slots)) < 0.7])
             case 4:
-                self._tell(*facts.set(eligibility.READABLE, some[self._is_used[some]]))
+                self._tell(*eligible.set(append.READABLE, some[self._is_used[some]]))
             case 5:
-                self._tell(*facts.unset(eligibility.READABLE, some))
+                self._tell(*eligible.unset(append.READABLE, some))
             case 6:
                 self.bar(some)
             case 7:
                 self.admit(some)
             case _:
-                self._tell(*facts.set(eligibility.SPENT, some[facts.is_eligible(some)]))
+                self._tell(*eligible.set(append.SPENT, some[eligible.is_eligible(some)]))
 
     def write(self, slots: arrays.Slots, readable: arrays.Slots) -> None:
         """Let other rows come to `slots`; those in `readable`, of them, can be read at once."""
-        old = slots[self._is_used[slots]]
-        self._tell(old[:0], self.eligible.forget(old))
-        self._say(self.sampler.overwritten, self.sampler.overwritten_one, old)
+        old, none = slots[self._is_used[slots]], slots[:0]
+        self._tell(none, self.eligible.set(append.BARRED, old)[1])
+        self.eligible.facts[old] = 0
+        if len(self._rating.raw):
+            self._rating.make_room(len(old))
+            append.record(self._rating.changed, self.eligible.num, append.CHANGED, old)
+        self._check_unchanged(old, lambda heard: self.sampler.appended(none, heard, none))
         self._is_used[slots] = True
-        self._tell(*self.eligible.set(eligibility.READABLE, readable))
+        self._tell(*self.eligible.set(append.READABLE, readable))
 
     def bar(self, slots: arrays.Slots) -> None:
         """Let a user say no to `slots`."""
-        self._tell(*self.eligible.set(eligibility.BARRED, slots))
+        self._tell(*self.eligible.set(append.BARRED, slots))
 
     def admit(self, slots: arrays.Slots) -> None:
         """Let a user say yes to `slots`."""
-        self._tell(*self.eligible.unset(eligibility.BARRED, slots))
+        self._tell(*self.eligible.unset(append.BARRED, slots))
 
     def _tell(self, entered: arrays.Slots, left: arrays.Slots) -> None:
         """Tell the sampler which anchors became eligible and which ceased to be."""
-        self._say(self.sampler.added, self.sampler.added_one, entered)
-        self._say(self.sampler.removed, self.sampler.removed_one, left)
+        self._check_unchanged(entered, self.sampler.added)
+        self._check_unchanged(left, self.sampler.removed)
 
-    def _say(self, hear: Callable[[arrays.Slots], None], hear_one: Callable[[int], None], slots: arrays.Slots) -> None:
+    def _check_unchanged(self, slots: arrays.Slots, hear: Callable[[arrays.Slots], None]) -> None:
         """Let the sampler hear of `slots`, which are not its to change."""
-        if self._by_number and len(slots) == 1:
-            hear_one(int(slots[0]))
-            return
         heard = slots.copy()
         hear(heard)
-        assert np.array_equal(heard, slots), f"{hear.__name__}({slots}) has changed them to {heard}"
+        assert np.array_equal(heard, slots), f"{type(self.sampler).__name__} has changed {slots} to {heard}"
 
 
 def _add(ring: ring_lib.RingReplayBuffer, rng: np.random.Generator) -> None:

@@ -9,13 +9,14 @@ import pytest
 
 from relive import errors
 from relive.common import arrays
-from relive.kernels import eligibility
+from relive.samplers import anchors as anchors_lib
 from relive.samplers import prioritized
 from relive.samplers import sampler
 from relive.samplers import sum_tree
 from relive.samplers import uniform
 from relive.schema import schema as schemas
 from relive.storage import memory as storages
+from relive.storage import steps
 from relive.testing import sampler_suite
 
 
@@ -192,16 +193,6 @@ class ShowsTooMuch(Honest):
         return np.arange(self.anchors.capacity)
 
 
-class MissesSingleOnes(Honest):
-    def _removed_one(self, slot: int) -> None:
-        pass
-
-
-class MixesUpSingleOnes(Honest):
-    def _added_one(self, slot: int) -> None:
-        self.kept.insert(0, slot)
-
-
 class IsOutOfOrder(Honest):
     def check(self) -> None:
         if len(self.kept) > 3:
@@ -333,18 +324,20 @@ class DrawsFromPython(Honest):
 
 
 class BelongsToAll(Honest):
-    def attach(self, eligible: eligibility.Eligibility) -> None:
-        self.anchors = eligible
+    def attach(self, anchors: anchors_lib.Anchors) -> steps.Rating:
+        self.anchors = anchors
+        return steps.unrated(tracked=True)
 
 
 class GoesOver(Honest):
     """Refuses a second buffer, and serves it."""
 
-    def attach(self, eligible: eligibility.Eligibility) -> None:
+    def attach(self, anchors: anchors_lib.Anchors) -> steps.Rating:
         is_another = self.is_attached
-        self.anchors = eligible
+        self.anchors = anchors
         if is_another:
             raise errors.ArgumentError("sampler must belong to one buffer alone")
+        return steps.unrated(tracked=True)
 
 
 class WeighsOne(Honest):
@@ -387,8 +380,6 @@ BROKEN: list[tuple[type[sampler.Sampler], Callable[..., None]]] = [
     (SeedsItself, SUITE.test_the_same_generator_state_gives_the_same_draws),
     (CannotByChance, SUITE.test_the_same_generator_state_gives_the_same_draws),
     (DrawsFromNumpy, SUITE.test_the_same_generator_state_gives_the_same_draws),
-    (MissesSingleOnes, SUITE.test_single_anchors_are_heard_of_as_arrays_of_one_are),
-    (MixesUpSingleOnes, SUITE.test_single_anchors_are_heard_of_as_arrays_of_one_are),
     (DrawsFromNumpy, SUITE.test_global_randomness_is_left_alone),
     (DrawsFromPython, SUITE.test_global_randomness_is_left_alone),
     (BelongsToAll, SUITE.test_it_belongs_to_one_buffer),

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from relive import errors
 from relive.common import arrays
 from relive.common import validation
-from relive.kernels import episode_table
+from relive.kernels import append
 from relive.persistence import state as state_lib
 from relive.tools import distribution
 
@@ -89,20 +89,20 @@ def _spread(column: state_lib.ChunkedArray) -> distribution.Distribution:
 def _of_columns(given: state_lib.StateReader, counters: dict[str, int]) -> Facts:
     end = given.array("episode_end", np.uint8, (None,))
     count = len(end)
-    if (end > episode_table.TRUNCATED).any():
-        raise errors.CheckpointError(f"array episode_end must hold numbers of at most {episode_table.TRUNCATED}")
+    if (end > append.TRUNCATED).any():
+        raise errors.CheckpointError(f"array episode_end must hold numbers of at most {append.TRUNCATED}")
     length = given.integers("episode_length", count, 1, validation.LARGEST)
     begin = np.argsort(given.integers("episode_first_key", count, 0, validation.LARGEST), kind="stable")
     row_episode = given.column("row_episode", np.int64, (None,))
     rows = row_episode.shape[0]
     rewards = _rewards(given, rows)
     alive, returns = _sums(row_episode, rewards, count)
-    has_ended = end != episode_table.OPEN
+    has_ended = end != append.OPEN
     ends = np.bincount(end, minlength=3).tolist()
     episodes = {
-        "terminated": ends[episode_table.TERMINATED],
-        "truncated": ends[episode_table.TRUNCATED],
-        "open": ends[episode_table.OPEN],
+        "terminated": ends[append.TERMINATED],
+        "truncated": ends[append.TRUNCATED],
+        "open": ends[append.OPEN],
         "spliced": counters.get("spliced_episodes", 0),
     }
     spread: Distributions = {"episode_lengths": _of_array(length[begin][has_ended[begin]])}

@@ -40,8 +40,8 @@ def buffers() -> list[tuple[Any, str]]:
     return [
         (items, "3 arrays, and ItemReplayBuffer loads 3 steps"),
         (examples.prioritized(), "15 arrays, and PrioritizedReplayBuffer loads 60 steps"),
-        (sequences, "15 arrays, and SequenceReplayBuffer loads 1 step"),
-        (ring, "15 arrays, and RingReplayBuffer loads 1 step"),
+        (sequences, "14 arrays, and SequenceReplayBuffer loads 1 step"),
+        (ring, "14 arrays, and RingReplayBuffer loads 1 step"),
         (examples.episodes(), "19 arrays, and EpisodeReplayBuffer loads 7 transitions"),
     ]
 

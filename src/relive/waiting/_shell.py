@@ -19,7 +19,7 @@ from relive.samplers import sampler as sampler_lib
 from relive.schema import schema as schema_lib
 from relive.waiting import rate_limiters
 from relive.windows import batches
-from relive.windows import windows
+from relive.windows import window as window_lib
 
 if TYPE_CHECKING:
     from relive.buffers import origins
@@ -127,7 +127,7 @@ class Shell(abc.ABC, Generic[Batch]):
         return self._look(lambda: self._buffer.schema)
 
     @property
-    def window(self) -> windows.Window[Batch]:
+    def window(self) -> window_lib.Window[Batch]:
         """What says which rows make one element of a batch."""
         return self._buffer.window
 

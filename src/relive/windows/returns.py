@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.common import validation
+from relive.kernels import windows
 
-_FLOAT64 = np.dtype(np.float64)
+FLOAT64 = np.dtype(np.float64)
 
 
 def discount_powers(gamma: float, count: int) -> list[float]:
@@ -65,15 +66,8 @@ def compute_discounted_return(rewards: Iterable[float], gamma: float) -> float:
 
 
 def discounted_sums(rewards: npt.NDArray[Any], span: npt.NDArray[np.int64], gamma: float) -> npt.NDArray[Any]:
-    """Return of each row of `rewards` [B, n] the sum over k < span of gamma^k r_k [B], in the dtype of the rewards.
+    """Return of each column of `rewards` [n, B] the sum over k < span of gamma^k r_k [B], in the dtype of the rewards.
 
     Added up as float64 from k = 0 on (Sutton and Barto 2018, equation 7.1, without its bootstrap).
     """
-    count = rewards.shape[1]
-    # Laid out by step, so that numpy adds whole columns to each other: `relive bench --workload n-step`. The numbers of
-    # one column alone it adds up in another order; there shall be two.
-    columns = rewards.T if len(span) > 1 else np.broadcast_to(rewards.T, (count, 2 * len(span)))
-    terms = np.multiply(columns, powers(gamma, count, _FLOAT64)[:count, np.newaxis], order="C")
-    is_real = np.arange(count)[:, np.newaxis] < span
-    sums: npt.NDArray[Any] = np.add.reduce(terms, axis=0, dtype=np.float64, where=is_real)[: len(span)]
-    return sums.astype(rewards.dtype)
+    return windows.discounted_sums(rewards, span, powers(gamma, len(rewards), FLOAT64))

@@ -1,6 +1,5 @@
 """What the windows answer beyond the grid: nested and odd dtypes, whole episodes, rules of their settings."""
 
-from collections.abc import Sequence
 import tracemalloc
 from typing import Any
 
@@ -13,10 +12,10 @@ import relive
 from relive import errors
 from relive.buffers import column_grid_test
 from relive.buffers import column_oracle_test as oracle_lib
-from relive.kernels import episode_table
-from relive.kernels import timeline as timeline_lib
+from relive.kernels import append
+from relive.storage import steps
 from relive.windows import returns
-from relive.windows import windows
+from relive.windows import window as window_lib
 
 WRONG: dict[str, Any] = {"last": "last", "two": 2}
 
@@ -143,9 +142,9 @@ def test_a_batch_owns_its_arrays() -> None:
 
 def test_discounted_sums_equal_the_naive_ones() -> None:
     rng = np.random.default_rng(0)
-    rewards = rng.normal(size=(50, 6))
+    rewards = rng.normal(size=(6, 50))
     span = rng.integers(1, 7, 50)
-    expected = [relive.compute_discounted_return(row[:m], 0.9) for row, m in zip(rewards.tolist(), span, strict=True)]
+    expected = [relive.compute_discounted_return(row[:m], 0.9) for row, m in zip(rewards.T.tolist(), span, strict=True)]
     assert returns.discounted_sums(rewards, span, 0.9).tolist() == expected
 
 
@@ -162,7 +161,7 @@ def test_discounted_sums_of_any_length_are_added_up_in_order(n: int, count: int,
         for k in range(m):
             total += gamma**k * row[k]
         expected.append(total)
-    for layout in (rewards.T, np.ascontiguousarray(rewards.T)):
+    for layout in (rewards, np.asfortranarray(rewards)):
         assert returns.discounted_sums(layout, span, gamma).tolist() == expected
 
 
@@ -207,7 +206,7 @@ def test_a_sample_of_images_takes_no_memory_beyond_its_answer() -> None:
 
 
 def test_what_lies_beyond_the_span_does_not_matter() -> None:
-    rewards = np.array([[1.0, np.nan, np.inf]])
+    rewards = np.array([[1.0], [np.nan], [np.inf]])
     assert returns.discounted_sums(rewards, np.array([1]), 0.5).tolist() == [1.0]
 
 
@@ -284,7 +283,7 @@ def test_nothing_is_read_that_no_answer_holds() -> None:
     ring = relive.RingReplayBuffer(8, n_step=3, storage=spy)
     ring.add_episode(range(8), range(7), np.zeros(7), terminated=True)
     ring.read([0, 1])
-    assert sorted(spy.asked) == [("action", 2), ("observation", 2), ("observation", 2), ("reward", 2), ("reward", 6)]
+    assert sorted(spy.asked) == [("action", 2), ("observation", 2), ("observation", 2), ("reward", 6)]
     spy = Spy(schema, 8)
     sequences = relive.SequenceReplayBuffer(8, length=3, storage=spy)
     sequences.add_episode(range(8), range(7), np.zeros(7), terminated=True)
@@ -321,7 +320,7 @@ def test_an_episode_that_was_cut_before_its_first_step_was_complete_is_none() ->
     buffer.check()
 
 
-ALL_WINDOWS: list[windows.Window[Any]] = [
+ALL_WINDOWS: list[window_lib.Window[Any]] = [
     relive.TransitionWindow(),
     *(relive.TransitionWindow(frame_stack=frames) for frames in (2, 4)),
     *(relive.SequenceWindow(length, 0, stride, pad) for length in (1, 3) for stride in (1, 2) for pad in (False, True)),
@@ -330,94 +329,107 @@ ALL_WINDOWS: list[windows.Window[Any]] = [
 ]
 
 
-def assert_alike(timeline: timeline_lib.Timeline, slot: int, completed: Any, ended: Any) -> None:
-    """Compare what each window says of one new row with what its rule for arrays says of it."""
-    slots = np.array([slot])
-    completed_slots, ended_handles = np.array(completed, np.int64), np.array(ended, np.int64)
-    change = timeline_lib.Change(slots, timeline.handles(slots), completed_slots, ended_handles)
-    for window in ALL_WINDOWS:
-        candidates = window.newly_readable(timeline, change)
-        expected = candidates[window.is_readable(timeline, candidates)].tolist()
-        assert len(set(expected)) == len(expected)
-        for of_one in (type(window).readable_now_one, windows.Window.readable_now_one):
-            assert sorted(of_one(window, timeline, slot, completed, ended)) == sorted(expected), window
-        for of_arrays in (type(window).readable_now, windows.Window.readable_now):
-            assert sorted(of_arrays(window, timeline, change).tolist()) == sorted(expected), window
+def readable(buffer: Any) -> dict[int, bool]:
+    """Return of each key that is stored whether the window's rule says that it may start there."""
+    store = buffer.history
+    slots = store.alive_slots()
+    is_readable = buffer.window.is_readable(store, slots)
+    return dict(zip(store.keys(slots).tolist(), is_readable.tolist(), strict=True))
 
 
-def assert_complete(timeline: timeline_lib.Timeline, before: list[set[int]]) -> list[set[int]]:
-    """Return the keys that each window may start from; an old one is none but by being lost."""
-    slots = timeline.alive_slots()
-    now = [set(timeline.keys(slots[window.is_readable(timeline, slots)]).tolist()) for window in ALL_WINDOWS]
-    for window, earlier, later in zip(ALL_WINDOWS, before, now, strict=True):
-        assert earlier <= later, window
-    return now
+def kept_frames(buffer: Any, key: int) -> int:
+    """Return how many of the older frames of a row's stack are stored, of those that it has."""
+    store, slot = buffer.history, np.array([key % buffer.capacity])
+    episode = store.episodes_of(slot)
+    oldest = store.steps_of(store.episodes[append.OLDEST][episode])
+    return int(np.minimum(store.steps_of(slot) - oldest, buffer.window.older)[0])
 
 
-@hypothesis.given(strategies.integers(1, 3), strategies.integers(3, 9), strategies.integers(0, 2**32))
-def test_what_is_said_of_one_row_is_what_is_said_of_an_array_of_it(streams: int, capacity: int, seed: int) -> None:
+@pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
+@hypothesis.given(
+    strategies.sampled_from(ALL_WINDOWS),
+    strategies.integers(1, 3),
+    strategies.integers(3, 9),
+    strategies.integers(0, 2**32),
+)
+def test_what_may_be_drawn_after_a_write_is_what_the_rule_of_the_window_says(
+    window: Any, streams: int, capacity: int, seed: int
+) -> None:
+    """However steps come, and nothing that comes makes up for a row that is gone."""
     rng = np.random.default_rng(seed)
-    timeline = timeline_lib.Timeline(capacity, streams)
-    readable: list[set[int]] = [set() for _ in ALL_WINDOWS]
-    for step in range(18):
-        if timeline.is_full:
-            oldest = timeline.oldest_key % capacity
-            keys_lost = []
-            for window in ALL_WINDOWS:
-                lost = window.newly_unreadable(timeline, np.array([oldest])).tolist()
-                assert sorted(window.newly_unreadable_one(timeline, oldest)) == sorted(lost), window
-                assert windows.Window.newly_unreadable_one(window, timeline, oldest) == lost
-                assert windows.Window.newly_unreadable(window, timeline, np.array([oldest])).tolist() == [oldest]
-                assert window.loses_more == (isinstance(window, relive.TransitionWindow) and window.frame_stack > 1)
-                keys_lost.append({int(timeline.keys(np.array([slot]))[0]) for slot in lost})
-            timeline.evict(1)
-            readable = [keys - gone for keys, gone in zip(readable, keys_lost, strict=True)]
-        stream = step % streams if seed % 2 else int(rng.integers(streams))
-        terminated, truncated = (rng.random(2) < 0.15).tolist()
-        slot, completed, ended = timeline.append_one(
-            stream, bool(rng.random() < 0.1), bool(rng.random() < 0.7), terminated, truncated
-        )
-        assert_alike(timeline, slot, completed, ended)
-        # What was evicted just now is looked at here too: nothing that a step adds makes up for a row that is gone.
-        readable = assert_complete(timeline, readable)
+    buffer: Any = relive.ColumnReplayBuffer(capacity, window=window, streams=streams)
+    before: dict[int, bool] = {}
+    for t in range(18):
+        knows, terminated = rng.random() < 0.7, rng.random(streams) < 0.15
+        truncated = (rng.random(streams) < 0.15) & knows
+        now = np.where(rng.random(streams) < 0.1, -t, t)
+        if rng.random() < 0.5:
+            ends = {"terminated": terminated, "truncated": truncated}
+            buffer.extend(now, now, np.zeros(streams), now + 1 if knows else None, **ends)
+        elif rng.random() < 0.1:
+            length = int(rng.integers(1, capacity + 1))
+            buffer.add_episode(
+                range(length + 1), range(length), np.zeros(length), terminated=bool(t % 2), stream=t % streams
+            )
+        else:
+            stream = t % streams if seed % 2 else int(rng.integers(streams))
+            terminates, truncates = bool(terminated[stream]), bool(truncated[stream])
+            following = now[stream] + 1 if knows else None
+            buffer.add(now[stream], 0, 0.0, following, terminated=terminates, truncated=truncates, stream=stream)
+        after = readable(buffer)
+        assert buffer.eligible_keys().tolist() == [key for key, is_readable in after.items() if is_readable]
+        buffer.check()
+        for key, was_readable in before.items():
+            if was_readable and key in after:
+                assert after[key] or kept_frames(buffer, key) < window.older
+            if not was_readable and after.get(key) and window.older > 0:
+                steps = buffer.history.steps_of(np.array([key % capacity]))
+                assert kept_frames(buffer, key) == min(window.older, int(steps[0]))
+        before = after
 
 
 class OwnRule(relive.TransitionWindow):
     """May start at even steps alone."""
 
-    def is_readable(self, timeline: timeline_lib.Timeline, slots: Any) -> Any:
-        return super().is_readable(timeline, slots) & (timeline.steps(slots, timeline.handles(slots)) % 2 == 0)
+    @property
+    def older(self) -> int:
+        return -1
 
+    def is_readable(self, store: steps.StepStore, slots: Any) -> Any:
+        is_complete = (store.facts[slots] & append.COMPLETE) > 0
+        return is_complete & (store.steps_of(slots) % 2 == 0)
 
-class OwnLoss(relive.TransitionWindow):
-    """Needs the step before, of the same episode: it goes with it."""
-
-    def is_readable(self, timeline: timeline_lib.Timeline, slots: Any) -> Any:
-        return super().is_readable(timeline, slots) & (timeline.num_behind(slots, 1) == 1)
-
-    def newly_unreadable(self, timeline: timeline_lib.Timeline, evicted: Any) -> Any:
-        return np.unique(timeline.ahead(evicted, 2))
-
-
-class OwnSequences(relive.SequenceWindow):
-    """May start at the last steps of an episode alone, once it has terminated."""
-
-    def is_readable(self, timeline: timeline_lib.Timeline, slots: Any) -> Any:
-        handles = timeline.handles(slots)
-        ends = timeline.episodes.end[handles] == episode_table.TERMINATED
-        left = timeline.episodes.length[handles] - timeline.steps(slots, handles)
-        return super().is_readable(timeline, slots) & ends & (left == self.length)
+    def newly_readable(self, store: steps.StepStore) -> Any:
+        completed = store.completed[: store.num.item(append.COMPLETED)].copy()
+        store.num[append.COMPLETED] = 0
+        return completed[self.is_readable(store, completed)]
 
 
 class Heir(OwnRule):
     """Has no rule of its own, but that of its parent."""
 
 
-@pytest.mark.parametrize("window", [OwnRule(), OwnRule(frame_stack=2), OwnLoss(), OwnSequences(2), Heir()])
+class OwnSequences(relive.SequenceWindow):
+    """May start at the last steps of an episode alone, once it has terminated."""
+
+    def is_readable(self, store: steps.StepStore, slots: Any) -> Any:
+        episodes = store.episodes_of(slots)
+        has_terminated = store.episodes[append.END][episodes] == append.TERMINATED
+        left = store.lengths_of(episodes) - store.steps_of(slots)
+        return super().is_readable(store, slots) & has_terminated & (left == self.length)
+
+    def newly_readable(self, store: steps.StepStore) -> Any:
+        store.num[append.COMPLETED] = 0
+        slots = store.alive_slots()
+        ended = slots[np.isin(store.episodes_of(slots), store.ended)]
+        return ended[self.is_readable(store, ended)]
+
+
+@pytest.mark.parametrize("window", [OwnRule(), OwnSequences(2), Heir()])
 @pytest.mark.parametrize("streams", [1, 3])
 @pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
 @pytest.mark.parametrize("call", ["add", "extend"])
-def test_a_window_with_a_rule_of_its_own_is_heard(window: Any, streams: int, call: str) -> None:
+def test_a_window_with_a_rule_of_its_own_is_asked(window: Any, streams: int, call: str) -> None:
     rng = np.random.default_rng(0)
     schema = relive.Schema(relive.Field((), int), relive.Field((), int))
     buffer: Any = relive.ColumnReplayBuffer(9, schema, window=window, streams=streams)
@@ -431,49 +443,25 @@ def test_a_window_with_a_rule_of_its_own_is_heard(window: Any, streams: int, cal
             for stream in range(streams):
                 buffer.add(t, t, 0.0, t + 1, terminated=bool(ends[stream]), stream=stream)
         buffer.check()
-        timeline = buffer.history.timeline
-        alive = timeline.alive_slots()
-        assert buffer.eligible_keys().tolist() == timeline.keys(alive[window.is_readable(timeline, alive)]).tolist()
+        assert buffer.eligible_keys().tolist() == [key for key, is_readable in readable(buffer).items() if is_readable]
         seen += buffer.num_eligible
         left_out += len(buffer) - buffer.num_eligible
     assert min(seen, left_out) > 20
 
 
-@pytest.mark.parametrize("name", ["is_readable", "newly_readable", "newly_unreadable"])
 @pytest.mark.parametrize("kind", [relive.TransitionWindow, relive.SequenceWindow, relive.EpisodeWindow])
-def test_each_rule_of_a_window_is_asked_if_it_is_its_own(kind: Any, name: str) -> None:
+def test_a_window_is_asked_at_every_write_unless_it_says_how_many_older_frames_it_needs(kind: Any) -> None:
     asked = []
 
-    def rule(self: Any, *arguments: Any) -> Any:
-        asked.append(name)
-        return getattr(kind, name)(self, *arguments)
+    def rule(self: Any, store: Any) -> Any:
+        asked.append(len(store))
+        return kind.newly_readable(self, store)
 
-    own = type("Own", (kind,), {name: rule})
-    window = own(2) if kind is relive.SequenceWindow else own()
-    assert window.num_older is None
-    assert window.loses_more == (name == "newly_unreadable")
-    buffer: Any = relive.ColumnReplayBuffer(3, window=window)
+    own = type("Own", (kind,), {"newly_readable": rule})
+    buffer: Any = relive.ColumnReplayBuffer(3, window=own(2) if kind is relive.SequenceWindow else own())
     for t in range(8):
         buffer.add(t, 0, 0.0, t + 1, terminated=t % 2 == 1)
-        if t == 3:
-            asked.clear()
-    assert len(asked) >= 2
+    buffer.add(8, 0, 0.0, 9)
+    buffer.end_episode()
     buffer.check()
-
-
-def test_a_quicker_rule_of_its_own_stays() -> None:
-    class Quick(relive.TransitionWindow):
-        def newly_readable(self, timeline: timeline_lib.Timeline, change: timeline_lib.Change) -> Any:
-            return change.completed[:0]
-
-        def readable_now_one(
-            self, timeline: timeline_lib.Timeline, slot: int, completed: Sequence[int], ended: Sequence[int]
-        ) -> Sequence[int]:
-            return completed
-
-        @property
-        def num_older(self) -> int:
-            return 0
-
-    assert Quick().readable_now_one(timeline_lib.Timeline(2, 1), 0, (1,), ()) == (1,)
-    assert Quick().num_older == 0
+    assert asked == ([1, 2, *[3] * 8] if buffer.window.older < 0 else [])

@@ -1,6 +1,6 @@
-"""What a checkpoint keeps of a timeline: which episode each row is of, and a few numbers of each episode.
+"""What a checkpoint keeps of the steps: which episode each row is of, and a few numbers of each episode.
 
-Slots, handles and links are not kept: they follow. Row k of N has the key next_key - N + k.
+Slots and links are not kept: they follow. Row k of N has the key next_key - N + k.
 """
 
 from collections.abc import Mapping
@@ -11,26 +11,21 @@ import numpy.typing as npt
 
 from relive import errors
 from relive.common import arrays as arrays_lib
-from relive.kernels import episode_table
+from relive.kernels import append
 from relive.persistence import state
 from relive.persistence import state as state_lib
 from relive.schema import schema as schema_lib
 
 _OF_EPISODES = ("stream", "length", "first_key", "end", "has_tail")
-_NUMBERS = ("next_key", "num_evicted", "is_linked", "phase", "in_turn_since", "unlink_at")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TimelineState:
-    """The rows of a timeline, oldest first [N], and its episodes [E], by the number that rows have of them.
+class RowsState:
+    """The rows of a store, oldest first [N], and its episodes [E], by the number that rows have of them.
 
     Attributes:
         next_key: The key of the row that comes next.
         num_evicted: How many rows were evicted so far.
-        is_linked: Whether rows are linked since some came out of turn. If not, key - stream leaves `phase` everywhere.
-        phase: What key - stream leaves when divided by the number of streams, while they are in turn.
-        in_turn_since: The first key from which on they have been in turn.
-        unlink_at: The key that is to be the oldest before links may go.
         episode: The number of each row's episode [N].
         stream: Which stream an episode is of [E].
         length: Its steps so far, evicted ones too [E].
@@ -41,10 +36,6 @@ class TimelineState:
 
     next_key: int
     num_evicted: int
-    is_linked: bool
-    phase: int
-    in_turn_since: int
-    unlink_at: int
     episode: arrays_lib.Ints
     stream: arrays_lib.Ints
     length: arrays_lib.Ints
@@ -52,22 +43,17 @@ class TimelineState:
     end: npt.NDArray[np.uint8]
     has_tail: arrays_lib.Bools
 
-    handles: arrays_lib.Ints = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
-    """The episodes' handles in the timeline that this was taken of [E]; they are not kept."""
+    numbers: arrays_lib.Ints = dataclasses.field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
+    """The numbers that the episodes have in the store that this was taken of [E]; they are not kept."""
 
-    def without_rows(self, streams: int) -> "TimelineState":
-        """Return the same as if every row of so many streams had been evicted: the open episodes alone."""
+    def without_rows(self) -> "RowsState":
+        """Return the same as if every row had been evicted: the open episodes alone."""
         is_open = self.is_open
         return dataclasses.replace(
             self,
             num_evicted=self.num_evicted + len(self),
-            # Without its last row, an open episode has to be linked to what comes.
-            is_linked=streams > 1 and bool(is_open.any()),
-            phase=self.next_key % streams,
-            in_turn_since=self.next_key,
-            unlink_at=self.next_key,
             episode=self.episode[:0],
-            **{name: getattr(self, name)[is_open] for name in (*_OF_EPISODES, "handles")},
+            **{name: getattr(self, name)[is_open] for name in (*_OF_EPISODES, "numbers")},
         )
 
     def __len__(self) -> int:
@@ -82,7 +68,7 @@ class TimelineState:
     @property
     def is_open(self) -> arrays_lib.Bools:
         """Whether each episode is going on [E]."""
-        return np.equal(self.end, episode_table.OPEN)
+        return np.equal(self.end, append.OPEN)
 
     @property
     def alive(self) -> arrays_lib.Ints:
@@ -99,20 +85,11 @@ class TimelineState:
         steps[order] = ranks + np.repeat(self.length - alive, alive)
         return steps
 
-    def last_keys(self, streams: int) -> arrays_lib.Ints:
-        """Return the key of the newest row of each episode, of so many streams [E].
-
-        If it has none it was evicted; where the streams are in turn, it had the key of their last turn.
-        """
-        last = np.minimum(self._next_in_turn(streams) - streams, self.next_key - len(self) - 1)
-        last[self.episode] = self.keys  # Of a number that is there more than once the last one stays.
-        return last
-
     # As values and arrays.
 
     def values(self) -> dict[str, int]:
         """Return the single numbers by name."""
-        return {name: getattr(self, name) for name in _NUMBERS}
+        return {"next_key": self.next_key, "num_evicted": self.num_evicted}
 
     def arrays(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return the arrays by name."""
@@ -126,11 +103,11 @@ class TimelineState:
         }
 
     @classmethod
-    def of(cls, given: state_lib.StateReader, capacity: int, streams: int) -> "TimelineState":
-        """Return what was given, for a timeline of that capacity and so many streams.
+    def of(cls, given: state_lib.StateReader, capacity: int, streams: int) -> "RowsState":
+        """Return what was given, for a store of that capacity and so many streams.
 
         Raises:
-            CheckpointError: No timeline can be in such a state.
+            CheckpointError: No store can be in such a state.
         """
         next_key, num_evicted = given.integer("next_key"), given.integer("num_evicted")
         stream = given.integers("episode_stream", None, 0, streams - 1)
@@ -139,10 +116,6 @@ class TimelineState:
         state = cls(
             next_key=next_key,
             num_evicted=num_evicted,
-            is_linked=given.boolean("is_linked"),
-            phase=given.integer("phase", 0, streams - 1),
-            in_turn_since=given.integer("in_turn_since", 0, next_key + capacity),
-            unlink_at=given.integer("unlink_at", 0, next_key + capacity),
             episode=episode,
             stream=stream,
             length=given.integers("episode_length", count, 1, next_key),
@@ -154,7 +127,7 @@ class TimelineState:
             raise errors.CheckpointError(f"row_episode must have at most capacity = {capacity}, got {len(episode)}")
         if num_evicted > next_key - len(episode):
             raise errors.CheckpointError(f"num_evicted must be at most {next_key - len(episode)}, got {num_evicted}")
-        wrong = state._wrong() or state._wrong_turns(streams)
+        wrong = state._wrong()
         if wrong:
             raise errors.CheckpointError(f"the episodes cannot be as they are: {wrong}")
         return state
@@ -162,8 +135,8 @@ class TimelineState:
     def _wrong(self) -> str:
         """Return what is wrong with the episodes, in words; nothing if they can be."""
         alive, is_open, oldest_key = self.alive, self.is_open, self.next_key - len(self)
-        if (self.end > episode_table.TRUNCATED).any():
-            return f"an end must be at most {episode_table.TRUNCATED}"
+        if (self.end > append.TRUNCATED).any():
+            return f"an end must be at most {append.TRUNCATED}"
         if (alive > self.length).any() or (alive[~is_open] == 0).any():
             return "one that has ended must have a row, and none more rows than steps"
         if np.bincount(self.stream[is_open], minlength=1).max() > 1:
@@ -200,37 +173,19 @@ class TimelineState:
             return "one that is open without a row must be alone in its stream"
         return ""
 
-    def _wrong_turns(self, streams: int) -> str:
-        if streams == 1 and self.is_linked:
-            return "one stream alone is always in turn"
-        since = self.in_turn_since if self.is_linked else 0
-        keys = self.keys
-        if ((keys - self.stream[self.episode]) % streams != self.phase)[keys >= since].any():
-            return "rows must be in turn where they are not linked, and since they are in turn again"
-        # Of episodes that began since then, everything follows from the key of step 0: links may go one day.
-        follows = self.first_key >= since
-        is_right = (self.first_key - self.stream) % streams == self.phase
-        is_right &= ~self.is_open | ((self._next_in_turn(streams) - self.first_key) // streams == self.length)
-        is_right[self.episode[(keys - self.first_key[self.episode]) // streams != self.steps]] = False
-        return "" if is_right[follows].all() else "one that began in turn must have a step in each turn since"
-
-    def _next_in_turn(self, streams: int) -> arrays_lib.Ints:
-        """Return the key of the next row of each episode's stream if the streams are in turn [E]."""
-        return self.next_key + (self.stream + self.phase - self.next_key) % streams
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StepStoreState:
-    """The rows of a history, oldest first [N].
+class StepsState:
+    """The rows of a store, oldest first [N].
 
     Attributes:
-        timeline: Which of them follow which.
-        rows: Their fields by path [N, ...]; none if they are in the storage already.
+        rows: Which of them are of which episode.
+        columns: Their fields by path [N, ...]; none if they are in the storage already.
         final: The fields of the observation after the newest step, of each episode that has one [F, ...].
     """
 
-    timeline: TimelineState
-    rows: Mapping[str, state.ChunkedArray]
+    rows: RowsState
+    columns: Mapping[str, state.ChunkedArray]
     final: Mapping[str, arrays_lib.Array]
 
     @classmethod
@@ -242,24 +197,24 @@ class StepStoreState:
         streams: int,
         *,
         has_rows: bool = True,
-    ) -> "StepStoreState":
-        """Return what was given, for a history of that capacity and so many streams, whose rows are of that schema.
+    ) -> "StepsState":
+        """Return what was given, for a store of that capacity and so many streams, whose rows are of that schema.
 
         Without `has_rows` they are in the storage already.
 
         Raises:
-            CheckpointError: No history can be in such a state.
+            CheckpointError: No store can be in such a state.
         """
-        timeline = TimelineState.of(given, capacity, streams)
+        kept = RowsState.of(given, capacity, streams)
         if schema is None:
-            if timeline.next_key or len(timeline.stream):
+            if kept.next_key or len(kept.stream):
                 raise errors.CheckpointError("schema must be there where a row was written")
-            return cls(timeline=timeline, rows={}, final={})
-        count, with_tail = len(timeline), int(timeline.has_tail.sum())
-        rows, final = {}, {}
+            return cls(rows=kept, columns={}, final={})
+        count, with_tail = len(kept), int(kept.has_tail.sum())
+        columns, final = {}, {}
         for path, field in schema.fields.items() if has_rows else ():
-            rows[path] = given.column(f"rows/{path}", field.dtype, (count, *field.shape))
+            columns[path] = given.column(f"rows/{path}", field.dtype, (count, *field.shape))
         for path in schema.observation_paths:
             field = schema.fields[path]
             final[path] = given.array(f"final/{path}", field.dtype, (with_tail, *field.shape))
-        return cls(timeline=timeline, rows=rows, final=final)
+        return cls(rows=kept, columns=columns, final=final)

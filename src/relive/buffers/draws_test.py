@@ -8,7 +8,7 @@ import pytest
 import relive
 from relive import errors
 from relive import testing
-from relive.samplers import draw_limit
+from relive.buffers import draws
 
 
 def ring(
@@ -124,10 +124,10 @@ def test_a_wrong_limit_is_refused(most: int) -> None:
 
 def test_check_finds_what_is_wrong() -> None:
     buffer = ring(2, 2)
-    buffer._anchors._draw_limit._times[0] = 3
+    buffer._draws._times[0] = 3
     with pytest.raises(errors.CorruptionError, match="^an anchor was drawn more often than max_times_sampled = 2$"):
         buffer.check()
-    buffer._anchors._draw_limit._times[0] = 2
+    buffer._draws._times[0] = 2
     with pytest.raises(
         errors.CorruptionError, match="^the anchors that count as spent are not those that were drawn so"
     ):
@@ -137,4 +137,19 @@ def test_check_finds_what_is_wrong() -> None:
 @hypothesis.given(strategies.lists(strategies.integers(0, 3), min_size=1))
 def test_times_before_counts_equal_ones(slots: list[int]) -> None:
     expected = [slots[:place].count(slot) for place, slot in enumerate(slots)]
-    assert draw_limit._times_before(np.array(slots)).tolist() == expected
+    assert draws._times_before(np.array(slots)).tolist() == expected
+
+
+def test_a_state_that_is_loaded_says_what_may_be_drawn() -> None:
+    """Where few may be, and as many rows came before in the buffer that loads it."""
+
+    def with_one_eligible(key: int) -> relive.RingReplayBuffer:
+        buffer = ring(130, None, capacity=200)
+        buffer.set_eligible([other for other in range(130) if other != key], False)
+        assert set(buffer.sample_keys(4).tolist()) == {key}
+        return buffer
+
+    buffer = with_one_eligible(0)
+    buffer.load_state_dict(with_one_eligible(5).state_dict())
+    assert buffer.eligible_keys().tolist() == [5]
+    assert set(buffer.sample_keys(4).tolist()) == {5}

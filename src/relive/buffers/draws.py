@@ -1,0 +1,372 @@
+"""Which rows of a buffer may be drawn, and the draws: the sampler is told of every change, and draws.
+
+    what happens             what it does to anchors                      told to the sampler
+    rows come and go         `kernels.append`, and windows over steps     its weights are written; hooks
+    set_eligible is called   BARRED                                       removed, or added
+    a batch is drawn         SPENT, where draws are limited               removed, what was drawn often enough
+
+Eligibility is decided when something changes, so a draw never finds a row in vain.
+"""
+
+import collections
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import errors
+from relive.common import arrays as arrays_lib
+from relive.common import imports
+from relive.common import validation
+from relive.kernels import append
+from relive.persistence import state as state_lib
+from relive.samplers import anchors as anchors_lib
+from relive.samplers import sampler as sampler_lib
+from relive.storage import steps as steps_lib
+from relive.storage import steps_state
+from relive.windows import window as window_lib
+
+if TYPE_CHECKING:
+    from relive.persistence import settings
+else:
+    settings = imports.lazy_module("relive.persistence.settings")
+
+LAST = 256
+"""So many of the last draws are known."""
+
+
+class Draws:
+    """The draws from one buffer; `len` is how many anchors are eligible.
+
+    Args:
+        store: The rows.
+        window: From which of them a window may start.
+        sampler: What draws them, once `attach` was called.
+        max_times_sampled: How often an anchor may be drawn before it retires; None for any number of times.
+
+    Attributes:
+        anchors: Which rows may be drawn.
+        num_spent: How many anchors have retired so far.
+        follows_writes: Whether `appended` does anything that `kernels.append` has not done.
+
+    Raises:
+        ArgumentError: max_times_sampled breaks its rule.
+    """
+
+    def __init__(
+        self,
+        store: steps_lib.StepStore,
+        window: window_lib.Window[Any],
+        sampler: sampler_lib.Sampler,
+        max_times_sampled: int | None,
+    ) -> None:
+        if max_times_sampled is not None:
+            max_times_sampled = validation.positive_int("max_times_sampled", max_times_sampled)
+        self._store, self._window = store, window
+        self.max_times_sampled = max_times_sampled
+        self.anchors = anchors_lib.Anchors(store.facts, store.num)
+        self.sampler = sampler
+        self.num_spent = 0
+        self._times: npt.NDArray[np.int32] = np.zeros(0 if max_times_sampled is None else store.capacity, np.int32)
+        # The last draws, with the key of the next row then; the newest last.
+        self._last: collections.deque[tuple[arrays_lib.Ints, int]] = collections.deque()
+        self._num_last = 0
+        # Which anchors the hooks of a sampler know to be eligible.
+        self._told: arrays_lib.Bools = np.zeros(0, np.bool_)
+
+    def attach(self) -> None:
+        """Make the sampler that of these anchors: the last thing in a constructor that can fail.
+
+        Raises:
+            ArgumentError: The sampler belongs to another buffer, or cannot draw with its settings.
+        """
+        if self.sampler.has_hooks:
+            self._told = np.zeros(self._store.capacity, np.bool_)
+        self._store.rating = self.sampler.attach(self.anchors)
+        self.follows_writes = bool(self._store.older < 0 or self.max_times_sampled is not None or len(self._told))
+
+    def __len__(self) -> int:
+        """Return how many anchors are eligible."""
+        return len(self.anchors)
+
+    def is_readable(self, slots: arrays_lib.Ints) -> arrays_lib.Bools:
+        """Return from which of `slots` a window can be read, whether or not it may be drawn."""
+        return self.anchors.has(append.READABLE, slots)
+
+    def times_sampled(self, slots: arrays_lib.Ints) -> arrays_lib.Ints | None:
+        """Return how often the anchors in `slots` were drawn; None where draws are not counted."""
+        return None if self.max_times_sampled is None else self._times[slots].astype(np.int64)
+
+    # What happens to the rows.
+
+    def appended(self, key: int, count: int, num_evicted: int) -> None:
+        """Take in `count` rows that were appended, from that key on.
+
+        Args:
+            key: The key of the first of them.
+            count: How many.
+            num_evicted: How many rows went for them.
+        """
+        store = self._store
+        if self.max_times_sampled is not None:
+            self._times[append.run_from(key, count, store.capacity)] = 0
+        readable = self._window.newly_readable(store)
+        if len(self._told):
+            changed = store.rating.changed[: store.num_view[append.CHANGED]].copy()
+            store.rating.forget_changes(store.num)
+        entered = self.anchors.set(append.READABLE, readable)[0] if len(readable) else readable
+        if len(entered):
+            self.sampler.weigh(entered)
+        if len(self._told):
+            evicted = append.slots_from(key + count - num_evicted, num_evicted, store.capacity)
+            self._tell_hooks(np.unique(np.concatenate([changed, entered, evicted])), evicted)
+
+    def _tell_hooks(self, changed: arrays_lib.Ints, evicted: arrays_lib.Ints) -> None:
+        """Tell the sampler of the slots that have changed, to some of which other rows have come."""
+        if self._store.rating.is_live and self._store.older > 0:
+            # Rows went before the others came, and others with them that had them in their stacks of frames.
+            changed = self._store.alive_slots()
+        was, now = self._told[changed], self.anchors.is_eligible(changed)
+        is_other = np.isin(changed, evicted)
+        self._told[changed] = now
+        self.sampler.appended(changed[now & (~was | is_other)], evicted, changed[was & (~now | is_other)])
+
+    def _tell(self, entered: arrays_lib.Ints, left: arrays_lib.Ints) -> None:
+        """Tell the sampler which anchors became eligible and which ceased to be, other than by a write."""
+        if len(self._told):
+            self._told[entered], self._told[left] = True, False
+        self.sampler.added(entered)
+        self.sampler.removed(left)
+
+    def set_barred(self, slots: arrays_lib.Ints, is_barred: bool) -> None:
+        """Take the anchors in `slots`, which are distinct, out of the draws whatever they are, or let them in."""
+        change = self.anchors.set if is_barred else self.anchors.unset
+        self._tell(*change(append.BARRED, slots))
+
+    def clear(self) -> None:
+        """Forget everything about every row, all of which go."""
+        slots = self._store.alive_slots()
+        eligible = slots[self.anchors.is_eligible(slots)]
+        if self.max_times_sampled is not None:
+            self._times[slots] = 0
+        if len(self._told):
+            self._told[:] = False
+        self._store.clear()
+        self.sampler.appended(eligible[:0], slots, eligible)
+
+    # Drawing.
+
+    def can_draw(self, size: int) -> bool:
+        """Return whether `draw` would return that many. O(capacity) with max_times_sampled."""
+        most = self.max_times_sampled
+        if not len(self) or most is None:
+            return len(self) > 0 and self.sampler.can_draw()
+        # This is asked at every step while a draw is awaited: no sum where not even fresh anchors would be enough.
+        return size <= most * len(self) and size <= self._num_left(most)
+
+    def require_any(self) -> None:
+        """Raise NotReadyError if nothing is eligible."""
+        if not len(self):
+            raise errors.NotReadyError(f"sample has nothing to draw: {self._shortfall()}")
+
+    def require_draw(self, size: int) -> None:
+        """Raise NotReadyError if no anchor is eligible, or they may not be drawn so often."""
+        self.require_any()
+        most = self.max_times_sampled
+        if not self.can_draw(size):
+            raise errors.NotReadyError(
+                self.sampler.why_not_ready()
+                if most is None
+                else f"sample has {self._num_left(most)} draws left with max_times_sampled = {most}, and {size} were "
+                "asked for: add steps first"
+            )
+
+    def _num_left(self, most: int) -> int:
+        """Return how many draws the anchors have left together."""
+        return int(np.sum(most - self._times[self.sampler.drawable()]))
+
+    def draw(
+        self, size: int, rng: np.random.Generator, beta: float | None
+    ) -> tuple[sampler_lib.Draw, arrays_lib.Floats]:
+        """Return `size` anchors and their importance weights [size]; if anything fails, no draw is counted.
+
+        Draws beyond what an anchor has left are made again, from the other anchors: as if one were drawn after another.
+
+        Args:
+            size: How many, with `require_draw` passed.
+            rng: The randomness.
+            beta: What the sampler's `exponent` returned.
+        """
+        sampler = self.sampler
+        if self.max_times_sampled is None:
+            draw = sampler.draw(size, rng)
+            weights = sampler.weights(sampler.importance(draw.probabilities), beta)
+            sampler.drawn()
+        else:
+            draw, weights = self._draw_limited(size, rng, beta, self.max_times_sampled)
+        self._store.facts[draw.slots] |= append.DRAWN
+        self._last.append((draw.slots, self._store.num_view[append.NEXT_KEY]))
+        self._num_last += len(draw.slots)
+        while self._num_last - len(self._last[0][0]) >= LAST:
+            self._num_last -= len(self._last.popleft()[0])
+        return draw, weights
+
+    def _draw_limited(
+        self, size: int, rng: np.random.Generator, beta: float | None, most: int
+    ) -> tuple[sampler_lib.Draw, arrays_lib.Floats]:
+        """Return as `draw` does, where an anchor is drawn `most` times at most."""
+        sampler, before = self.sampler, self._times.copy()
+        slots, probabilities, importance = [], [], []
+        try:
+            while size:
+                draw = sampler.draw(size, rng)
+                kept = self._times[draw.slots] + _times_before(draw.slots) < most
+                drawn = draw.slots[kept]
+                slots.append(drawn)
+                probabilities.append(draw.probabilities[kept])
+                importance.append(sampler.importance(draw.probabilities[kept]))
+                np.add.at(self._times, drawn, 1)
+                self._tell(*self.anchors.set(append.SPENT, np.unique(drawn[self._times[drawn] == most])))
+                size -= len(drawn)
+            weights = sampler.weights(np.concatenate(importance), beta)
+            sampler.drawn()
+        except BaseException:
+            drawn = np.flatnonzero(before < self._times)
+            self._times = before
+            self._tell(*self.anchors.unset(append.SPENT, drawn))
+            raise
+        self.num_spent += int(np.count_nonzero((self._times == most) & (before < most)))
+        return sampler_lib.Draw(np.concatenate(slots), np.concatenate(probabilities)), weights
+
+    def last_draws(self) -> tuple[arrays_lib.Keys, arrays_lib.Ints]:
+        """Return the keys of the last draws, the newest last, and how many rows had come behind each [at most LAST]."""
+        capacity = self._store.capacity
+        ages = [np.remainder(next_key - 1 - slots, capacity) for slots, next_key in self._last]
+        keys = [next_key - 1 - age for (_, next_key), age in zip(self._last, ages, strict=True)]
+        empty = np.zeros(0, np.int64)
+        return np.concatenate([empty, *keys])[-LAST:], np.concatenate([empty, *ages])[-LAST:]
+
+    def num_never_drawn(self) -> int:
+        """Return how many of the eligible anchors no draw has had. O(capacity)."""
+        flags = self._store.facts & (append.ELIGIBILITY | append.DRAWN)
+        return int(np.count_nonzero(flags == append.READABLE))
+
+    def _shortfall(self) -> str:
+        """Return why no anchor is eligible."""
+        if not len(self._store):
+            return "no step is stored"
+        if self.is_readable(self._store.alive_slots()).any():
+            return "every anchor was made ineligible, or drawn max_times_sampled times"
+        return self._window.why_not_ready(self._store)
+
+    # As a whole.
+
+    def state(self, slots: arrays_lib.Ints) -> state_lib.State:
+        """Return what a checkpoint keeps of the rows in `slots`, oldest first [N].
+
+        That a window can be read is not kept: it follows from the rows.
+        """
+        arrays: dict[str, npt.NDArray[Any]] = {"barred": self.anchors.has(append.BARRED, slots)}
+        times = self.times_sampled(slots)
+        arrays |= {"drawn": self.anchors.has(append.DRAWN, slots)} if times is None else {"times_sampled": times}
+        arrays["draw_key"], arrays["draw_age"] = self.last_draws()
+        sampler = self.sampler.state(slots)
+        arrays |= {f"sampler/{name}": array for name, array in sampler.pop("arrays").items()}
+        return {"num_spent": self.num_spent, "sampler": sampler, "arrays": arrays}
+
+    def check_state(self, given: state_lib.StateReader, rows: int) -> None:
+        """Raise CheckpointError if that is no state of the anchors among so many rows."""
+        sampled, most = given.part("counters").integer("sampled"), self.max_times_sampled
+        given.booleans("barred", rows)
+        num_spent = 0
+        if most is not None:
+            times = given.integers("times_sampled", rows, 0, most)
+            num_drawn, num_spent = int(times.sum()), int(np.count_nonzero(times == most))
+        else:
+            num_drawn = int(np.count_nonzero(given.booleans("drawn", rows)))
+        if num_drawn > sampled:
+            raise errors.CheckpointError(
+                f"counters/sampled must be at least the {num_drawn} draws of rows, got {sampled}"
+            )
+        given.integer("num_spent", num_spent, num_spent if most is None else given.integer("next_key"))
+        _last_draws(given)
+        self.sampler.check_state(given.part("sampler"), rows)
+
+    def rehearse(self, rows: steps_state.RowsState, given: state_lib.StateReader) -> None:
+        """Raise what `restore` would raise with those rows, by restoring a twin; nothing changes here."""
+        store = steps_lib.StepStore(self._store.capacity, self._store.streams, older=self._store.older)
+        store.restore_rows(rows)
+        twin = Draws(store, self._window, settings.twin(self.sampler), self.max_times_sampled)
+        twin.attach()
+        twin.restore(given)
+
+    def restore(self, given: state_lib.StateReader) -> None:
+        """Restore a state, with the rows that the store has now; nothing was known of them."""
+        store, most = self._store, self.max_times_sampled
+        slots = store.alive_slots()
+        flags = np.where(self._window.is_readable(store, slots), append.READABLE, 0)
+        flags[given.booleans("barred", len(slots))] |= append.BARRED
+        if most is not None:
+            times = given.integers("times_sampled", len(slots), 0, most)
+            flags[times == most] |= append.SPENT
+            flags[times > 0] |= append.DRAWN
+            self._times[slots] = times
+        else:
+            flags[given.booleans("drawn", len(slots))] |= append.DRAWN
+        store.facts[slots] |= flags
+        self.anchors.recount(slots)
+        self.num_spent = given.integer("num_spent")
+        self._last.clear()
+        keys, ages = _last_draws(given)
+        # As draws of one row each: the key of the next row differs.
+        for key, age in zip(keys.tolist(), ages.tolist(), strict=True):
+            self._last.append((np.array([key % store.capacity]), key + age + 1))
+        self._num_last = len(keys)
+        if len(self._told):
+            self._told[slots] = self.anchors.is_eligible(slots)
+        self.sampler.restore(given.part("sampler"), slots)
+
+    def check(self) -> None:
+        """Raise CorruptionError if what may be drawn is not what the rows, the users and the draws make of it."""
+        slots = self._store.alive_slots()
+        if not np.array_equal(self.is_readable(slots), self._window.is_readable(self._store, slots)):
+            raise errors.CorruptionError("the anchors that count as readable are not those that can be read")
+        self.anchors.check()
+        most = self.max_times_sampled
+        if most is not None:
+            times = self._times[slots]
+            if times.max(initial=0) > most:
+                raise errors.CorruptionError(f"an anchor was drawn more often than max_times_sampled = {most}")
+            if not np.array_equal(times == most, self.anchors.has(append.SPENT, slots)):
+                raise errors.CorruptionError("the anchors that count as spent are not those that were drawn so often")
+            if not np.array_equal(times > 0, self.anchors.has(append.DRAWN, slots)):
+                raise errors.CorruptionError("the rows that count as drawn are not those of which draws are counted")
+        self.sampler.check()
+
+
+def _times_before(slots: arrays_lib.Ints) -> arrays_lib.Ints:
+    """Return for each of `slots` [B] how often the same slot stands before it."""
+    order = np.argsort(slots, kind="stable")
+    ordered = slots[order]
+    begins = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    positions = np.arange(len(slots))
+    firsts = np.maximum.accumulate(np.where(begins, positions, 0))
+    before = np.empty(len(slots), np.int64)
+    before[order] = positions - firsts
+    return before
+
+
+def _last_draws(given: state_lib.StateReader) -> tuple[arrays_lib.Ints, arrays_lib.Ints]:
+    """Return keys and ages of the last draws.
+
+    Raises:
+        CheckpointError: No rows with keys below the next one can have been drawn like that.
+    """
+    next_key = given.integer("next_key")
+    keys = given.integers("draw_key", None, 0, next_key - 1)
+    if len(keys) > LAST:
+        raise errors.CheckpointError(f"array draw_key must hold at most {LAST} keys, got {len(keys)}")
+    ages = given.integers("draw_age", len(keys), 0, next_key - 1)
+    if (keys + ages >= next_key).any():
+        raise errors.CheckpointError("array draw_age must hold how many rows had come behind each of draw_key")
+    return keys, ages

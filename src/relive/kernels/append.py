@@ -1,0 +1,532 @@
+"""The rule of every write, on flat arrays: the oldest rows go, episodes are cut, rows come, episodes end.
+
+    facts[slot]     link << 8 | flags     link: the slot of the row after it in its episode, -1 where none is stored
+    places[slot]    episode << 32 | step  which episode the row is of, and how many steps of it came before
+    back[slot]      the slot of the row before it, -1 for none; of length 0 where nobody looks back
+
+    flags           READABLE    a window may start here           COMPLETE    the observation after it is known
+                    BARRED      a user said no                    TERMINAL    the task ended with it
+                    SPENT       drawn as often as it may be       DRAWN       a draw has had it
+                    RATED       it has a raw priority
+
+A row is eligible where, of the first three flags, READABLE alone is set. A slot without a row has the fact 0.
+
+    last[stream]    the slot of the newest row of its open episode, GONE if that was evicted, NONE if none is open
+    current[stream] the number of that episode, if one is open
+    knows[stream]   whether one is open, and the observation after its newest row is known
+    episodes (7)    STREAM .. CURSOR, below, by the number of the episode; `free` lists numbers that nobody has
+
+An episode keeps its number while a row of it is alive, or while it is open. `append` is the rule as a plain loop, which
+CPython runs over memoryviews and numba compiles; `append_many` says the same in calls of numpy, for many rows at once.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from relive.common import arrays
+
+READABLE, BARRED, SPENT, COMPLETE, TERMINAL, DRAWN, RATED = 1, 2, 4, 8, 16, 32, 64
+ELIGIBILITY = READABLE | BARRED | SPENT
+GONE, NONE = -1, -2
+NO_LINK = -256
+"""The fact of a row that nothing follows, without its flags."""
+STEP = (1 << 32) - 1
+"""The bits of a place that are the step."""
+
+STREAM, FIRST_KEY, LENGTH, END, KNOWN, OLDEST, CURSOR = range(7)
+"""What is known of an episode: its stream; the key of its step 0; its steps, once it has ended or its newest row has
+gone; how it ended; whether the observation after its last row is known, once it has ended; the slot of its oldest row
+that is alive, -1 for none; and a row of it that a window has come to."""
+OPEN, TERMINATED, TRUNCATED, CUT = 0, 1, 2, 4
+"""How an episode ended, and the bits of the event of a step; CUT: what is open in the stream ends before it."""
+
+NEXT_KEY, ROWS, FREE, ELIGIBLE, CHANGED, COMPLETED, UNWEIGHED, CLEARED = range(8)
+"""Numbers of the ring: the key of the next row; rows alive; entries of `free`, of eligible rows, of `changed` and of
+`completed`; whether a row became eligible whose priority is not weighed yet; rows that went otherwise than by
+eviction."""
+
+Numbers: TypeAlias = Any
+"""A flat array, or a memoryview of one."""
+
+
+def evict(
+    facts: Numbers,
+    places: Numbers,
+    last: Numbers,
+    episodes: Sequence[Numbers],
+    free: Numbers,
+    num: Numbers,
+    first: int,
+    count: int,
+    older: int,
+    leaves: Numbers,
+    changed: Numbers,
+) -> None:
+    """Take away the `count` oldest rows, from the key `first` on; the other arguments are those of `append`.
+
+    The caller counts how many rows are left, and gives their slots other facts.
+    """
+    stream_of, _, length, end, _, oldest, _ = episodes
+    is_rated, is_tracked = len(leaves) > 0, len(changed) > 0
+    for key in range(first, first + count):
+        slot = key % len(facts)
+        fact, place = facts[slot], places[slot]
+        link = fact >> 8
+        oldest[place >> 32] = link
+        if link < 0:
+            episode = place >> 32
+            if end[episode] == OPEN:
+                length[episode] = (place & STEP) + 1
+                last[stream_of[episode]] = GONE
+            else:
+                free[num[FREE]] = episode
+                num[FREE] += 1
+        if fact & ELIGIBILITY == READABLE:
+            num[ELIGIBLE] -= 1
+        if is_rated:
+            leaves[slot] = 0.0
+        if is_tracked:
+            changed[num[CHANGED]] = slot
+            num[CHANGED] += 1
+        if older > 0:
+            # Rows that have it in their stack of frames.
+            for _ in range(older):
+                if link < 0:
+                    break
+                fact = facts[link]
+                if fact & READABLE:
+                    if fact & ELIGIBILITY == READABLE:
+                        num[ELIGIBLE] -= 1
+                    facts[link] = fact & ~READABLE
+                    if is_rated:
+                        leaves[link] = 0.0
+                    if is_tracked:
+                        changed[num[CHANGED]] = link
+                        num[CHANGED] += 1
+                link = fact >> 8
+
+
+def close(
+    places: Numbers,
+    current: Numbers,
+    last: Numbers,
+    knows: Numbers,
+    episodes: Sequence[Numbers],
+    free: Numbers,
+    num: Numbers,
+    stream: int,
+) -> None:
+    """Truncate the episode that is open in a stream after its newest row; the arguments are those of `append`."""
+    _, _, length, end, known, _, _ = episodes
+    episode, newest = current[stream], last[stream]
+    end[episode] = TRUNCATED
+    known[episode] = knows[stream]
+    if newest >= 0:
+        length[episode] = (places[newest] & STEP) + 1
+    else:
+        free[num[FREE]] = episode
+        num[FREE] += 1
+    last[stream] = NONE
+    knows[stream] = 0
+
+
+def append(
+    facts: Numbers,
+    places: Numbers,
+    back: Numbers,
+    current: Numbers,
+    last: Numbers,
+    knows: Numbers,
+    episodes: Sequence[Numbers],
+    free: Numbers,
+    num: Numbers,
+    numbers: Numbers,
+    events: Numbers,
+    announced: int,
+    older: int,
+    raw: Numbers,
+    leaves: Numbers,
+    changed: Numbers,
+    completed: Numbers,
+    top_raw: float,
+    top_weight: float,
+) -> None:
+    """Add a row to each of the streams `numbers` [k], one after the other; k is at most the capacity.
+
+    Args:
+        facts: As above, as the next ones.
+        places: As above.
+        back: As above.
+        current: As above.
+        last: As above.
+        knows: As above.
+        episodes: As above.
+        free: As above; it must hold a number for each episode that begins.
+        num: As above.
+        numbers: The streams; distinct, or k times the same one.
+        events: TERMINATED or TRUNCATED where an episode ends with the row, CUT where the one before ends [k].
+        announced: 1 if the observation after each of the rows is known, else 0.
+        older: How many frames before its own a row is read with; -1 where something else says what is readable.
+        raw: Raw priorities by slot; of length 0 without priorities.
+        leaves: Their weights; of length 0 without priorities.
+        changed: Takes the slots that ceased to be eligible or became so; of length 0 where nobody asks.
+        completed: Takes the slots of rows that are complete now, with `older` of -1.
+        top_raw: The raw priority of a row when it can first be drawn, if nobody has rated it.
+        top_weight: Its weight.
+    """
+    capacity, count, oldest = len(facts), len(numbers), episodes[OLDEST]
+    key, rows = num[NEXT_KEY], num[ROWS]
+    surplus = rows + count - capacity
+    if surplus > 0:
+        evict(facts, places, last, episodes, free, num, key - rows, surplus, older, leaves, changed)
+        num[ROWS] = capacity
+    else:
+        num[ROWS] = rows + count
+    for i in range(count):
+        if events[i] & CUT and last[numbers[i]] != NONE:
+            close(places, current, last, knows, episodes, free, num, numbers[i])
+    for i in range(count):
+        stream, event = numbers[i], events[i]
+        slot = key % capacity
+        before = last[stream]
+        if before >= 0:
+            place = places[before] + 1
+            fact = facts[before]
+            facts[before] = slot << 8 | fact & 255
+            if not fact & COMPLETE:
+                complete(
+                    facts, places, oldest, num, before, older, raw, leaves, changed, completed, top_raw, top_weight
+                )
+        elif before == GONE:
+            episode = current[stream]
+            place = episode << 32 | episodes[LENGTH][episode]
+            oldest[episode] = slot
+        else:
+            num[FREE] -= 1
+            episode = free[num[FREE]]
+            place = episode << 32
+            episodes[STREAM][episode], episodes[FIRST_KEY][episode] = stream, key
+            episodes[LENGTH][episode], episodes[END][episode] = 0, OPEN
+            oldest[episode] = episodes[CURSOR][episode] = slot
+            current[stream] = episode
+        places[slot] = place
+        facts[slot] = NO_LINK | TERMINAL if event & TERMINATED else NO_LINK
+        if len(back):
+            back[slot] = max(before, GONE)
+        if announced or event & TERMINATED:
+            complete(facts, places, oldest, num, slot, older, raw, leaves, changed, completed, top_raw, top_weight)
+        last[stream] = slot
+        knows[stream] = announced
+        if event & (TERMINATED | TRUNCATED):
+            last[stream] = NONE
+            knows[stream] = 0
+            episode = place >> 32
+            episodes[LENGTH][episode] = (place & STEP) + 1
+            episodes[END][episode] = TERMINATED if event & TERMINATED else TRUNCATED
+            episodes[KNOWN][episode] = announced
+        key += 1
+    num[NEXT_KEY] = key
+
+
+def complete(
+    facts: Numbers,
+    places: Numbers,
+    oldest: Numbers,
+    num: Numbers,
+    slot: int,
+    older: int,
+    raw: Numbers,
+    leaves: Numbers,
+    changed: Numbers,
+    completed: Numbers,
+    top_raw: float,
+    top_weight: float,
+) -> None:
+    """Take in that the observation after a row is known now; the arguments are those of `append`."""
+    fact = facts[slot] | COMPLETE
+    if older < 0:
+        completed[num[COMPLETED]] = slot
+        num[COMPLETED] += 1
+    elif older == 0 or has_frames(places, oldest, slot, older):
+        fact |= READABLE
+        if fact & ELIGIBILITY == READABLE:
+            num[ELIGIBLE] += 1
+            if len(raw):
+                if fact & RATED:
+                    num[UNWEIGHED] = 1
+                else:
+                    fact |= RATED
+                    raw[slot] = top_raw
+                    leaves[slot] = top_weight
+            if len(changed):
+                changed[num[CHANGED]] = slot
+                num[CHANGED] += 1
+    facts[slot] = fact
+
+
+def has_frames(places: Numbers, oldest: Numbers, slot: int, older: int) -> bool:
+    """Return whether the `older` rows before one, or all that its episode has, are alive."""
+    place = places[slot]
+    step = place & STEP
+    has_them: bool = step - (places[oldest[place >> 32]] & STEP) >= min(step, older)
+    return has_them
+
+
+def evict_many(
+    facts: arrays.Ints,
+    places: arrays.Ints,
+    last: arrays.Ints,
+    episodes: Sequence[arrays.Ints],
+    free: arrays.Ints,
+    num: arrays.Ints,
+    first: int,
+    count: int,
+    older: int,
+    leaves: arrays.Floats,
+    changed: arrays.Ints,
+) -> None:
+    """Do what `evict` does, in calls of numpy."""
+    run = run_from(first, count, len(facts))
+    evicted, of_episode = facts[run], places[run] >> 32
+    links = evicted >> 8
+    episodes[OLDEST][of_episode] = links  # Of an episode that is there more than once the last one stays.
+    if links.item(links.argmin()) < 0:
+        (newest,) = (links < 0).nonzero()
+        gone = of_episode[newest]
+        is_open = episodes[END][gone] == OPEN
+        left = gone[is_open]
+        episodes[LENGTH][left] = (places[run][newest[is_open]] & STEP) + 1
+        last[episodes[STREAM][left]] = GONE
+        record(free, num, FREE, gone[~is_open])
+    lost: Any = run
+    if older > 0:
+        followers = [as_slots(run, count)]
+        for _ in range(older):
+            links = links[links >= 0]
+            if not len(links):
+                break
+            followers.append(links)
+            links = facts.take(links) >> 8
+        lost = np.unique(np.concatenate(followers))
+        evicted = facts[lost]
+        facts[lost] = evicted & ~READABLE
+    num[ELIGIBLE] -= np.count_nonzero((evicted & ELIGIBILITY) == READABLE)
+    if len(leaves):
+        leaves[lost] = 0.0
+    if len(changed):
+        record(changed, num, CHANGED, as_slots(lost, count))
+
+
+def append_many(
+    facts: arrays.Ints,
+    places: arrays.Ints,
+    back: Any,
+    current: arrays.Ints,
+    last: arrays.Ints,
+    knows: arrays.Ints,
+    episodes: Sequence[arrays.Ints],
+    free: arrays.Ints,
+    num: arrays.Ints,
+    numbers: arrays.Ints,
+    events: Any,
+    announced: int,
+    older: int,
+    raw: arrays.Floats,
+    leaves: arrays.Floats,
+    changed: arrays.Ints,
+    completed: arrays.Ints,
+    top_raw: float,
+    top_weight: float,
+) -> None:
+    """Do what `append` does, in calls of numpy."""
+    capacity, count = len(facts), len(numbers)
+    counts = num.data  # To read and to write single numbers of a memoryview is several times faster.
+    key, rows = counts[NEXT_KEY], counts[ROWS]
+    surplus = rows + count - capacity
+    if surplus > 0:
+        evict_many(facts, places, last, episodes, free, num, key - rows, surplus, older, leaves, changed)
+    counts[ROWS] = min(rows + count, capacity)
+    slots = slots_from(key, count, capacity)
+    run = run_from(key, count, capacity)
+    is_run = count > 1 and numbers.item(0) == numbers.item(1)
+    heads: Any = numbers[:1] if is_run else numbers
+    flags = events.tobytes()
+    has_events = flags.count(0) < count
+    if has_events:
+        cuts = heads[(events[: len(heads)] & CUT) > 0]
+        for stream in cuts[last[cuts] != NONE].tolist():
+            close(places, current, last, knows, episodes, free, num, stream)
+    # Where the rows go on.
+    before = last.take(heads)
+    goes_on = before.item(before.argmin()) >= 0
+    if goes_on:
+        newest = places.take(before)
+    else:
+        newest = _begin(places, current, episodes, free, num, heads, before, slots, key)
+        before[before < 0] = -1
+    if is_run:
+        places[run] = newest + np.arange(1, count + 1)
+        before = np.concatenate([before, slots[:-1]])
+    else:
+        newest += 1
+        places[run] = newest
+    if len(back):
+        back[run] = before
+    # What is known of the new rows, and of those before them.
+    is_rated = len(raw) > 0
+    fact = NO_LINK
+    if announced:
+        fact |= COMPLETE
+        if not older:
+            fact |= READABLE | RATED if is_rated else READABLE
+    facts[run] = fact
+    complete_rows = slots if announced else slots[:0]
+    if has_events and TERMINATED in flags.translate(_TERMINATES):
+        terminating = slots[(events & TERMINATED) > 0]
+        facts[terminating] |= COMPLETE | TERMINAL
+        complete_rows = slots if announced else terminating
+    following, followed = slots, before
+    if not goes_on:
+        are_after = before >= 0
+        following, followed = slots[are_after], before[are_after]
+    old = facts.take(followed)
+    waiting = followed[:0]
+    if not np.bitwise_and.reduce(old) & COMPLETE:
+        waiting = followed[(old & COMPLETE) == 0]
+        old |= COMPLETE
+    old &= 255
+    old |= following << 8
+    facts[followed] = old
+    # What is readable now.
+    if older < 0:
+        record(completed, num, COMPLETED, waiting)
+        record(completed, num, COMPLETED, complete_rows)
+    elif announced and not older:
+        counts[ELIGIBLE] += count
+        if is_rated:
+            raw[run], leaves[run] = top_raw, top_weight
+        if len(changed):
+            record(changed, num, CHANGED, slots)
+        _let_in(facts, num, waiting, raw, leaves, changed, top_raw, top_weight)
+    else:
+        ready = np.concatenate([waiting, complete_rows])
+        if older:
+            ofs = places.take(ready)
+            steps = ofs & STEP
+            earliest = places.take(episodes[OLDEST].take(ofs >> 32)) & STEP
+            ready = ready[steps - earliest >= np.minimum(steps, older)]
+        _let_in(facts, num, ready, raw, leaves, changed, top_raw, top_weight)
+    last[heads] = slots[-1:] if is_run else slots
+    knows[heads] = announced
+    counts[NEXT_KEY] = key + count
+    if has_events:
+        (ending,) = ((events & (TERMINATED | TRUNCATED)) > 0).nonzero()
+        _end(places, last, knows, episodes, slots[ending], numbers[ending], events[ending], announced)
+
+
+def _begin(
+    places: arrays.Ints,
+    current: arrays.Ints,
+    episodes: Sequence[arrays.Ints],
+    free: arrays.Ints,
+    num: arrays.Ints,
+    heads: arrays.Ints,
+    before: arrays.Ints,
+    slots: arrays.Ints,
+    key: int,
+) -> arrays.Ints:
+    """Begin an episode where none is open, and return the places before those of the rows from key `key` on."""
+    (new,) = (before == NONE).nonzero()
+    num_free = num.item(FREE) - len(new)
+    taken = free[num_free : num_free + len(new)][::-1].copy()
+    num[FREE] = num_free
+    stream_of, first_key, length, end, _, oldest, cursor = episodes
+    current[heads[new]] = taken
+    stream_of[taken], first_key[taken], length[taken], end[taken] = heads[new], key + new, 0, OPEN
+    cursor[taken] = slots[new]
+    (alone,) = (before < 0).nonzero()
+    of_rows = current[heads[alone]]
+    oldest[of_rows] = slots[alone]
+    newest = places.take(before, mode="clip")
+    newest[alone] = (of_rows << 32) + length[of_rows] - 1
+    return newest
+
+
+_TERMINATES = bytes(event & TERMINATED for event in range(256))
+
+
+def _let_in(
+    facts: arrays.Ints,
+    num: arrays.Ints,
+    ready: arrays.Ints,
+    raw: arrays.Floats,
+    leaves: arrays.Floats,
+    changed: arrays.Ints,
+    top_raw: float,
+    top_weight: float,
+) -> None:
+    """Make rows readable that were not."""
+    if not len(ready):
+        return
+    found = facts[ready] | READABLE
+    facts[ready] = found
+    is_eligible = (found & ELIGIBILITY) == READABLE
+    entered, found = ready[is_eligible], found[is_eligible]
+    num[ELIGIBLE] += len(entered)
+    if len(raw):
+        is_new = (found & RATED) == 0
+        new = entered[is_new]
+        raw[new], leaves[new] = top_raw, top_weight
+        facts[new] |= RATED
+        if len(new) < len(entered):
+            num[UNWEIGHED] = 1
+    if len(changed):
+        record(changed, num, CHANGED, entered)
+
+
+def _end(
+    places: arrays.Ints,
+    last: arrays.Ints,
+    knows: arrays.Ints,
+    episodes: Sequence[arrays.Ints],
+    slots: arrays.Ints,
+    numbers: arrays.Ints,
+    events: arrays.Ints,
+    announced: int,
+) -> None:
+    """End the episodes of the streams `numbers` with their newest rows, in `slots`."""
+    last[numbers], knows[numbers] = NONE, 0
+    ended = places[slots]
+    of_rows = ended >> 32
+    episodes[LENGTH][of_rows] = (ended & STEP) + 1
+    episodes[END][of_rows] = np.where(events & TERMINATED, TERMINATED, TRUNCATED)
+    episodes[KNOWN][of_rows] = announced
+
+
+def record(into: arrays.Ints, num: arrays.Ints, place: int, slots: arrays.Ints) -> None:
+    """Write `slots` behind what is in an array; num[place] says how much that is."""
+    count = num.item(place)
+    into[count : count + len(slots)] = slots
+    num[place] = count + len(slots)
+
+
+def run_from(key: int, count: int, capacity: int) -> slice | arrays.Ints:
+    """Return where the rows of `count` keys are, from that key on: a slice, unless they wrap around."""
+    slot = key % capacity
+    return slice(slot, slot + count) if slot + count <= capacity else slots_from(key, count, capacity)
+
+
+def slots_from(key: int, count: int, capacity: int) -> arrays.Ints:
+    """Return the slots of the rows of `count` keys, from that key on; at most `capacity`."""
+    slot = key % capacity
+    slots = np.arange(slot, slot + count)
+    if slot + count > capacity:
+        slots[capacity - slot :] -= capacity  # A division a row would take several times as long.
+    return slots
+
+
+def as_slots(run: slice | arrays.Ints, count: int) -> arrays.Ints:
+    """Return the slots of a run."""
+    return np.arange(run.start, run.start + count) if isinstance(run, slice) else run

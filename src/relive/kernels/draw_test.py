@@ -1,0 +1,190 @@
+import bisect
+import fractions
+import functools
+import importlib.util
+import itertools
+import math
+import tracemalloc
+
+import hypothesis
+from hypothesis import strategies as st
+import numpy as np
+import pytest
+
+from relive.common import arrays
+from relive.kernels import choice
+
+KERNELS = [name for name in choice.NAMES if importlib.util.find_spec(name) is not None]
+needs_numba = pytest.mark.skipif("numba" not in KERNELS, reason="numba is not installed")
+
+GENERATORS = st.integers(0, 2**32).map(np.random.default_rng)
+HEIGHTS = st.integers(0, 3)
+TOPS = st.sampled_from([1, 2, 7, 40])
+
+
+@pytest.fixture(scope="module", params=KERNELS)
+def kernels(request: pytest.FixtureRequest) -> choice.Kernels:
+    return choice.named(request.param)
+
+
+class Tree:
+    """The arrays of a sum tree with so many levels below a top of so many entries."""
+
+    def __init__(self, kernels: choice.Kernels, height: int, top: int) -> None:
+        self.kernels = kernels
+        sizes = [top * 8**level for level in range(height, -1, -1)]
+        self.offsets = np.array([0, *itertools.accumulate(sizes)], np.int64)
+        self.nodes = np.zeros(sum(sizes))
+        self.leaves = self.nodes[: sizes[0]]
+        self.masses = np.zeros(top + 1)
+
+    def set(self, leaves: arrays.Ints, weights: arrays.Floats | float) -> None:
+        self.leaves[leaves] = weights
+        self.kernels.settle(self.nodes, self.offsets, leaves, self.masses)
+
+    def stratify(self, points: arrays.Floats) -> arrays.Floats:
+        """Return the masses of points [B] in [0, 1)."""
+        edges = np.arange(len(points) + 1.0)
+        lasts = np.nextafter(np.nextafter(edges[1:], 0), 0)
+        total = self.masses.item(-1)
+        masses = points.copy()
+        self.kernels.stratify(masses, edges[:-1], lasts, total / len(points), math.nextafter(total, 0))
+        return masses
+
+    def find(self, points: arrays.Floats) -> arrays.Ints:
+        leaves = np.empty(len(points), np.int64)
+        self.kernels.find(self.nodes, self.offsets, self.masses, points.copy(), leaves)
+        return leaves
+
+
+def any_weights(rng: np.random.Generator, count: int) -> arrays.Floats:
+    """Return weights of one size, of all sizes or the smallest there are; often many zeros."""
+    spread = rng.choice([0, 3, 300])
+    weights = rng.random(count) * 10.0 ** rng.integers(-spread, spread + 1, count)
+    if rng.random() < 0.2:
+        weights = rng.integers(0, 3, count) * 5e-324
+    weights[rng.random(count) < rng.choice([0.0, 0.5, 0.95])] = 0.0
+    return weights
+
+
+def points_near_edges(rng: np.random.Generator, tree: Tree) -> arrays.Floats:
+    """Return masses below the total: random ones, the ends of leaves and of entries of the top, and beside them."""
+    total = tree.masses.item(-1)
+    ends = np.concatenate([tree.leaves.cumsum(), tree.masses])
+    points = np.concatenate([ends, np.nextafter(ends, 0), np.nextafter(ends, math.inf), rng.random(50) * total])
+    points = rng.choice(points[(points >= 0) & (points < total)], 60)
+    points[:2] = 0.0, math.nextafter(total, 0)
+    return points
+
+
+@needs_numba
+@hypothesis.given(rng=GENERATORS, height=HEIGHTS, top=TOPS)
+def test_both_kernels_write_the_same_bits(rng: np.random.Generator, height: int, top: int) -> None:
+    trees = [Tree(choice.named(name), height, top) for name in KERNELS]
+    for count in rng.integers(1, 90, size=4).tolist():
+        leaves = rng.integers(len(trees[0].leaves), size=count)
+        weights = any_weights(rng, count)
+        for tree in trees:
+            tree.set(leaves, weights)
+        first, second = trees
+        assert first.nodes.tobytes() == second.nodes.tobytes()
+        assert first.masses.tobytes() == second.masses.tobytes()
+        if first.masses[-1] > 0:
+            points = rng.random(count)
+            points[rng.random(count) < 0.2] = rng.choice([0.0, 1 - 2**-53])
+            strata = first.stratify(points)
+            assert strata.tobytes() == second.stratify(points).tobytes()
+            edges = points_near_edges(rng, first)
+            for masses in (strata, edges, np.sort(edges)):
+                found = first.find(masses)
+                assert found.tobytes() == second.find(masses).tobytes()
+                assert (first.leaves[found] > 0).all()
+
+
+@hypothesis.given(rng=GENERATORS, height=HEIGHTS, top=TOPS)
+def test_sums_are_those_of_a_fresh_tree_whatever_was_set_before(
+    kernels: choice.Kernels, rng: np.random.Generator, height: int, top: int
+) -> None:
+    used, fresh = Tree(kernels, height, top), Tree(kernels, height, top)
+    for count in (90, 1, 2, 30):
+        used.set(rng.integers(len(used.leaves), size=count), any_weights(rng, count))
+    fresh.set(np.arange(len(used.leaves)), used.leaves)
+    assert used.nodes.tobytes() == fresh.nodes.tobytes()
+    assert used.masses.tobytes() == fresh.masses.tobytes()
+
+
+@hypothesis.given(rng=GENERATORS, count=st.integers(1, 20))
+def test_sums_are_added_up_from_left_to_right(kernels: choice.Kernels, rng: np.random.Generator, count: int) -> None:
+    tree = Tree(kernels, 1, count)
+    weights = any_weights(rng, 8 * count)
+    tree.set(np.arange(8 * count), weights)
+    sums = [functools.reduce(float.__add__, block) for block in weights.reshape(-1, 8).tolist()]
+    assert tree.nodes[8 * count :].tolist() == sums
+    assert tree.masses.tolist() == [0.0, *itertools.accumulate(sums)]
+
+
+@hypothesis.given(rng=GENERATORS, height=HEIGHTS, top=TOPS)
+def test_a_mass_finds_the_leaf_in_whose_interval_it_lies(
+    kernels: choice.Kernels, rng: np.random.Generator, height: int, top: int
+) -> None:
+    """Eighths are summed without rounding, so each edge is where it ought to be."""
+    tree = Tree(kernels, height, top)
+    tree.set(np.arange(len(tree.leaves)), rng.integers(5, size=len(tree.leaves)) / 8 + (rng.random() < 0.1))
+    tree.set(rng.integers(len(tree.leaves), size=1), 0.125)
+    ends = list(itertools.accumulate(tree.leaves.tolist()))
+    points = rng.integers(int(16 * tree.masses.item(-1)), size=40) / 16
+    for masses in (points, np.sort(points), points[:1]):
+        assert tree.find(masses).tolist() == [bisect.bisect_right(ends, mass) for mass in masses.tolist()]
+
+
+def test_where_rounding_leaves_no_child_it_is_the_last_above_zero(kernels: choice.Kernels) -> None:
+    """The top's running sum reaches 1 + 2**-52; what is left below it in the second block is all that block has."""
+    tree = Tree(kernels, 1, 2)
+    tree.set(np.array([7, 9, 11]), np.array([1.0, 2.0**-54, 2.0**-53]))
+    assert tree.masses.tolist() == [0.0, 1.0, 1 + 2.0**-52]
+    assert tree.find(np.array([1.0, math.nextafter(1.0, 0)])).tolist() == [9, 7]
+    tree.masses[1] = 0.5  # As if more had been rounded off.
+    assert tree.find(np.array([1.0])).tolist() == [11]
+
+
+def test_points_in_any_number_find_what_each_finds_alone(kernels: choice.Kernels) -> None:
+    rng = np.random.default_rng(0)
+    tree = Tree(kernels, 2, 90)
+    tree.set(np.arange(5760), rng.random(5760))
+    points = rng.random(2050) * tree.masses.item(-1)
+    alone = [tree.find(points[row : row + 1]).item() for row in range(2050)]
+    for masses, leaves in ((points, alone), (np.sort(points), sorted(alone))):
+        for count in (0, 1, 2, 1023, 1024, 1025, 2050):
+            assert tree.find(masses[:count]).tolist() == leaves[:count]
+
+
+def test_each_stratum_keeps_its_points_and_the_last_one_stays_below_the_total(kernels: choice.Kernels) -> None:
+    tree = Tree(kernels, 0, 1)
+    for total in (1.0, 0.1, 1e300, 7e-310, 11 * 5e-324):
+        tree.set(np.zeros(1, np.int64), total)
+        for size in (1, 2, 3, 7, 10, 300):
+            for point in (0.25, 1 - 2**-53):
+                masses = tree.stratify(np.full(size, point))
+                assert (masses < total).all()
+                if total > 1e-300:
+                    strata = [
+                        math.floor(fractions.Fraction(mass) * size / fractions.Fraction(total)) for mass in masses
+                    ]
+                    assert strata == list(range(size))
+
+
+def test_all_leaves_at_once_take_little_memory(kernels: choice.Kernels) -> None:
+    """Not the blocks of all of them, which would be eight times as much."""
+    tree = Tree(kernels, 3, 1000)
+    leaves = np.random.default_rng(0).permutation(512_000)
+    weights = np.random.default_rng(1).random(512_000)
+    tree.set(leaves[:9], 1.0)
+    tree.leaves[leaves] = weights
+    tracemalloc.start()
+    try:
+        kernels.settle(tree.nodes, tree.offsets, leaves, tree.masses)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 5 * leaves.nbytes
+    assert tree.masses[-1] == pytest.approx(weights.sum())

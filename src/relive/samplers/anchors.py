@@ -1,0 +1,86 @@
+"""The anchors of a buffer: the rows that a sampler may draw, and why it may not draw the others.
+
+    READABLE    the window that starts here is there        what is written and evicted says so
+    BARRED      a user has said no                          set_eligible
+    SPENT       it was drawn as often as it may be          max_times_sampled
+
+An anchor is eligible if it is readable, not barred and not spent. The flags are in the facts of `kernels.append`, which
+sets READABLE as rows come and go; everything else that changes a flag goes through `set` and `unset`.
+"""
+
+import numpy as np
+
+from relive import errors
+from relive.common import arrays
+from relive.kernels import append
+
+
+class Anchors:
+    """The anchors in the slots of a ring; `len` is how many are eligible.
+
+    Args:
+        facts: What is known of each row, as in `kernels.append`; shared, not copied.
+        num: The numbers of the ring, shared too.
+    """
+
+    def __init__(self, facts: arrays.Ints, num: arrays.Ints) -> None:
+        self.facts, self.num = facts, num
+        self._num_changes = 0
+        self._listed: tuple[tuple[int, int], arrays.Slots] | None = None
+
+    def __len__(self) -> int:
+        """Return how many anchors are eligible."""
+        return self.num.item(append.ELIGIBLE)
+
+    @property
+    def capacity(self) -> int:
+        """How many slots there are."""
+        return len(self.facts)
+
+    def is_eligible(self, slots: arrays.Slots) -> arrays.Bools:
+        """Return whether the anchors in `slots` may be drawn."""
+        eligible: arrays.Bools = (self.facts[slots] & append.ELIGIBILITY) == append.READABLE
+        return eligible
+
+    def slots(self) -> arrays.Slots:
+        """Return where the eligible anchors are, in ascending order. O(capacity)."""
+        return np.flatnonzero((self.facts & append.ELIGIBILITY) == append.READABLE)
+
+    def listed(self) -> arrays.Slots:
+        """Return what `slots` returns, to read alone: O(1) unless something has changed since it was asked last."""
+        version = (self._num_changes, self.num.item(append.NEXT_KEY))
+        if self._listed is None or self._listed[0] != version:
+            self._listed = version, self.slots()
+        return self._listed[1]
+
+    def has(self, flag: int, slots: arrays.Slots) -> arrays.Bools:
+        """Return of which of `slots` a flag is set."""
+        has_it: arrays.Bools = (self.facts[slots] & flag) > 0
+        return has_it
+
+    def set(self, flag: int, slots: arrays.Slots) -> tuple[arrays.Slots, arrays.Slots]:
+        """Set a flag of `slots`, which are distinct; return what became eligible and what ceased to be."""
+        return self._change(slots, self.facts[slots] | flag)
+
+    def unset(self, flag: int, slots: arrays.Slots) -> tuple[arrays.Slots, arrays.Slots]:
+        """Clear a flag of `slots`, which are distinct; return as `set` does."""
+        return self._change(slots, self.facts[slots] & ~flag)
+
+    def _change(self, slots: arrays.Slots, facts: arrays.Ints) -> tuple[arrays.Slots, arrays.Slots]:
+        was = self.is_eligible(slots)
+        self.facts[slots] = facts
+        now = self.is_eligible(slots)
+        entered, left = slots[now & ~was], slots[was & ~now]
+        self.num[append.ELIGIBLE] += len(entered) - len(left)
+        self._num_changes += 1
+        return entered, left
+
+    def recount(self, slots: arrays.Slots) -> None:
+        """Count what is eligible among all rows, in `slots`, whose facts were written otherwise."""
+        self._num_changes += 1
+        self.num[append.ELIGIBLE] = np.count_nonzero(self.is_eligible(slots))
+
+    def check(self) -> None:
+        """Raise CorruptionError if the number of eligible anchors is not what there is."""
+        if len(self) != len(self.slots()):
+            raise errors.CorruptionError(f"{len(self)} anchors are counted as eligible, which is wrong")

@@ -1,0 +1,647 @@
+"""The steps of a buffer: rows in a storage, what follows each of them, and the observations behind the newest ones.
+
+    storage    o0  o1  o2  | o0  o1  o2  o3 |  o0  o1         one observation a step
+    behind               o3                o4          o2     one an episode: what came after its newest step
+
+So an episode of T steps takes T + 1 observations, and the observation after any step is that of the row that follows,
+or the one behind the episode. What follows, and which episode a row is of, is in the flat arrays of `kernels.append`.
+"""
+
+from collections.abc import Sequence
+import functools
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from relive import errors
+from relive.common import arrays as arrays_lib
+from relive.kernels import append
+from relive.kernels import choice
+from relive.kernels import windows
+from relive.persistence import state as state_lib
+from relive.schema import encoding
+from relive.schema import schema as schema_lib
+from relive.storage import memory
+from relive.storage import ring
+from relive.storage import steps_state
+
+Columns: TypeAlias = dict[str, arrays_lib.Array]
+
+_FIRST_ROOM = 16
+_append: Any = append.append
+_close: Any = append.close
+_NO_SLOTS: arrays_lib.Ints = np.zeros(0, np.int64)
+
+
+class Journal(Protocol):
+    """What is written beside the storage."""
+
+    def write(self, steps: encoding.Steps) -> None:
+        """Write what steps are about to be taken in."""
+
+
+_NO_FLOATS: arrays_lib.Floats = np.zeros(0)
+
+
+class Rating(arrays_lib.Derived):
+    """What a write does about priorities, and what it tells of the rows that it changed. Here: nothing.
+
+    Attributes:
+        raw: The raw priorities, by slot; of length 0 without priorities.
+        leaves: The weights, by slot; of length 0 without priorities.
+        changed: Takes the slots that ceased to be eligible or became so; of length 0 where nobody asks.
+        top_raw: The raw priority of a row that nobody has rated, when it can first be drawn.
+        top_weight: Its weight.
+        views: Memoryviews of the three arrays.
+        is_tracked: Whether somebody asks what has changed.
+        is_live: Whether `prepare` is to be called.
+    """
+
+    _DERIVED: ClassVar[tuple[str, ...]] = ("views",)
+    is_live = False
+
+    def __init__(self, raw: arrays_lib.Floats, leaves: arrays_lib.Floats, changed: arrays_lib.Ints) -> None:
+        self.raw, self.leaves, self.changed = raw, leaves, changed
+        self.is_tracked = len(changed) > 0
+        self.top_raw = self.top_weight = 1.0
+        self._derive()
+
+    def _derive(self) -> None:
+        self.views = self.raw.data, self.leaves.data, self.changed.data
+
+    def make_room(self, count: int) -> None:
+        """See to it that `count` more slots fit into `changed`."""
+        self.changed = np.concatenate([self.changed, np.zeros(count, np.int64)])
+        self._derive()
+
+    def prepare(self) -> None:
+        """Look up what new rows get; called before a write, and after the rows that go for it have gone."""
+
+    def forget_changes(self, num: arrays_lib.Ints) -> None:
+        """Begin `changed` anew, since it was read."""
+        num[append.CHANGED] = 0
+
+    def clear(self, slots: arrays_lib.Ints) -> None:
+        """Forget the rows in `slots`: all that are alive."""
+
+
+def unrated(*, tracked: bool = False) -> Rating:
+    """Return that of a buffer without priorities; `tracked` says whether somebody asks what has changed."""
+    return Rating(_NO_FLOATS, _NO_FLOATS, np.zeros(64, np.int64) if tracked else _NO_SLOTS)
+
+
+class StepStore(ring.Ring):
+    """The steps of `streams` streams in a ring of `capacity` rows.
+
+    Args:
+        capacity: How many steps at most.
+        streams: How many streams there are.
+        older: How many frames before its own a row is read with; -1 where `completed` says what can be read.
+
+    Attributes:
+        facts, places, back: What is known of each row; see `kernels.append`.
+        current, last, knows: What is known of each stream.
+        episodes: What is known of each episode, an array for each of STREAM .. CURSOR.
+        completed, ended: With `older` of -1, the rows that are complete since `num[COMPLETED]` was 0, and the episodes
+            that ended with the last write.
+        rating: What becomes of priorities.
+        observation_paths: The paths of the observation's fields, once it is known what a step holds.
+        other_paths: Those of the action, the reward and the extras.
+        unrewarded_paths: Those of all fields but the reward.
+    """
+
+    _DERIVED: ClassVar[tuple[str, ...]] = (
+        *ring.Ring._DERIVED,
+        "_arrays",
+        "_views",
+        "_write_rows",
+        "_behind_views",
+        "_behind_records",
+        "behind",
+    )
+    observation_paths: tuple[str, ...] = ()
+    other_paths: tuple[str, ...] = ()
+    unrewarded_paths: tuple[str, ...] = ()
+
+    def __init__(self, capacity: int, streams: int, *, older: int = 0) -> None:
+        super().__init__(capacity)
+        self.streams, self.older = streams, older
+        self.kernels = choice.chosen()
+        self.facts: arrays_lib.Ints = np.zeros(capacity, np.int64)
+        self.places: arrays_lib.Ints = np.zeros(capacity, np.int64)
+        self.back: npt.NDArray[np.int32] = np.zeros(capacity if older > 0 else 0, np.int32)
+        self.completed: arrays_lib.Ints = np.zeros(0 if older >= 0 else _FIRST_ROOM, np.int64)
+        self.ended = _NO_SLOTS
+        self.current: arrays_lib.Ints = np.zeros(streams, np.int64)
+        self.last: arrays_lib.Ints = np.full(streams, append.NONE)
+        self.knows: arrays_lib.Ints = np.zeros(streams, np.int64)
+        self.rating = unrated()
+        self._storage: memory.Storage | None = None
+        self._encoder: encoding.Encoder | None = None
+        self._dtypes: list[np.dtype[np.void]] = []
+        self._behind: list[npt.NDArray[np.uint8]] = []
+        self.episodes: tuple[arrays_lib.Ints, ...] = ()
+        self.free: arrays_lib.Ints = _NO_SLOTS
+        self._make_room(_FIRST_ROOM)
+
+    def _derive(self) -> None:
+        super()._derive()
+        rows = (self.facts, self.places, self.back, self.current, self.last, self.knows)
+        self._arrays: tuple[Any, ...] = *rows, self.episodes, self.free, self.num
+        episodes = tuple(array.data for array in self.episodes)
+        self._views: tuple[Any, ...] = *[array.data for array in rows], episodes, self.free.data, self.num_view
+        self._write_rows = self._write_columns
+        if isinstance(self._storage, memory.ColumnStorage) and _writes_rows(self._storage):
+            self._write_rows = self._storage.write_rows
+        self._behind_views = [(block.reshape(-1).data, block.shape[1]) for block in self._behind]
+        # numpy moves records as a whole faster than their bytes.
+        self._behind_records = [block.view(f"V{block.shape[1] or 1}").reshape(-1) for block in self._behind]
+        self.behind: Columns = {}
+        """The observations behind the episodes, by path [episodes, ...]."""
+        for dtype, block in zip(self._dtypes, self._behind, strict=True):
+            records: arrays_lib.Array = np.ndarray(len(block), dtype, block)
+            self.behind |= {path: records[path] for path in dtype.names or ()}
+
+    def begin(self, storage: memory.Storage) -> None:
+        """Set where the columns are; before that there is nothing to write to or to read."""
+        self._storage = storage
+        self._encoder = encoder = encoding.Encoder(storage.schema)
+        fields = storage.schema.fields
+        self.observation_paths = storage.schema.observation_paths
+        self.other_paths = tuple(path for path in fields if path not in self.observation_paths)
+        self.unrewarded_paths = tuple(path for path in fields if path != "reward")
+        for paths in encoder.observation_blocks:
+            self._dtypes.append(np.dtype([(path, fields[path].dtype, fields[path].shape) for path in paths]))
+        self._behind = [np.zeros((len(self.free), dtype.itemsize), np.uint8) for dtype in self._dtypes]
+        self._derive()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it is known what a step holds."""
+        return self._storage is not None
+
+    @property
+    def storage(self) -> memory.Storage:
+        """The columns of the steps."""
+        assert self._storage is not None
+        return self._storage
+
+    @property
+    def schema(self) -> schema_lib.Schema:
+        """What is in them."""
+        return self.storage.schema
+
+    @property
+    def encoder(self) -> encoding.Encoder | None:
+        """What makes the bytes of rows; None until it is known what a step holds."""
+        return self._encoder
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns as the schema counts them, and of what is kept of rows and episodes that are there."""
+        of_rows = self.facts.nbytes + self.places.nbytes + self.back.nbytes
+        of_episode = 8 * (len(self.episodes) + 1) + sum(dtype.itemsize for dtype in self._dtypes)
+        columns = self.schema.nbytes * self.storage.capacity if self.has_begun else 0
+        return columns + of_rows + of_episode * (len(self.free) - self.num_view[append.FREE])
+
+    # Writing: what is given was checked before.
+
+    def append(self, steps: encoding.Steps, journal: Journal | None = None) -> int:
+        """Write steps, and return how many open episodes ended since the next step did not go on with them.
+
+        Rows go to the storage, and to the journal, before anything else changes: if one of them fails, nothing has.
+
+        Args:
+            steps: What to write.
+            journal: Where to, besides; None for nowhere.
+        """
+        encoder, streams, events, rows, next_rows, is_run = steps
+        count = len(streams)
+        num, rating, older = self.num_view, self.rating, self.older
+        key = num[append.NEXT_KEY]
+        if self._encoder is None:
+            storage = memory.ColumnStorage(encoder.schema, self.capacity)
+            if journal is not None:
+                journal.write(steps)
+            self.begin(storage)
+            journal = None
+        num_spliced = 0
+        if self._is_spliced(streams[0], events, rows) if count == 1 or is_run else self._are_spliced(steps):
+            events, num_spliced = self._with_cuts(steps)
+        if journal is None:
+            self._write_rows(key % self.capacity, count, rows)
+        else:
+            self._write_and_record(steps, journal)
+        if num[append.FREE] < count and (not is_run or not num[append.FREE]):
+            self._make_room(count if not is_run else 1)
+        if rating.is_tracked or older < 0:
+            self._prepare(steps, events)
+        if count < self.kernels.few:
+            if count > 1:
+                streams, events = np.asarray(streams).tolist(), np.asarray(events).tolist()
+            _append(
+                *self._views, streams, events, 0 if next_rows is None else 1, older, *rating.views,
+                self.completed, rating.top_raw, rating.top_weight,
+            )  # fmt: skip
+        else:
+            self.kernels.append(
+                *self._arrays, streams, events, 0 if next_rows is None else 1, older, rating.raw, rating.leaves,
+                rating.changed, self.completed, rating.top_raw, rating.top_weight,
+            )  # fmt: skip
+        if next_rows is None:
+            self._blank(key, count, events)
+        elif count == 1 or is_run:
+            episode = self._views[1][(key + count - 1) % self.capacity] >> 32
+            for (behind, size), values in zip(self._behind_views, next_rows, strict=True):
+                behind[episode * size : episode * size + size] = values
+        else:
+            episodes = self.places[append.run_from(key, count, self.capacity)] >> 32
+            for block, values in zip(self._behind_records, next_rows, strict=True):
+                block[episodes] = np.frombuffer(values, block.dtype)
+        if older < 0:
+            (ended,) = np.bitwise_and(events, append.TERMINATED | append.TRUNCATED).nonzero()
+            self.ended = np.concatenate([self.ended, self.episodes_of((key + ended) % self.capacity)])
+        return num_spliced
+
+    def is_spliced(self, steps: encoding.Steps) -> bool:
+        """Return whether an open episode cannot go on with one of the steps."""
+        return self._with_cuts(steps)[1] > 0
+
+    def _is_spliced(self, stream: int, events: Any, rows: Sequence[bytes]) -> bool:
+        """Return whether the bytes of a first row are not those behind the episode that is open in its stream."""
+        _, _, _, current, _, knows, *_ = self._views
+        if not knows[stream] or events[0] & append.CUT:
+            return False
+        episode = current[stream]
+        for (behind, size), values in zip(self._behind_views, rows, strict=False):
+            if behind[episode * size : episode * size + size].tobytes() != values[:size]:
+                return True
+        return False
+
+    def _are_spliced(self, steps: encoding.Steps) -> bool:
+        """Return the same of one row for each of some streams: whether it is so of any of them."""
+        episodes = self.current.take(steps.streams)
+        return any(
+            block.take(episodes).tobytes() != values
+            for block, values in zip(self._behind_records, steps.rows, strict=False)
+        )
+
+    def _with_cuts(self, steps: encoding.Steps) -> tuple[Any, int]:
+        """Return the events of the steps, with CUT where the open episode cannot go on, and how many those are.
+
+        That is where the observation after its newest step is known, and has other values.
+        """
+        streams = np.asarray(steps.streams[:1] if steps.is_run else steps.streams)
+        episodes = self.current[streams]
+        (places,) = self.knows[streams].nonzero()
+        if not len(places):
+            return steps.events, 0
+        columns = steps.encoder.columns(steps.rows, len(steps.streams))
+        differs = np.zeros(len(places), np.bool_)
+        for path, column in self.behind.items():
+            differs |= _differ(column[episodes[places]], columns[path][places])
+        cuts = places[differs]
+        if not len(cuts):
+            return steps.events, 0
+        if type(steps.events) is tuple:
+            return (steps.events[0] | append.CUT,), 1
+        events = np.array(steps.events)
+        events[cuts] |= append.CUT
+        return events, len(cuts)
+
+    def _write_columns(self, slot: int, count: int, rows: Sequence[bytes]) -> None:
+        """Write rows as columns, to a storage that takes no bytes."""
+        assert self._encoder is not None
+        columns = self._encoder.columns(rows, count)
+        self.storage.write(append.slots_from(slot, count, self.capacity), columns)
+
+    def _write_and_record(self, steps: encoding.Steps, journal: Journal) -> None:
+        """Write rows to the storage and to the journal, or to neither."""
+        count = len(steps.streams)
+        surplus = max(len(self) + count - self.capacity, 0)
+        slots = append.slots_from(self.oldest_key, surplus, self.capacity)
+        before = self.storage.read(slots) if surplus else {}
+        self._write_rows(self.next_key % self.capacity, count, steps.rows)
+        try:
+            journal.write(steps)
+        except BaseException:
+            if surplus:
+                self.storage.write(slots, before)
+            raise
+
+    def _prepare(self, steps: encoding.Steps, events: Any) -> None:
+        """Make room for what a write says of the rows that it changes."""
+        count, num, rating = len(steps.streams), self.num_view, self.rating
+        if rating.is_tracked:
+            most = (3 + max(self.older, 0)) * count
+            if num[append.CHANGED] + most > len(rating.changed):
+                rating.make_room(most)
+            if rating.is_live:
+                self.evict(len(self) + count - self.capacity)
+                rating.prepare()
+        if self.older < 0:
+            if num[append.COMPLETED] + 2 * count > len(self.completed):
+                self.completed = np.concatenate([self.completed, np.zeros(2 * count, np.int64)])
+            cut = np.asarray(steps.streams)[np.bitwise_and(events, append.CUT) > 0]
+            self.ended = self.current[cut[self.is_open(cut)]]
+
+    def _blank(self, key: int, count: int, events: Any) -> None:
+        """Keep zeros behind the episodes that terminated with rows after which nobody said what came."""
+        if count == 1 and not events[0] & append.TERMINATED:
+            return
+        for i in range(count):
+            if events[i] & append.TERMINATED:
+                for block in self._behind:
+                    block[self._views[1][(key + i) % self.capacity] >> 32] = 0
+
+    def cut(self, stream: int) -> None:
+        """Truncate the episode that is open in a stream."""
+        self.ended = self.current[stream : stream + 1].copy()
+        _, places, _, *others = self._views
+        _close(places, *others, stream)
+
+    def evict(self, count: int) -> None:
+        """Take away the `count` oldest rows; none if it is not above 0."""
+        if count > 0:
+            rating, older = self.rating, max(self.older, 0)
+            append.evict_many(
+                self.facts, self.places, self.last, self.episodes, self.free, self.num, self.oldest_key, count, older,
+                rating.leaves, rating.changed,
+            )  # fmt: skip
+            self.facts[append.run_from(self.oldest_key, count, self.capacity)] = 0
+            self.num_view[append.ROWS] -= count
+
+    def _make_room(self, count: int) -> None:
+        """Make room for at least `count` more episodes."""
+        room = len(self.free)
+        more = max(room, count)
+        longer = np.zeros(room + more, np.int64)
+        num_free = self.num_view[append.FREE]
+        longer[more : more + num_free] = self.free[:num_free]
+        longer[:more] = np.arange(room, room + more)[::-1]
+        self.free = longer
+        self.num_view[append.FREE] = num_free + more
+        episodes = self.episodes or [_NO_SLOTS] * (append.CURSOR + 1)
+        self.episodes = tuple(np.concatenate([array, np.zeros(more, np.int64)]) for array in episodes)
+        self._behind = [np.concatenate([b, np.zeros((more, b.shape[1]), np.uint8)]) for b in self._behind]
+        self._derive()
+
+    def clear(self) -> None:
+        """Forget every row and every open episode. Keys go on."""
+        slots = self.alive_slots()
+        self.facts[slots] = 0
+        self.last[:], self.knows[:] = append.NONE, 0
+        num = self.num_view
+        num[append.CLEARED] += len(slots)
+        num[append.ROWS] = num[append.ELIGIBLE] = num[append.COMPLETED] = 0
+        self.rating.clear(slots)
+        room = len(self.free)
+        self.free[:] = np.arange(room)[::-1]
+        self.num_view[append.FREE] = room
+
+    # Reading.
+
+    def is_open(self, streams: Any) -> Any:
+        """Return whether an episode is open in a stream, or in each of some [k]."""
+        return self.last[streams] != append.NONE
+
+    def is_announced(self, streams: Any) -> Any:
+        """Return whether an episode is open there, and the observation after its newest step is known."""
+        return self.knows[streams] > 0
+
+    def episodes_of(self, slots: arrays_lib.Ints) -> arrays_lib.Ints:
+        """Return the numbers of the episodes of the rows in `slots`."""
+        return self.places.take(slots) >> 32
+
+    def steps_of(self, slots: arrays_lib.Ints) -> arrays_lib.Ints:
+        """Return how many steps of its episode came before each of the rows in `slots`."""
+        return self.places.take(slots) & append.STEP
+
+    def lengths_of(self, episodes: arrays_lib.Ints) -> arrays_lib.Ints:
+        """Return how many steps each of those episodes has so far."""
+        lengths: arrays_lib.Ints = self.episodes[append.LENGTH][episodes]
+        newest = self.last[self.episodes[append.STREAM][episodes]]
+        is_going = (self.episodes[append.END][episodes] == append.OPEN) & (newest >= 0)
+        lengths[is_going] = (self.places[newest[is_going]] & append.STEP) + 1
+        return lengths
+
+    def is_known(self, episodes: arrays_lib.Ints) -> arrays_lib.Bools:
+        """Return of each of those episodes whether the observation after its newest step is known."""
+        is_open = self.episodes[append.END][episodes] == append.OPEN
+        of_streams = self.knows[self.episodes[append.STREAM][episodes]]
+        return np.where(is_open, of_streams, self.episodes[append.KNOWN][episodes]) > 0
+
+    def follow(self, slots: arrays_lib.Ints, most: int) -> windows.Run:
+        """Return up to `most` complete rows from each of `slots` [B] on."""
+        return self.kernels.follow(self.facts, slots, most)
+
+    def transitions(
+        self, slots: arrays_lib.Ints, powers: arrays_lib.Floats, discounts: arrays_lib.Array
+    ) -> windows.Transitions:
+        """Return the transitions from `slots` [B], of fewer steps than there are powers.
+
+        The rest is as in `kernels.windows.transitions`.
+        """
+        storage = self.storage
+        rewards: windows.Rewards = _Rewards(storage)
+        if isinstance(storage, memory.ColumnStorage) and type(storage).read is memory.ColumnStorage.read:
+            rewards = storage.rewards
+        return self.kernels.transitions(self.facts, slots, len(powers) - 1, rewards, powers, discounts)
+
+    def advance(self, count: int, lag: int, stride: int, pad: bool, found: arrays_lib.Ints) -> int:
+        """Write to `found` the rows from which sequences can be read since `count` rows are complete; return how many.
+
+        The rest is as in `kernels.windows.advance`.
+        """
+        return self.kernels.advance(
+            self.facts, self.places, self.episodes, self.completed, count, lag, stride, int(pad), found
+        )
+
+    def look_back(self, slots: arrays_lib.Ints, steps: arrays_lib.Ints) -> arrays_lib.Ints:
+        """Return the rows up to each of `slots` [B] of those steps that are read with it [older + 1, B]."""
+        return self.kernels.look_back(self.back, steps, slots, self.older + 1)
+
+    def observations(self, slots: arrays_lib.Ints) -> Columns:
+        """Return fresh copies of the observation columns of the rows in `slots`."""
+        return self.storage.read(slots, self.observation_paths)
+
+    def next_observations(self, last: arrays_lib.Ints, links: arrays_lib.Ints) -> Columns:
+        """Return the observations after the rows `last` [B], given what follows each of them in the ring [B].
+
+        Zeros where an episode terminated and nobody gave one: nothing is to be bootstrapped from it.
+        """
+        if not len(links) or links.item(links.argmin()) >= 0:
+            return self.observations(links)
+        columns = self.observations(np.maximum(links, 0))
+        (where,) = (links < 0).nonzero()
+        self.put_behind(columns, where, last[where])
+        return columns
+
+    def put_behind(self, columns: Columns, where: Any, last: arrays_lib.Ints) -> None:
+        """Write the observations behind the episodes whose last rows are `last` [k] into columns, at `where`."""
+        episodes = self.episodes_of(last)
+        for path, column in self.behind.items():
+            columns[path][where] = column.take(episodes, axis=0)
+
+    # As a whole.
+
+    def rows_state(self) -> steps_state.RowsState:
+        """Return which rows there are and which episodes they are of. O(rows + episodes)."""
+        slots = self.alive_slots()
+        of_rows = self.episodes_of(slots)
+        used = np.unique(np.concatenate([of_rows, self.current[self.last != append.NONE]]))
+        first_key = self.episodes[append.FIRST_KEY]
+        used = used[np.argsort(first_key[used], kind="stable")]
+        positions = np.zeros(len(self.free), np.int64)
+        positions[used] = np.arange(len(used))
+        return steps_state.RowsState(
+            next_key=self.next_key,
+            num_evicted=self.num_evicted,
+            episode=positions[of_rows],
+            stream=self.episodes[append.STREAM][used],
+            length=self.lengths_of(used),
+            first_key=first_key[used],
+            end=self.episodes[append.END][used].astype(np.uint8),
+            has_tail=self.is_known(used),
+            numbers=used,
+        )
+
+    def state(self, kept: steps_state.RowsState) -> state_lib.State:
+        """Return what a checkpoint keeps of those rows: what lies in the storage when it is asked for."""
+        arrays: dict[str, Any] = dict(kept.arrays())
+        if self._storage is not None:
+            episodes = kept.numbers[kept.has_tail]
+            arrays |= {f"final/{path}": column.take(episodes, axis=0) for path, column in self.behind.items()}
+            for path, field in self.schema.fields.items():
+                shape = (len(kept), *field.shape)
+                arrays[f"rows/{path}"] = state_lib.LazyArray(shape, field.dtype, functools.partial(self._part, path))
+        return {**kept.values(), "arrays": arrays}
+
+    def _part(self, path: str, start: int, stop: int) -> arrays_lib.Array:
+        """Return a field of the rows from the `start`-th oldest one on."""
+        slots = append.slots_from(self.oldest_key + start, stop - start, self.capacity)
+        return self.storage.read(slots, (path,))[path]
+
+    def restore(self, state: steps_state.StepsState) -> None:
+        """Restore a state; the storage is that of the state's schema, if it has one. No row is readable then.
+
+        Raises:
+            CheckpointError: A column turns out to be damaged. There is no row any more.
+        """
+        self.clear()
+        kept = state.rows
+        oldest_key = kept.next_key - len(kept)
+        for start, stop in state_lib.chunks(len(kept), len(kept) * self.schema.nbytes) if state.columns else ():
+            slots = append.slots_from(oldest_key + start, stop - start, self.capacity)
+            self.storage.write(slots, {path: column.read(start, stop) for path, column in state.columns.items()})
+        self.restore_rows(kept)
+        for path, column in state.final.items():
+            self.behind[path][: len(kept.stream)] = np.zeros((), column.dtype)
+            self.behind[path][np.flatnonzero(kept.has_tail)] = column
+
+    def restore_rows(self, kept: steps_state.RowsState) -> None:
+        """Set which rows there are, of episodes 0 .. E - 1; nothing is there yet."""
+        count, num = len(kept.stream), self.num_view
+        if count > len(self.free):
+            self._make_room(count - len(self.free))
+        room = len(self.free)
+        self.free[: room - count] = np.arange(count, room)[::-1]
+        num[append.FREE] = room - count
+        num[append.NEXT_KEY], num[append.ROWS] = kept.next_key, len(kept)
+        num[append.CLEARED] = kept.next_key - len(kept) - kept.num_evicted
+        slots = self.alive_slots()
+        order = np.argsort(kept.episode, kind="stable")
+        rows, of_rows = slots[order], kept.episode[order]
+        self.places[slots] = kept.episode << 32 | kept.steps
+        follows = of_rows[1:] == of_rows[:-1]
+        links, before = np.full(len(rows), -1), np.full(len(rows), -1)
+        links[:-1][follows], before[1:][follows] = rows[1:][follows], rows[:-1][follows]
+        is_terminated = kept.end == append.TERMINATED
+        is_complete = (links >= 0) | (kept.has_tail | is_terminated)[of_rows]
+        is_terminal = (links < 0) & is_terminated[of_rows]
+        self.facts[rows] = links << 8 | is_complete * append.COMPLETE | is_terminal * append.TERMINAL
+        if len(self.back):
+            self.back[rows] = before
+        oldest, newest = np.full(count, -1), np.full(count, -1)
+        newest[of_rows] = rows  # Of an episode that is there more than once the last one stays.
+        oldest[of_rows[::-1]] = rows[::-1]
+        cursor = np.maximum(oldest, 0)
+        values = (kept.stream, kept.first_key, kept.length, kept.end, kept.has_tail, oldest, cursor)
+        for array, value in zip(self.episodes, values, strict=True):
+            array[:count] = value
+        (is_open,) = (kept.end == append.OPEN).nonzero()
+        streams = kept.stream[is_open]
+        self.current[streams], self.last[streams] = is_open, newest[is_open]
+        self.knows[streams] = kept.has_tail[is_open]
+
+    def check(self) -> None:
+        """Recount the rows of every episode, one by one.
+
+        Raises:
+            CorruptionError: What is known of rows, streams and episodes does not fit together.
+        """
+        slots, count = self.alive_slots(), len(self)
+        if not 0 <= count <= self.capacity:
+            raise errors.CorruptionError(f"{count} rows are alive in {self.capacity} slots")
+        kept = self.rows_state()
+        twin = StepStore(self.capacity, self.streams, older=self.older)
+        twin.restore_rows(kept)
+        used = kept.numbers
+        free = np.sort(self.free[: self.num_view[append.FREE]])
+        if not np.array_equal(free, np.setdiff1d(np.arange(len(self.free)), used)):
+            raise errors.CorruptionError("the numbers of episodes that are free are not those that nobody has")
+        names = {"step": self.steps_of(slots) == twin.steps_of(slots)}
+        names["link"] = self.facts[slots] >> 8 == twin.facts[slots] >> 8
+        flags = append.COMPLETE | append.TERMINAL
+        names["state"] = self.facts[slots] & flags == twin.facts[slots] & flags
+        for name, is_right in names.items():
+            for slot in slots[~is_right]:
+                raise errors.CorruptionError(f"the {name} of the row of key {self.keys(slot)} is not what it must be")
+        dead = np.ones(self.capacity, np.bool_)
+        dead[slots] = False
+        if self.facts[dead].any():
+            raise errors.CorruptionError("a slot without a row has facts")
+        if not np.array_equal(self.episodes[append.OLDEST][used], twin.episodes[append.OLDEST][: len(used)]):
+            raise errors.CorruptionError("the oldest row of an episode is not what it must be")
+        has_open = self.last != append.NONE
+        wrong_stream = self.episodes[append.STREAM][self.current[has_open]] != np.flatnonzero(has_open)
+        if wrong_stream.any() or not np.array_equal(self.last, twin.last):
+            raise errors.CorruptionError("an episode is open in another stream than it says, or has another newest row")
+
+
+class _Rewards:
+    """The rewards in a storage that need not be an array."""
+
+    def __init__(self, storage: memory.Storage) -> None:
+        self._storage = storage
+
+    def take(self, indices: arrays_lib.Ints, /) -> arrays_lib.Array:
+        """Return the rewards of the rows in some slots."""
+        return self._storage.read(indices, ("reward",))["reward"]
+
+
+def _with_cut(events: npt.NDArray[np.uint8], where: Any) -> npt.NDArray[np.uint8]:
+    """Return the events with CUT at `where`."""
+    events = events.copy()
+    events[where] |= append.CUT
+    return events
+
+
+def _writes_rows(storage: memory.ColumnStorage) -> bool:
+    """Return whether bytes of rows may be written, in the place of columns: where nobody has overridden how."""
+    return getattr(storage.write, "__func__", None) is memory.ColumnStorage.write
+
+
+def _differ(these: arrays_lib.Array, those: arrays_lib.Array) -> arrays_lib.Bools:
+    """Return whether the rows [k, ...] are unequal; what is not equal to itself, such as NaN, is here."""
+    shape = (len(these), -1, these.itemsize)
+    is_same = _bytes_of(these, shape) == _bytes_of(those, shape)
+    is_equal = is_same.all(axis=2) | (these == those).reshape(shape[:2])
+    if these.dtype.kind in "fc":  # Not every NaN has the same bytes.
+        is_equal |= (np.isnan(these) & np.isnan(those)).reshape(shape[:2])
+    return np.asarray(~is_equal.all(axis=1))
+
+
+def _bytes_of(values: arrays_lib.Array, shape: tuple[int, ...]) -> arrays_lib.Array:
+    return np.frombuffer(values.tobytes(), np.uint8).reshape(shape)

@@ -1,0 +1,151 @@
+"""TransitionWindow: n-step transitions, with frames stacked in front of their two observations."""
+
+import dataclasses
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from relive.common import arrays
+from relive.common import trees
+from relive.common import validation
+from relive.kernels import append
+from relive.kernels import windows
+from relive.storage import steps
+from relive.windows import batches
+from relive.windows import returns
+from relive.windows import window
+
+StackPadding: TypeAlias = Literal["zeros", "first"]
+_FAR = 32
+_NO_SLOTS: arrays.Ints = np.zeros(0, np.int64)
+
+
+@dataclasses.dataclass(frozen=True)
+class TransitionWindow(window.Window[batches.TransitionBatch]):
+    """An n-step transition, with frames stacked in front of its two observations.
+
+    Attributes:
+        n_step: Steps in a window at most.
+        gamma: The discount factor.
+        frame_stack: Frames in an observation. An anchor whose older frames were evicted cannot be read any more.
+        stack_padding: What stands before the first frame of an episode: "zeros", or the "first" frame again.
+    """
+
+    n_step: int = 1
+    gamma: float = 0.99
+    frame_stack: int = 1
+    stack_padding: StackPadding = "zeros"
+
+    def __post_init__(self) -> None:
+        validation.positive_int("n_step", self.n_step)
+        validation.discount("gamma", self.gamma)
+        validation.positive_int("frame_stack", self.frame_stack)
+        validation.require_choice("stack_padding", self.stack_padding, ("zeros", "first"))
+
+    @property
+    def older(self) -> int:
+        """How many older frames there are."""
+        return self.frame_stack - 1
+
+    def is_readable(self, store: steps.StepStore, slots: arrays.Ints) -> arrays.Bools:
+        """Return whether the next observation is known, and the older frames of the stack are there [k]."""
+        readable: arrays.Bools = (store.facts[slots] & append.COMPLETE) > 0
+        if self.older:
+            of_rows = store.steps_of(slots)
+            oldest = store.steps_of(store.episodes[append.OLDEST].take(store.episodes_of(slots)))
+            readable &= of_rows - oldest >= np.minimum(of_rows, self.older)
+        return readable
+
+    def newly_readable(self, store: steps.StepStore) -> arrays.Ints:
+        """Return nothing: a write has said it already."""
+        return _NO_SLOTS
+
+    def why_not_ready(self, store: steps.StepStore) -> str:
+        """Return what is missing while there is no anchor."""
+        if self.frame_stack > 1:
+            return f"no step with a known next observation and all its {self.frame_stack} frames is stored"
+        return "no step with a known next observation is stored"
+
+    def read(
+        self, store: steps.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
+    ) -> batches.TransitionBatch:
+        """Return the transitions from `slots` [B]."""
+        most = self._horizon(store, slots)
+        powers = returns.powers(self.gamma, most, returns.FLOAT64)
+        discounts = returns.powers(self.gamma, most, store.schema.reward.dtype)
+        return self.assembled(store, slots, store.transitions(slots, powers, discounts), probabilities, weights)
+
+    def _horizon(self, store: steps.StepStore, slots: arrays.Ints) -> int:
+        """Return how many steps need be looked at: no more than there are, where n_step is large."""
+        if self.n_step <= _FAR:
+            return self.n_step
+        left = store.lengths_of(store.episodes_of(slots)) - store.steps_of(slots)
+        return min(self.n_step, int(left.max(initial=1)))
+
+    def assembled(
+        self,
+        store: steps.StepStore,
+        slots: arrays.Ints,
+        run: windows.Transitions,
+        probabilities: arrays.Floats,
+        weights: arrays.Floats,
+    ) -> batches.TransitionBatch:
+        """Return the transitions from `slots` [B].
+
+        Args:
+            store: Where the rows are.
+            slots: The anchors.
+            run: What is known of their transitions.
+            probabilities: How likely each of the anchors was to be drawn [B].
+            weights: Importance weights [B].
+        """
+        if self.frame_stack == 1:
+            columns = store.storage.read(slots, store.unrewarded_paths)
+            next_columns = store.next_observations(run.last, run.link)
+        else:
+            of_rows = store.steps_of(slots)
+            frames = store.look_back(slots, of_rows)
+            columns = store.observations(frames.T)
+            self._pad(columns, of_rows)
+            columns |= store.storage.read(slots, store.other_paths)
+            next_columns = self._next_stacks(store, run.last, of_rows + run.span, run.link)
+            self._pad(next_columns, of_rows + run.span)
+        return batches.TransitionBatch(
+            observation=trees.nested("observation", columns),
+            action=trees.nested("action", columns),
+            reward=run.reward,
+            next_observation=trees.nested("observation", next_columns),
+            next_discount=run.discount,
+            is_terminal=run.is_terminal,
+            steps=run.span,
+            keys=store.keys(slots),
+            probabilities=probabilities,
+            weights=weights,
+            extras=window.nested_extras(columns),
+        )
+
+    def _next_stacks(
+        self,
+        store: steps.StepStore,
+        last: arrays.Ints,
+        of_following: arrays.Ints,
+        links: arrays.Ints,
+    ) -> window.Columns:
+        """Return the stacks up to what follows the rows `last` [B], in steps `of_following` [B] of their episodes."""
+        frames = store.look_back(last, of_following - 1)
+        following = store.observations(np.concatenate([frames[1:], np.maximum(links, 0)[np.newaxis]]).T)
+        (where,) = (links < 0).nonzero()
+        if len(where):
+            store.put_behind(following, (where, -1), last[where])
+        return following
+
+    def _pad(self, columns: window.Columns, of_rows: arrays.Ints) -> None:
+        """Write what stands before the first frame into stacks up to steps [B]; the first frame is there already."""
+        if self.stack_padding == "first":
+            return
+        (early,) = (of_rows < self.frame_stack - 1).nonzero()
+        if len(early):
+            is_before = np.arange(self.frame_stack)[::-1] > of_rows[early, np.newaxis]
+            rows, frames = is_before.nonzero()
+            for column in columns.values():
+                column[early[rows], frames] = np.zeros((), column.dtype)
