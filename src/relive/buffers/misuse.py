@@ -13,7 +13,6 @@ import warnings
 import numpy as np
 
 from relive import errors
-from relive.common import arrays
 from relive.schema import encoding
 
 _LAST_STEPS = 200
@@ -30,7 +29,7 @@ class Watch:
     def __init__(self) -> None:
         self.suspected_resets = 0
         self._ends = 0
-        self.finals: dict[int, bytes] = {}
+        self.finals: dict[int, list[bytes]] = {}
         """The final observations of the episodes that terminated with the newest step of their streams."""
         self._splices: collections.deque[int] = collections.deque(maxlen=_LAST_STEPS // 2 + 1)
         self._warned: set[str] = set()
@@ -46,17 +45,18 @@ class Watch:
 
     def record_round(self, steps: encoding.Steps) -> None:
         """Record a step for each of some streams, as `extend` adds them."""
+        next_rows = steps.next_rows
         for stream in tuple(self.finals):
             for place in np.flatnonzero(np.equal(steps.streams, stream)).tolist():
                 final = self.finals.pop(stream)
-                if steps.next_rows is not None:
-                    following = _observation(steps.next_rows, steps, place)
-                    self.suspected_resets += _observation(steps.rows, steps, place) == final != following
-        if arrays.any_set(np.asarray(steps.events)):
+                if next_rows is not None and _observation(steps, steps.rows, place) == final:
+                    self.suspected_resets += _observation(steps, next_rows, place) != final
+        events = np.asarray(steps.events).tobytes()
+        if events.strip(b"\0"):
             for place in np.flatnonzero(steps.events).tolist():
                 self._ends += 1
-                if steps.events[place] & encoding.TERMINATED and steps.next_rows is not None:
-                    self.finals[int(steps.streams[place])] = _observation(steps.next_rows, steps, place)
+                if next_rows is not None and events[place] & encoding.TERMINATED:
+                    self.finals[int(steps.streams[place])] = _observation(steps, next_rows, place)
         if self.suspected_resets >= _FEWEST_RESETS and 2 * self.suspected_resets > self._ends:
             self._warn(
                 f"{self.suspected_resets} steps go from the final observation of a terminated episode to another "
@@ -84,11 +84,10 @@ class Watch:
         warnings.warn(message, errors.MisuseWarning, stacklevel=level)
 
 
-def _observation(rows: Sequence[bytes], steps: encoding.Steps, place: int) -> bytes:
-    """Return the bytes of the observation at a place among those of some steps, whose blocks come first."""
-    count, num_blocks = len(steps.streams), len(steps.encoder.observation_blocks)
-    parts = [(block, len(block) // count) for block in rows[:num_blocks]]
-    return b"".join([block[place * size : (place + 1) * size] for block, size in parts])
+def _observation(steps: encoding.Steps, rows: Sequence[bytes], place: int) -> list[bytes]:
+    """Return the bytes of the observation at a place among those of some steps, by block."""
+    sizes = [len(block) // len(steps.streams) for block in rows[: len(steps.encoder.observation_blocks)]]
+    return [rows[block][place * size : (place + 1) * size] for block, size in enumerate(sizes)]
 
 
 def _is_ours(name: str) -> bool:

@@ -295,11 +295,13 @@ def evict_many(
     if links.item(links.argmin()) < 0:
         (newest,) = (links < 0).nonzero()
         gone = of_episode[newest]
-        is_open = episodes[END][gone] == OPEN
-        left = gone[is_open]
-        episodes[LENGTH][left] = (places[run][newest[is_open]] & STEP) + 1
-        last[episodes[STREAM][left]] = GONE
-        record(free, num, FREE, gone[~is_open])
+        is_open = episodes[END].take(gone) == OPEN
+        if arrays.any_set(is_open):
+            left = gone[is_open]
+            episodes[LENGTH][left] = (places[run][newest[is_open]] & STEP) + 1
+            last[episodes[STREAM][left]] = GONE
+            gone = gone[~is_open]
+        record(free, num, FREE, gone)
     lost: Any = run
     if older > 0:
         followers = [as_slots(run, count)]
@@ -354,7 +356,7 @@ def append_many(
     heads: Any = numbers[:1] if is_run else numbers
     flags = events.tobytes()
     has_events = flags.count(0) < count
-    if has_events:
+    if has_events and max(flags) >= CUT:
         cuts = heads[(events[: len(heads)] & CUT) > 0]
         for stream in cuts[last[cuts] != NONE].tolist():
             close(places, current, last, knows, episodes, free, num, stream)

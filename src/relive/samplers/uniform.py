@@ -37,7 +37,10 @@ class UniformSampler(sampler.Sampler):
             return sampler.Draw(self.anchors.listed().take((rng.random(size) * count).astype(np.int64)), probabilities)
         first = (next_key - rows) % capacity
         if count == rows:
-            slots, _ = self._kernels.eligible_among(self.anchors.facts, rng.random(size), rows, first)
+            slots = (rng.random(size) * rows).astype(np.int64)
+            if first:
+                slots += first
+                slots[slots >= capacity] -= capacity
             return sampler.Draw(slots, probabilities)
         parts: list[arrays.Ints] = []
         missing = size

@@ -1,6 +1,6 @@
 """MemmapStorage: the columns of a buffer in files, larger than memory, and there again when they are opened.
 
-    write, write_row ──> arrays over mapped files ── the kernel, when it likes; flush, now ──> disk
+    write, write_rows ─> arrays over mapped files ── the kernel, when it likes; flush, now ──> disk
 
     clean, generation g ── first write ──> dirty ── flush ──> clean, generation g + 1
                                              └── killed ──> dirty when it is opened again
@@ -156,7 +156,7 @@ class MemmapStorage(memory.ColumnStorage):
         """What `is_dirty` was when the files were opened: True if who wrote to them was killed."""
         return self._was_dirty
 
-    # Writing: `write` and `write_row` are those of ColumnStorage, which go to whatever stands for the arrays.
+    # Writing: `write` and `write_rows` are those of ColumnStorage, which go to whatever stands for the arrays.
 
     def _await_write(self) -> None:
         """Let the next write, and no other, go through `_begin_write`."""

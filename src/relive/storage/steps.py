@@ -116,6 +116,7 @@ class StepStore(ring.Ring):
         "_arrays",
         "_views",
         "_write_rows",
+        "read",
         "_behind_views",
         "_behind_records",
         "behind",
@@ -151,9 +152,13 @@ class StepStore(ring.Ring):
         self._arrays: tuple[Any, ...] = *rows, self.episodes, self.free, self.num
         episodes = tuple(array.data for array in self.episodes)
         self._views: tuple[Any, ...] = *[array.data for array in rows], episodes, self.free.data, self.num_view
-        self._write_rows = self._write_columns
-        if isinstance(self._storage, memory.ColumnStorage) and _writes_rows(self._storage):
+        self._write_rows: Any = self._write_columns
+        self.read: Any = None if self._storage is None else self._storage.read
+        """Reads rows that are there, as the storage does."""
+        if isinstance(self._storage, memory.ColumnStorage) and _is_own(self._storage, "write"):
             self._write_rows = self._storage.write_rows
+        if isinstance(self._storage, memory.ColumnStorage) and _is_own(self._storage, "read"):
+            self.read = self._storage.gather
         self._behind_views = [(block.reshape(-1).data, block.shape[1]) for block in self._behind]
         # numpy moves records as a whole faster than their bytes.
         self._behind_records = [block.view(f"V{block.shape[1] or 1}").reshape(-1) for block in self._behind]
@@ -253,12 +258,12 @@ class StepStore(ring.Ring):
             self._blank(key, count, events)
         elif count == 1 or is_run:
             episode = self._views[1][(key + count - 1) % self.capacity] >> 32
-            for (behind, size), values in zip(self._behind_views, next_rows, strict=True):
-                behind[episode * size : episode * size + size] = values
+            for block, (behind, size) in enumerate(self._behind_views):  # Faster than zip(strict=True).
+                behind[episode * size : episode * size + size] = next_rows[block]
         else:
             episodes = self.places[append.run_from(key, count, self.capacity)] >> 32
-            for block, values in zip(self._behind_records, next_rows, strict=True):
-                block[episodes] = np.frombuffer(values, block.dtype)
+            for block, records in enumerate(self._behind_records):
+                records[episodes] = np.frombuffer(next_rows[block], records.dtype)
         if older < 0:
             (ended,) = np.bitwise_and(events, append.TERMINATED | append.TRUNCATED).nonzero()
             self.ended = np.concatenate([self.ended, self.episodes_of((key + ended) % self.capacity)])
@@ -274,18 +279,21 @@ class StepStore(ring.Ring):
         if not knows[stream] or events[0] & append.CUT:
             return False
         episode = current[stream]
-        for (behind, size), values in zip(self._behind_views, rows, strict=False):
-            if behind[episode * size : episode * size + size].tobytes() != values[:size]:
+        for block, (behind, size) in enumerate(self._behind_views):
+            if behind[episode * size : episode * size + size].tobytes() != rows[block][:size]:
                 return True
         return False
 
     def _are_spliced(self, steps: encoding.Steps) -> bool:
         """Return the same of one row for each of some streams: whether it is so of any of them."""
         episodes = self.current.take(steps.streams)
-        return any(
-            block.take(episodes).tobytes() != values
-            for block, values in zip(self._behind_records, steps.rows, strict=False)
-        )
+        for block, records in enumerate(self._behind_records):
+            these, those = records.take(episodes), steps.rows[block]
+            if these.tobytes() != those:
+                differs = these != np.frombuffer(those, records.dtype)
+                if arrays_lib.any_set(differs & (self.knows.take(steps.streams) > 0)):
+                    return True
+        return False
 
     def _with_cuts(self, steps: encoding.Steps) -> tuple[Any, int]:
         """Return the events of the steps, with CUT where the open episode cannot go on, and how many those are.
@@ -464,7 +472,8 @@ class StepStore(ring.Ring):
 
     def observations(self, slots: arrays_lib.Ints) -> Columns:
         """Return fresh copies of the observation columns of the rows in `slots`."""
-        return self.storage.read(slots, self.observation_paths)
+        columns: Columns = self.read(slots, self.observation_paths)
+        return columns
 
     def next_observations(self, last: arrays_lib.Ints, links: arrays_lib.Ints) -> Columns:
         """Return the observations after the rows `last` [B], given what follows each of them in the ring [B].
@@ -628,9 +637,9 @@ def _with_cut(events: npt.NDArray[np.uint8], where: Any) -> npt.NDArray[np.uint8
     return events
 
 
-def _writes_rows(storage: memory.ColumnStorage) -> bool:
-    """Return whether bytes of rows may be written, in the place of columns: where nobody has overridden how."""
-    return getattr(storage.write, "__func__", None) is memory.ColumnStorage.write
+def _is_own(storage: memory.ColumnStorage, call: str) -> bool:
+    """Return whether a call is that of ColumnStorage, which nobody has overridden."""
+    return getattr(getattr(storage, call), "__func__", None) is getattr(memory.ColumnStorage, call)
 
 
 def _differ(these: arrays_lib.Array, those: arrays_lib.Array) -> arrays_lib.Bools:

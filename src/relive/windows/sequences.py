@@ -130,7 +130,7 @@ def _read(
     rows = rows[:length]
     offsets = np.arange(length + 1)
     mask = offsets[:-1] < span[:, np.newaxis]
-    columns = store.storage.read(np.ascontiguousarray(rows.T), store.other_paths)
+    columns = store.read(np.ascontiguousarray(rows.T), store.other_paths)
     links = fact >> 8
     places = np.arange(count)
     window_rows = np.empty((count, length + 1), np.int64)

@@ -100,14 +100,14 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
             weights: Importance weights [B].
         """
         if self.frame_stack == 1:
-            columns = store.storage.read(slots, store.unrewarded_paths)
+            columns = store.read(slots, store.unrewarded_paths)
             next_columns = store.next_observations(run.last, run.link)
         else:
             of_rows = store.steps_of(slots)
             frames = store.look_back(slots, of_rows)
             columns = store.observations(frames.T)
             self._pad(columns, of_rows)
-            columns |= store.storage.read(slots, store.other_paths)
+            columns |= store.read(slots, store.other_paths)
             next_columns = self._next_stacks(store, run.last, of_rows + run.span, run.link)
             self._pad(next_columns, of_rows + run.span)
         return batches.TransitionBatch(
