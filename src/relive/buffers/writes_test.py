@@ -186,3 +186,11 @@ class TestSteps:
             buffer.attach(log)
             buffer.add_steps([0, 1, 2], [3, 4], [0.5, 1.5], truncated=True)
         assert relive.recover(tmp_path / "log").read([0, 1]).reward.tolist() == [0.5, 1.5]
+
+
+def test_no_step_of_any_stream_is_none() -> None:
+    buffer = relive.RingReplayBuffer(4, streams=2, seed=0)
+    buffer.extend([0.0, 1.0], [0, 0], [0.0, 0.0], [1.0, 2.0])
+    keys = buffer.extend(np.zeros(0), np.zeros(0, int), np.zeros(0), np.zeros(0), streams=[])
+    assert (keys.tolist(), len(buffer), buffer.appended) == ([], 2, 2)
+    buffer.check()

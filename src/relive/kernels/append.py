@@ -1,7 +1,7 @@
 """The rule of every write, on flat arrays: the oldest rows go, episodes are cut, rows come, episodes end.
 
     facts[slot]     link << 8 | flags     link: the slot of the row after it in its episode, -1 where none is stored
-    places[slot]    episode << 32 | step  which episode the row is of, and how many steps of it came before
+    places[slot]    episode << 36 | step  which episode the row is of, and how many steps of it came before
     back[slot]      the slot of the row before it, -1 for none; of length 0 where nobody looks back
 
     flags           READABLE    a window may start here           COMPLETE    the observation after it is known
@@ -32,7 +32,9 @@ ELIGIBILITY = READABLE | BARRED | SPENT
 GONE, NONE = -1, -2
 NO_LINK = -256
 """The fact of a row that nothing follows, without its flags."""
-STEP = (1 << 32) - 1
+EPISODE = 36
+"""By how many bits the episode of a place is shifted: steps are below 2^36, and the numbers of episodes below 2^27."""
+STEP = (1 << EPISODE) - 1
 """The bits of a place that are the step."""
 
 STREAM, FIRST_KEY, LENGTH, END, KNOWN, OLDEST, CURSOR = range(7)
@@ -74,9 +76,9 @@ def evict(
         slot = key % len(facts)
         fact, place = facts[slot], places[slot]
         link = fact >> 8
-        oldest[place >> 32] = link
+        oldest[place >> EPISODE] = link
         if link < 0:
-            episode = place >> 32
+            episode = place >> EPISODE
             if end[episode] == OPEN:
                 length[episode] = (place & STEP) + 1
                 last[stream_of[episode]] = GONE
@@ -201,12 +203,12 @@ def append(
                 )
         elif before == GONE:
             episode = current[stream]
-            place = episode << 32 | episodes[LENGTH][episode]
+            place = episode << EPISODE | episodes[LENGTH][episode]
             oldest[episode] = slot
         else:
             num[FREE] -= 1
             episode = free[num[FREE]]
-            place = episode << 32
+            place = episode << EPISODE
             episodes[STREAM][episode], episodes[FIRST_KEY][episode] = stream, key
             episodes[LENGTH][episode], episodes[END][episode] = 0, OPEN
             oldest[episode] = episodes[CURSOR][episode] = slot
@@ -222,7 +224,7 @@ def append(
         if event & (TERMINATED | TRUNCATED):
             last[stream] = NONE
             knows[stream] = 0
-            episode = place >> 32
+            episode = place >> EPISODE
             episodes[LENGTH][episode] = (place & STEP) + 1
             episodes[END][episode] = TERMINATED if event & TERMINATED else TRUNCATED
             episodes[KNOWN][episode] = announced
@@ -270,7 +272,7 @@ def has_frames(places: Numbers, oldest: Numbers, slot: int, older: int) -> bool:
     """Return whether the `older` rows before one, or all that its episode has, are alive."""
     place = places[slot]
     step = place & STEP
-    has_them: bool = step - (places[oldest[place >> 32]] & STEP) >= min(step, older)
+    has_them: bool = step - (places[oldest[place >> EPISODE]] & STEP) >= min(step, older)
     return has_them
 
 
@@ -289,7 +291,7 @@ def evict_many(
 ) -> None:
     """Do what `evict` does, in calls of numpy."""
     run = run_from(first, count, len(facts))
-    evicted, of_episode = facts[run], places[run] >> 32
+    evicted, of_episode = facts[run], places[run] >> EPISODE
     links = evicted >> 8
     episodes[OLDEST][of_episode] = links  # Of an episode that is there more than once the last one stays.
     if links.item(links.argmin()) < 0:
@@ -417,7 +419,7 @@ def append_many(
         if older:
             ofs = places.take(ready)
             steps = ofs & STEP
-            earliest = places.take(episodes[OLDEST].take(ofs >> 32)) & STEP
+            earliest = places.take(episodes[OLDEST].take(ofs >> EPISODE)) & STEP
             ready = ready[steps - earliest >= np.minimum(steps, older)]
         _let_in(facts, num, ready, raw, leaves, changed, top_raw, top_weight)
     last[heads] = slots[-1:] if is_run else slots
@@ -452,7 +454,7 @@ def _begin(
     of_rows = current[heads[alone]]
     oldest[of_rows] = slots[alone]
     newest = places.take(before, mode="clip")
-    newest[alone] = (of_rows << 32) + length[of_rows] - 1
+    newest[alone] = (of_rows << EPISODE) + length[of_rows] - 1
     return newest
 
 
@@ -501,7 +503,7 @@ def _end(
     """End the episodes of the streams `numbers` with their newest rows, in `slots`."""
     last[numbers], knows[numbers] = NONE, 0
     ended = places[slots]
-    of_rows = ended >> 32
+    of_rows = ended >> EPISODE
     episodes[LENGTH][of_rows] = (ended & STEP) + 1
     episodes[END][of_rows] = np.where(events & TERMINATED, TERMINATED, TRUNCATED)
     episodes[KNOWN][of_rows] = announced

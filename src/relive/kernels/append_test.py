@@ -96,7 +96,7 @@ class State:
 
     def used(self) -> arrays.Ints:
         """Return the numbers of the episodes that are open or have a row."""
-        return np.union1d(self.places[self.alive_slots()] >> 32, self.current[self.last != append.NONE])
+        return np.union1d(self.places[self.alive_slots()] >> append.EPISODE, self.current[self.last != append.NONE])
 
     def contents(self) -> dict[str, Any]:
         """Return all that must be the same whichever function wrote it."""
@@ -224,7 +224,7 @@ def assert_agrees(state: State, twin: Twin) -> None:
             assert fact == 0
             continue
         following, (episode, step) = twin.next_of(key), twin.of(key)
-        number = state.places[slot] >> 32
+        number = state.places[slot] >> append.EPISODE
         assert fact >> 8 == (-1 if following is None else following % capacity)
         assert bool(fact & append.COMPLETE) == twin.is_complete(key)
         assert bool(fact & append.TERMINAL) == twin.is_terminal(key)
@@ -249,7 +249,7 @@ def assert_agrees(state: State, twin: Twin) -> None:
     if len(state.leaves):
         weights = {key % capacity: twin.raw[key] / 2 for key in twin.alive() if twin.is_eligible(key)}
         assert state.leaves.tolist() == [weights.get(slot, 0.0) for slot in range(capacity)]
-    numbers_of = {twin.of(key)[0].keys[0]: state.places[key % capacity] >> 32 for key in twin.alive()}
+    numbers_of = {twin.of(key)[0].keys[0]: state.places[key % capacity] >> append.EPISODE for key in twin.alive()}
     assert len({*numbers_of.values()}) == len(numbers_of)
     for stream in range(state.settings.streams):
         episode_now = twin.open.get(stream)
@@ -278,8 +278,8 @@ def assert_reported(state: State, before: dict[int, int], twin: Twin) -> None:
         completed = state.completed_slots()
         assert sorted(completed) == sorted(key % capacity for key in twin.completed)
         places = [state.places[slot] for slot in completed]
-        for episode in {place >> 32 for place in places}:
-            steps = [place & append.STEP for place in places if place >> 32 == episode]
+        for episode in {place >> append.EPISODE for place in places}:
+            steps = [place & append.STEP for place in places if place >> append.EPISODE == episode]
             assert steps == sorted(steps), "of an episode they are in time order"
 
 

@@ -197,7 +197,7 @@ def advance(
     num_found = 0
     for i in range(count):
         slot = completed[i]
-        episode, step = places[slot] >> 32, places[slot] & append.STEP
+        episode, step = places[slot] >> append.EPISODE, places[slot] & append.STEP
         anchor = step - lag
         if pad and lag > 0:
             if step == 0:
@@ -211,7 +211,7 @@ def advance(
         first = oldest[episode]
         # The row of the cursor may be gone: another is in its slot then, or none.
         reached = places[at] & append.STEP
-        if places[at] >> 32 != episode or reached > anchor or reached < places[first] & append.STEP:
+        if places[at] >> append.EPISODE != episode or reached > anchor or reached < places[first] & append.STEP:
             at = first
         while places[at] & append.STEP < anchor:
             at = facts[at] >> 8

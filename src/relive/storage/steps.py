@@ -29,6 +29,7 @@ from relive.storage import steps_state
 Columns: TypeAlias = dict[str, arrays_lib.Array]
 
 _FIRST_ROOM = 16
+_MOST_EPISODES = 1 << (63 - append.EPISODE)
 _append: Any = append.append
 _close: Any = append.close
 _NO_SLOTS: arrays_lib.Ints = np.zeros(0, np.int64)
@@ -257,11 +258,11 @@ class StepStore(ring.Ring):
         if next_rows is None:
             self._blank(key, count, events)
         elif count == 1 or is_run:
-            episode = self._views[1][(key + count - 1) % self.capacity] >> 32
+            episode = self._views[1][(key + count - 1) % self.capacity] >> append.EPISODE
             for block, (behind, size) in enumerate(self._behind_views):  # Faster than zip(strict=True).
                 behind[episode * size : episode * size + size] = next_rows[block]
         else:
-            episodes = self.places[append.run_from(key, count, self.capacity)] >> 32
+            episodes = self.places[append.run_from(key, count, self.capacity)] >> append.EPISODE
             for block, records in enumerate(self._behind_records):
                 records[episodes] = np.frombuffer(next_rows[block], records.dtype)
         if older < 0:
@@ -361,7 +362,7 @@ class StepStore(ring.Ring):
         for i in range(count):
             if events[i] & append.TERMINATED:
                 for block in self._behind:
-                    block[self._views[1][(key + i) % self.capacity] >> 32] = 0
+                    block[self._views[1][(key + i) % self.capacity] >> append.EPISODE] = 0
 
     def cut(self, stream: int) -> None:
         """Truncate the episode that is open in a stream."""
@@ -384,6 +385,8 @@ class StepStore(ring.Ring):
         """Make room for at least `count` more episodes."""
         room = len(self.free)
         more = max(room, count)
+        if room + more > _MOST_EPISODES:
+            raise errors.ArgumentError(f"episodes must be at most {_MOST_EPISODES} at once, got more")
         longer = np.zeros(room + more, np.int64)
         num_free = self.num_view[append.FREE]
         longer[more : more + num_free] = self.free[:num_free]
@@ -420,7 +423,7 @@ class StepStore(ring.Ring):
 
     def episodes_of(self, slots: arrays_lib.Ints) -> arrays_lib.Ints:
         """Return the numbers of the episodes of the rows in `slots`."""
-        return self.places.take(slots) >> 32
+        return self.places.take(slots) >> append.EPISODE
 
     def steps_of(self, slots: arrays_lib.Ints) -> arrays_lib.Ints:
         """Return how many steps of its episode came before each of the rows in `slots`."""
@@ -562,7 +565,7 @@ class StepStore(ring.Ring):
         slots = self.alive_slots()
         order = np.argsort(kept.episode, kind="stable")
         rows, of_rows = slots[order], kept.episode[order]
-        self.places[slots] = kept.episode << 32 | kept.steps
+        self.places[slots] = kept.episode << append.EPISODE | kept.steps
         follows = of_rows[1:] == of_rows[:-1]
         links, before = np.full(len(rows), -1), np.full(len(rows), -1)
         links[:-1][follows], before[1:][follows] = rows[1:][follows], rows[:-1][follows]
@@ -628,13 +631,6 @@ class _Rewards:
     def take(self, indices: arrays_lib.Ints, /) -> arrays_lib.Array:
         """Return the rewards of the rows in some slots."""
         return self._storage.read(indices, ("reward",))["reward"]
-
-
-def _with_cut(events: npt.NDArray[np.uint8], where: Any) -> npt.NDArray[np.uint8]:
-    """Return the events with CUT at `where`."""
-    events = events.copy()
-    events[where] |= append.CUT
-    return events
 
 
 def _is_own(storage: memory.ColumnStorage, call: str) -> bool:

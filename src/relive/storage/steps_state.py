@@ -118,7 +118,7 @@ class RowsState:
             num_evicted=num_evicted,
             episode=episode,
             stream=stream,
-            length=given.integers("episode_length", count, 1, next_key),
+            length=given.integers("episode_length", count, 1, min(next_key, append.STEP)),
             first_key=given.integers("episode_first_key", count, 0, next_key),
             end=given.array("episode_end", np.uint8, (count,)),
             has_tail=given.booleans("episode_has_tail", count),
