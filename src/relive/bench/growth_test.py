@@ -165,7 +165,8 @@ def test_a_tree_that_sets_or_sums_wrongly_is_found() -> None:
     assert found(tree, [3, 7, 11]) == {"total": 1.0}
     full = weighing(12)
     deaf = Deaf(12)
-    deaf.__dict__.update(full.__dict__)
+    for name, value in full.__dict__.items():
+        setattr(deaf, name, value)
     assert found(deaf, [3, 7, 11]) == {"total": 1.0}
 
 

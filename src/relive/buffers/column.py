@@ -404,10 +404,10 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             self._gathers.finish()
         num_spliced = store.append(steps, self._journal)
         counters.inserted += count
-        if draws.follows_writes:
-            draws.appended(key, count, max(rows + count - store.capacity, 0))
         if num[append.UNWEIGHED]:
             self._prioritized_sampler("add").weigh_rated()
+        if draws.follows_writes:
+            draws.appended(key, count, max(rows + count - store.capacity, 0))
         watch = counters.watch
         if num_spliced:
             counters.spliced_episodes += num_spliced

@@ -99,7 +99,7 @@ class ColumnJournal:
         self._append(CLEAR, _little(np.array([self._store.num_evicted])))
 
     def end_episode(self, stream: int) -> None:
-        """Write what `Writer.end_episode` will do."""
+        """Write that the episode that is open in a stream ends as truncated."""
         self._append(END, stream.to_bytes(4, "little"))
 
     def set_eligible(self, keys: arrays.Ints, eligible: bool) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 else:
     settings = imports.lazy_module("relive.persistence.settings")
 
+_MOST_TIMES = 2**31 - 1
 LAST = 256
 """So many of the last draws are known."""
 
@@ -62,6 +63,9 @@ class Draws:
     ) -> None:
         if max_times_sampled is not None:
             max_times_sampled = validation.positive_int("max_times_sampled", max_times_sampled)
+            if max_times_sampled > _MOST_TIMES:
+                rule = f"max_times_sampled must be at most {_MOST_TIMES}, or None for any number of times"
+                raise errors.ArgumentError(f"{rule}, got {max_times_sampled}")
         self._store, self._window = store, window
         self.max_times_sampled = max_times_sampled
         self.anchors = anchors_lib.Anchors(store.facts, store.num)
@@ -111,6 +115,7 @@ class Draws:
         if self.max_times_sampled is not None:
             self._times[append.run_from(key, count, store.capacity)] = 0
         readable = self._window.newly_readable(store)
+        changed = readable[:0]
         if len(self._told):
             changed = store.rating.changed[: store.num_view[append.CHANGED]].copy()
             store.rating.forget_changes(store.num)
@@ -183,7 +188,7 @@ class Draws:
 
     def _num_left(self, most: int) -> int:
         """Return how many draws the anchors have left together."""
-        return int(np.sum(most - self._times[self.sampler.drawable()]))
+        return int(np.sum(most - self._times[self.sampler.drawable()].astype(np.int64)))
 
     def draw(
         self, size: int, rng: np.random.Generator, beta: float | None

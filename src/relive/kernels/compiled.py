@@ -9,8 +9,9 @@ them, and another one, with an underscore, that fills them. No argument is a boo
 those numba looks up in Python, which takes ten times as long as all other arguments together.
 """
 
+from collections.abc import Callable
 import types
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
@@ -26,17 +27,18 @@ _INT64, _UINT8 = np.dtype(np.int64), np.dtype(np.uint8)
 _REWARDS = (np.dtype(np.float32), np.dtype(np.float64))
 """The dtypes of rewards that numba can add up."""
 
-_Function = TypeVar("_Function")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _jit(function: _Function) -> _Function:
     """Return `function`, to be compiled when it is first called; its code is kept on disk where that can be."""
     settings: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
+    compiled: Any
     try:
-        compiled: _Function = numba.njit(cache=True, **settings)(function)
+        compiled = numba.njit(cache=True, **settings)(function)
     except RuntimeError:  # No directory for the cache can be written to.
         compiled = numba.njit(**settings)(function)
-    return compiled
+    return cast("_Function", compiled)
 
 
 @_jit

@@ -314,13 +314,12 @@ def run(rng: np.random.Generator, buffer: Any) -> Iterator[object]:
         )
         if call == "some":
             count = int(rng.integers(1, buffer.streams + 1))
-        if count:
-            number += count
-            values = np.arange(number - count, number)
-            steps = np.stack([values, values], axis=1).astype(np.float32)
-            after = steps + (np.float32(0.5) if rng.random() < 0.5 else 1)
-            rewards, logp = np.sin(values), values / 7
-            terminated, truncated = rng.random((2, count)) < rng.choice([0.0, 0.3])
+        number += count
+        values = np.arange(number - count, number)
+        steps = np.stack([values, values], axis=1).astype(np.float32)
+        after = steps + (np.float32(0.5) if rng.random() < 0.5 else 1)
+        rewards, logp = np.sin(values), values / 7
+        terminated, truncated = rng.random((2, count)) < rng.choice([0.0, 0.3])
         if call == "extend" or call == "some":
             kwargs = {"streams": rng.permutation(buffer.streams)[:count]} if call == "some" else {}
             announces = rng.random() < 0.7

@@ -60,9 +60,10 @@ class Tree:
 def any_weights(rng: np.random.Generator, count: int) -> arrays.Floats:
     """Return weights of one size, of all sizes or the smallest there are; often many zeros."""
     spread = rng.choice([0, 3, 300])
-    weights = rng.random(count) * 10.0 ** rng.integers(-spread, spread + 1, count)
+    weights = np.zeros(count)
+    weights[:] = rng.random(count) * 10.0 ** rng.integers(-spread, spread + 1, count)
     if rng.random() < 0.2:
-        weights = rng.integers(0, 3, count) * 5e-324
+        weights[:] = rng.integers(0, 3, count) * 5e-324
     weights[rng.random(count) < rng.choice([0.0, 0.5, 0.95])] = 0.0
     return weights
 

@@ -33,7 +33,7 @@ def follow(facts: arrays.Ints, slots: arrays.Ints, most: int) -> Run:
         ones.fill(1)
         return Run(slots[np.newaxis], ones, slots, facts.take(slots))
     capacity = len(facts)
-    rows = found = None
+    rows = found = goes_on = None
     if count > 1:
         # Rows that follow each other are as far apart everywhere if the streams are written in turn.
         stride = ((facts.item(slots.item(0)) >> 8) - slots.item(0)) % capacity
@@ -46,7 +46,7 @@ def follow(facts: arrays.Ints, slots: arrays.Ints, most: int) -> Run:
             goes_on = links == rows[1:]
             if not (goes_on | (links < 0)).all():
                 rows = None
-    if rows is None or found is None:
+    if rows is None or found is None or goes_on is None:
         rows, found, goes_on = _chase(facts, slots, most)
     goes_on &= (found[1:] & append.COMPLETE).astype(np.bool_)
     is_real = np.ones(rows.shape, np.bool_)

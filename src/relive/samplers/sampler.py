@@ -111,7 +111,15 @@ class Sampler(registry.Configurable, abc.ABC):
         Raises:
             SamplerError: `_draw` returned something else than `size` eligible anchors and their probabilities.
         """
-        draw = self._draw(size, rng)
+        state = rng.bit_generator.state
+        try:
+            return self._checked(self._draw(size, rng), size)
+        except BaseException:
+            rng.bit_generator.state = state
+            raise
+
+    def _checked(self, draw: Draw, size: int) -> Draw:
+        """Return a draw of `size` anchors; raise SamplerError if it is none."""
         try:
             slots, probabilities = np.asarray(draw[0]), np.array(draw[1], np.float64)
         except (TypeError, ValueError, IndexError) as error:

@@ -9,6 +9,7 @@ from relive.kernels import append
 from relive.kernels import choice
 from relive.samplers import sampler
 
+_MOST_TRIES = 1 << 16
 _SPARSE = 64
 """Where fewer than one row of so many is eligible, a list of those that are is faster than trying rows."""
 
@@ -46,7 +47,7 @@ class UniformSampler(sampler.Sampler):
         missing = size
         while missing:
             # A few more than are needed on average, so that one round is mostly enough.
-            tries = math.ceil(1.125 * missing * rows / count) + 16
+            tries = min(math.ceil(1.125 * missing * rows / count) + 16, _MOST_TRIES)
             slots, num_found = self._kernels.eligible_among(self.anchors.facts, rng.random(tries), rows, first)
             parts.append(slots[: min(num_found, missing)])
             missing -= len(parts[-1])

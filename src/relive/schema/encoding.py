@@ -12,7 +12,6 @@ by name what does not fit.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import functools
-import itertools
 import math
 import operator
 import struct
@@ -333,7 +332,7 @@ def _reader(tree: schema_lib.Tree) -> Callable[[Any], tuple[Any, ...]]:
         return take(value)
 
     def read_branches(value: Any) -> tuple[Any, ...]:
-        return tuple(itertools.chain.from_iterable(map(operator.call, branches, read(value))))
+        return tuple(leaf for branch, part in zip(branches, read(value), strict=True) for leaf in branch(part))
 
     return read if all(isinstance(branch, schema_lib.Field) for branch in tree.values()) else read_branches
 
@@ -346,8 +345,8 @@ def _tree_encoder(path: str, tree: schema_lib.Tree, layout: _Layout | None = Non
     read = _reader(tree)
     encoders = [_encoder(leaf, field) for leaf, field in trees.flat(path, tree).items()] if tree else []
     if layout is None or not layout.is_shared:
-        return lambda value: [*map(operator.call, encoders, read(value))]
-    return lambda value: layout.joined([*map(operator.call, encoders, read(value))])
+        return lambda value: [encode(leaf) for encode, leaf in zip(encoders, read(value), strict=True)]
+    return lambda value: layout.joined([encode(leaf) for encode, leaf in zip(encoders, read(value), strict=True)])
 
 
 def _encoder(path: str, field: schema_lib.Field) -> Callable[[Any], bytes]:

@@ -32,6 +32,7 @@ _FIRST_ROOM = 16
 _MOST_EPISODES = 1 << (63 - append.EPISODE)
 _append: Any = append.append
 _close: Any = append.close
+_NO_FLOATS: arrays_lib.Floats = np.zeros(0)
 _NO_SLOTS: arrays_lib.Ints = np.zeros(0, np.int64)
 
 
@@ -40,9 +41,6 @@ class Journal(Protocol):
 
     def write(self, steps: encoding.Steps) -> None:
         """Write what steps are about to be taken in."""
-
-
-_NO_FLOATS: arrays_lib.Floats = np.zeros(0)
 
 
 class Rating(arrays_lib.Derived):
@@ -162,7 +160,9 @@ class StepStore(ring.Ring):
             self.read = self._storage.gather
         self._behind_views = [(block.reshape(-1).data, block.shape[1]) for block in self._behind]
         # numpy moves records as a whole faster than their bytes.
-        self._behind_records = [block.view(f"V{block.shape[1] or 1}").reshape(-1) for block in self._behind]
+        self._behind_records = [
+            block.view(f"V{block.shape[1]}").reshape(-1) if block.shape[1] else block for block in self._behind
+        ]
         self.behind: Columns = {}
         """The observations behind the episodes, by path [episodes, ...]."""
         for dtype, block in zip(self._dtypes, self._behind, strict=True):
@@ -235,14 +235,20 @@ class StepStore(ring.Ring):
         num_spliced = 0
         if self._is_spliced(streams[0], events, rows) if count == 1 or is_run else self._are_spliced(steps):
             events, num_spliced = self._with_cuts(steps)
+        if num[append.FREE] < count and (not is_run or not num[append.FREE]):
+            self._make_room(count if not is_run else 1)
+        if rating.is_tracked or older < 0:
+            self._make_lists(count)
         if journal is None:
             self._write_rows(key % self.capacity, count, rows)
         else:
             self._write_and_record(steps, journal)
-        if num[append.FREE] < count and (not is_run or not num[append.FREE]):
-            self._make_room(count if not is_run else 1)
-        if rating.is_tracked or older < 0:
-            self._prepare(steps, events)
+        if rating.is_live:
+            self.evict(len(self) + count - self.capacity)
+            rating.prepare()
+        if older < 0:
+            cut = np.asarray(streams)[np.bitwise_and(events, append.CUT) > 0]
+            self.ended = self.current[cut[self.is_open(cut)]]
         if count < self.kernels.few:
             if count > 1:
                 streams, events = np.asarray(streams).tolist(), np.asarray(events).tolist()
@@ -289,7 +295,7 @@ class StepStore(ring.Ring):
         """Return the same of one row for each of some streams: whether it is so of any of them."""
         episodes = self.current.take(steps.streams)
         for block, records in enumerate(self._behind_records):
-            these, those = records.take(episodes), steps.rows[block]
+            these, those = records[episodes], steps.rows[block]
             if these.tobytes() != those:
                 differs = these != np.frombuffer(those, records.dtype)
                 if arrays_lib.any_set(differs & (self.knows.take(steps.streams) > 0)):
@@ -339,30 +345,23 @@ class StepStore(ring.Ring):
                 self.storage.write(slots, before)
             raise
 
-    def _prepare(self, steps: encoding.Steps, events: Any) -> None:
-        """Make room for what a write says of the rows that it changes."""
-        count, num, rating = len(steps.streams), self.num_view, self.rating
+    def _make_lists(self, count: int) -> None:
+        """Make room for what a write of so many rows says of the rows that it changes."""
+        num, rating = self.num_view, self.rating
         if rating.is_tracked:
-            most = (3 + max(self.older, 0)) * count
+            most = (3 + min(max(self.older, 0), self.capacity)) * count
             if num[append.CHANGED] + most > len(rating.changed):
                 rating.make_room(most)
-            if rating.is_live:
-                self.evict(len(self) + count - self.capacity)
-                rating.prepare()
-        if self.older < 0:
-            if num[append.COMPLETED] + 2 * count > len(self.completed):
-                self.completed = np.concatenate([self.completed, np.zeros(2 * count, np.int64)])
-            cut = np.asarray(steps.streams)[np.bitwise_and(events, append.CUT) > 0]
-            self.ended = self.current[cut[self.is_open(cut)]]
+        if self.older < 0 and num[append.COMPLETED] + 2 * count > len(self.completed):
+            self.completed = np.concatenate([self.completed, np.zeros(2 * count, np.int64)])
 
     def _blank(self, key: int, count: int, events: Any) -> None:
         """Keep zeros behind the episodes that terminated with rows after which nobody said what came."""
         if count == 1 and not events[0] & append.TERMINATED:
             return
-        for i in range(count):
-            if events[i] & append.TERMINATED:
-                for block in self._behind:
-                    block[self._views[1][(key + i) % self.capacity] >> append.EPISODE] = 0
+        for i in np.bitwise_and(events, append.TERMINATED).nonzero()[0].tolist():
+            for block in self._behind:
+                block[self._views[1][(key + i) % self.capacity] >> append.EPISODE] = 0
 
     def cut(self, stream: int) -> None:
         """Truncate the episode that is open in a stream."""
@@ -456,7 +455,7 @@ class StepStore(ring.Ring):
         """
         storage = self.storage
         rewards: windows.Rewards = _Rewards(storage)
-        if isinstance(storage, memory.ColumnStorage) and type(storage).read is memory.ColumnStorage.read:
+        if isinstance(storage, memory.ColumnStorage) and _is_own(storage, "read"):
             rewards = storage.rewards
         return self.kernels.transitions(self.facts, slots, len(powers) - 1, rewards, powers, discounts)
 

@@ -211,8 +211,8 @@ class KeepsBrokenStacks(column_lib.ColumnReplayBuffer[Any]):
     def __init__(self, capacity: int, streams: int, seed: int) -> None:
         super().__init__(capacity, window=ReadsBrokenStacks(frame_stack=2), streams=streams, seed=seed)
 
-    def _append(self, given: encoding.Steps) -> int:
-        key = super()._append(given)
+    def _append(self, steps: encoding.Steps) -> int:
+        key = super()._append(steps)
         slots = self._store.alive_slots()
         self._draws.anchors.set(append.READABLE, slots[self.window.is_readable(self._store, slots)])
         return key
@@ -281,7 +281,9 @@ class AddsAnAxis(transitions.TransitionWindow):
 
 
 class NeverReadable(transitions.TransitionWindow):
-    older = -1
+    @property
+    def older(self) -> int:
+        return -1
 
     def is_readable(self, store: steps.StepStore, slots: Any) -> Any:
         return np.zeros(len(slots), np.bool_)

@@ -10,6 +10,7 @@ row is written while a gather is under way. A writer waits for those first, and 
 import collections
 from collections.abc import Callable
 from concurrent import futures
+import os
 import threading
 from typing import Generic, TypeVar
 
@@ -28,14 +29,15 @@ class PendingReads:
 
     def __init__(self) -> None:
         self.ends: list[threading.Event] = []
+        self._process = os.getpid()
 
     def __getstate__(self) -> dict[str, object]:
         # A copy of the buffer is gathered from by nobody yet.
-        return {"ends": []}
+        return {"ends": [], "_process": os.getpid()}
 
     def begin(self, executor: futures.Executor, gather: Callable[[], Batch]) -> futures.Future[Batch]:
         """Have the executor call `gather`, and return its future."""
-        end = threading.Event()
+        self._process, end = os.getpid(), threading.Event()
 
         def run() -> Batch:
             try:
@@ -49,8 +51,8 @@ class PendingReads:
         return future
 
     def finish(self) -> None:
-        """Return when none is under way."""
-        for end in self.ends:
+        """Return when none is under way; the threads of another process gather for that one alone."""
+        for end in self.ends if os.getpid() == self._process else ():
             end.wait()
         self.ends.clear()
 
