@@ -203,8 +203,10 @@ def _goal_rows(
 
 def _later(store: steps_lib.StepStore, slots: arrays.Ints, offsets: arrays.Ints) -> arrays.Ints:
     """Return the rows `offsets` [k] steps after those in `slots` [k], which are there."""
-    most = int(offsets.max(initial=0))
-    return store.follow(slots, most + 1).slots[offsets, np.arange(len(slots))]
+    rows, span, _, fact = store.follow(slots, int(offsets.max(initial=0)) + 1)
+    # The row after the last complete one is the newest of an open episode: what it observed is known.
+    complete = rows[np.minimum(offsets, span - 1), np.arange(len(slots))]
+    return np.where(offsets < span, complete, fact >> 8)
 
 
 def _achieved(
