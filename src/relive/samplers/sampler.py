@@ -45,7 +45,6 @@ class Sampler(registry.Configurable, abc.ABC):
     """
 
     anchors: anchors_lib.Anchors
-    _rating: steps.Rating
 
     # What the buffer calls.
 
@@ -64,12 +63,12 @@ class Sampler(registry.Configurable, abc.ABC):
             raise errors.ArgumentError(f"sampler must belong to one buffer alone, got {self!r} a second time")
         self.anchors = anchors
         try:
-            self._rating = self._rated(anchors.capacity)
+            rating = self._rated(anchors.capacity)
             self._attached(anchors.capacity)
         except BaseException:
             del self.anchors
             raise
-        return self._rating
+        return rating
 
     @property
     def has_hooks(self) -> bool:

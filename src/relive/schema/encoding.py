@@ -24,10 +24,11 @@ from relive import errors
 from relive.common import arrays
 from relive.common import trees
 from relive.common import validation
+from relive.kernels import append
 from relive.schema import casting
 from relive.schema import schema as schema_lib
 
-TERMINATED, TRUNCATED, CUT = 1, 2, 4
+TERMINATED, TRUNCATED, CUT = append.TERMINATED, append.TRUNCATED, append.CUT
 """Bits of an event: the episode ends with the step, or it begins a new one whatever is open."""
 
 Row: TypeAlias = Sequence[bytes]
