@@ -439,7 +439,7 @@ def test_check_finds_what_is_damaged() -> None:
         (lambda store: store.facts.__setitem__(6, 1), "a slot without a row has facts"),
         (lambda store: store.facts.__setitem__(1, store.facts[1] & ~1), "the anchors that count as readable are not"),
         (lambda store: store.facts.__setitem__(0, store.facts[0] | 2), "2 anchors are counted as eligible, which is"),
-        (lambda store: store.facts.__setitem__(0, -1 << 8 | 9), "the link of the row of key 0 is not what it must be"),
+        (lambda store: store.facts.__setitem__(0, -1 << 32 | 9), "the link of the row of key 0 is not what it must be"),
         (lambda store: store.facts.__setitem__(1, store.facts[1] & ~8), "the state of the row of key 1 is not what it"),
         (lambda store: store.places.__setitem__(1, 7), "the step of the row of key 0 is not what it must be"),
         (lambda store: store.free.__setitem__(0, store.free[1]), "the numbers of episodes that are free are not those"),

@@ -209,7 +209,7 @@ class Draws:
             sampler.drawn()
         else:
             draw, weights = self._draw_limited(size, rng, beta, self.max_times_sampled)
-        self._store.facts[draw.slots] |= append.DRAWN
+        append.set_drawn(self._store.facts, draw.slots)
         self._last.append((draw.slots, self._store.num_view[append.NEXT_KEY]))
         self._num_last += len(draw.slots)
         while self._num_last - len(self._last[0][0]) >= LAST:

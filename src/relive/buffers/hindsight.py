@@ -137,7 +137,7 @@ def relabel(
     run = windows.Transitions(
         span,
         last,
-        link=history.facts.take(last) >> 8,
+        link=history.facts.take(last) >> append.LINK,
         is_terminal=is_terminal,
         reward=returns.discounted_sums(rewards, span, window.gamma),
         discount=windows.discounts_of(span, is_terminal, returns.powers(window.gamma, len(rewards), rewards.dtype)),
@@ -206,7 +206,7 @@ def _later(store: steps_lib.StepStore, slots: arrays.Ints, offsets: arrays.Ints)
     rows, span, _, fact = store.follow(slots, int(offsets.max(initial=0)) + 1)
     # The row after the last complete one is the newest of an open episode: what it observed is known.
     complete = rows[np.minimum(offsets, span - 1), np.arange(len(slots))]
-    return np.where(offsets < span, complete, fact >> 8)
+    return np.where(offsets < span, complete, fact >> append.LINK)
 
 
 def _achieved(
@@ -242,7 +242,7 @@ def _judged(
     is_behind = steps[:, np.newaxis] + ahead == lengths[:, np.newaxis]
     # The observation after a step is in the row that follows, or behind the episode of its own.
     own = np.ascontiguousarray(rows.T)
-    after = np.where(is_behind, own, store.facts.take(own) >> 8)
+    after = np.where(is_behind, own, store.facts.take(own) >> append.LINK)
     achieved = _achieved(store, paths, after[is_real], is_behind[is_real])
     wanted = {goal_path: np.repeat(column, span, axis=0) for goal_path, column in goals.items()}
     answer: Any = compute(trees.nested("goal", achieved), trees.nested("goal", wanted))

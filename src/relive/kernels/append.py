@@ -1,6 +1,6 @@
 """The rule of every write, on flat arrays: the oldest rows go, episodes are cut, rows come, episodes end.
 
-    facts[slot]     link << 8 | flags     link: the slot of the row after it in its episode, -1 where none is stored
+    facts[slot]     link << 32 | flags    link: the slot of the row after it in its episode, -1 where none is stored
     places[slot]    episode << 36 | step  which episode the row is of, and how many steps of it came before
     back[slot]      the slot of the row before it, -1 for none; of length 0 where nobody looks back
 
@@ -21,17 +21,25 @@ CPython runs over memoryviews and numba compiles; `append_many` says the same in
 """
 
 from collections.abc import Sequence
+import sys
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from relive.common import arrays
 
-READABLE, BARRED, SPENT, COMPLETE, TERMINAL, DRAWN, RATED = 1, 2, 4, 8, 16, 32, 64
+READABLE, BARRED, SPENT, COMPLETE, TERMINAL, RATED, DRAWN = 1, 2, 4, 8, 16, 32, 256
 ELIGIBILITY = READABLE | BARRED | SPENT
 GONE, NONE = -1, -2
-NO_LINK = -256
+LINK = 32
+"""By how many bits the link of a fact is shifted, so that numpy writes it as a number of its own: see `links_of`."""
+FLAGS = (1 << LINK) - 1
+"""The bits of a fact that are flags."""
+NO_LINK = -1 << LINK
 """The fact of a row that nothing follows, without its flags."""
+MOST_ROWS = 1 << (LINK - 1)
+"""So many rows a ring has at most."""
 EPISODE = 36
 """By how many bits the episode of a place is shifted: steps are below 2^36, and the numbers of episodes below 2^27."""
 STEP = (1 << EPISODE) - 1
@@ -70,21 +78,15 @@ def evict(
 
     The caller counts how many rows are left, and gives their slots other facts.
     """
-    stream_of, _, length, end, _, oldest, _ = episodes
+    oldest = episodes[OLDEST]
     is_rated, is_tracked = len(leaves) > 0, len(changed) > 0
     for key in range(first, first + count):
         slot = key % len(facts)
         fact, place = facts[slot], places[slot]
-        link = fact >> 8
+        link = fact >> LINK
         oldest[place >> EPISODE] = link
         if link < 0:
-            episode = place >> EPISODE
-            if end[episode] == OPEN:
-                length[episode] = (place & STEP) + 1
-                last[stream_of[episode]] = GONE
-            else:
-                free[num[FREE]] = episode
-                num[FREE] += 1
+            leave(last, episodes, free, num, place)
         if fact & ELIGIBILITY == READABLE:
             num[ELIGIBLE] -= 1
         if is_rated:
@@ -107,7 +109,19 @@ def evict(
                     if is_tracked:
                         changed[num[CHANGED]] = link
                         num[CHANGED] += 1
-                link = fact >> 8
+                link = fact >> LINK
+
+
+def leave(last: Numbers, episodes: Sequence[Numbers], free: Numbers, num: Numbers, place: int) -> None:
+    """Take in that the newest row of an episode goes, which is in that place; the arguments are those of `append`."""
+    stream_of, _, length, end, _, _, _ = episodes
+    episode = place >> EPISODE
+    if end[episode] == OPEN:
+        length[episode] = (place & STEP) + 1
+        last[stream_of[episode]] = GONE
+    else:
+        free[num[FREE]] = episode
+        num[FREE] += 1
 
 
 def close(
@@ -196,23 +210,13 @@ def append(
         if before >= 0:
             place = places[before] + 1
             fact = facts[before]
-            facts[before] = slot << 8 | fact & 255
+            facts[before] = slot << LINK | fact & FLAGS
             if not fact & COMPLETE:
                 complete(
                     facts, places, oldest, num, before, older, raw, leaves, changed, completed, top_raw, top_weight
                 )
-        elif before == GONE:
-            episode = current[stream]
-            place = episode << EPISODE | episodes[LENGTH][episode]
-            oldest[episode] = slot
         else:
-            num[FREE] -= 1
-            episode = free[num[FREE]]
-            place = episode << EPISODE
-            episodes[STREAM][episode], episodes[FIRST_KEY][episode] = stream, key
-            episodes[LENGTH][episode], episodes[END][episode] = 0, OPEN
-            oldest[episode] = episodes[CURSOR][episode] = slot
-            current[stream] = episode
+            place = begin(current, last, episodes, free, num, stream, key, slot)
         places[slot] = place
         facts[slot] = NO_LINK | TERMINAL if event & TERMINATED else NO_LINK
         if len(back):
@@ -222,14 +226,44 @@ def append(
         last[stream] = slot
         knows[stream] = announced
         if event & (TERMINATED | TRUNCATED):
-            last[stream] = NONE
-            knows[stream] = 0
-            episode = place >> EPISODE
-            episodes[LENGTH][episode] = (place & STEP) + 1
-            episodes[END][episode] = TERMINATED if event & TERMINATED else TRUNCATED
-            episodes[KNOWN][episode] = announced
+            finish(last, knows, episodes, stream, place, event, announced)
         key += 1
     num[NEXT_KEY] = key
+
+
+def begin(
+    current: Numbers,
+    last: Numbers,
+    episodes: Sequence[Numbers],
+    free: Numbers,
+    num: Numbers,
+    stream: int,
+    key: int,
+    slot: int,
+) -> int:
+    """Return the place of a row that comes behind no other: the first of its episode, or all before it are gone."""
+    stream_of, first_key, length, end, _, oldest, cursor = episodes
+    if last[stream] == GONE:
+        episode: int = current[stream]
+    else:
+        num[FREE] -= 1
+        current[stream] = episode = free[num[FREE]]
+        stream_of[episode], first_key[episode], length[episode], end[episode] = stream, key, 0, OPEN
+        cursor[episode] = slot
+    oldest[episode] = slot
+    place: int = episode << EPISODE | length[episode]
+    return place
+
+
+def finish(
+    last: Numbers, knows: Numbers, episodes: Sequence[Numbers], stream: int, place: int, event: int, announced: int
+) -> None:
+    """End the episode of a stream with its newest row, which is in that place."""
+    _, _, length, end, known, _, _ = episodes
+    last[stream], knows[stream] = NONE, 0
+    episode = place >> EPISODE
+    length[episode], end[episode] = (place & STEP) + 1, TERMINATED if event & TERMINATED else TRUNCATED
+    known[episode] = announced
 
 
 def complete(
@@ -290,33 +324,26 @@ def evict_many(
     changed: arrays.Ints,
 ) -> None:
     """Do what `evict` does, in calls of numpy."""
-    run = run_from(first, count, len(facts))
-    evicted, of_episode = facts[run], places[run] >> EPISODE
-    links = evicted >> 8
-    episodes[OLDEST][of_episode] = links  # Of an episode that is there more than once the last one stays.
-    if links.item(links.argmin()) < 0:
-        (newest,) = (links < 0).nonzero()
-        gone = of_episode[newest]
-        is_open = episodes[END].take(gone) == OPEN
-        if arrays.any_set(is_open):
-            left = gone[is_open]
-            episodes[LENGTH][left] = (places[run][newest[is_open]] & STEP) + 1
-            last[episodes[STREAM][left]] = GONE
-            gone = gone[~is_open]
-        record(free, num, FREE, gone)
+    counts, run = num.data, run_from(first, count, len(facts))
+    evicted, in_places = facts[run], places[run]
     lost: Any = run
     if older > 0:
-        followers = [as_slots(run, count)]
+        links, followers = evicted >> LINK, [as_slots(run, count)]
         for _ in range(older):
             links = links[links >= 0]
             if not len(links):
                 break
             followers.append(links)
-            links = facts.take(links) >> 8
+            links = facts.take(links) >> LINK
         lost = np.unique(np.concatenate(followers))
-        evicted = facts[lost]
-        facts[lost] = evicted & ~READABLE
-    num[ELIGIBLE] -= np.count_nonzero((evicted & ELIGIBILITY) == READABLE)
+    counts[ELIGIBLE] -= are_eligible(facts[lost]).count(1)
+    episodes[OLDEST][in_places >> EPISODE] = evicted >> LINK  # Of an episode that is there twice the last one stays.
+    if evicted.item(evicted.argmin()) < 0:
+        views = last.data, [array.data for array in episodes], free.data, counts
+        for place in in_places[evicted < 0].tolist():
+            leave(*views, place)
+    if older > 0:
+        facts[lost] &= ~READABLE
     if len(leaves):
         leaves[lost] = 0.0
     if len(changed):
@@ -344,14 +371,15 @@ def append_many(
     top_raw: float,
     top_weight: float,
 ) -> None:
-    """Do what `append` does, in calls of numpy."""
+    """Do what `append` does, in calls of numpy but for what begins and what ends."""
     capacity, count = len(facts), len(numbers)
     counts = num.data  # To read and to write single numbers of a memoryview is several times faster.
     key, rows = counts[NEXT_KEY], counts[ROWS]
     surplus = rows + count - capacity
     if surplus > 0:
         evict_many(facts, places, last, episodes, free, num, key - rows, surplus, older, leaves, changed)
-    counts[ROWS] = min(rows + count, capacity)
+        rows = capacity - count
+    counts[ROWS] = rows + count
     slots = slots_from(key, count, capacity)
     run = run_from(key, count, capacity)
     is_run = count > 1 and numbers.item(0) == numbers.item(1)
@@ -359,23 +387,25 @@ def append_many(
     flags = events.tobytes()
     has_events = flags.count(0) < count
     if has_events and max(flags) >= CUT:
-        cuts = heads[(events[: len(heads)] & CUT) > 0]
-        for stream in cuts[last[cuts] != NONE].tolist():
-            close(places, current, last, knows, episodes, free, num, stream)
+        for stream in heads[(events[: len(heads)] & CUT) > 0].tolist():
+            if last[stream] != NONE:
+                close(places, current, last, knows, episodes, free, num, stream)
     # Where the rows go on.
     before = last.take(heads)
+    newest = places.take(before, mode="clip")
     goes_on = before.item(before.argmin()) >= 0
-    if goes_on:
-        newest = places.take(before)
-    else:
-        newest = _begin(places, current, episodes, free, num, heads, before, slots, key)
-        before[before < 0] = -1
+    if not goes_on:
+        views = current.data, last.data, [array.data for array in episodes], free.data, counts
+        (alone,) = (before < 0).nonzero()
+        for i in alone.tolist():
+            newest[i] = begin(*views, heads.item(i), key + i, slots.item(i)) - 1
+        before[alone] = -1
     if is_run:
-        places[run] = newest + np.arange(1, count + 1)
+        newest = newest + np.arange(1, count + 1)
         before = np.concatenate([before, slots[:-1]])
     else:
         newest += 1
-        places[run] = newest
+    places[run] = newest
     if len(back):
         back[run] = before
     # What is known of the new rows, and of those before them.
@@ -395,14 +425,12 @@ def append_many(
     if not goes_on:
         are_after = before >= 0
         following, followed = slots[are_after], before[are_after]
-    old = facts.take(followed)
+    links_of(facts)[followed] = following
+    known = knows.take(heads)
     waiting = followed[:0]
-    if not np.bitwise_and.reduce(old) & COMPLETE:
-        waiting = followed[(old & COMPLETE) == 0]
-        old |= COMPLETE
-    old &= 255
-    old |= following << 8
-    facts[followed] = old
+    if not announced or not known.item(known.argmin()):
+        waiting = followed[(facts.take(followed) & COMPLETE) == 0]
+        facts[waiting] |= COMPLETE
     # What is readable now.
     if older < 0:
         record(completed, num, COMPLETED, waiting)
@@ -425,40 +453,18 @@ def append_many(
     last[heads] = slots[-1:] if is_run else slots
     knows[heads] = announced
     counts[NEXT_KEY] = key + count
-    if has_events:
-        (ending,) = ((events & (TERMINATED | TRUNCATED)) > 0).nonzero()
-        _end(places, last, knows, episodes, slots[ending], numbers[ending], events[ending], announced)
-
-
-def _begin(
-    places: arrays.Ints,
-    current: arrays.Ints,
-    episodes: Sequence[arrays.Ints],
-    free: arrays.Ints,
-    num: arrays.Ints,
-    heads: arrays.Ints,
-    before: arrays.Ints,
-    slots: arrays.Ints,
-    key: int,
-) -> arrays.Ints:
-    """Begin an episode where none is open, and return the places before those of the rows from key `key` on."""
-    (new,) = (before == NONE).nonzero()
-    num_free = num.item(FREE) - len(new)
-    taken = free[num_free : num_free + len(new)][::-1].copy()
-    num[FREE] = num_free
-    stream_of, first_key, length, end, _, oldest, cursor = episodes
-    current[heads[new]] = taken
-    stream_of[taken], first_key[taken], length[taken], end[taken] = heads[new], key + new, 0, OPEN
-    cursor[taken] = slots[new]
-    (alone,) = (before < 0).nonzero()
-    of_rows = current[heads[alone]]
-    oldest[of_rows] = slots[alone]
-    newest = places.take(before, mode="clip")
-    newest[alone] = (of_rows << EPISODE) + length[of_rows] - 1
-    return newest
+    if has_events and flags.strip(_GOES_ON):
+        ends = last.data, knows.data, [array.data for array in episodes]
+        for i, event in enumerate(flags):
+            if event & (TERMINATED | TRUNCATED):
+                finish(*ends, numbers.item(i), newest.item(i), event, announced)
 
 
 _TERMINATES = bytes(event & TERMINATED for event in range(256))
+_GOES_ON = bytes([0, CUT])
+_ARE_ELIGIBLE = bytes(flags & ELIGIBILITY == READABLE for flags in range(256))
+_IS_LITTLE = sys.byteorder == "little"
+_FIRST_BYTE, _SECOND_BYTE, _UPPER_HALF = (0, 1, 1) if _IS_LITTLE else (7, 6, 0)
 
 
 def _let_in(
@@ -490,23 +496,19 @@ def _let_in(
         record(changed, num, CHANGED, entered)
 
 
-def _end(
-    places: arrays.Ints,
-    last: arrays.Ints,
-    knows: arrays.Ints,
-    episodes: Sequence[arrays.Ints],
-    slots: arrays.Ints,
-    numbers: arrays.Ints,
-    events: arrays.Ints,
-    announced: int,
-) -> None:
-    """End the episodes of the streams `numbers` with their newest rows, in `slots`."""
-    last[numbers], knows[numbers] = NONE, 0
-    ended = places[slots]
-    of_rows = ended >> EPISODE
-    episodes[LENGTH][of_rows] = (ended & STEP) + 1
-    episodes[END][of_rows] = np.where(events & TERMINATED, TERMINATED, TRUNCATED)
-    episodes[KNOWN][of_rows] = announced
+def are_eligible(facts: arrays.Ints) -> bytes:
+    """Return of each of some facts whether its row is eligible, as bytes 1 and 0."""
+    return facts.view(np.uint8)[_FIRST_BYTE::8].tobytes().translate(_ARE_ELIGIBLE)
+
+
+def links_of(facts: arrays.Ints) -> npt.NDArray[np.int32]:
+    """Return the links of some facts as a view of them."""
+    return facts.view(np.int32)[_UPPER_HALF::2]
+
+
+def set_drawn(facts: arrays.Ints, slots: arrays.Ints) -> None:
+    """Set DRAWN, which has a byte of its own, in the facts of the rows in `slots`."""
+    facts.view(np.uint8)[_SECOND_BYTE::8][slots] = 1
 
 
 def record(into: arrays.Ints, num: arrays.Ints, place: int, slots: arrays.Ints) -> None:

@@ -225,7 +225,7 @@ def assert_agrees(state: State, twin: Twin) -> None:
             continue
         following, (episode, step) = twin.next_of(key), twin.of(key)
         number = state.places[slot] >> append.EPISODE
-        assert fact >> 8 == (-1 if following is None else following % capacity)
+        assert fact >> append.LINK == (-1 if following is None else following % capacity)
         assert bool(fact & append.COMPLETE) == twin.is_complete(key)
         assert bool(fact & append.TERMINAL) == twin.is_terminal(key)
         assert bool(fact & append.READABLE) == twin.is_readable(key)

@@ -144,7 +144,7 @@ def _append() -> Any:
     where those functions are compiled too. The cache knows it by its file, as it does all others.
     """
     names = vars(append_lib).copy()
-    for name in ("has_frames", "complete", "evict", "close", "append"):
+    for name in ("has_frames", "complete", "leave", "evict", "close", "begin", "finish", "append"):
         names[name] = _jit(types.FunctionType(names[name].__code__, names))
     return names["append"]
 
@@ -185,7 +185,7 @@ def _follow(
 def _next(facts: arrays.Ints, row: int, fact: int) -> tuple[int, int, bool]:
     """Return what follows a row, its fact, and whether it is complete; the row itself again if nothing does."""
     # Without branches on what it reads, and without a look at whether an index counts from the end: in half the time.
-    link = fact >> 8
+    link = fact >> append_lib.LINK
     following = link if link >= 0 else row
     found = facts[np.uint64(following)]
     return following, found, (link >= 0) & (found & append_lib.COMPLETE != 0)
@@ -242,7 +242,7 @@ def _transitions(
     for i in range(len(slots)):
         is_terminal[i] = fact[i] & append_lib.TERMINAL != 0
         discount[i] = 0.0 if is_terminal[i] else discounts[span[i]]
-        link[i] = fact[i] >> 8
+        link[i] = fact[i] >> append_lib.LINK
 
 
 def look_back(back: Any, steps: arrays.Ints, slots: arrays.Ints, count: int) -> arrays.Ints:

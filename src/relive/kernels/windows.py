@@ -36,13 +36,13 @@ def follow(facts: arrays.Ints, slots: arrays.Ints, most: int) -> Run:
     rows = found = goes_on = None
     if count > 1:
         # Rows that follow each other are as far apart everywhere if the streams are written in turn.
-        stride = ((facts.item(slots.item(0)) >> 8) - slots.item(0)) % capacity
+        stride = ((facts.item(slots.item(0)) >> append.LINK) - slots.item(0)) % capacity
         if 0 < stride * most < capacity:
             rows = slots + np.arange(0, most * stride, stride)[:, np.newaxis]
             if rows[-1].max() >= capacity:
                 rows[rows >= capacity] -= capacity
             found = facts.take(rows)
-            links = found[:-1] >> 8
+            links = found[:-1] >> append.LINK
             goes_on = links == rows[1:]
             if not (goes_on | (links < 0)).all():
                 rows = None
@@ -63,7 +63,7 @@ def _chase(facts: arrays.Ints, slots: arrays.Ints, most: int) -> tuple[arrays.In
     rows[0] = slots
     facts.take(slots, out=found[0])
     for k in range(1, most):
-        links = found[k - 1] >> 8
+        links = found[k - 1] >> append.LINK
         np.greater_equal(links, 0, out=goes_on[k - 1])
         np.copyto(links, rows[k - 1], where=~goes_on[k - 1])
         rows[k] = links
@@ -120,7 +120,7 @@ def transitions(
     rows, span, last, fact = follow(facts, slots, most)
     reward = rewards.take(slots) if most == 1 else discounted_sums(rewards.take(rows), span, powers)
     is_terminal = (fact & append.TERMINAL).astype(np.bool_)
-    return Transitions(span, last, fact >> 8, is_terminal, reward, discounts_of(span, is_terminal, discounts))
+    return Transitions(span, last, fact >> append.LINK, is_terminal, reward, discounts_of(span, is_terminal, discounts))
 
 
 def discounts_of(span: arrays.Ints, is_terminal: arrays.Bools, discounts: arrays.Array) -> arrays.Array:
@@ -214,7 +214,7 @@ def advance(
         if places[at] >> append.EPISODE != episode or reached > anchor or reached < places[first] & append.STEP:
             at = first
         while places[at] & append.STEP < anchor:
-            at = facts[at] >> 8
+            at = facts[at] >> append.LINK
         cursor[episode] = at
         if places[at] & append.STEP == anchor:
             found[num_found] = at

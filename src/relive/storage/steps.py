@@ -571,7 +571,7 @@ class StepStore(ring.Ring):
         is_terminated = kept.end == append.TERMINATED
         is_complete = (links >= 0) | (kept.has_tail | is_terminated)[of_rows]
         is_terminal = (links < 0) & is_terminated[of_rows]
-        self.facts[rows] = links << 8 | is_complete * append.COMPLETE | is_terminal * append.TERMINAL
+        self.facts[rows] = links << append.LINK | is_complete * append.COMPLETE | is_terminal * append.TERMINAL
         if len(self.back):
             self.back[rows] = before
         oldest, newest = np.full(count, -1), np.full(count, -1)
@@ -603,7 +603,7 @@ class StepStore(ring.Ring):
         if not np.array_equal(free, np.setdiff1d(np.arange(len(self.free)), used)):
             raise errors.CorruptionError("the numbers of episodes that are free are not those that nobody has")
         names = {"step": self.steps_of(slots) == twin.steps_of(slots)}
-        names["link"] = self.facts[slots] >> 8 == twin.facts[slots] >> 8
+        names["link"] = self.facts[slots] >> append.LINK == twin.facts[slots] >> append.LINK
         flags = append.COMPLETE | append.TERMINAL
         names["state"] = self.facts[slots] & flags == twin.facts[slots] & flags
         for name, is_right in names.items():

@@ -131,7 +131,7 @@ def _read(
     offsets = np.arange(length + 1)
     mask = offsets[:-1] < span[:, np.newaxis]
     columns = store.read(np.ascontiguousarray(rows.T), store.other_paths)
-    links = fact >> 8
+    links = fact >> append.LINK
     places = np.arange(count)
     window_rows = np.empty((count, length + 1), np.int64)
     window_rows[:, :-1] = rows.T
