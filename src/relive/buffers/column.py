@@ -602,9 +602,9 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         sampler = self._prioritized_sampler("update_priorities")
         keys = validation.integers("keys", keys)
         priorities = validation.non_negative_floats("priority", priorities, len(keys))
-        alive = self._store.is_alive(keys)
-        sampler.set_priorities(self._store.slots(keys[alive]), priorities[alive])
-        return self._count_alive(alive)
+        keys, priorities = self._alive_of(keys, priorities)
+        sampler.set_priorities(self._store.slots(keys), priorities)
+        return len(keys)
 
     def check_priorities(self, priorities: Any) -> None:
         """Raise what `update_priorities` would raise for these priorities [B], and change nothing.
@@ -639,10 +639,9 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         if self._journal is not None:
             self._journal.set_eligible(keys, eligible)
         self._position = None
-        alive = self._store.is_alive(keys)
-        slots = np.unique(self._store.slots(keys[alive]))
-        self._draws.set_barred(slots, not eligible)
-        return self._count_alive(alive)
+        keys = self._alive_of(keys)[0]
+        self._draws.set_barred(np.unique(self._store.slots(keys)), not eligible)
+        return len(keys)
 
     def _prioritized_sampler(self, call: str) -> prioritized.PrioritizedSampler:
         sampler = self.sampler
@@ -650,10 +649,13 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             raise errors.ArgumentError(f"{call} needs a PrioritizedSampler, got {type(sampler).__name__}")
         return sampler
 
-    def _count_alive(self, alive: arrays.Bools) -> int:
-        num_alive = int(np.count_nonzero(alive))
-        self._counters.stale_keys += len(alive) - num_alive
-        return num_alive
+    def _alive_of(self, keys: arrays.Keys, *others: arrays.Array) -> tuple[arrays.Array, ...]:
+        """Return the keys of steps that are still stored, and what belongs to them; count the other ones."""
+        if self._store.are_alive(keys):
+            return keys, *others
+        alive = self._store.is_alive(keys)
+        self._counters.stale_keys += len(keys) - int(np.count_nonzero(alive))
+        return keys[alive], *[array[alive] for array in others]
 
     # As a whole: see Checkpointable and Journalable.
 

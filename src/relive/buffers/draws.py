@@ -178,7 +178,7 @@ class Draws:
         """Raise NotReadyError if no anchor is eligible, or they may not be drawn so often."""
         self.require_any()
         most = self.max_times_sampled
-        if not self.can_draw(size):
+        if not (self.sampler.can_draw() if most is None else self.can_draw(size)):
             raise errors.NotReadyError(
                 self.sampler.why_not_ready()
                 if most is None
@@ -209,7 +209,7 @@ class Draws:
             sampler.drawn()
         else:
             draw, weights = self._draw_limited(size, rng, beta, self.max_times_sampled)
-        append.set_drawn(self._store.facts, draw.slots)
+        append.mark(self._store.facts, draw.slots, append.DRAWN)
         self._last.append((draw.slots, self._store.num_view[append.NEXT_KEY]))
         self._num_last += len(draw.slots)
         while self._num_last - len(self._last[0][0]) >= LAST:

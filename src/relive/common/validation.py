@@ -43,9 +43,12 @@ def non_negative_int(name: str, value: object) -> int:
 
 
 def _int_of_at_least(least: int, name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+    if type(value) is int:
+        number = value
+    elif isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise errors.ArgumentTypeError(f"{name} must be an integer of at least {least}, got {short_repr(value)}")
-    number = operator.index(value)
+    else:
+        number = operator.index(value)
     if number < least:
         raise errors.ArgumentError(f"{name} must be at least {least}, got {number}")
     if number > LARGEST:
@@ -235,7 +238,7 @@ def _flags(name: str, value: Any) -> npt.NDArray[np.bool_]:
 
 
 def non_negative_floats(name: str, value: Any, count: int) -> npt.NDArray[np.float64]:
-    """Return `value`, of shape [count] or [count, 1], as an array of floats [count].
+    """Return `value`, of shape [count] or [count, 1], as an array of floats [count], which may be `value` itself.
 
     Raises:
         ArgumentTypeError: `value` holds something that is no real number.
@@ -247,12 +250,11 @@ def non_negative_floats(name: str, value: Any, count: int) -> npt.NDArray[np.flo
         raise errors.ArgumentTypeError(f"{name} must be a real number in every row, got {short_repr(value)}")
     if array.shape not in ((count,), (count, 1)):
         raise errors.ArgumentError(f"{name} must be of shape ({count},), got {array.shape}")
-    numbers_ = array.astype(np.float64).reshape(-1)
-    wrong = np.flatnonzero(~(np.isfinite(numbers_) & (numbers_ >= 0)))
-    if len(wrong):
-        raise errors.ArgumentError(
-            f"{name} of row {wrong[0]} must be a finite number of at least 0, got {numbers_[wrong[0]]}"
-        )
+    numbers_ = array.astype(np.float64, copy=False).reshape(-1)
+    # Where there is a NaN, `argmin` finds it.
+    if count and not (numbers_.item(numbers_.argmin()) >= 0 and numbers_.item(numbers_.argmax()) < math.inf):
+        row = int((~(np.isfinite(numbers_) & (numbers_ >= 0))).argmax())
+        raise errors.ArgumentError(f"{name} of row {row} must be a finite number of at least 0, got {numbers_[row]}")
     return numbers_
 
 

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from relive.common import arrays
 
-READABLE, BARRED, SPENT, COMPLETE, TERMINAL, RATED, DRAWN = 1, 2, 4, 8, 16, 32, 256
+READABLE, BARRED, SPENT, COMPLETE, TERMINAL, DRAWN, RATED = 1, 2, 4, 8, 16, 1 << 8, 1 << 16
 ELIGIBILITY = READABLE | BARRED | SPENT
 GONE, NONE = -1, -2
 LINK = 32
@@ -464,7 +464,9 @@ _TERMINATES = bytes(event & TERMINATED for event in range(256))
 _GOES_ON = bytes([0, CUT])
 _ARE_ELIGIBLE = bytes(flags & ELIGIBILITY == READABLE for flags in range(256))
 _IS_LITTLE = sys.byteorder == "little"
-_FIRST_BYTE, _SECOND_BYTE, _UPPER_HALF = (0, 1, 1) if _IS_LITTLE else (7, 6, 0)
+_UPPER_HALF = 1 if _IS_LITTLE else 0
+_BYTES = {READABLE: 0, DRAWN: 1, RATED: 2} if _IS_LITTLE else {READABLE: 7, DRAWN: 6, RATED: 5}
+"""Where the bytes of a fact are that begin with those flags."""
 
 
 def _let_in(
@@ -498,7 +500,7 @@ def _let_in(
 
 def are_eligible(facts: arrays.Ints) -> bytes:
     """Return of each of some facts whether its row is eligible, as bytes 1 and 0."""
-    return facts.view(np.uint8)[_FIRST_BYTE::8].tobytes().translate(_ARE_ELIGIBLE)
+    return facts.view(np.uint8)[_BYTES[READABLE] :: 8].tobytes().translate(_ARE_ELIGIBLE)
 
 
 def links_of(facts: arrays.Ints) -> npt.NDArray[np.int32]:
@@ -506,9 +508,9 @@ def links_of(facts: arrays.Ints) -> npt.NDArray[np.int32]:
     return facts.view(np.int32)[_UPPER_HALF::2]
 
 
-def set_drawn(facts: arrays.Ints, slots: arrays.Ints) -> None:
-    """Set DRAWN, which has a byte of its own, in the facts of the rows in `slots`."""
-    facts.view(np.uint8)[_SECOND_BYTE::8][slots] = 1
+def mark(facts: arrays.Ints, slots: arrays.Ints, flag: int) -> None:
+    """Set a flag that has a byte of its own, DRAWN or RATED, of the rows in `slots`, which may repeat."""
+    facts.view(np.uint8)[_BYTES[flag] :: 8][slots] = 1
 
 
 def record(into: arrays.Ints, num: arrays.Ints, place: int, slots: arrays.Ints) -> None:

@@ -137,8 +137,7 @@ def eligible_among(facts: arrays.Ints, points: arrays.Floats, rows: int, first: 
     if first:
         slots += first
         slots[slots >= len(facts)] -= len(facts)
-    is_eligible = (facts.take(slots) & append.ELIGIBILITY) == append.READABLE
-    if is_eligible.all():
-        return slots, len(slots)
-    slots = slots[is_eligible]
+    is_eligible = append.are_eligible(facts.take(slots))
+    if b"\0" in is_eligible:
+        slots = slots[np.frombuffer(is_eligible, np.bool_)]
     return slots, len(slots)

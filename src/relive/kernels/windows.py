@@ -44,16 +44,17 @@ def follow(facts: arrays.Ints, slots: arrays.Ints, most: int) -> Run:
             found = facts.take(rows)
             links = found[:-1] >> append.LINK
             goes_on = links == rows[1:]
-            if not (goes_on | (links < 0)).all():
+            if not arrays.all_set(goes_on | (links < 0)):
                 rows = None
     if rows is None or found is None or goes_on is None:
         rows, found, goes_on = _chase(facts, slots, most)
     goes_on &= (found[1:] & append.COMPLETE).astype(np.bool_)
-    is_real = np.ones(rows.shape, np.bool_)
-    np.logical_and.accumulate(goes_on, axis=0, out=is_real[1:])
-    span = is_real.sum(axis=0)
-    places = (span - 1) * count + np.arange(count)
-    return Run(rows, span, rows.take(places), found.take(places))
+    for k in range(1, most - 1):
+        goes_on[k] &= goes_on[k - 1]
+    further = goes_on.sum(axis=0)
+    places = further * count
+    places += np.arange(count)
+    return Run(rows, further + 1, rows.take(places), found.take(places))
 
 
 def _chase(facts: arrays.Ints, slots: arrays.Ints, most: int) -> tuple[arrays.Ints, arrays.Ints, arrays.Bools]:
@@ -144,9 +145,11 @@ def discounted_sums(rewards: arrays.Array, span: arrays.Ints, powers: arrays.Flo
     # Laid out by step, numpy adds whole rows to each other: `relive bench --workload n-step`. The numbers of one column
     # alone it adds up in another order; there shall be two.
     columns = rewards if len(span) > 1 else np.broadcast_to(rewards, (count, 2 * len(span)))
-    terms = np.multiply(columns, powers[:count, np.newaxis], order="C")
-    is_real = np.arange(count)[:, np.newaxis] < span
-    sums: arrays.Array = np.add.reduce(terms, axis=0, dtype=np.float64, where=is_real)[: len(span)]
+    terms = columns.astype(np.float64, order="C")
+    terms *= powers[:count, np.newaxis]
+    np.copyto(terms, 0.0, where=np.arange(count)[:, np.newaxis] >= span)
+    terms[0] += 0.0  # Of -0.0 alone it makes 0.0, as every sum that begins with 0.0 does.
+    sums: arrays.Array = np.add.reduce(terms, axis=0)[: len(span)]
     return sums.astype(rewards.dtype)
 
 

@@ -42,6 +42,10 @@ class Anchors:
         eligible: arrays.Bools = (self.facts[slots] & append.ELIGIBILITY) == append.READABLE
         return eligible
 
+    def are_eligible(self, slots: arrays.Slots) -> bool:
+        """Return whether all anchors in `slots` may be drawn."""
+        return b"\0" not in append.are_eligible(self.facts.take(slots))
+
     def slots(self) -> arrays.Slots:
         """Return where the eligible anchors are, in ascending order. O(capacity)."""
         return np.flatnonzero((self.facts & append.ELIGIBILITY) == append.READABLE)

@@ -257,7 +257,8 @@ class PrioritizedSampler(sampler.Sampler):
         if not len(slots):
             return
         weights = self._checked_weights(priorities)
-        weights *= self.anchors.is_eligible(slots)
+        if not self.anchors.are_eligible(slots):
+            weights *= self.anchors.is_eligible(slots)
         self._keep(slots, priorities)
         self._weights.put(slots, weights)
 
@@ -335,11 +336,12 @@ class PrioritizedSampler(sampler.Sampler):
 
     def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         tree = self._weights.tree
-        if not tree.total:
+        total = tree.total
+        if not total:
             raise errors.NotReadyError(self.why_not_ready())
-        slots = tree.stratified_sample(size, rng) if self._stratified else tree.sample(size, rng)
+        slots = tree.draw(size, rng, self._stratified)
         probabilities = tree.read(slots)
-        probabilities /= tree.total
+        probabilities /= total
         return sampler.Draw(slots, probabilities)
 
     def can_draw(self) -> bool:
@@ -379,7 +381,7 @@ class PrioritizedSampler(sampler.Sampler):
         """Keep the raw priorities [k] of the rows in `slots` [k]."""
         raw = self._weights.raw
         raw[slots] = priorities
-        self.anchors.facts[slots] |= append.RATED
+        append.mark(self.anchors.facts, slots, append.RATED)
         if priorities.item(priorities.argmax()) > self._running_maximum:
             # Of a row that is there twice, what it has now counts.
             self._running_maximum = max(self._running_maximum, float(raw[slots].max()))
@@ -437,7 +439,7 @@ class PrioritizedSampler(sampler.Sampler):
             raise errors.CheckpointError("array sampler/priorities must hold a number for each eligible anchor")
         rated = slots[is_rated]
         self._weights.raw[rated] = priorities[is_rated]
-        self.anchors.facts[rated] |= append.RATED
+        append.mark(self.anchors.facts, rated, append.RATED)
         if not self._weights.is_live:
             self._weights.set_top(self._running_maximum)
         self._weights.put(rated, 0.0)

@@ -201,7 +201,9 @@ class Sampler(registry.Configurable, abc.ABC):
         """
         if beta is not None:
             raise errors.ArgumentError(f"beta must be left out without priorities, got {validation.short_repr(beta)}")
-        return np.ones(len(importance))
+        ones = np.empty(len(importance))
+        ones.fill(1.0)
+        return ones
 
     # As a whole: see `relive.persistence.state`.
 

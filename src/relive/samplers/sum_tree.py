@@ -222,7 +222,7 @@ class SumTree(arrays.Derived):
         """
         size = validation.positive_int("size", size)
         self._require_weight("sample")
-        return self._find(np.minimum(rng.random(size) * self._total, self._highest()))
+        return self.draw(size, rng, False)
 
     def stratified_sample(self, size: int, rng: np.random.Generator) -> arrays.Ints:
         """Return `size` leaves [size]: with S the total, one of them drawn from each [j S / size, (j + 1) S / size).
@@ -236,8 +236,14 @@ class SumTree(arrays.Derived):
         """
         size = validation.positive_int("size", size)
         self._require_weight("stratified_sample")
-        points = rng.random(size)
-        self._kernels.stratify(points, *_strata(size), self._total / size, self._highest())
+        return self.draw(size, rng, True)
+
+    def draw(self, size: int, rng: np.random.Generator, is_stratified: bool) -> arrays.Ints:
+        """Do what `stratified_sample` or `sample` does, for a caller who knows that a weight is above zero."""
+        points, total = rng.random(size), self.total
+        if not is_stratified:
+            return self._find(np.minimum(points * total, self._highest()))
+        self._kernels.stratify(points, *_strata(size), total / size, self._highest())
         leaves = self._find(points)
         rng.shuffle(leaves)
         return leaves

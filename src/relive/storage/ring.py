@@ -65,6 +65,12 @@ class Ring(arrays.Derived):
         """Return whether the rows with `keys` are still there."""
         return (keys >= self.oldest_key) & (keys < self.next_key)
 
+    def are_alive(self, keys: arrays.Ints) -> bool:
+        """Return whether all rows with `keys` are still there."""
+        return not len(keys) or (
+            keys.item(keys.argmin()) >= self.oldest_key and keys.item(keys.argmax()) < self.next_key
+        )
+
     def alive_slots(self) -> arrays.Ints:
         """Return where all rows are, oldest first."""
         return append.slots_from(self.oldest_key, len(self), self.capacity)

@@ -116,6 +116,7 @@ class StepStore(ring.Ring):
         "_views",
         "_write_rows",
         "read",
+        "_rewards",
         "_behind_views",
         "_behind_records",
         "behind",
@@ -156,8 +157,9 @@ class StepStore(ring.Ring):
         """Reads rows that are there, as the storage does."""
         if isinstance(self._storage, memory.ColumnStorage) and _is_own(self._storage, "write"):
             self._write_rows = self._storage.write_rows
+        self._rewards: Any = None if self._storage is None else _Rewards(self._storage)
         if isinstance(self._storage, memory.ColumnStorage) and _is_own(self._storage, "read"):
-            self.read = self._storage.gather
+            self.read, self._rewards = self._storage.gather, self._storage.rewards
         self._behind_views = [(block.reshape(-1).data, block.shape[1]) for block in self._behind]
         # numpy moves records as a whole faster than their bytes.
         self._behind_records = [
@@ -453,11 +455,7 @@ class StepStore(ring.Ring):
 
         The rest is as in `kernels.windows.transitions`.
         """
-        storage = self.storage
-        rewards: windows.Rewards = _Rewards(storage)
-        if isinstance(storage, memory.ColumnStorage) and _is_own(storage, "read"):
-            rewards = storage.rewards
-        return self.kernels.transitions(self.facts, slots, len(powers) - 1, rewards, powers, discounts)
+        return self.kernels.transitions(self.facts, slots, len(powers) - 1, self._rewards, powers, discounts)
 
     def advance(self, count: int, lag: int, stride: int, pad: bool, found: arrays_lib.Ints) -> int:
         """Write to `found` the rows from which sequences can be read since `count` rows are complete; return how many.
