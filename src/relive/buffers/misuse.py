@@ -45,18 +45,19 @@ class Watch:
 
     def record_round(self, steps: encoding.Steps) -> None:
         """Record a step for each of some streams, as `extend` adds them."""
-        next_rows = steps.next_rows
-        for stream in tuple(self.finals):
-            for place in np.flatnonzero(np.equal(steps.streams, stream)).tolist():
-                final = self.finals.pop(stream)
-                if next_rows is not None and _observation(steps, steps.rows, place) == final:
-                    self.suspected_resets += _observation(steps, next_rows, place) != final
-        events = np.asarray(steps.events).tobytes()
-        if events.strip(b"\0"):
-            for place in np.flatnonzero(steps.events).tolist():
-                self._ends += 1
-                if next_rows is not None and events[place] & encoding.TERMINATED:
-                    self.finals[int(steps.streams[place])] = _observation(steps, next_rows, place)
+        next_rows, events = steps.next_rows, bytes(steps.events)
+        is_end = events.strip(b"\0") != b""
+        if not self.finals and not is_end:
+            return
+        streams = np.asarray(steps.streams).tolist()
+        for stream in self.finals.keys() & streams if self.finals else ():
+            place, final = streams.index(stream), self.finals.pop(stream)
+            if next_rows is not None and _observation(steps, steps.rows, place) == final:
+                self.suspected_resets += _observation(steps, next_rows, place) != final
+        for place in np.flatnonzero(steps.events).tolist() if is_end else ():
+            self._ends += 1
+            if next_rows is not None and events[place] & encoding.TERMINATED:
+                self.finals[streams[place]] = _observation(steps, next_rows, place)
         if self.suspected_resets >= _FEWEST_RESETS and 2 * self.suspected_resets > self._ends:
             self._warn(
                 f"{self.suspected_resets} steps go from the final observation of a terminated episode to another "

@@ -217,7 +217,7 @@ def flags(name: str, value: Any, count: int) -> npt.NDArray[np.bool_]:
     """
     if value is None:
         return np.zeros(count, np.bool_)
-    array = _flags(name, value)
+    array = value if type(value) is np.ndarray and value.dtype == np.bool_ else _flags(name, value)
     if array.shape != (count,):
         raise errors.ArgumentError(f"{name} must be of shape ({count},), got {array.shape}")
     return array

@@ -14,13 +14,12 @@ A row is eligible where, of the first three flags, READABLE alone is set. A slot
     last[stream]    the slot of the newest row of its open episode, GONE if that was evicted, NONE if none is open
     current[stream] the number of that episode, if one is open
     knows[stream]   whether one is open, and the observation after its newest row is known
-    episodes (7)    STREAM .. CURSOR, below, by the number of the episode; `free` lists numbers that nobody has
+    episodes        [7, episodes]: STREAM .. CURSOR, below, of the episode of each number; `free` lists those unused
 
 An episode keeps its number while a row of it is alive, or while it is open. `append` is the rule as a plain loop, which
 CPython runs over memoryviews and numba compiles; `append_many` says the same in calls of numpy, for many rows at once.
 """
 
-from collections.abc import Sequence
 import sys
 from typing import Any, TypeAlias
 
@@ -65,7 +64,7 @@ def evict(
     facts: Numbers,
     places: Numbers,
     last: Numbers,
-    episodes: Sequence[Numbers],
+    episodes: Numbers,
     free: Numbers,
     num: Numbers,
     first: int,
@@ -78,13 +77,12 @@ def evict(
 
     The caller counts how many rows are left, and gives their slots other facts.
     """
-    oldest = episodes[OLDEST]
     is_rated, is_tracked = len(leaves) > 0, len(changed) > 0
     for key in range(first, first + count):
         slot = key % len(facts)
         fact, place = facts[slot], places[slot]
         link = fact >> LINK
-        oldest[place >> EPISODE] = link
+        episodes[OLDEST, place >> EPISODE] = link
         if link < 0:
             leave(last, episodes, free, num, place)
         if fact & ELIGIBILITY == READABLE:
@@ -112,13 +110,12 @@ def evict(
                 link = fact >> LINK
 
 
-def leave(last: Numbers, episodes: Sequence[Numbers], free: Numbers, num: Numbers, place: int) -> None:
+def leave(last: Numbers, episodes: Numbers, free: Numbers, num: Numbers, place: int) -> None:
     """Take in that the newest row of an episode goes, which is in that place; the arguments are those of `append`."""
-    stream_of, _, length, end, _, _, _ = episodes
     episode = place >> EPISODE
-    if end[episode] == OPEN:
-        length[episode] = (place & STEP) + 1
-        last[stream_of[episode]] = GONE
+    if episodes[END, episode] == OPEN:
+        episodes[LENGTH, episode] = (place & STEP) + 1
+        last[episodes[STREAM, episode]] = GONE
     else:
         free[num[FREE]] = episode
         num[FREE] += 1
@@ -129,18 +126,16 @@ def close(
     current: Numbers,
     last: Numbers,
     knows: Numbers,
-    episodes: Sequence[Numbers],
+    episodes: Numbers,
     free: Numbers,
     num: Numbers,
     stream: int,
 ) -> None:
     """Truncate the episode that is open in a stream after its newest row; the arguments are those of `append`."""
-    _, _, length, end, known, _, _ = episodes
     episode, newest = current[stream], last[stream]
-    end[episode] = TRUNCATED
-    known[episode] = knows[stream]
+    episodes[END, episode], episodes[KNOWN, episode] = TRUNCATED, knows[stream]
     if newest >= 0:
-        length[episode] = (places[newest] & STEP) + 1
+        episodes[LENGTH, episode] = (places[newest] & STEP) + 1
     else:
         free[num[FREE]] = episode
         num[FREE] += 1
@@ -155,7 +150,7 @@ def append(
     current: Numbers,
     last: Numbers,
     knows: Numbers,
-    episodes: Sequence[Numbers],
+    episodes: Numbers,
     free: Numbers,
     num: Numbers,
     numbers: Numbers,
@@ -192,7 +187,7 @@ def append(
         top_raw: The raw priority of a row when it can first be drawn, if nobody has rated it.
         top_weight: Its weight.
     """
-    capacity, count, oldest = len(facts), len(numbers), episodes[OLDEST]
+    capacity, count = len(facts), len(numbers)
     key, rows = num[NEXT_KEY], num[ROWS]
     surplus = rows + count - capacity
     if surplus > 0:
@@ -213,7 +208,7 @@ def append(
             facts[before] = slot << LINK | fact & FLAGS
             if not fact & COMPLETE:
                 complete(
-                    facts, places, oldest, num, before, older, raw, leaves, changed, completed, top_raw, top_weight
+                    facts, places, episodes, num, before, older, raw, leaves, changed, completed, top_raw, top_weight
                 )
         else:
             place = begin(current, last, episodes, free, num, stream, key, slot)
@@ -222,7 +217,7 @@ def append(
         if len(back):
             back[slot] = max(before, GONE)
         if announced or event & TERMINATED:
-            complete(facts, places, oldest, num, slot, older, raw, leaves, changed, completed, top_raw, top_weight)
+            complete(facts, places, episodes, num, slot, older, raw, leaves, changed, completed, top_raw, top_weight)
         last[stream] = slot
         knows[stream] = announced
         if event & (TERMINATED | TRUNCATED):
@@ -234,7 +229,7 @@ def append(
 def begin(
     current: Numbers,
     last: Numbers,
-    episodes: Sequence[Numbers],
+    episodes: Numbers,
     free: Numbers,
     num: Numbers,
     stream: int,
@@ -242,34 +237,32 @@ def begin(
     slot: int,
 ) -> int:
     """Return the place of a row that comes behind no other: the first of its episode, or all before it are gone."""
-    stream_of, first_key, length, end, _, oldest, cursor = episodes
     if last[stream] == GONE:
         episode: int = current[stream]
     else:
         num[FREE] -= 1
         current[stream] = episode = free[num[FREE]]
-        stream_of[episode], first_key[episode], length[episode], end[episode] = stream, key, 0, OPEN
-        cursor[episode] = slot
-    oldest[episode] = slot
-    place: int = episode << EPISODE | length[episode]
+        episodes[STREAM, episode], episodes[FIRST_KEY, episode] = stream, key
+        episodes[LENGTH, episode], episodes[END, episode], episodes[CURSOR, episode] = 0, OPEN, slot
+    episodes[OLDEST, episode] = slot
+    place: int = episode << EPISODE | episodes[LENGTH, episode]
     return place
 
 
 def finish(
-    last: Numbers, knows: Numbers, episodes: Sequence[Numbers], stream: int, place: int, event: int, announced: int
+    last: Numbers, knows: Numbers, episodes: Numbers, stream: int, place: int, event: int, announced: int
 ) -> None:
     """End the episode of a stream with its newest row, which is in that place."""
-    _, _, length, end, known, _, _ = episodes
     last[stream], knows[stream] = NONE, 0
     episode = place >> EPISODE
-    length[episode], end[episode] = (place & STEP) + 1, TERMINATED if event & TERMINATED else TRUNCATED
-    known[episode] = announced
+    episodes[LENGTH, episode], episodes[KNOWN, episode] = (place & STEP) + 1, announced
+    episodes[END, episode] = TERMINATED if event & TERMINATED else TRUNCATED
 
 
 def complete(
     facts: Numbers,
     places: Numbers,
-    oldest: Numbers,
+    episodes: Numbers,
     num: Numbers,
     slot: int,
     older: int,
@@ -285,7 +278,7 @@ def complete(
     if older < 0:
         completed[num[COMPLETED]] = slot
         num[COMPLETED] += 1
-    elif older == 0 or has_frames(places, oldest, slot, older):
+    elif older == 0 or has_frames(places, episodes, slot, older):
         fact |= READABLE
         if fact & ELIGIBILITY == READABLE:
             num[ELIGIBLE] += 1
@@ -302,11 +295,11 @@ def complete(
     facts[slot] = fact
 
 
-def has_frames(places: Numbers, oldest: Numbers, slot: int, older: int) -> bool:
+def has_frames(places: Numbers, episodes: Numbers, slot: int, older: int) -> bool:
     """Return whether the `older` rows before one, or all that its episode has, are alive."""
     place = places[slot]
     step = place & STEP
-    has_them: bool = step - (places[oldest[place >> EPISODE]] & STEP) >= min(step, older)
+    has_them: bool = step - (places[episodes[OLDEST, place >> EPISODE]] & STEP) >= min(step, older)
     return has_them
 
 
@@ -314,7 +307,7 @@ def evict_many(
     facts: arrays.Ints,
     places: arrays.Ints,
     last: arrays.Ints,
-    episodes: Sequence[arrays.Ints],
+    episodes: arrays.Ints,
     free: arrays.Ints,
     num: arrays.Ints,
     first: int,
@@ -339,7 +332,7 @@ def evict_many(
     counts[ELIGIBLE] -= are_eligible(facts[lost]).count(1)
     episodes[OLDEST][in_places >> EPISODE] = evicted >> LINK  # Of an episode that is there twice the last one stays.
     if evicted.item(evicted.argmin()) < 0:
-        views = last.data, [array.data for array in episodes], free.data, counts
+        views = last.data, episodes.data, free.data, counts
         for place in in_places[evicted < 0].tolist():
             leave(*views, place)
     if older > 0:
@@ -357,7 +350,7 @@ def append_many(
     current: arrays.Ints,
     last: arrays.Ints,
     knows: arrays.Ints,
-    episodes: Sequence[arrays.Ints],
+    episodes: arrays.Ints,
     free: arrays.Ints,
     num: arrays.Ints,
     numbers: arrays.Ints,
@@ -392,14 +385,14 @@ def append_many(
                 close(places, current, last, knows, episodes, free, num, stream)
     # Where the rows go on.
     before = last.take(heads)
-    newest = places.take(before, mode="clip")
+    newest, known = places.take(before, mode="clip"), knows.take(heads)
     goes_on = before.item(before.argmin()) >= 0
     if not goes_on:
-        views = current.data, last.data, [array.data for array in episodes], free.data, counts
+        views = current.data, last.data, episodes.data, free.data, counts
         (alone,) = (before < 0).nonzero()
         for i in alone.tolist():
             newest[i] = begin(*views, heads.item(i), key + i, slots.item(i)) - 1
-        before[alone] = -1
+        before[alone], known[alone] = -1, 1
     if is_run:
         newest = newest + np.arange(1, count + 1)
         before = np.concatenate([before, slots[:-1]])
@@ -416,19 +409,17 @@ def append_many(
         if not older:
             fact |= READABLE | RATED if is_rated else READABLE
     facts[run] = fact
-    complete_rows = slots if announced else slots[:0]
-    if has_events and TERMINATED in flags.translate(_TERMINATES):
-        terminating = slots[(events & TERMINATED) > 0]
-        facts[terminating] |= COMPLETE | TERMINAL
-        complete_rows = slots if announced else terminating
+    complete_rows = slots
+    if not announced:
+        complete_rows = slots[(events & TERMINATED) > 0] if has_events else slots[:0]
+        facts[complete_rows] |= COMPLETE
     following, followed = slots, before
     if not goes_on:
         are_after = before >= 0
         following, followed = slots[are_after], before[are_after]
     links_of(facts)[followed] = following
-    known = knows.take(heads)
     waiting = followed[:0]
-    if not announced or not known.item(known.argmin()):
+    if (is_run and not announced) or not known.item(known.argmin()):
         waiting = followed[(facts.take(followed) & COMPLETE) == 0]
         facts[waiting] |= COMPLETE
     # What is readable now.
@@ -453,15 +444,14 @@ def append_many(
     last[heads] = slots[-1:] if is_run else slots
     knows[heads] = announced
     counts[NEXT_KEY] = key + count
-    if has_events and flags.strip(_GOES_ON):
-        ends = last.data, knows.data, [array.data for array in episodes]
-        for i, event in enumerate(flags):
-            if event & (TERMINATED | TRUNCATED):
-                finish(*ends, numbers.item(i), newest.item(i), event, announced)
+    if has_events:
+        ends = last.data, knows.data, episodes.data
+        for i in (events & (TERMINATED | TRUNCATED)).nonzero()[0].tolist():
+            finish(*ends, numbers.item(i), newest.item(i), flags[i], announced)
+            if flags[i] & TERMINATED:
+                facts.data[slots.item(i)] |= TERMINAL
 
 
-_TERMINATES = bytes(event & TERMINATED for event in range(256))
-_GOES_ON = bytes([0, CUT])
 _ARE_ELIGIBLE = bytes(flags & ELIGIBILITY == READABLE for flags in range(256))
 _IS_LITTLE = sys.byteorder == "little"
 _UPPER_HALF = 1 if _IS_LITTLE else 0

@@ -47,7 +47,7 @@ class State:
         self.back: Any = np.zeros(capacity if settings.older > 0 else 0, np.int32)
         self.current, self.knows = np.zeros((2, streams), np.int64)
         self.last = np.full(streams, append.NONE)
-        self.episodes = [np.zeros(room, np.int64) for _ in range(append.CURSOR + 1)]
+        self.episodes = np.zeros((append.CURSOR + 1, room), np.int64)
         self.free = np.arange(room)[::-1].copy()
         self.num = np.zeros(8, np.int64)
         self.num[append.FREE] = room
@@ -60,7 +60,7 @@ class State:
         """Add rows; what is said of this write alone begins anew."""
         self.num[[append.CHANGED, append.COMPLETED]] = 0
         self.run(
-            self.facts, self.places, self.back, self.current, self.last, self.knows, tuple(self.episodes), self.free,
+            self.facts, self.places, self.back, self.current, self.last, self.knows, self.episodes, self.free,
             self.num, numbers, events, announced, self.settings.older, self.raw, self.leaves, self.changed,
             self.completed, top, top / 2,
         )  # fmt: skip

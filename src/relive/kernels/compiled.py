@@ -275,7 +275,7 @@ def compile_all() -> None:
     find(nodes, offsets, masses, points, leaves)
     # One row of one stream.
     facts, places, back, ints = np.zeros(1, _INT64), np.zeros(1, _INT64), np.zeros(1, np.int32), np.zeros(9, _INT64)
-    episodes = tuple(np.zeros((append_lib.CURSOR + 1, 1), _INT64))
+    episodes = np.zeros((append_lib.CURSOR + 1, 1), _INT64)
     slots, events, floats = ints[:1].copy(), np.zeros(1, _UINT8), np.zeros(1)
     current, last, knows, free, num = slots.copy(), slots + append_lib.NONE, slots.copy(), slots.copy(), ints[:8].copy()
     num[append_lib.FREE] = 1

@@ -39,7 +39,7 @@ class Rows:
         self.back: Any = np.zeros(capacity if older > 0 else 0, np.int32)
         self.current, self.knows = np.zeros((2, streams), np.int64)
         self.last = np.full(streams, append_lib.NONE)
-        self.episodes = tuple(np.zeros((append_lib.CURSOR + 1, room), np.int64))
+        self.episodes = np.zeros((append_lib.CURSOR + 1, room), np.int64)
         self.free, self.num = np.arange(room)[::-1].copy(), np.zeros(8, np.int64)
         self.num[append_lib.FREE] = room
         self.raw, self.leaves = np.zeros((2, capacity if is_rated else 0))

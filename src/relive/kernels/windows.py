@@ -1,6 +1,5 @@
 """Which rows a window has, on the flat arrays of `kernels.append`: forward by links, back by `back`."""
 
-from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -33,7 +32,8 @@ def follow(facts: arrays.Ints, slots: arrays.Ints, most: int) -> Run:
         ones.fill(1)
         return Run(slots[np.newaxis], ones, slots, facts.take(slots))
     capacity = len(facts)
-    rows = found = goes_on = None
+    rows = found = None
+    goes_on = np.empty((most, count), np.bool_)
     if count > 1:
         # Rows that follow each other are as far apart everywhere if the streams are written in turn.
         stride = ((facts.item(slots.item(0)) >> append.LINK) - slots.item(0)) % capacity
@@ -43,24 +43,23 @@ def follow(facts: arrays.Ints, slots: arrays.Ints, most: int) -> Run:
                 rows[rows >= capacity] -= capacity
             found = facts.take(rows)
             links = found[:-1] >> append.LINK
-            goes_on = links == rows[1:]
-            if not arrays.all_set(goes_on | (links < 0)):
+            np.equal(links, rows[1:], out=goes_on[:-1])
+            if not arrays.all_set(goes_on[:-1] | (links < 0)):
                 rows = None
-    if rows is None or found is None or goes_on is None:
-        rows, found, goes_on = _chase(facts, slots, most)
-    goes_on &= (found[1:] & append.COMPLETE).astype(np.bool_)
-    for k in range(1, most - 1):
-        goes_on[k] &= goes_on[k - 1]
-    further = goes_on.sum(axis=0)
+    if rows is None or found is None:
+        rows, found = _chase(facts, slots, goes_on)
+    goes_on[:-1] &= (found[1:] & append.COMPLETE).astype(np.bool_)
+    goes_on[-1] = False
+    further = goes_on.argmin(axis=0)  # The first False.
     places = further * count
     places += np.arange(count)
     return Run(rows, further + 1, rows.take(places), found.take(places))
 
 
-def _chase(facts: arrays.Ints, slots: arrays.Ints, most: int) -> tuple[arrays.Ints, arrays.Ints, arrays.Bools]:
-    """Return the rows link by link [most, B], their facts, and whether there was one to go on to [most - 1, B]."""
+def _chase(facts: arrays.Ints, slots: arrays.Ints, goes_on: arrays.Bools) -> tuple[arrays.Ints, arrays.Ints]:
+    """Return the rows link by link and their facts [most, B]; write to `goes_on` whether there is one to go on to."""
+    most = len(goes_on)
     rows, found = np.empty((2, most, len(slots)), np.int64)
-    goes_on = np.empty((most - 1, len(slots)), np.bool_)
     rows[0] = slots
     facts.take(slots, out=found[0])
     for k in range(1, most):
@@ -69,7 +68,7 @@ def _chase(facts: arrays.Ints, slots: arrays.Ints, most: int) -> tuple[arrays.In
         np.copyto(links, rows[k - 1], where=~goes_on[k - 1])
         rows[k] = links
         facts.take(links, out=found[k])
-    return rows, found, goes_on
+    return rows, found
 
 
 class Transitions(NamedTuple):
@@ -175,7 +174,7 @@ def look_back(back: arrays.Ints, steps: arrays.Ints, slots: arrays.Ints, count: 
 def advance(
     facts: append.Numbers,
     places: append.Numbers,
-    episodes: Sequence[append.Numbers],
+    episodes: append.Numbers,
     completed: append.Numbers,
     count: int,
     lag: int,
@@ -196,7 +195,6 @@ def advance(
         pad: Whether the first step of an episode is an anchor at once.
         found: Takes the anchors [count].
     """
-    oldest, cursor = episodes[append.OLDEST], episodes[append.CURSOR]
     num_found = 0
     for i in range(count):
         slot = completed[i]
@@ -210,15 +208,15 @@ def advance(
                 continue  # It was let in then.
         if anchor < 0 or anchor % stride:
             continue
-        at = cursor[episode]
-        first = oldest[episode]
+        at = episodes[append.CURSOR, episode]
+        first = episodes[append.OLDEST, episode]
         # The row of the cursor may be gone: another is in its slot then, or none.
         reached = places[at] & append.STEP
         if places[at] >> append.EPISODE != episode or reached > anchor or reached < places[first] & append.STEP:
             at = first
         while places[at] & append.STEP < anchor:
             at = facts[at] >> append.LINK
-        cursor[episode] = at
+        episodes[append.CURSOR, episode] = at
         if places[at] & append.STEP == anchor:
             found[num_found] = at
             num_found += 1
@@ -228,7 +226,7 @@ def advance(
 def advance_by_views(
     facts: arrays.Ints,
     places: arrays.Ints,
-    episodes: Sequence[arrays.Ints],
+    episodes: arrays.Ints,
     completed: arrays.Ints,
     count: int,
     lag: int,
@@ -237,5 +235,4 @@ def advance_by_views(
     found: arrays.Ints,
 ) -> int:
     """Do what `advance` does, given arrays: it runs over memoryviews of them, which is several times faster."""
-    views = [array.data for array in episodes]
-    return advance(facts.data, places.data, views, completed.data, count, lag, stride, pad, found.data)
+    return advance(facts.data, places.data, episodes.data, completed.data, count, lag, stride, pad, found.data)

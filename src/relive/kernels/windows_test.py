@@ -129,9 +129,8 @@ def test_rows_looked_back_to_are_those_before_in_the_episode(
 def by_views(*arguments: Any) -> int:
     """Run the loop as CPython runs it: over memoryviews."""
     facts, places, episodes, completed, *numbers, found = arguments
-    views = [array.data for array in episodes]
     count, lag, stride, pad = numbers
-    return windows.advance(facts.data, places.data, views, completed.data, count, lag, stride, pad, found.data)
+    return windows.advance(facts.data, places.data, episodes.data, completed.data, count, lag, stride, pad, found.data)
 
 
 ADVANCES: tuple[Advance, ...] = (by_views, windows.advance)

@@ -437,7 +437,9 @@ def one_step(
         SchemaError: A value does not fit its field.
         ArgumentError: Another argument breaks its rule.
     """
-    if type(stream) is not int or not 0 <= stream < num_streams:
+    if stream is None and num_streams == 1:
+        stream = 0
+    elif type(stream) is not int or not 0 <= stream < num_streams:
         stream = stream_number(num_streams, stream)
     event = 0 if terminated is False and truncated is False else _event(terminated, truncated)
     if next_observation is None and event == TRUNCATED:

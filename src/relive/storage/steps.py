@@ -101,10 +101,11 @@ class StepStore(ring.Ring):
     Attributes:
         facts, places, back: What is known of each row; see `kernels.append`.
         current, last, knows: What is known of each stream.
-        episodes: What is known of each episode, an array for each of STREAM .. CURSOR.
+        episodes: What is known of each episode, by STREAM .. CURSOR.
         completed, ended: With `older` of -1, the rows that are complete since `num[COMPLETED]` was 0, and the episodes
             that ended with the last write.
         rating: What becomes of priorities.
+        encoder: What makes the bytes of rows; None until it is known what a step holds.
         observation_paths: The paths of the observation's fields, once it is known what a step holds.
         other_paths: Those of the action, the reward and the extras.
         unrewarded_paths: Those of all fields but the reward.
@@ -114,6 +115,8 @@ class StepStore(ring.Ring):
         *ring.Ring._DERIVED,
         "_arrays",
         "_views",
+        "_current_view",
+        "_knows_view",
         "_write_rows",
         "read",
         "_rewards",
@@ -139,10 +142,10 @@ class StepStore(ring.Ring):
         self.knows: arrays_lib.Ints = np.zeros(streams, np.int64)
         self.rating = unrated()
         self._storage: memory.Storage | None = None
-        self._encoder: encoding.Encoder | None = None
+        self.encoder: encoding.Encoder | None = None
         self._dtypes: list[np.dtype[np.void]] = []
         self._behind: list[npt.NDArray[np.uint8]] = []
-        self.episodes: tuple[arrays_lib.Ints, ...] = ()
+        self.episodes: arrays_lib.Ints = np.zeros((append.CURSOR + 1, 0), np.int64)
         self.free: arrays_lib.Ints = _NO_SLOTS
         self._make_room(_FIRST_ROOM)
 
@@ -150,8 +153,8 @@ class StepStore(ring.Ring):
         super()._derive()
         rows = (self.facts, self.places, self.back, self.current, self.last, self.knows)
         self._arrays: tuple[Any, ...] = *rows, self.episodes, self.free, self.num
-        episodes = tuple(array.data for array in self.episodes)
-        self._views: tuple[Any, ...] = *[array.data for array in rows], episodes, self.free.data, self.num_view
+        self._views: tuple[Any, ...] = tuple(array.data for array in self._arrays)
+        self._current_view, self._knows_view = self.current.data, self.knows.data
         self._write_rows: Any = self._write_columns
         self.read: Any = None if self._storage is None else self._storage.read
         """Reads rows that are there, as the storage does."""
@@ -174,7 +177,7 @@ class StepStore(ring.Ring):
     def begin(self, storage: memory.Storage) -> None:
         """Set where the columns are; before that there is nothing to write to or to read."""
         self._storage = storage
-        self._encoder = encoder = encoding.Encoder(storage.schema)
+        self.encoder = encoder = encoding.Encoder(storage.schema)
         fields = storage.schema.fields
         self.observation_paths = storage.schema.observation_paths
         self.other_paths = tuple(path for path in fields if path not in self.observation_paths)
@@ -201,11 +204,6 @@ class StepStore(ring.Ring):
         return self.storage.schema
 
     @property
-    def encoder(self) -> encoding.Encoder | None:
-        """What makes the bytes of rows; None until it is known what a step holds."""
-        return self._encoder
-
-    @property
     def nbytes(self) -> int:
         """Bytes of the columns as the schema counts them, and of what is kept of rows and episodes that are there."""
         of_rows = self.facts.nbytes + self.places.nbytes + self.back.nbytes
@@ -228,7 +226,7 @@ class StepStore(ring.Ring):
         count = len(streams)
         num, rating, older = self.num_view, self.rating, self.older
         key = num[append.NEXT_KEY]
-        if self._encoder is None:
+        if self.encoder is None:
             storage = memory.ColumnStorage(encoder.schema, self.capacity)
             if journal is not None:
                 journal.write(steps)
@@ -266,7 +264,7 @@ class StepStore(ring.Ring):
         if next_rows is None:
             self._blank(key, count, events)
         elif count == 1 or is_run:
-            episode = self._views[1][(key + count - 1) % self.capacity] >> append.EPISODE
+            episode = self._current_view[streams[0]]
             for block, (behind, size) in enumerate(self._behind_views):  # Faster than zip(strict=True).
                 behind[episode * size : episode * size + size] = next_rows[block]
         else:
@@ -284,10 +282,9 @@ class StepStore(ring.Ring):
 
     def _is_spliced(self, stream: int, events: Any, rows: Sequence[bytes]) -> bool:
         """Return whether the bytes of a first row are not those behind the episode that is open in its stream."""
-        _, _, _, current, _, knows, *_ = self._views
-        if not knows[stream] or events[0] & append.CUT:
+        if not self._knows_view[stream] or events[0] & append.CUT:
             return False
-        episode = current[stream]
+        episode = self._current_view[stream]
         for block, (behind, size) in enumerate(self._behind_views):
             if behind[episode * size : episode * size + size].tobytes() != rows[block][:size]:
                 return True
@@ -329,8 +326,8 @@ class StepStore(ring.Ring):
 
     def _write_columns(self, slot: int, count: int, rows: Sequence[bytes]) -> None:
         """Write rows as columns, to a storage that takes no bytes."""
-        assert self._encoder is not None
-        columns = self._encoder.columns(rows, count)
+        assert self.encoder is not None
+        columns = self.encoder.columns(rows, count)
         self.storage.write(append.slots_from(slot, count, self.capacity), columns)
 
     def _write_and_record(self, steps: encoding.Steps, journal: Journal) -> None:
@@ -394,8 +391,7 @@ class StepStore(ring.Ring):
         longer[:more] = np.arange(room, room + more)[::-1]
         self.free = longer
         self.num_view[append.FREE] = num_free + more
-        episodes = self.episodes or [_NO_SLOTS] * (append.CURSOR + 1)
-        self.episodes = tuple(np.concatenate([array, np.zeros(more, np.int64)]) for array in episodes)
+        self.episodes = np.concatenate([self.episodes, np.zeros((append.CURSOR + 1, more), np.int64)], axis=1)
         self._behind = [np.concatenate([b, np.zeros((more, b.shape[1]), np.uint8)]) for b in self._behind]
         self._derive()
 
@@ -442,7 +438,7 @@ class StepStore(ring.Ring):
         """Return of each of those episodes whether the observation after its newest step is known."""
         is_open = self.episodes[append.END][episodes] == append.OPEN
         of_streams = self.knows[self.episodes[append.STREAM][episodes]]
-        return np.where(is_open, of_streams, self.episodes[append.KNOWN][episodes]) > 0
+        return np.asarray(np.where(is_open, of_streams, self.episodes[append.KNOWN][episodes]) > 0)
 
     def follow(self, slots: arrays_lib.Ints, most: int) -> windows.Run:
         """Return up to `most` complete rows from each of `slots` [B] on."""
