@@ -58,6 +58,7 @@ PEERS = {
     peer.name: peer
     for peer in (
         Peer("relive", "own", None, "the ring, prioritized and sequence buffers of columns"),
+        Peer("relive-numba", "own", "numba", "the same, with kernels compiled by numba", "make_compiled"),
         Peer("relive-episodes", "own_episodes", None, "EpisodeReplayBuffer"),
         Peer("cpprb", "with_cpprb", "cpprb", "C++"),
         Peer("tianshou", "with_tianshou", "tianshou", "numpy, and a sum tree in numba"),

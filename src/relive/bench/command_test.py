@@ -71,6 +71,7 @@ def test_every_name_can_be_looked_up(capsys: pytest.CaptureFixture[str]) -> None
         "prioritized-10m",
         "growth:",
         "growth-tree",
+        "relive-numba",
         "relive-episodes",
         "cpprb",
         "a limit: a plain copy",

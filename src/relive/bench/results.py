@@ -8,7 +8,7 @@ from typing import Any
 from relive.bench import catalogue
 from relive.bench import rounds
 
-OWN = ("relive", "relive-episodes")
+OWN = ("relive", "relive-numba", "relive-episodes")
 """relive's own buffers; the first one that was measured is what the others are compared with."""
 
 

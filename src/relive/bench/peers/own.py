@@ -1,6 +1,7 @@
 """relive's own buffers of columns."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy.typing as npt
 
 import relive
 from relive.bench import tasks
+from relive.kernels import choice
 from relive.testing import synthetic
 
 
@@ -93,6 +95,37 @@ class _Columns(tasks.Buffer):
             "discount": sample.next_discount,
             "weights": sample.weights,
         }
+
+
+class _Compiled(_Columns):
+    """The same, on kernels that numba compiles."""
+
+    def __init__(self, task: tasks.Task) -> None:
+        with _compiled_kernels():
+            super().__init__(task, None)
+
+    def load(self, path: str) -> None:
+        with _compiled_kernels():
+            super().load(path)
+
+
+@contextlib.contextmanager
+def _compiled_kernels() -> Iterator[None]:
+    """Have buffers that are made or loaded meanwhile run on compiled kernels."""
+    before = choice.chosen().name
+    relive.use_kernels("numba")
+    try:
+        yield
+    finally:
+        relive.use_kernels(before)
+
+
+def make_compiled(task: tasks.Task) -> tasks.Buffer:
+    """Return relive's buffer for the task, on compiled kernels."""
+    try:
+        return _Compiled(task)
+    except relive.MissingExtraError as error:
+        raise tasks.CannotError(str(error)) from error
 
 
 def make(task: tasks.Task, allocate: tasks.Allocate | None = None) -> tasks.Buffer:
