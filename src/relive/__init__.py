@@ -40,6 +40,7 @@ if typing.TYPE_CHECKING:
     from relive.episodes.episode import EpisodeStatus as EpisodeStatus
     from relive.episodes.episode import FinalStatus as FinalStatus
     from relive.episodes.origins import SampleOrigin as SampleOrigin
+    from relive.episodes.samplers import EpisodeSampler as EpisodeSampler
     from relive.episodes.samples import ReplaySample as ReplaySample
     from relive.episodes.samples import WindowEnd as WindowEnd
     from relive.episodes.store import EpisodeBufferStats as EpisodeBufferStats
@@ -61,6 +62,8 @@ if typing.TYPE_CHECKING:
     from relive.kernels.choice import use_kernels as use_kernels
     from relive.persistence.codec import Codec as Codec
     from relive.persistence.codec import PlainCodec as PlainCodec
+    from relive.persistence.inspect import load as load
+    from relive.persistence.inspect import verify as verify
     from relive.persistence.journal import EveryRecords as EveryRecords
     from relive.persistence.journal import EverySeconds as EverySeconds
     from relive.persistence.journal import Journal as Journal
@@ -120,6 +123,7 @@ __all__ = [
     "Episode",
     "EpisodeBufferStats",
     "EpisodeReplayBuffer",
+    "EpisodeSampler",
     "EpisodeStatus",
     "EpisodeTotals",
     "EpisodeWindow",
@@ -182,9 +186,11 @@ __all__ = [
     "WindowEnd",
     "compute_discounted_return",
     "copiers",
+    "load",
     "recover",
     "relabel",
     "use_kernels",
+    "verify",
 ]
 
 _MODULES = {
@@ -204,6 +210,7 @@ _MODULES = {
     "Episode": "episodes.episode",
     "EpisodeBufferStats": "episodes.store",
     "EpisodeReplayBuffer": "episodes.buffer",
+    "EpisodeSampler": "episodes.samplers",
     "EpisodeStatus": "episodes.episode",
     "EpisodeTotals": "agents.bias",
     "EpisodeWindow": "windows.sequences",
@@ -266,9 +273,11 @@ _MODULES = {
     "WindowEnd": "episodes.samples",
     "compute_discounted_return": "windows.returns",
     "copiers": "common.copies",
+    "load": "persistence.inspect",
     "recover": "persistence.recover",
     "relabel": "buffers.hindsight",
     "use_kernels": "kernels.choice",
+    "verify": "persistence.inspect",
 }
 
 

@@ -14,7 +14,7 @@ Nothing here waits. Who is dropped gives the place back: the learner will never 
 
 from collections.abc import Callable
 import types
-from typing import Self
+from typing import Any, NoReturn, Self
 
 from relive import errors
 from relive.common import validation
@@ -84,6 +84,9 @@ class Ticket:
     ) -> None:
         self.release()
 
+    def __reduce__(self) -> NoReturn:
+        raise errors.ArgumentTypeError("a ticket cannot be copied or pickled: admit again where it is needed")
+
     def __del__(self) -> None:
         # Anything may be going on, in any thread: what came back is only laid down.
         if self._left:
@@ -108,6 +111,10 @@ class Desk:
         self._reserved = 0
         self.versions: int | None = None
         """How many versions the policy has moved on since the first one that was set; None before that."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy has: the tickets that were not used are the original's."""
+        return {**vars(self), "_lost_tickets": [], "_reserved": 0}
 
     @property
     def admitted(self) -> int:

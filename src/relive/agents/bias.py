@@ -4,7 +4,7 @@ Filters choose: who drops the stale ones and the stragglers trains on episodes t
 that the actors have lived. The two sides are summed up here, so that the difference can be read off.
 
     produced    every episode that has ended
-    trained     those of them that a sample came from, or that were handed out
+    trained     those of them that a sample came from, or that were handed out and not rejected
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,39 +12,46 @@ import copy
 import dataclasses
 import math
 import types
-from typing import Any, Literal, Self, TypeAlias, get_args
+from typing import Any, Self
 
 from relive.episodes import episode as episode_lib
 from relive.windows import returns
 
-Reason: TypeAlias = Literal["aborted", "cleared", "empty", "evicted", "stale", "straggler"]
-REASONS: tuple[Reason, ...] = get_args(Reason)
+REASONS = ("aborted", "cleared", "empty", "evicted", "rejected", "stale", "straggler")
+"""Those of the buffer itself; `reject` may say others."""
+MOST_REASONS = 100
 MOST_SOURCES = 1000
 OTHERS = "(others)"
 
 
 class Drops:
-    """Counts by reason and source."""
+    """Counts by reason and source; the first of each are named, and the rest counted together."""
 
     def __init__(self) -> None:
-        self._counts: dict[Reason, dict[str, int]] = {}
-        self._sources: set[str] = set()
+        self._counts: dict[str, dict[str, int]] = {}
+        self._reasons = {*REASONS, OTHERS}
+        self._sources = {OTHERS}
 
-    def count(self, reason: Reason, source: str, episodes: int = 1) -> None:
+    def count(self, reason: str, source: str, episodes: int = 1) -> None:
         """Count so many episodes more. O(1)."""
-        if source not in self._sources and source != OTHERS:
-            if len(self._sources) < MOST_SOURCES:
-                self._sources.add(source)
-            else:
-                source = OTHERS
-        by_source = self._counts.setdefault(reason, {})
+        by_source = self._counts.setdefault(_named(reason, self._reasons, MOST_REASONS), {})
+        source = _named(source, self._sources, MOST_SOURCES)
         by_source[source] = by_source.get(source, 0) + episodes
 
     def view(self) -> Mapping[str, Mapping[str, int]]:
         """Return a read-only snapshot of the counts, with the reasons in alphabetical order."""
         return types.MappingProxyType(
-            {reason: types.MappingProxyType(dict(self._counts[reason])) for reason in REASONS if reason in self._counts}
+            {reason: types.MappingProxyType(dict(by_source)) for reason, by_source in sorted(self._counts.items())}
         )
+
+
+def _named(name: str, known: set[str], most: int) -> str:
+    """Return the name if it is known, or among the first `most` beside OTHERS, which are; else OTHERS."""
+    if name not in known:
+        if len(known) > most:
+            return OTHERS
+        known.add(name)
+    return name
 
 
 class ExactSum:
@@ -118,7 +125,7 @@ class TrainingBias:
 
     Attributes:
         produced: All episodes that have ended.
-        trained: Those of them that a sample came from, or that were handed out.
+        trained: Those of them that a sample came from, or that were handed out and not rejected.
     """
 
     produced: EpisodeTotals

@@ -2,19 +2,22 @@
 
     actor                                             learner
     ticket = await buffer.admit()                     await buffer.next_episodes(count)
-    await buffer.start_episode(..., ticket=ticket)    buffer.set_policy_version(version)
+    await buffer.start_episode(..., ticket=ticket)    buffer.reject(episode_ids)
+                                                      buffer.set_policy_version(version)
 
 Deciding and waiting are apart, as in the buffer: an awaited call waits for its turn, then takes, and awaits nothing in
 between.
+
+Learners are served first come, first served. But one with a `max_lag` has no use for what is older: while it waits,
+those behind it are given that, and what is fresh enough for it is kept. So none waits for what another one cannot take.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 import contextlib
-import functools
+import itertools
 import time
-from typing import TYPE_CHECKING, Generic, TypeVar
-import weakref
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar
 
 from relive import errors
 from relive.agents import admission as admission_lib
@@ -27,7 +30,6 @@ from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.episodes import store as store_lib
 from relive.persistence import state
-from relive.waiting import gate
 from relive.waiting import gate as gate_lib
 
 if TYPE_CHECKING:
@@ -36,32 +38,61 @@ else:
     settings = imports.lazy_module("relive.persistence.settings")
 
 _STARTS_A_TURN = 32
+Unit: TypeAlias = list[episode_lib.Episode[Any, Any]]
+
+
+class Request:
+    """What one call for the next episodes, or groups, asks for.
+
+    Args:
+        line: Returns the line that it is for.
+        count: How many.
+        max_lag: By how much the learner's version may be ahead; None for any.
+        accept: Whether the learner wants what it is given a copy of; None for all.
+
+    Attributes:
+        kept: The oldest version that is kept for those who asked before; None if none is.
+        accepted: What waits and was accepted, by key; it is not asked about again.
+    """
+
+    def __init__(
+        self, line: Callable[[], queue.Line], count: int, max_lag: int | None, accept: Callable[[Unit], object] | None
+    ) -> None:
+        self.line, self.count, self.max_lag, self.accept = line, count, max_lag, accept
+        self.kept: int | None = None
+        self.accepted: dict[str, Unit] = {}
 
 
 class DeliveryWaiters:
-    """The coroutines that wait at one buffer for a ticket, for episodes or for groups.
+    """The coroutines that wait at one buffer for a ticket, for episodes or for groups."""
 
-    Args:
-        gate: The gate of the buffer, which knows whether it is closed.
-        due: Returns when time alone will change an answer, by the monotonic clock; None if it will not.
-    """
-
-    def __init__(self, gate: gate_lib.Gate, due: Callable[[], float | None]) -> None:
+    def __init__(self) -> None:
         self.starts = gate_lib.FairCondition()
         self.episodes = gate_lib.FairCondition()
         self.groups = gate_lib.FairCondition()
-        self._gate = gate
-        self._due = due
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    async def wait_for(self, queue: gate_lib.FairCondition, ready: Callable[[], bool]) -> None:
+    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
+        """Return how to make a copy, at which nobody waits."""
+        return type(self), ()
+
+    async def wait_for(
+        self,
+        queue: gate_lib.FairCondition,
+        ready: Callable[[], bool],
+        due: Callable[[], float | None],
+        request: Request | None = None,
+    ) -> None:
         """Return when it is the caller's turn in one of the queues and `ready()` returns True.
 
         Other tasks run first, even if there is no need to wait.
 
-        Raises:
-            ClosedError: The buffer is closed.
+        Args:
+            queue: Which.
+            ready: What raises if the buffer is closed.
+            due: Returns when time alone will change an answer, by the monotonic clock; None if it will not.
+            request: What stands for the caller in the queue.
         """
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
@@ -69,23 +100,23 @@ class DeliveryWaiters:
         await asyncio.sleep(0)
 
         def asked() -> bool:
-            self._gate.refuse_if_closed()
             if ready():
                 return True
-            self._set_timer()
+            self._set_timer(due())
             return False
 
+        has_bound = request is not None and request.max_lag is not None
         try:
-            await queue.wait_for(asked)
+            await queue.wait_for(asked, blocks=lambda: not has_bound, waiter=request)
         finally:
             if self._timer is not None and not self._does_time_matter():
                 self._timer.cancel()
                 self._timer = None
 
-    def started(self) -> None:
+    def started(self, due: float | None) -> None:
         """Record that an episode has started: there may be another time to wait for."""
         if self._does_time_matter():
-            self._set_timer()
+            self._set_timer(due)
 
     def wake(self) -> None:
         """Let the first of each queue ask again."""
@@ -111,10 +142,9 @@ class DeliveryWaiters:
         """Return whether somebody waits for what may fall due."""
         return bool(self.starts.waiting or self.groups.waiting)
 
-    def _set_timer(self) -> None:
+    def _set_timer(self, due: float | None) -> None:
         """Set a timer for the next due time, if there is one. It only gets later: what starts now falls due last."""
-        due = self._due() if self._timer is None else None
-        if due is not None and self._loop is not None and not self._loop.is_closed():
+        if due is not None and self._timer is None and self._loop is not None and not self._loop.is_closed():
             self._timer = self._loop.call_later(max(due - time.monotonic(), 0), self._ring)
 
     def _ring(self) -> None:
@@ -130,7 +160,7 @@ class Delivery(Generic[Obs, Act]):
     """The calls of an episode buffer that admit episodes and hand each out once."""
 
     _store: store_lib.EpisodeStore[Obs, Act]
-    _gate: gate.Gate
+    _gate: gate_lib.Gate
     _hand_outs: queue.LearnerQueue
     _queues: DeliveryWaiters
 
@@ -159,7 +189,12 @@ class Delivery(Generic[Obs, Act]):
         self._gate.bind_to_loop()
         self._gate.refuse_if_closed()
         count = self._hand_outs.desk.checked_count(count)
-        await self._queues.wait_for(self._queues.starts, lambda: self._can_admit(count))
+
+        def ready() -> bool:
+            self._gate.refuse_if_closed()
+            return self._can_admit(count)
+
+        await self._queues.wait_for(self._queues.starts, ready, self._due)
         return self._hand_outs.desk.admit(count)
 
     def admit_nowait(self, count: int = 1) -> admission_lib.Ticket:
@@ -174,7 +209,13 @@ class Delivery(Generic[Obs, Act]):
             raise self._hand_outs.desk.held_back("admit_nowait")
         return self._hand_outs.desk.admit(count)
 
-    async def next_episodes(self, count: int, *, max_lag: int | None = None) -> list[episode_lib.Episode[Obs, Act]]:
+    async def next_episodes(
+        self,
+        count: int,
+        *,
+        max_lag: int | None = None,
+        accept: Callable[[episode_lib.Episode[Obs, Act]], bool] | None = None,
+    ) -> list[episode_lib.Episode[Obs, Act]]:
         """Return copies of the `count` episodes that ended first, of those not handed out yet; waits for the last one.
 
         Each is handed out once; it stays stored, and can be drawn, until it is evicted. ABORTED episodes are passed
@@ -185,35 +226,46 @@ class Delivery(Generic[Obs, Act]):
             count: How many: just so many, or it waits. A call that is cancelled has taken none.
             max_lag: By how much the learner's version may be ahead of the oldest one in an episode. Those before the
                 ones that are handed out which are older, or say no version, are dropped as "stale". None for any.
+                While the call waits, those that are too old for it are given to the calls behind it.
+            accept: A plain function of a copy of an episode that returns whether it is to be handed out: the next ones
+                in order are asked about as they come, and those that it refuses are dropped as "rejected" at once, also
+                if the call is then cancelled. Each is asked about once; but those that were accepted and not handed
+                out, because there were too few, wait on, and the next call asks again. What it raises comes out here,
+                and that episode waits on. It must not call the buffer. None for all.
 
         Raises:
-            ArgumentError: An argument breaks its rule, `count` is more than can be stored, or max_lag is given before
-                `set_policy_version` was called.
+            ArgumentError: An argument breaks its rule, `count` is more than can be stored, max_lag is given before
+                `set_policy_version` was called, or `accept` does not return True or False.
             ClosedError: The buffer is closed, or was closed while waiting.
         """
         self._gate.bind_to_loop()
         self._gate.refuse_if_closed()
-        count, max_lag = self._checked_next(count, max_lag, 1)
-        self._hand_outs.begin_line()
-        await self._queues.wait_for(self._queues.episodes, lambda: self._num_episodes(max_lag) >= count)
-        return self._next_episodes(count, max_lag)
+        request = self._episode_request(count, max_lag, accept)
+        return [episode for (episode,) in await self._next(self._queues.episodes, request)]
 
-    def next_episodes_nowait(self, count: int, *, max_lag: int | None = None) -> list[episode_lib.Episode[Obs, Act]]:
+    def next_episodes_nowait(
+        self,
+        count: int,
+        *,
+        max_lag: int | None = None,
+        accept: Callable[[episode_lib.Episode[Obs, Act]], bool] | None = None,
+    ) -> list[episode_lib.Episode[Obs, Act]]:
         """Do what `next_episodes` does, as a plain call; works on a closed buffer too.
 
         Raises:
-            NotReadyError: Fewer have ended.
+            NotReadyError: Fewer have ended, or were accepted; those that `accept` refused stay dropped.
         """
-        count, max_lag = self._checked_next(count, max_lag, 1)
-        self._hand_outs.begin_line()
-        found = self._num_episodes(max_lag)
-        if found < count:
-            raise errors.NotReadyError(
-                f"next_episodes_nowait found {found} of {count} episodes: end more of them, or await next_episodes"
-            )
-        return self._next_episodes(count, max_lag)
+        request = self._episode_request(count, max_lag, accept)
+        units = self._next_nowait(request, "next_episodes", "episodes: end more of them")
+        return [episode for (episode,) in units]
 
-    async def next_groups(self, count: int, *, max_lag: int | None = None) -> list[list[episode_lib.Episode[Obs, Act]]]:
+    async def next_groups(
+        self,
+        count: int,
+        *,
+        max_lag: int | None = None,
+        accept: Callable[[list[episode_lib.Episode[Obs, Act]]], bool] | None = None,
+    ) -> list[list[episode_lib.Episode[Obs, Act]]]:
         """Return copies of the `count` groups that became whole first, of those not handed out yet; waits for them.
 
         A group is a list of its episodes, the first to end first: `size` of them, or fewer where its time was up. Each
@@ -222,6 +274,7 @@ class Delivery(Generic[Obs, Act]):
         Args:
             count: How many: just so many, or it waits. A call that is cancelled has taken none.
             max_lag: As in `next_episodes`, of the oldest episode of a group: a group is dropped as a whole.
+            accept: As in `next_episodes`, of a list of copies, those of a group.
 
         Raises:
             ArgumentError: The buffer was made without `groups`, or as in `next_episodes`.
@@ -229,31 +282,52 @@ class Delivery(Generic[Obs, Act]):
         """
         self._gate.bind_to_loop()
         self._gate.refuse_if_closed()
-        count, max_lag = self._checked_next(count, max_lag, self._groups("next_groups").least_size)
-        await self._queues.wait_for(self._queues.groups, lambda: self._num_groups(max_lag) >= count)
-        return self._next_groups(count, max_lag)
+        request = self._group_request("next_groups", count, max_lag, accept)
+        return await self._next(self._queues.groups, request)
 
     def next_groups_nowait(
-        self, count: int, *, max_lag: int | None = None
+        self,
+        count: int,
+        *,
+        max_lag: int | None = None,
+        accept: Callable[[list[episode_lib.Episode[Obs, Act]]], bool] | None = None,
     ) -> list[list[episode_lib.Episode[Obs, Act]]]:
         """Do what `next_groups` does, as a plain call; works on a closed buffer too.
 
         Raises:
-            NotReadyError: Fewer are whole.
+            NotReadyError: Fewer are whole, or were accepted; those that `accept` refused stay dropped.
         """
-        count, max_lag = self._checked_next(count, max_lag, self._groups("next_groups_nowait").least_size)
-        found = self._num_groups(max_lag)
-        if found < count:
-            raise errors.NotReadyError(
-                f"next_groups_nowait found {found} of {count} whole groups: end more episodes, or await next_groups"
+        request = self._group_request("next_groups_nowait", count, max_lag, accept)
+        return self._next_nowait(request, "next_groups", "whole groups: end more episodes")
+
+    def reject(self, episode_ids: Iterable[str], *, reason: str = "rejected") -> int:
+        """Give back episodes that were handed out, or that wait to be, and return how many that were.
+
+        They are dropped for that reason, and give their places back; they stay stored, and can be drawn. One that waits
+        in a group takes along the others that wait in it: the group is given up. Ids of other episodes count for
+        nothing: those that run, that were dropped or rejected before, or that are not stored any more.
+
+        Args:
+            episode_ids: Which.
+            reason: What `get_drops` counts them as; the first hundred reasons are named.
+
+        Raises:
+            ArgumentTypeError: episode_ids is one string, or holds something else than strings, or reason is no string.
+            ArgumentError: reason is empty.
+        """
+        if isinstance(episode_ids, str) or not isinstance(episode_ids, Iterable):
+            raise errors.ArgumentTypeError(
+                f"episode_ids must be a list of strings, got {validation.short_repr(episode_ids)}"
             )
-        return self._next_groups(count, max_lag)
+        checked = [validation.string("each of episode_ids", episode_id) for episode_id in episode_ids]
+        return self._hand_outs.reject(self._store, checked, checked_name("reason", reason))
 
     def get_drops(self) -> Mapping[str, Mapping[str, int]]:
         """Return how many episodes the learner was not given: reason -> agent_id -> episodes; for reading only.
 
-        The reasons are "aborted", "cleared", "empty", "evicted", "stale" and "straggler". The first thousand agents are
-        named, the others count as "(others)". A buffer that is only drawn from drops nothing.
+        The reasons are "aborted", "cleared", "empty", "evicted", "rejected", "stale" and "straggler", and those that
+        `reject` was told. The first thousand agents are named, the others count as "(others)". A buffer that is only
+        drawn from drops nothing.
         """
         self._hand_outs.pass_time()
         return self._hand_outs.drops.view()
@@ -261,15 +335,15 @@ class Delivery(Generic[Obs, Act]):
     def get_training_bias(self) -> bias.TrainingBias:
         """Return statistics of all episodes that have ended, and of those that the learner was trained on.
 
-        Those are the ones that a sample came from or that were handed out. O(steps that are stored).
+        Those are the ones that a sample came from, or that were handed out and not rejected. O(steps that are stored).
         """
-        produced, trained = self._hand_outs.sums()
+        produced, trained = self._hand_outs.sums(self._store)
         return bias.TrainingBias(produced=produced.totals(), trained=trained.totals())
 
     def _begin_handing_out(self, admission: admission_lib.Admission | None, groups: groups_lib.Groups | None) -> None:
         """Make the queues; the store and the gate are there already."""
-        self._queues = DeliveryWaiters(self._gate, functools.partial(Delivery._due, weakref.proxy(self)))
-        self._follow(self._new_hand_outs(self._store, admission, groups))
+        self._queues = DeliveryWaiters()
+        self._follow(self._new_hand_outs(admission, groups))
         if groups is not None:
             self._check_room(admission, groups.size)
 
@@ -286,17 +360,13 @@ class Delivery(Generic[Obs, Act]):
                 raise errors.ArgumentError(f"size of groups must be at most {room}, got {size}")
 
     def _new_hand_outs(
-        self,
-        store: store_lib.EpisodeStore[Obs, Act],
-        admission: admission_lib.Admission | None,
-        groups: groups_lib.Groups | None,
+        self, admission: admission_lib.Admission | None, groups: groups_lib.Groups | None
     ) -> queue.LearnerQueue:
-        return queue.LearnerQueue(store, admission, groups, self._queues.wake_starts, self._queues.wake_starts_soon)
+        return queue.LearnerQueue(admission, groups, self._queues.wake_starts, self._queues.wake_starts_soon)
 
-    def _follow(self, hand_outs_: queue.LearnerQueue) -> None:
-        """Make this the buffer's queue, which the store tells of evictions through a weak reference."""
-        self._hand_outs, hand_outs_.store = hand_outs_, self._store
-        self._store.left = functools.partial(queue.LearnerQueue.left, weakref.proxy(hand_outs_))
+    def _follow(self, hand_outs: queue.LearnerQueue) -> None:
+        """Make this the buffer's queue, which listens to its store."""
+        self._hand_outs, self._store.listeners = hand_outs, [hand_outs]
 
     def _has_rules_of(self, given: state.StateReader) -> bool:
         """Return whether admission and groups are those of a state."""
@@ -311,61 +381,111 @@ class Delivery(Generic[Obs, Act]):
         book = self._hand_outs.book
         return None if book is None else book.due
 
-    def _groups(self, call: str) -> groups_lib.Groups:
-        groups = self._hand_outs.groups
-        if groups is None:
-            raise errors.ArgumentError(f"{call} needs a buffer with groups: EpisodeReplayBuffer(groups=Groups(size))")
-        return groups
+    async def _next(self, condition: gate_lib.FairCondition, request: Request) -> list[Unit]:
+        """Wait in one of the queues for what a call asks for, and hand it out."""
 
-    def _checked_next(self, count: object, max_lag: object, episodes_each: int) -> tuple[int, int | None]:
-        """Return the arguments of a call for the next ones, checked."""
+        def ready() -> bool:
+            self._gate.refuse_if_closed()
+            before = itertools.takewhile(lambda other: other is not request, condition.waiting)
+            bounds = [self._least_version(other) for other in before if isinstance(other, Request)]
+            request.kept = min([bound for bound in bounds if bound is not None], default=None)
+            return self._num_ready(request) >= request.count
+
+        await self._queues.wait_for(condition, ready, self._due, request)
+        return self._take(request)
+
+    def _next_nowait(self, request: Request, call: str, missing: str) -> list[Unit]:
+        """Hand out what a call asks for, or raise NotReadyError."""
+        found = self._num_ready(request)
+        if found < request.count:
+            raise errors.NotReadyError(f"{call}_nowait found {found} of {request.count} {missing}, or await {call}")
+        return self._take(request)
+
+    def _episode_request(self, count: object, max_lag: object, accept: Any) -> Request:
+        """Return what a call for the next episodes asks for, checked."""
+        request = self._request(lambda: self._hand_outs.begin_line(self._store), 1, count, max_lag, accept)
+        request.line()
+        if accept is not None:
+            request.accept = lambda unit: accept(*unit)
+        return request
+
+    def _group_request(self, call: str, count: object, max_lag: object, accept: Any) -> Request:
+        """Return what a call for the next groups asks for, checked."""
+        if self.groups is None:
+            raise errors.ArgumentError(f"{call} needs a buffer with groups: EpisodeReplayBuffer(groups=Groups(size))")
+        return self._request(lambda: self._hand_outs.whole_groups(), self.groups.least_size, count, max_lag, accept)
+
+    def _request(
+        self, line: Callable[[], queue.Line], episodes_each: int, count: object, max_lag: object, accept: Any
+    ) -> Request:
         count = validation.positive_int("count", count)
         for what, most in (("episodes", self._store.max_episodes), ("transitions", self._store.max_transitions)):
             if most is not None and count * episodes_each > most:
                 raise errors.ArgumentError(
                     f"count must be at most {most // episodes_each} with {most} {what}, got {count}"
                 )
+        if accept is not None and not callable(accept):
+            raise errors.ArgumentTypeError(f"accept must be a function, got {validation.short_repr(accept)}")
         if max_lag is None:
-            return count, None
+            return Request(line, count, None, accept)
         max_lag = validation.non_negative_int("max_lag", max_lag)
         if self._store.policy_version is None:
             raise errors.ArgumentError("max_lag asks for the learner's policy version: call set_policy_version first")
-        return count, max_lag
+        return Request(line, count, max_lag, accept)
 
     def _can_admit(self, count: int) -> bool:
         self._hand_outs.pass_time()
         return self._hand_outs.desk.can_admit(count)
 
-    def _least_version(self, max_lag: int | None) -> int | None:
+    def _least_version(self, request: Request) -> int | None:
         """Return the oldest version that is fresh enough; None if all are."""
         version = self._store.policy_version
-        return None if max_lag is None or version is None else version - max_lag
+        return None if request.max_lag is None or version is None else version - request.max_lag
 
-    def _num_episodes(self, max_lag: int | None) -> int:
-        return self._hand_outs.begin_line().num_fresh(self._least_version(max_lag))
+    def _num_ready(self, request: Request) -> int:
+        """Return how many wait that a call can be given; it was asked whether it accepts as many as it needs."""
+        least = self._least_version(request)
+        if request.accept is not None:
+            while self._refuse(request, request.accept, least):
+                pass  # Others have moved up.
+        return request.line().num_fresh(least, request.kept)
 
-    def _num_groups(self, max_lag: int | None) -> int:
-        self._hand_outs.pass_time()
-        book = self._hand_outs.book
-        assert book is not None
-        return book.whole.num_fresh(self._least_version(max_lag))
+    def _refuse(self, request: Request, accept: Callable[[Unit], object], least: int | None) -> bool:
+        """Ask about the next ones, drop those that are refused, and return whether any was."""
+        line, has_refused = request.line(), False
+        request.accepted = {key: unit for key, unit in request.accepted.items() if key in line and line[key] is unit}
+        for key in line.find(request.count, least, request.kept)[0]:
+            if key not in request.accepted:
+                unit = line[key]
+                if validation.boolean("what accept returns", accept(_copied(unit))):
+                    request.accepted[key] = unit
+                else:
+                    self._hand_outs.drop(line, key, "rejected")
+                    has_refused = True
+        return has_refused
 
-    def _next_episodes(self, count: int, max_lag: int | None) -> list[episode_lib.Episode[Obs, Act]]:
-        line = self._hand_outs.begin_line()
-        fresh, stale = line.find(count, self._least_version(max_lag))
-        answer = _copied(line[key] for key in fresh)
-        self._hand_outs.hand_out(fresh, stale)
+    def _take(self, request: Request) -> list[Unit]:
+        """Hand out what a call asks for, which is there."""
+        line = request.line()
+        fresh, stale = line.find(request.count, self._least_version(request), request.kept)
+        answer = [_copied(line[key]) for key in fresh]
+        self._hand_outs.hand_out(line, fresh, stale)
         return answer
 
-    def _next_groups(self, count: int, max_lag: int | None) -> list[list[episode_lib.Episode[Obs, Act]]]:
-        book = self._hand_outs.book
-        assert book is not None
-        fresh, stale = book.whole.find(count, self._least_version(max_lag))
-        answer = [_copied(book.whole[group_id]) for group_id in fresh]
-        self._hand_outs.hand_out_groups(fresh, stale)
-        return answer
+
+def checked_name(name: str, value: object) -> str:
+    """Return a string that names something.
+
+    Raises:
+        ArgumentTypeError: `value` is no string.
+        ArgumentError: It is empty.
+    """
+    text = validation.string(name, value)
+    if not text:
+        raise errors.ArgumentError(f"{name} must be a string of at least 1 character, got ''")
+    return text
 
 
-def _copied(episodes: Iterable[episode_lib.Episode[Obs, Act]]) -> list[episode_lib.Episode[Obs, Act]]:
+def _copied(episodes: Unit) -> Unit:
     """Return copies that share nothing with the store that a caller could change."""
     return [copies.copied(episode) for episode in episodes]

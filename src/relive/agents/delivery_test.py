@@ -450,7 +450,7 @@ def test_what_was_trained_on_is_what_was_drawn_or_handed_out() -> None:
 
 
 def damaged_turn(buffer: Buffer) -> None:
-    buffer._hand_outs._handed.add(next(iter(buffer._hand_outs.line or ())))
+    buffer._hand_outs._handed.update(next(iter(buffer._hand_outs.line or ())))
 
 
 def damaged_order(buffer: Buffer) -> None:

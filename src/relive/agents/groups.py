@@ -57,24 +57,33 @@ class PendingEpisodes(Generic[T]):
             del self._versions[version]
         return item
 
-    def num_fresh(self, least: int | None) -> int:
-        """Return how many items are fresh: of version `least` or a later one, and not without any; all for None."""
-        if least is None:
-            return len(self._items)
-        return sum(count for version, count in self._versions.items() if version is not None and version >= least)
+    def num_fresh(self, least: int | None, kept: int | None = None) -> int:
+        """Return how many items are fresh enough and not kept for others."""
+        return sum(
+            count
+            for version, count in self._versions.items()
+            if not _is_stale(version, least) and not _is_kept(version, kept)
+        )
 
-    def find(self, count: int, least: int | None) -> tuple[list[str], list[str]]:
-        """Return the keys of the first `count` fresh items, and those of the items before them that are not.
+    def find(self, count: int, least: int | None, kept: int | None = None) -> tuple[list[str], list[str]]:
+        """Return the keys of the first items, and those of the items before them that are too old.
 
-        So many must be there. O(items that are found).
+        O(items that are passed).
+
+        Args:
+            count: How many at most.
+            least: The oldest version that is fresh enough, and no item without one is; None if all are.
+            kept: The oldest version that is kept for others; None if none is.
         """
         fresh: list[str] = []
         stale: list[str] = []
         for key, (_, version) in self._items.items():
             if len(fresh) == count:
                 break
-            is_fresh = least is None or (version is not None and version >= least)
-            (fresh if is_fresh else stale).append(key)
+            if _is_stale(version, least):
+                stale.append(key)
+            elif not _is_kept(version, kept):
+                fresh.append(key)
         return fresh, stale
 
     def __getitem__(self, key: str) -> T:
@@ -91,10 +100,18 @@ class PendingEpisodes(Generic[T]):
             raise errors.CorruptionError(f"versions that wait must be {dict(versions)}, found {self._versions}")
 
 
+def _is_stale(version: int | None, least: int | None) -> bool:
+    return least is not None and (version is None or version < least)
+
+
+def _is_kept(version: int | None, kept: int | None) -> bool:
+    return kept is not None and version is not None and version >= kept
+
+
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
 Phase: TypeAlias = Literal["GATHERING", "WHOLE", "CLOSED", "EVICTED"]
 """Where a group stands; EVICTED is closed too, because an episode of it had to make room."""
-Dropped: TypeAlias = list[tuple[bias.Reason, Episode]]
+Dropped: TypeAlias = list[tuple[str, Episode]]
 
 
 class Groups(registry.Configurable):
@@ -232,21 +249,25 @@ class GroupBook:
             self._make_whole(group_id, group)
         return False
 
-    def reason(self, group_id: str) -> bias.Reason:
+    def reason(self, group_id: str) -> str:
         """Return why an episode that came too late for its group is dropped."""
         return "evicted" if self._groups[group_id].phase == "EVICTED" else "straggler"
 
     def left(self, group_id: str, episode: Episode) -> Dropped:
         """Record that an ended episode of a group was evicted, and return the episodes that are dropped for it."""
         group = self._groups[group_id]
-        dropped: Dropped = []
-        if any(each is episode for each in group.ended):
-            dropped = [("evicted", each) for each in self._close(group_id, group, "EVICTED")]
+        dropped: Dropped = [("evicted", each) for each in self.give_up(group_id, episode, "EVICTED")]
         group.stored -= 1
         if not group.stored:
             self._gathering.pop(group_id, None)
             del self._groups[group_id]
         return dropped
+
+    def give_up(self, group_id: str, episode: Episode, phase: Phase = "CLOSED") -> list[Episode]:
+        """Close the group of an episode, if the episode waits in it, and return all that waited."""
+        group = self._groups[group_id]
+        waits = any(each is episode for each in group.ended)
+        return self._close(group_id, group, phase) if waits else []
 
     def take(self, group_id: str) -> list[Episode]:
         """Close a whole group, and return its episodes."""

@@ -49,6 +49,7 @@ class Record:
     is_stored: bool = True
     turn: str = ""
     was_drawn: bool = False
+    has_place: bool = True
 
     @property
     def why_not(self) -> str | None:
@@ -104,7 +105,7 @@ class Naive:
     def drop(self, record: Record, reason: str) -> None:
         record.turn = "dropped"
         self.drops[reason, record.agent] += 1
-        self.give_back(1)
+        self.give_back(record.has_place)
 
     def give_back(self, count: int) -> None:
         self.admitted = max(self.admitted - count, 0)
@@ -213,21 +214,46 @@ class Naive:
         assert self.version is not None
         return bool(versions) and self.version - min(versions) <= max_lag
 
-    def take(self, units: list[list[Record]], count: int, max_lag: int | None) -> list[list[Record]] | None:
-        """The first fresh units; the others before the last of them are dropped."""
-        fresh = [unit for unit in units if self.is_fresh(unit, max_lag)]
+    def close(self, unit: list[Record]) -> None:
+        group = self.group_of(str(unit[0].group)) if self.is_grouped(unit[0]) else None
+        if group is not None:
+            group.phase = "closed"
+
+    def take(
+        self, units: list[list[Record]], count: int, max_lag: int | None, refused: set[str]
+    ) -> list[list[Record]] | None:
+        """The first fresh units that no refused episode is in; the others before the last of them are dropped."""
+        fresh: list[list[Record]] = []
+        for unit in list(units):
+            if len(fresh) < count and self.is_fresh(unit, max_lag):
+                if refused.isdisjoint(record.episode_id for record in unit):
+                    fresh.append(unit)
+                else:
+                    units.remove(unit)
+                    self.reject(unit, "rejected")
         if len(fresh) < count:
             return None
         for unit in units[: units.index(fresh[count - 1]) + 1]:
-            group = self.group_of(str(unit[0].group)) if self.is_grouped(unit[0]) else None
-            if group is not None:
-                group.phase = "closed"
+            self.close(unit)
             for record in unit:
                 if self.is_fresh(unit, max_lag):
                     record.turn = "handed"
                 else:
                     self.drop(record, "stale")
         return fresh[:count]
+
+    def reject(self, records: list[Record], reason: str) -> int:
+        """Those that were handed out or that wait, and who waits in the same group, are dropped."""
+        before = self.drops.total()
+        for record in records:
+            if record.is_stored and record.turn == "handed":
+                self.drop(record, reason)
+            elif record.is_stored and record.turn == "waits":
+                unit = self.waiting(record.group) if self.is_grouped(record) else [record]
+                self.close([record])
+                for each in unit:
+                    self.drop(each, reason)
+        return self.drops.total() - before
 
     def whole_groups(self) -> list[list[Record]]:
         whole = sorted((group for group in self.groups if group.phase == "whole"), key=lambda each: each.became_whole)
@@ -241,6 +267,8 @@ class Naive:
             untrained = sum(r.turn == "waits" or (not r.turn and not r.was_drawn) for r in ended)
             running = sum(r.status == "IN_PROGRESS" and r.is_stored for r in self.records)
             self.admitted = int(min(running + untrained, self.most_admitted()))
+            for record in self.records:
+                record.has_place = record.turn != "handed"
         self.version = version
 
     def totals(self, *, trained: bool) -> dict[str, Any]:
@@ -400,31 +428,64 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         self.settle()
         self.naive.ended(record)
 
-    @stateful.rule(count=st.integers(1, 3), max_lag=st.none() | st.integers(0, 3))
-    def next_episodes(self, count: int, max_lag: int | None) -> None:
+    def refused(self, numbers: set[int]) -> tuple[set[str], Any]:
+        """The episodes of those numbers, and what accepts all units that have none of them."""
+        ids = {record.episode_id for number, record in enumerate(self.naive.records) if number % 5 in numbers}
+        if not numbers:
+            return ids, None
+        asked: set[str] = set()
+
+        def accept(unit: Any) -> bool:
+            found = {episode.episode_id for episode in (unit if isinstance(unit, list) else [unit])}
+            assert asked.isdisjoint(found)
+            asked.update(found)
+            return ids.isdisjoint(found)
+
+        return ids, accept
+
+    @stateful.rule(numbers=st.sets(st.integers(0, 9), max_size=3), reason=st.sampled_from(["rejected", "too easy"]))
+    def reject(self, numbers: set[int], reason: str) -> None:
+        records = [record for number, record in enumerate(reversed(self.naive.records)) if number in numbers]
+        naive = self.naive
+        if any(r.is_stored and r.turn != "handed" and naive.is_grouped(r) for r in records):
+            naive.pass_time()
+        for record in records:
+            if record.is_stored and not naive.is_grouped(record) and record.turn == "":
+                naive.begin_line()
+        expected = naive.reject(records, reason)
+        assert self.buffer.reject([record.episode_id for record in records], reason=reason) == expected
+
+    @stateful.rule(
+        count=st.integers(1, 3), max_lag=st.none() | st.integers(0, 3), numbers=st.sets(st.integers(0, 4), max_size=4)
+    )
+    def next_episodes(self, count: int, max_lag: int | None, numbers: set[int]) -> None:
         naive = self.naive
         max_lag = None if naive.version is None else max_lag
         naive.begin_line()
         units = [[record] for record in naive.waiting(None)]
-        expected = naive.take(units, count, max_lag)
+        refused, accept = self.refused(numbers)
+        expected = naive.take(units, count, max_lag, refused if accept else set())
         try:
-            found = self.buffer.next_episodes_nowait(count, max_lag=max_lag)
+            found = self.buffer.next_episodes_nowait(count, max_lag=max_lag, accept=accept)
         except relive.NotReadyError:
             assert expected is None
         else:
             assert expected is not None
             assert [episode.episode_id for episode in found] == [unit[0].episode_id for unit in expected]
 
-    @stateful.rule(count=st.integers(1, 2), max_lag=st.none() | st.integers(0, 3))
-    def next_groups(self, count: int, max_lag: int | None) -> None:
+    @stateful.rule(
+        count=st.integers(1, 2), max_lag=st.none() | st.integers(0, 3), numbers=st.sets(st.integers(0, 4), max_size=3)
+    )
+    def next_groups(self, count: int, max_lag: int | None, numbers: set[int]) -> None:
         naive = self.naive
         if naive.rule is None or (self.max_episodes is not None and count * naive.rule.least_size > self.max_episodes):
             return
         max_lag = None if naive.version is None else max_lag
         naive.pass_time()
-        expected = naive.take(naive.whole_groups(), count, max_lag)
+        refused, accept = self.refused(numbers)
+        expected = naive.take(naive.whole_groups(), count, max_lag, refused if accept else set())
         try:
-            found = self.buffer.next_groups_nowait(count, max_lag=max_lag)
+            found = self.buffer.next_groups_nowait(count, max_lag=max_lag, accept=accept)
         except relive.NotReadyError:
             assert expected is None
         else:
@@ -474,7 +535,7 @@ class HandingOutMachine(stateful.RuleBasedStateMachine):
         self.buffer.check()
         naive, own = self.naive, self.buffer._hand_outs
         assert own.desk.admitted == naive.admitted
-        assert [episode.episode_id for episode in own.line or ()] == [r.episode_id for r in naive.waiting(None)]
+        assert [episode.episode_id for (episode,) in own.line or ()] == [r.episode_id for r in naive.waiting(None)]
         names = {record.group for record in naive.records if record.is_stored and naive.is_grouped(record)}
         assert (0 if own.book is None else len(own.book)) == len(names)
         if own.book is not None:

@@ -3,13 +3,15 @@
     an episode started    a ticket is used; its group has one more that runs
     it ended              it waits: in the line of single episodes, or in its group
                           or it is dropped: "aborted", "empty", "straggler"
-    the learner asks      the first that wait are handed out; those before them that are too old are dropped: "stale"
+    the learner asks      the first that wait are handed out; those before them that are too old are dropped: "stale";
+                          those that it does not accept are dropped: "rejected"
+    it gives one back     if it waited, or was handed out, it is dropped: "rejected", or for a reason of the learner's
     it is evicted         if it waited, it is dropped: "evicted"
     cleared               if it waited, it is dropped: "cleared"
 
-An episode that is dropped is counted, and gives the place back that its ticket took. The law of this file: it is told
-of what has happened, in order, and decides nothing about the store: an episode that was handed out stays there, and can
-be drawn.
+An episode that is dropped is counted, and gives the place back that its ticket took, if that counts still. The law of
+this file: it is told of what has happened, in order, and decides nothing about the store: an episode that was handed
+out stays there, and can be drawn.
 
 The line of single episodes begins with the first request for one. Until then nothing waits in it, and nothing is
 dropped: a learner that draws samples loses nothing by an eviction. Episodes with a group_id belong to the groups if the
@@ -17,6 +19,7 @@ buffer has a rule for these; else a group_id is a name like another.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+import itertools
 import time
 from typing import Any, TypeAlias
 
@@ -30,17 +33,17 @@ from relive.episodes import store as store_lib
 
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
 Store: TypeAlias = store_lib.EpisodeStore[Any, Any]
-Line: TypeAlias = groups_lib.PendingEpisodes[Episode]
+Line: TypeAlias = groups_lib.PendingEpisodes[list[Episode]]
+"""What waits for the learner: whole groups, or single episodes, each a list of its own."""
 
-PENDING, DELIVERED, DROPPED = range(3)
-"""How a stored episode stands with the learner."""
+PENDING, DELIVERED, DROPPED, SETTLED = range(4)
+"""How a stored episode stands with the learner; one that is SETTLED was handed out, and its place counts no more."""
 
 
 class LearnerQueue:
     """What the learner of one buffer is handed, and what was dropped.
 
     Args:
-        store: Its episodes.
         admission: When one may start; None for always.
         groups: What makes a group whole; None if there are none.
         came_back: Called when places have come back.
@@ -57,7 +60,6 @@ class LearnerQueue:
 
     def __init__(
         self,
-        store: Store,
         admission: admission_lib.Admission | None,
         groups: groups_lib.Groups | None,
         came_back: Callable[[], None],
@@ -67,13 +69,15 @@ class LearnerQueue:
             validation.require_instance("admission", admission, admission_lib.Admission)
         if groups is not None:
             validation.require_instance("groups", groups, groups_lib.Groups)
-        self.store, self.admission, self.groups = store, admission, groups
+        self.admission, self.groups = admission, groups
         self.desk = admission_lib.Desk(admission, came_back, lost)
         self.drops = bias.Drops()
         self.produced, self.trained = bias.Tally(), bias.Tally()
         self.line: Line | None = None
         self.book = None if groups is None else groups_lib.GroupBook(groups)
         self._handed: set[Episode] = set()
+        # Those of them that were, when the places began to be counted.
+        self._settled: set[Episode] = set()
 
     # What happens.
 
@@ -84,13 +88,12 @@ class LearnerQueue:
             self.pass_time()
             self.book.check_start(group_id)
 
-    def started(self, episode: Episode, ticket: admission_lib.Ticket | None) -> None:
+    def started(self, store: Store, episode: Episode) -> None:
         """Record that an episode has started, which `check_start` let pass."""
-        self.desk.use(ticket)
         if self.book is not None and episode.group_id is not None:
             self.book.started(episode.group_id, time.monotonic())
 
-    def ended(self, episode: Episode) -> None:
+    def ended(self, store: Store, episode: Episode) -> None:
         """Record that an open episode has ended."""
         reason = _why_not(episode)
         if self.book is not None and episode.group_id is not None:
@@ -101,184 +104,210 @@ class LearnerQueue:
             self.desk.give_back(reason is not None)
             return
         elif reason is None:
-            self.line.append(episode.episode_id, episode, bias.oldest_version(episode))
+            _put_in_line(self.line, episode)
         if reason is not None:
             self._drop([(reason, episode)])
 
-    def left(self, episode: Episode) -> None:
+    def evicted(self, store: Store, episode: Episode) -> None:
         """Record that an ended episode makes room for others, just before it goes."""
-        self.sum_up(episode)
-        self._handed.discard(episode)
+        self.sum_up(store, episode)
         if self.book is not None and episode.group_id is not None:
             self.pass_time()
             self._drop(self.book.left(episode.group_id, episode))
         elif self.line is not None and episode.episode_id in self.line:
-            self._drop([("evicted", self.line.pop(episode.episode_id))])
+            self.drop(self.line, episode.episode_id, "evicted")
 
-    def sum_up(self, episode: Episode) -> None:
-        """Add an ended episode, which is still stored, to the sums."""
-        self.produced.add(episode)
-        if self._was_trained_on(episode):
-            self.trained.add(episode)
-
-    def past(self, episode: Episode) -> None:
-        """Record the same while a journal is played back: the sums change, nothing is dropped again."""
-        self.sum_up(episode)
-        self._handed.discard(episode)
-
-    def clearing(self) -> None:
+    def cleared(self, store: Store) -> None:
         """Record that all episodes will be forgotten, just before they are."""
         waiting: groups_lib.Dropped = [("cleared", episode) for episode in self._waiting()]
-        for episode in self.store.finished:
-            self.sum_up(episode)
-        self._handed.clear()
+        for episode in store.finished:
+            self.sum_up(store, episode)
         self.line = None if self.line is None else groups_lib.PendingEpisodes()
         self.book = None if self.groups is None else groups_lib.GroupBook(self.groups)
         self._drop(waiting)
-        self.desk.give_back(len(self.store.open))
+        self.desk.give_back(len(store.open))
+
+    def sum_up(self, store: Store, episode: Episode) -> None:
+        """Add an ended episode to the sums, while it is still stored, and forget that it was handed out."""
+        self.produced.add(episode)
+        if self._was_trained_on(store, episode):
+            self.trained.add(episode)
+        self._handed.discard(episode)
+        self._settled.discard(episode)
 
     def pass_time(self) -> None:
         """Drop what falls due."""
         if self.book is not None and self.book.due is not None:
             self._drop(self.book.pass_time(time.monotonic()))
 
-    def move_on(self, versions: int) -> None:
+    def move_on(self, store: Store, versions: int) -> None:
         """Record that the policy has moved on by so many versions, or that the first one was set."""
         if self.desk.versions is None:
-            self.desk.begin(0, self._num_untrained())
+            self._begin_count(store, 0)
         else:
             self.desk.move_on(versions)
 
     # What the learner asks for.
 
-    def begin_line(self) -> Line:
+    def begin_line(self, store: Store) -> Line:
         """Return the line of single episodes, which begins with those that have ended so far."""
         if self.line is None:
             self.line = groups_lib.PendingEpisodes()
-            for episode in self.store.finished:
+            for episode in store.finished:
                 reason = _why_not(episode)
                 if self._is_grouped(episode):
                     continue
                 if reason is None:
-                    self.line.append(episode.episode_id, episode, bias.oldest_version(episode))
+                    _put_in_line(self.line, episode)
                 else:
                     self.drops.count(reason, episode.agent_id)
         return self.line
 
-    def hand_out(self, fresh: Iterable[str], stale: Iterable[str]) -> None:
-        """Record that single episodes were handed out, and that those before them were too old; by id."""
-        assert self.line is not None
-        self._handed.update([self.line.pop(key) for key in fresh])
-        self._drop([("stale", self.line.pop(key)) for key in stale])
-
-    def hand_out_groups(self, fresh: Iterable[str], stale: Iterable[str]) -> None:
-        """Record that whole groups were handed out, and that those before them were too old; by id."""
+    def whole_groups(self) -> Line:
+        """Return the line of whole groups, in a queue that has groups."""
         assert self.book is not None
-        for group_id in fresh:
-            self._handed.update(self.book.take(group_id))
-        self._drop([("stale", episode) for group_id in stale for episode in self.book.take(group_id)])
+        self.pass_time()
+        return self.book.whole
 
-    def sums(self) -> tuple[bias.Tally, bias.Tally]:
+    def hand_out(self, line: Line, fresh: Iterable[str], stale: Iterable[str]) -> None:
+        """Record that some of a line were handed out, and that those before them were too old; by key."""
+        for key in fresh:
+            self._handed.update(self._take(line, key))
+        for key in stale:
+            self.drop(line, key, "stale")
+
+    def drop(self, line: Line, key: str, reason: str) -> None:
+        """Take what has that key out of a line, and drop it."""
+        self._drop([(reason, episode) for episode in self._take(line, key)])
+
+    def reject(self, store: Store, episode_ids: Iterable[str], reason: str) -> int:
+        """Drop those of the episodes that were handed out, or that wait, and return how many that were.
+
+        One that waits takes along those that wait in the same group.
+        """
+        rejected: list[Episode] = []
+        for episode_id in episode_ids:
+            episode = store[episode_id] if store.has(episode_id) else None
+            if episode is None:
+                continue
+            if episode in self._handed:
+                self._handed.discard(episode)
+                rejected.append(episode)
+            elif self.book is not None and episode.group_id is not None:
+                self.pass_time()
+                rejected += self.book.give_up(episode.group_id, episode)
+            elif episode_id in self.begin_line(store):
+                rejected += self._take(self.begin_line(store), episode_id)
+        self._drop([(reason, episode) for episode in rejected])
+        return len(rejected)
+
+    def sums(self, store: Store) -> tuple[bias.Tally, bias.Tally]:
         """Return the sums over all that was produced, and was trained on, stored or not. O(steps that are stored)."""
         produced, trained = self.produced.copy(), self.trained.copy()
-        for episode in self.store.finished:
+        for episode in store.finished:
             produced.add(episode)
-            if self._was_trained_on(episode):
+            if self._was_trained_on(store, episode):
                 trained.add(episode)
         return produced, trained
 
     # To outlive the process.
 
-    def turns(self) -> list[int]:
+    def turns(self, store: Store) -> list[int]:
         """Return how each stored episode stands, in the order of their starts."""
         waiting = set(self._waiting())
-        return [
-            DELIVERED
-            if episode in self._handed
-            else DROPPED
-            if episode.status != "IN_PROGRESS" and self._lines_up(episode) and episode not in waiting
-            else PENDING
-            for episode in self.store
-        ]
 
-    def resume(self, turns: Sequence[int], phases: Iterable[tuple[str, groups_lib.Phase, float]]) -> None:
+        def turn(episode: Episode) -> int:
+            if episode in self._handed:
+                return SETTLED if episode in self._settled else DELIVERED
+            has_left = episode.status != "IN_PROGRESS" and self._lines_up(episode) and episode not in waiting
+            return DROPPED if has_left else PENDING
+
+        return list(map(turn, store))
+
+    def resume(self, store: Store, turns: Sequence[int], phases: Iterable[tuple[str, groups_lib.Phase, float]]) -> None:
         """Take up where another one has stopped; whether there is a line, and what is counted, is set before.
 
         Args:
+            store: The episodes.
             turns: What `turns` returned.
             phases: What the groups were, with the times of the clock when each began.
 
         Raises:
             CorruptionError: They cannot have been so.
         """
-        waiting = self._settle_turns(turns)
+        waiting = self._settle_turns(store, turns)
         if self.book is not None:
-            ordered = (*self.store.finished, *self.store.open.values())
+            ordered = (*store.finished, *store.open.values())
             self.book.resume(phases, [(each, each in waiting) for each in ordered if each.group_id is not None])
-        self._line_up(waiting)
-        if self.turns() != list(turns):
+        self._line_up(store, waiting)
+        if self.turns(store) != list(turns):
             raise errors.CorruptionError("what was handed out and what was dropped cannot both have been so")
-        self.check()
+        self.check(store)
 
-    def rebuild(self, turns: Sequence[int]) -> None:
+    def rebuild(self, store: Store, turns: Sequence[int]) -> None:
         """Make the best of the stored episodes, where nothing is known of the groups and of admission.
 
         The times of groups begin again, and so does the count of admitted episodes: with those not trained on so far.
 
         Args:
+            store: The episodes.
             turns: What `turns` returned, with another rule for groups perhaps.
 
         Raises:
             CorruptionError: They cannot have been so.
         """
-        waiting = self._settle_turns(turns)
+        waiting = self._settle_turns(store, turns)
         waiting = {episode for episode in waiting if _why_not(episode) is None}
         if self.groups is not None:
             self.book = groups_lib.GroupBook(self.groups)
-            self._rebuild(self.book, [episode for episode in self.store if episode.group_id is not None], waiting)
-        self._line_up(waiting)
-        self.desk.begin(None, self._num_untrained())
-        self.check()
+            self._rebuild(self.book, store, waiting)
+        self._line_up(store, waiting)
+        self._begin_count(store, None)
+        self.check(store)
 
-    def _rebuild(self, book: groups_lib.GroupBook, grouped: Sequence[Episode], waiting: set[Episode]) -> None:
-        """Fill a book with all episodes of groups, in the order of their starts, of which some have ended and wait."""
+    def _rebuild(self, book: groups_lib.GroupBook, store: Store, waiting: set[Episode]) -> None:
+        """Fill a book with all episodes of groups, of which some have ended and wait."""
         now = time.monotonic()
+        grouped = [episode for episode in store if episode.group_id is not None]
         for episode in grouped:
             book.started(str(episode.group_id), now)
         for past in {str(episode.group_id): None for episode in grouped if episode in self._handed}:
             book.take(past)
-        for episode in self.store.finished:
+        for episode in store.finished:
             group_id = episode.group_id
             if group_id is not None and book.ended(group_id, episode, counts=episode in waiting):
                 self.drops.count(book.reason(group_id), episode.agent_id)
 
-    def _settle_turns(self, turns: Sequence[int]) -> set[Episode]:
+    def _settle_turns(self, store: Store, turns: Sequence[int]) -> set[Episode]:
         """Restore what was handed out, and return the ended episodes that were neither handed out nor dropped."""
-        by_turn: tuple[set[Episode], ...] = (set(), set(), set())
-        for episode, turn in zip(self.store, turns, strict=True):
+        by_turn: tuple[set[Episode], ...] = (set(), set(), set(), set())
+        for episode, turn in zip(store, turns, strict=True):
             by_turn[turn].add(episode)
-        self._handed = by_turn[DELIVERED]
+        self._settled = by_turn[SETTLED]
+        self._handed = by_turn[DELIVERED] | self._settled
         return {episode for episode in by_turn[PENDING] if episode.status != "IN_PROGRESS"}
 
-    def _line_up(self, waiting: set[Episode]) -> None:
+    def _line_up(self, store: Store, waiting: set[Episode]) -> None:
         """Begin the line again, if there is one, with those of `waiting` that are for it."""
         if self.line is not None:
             self.line = groups_lib.PendingEpisodes()
-            for episode in self.store.finished:
+            for episode in store.finished:
                 if episode in waiting and not self._is_grouped(episode):
-                    self.line.append(episode.episode_id, episode, bias.oldest_version(episode))
+                    _put_in_line(self.line, episode)
 
-    def check(self) -> None:
+    def check(self, store: Store) -> None:
         """Raise CorruptionError if something waits, or was handed out, that cannot be."""
         waiting = list(self._waiting())
         for episode in (*self._handed, *waiting):
-            if episode not in self.store or episode.status == "IN_PROGRESS" or _why_not(episode) is not None:
+            if episode not in store or episode.status == "IN_PROGRESS" or _why_not(episode) is not None:
                 raise errors.CorruptionError(
                     f"episode {episode.episode_id} is {episode.status} with {len(episode)} transitions: it can neither "
                     "wait for the learner nor have been handed out"
                 )
         if not self._handed.isdisjoint(waiting):
             raise errors.CorruptionError("an episode that waits for the learner was handed out")
+        if not self._settled <= self._handed:
+            raise errors.CorruptionError("an episode whose place is settled was not handed out")
         if self.book is not None:
             self.book.check()
             for episode in self._handed:
@@ -286,8 +315,8 @@ class LearnerQueue:
                     raise errors.CorruptionError(f"episode {episode.episode_id} was handed out before its group")
         if self.line is not None:
             self.line.check()
-            in_line = set(self.line)
-            if list(self.line) != [episode for episode in self.store.finished if episode in in_line]:
+            in_line = [episode for unit in self.line for episode in unit]
+            if in_line != [episode for episode in store.finished if episode.episode_id in self.line]:
                 raise errors.CorruptionError("episodes that wait must be in the order in which they ended")
 
     def _lines_up(self, episode: Episode) -> bool:
@@ -300,28 +329,65 @@ class LearnerQueue:
     def _waiting(self) -> Iterator[Episode]:
         """Yield the episodes that wait, for their group or for the learner."""
         if self.line is not None:
-            yield from self.line
+            yield from itertools.chain.from_iterable(self.line)
         if self.book is not None:
             yield from self.book.waiting()
 
-    def _was_trained_on(self, episode: Episode) -> bool:
-        return episode in self._handed or self.store.was_drawn(episode)
+    def _was_trained_on(self, store: Store, episode: Episode) -> bool:
+        return episode in self._handed or store.was_drawn(episode)
 
-    def _num_untrained(self) -> int:
-        """Return how many episodes are open, or have ended and may still be trained on. O(episodes)."""
-        waiting = len(list(self._waiting()))
-        others = (episode for episode in self.store.finished if not self._lines_up(episode))
-        undrawn = sum(_why_not(episode) is None and not self._was_trained_on(episode) for episode in others)
-        return len(self.store.open) + waiting + undrawn
+    def _begin_count(self, store: Store, versions: int | None) -> None:
+        """Begin to count places, with the episodes that are open, or have ended and may be trained on. O(episodes)."""
+        others = (episode for episode in store.finished if not self._lines_up(episode))
+        undrawn = sum(_why_not(episode) is None and not self._was_trained_on(store, episode) for episode in others)
+        self._settled = self._handed.copy()
+        self.desk.begin(versions, len(store.open) + len(list(self._waiting())) + undrawn)
+
+    def _take(self, line: Line, key: str) -> list[Episode]:
+        """Take what has that key out of a line."""
+        if self.book is not None and line is self.book.whole:
+            return self.book.take(key)
+        return line.pop(key)
 
     def _drop(self, dropped: groups_lib.Dropped) -> None:
-        """Count episodes that the learner will not be given, and take their places back."""
+        """Count episodes that the learner is not trained on, and take the places back that they have."""
         for reason, episode in dropped:
             self.drops.count(reason, episode.agent_id)
-        self.desk.give_back(len(dropped))
+        self.desk.give_back(sum(episode not in self._settled for _, episode in dropped))
+        self._settled.difference_update(episode for _, episode in dropped)
 
 
-def _why_not(episode: Episode) -> bias.Reason | None:
+class Replay:
+    """Listens while a journal is played back: the sums of a queue change, what waits is found out by `rebuild`.
+
+    Args:
+        queue: The queue.
+    """
+
+    def __init__(self, queue: LearnerQueue) -> None:
+        self._queue = queue
+
+    def started(self, store: Store, episode: Episode) -> None:
+        """Do nothing."""
+
+    def ended(self, store: Store, episode: Episode) -> None:
+        """Do nothing."""
+
+    def evicted(self, store: Store, episode: Episode) -> None:
+        """Add the episode to the sums."""
+        self._queue.sum_up(store, episode)
+
+    def cleared(self, store: Store) -> None:
+        """Add all episodes that have ended to the sums."""
+        for episode in store.finished:
+            self._queue.sum_up(store, episode)
+
+
+def _put_in_line(line: Line, episode: Episode) -> None:
+    line.append(episode.episode_id, [episode], bias.oldest_version(episode))
+
+
+def _why_not(episode: Episode) -> str | None:
     """Return why an ended episode cannot be trained on; None if it can."""
     if episode.status == "ABORTED":
         return "aborted"

@@ -1,6 +1,7 @@
 """What a checkpoint keeps of hand-outs: how each episode stands, and one plain-1 value with all the rest.
 
-    episode_turn    |u1 [E]      0 neither handed out nor dropped, 1 handed out, 2 dropped
+    episode_turn    |u1 [E]      0 neither handed out nor dropped, 1 handed out, 2 dropped, 3 handed out before the
+                                 places of an Admission began to be counted
     group_age       <f8 [G]      seconds since the first episode of each group started
     hand_outs       |u1 [...]    a dict: admitted, versions, has_line, drops, groups, produced, trained
 
@@ -20,10 +21,12 @@ from relive.agents import groups as groups_lib
 from relive.agents import queue
 from relive.common import arrays
 from relive.common import validation
+from relive.episodes import store as store_lib
 from relive.persistence import codec
 from relive.persistence import state
 
 LearnerQueue: TypeAlias = queue.LearnerQueue
+Store: TypeAlias = store_lib.EpisodeStore[Any, Any]
 Phases: TypeAlias = list[tuple[str, groups_lib.Phase, float]]
 
 _COUNTS = tuple(field.name for field in dataclasses.fields(bias.Tally) if field.name != "returns")
@@ -32,20 +35,20 @@ _MOST_SUM = validation.LARGEST**2
 """No sum of versions is larger."""
 
 
-def taken(hand_outs: LearnerQueue) -> state.State:
+def taken(store: Store, hand_outs: LearnerQueue) -> state.State:
     """Return the arrays that a checkpoint keeps."""
     phases = [] if hand_outs.book is None else hand_outs.book.phases()
     now = time.monotonic()
     return {
-        "episode_turn": np.array(hand_outs.turns(), np.uint8),
+        "episode_turn": np.array(hand_outs.turns(store), np.uint8),
         "group_age": np.array([now - since for _, _, since in phases], np.float64),
         "hand_outs": _described(hand_outs, hand_outs.produced, hand_outs.trained, phases),
     }
 
 
-def taken_without_episodes(hand_outs: LearnerQueue) -> state.State:
+def taken_without_episodes(store: Store, hand_outs: LearnerQueue) -> state.State:
     """Return what `taken` would if all that is stored had been evicted just now."""
-    produced, trained = hand_outs.sums()
+    produced, trained = hand_outs.sums(store)
     return {
         "episode_turn": np.zeros(0, np.uint8),
         "group_age": np.zeros(0, np.float64),
@@ -53,20 +56,21 @@ def taken_without_episodes(hand_outs: LearnerQueue) -> state.State:
     }
 
 
-def put(given: state.StateReader, hand_outs: LearnerQueue, *, is_same_rule: bool) -> None:
-    """Restore a new queue whose store is filled.
+def put(given: state.StateReader, store: Store, hand_outs: LearnerQueue, *, is_same_rule: bool) -> None:
+    """Restore a new queue.
 
     Args:
         given: The state.
-        hand_outs: New ones.
+        store: The episodes.
+        hand_outs: The queue.
         is_same_rule: Whether admission and groups are what they were. If not, what is known of them is not taken.
 
     Raises:
         CheckpointError: They cannot have been so.
     """
-    turns = given.array("episode_turn", np.uint8, (len(list(hand_outs.store)),)).tolist()
-    if max(turns, default=0) > queue.DROPPED:
-        raise errors.CheckpointError(f"array episode_turn must hold numbers up to {queue.DROPPED}")
+    turns = given.array("episode_turn", np.uint8, (len(list(store)),)).tolist()
+    if max(turns, default=0) > queue.SETTLED:
+        raise errors.CheckpointError(f"array episode_turn must hold numbers up to {queue.SETTLED}")
     content = given.array("hand_outs", np.uint8, (None,)).tobytes()
     try:
         rest = state.StateReader(codec.PlainCodec().decode(content), {}, "hand_outs/")
@@ -75,11 +79,11 @@ def put(given: state.StateReader, hand_outs: LearnerQueue, *, is_same_rule: bool
     _put_sums(rest, hand_outs)
     try:
         if not is_same_rule:
-            hand_outs.rebuild(turns)
+            hand_outs.rebuild(store, turns)
         else:
-            hand_outs.resume(turns, _phases(given, rest))
+            hand_outs.resume(store, turns, _phases(given, rest))
             versions = None if rest.value("versions") is None else rest.integer("versions")
-            learner = hand_outs.store.policy_version
+            learner = store.policy_version
             if versions is not None and (learner is None or versions > learner):
                 raise errors.CheckpointError(
                     f"hand_outs/versions must be at most the learner's policy version, {learner}, got {versions}"
@@ -114,7 +118,7 @@ def _put_sums(rest: state.StateReader, hand_outs: LearnerQueue) -> None:
         raise errors.CheckpointError("hand_outs/trained must be a part of hand_outs/produced")
     for row in _rows(rest, "drops", 3):
         reason, source, count = row
-        is_drop = reason in bias.REASONS and type(source) is str and type(count) is int
+        is_drop = type(reason) is str and reason and type(source) is str and type(count) is int
         if not is_drop or not 1 <= count <= state.MOST:
             raise rest.refused("drops", "a list of a reason, a source and a count each", row)
         hand_outs.drops.count(reason, source, count)

@@ -195,6 +195,20 @@ def test_a_checkpoint_and_what_came_after_it(tmp_path: pathlib.Path) -> None:
     assert len(other.next_episodes_nowait(1)) == 1
 
 
+def test_what_was_cleared_since_is_in_the_sums_that_a_journal_brings_back(tmp_path: pathlib.Path) -> None:
+    buffer = Buffer()
+    with relive.Journal(tmp_path / "log", fsync="never") as log:
+        buffer.attach(log)
+        live(buffer)
+        live(buffer, steps=3)
+        buffer.clear()
+        live(buffer, steps=2)
+    other: Any = relive.recover(tmp_path / "log")
+    other.check()
+    assert other.get_training_bias().produced == buffer.get_training_bias().produced
+    assert other.get_training_bias().produced.transitions == 6
+
+
 def test_a_later_segment_begins_with_all_sums(tmp_path: pathlib.Path) -> None:
     buffer = Buffer(max_episodes=2, groups=groups_lib.Groups(1))
     with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=1000) as log:
@@ -274,9 +288,10 @@ def without(name: str) -> Any:
         (array("group_age", np.array([-1.0, 0.0])), "^array group_age must hold finite numbers of at least 0$"),
         (array("group_age", np.array([np.nan, 0.0])), "^array group_age must hold finite numbers of at least 0$"),
         (array("group_age", np.zeros(3)), "^array group_age must be of dtype float64 and shape"),
-        (turn(0, 3), "^array episode_turn must hold numbers up to 2$"),
+        (turn(0, 4), "^array episode_turn must hold numbers up to 3$"),
         (turn(0, 1), "^arrays episode_turn and hand_outs cannot be: episode .* was handed out before its group$"),
         (turn(3, 2), None),
+        (turn(3, 3), None),
         (turn(4, 1), None),
         (turn(5, 0), "^arrays episode_turn and hand_outs cannot be: episode .* is ABORTED with 1 transitions: it can "),
         (
@@ -311,7 +326,7 @@ def without(name: str) -> Any:
         (setting("groups", [["g"], ["h"]]), "^hand_outs/groups must be a list of lists of 2, got"),
         (setting("groups", 3), "^hand_outs/groups must be a list of lists of 2, got 3$"),
         (
-            setting("drops", [["late", "a", 1]]),
+            setting("drops", [["", "a", 1]]),
             "^hand_outs/drops must be a list of a reason, a source and a count each",
         ),
         (

@@ -327,7 +327,7 @@ async def test_a_learner_waits_until_there_is_a_step_within_its_bound() -> None:
     other = asyncio.create_task(buffer.sample_n_step(8, 1, 0.9))
     await settle()
     assert not learner.done()
-    assert not other.done()  # First come, first served.
+    assert other.done()  # It asks for nothing that is not there.
     lived(buffer, [1, 2], None)
     await settle()
     assert not learner.done()

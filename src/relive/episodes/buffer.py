@@ -13,11 +13,9 @@ has either happened or left no trace.
 import asyncio
 from collections.abc import AsyncIterator
 import contextlib
-import functools
 import math
 import os
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
-import weakref
 
 import numpy as np
 
@@ -30,6 +28,7 @@ from relive.common import copies
 from relive.common import imports
 from relive.common import validation
 from relive.episodes import episode as episode_lib
+from relive.episodes import samplers
 from relive.episodes import samples as samples_lib
 from relive.episodes import store as store_lib
 from relive.episodes import versions
@@ -77,6 +76,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         limiter: Decides when a step may be appended and a batch drawn; by default a batch needs one transition.
         admission: Decides when an episode may start; each then needs a ticket of `admit`. None for always.
         groups: Which episodes of one group_id are handed out together, by `next_groups`; None if none are.
+        sampler: Draws the transitions of `sample_n_step`; None for uniformly over all of them.
         seed: For the generator of the draws; the same seed and the same calls give the same draws.
 
     Raises:
@@ -98,7 +98,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     """
 
     _HAS_OBJECTS = True
-    _SETTINGS = ("max_transitions", "max_episodes", "limiter", "admission", "groups")
+    _SETTINGS = ("max_transitions", "max_episodes", "limiter", "admission", "groups", "sampler")
 
     def __init__(
         self,
@@ -108,13 +108,17 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         limiter: rate_limiters.RateLimiter | None = None,
         admission: admission_lib.Admission | None = None,
         groups: groups_lib.Groups | None = None,
+        sampler: samplers.EpisodeSampler[Obs, Act] | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> None:
         if max_transitions is not None:
             max_transitions = validation.positive_int("max_transitions", max_transitions)
         if max_episodes is not None:
             max_episodes = validation.positive_int("max_episodes", max_episodes)
+        if sampler is not None:
+            validation.require_instance("sampler", sampler, samplers.EpisodeSampler)
         self._rng = validation.generator("seed", seed)
+        self._sampler = sampler
         self._store: store_lib.EpisodeStore[Obs, Act] = store_lib.EpisodeStore(max_transitions, max_episodes)
         self._limited = rate_limiters.LimitedBuffer(limiter, self._store, "max_transitions", max_transitions)
         self._gate = gate.Gate(self._limited, "sample_n_step_nowait")
@@ -161,20 +165,18 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         self._gate.refuse_if_closed()
         agent_id = validation.string("agent_id", agent_id)
         if group_id is not None:
-            group_id = validation.string("group_id", group_id)
-            if not group_id:
-                raise errors.ArgumentError("group_id must be a string of at least 1 character, got ''")
+            group_id = delivery.checked_name("group_id", group_id)
         if policy_version is not None:
             policy_version = validation.non_negative_int("policy_version", policy_version)
         self._hand_outs.check_start(group_id, ticket)
         episode = self._store.new_episode(agent_id, group_id, policy_version)
         if self._journal is not None:
             self._journal.start(episode)
+        self._hand_outs.desk.use(ticket)
         self._store.start(episode)
-        self._hand_outs.started(episode, ticket)
         self._settle()
         self._gate.wake()
-        self._queues.started()
+        self._queues.started(self._due())
         return episode.episode_id
 
     async def append_observation_action_reward(
@@ -252,7 +254,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
             self._store[episode_id].check_can_end(status)
             self._journal.end(episode_id, final_observation, status)
         self._store.end(episode_id, final_observation, status)
-        self._ended(episode_id)
+        self._ended()
 
     def abort_episode_nowait(self, episode_id: str) -> bool:
         """End an episode as ABORTED, without a final observation, and return whether it was open.
@@ -285,8 +287,16 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         episode_id = await self.start_episode(agent_id, **described)
         try:
             yield EpisodeWriter(self, episode_id)
-        finally:
-            self.abort_episode_nowait(episode_id)
+        except BaseException as error:
+            try:
+                self.abort_episode_nowait(episode_id)
+            except errors.ReplayError as unwritten:
+                # Nobody is left who could end it later.
+                self._store.abort(episode_id)
+                self._ended()
+                error.add_note(f"episode {episode_id} ended as ABORTED, and the journal does not say so: {unwritten}")
+            raise
+        self.abort_episode_nowait(episode_id)
 
     # Drawing.
 
@@ -307,8 +317,9 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         if self._journal is not None:
             self._journal.learn(version)
         self._store.policy_version = version
-        self._hand_outs.move_on(0 if before is None else version - before)
+        self._hand_outs.move_on(self._store, 0 if before is None else version - before)
         self._gate.wake()
+        self._queues.wake_learner()
 
     async def sample_n_step(
         self, batch_size: int, n: int, gamma: float, *, max_lag: int | None = None, lag_decay: float = 1.0
@@ -371,12 +382,20 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     def _draw(self, batch_size: int) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
         """Return batch_size draws, each an episode and the start step of a complete transition in it.
 
-        The one method that a custom sampler overrides. It is called only if there is a complete transition. It may use
-        `self._rng`, `self._store.finished` (the episode that finished first is 0, the last one -1, each O(1)),
-        `self._store.open` (a dict by id) and `self._store.draw(size, rng)`, and must not change them; an episode may
-        have no transition. What it returns is checked. Here: uniform over all complete transitions.
+        A subclass may override it, for a rule that belongs to the buffer; other rules are an EpisodeSampler. It is
+        called only if there is a complete transition. It may use `self._rng`, `self._store.finished` (the episode that
+        finished first is 0, the last one -1, each O(1)), `self._store.open` (a dict by id) and
+        `self._store.draw(size, rng)`, and must not change them; an episode may have no transition. What it returns is
+        checked. Here: what the sampler draws, or uniform over all complete transitions.
         """
-        return self._store.draw(batch_size, self._rng)
+        if self._sampler is None:
+            return self._store.draw(batch_size, self._rng)
+        return self._sampler._draw(samplers.StoredEpisodes(self._store), batch_size, self._rng)
+
+    @property
+    def sampler(self) -> samplers.EpisodeSampler[Obs, Act] | None:
+        """What draws the transitions; None for uniformly over all of them."""
+        return self._sampler
 
     # To outlive the process.
 
@@ -473,20 +492,21 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     def _setting(self, name: str) -> Any:
         if name in ("admission", "groups"):
             return getattr(self._hand_outs, name)
-        return self._limited.limiter if name == "limiter" else getattr(self._store, name)
+        return getattr(self if name in ("limiter", "sampler") else self._store, name)
 
     def _state(self, **options: Any) -> state_lib.State:
         state = episode_state.taken(self._store, **options)
-        return {**state, "arrays": {**state["arrays"], **queue_state.taken(self._hand_outs)}}
+        return {**state, "arrays": {**state["arrays"], **queue_state.taken(self._store, self._hand_outs)}}
 
     def _base_state(self, **options: Any) -> state_lib.State:
         state = episode_state.taken(self._store.without_episodes(), **options)
-        return {**state, "arrays": {**state["arrays"], **queue_state.taken_without_episodes(self._hand_outs)}}
+        arrays = queue_state.taken_without_episodes(self._store, self._hand_outs)
+        return {**state, "arrays": {**state["arrays"], **arrays}}
 
     def _restore(self, given: state_lib.StateReader, *, is_new: bool, **options: Any) -> None:
         store = episode_state.made(given, store=self._store, **options)
-        new = self._new_hand_outs(store, self._hand_outs.admission, self._hand_outs.groups)
-        queue_state.put(given, new, is_same_rule=self._has_rules_of(given))
+        new = self._new_hand_outs(self._hand_outs.admission, self._hand_outs.groups)
+        queue_state.put(given, store, new, is_same_rule=self._has_rules_of(given))
         self._store.become(store)
         self._follow(new)
         self._gate.wake()
@@ -524,13 +544,15 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         return episode_journal.EpisodeJournal(journal, self._store, replay, **options)
 
     def _replay(self, **options: Any) -> checkpointable.Replay:
-        self._store.left = functools.partial(queue.LearnerQueue.past, weakref.proxy(self._hand_outs))
-        turns = dict(zip([episode.episode_id for episode in self._store], self._hand_outs.turns(), strict=True))
+        self._store.listeners = [queue.Replay(self._hand_outs)]
+        turns = self._hand_outs.turns(self._store)
+        turn_of = {episode.episode_id: turn for episode, turn in zip(self._store, turns, strict=True)}
         written = self._written()
 
         def ended() -> None:
             if self._written() != written:
-                self._hand_outs.rebuild([turns.get(episode.episode_id, queue.PENDING) for episode in self._store])
+                turns = [turn_of.get(episode.episode_id, queue.PENDING) for episode in self._store]
+                self._hand_outs.rebuild(self._store, turns)
             self._follow(self._hand_outs)
 
         return episode_journal.Replay(self._store, ended=ended, **options)
@@ -566,7 +588,6 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         """
         if self._journal is not None:
             self._journal.clear()
-        self._hand_outs.clearing()
         self._store.clear()
         self._gate.wake()
 
@@ -577,7 +598,13 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
             CorruptionError: An invariant does not hold; the message says which.
         """
         self._store.check()
-        self._hand_outs.check()
+        self._hand_outs.check(self._store)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy or a pickle has: all but the calls that wait, the unused tickets and the event loop."""
+        if self._journal is not None:
+            raise errors.ArgumentError("a buffer that writes to a journal cannot be copied or pickled: detach it first")
+        return {**vars(self), "_position": None}
 
     def __len__(self) -> int:
         """Return how many complete transitions are stored."""
@@ -602,7 +629,8 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         lags = versions.asked(max_lag, lag_decay)
         if lags is not None and self._has_own_draw():
             raise errors.ArgumentError(
-                f"max_lag and lag_decay must be left out where {type(self).__name__}._draw decides what is drawn"
+                "max_lag and lag_decay must be left out where "
+                f"{type(self._sampler or self).__name__}._draw decides what is drawn"
             )
         if lags is not None and self._store.policy_version is None:
             raise errors.ArgumentError(
@@ -611,8 +639,8 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         return lags
 
     def _has_own_draw(self) -> bool:
-        """Return whether `_draw` is overridden, by a subclass or on the instance."""
-        return getattr(self._draw, "__func__", None) is not EpisodeReplayBuffer._draw
+        """Return whether there is a sampler, or `_draw` is overridden, by a subclass or on the instance."""
+        return self._sampler is not None or getattr(self._draw, "__func__", None) is not EpisodeReplayBuffer._draw
 
     def _checked_step(
         self, observation: Obs, action: Act, reward: float, policy_version: int | None
@@ -639,11 +667,10 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         if self._journal is not None:
             self._journal.abort(episode_id)
         self._store.abort(episode_id)
-        self._ended(episode_id)
+        self._ended()
 
-    def _ended(self, episode_id: str) -> None:
-        """Record that an episode has just ended, and wake those who wait for that."""
-        self._hand_outs.ended(self._store[episode_id])
+    def _ended(self) -> None:
+        """Wake those who wait for the end of an episode, which was just now."""
         self._settle()
         self._gate.wake()
         self._queues.wake_learner()
@@ -653,15 +680,24 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         if self._journal is not None:
             self._journal.settle()
 
+    def _own_draws(self, batch_size: int) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
+        """Return what `_draw` does, checked; if that fails, the generator has not moved."""
+        state = self._rng.bit_generator.state
+        try:
+            return self._store.checked_draws(self._draw(batch_size), batch_size)
+        except BaseException:
+            self._rng.bit_generator.state = state
+            raise
+
     def _sample(
         self, batch_size: int, n: int, gamma: float, lags: versions.Lags | None
     ) -> list[samples_lib.ReplaySample[Obs, Act]]:
         if lags is not None:
             draws = self._store.draw_within(batch_size, self._rng, lags)
+        elif self._has_own_draw():
+            draws = self._own_draws(batch_size)
         else:
             draws = self._draw(batch_size)
-            if self._has_own_draw():
-                draws = self._store.checked_draws(draws, batch_size)
         samples = samples_lib.read(draws, n, gamma)
         self._store.note(draws)
         if self._store.policy_version is not None:

@@ -4,6 +4,7 @@ import asyncio
 import collections
 from collections.abc import Coroutine
 import gc
+import pathlib
 import random
 import sys
 import types
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 import pytest
 
 import relive
+from relive import errors
+from relive.persistence import recover_test
 
 Buffer = relive.EpisodeReplayBuffer[Any, int]
 PATIENCE = 60.0
@@ -615,3 +618,52 @@ def test_a_held_up_actor_of_a_closed_loop_writes_nothing() -> None:
     gc.collect()
     assert buffer._store[episode_id].observations == [0, 1, 3]
     assert not buffer._gate._inserters.waiting
+
+
+@pytest.mark.parametrize("way", ["an error", "a cancellation", "a return"])
+async def test_a_block_that_is_left_while_the_journal_cannot_be_written(
+    way: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = Buffer(admission=relive.Admission(0, 1))
+
+    def fails(*record: Any, **options: Any) -> int:
+        raise errors.CheckpointError("log cannot be written: disk full")
+
+    with recover_test.opened(tmp_path / "log") as log:
+        buffer.attach(log)
+
+        async def act() -> None:
+            async with buffer.episode("a", ticket=buffer.admit_nowait()) as writer:
+                await writer.append(0, 0, 1.0)
+                await writer.append(1, 0, 1.0)
+                monkeypatch.setattr(log, "append", fails)
+                if way == "an error":
+                    raise ZeroDivisionError("the actor's own")
+                if way == "a cancellation":
+                    await asyncio.Event().wait()
+
+        actor = asyncio.create_task(act())
+        await settle()
+        actor.cancel()
+        await asyncio.wait([actor])
+        (episode,) = buffer._store
+        if way == "a return":
+            # Nobody has failed but the journal, which may be written again.
+            assert isinstance(actor.exception(), errors.CheckpointError)
+            assert episode.status == "IN_PROGRESS"
+            monkeypatch.undo()
+            assert buffer.abort_episode_nowait(episode.episode_id)
+        elif way == "an error":
+            error = actor.exception()
+            assert isinstance(error, ZeroDivisionError)
+            assert error.__notes__ == [
+                f"episode {episode.episode_id} ended as ABORTED, and the journal does not say so: "
+                "log cannot be written: disk full"
+            ]
+        else:
+            assert actor.cancelled()
+        assert episode.status == "ABORTED"
+        assert len(buffer) == 1
+        assert buffer.admit_nowait().left == 1
+        buffer.check()
+        buffer.detach()

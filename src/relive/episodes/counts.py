@@ -152,6 +152,8 @@ class CountedDeque(Generic[T]):
         self._head = 0
         self.total = 0
         """How many units the items have together."""
+        self.num_empty = 0
+        """How many items have no unit."""
 
     def __len__(self) -> int:
         return len(self._items) - self._head
@@ -173,10 +175,12 @@ class CountedDeque(Generic[T]):
         self._sums[last + 1] = self._sums[last] + count
         self._items.append(item)
         self.total += count
+        self.num_empty += not count
 
     def popleft(self) -> T:
         """Take the oldest item out and return it."""
         item = self[0]
+        self.num_empty -= not self.count(0)
         self._items[self._head] = None
         self._head += 1
         self.total = int(self._sums[len(self._items)] - self._sums[self._head])

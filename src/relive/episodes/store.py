@@ -16,7 +16,7 @@ import itertools
 import math
 import operator
 import time
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 import uuid
 
 import numpy as np
@@ -110,6 +110,29 @@ _FINISHED_AT_LEAST = 1000
 """So many finished episodes are kept at least, however small max_transitions is."""
 
 
+class Listener(Protocol):
+    """What is told of the episodes of a store that start, end and leave.
+
+    It does not keep the store that it is told of: a buffer is then gone as soon as nobody needs it, or copied whole.
+    """
+
+    def started(self, store: "EpisodeStore[Any, Any]", episode: episode_lib.Episode[Any, Any]) -> None:
+        """Record that an episode was added, which is open."""
+        ...
+
+    def ended(self, store: "EpisodeStore[Any, Any]", episode: episode_lib.Episode[Any, Any]) -> None:
+        """Record that an open episode has ended."""
+        ...
+
+    def evicted(self, store: "EpisodeStore[Any, Any]", episode: episode_lib.Episode[Any, Any]) -> None:
+        """Record that an ended episode makes room, while the store still knows whether a sample came from it."""
+        ...
+
+    def cleared(self, store: "EpisodeStore[Any, Any]") -> None:
+        """Record that all episodes will be forgotten, just before they are."""
+        ...
+
+
 class EpisodeStore(Generic[Obs, Act]):
     """Episodes by id, within limits."""
 
@@ -125,12 +148,14 @@ class EpisodeStore(Generic[Obs, Act]):
         self._aborted_steps = 0
         self.evicted: Callable[[episode_lib.Episode[Obs, Act]], None] | None = None
         """Called with each episode that is evicted; None for no call."""
-        self.left: Callable[[episode_lib.Episode[Obs, Act]], None] | None = None
-        """Called with the same, while the store still knows whether a sample came from it."""
+        self.listeners: list[Listener] = []
+        """They are told in this order."""
         self.clear()
 
     def clear(self) -> None:
         """Forget every episode, open ones too. What is counted since the beginning stays counted."""
+        for listener in self.listeners:
+            listener.cleared(self)
         self.finished: counts_lib.CountedDeque[episode_lib.Episode[Obs, Act]] = counts_lib.CountedDeque()
         self.open: dict[str, episode_lib.Episode[Obs, Act]] = {}
         self._episodes: dict[str, episode_lib.Episode[Obs, Act]] = {}
@@ -181,6 +206,8 @@ class EpisodeStore(Generic[Obs, Act]):
         self._started[episode.episode_id] = time.monotonic()
         self._statuses[episode.status] += 1
         self._agents[episode.agent_id] += 1
+        for listener in self.listeners:
+            listener.started(self, episode)
 
     def append(
         self, episode_id: str, observation: Obs, action: Act, reward: float, policy_version: int | None = None
@@ -433,6 +460,8 @@ class EpisodeStore(Generic[Obs, Act]):
         self.finished.append(episode, self._open_counts.pop(episode))
         self._statuses["IN_PROGRESS"] -= 1
         self._statuses[episode.status] += 1
+        for listener in self.listeners:
+            listener.ended(self, episode)
 
     def _count_transition(self, episode: episode_lib.Episode[Obs, Act]) -> None:
         """Count the transition that an open episode has just completed, after finished ones have made room for it."""
@@ -459,8 +488,8 @@ class EpisodeStore(Generic[Obs, Act]):
         episode = self.finished.popleft()
         if self.evicted is not None:
             self.evicted(episode)
-        if self.left is not None:
-            self.left(episode)
+        for listener in self.listeners:
+            listener.evicted(self, episode)
         if episode.has_versions:
             self.versions.evict(episode)
         del self._episodes[episode.episode_id]

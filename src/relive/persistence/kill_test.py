@@ -30,6 +30,7 @@ import pytest
 
 import relive
 from relive import errors
+from relive.episodes import episode_journal
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
 from relive.persistence import recover
@@ -248,14 +249,12 @@ def lose_power(directory: pathlib.Path, rng: random.Random) -> None:
     if name == place.name:
         size = int(noted)
     else:
-        # The base of a segment is on the disk before there is a segment.
-        base = next(record for record in journal_reader.records(directory / "log") if is_first_of(place.name, record))
-        size = journal_reader.SEGMENT_HEADER_BYTES + journal_reader.RECORD_HEADER_BYTES + len(base.payload)
+        # The base of a segment, and what is carried over, are on the disk before there is a segment.
+        size, first = journal_reader.SEGMENT_HEADER_BYTES, journal_reader.first_of(place.name)
+        for number, kind, payload in journal_reader.records(directory / "log"):
+            if number == first or (number > (first or 0) and kind == episode_journal.CARRIED):
+                size += journal_reader.RECORD_HEADER_BYTES + len(payload)
     os.truncate(place, rng.randrange(size, place.stat().st_size + 1))
-
-
-def is_first_of(name: str, record: journal_reader.Record) -> bool:
-    return journal_reader.first_of(name) == record.number
 
 
 def note_syncs(path: str) -> None:

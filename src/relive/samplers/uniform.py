@@ -41,7 +41,7 @@ class UniformSampler(sampler.Sampler):
             slots = (rng.random(size) * rows).astype(np.int64)
             if first:
                 slots += first
-                slots[slots >= capacity] -= capacity
+                slots %= capacity
             return sampler.Draw(slots, probabilities)
         parts: list[arrays.Ints] = []
         missing = size

@@ -53,9 +53,8 @@ class Ring(arrays.Derived):
     def keys(self, slots: arrays.Ints) -> arrays.Ints:
         """Return the keys of the rows in `slots`."""
         newest = self.next_key - 1
-        # Where the newest row is the count of the turns of the ring goes up; a division a row would take longer.
-        last = newest % self.capacity
-        return slots + np.where(np.greater(slots, last), newest - last - self.capacity, newest - last)
+        ages: arrays.Ints = np.remainder(newest - slots, self.capacity)
+        return newest - ages
 
     def slots(self, keys: arrays.Ints) -> arrays.Ints:
         """Return where the rows with `keys` are, or were."""

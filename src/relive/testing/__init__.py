@@ -1,11 +1,13 @@
 """Checks for tests of samplers, of storages and of buffers: of our own, and of yours."""
 
 from relive.testing import buffer_suite
+from relive.testing import episode_sampler_suite
 from relive.testing import expectations
 from relive.testing import sampler_suite
 from relive.testing import storage_suite
 
 assert_frequencies = expectations.assert_frequencies
 BufferTests = buffer_suite.BufferTests
+EpisodeSamplerTests = episode_sampler_suite.EpisodeSamplerTests
 SamplerTests = sampler_suite.SamplerTests
 StorageTests = storage_suite.StorageTests

@@ -5,14 +5,16 @@ import pytest
 from relive import testing
 from relive.testing import expectations
 
+SUITES = [testing.BufferTests, testing.EpisodeSamplerTests, testing.SamplerTests, testing.StorageTests]
 
-@pytest.mark.parametrize("suite", [testing.BufferTests, testing.SamplerTests, testing.StorageTests])
+
+@pytest.mark.parametrize("suite", SUITES)
 def test_a_suite_without_anything_to_test_cannot_run(suite: Any) -> None:
     with pytest.raises(TypeError, match="abstract.*make"):
         suite()
 
 
-@pytest.mark.parametrize("suite", [testing.BufferTests, testing.SamplerTests, testing.StorageTests])
+@pytest.mark.parametrize("suite", SUITES)
 def test_pytest_collects_no_suite_itself(suite: type) -> None:
     """It collects classes whose name begins with Test: those that people write."""
     assert not suite.__name__.startswith("Test")

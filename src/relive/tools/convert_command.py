@@ -20,11 +20,9 @@ from relive.buffers import column
 from relive.common import imports
 from relive.integrations import replaced_file
 from relive.persistence import files
-from relive.persistence import journal_reader
+from relive.persistence import inspect
 from relive.persistence import state
-from relive.tools import loading
 from relive.tools import reading
-from relive.tools import saved_path
 from relive.tools import wording
 
 if TYPE_CHECKING:
@@ -113,7 +111,7 @@ def _check_target(options: argparse.Namespace, target: Kind) -> None:
     path = absolute("TO", options.target)
     replaced_file.check_parent(path)
     _check_is_new(options, target, path)
-    older = saved_path.older(path) if target is Kind.CHECKPOINT else []
+    older = inspect.older(path) if target is Kind.CHECKPOINT else []
     if older:
         names = ", ".join(os.path.basename(each) for each in older)
         label = files.named(path)
@@ -166,21 +164,20 @@ def _saved(path: str, progress: state.Progress | None) -> AnyBuffer:
         CheckpointError: There is none, or it is broken, or not one of columns.
     """
     label = files.named(path)
-    if saved_path.kind_of(path) is saved_path.Kind.JOURNAL:
-        findings = journal_reader.examine(path)
-        if findings.damage is not None:
-            raise errors.CheckpointError(f"{findings.damage}: relive repair puts the rest aside")
-        if findings.num_torn_bytes:
+    if inspect.kind_of(path) is inspect.Kind.JOURNAL:
+        found = inspect.examine(path)
+        if found.findings is not None and found.findings.damage is not None:
+            raise errors.CheckpointError(f"{found.findings.damage}: relive repair puts the rest aside")
+        if found.findings is not None and found.findings.num_torn_bytes:
             raise errors.CheckpointError(f"{label} has a torn record at its end: relive repair cuts it off")
-        buffer, reason = loading.rebuilt(path)
-        if buffer is None:
-            raise errors.CheckpointError(f"{label} cannot be converted: {reason}")
+        if found.buffer is None:
+            raise errors.CheckpointError(f"{label} cannot be converted: {'; '.join(found.faults) or found.reason}")
+        buffer = found.buffer
     else:
-        said = saved_path.read_manifest(path)
-        reason = loading.why_not(said.values)
+        reason = inspect.why_not(inspect.read_manifest(path).values)
         if reason:
             raise errors.CheckpointError(f"{label} cannot be converted: {reason}")
-        buffer = getattr(relive, said.values["class"]).load(path, progress=progress)
+        buffer = inspect.load(path, progress=progress)
     if not isinstance(buffer, column.ColumnReplayBuffer):
         name = type(buffer).__name__
         raise errors.CheckpointError(f"{label} cannot be converted: it is of {name}, whose steps are no columns")

@@ -250,7 +250,8 @@ def test_other_buffers_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert converted(capsys, "episodes", "steps.parquet") == (1, "", message)
     buffer().save("replay")
     examples.forge(pathlib.Path("replay"), **{"class": "os.system"})
-    message = "replay cannot be converted: its class, os.system, is none of those that relive brings\n"
+    remedy = "a class that is not defined here: import its module"
+    message = f"replay cannot be converted: it is of a 'os.system', {remedy}\n"
     assert converted(capsys, "replay", "steps.parquet") == (1, "", message)
 
 
@@ -278,7 +279,7 @@ def test_other_buffers_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
         (["unknown", "minari:mine/test-v0"], "unknown holds no step, and does not say what one holds: nothing to conv"),
         (
             ["rollout", "a.parquet"],
-            "rollout cannot be converted: its class, RolloutBuffer, has a rollout, and no steps ",
+            "rollout cannot be converted: it is of RolloutBuffer, whose steps are no columns\n",
         ),
         (["old.parquet", "saved"], "saved exists: name another path, or say --overwrite\n"),
         (["saved", "old.parquet"], "old.parquet exists: name another path, or say --overwrite\n"),

@@ -8,13 +8,12 @@ from typing import Any
 from relive import errors
 from relive.persistence import checkpoint
 from relive.persistence import files as files_lib
+from relive.persistence import inspect
 from relive.persistence import journal_reader
 from relive.persistence import manifest
 from relive.persistence import npy
 from relive.persistence import state as state_lib
 from relive.tools import frames as frames_lib
-from relive.tools import loading
-from relive.tools import saved_path
 from relive.tools import state_facts
 from relive.tools import wording
 
@@ -55,7 +54,7 @@ class Inspection:
     """
 
     path: str
-    kind: saved_path.Kind
+    kind: inspect.Kind
     class_name: str | None = None
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     generator: str | None = None
@@ -106,7 +105,7 @@ def of(path: str, *, num_frames: int = 0, progress: state_lib.Progress | None = 
         CheckpointError: Nothing is there, something else, or a checkpoint whose manifest cannot be read.
     """
     path = files_lib.absolute("PATH", path)
-    if saved_path.kind_of(path) is saved_path.Kind.JOURNAL:
+    if inspect.kind_of(path) is inspect.Kind.JOURNAL:
         return _of_journal(path, num_frames)
     return _of_checkpoint(path, num_frames, progress)
 
@@ -116,12 +115,12 @@ def _of_checkpoint(path: str, num_frames: int, progress: state_lib.Progress | No
     try:
         with checkpoint.opened(path, verify=True, progress=progress) as state:
             entries = {name: (array.dtype, array.shape) for name, array in state["arrays"].items()}
-            found = _described(path, saved_path.Kind.CHECKPOINT, state, num_frames)
+            found = _described(path, inspect.Kind.CHECKPOINT, state, num_frames)
     except errors.CheckpointError as error:
-        said = saved_path.read_manifest(path)
+        said = inspect.read_manifest(path)
         entries = {name: (entry.dtype, entry.shape) for name, entry in said.entries.items()}
-        found = _described(path, saved_path.Kind.CHECKPOINT, said.values, num_frames)
-        found = dataclasses.replace(found, faults=saved_path.faults(path) or [str(error)])
+        found = _described(path, inspect.Kind.CHECKPOINT, said.values, num_frames)
+        found = dataclasses.replace(found, faults=inspect.faults(path) or [str(error)])
     files = [
         File(
             name=manifest.file_name(name),
@@ -137,13 +136,13 @@ def _of_checkpoint(path: str, num_frames: int, progress: state_lib.Progress | No
 def _notes_on(path: str) -> list[str]:
     """Return what a reader of a checkpoint should know of its neighbours."""
     notes = [] if os.path.lexists(path) else [f"read from {files_lib.named(path)}.1, as a crash left it"]
-    kept = saved_path.older(path) if not notes else saved_path.older(path)[1:]
+    kept = inspect.older(path) if not notes else inspect.older(path)[1:]
     if kept:
         notes.append(f"older ones: {', '.join(map(files_lib.named, kept))}")
     return notes
 
 
-def _described(path: str, kind: saved_path.Kind, state: state_lib.State, num_frames: int) -> Inspection:
+def _described(path: str, kind: inspect.Kind, state: state_lib.State, num_frames: int) -> Inspection:
     """Return what a state says, or its values alone if it is without its arrays."""
     name, settings, generator = state.get("class"), state.get("settings"), state.get("generator")
     bit_generator = generator.get("bit_generator") if isinstance(generator, dict) else None
@@ -168,24 +167,18 @@ def _described(path: str, kind: saved_path.Kind, state: state_lib.State, num_fra
 
 def _of_journal(path: str, num_frames: int) -> Inspection:
     """Return what is in a journal, and in the buffer that it rebuilds."""
-    findings = journal_reader.examine(path)
-    notes, faults = [], [] if findings.damage is None else [str(findings.damage)]
-    state = None
+    examined = inspect.examine(path)
+    findings = examined.findings
+    assert findings is not None
+    state = None if examined.buffer is None else examined.buffer.state_dict()
+    notes = [f"its buffer is not rebuilt here: {examined.reason}"] if examined.reason else []
     if findings.num_torn_bytes:
         torn = f"it ends with a torn record of {wording.counted(findings.num_torn_bytes, 'byte')}"
         notes.append(f"{torn}: relive repair cuts it off, and then the buffer can be shown")
-    elif not faults:
-        try:
-            buffer, reason = loading.rebuilt(path)
-        except errors.ReplayError as error:
-            faults.append(f"{files_lib.named(path)} rebuilds no buffer: {error}")
-        else:
-            state = None if buffer is None else loading.state_of(buffer)
-            notes += [f"its buffer is not rebuilt here: {reason}"] if reason else []
     found = (
-        Inspection(path=files_lib.named(path), kind=saved_path.Kind.JOURNAL)
+        Inspection(path=files_lib.named(path), kind=inspect.Kind.JOURNAL)
         if state is None
-        else _described(path, saved_path.Kind.JOURNAL, state, num_frames)
+        else _described(path, inspect.Kind.JOURNAL, state, num_frames)
     )
     files = list(_files(path))
     aside = sum(file.name.endswith(journal_reader.DAMAGED) for file in files)
@@ -200,7 +193,7 @@ def _of_journal(path: str, num_frames: int) -> Inspection:
             "records": findings.num_records,
             "torn_bytes": findings.num_torn_bytes,
         },
-        faults=[*found.faults, *faults],
+        faults=[*found.faults, *examined.faults],
         notes=notes,
     )
 

@@ -1,5 +1,6 @@
 """What is said of checkpoints and journals, whole and broken."""
 
+import gc
 import json
 import pathlib
 
@@ -7,10 +8,10 @@ import numpy as np
 import pytest
 
 import relive
+from relive.persistence import inspect
 from relive.persistence import journal as journal_lib
 from relive.tools import inspection
 from relive.tools import saved_examples_test as examples
-from relive.tools import saved_path
 
 
 @pytest.fixture
@@ -105,7 +106,7 @@ def test_structured_columns_and_dict_observations_are_described(tmp_path: pathli
 def test_a_journal_is_the_buffer_that_it_rebuilds(journal: pathlib.Path) -> None:
     before = {path.name: path.read_bytes() for path in journal.iterdir()}
     found = inspection.of(str(journal))
-    assert (found.kind, found.class_name) == (saved_path.Kind.JOURNAL, "RingReplayBuffer")
+    assert (found.kind, found.class_name) == (inspect.Kind.JOURNAL, "RingReplayBuffer")
     assert found.facts is not None
     assert found.facts.sizes == {"rows": 30, "capacity": 100, "episodes": 6}
     assert found.facts.distributions["episode_returns"].kept.tolist() == [5.0] * 6
@@ -166,13 +167,19 @@ def test_a_journal_without_a_record_has_no_buffer(tmp_path: pathlib.Path) -> Non
 
 
 def test_a_journal_of_a_class_of_ones_own_is_not_rebuilt(tmp_path: pathlib.Path) -> None:
-    class Mine(relive.RingReplayBuffer):
-        pass
+    def write() -> None:
+        class Missing(relive.RingReplayBuffer):
+            pass
 
-    buffer = Mine(10, seed=0)
-    with journal_lib.Journal(tmp_path / "journal", fsync="never") as journal:
-        buffer.attach(journal)
-        buffer.detach()
+        buffer = Missing(10, seed=0)
+        with journal_lib.Journal(tmp_path / "journal", fsync="never") as journal:
+            buffer.attach(journal)
+            buffer.detach()
+
+    write()
+    gc.collect()
     found = inspection.of(str(tmp_path / "journal"))
-    assert found.notes == ["its buffer is not rebuilt here: its class, Mine, is none of those that relive brings"]
+    assert found.notes == [
+        "its buffer is not rebuilt here: it is of a 'Missing', a class that is not defined here: import its module"
+    ]
     assert found.faults == []

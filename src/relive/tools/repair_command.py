@@ -16,10 +16,10 @@ import sys
 
 from relive import errors
 from relive.persistence import files
+from relive.persistence import inspect
 from relive.persistence import journal_reader
 from relive.persistence import repair
 from relive.tools import reading
-from relive.tools import saved_path
 from relive.tools import wording
 
 
@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     path = files.absolute("PATH", options.path)
     is_left_over = not os.path.lexists(files.newest(path)) and os.path.isdir(files.beside(path, "new"))
     try:
-        if not is_left_over and saved_path.kind_of(path) is saved_path.Kind.JOURNAL:
+        if not is_left_over and inspect.kind_of(path) is inspect.Kind.JOURNAL:
             return _repair_journal(path, options)
         return _repair_checkpoint(path)
     except OSError as error:
@@ -63,7 +63,7 @@ def _repair_journal(path: str, options: argparse.Namespace) -> int:
 def _repair_checkpoint(path: str) -> int:
     with files.locked(path), reading.shown("verifying") as progress:
         result = _renamed(path)
-        faults = saved_path.faults(path, progress)
+        faults = inspect.faults(path, progress)
         if not faults:
             result += _cleaned(path)
     label = files.named(path)
@@ -82,13 +82,13 @@ def _renamed(path: str) -> list[str]:
     """Give a checkpoint its name that a crash left without it, and return what it did, a line each."""
     if os.path.lexists(path):
         return []
-    older = saved_path.older(path)
+    older = inspect.older(path)
     new = files.beside(path, "new")
     moves = [(each, path if not number else older[number - 1]) for number, each in enumerate(older)]
     if not older:
         if not os.path.isdir(new):  # NAME.1 is there, but was saved by that name.
             raise errors.CheckpointError(f"{files.named(path)} does not exist")
-        if saved_path.faults(new):
+        if inspect.faults(new):
             raise errors.CheckpointError(
                 f"{files.named(path)} does not exist, and {files.named(new)} was never completed"
             )
@@ -113,8 +113,8 @@ def _cleaned(path: str) -> list[str]:
 def _remedy(path: str) -> str:
     """Return what to do about a checkpoint that is damaged."""
     label = files.named(path)
-    for each in (files.beside(path, "new"), *saved_path.older(path)):
-        if os.path.isdir(each) and not saved_path.faults(each):
+    for each in (files.beside(path, "new"), *inspect.older(path)):
+        if os.path.isdir(each) and not inspect.faults(each):
             return f"{label} is left as it is, but {files.named(each)} is whole: load that"
     return f"{label} is left as it is: nothing beside it is whole"
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import relive
+from relive.persistence import inspect
 from relive.persistence import journal as journal_lib
 from relive.tools import cli
 from relive.tools import saved_examples_test as examples
-from relive.tools import verify_command
 
 
 @pytest.fixture(autouse=True)
@@ -85,10 +85,6 @@ def test_a_buffer_that_does_not_agree_with_itself_is_broken(
     assert verified(capsys, "journal")[2] == ["journal rebuilds no buffer: the sum tree is no tree"]
 
 
-class Mine(relive.RingReplayBuffer):
-    """A custom buffer."""
-
-
 class Words:
     """A custom codec."""
 
@@ -116,15 +112,24 @@ def save_with_a_limiter_of_its_own(path: str) -> None:
     relive.RingReplayBuffer(10, limiter=Curriculum(), seed=0).save(path)
 
 
+def save_of_a_class_of_its_own(path: str) -> None:
+    """Save a buffer of a class that is gone afterwards."""
+
+    class Mine(relive.RingReplayBuffer):
+        """A class of one's own."""
+
+    Mine(10, seed=0).save(path)
+
+
 def test_what_is_of_ones_own_is_said_and_not_loaded(capsys: pytest.CaptureFixture[str]) -> None:
     save_with_a_limiter_of_its_own("limited")
+    save_of_a_class_of_its_own("mine")
     gc.collect()
-    Mine(10, seed=0).save("mine")
     relive.EpisodeReplayBuffer[Any, Any](seed=0).save("words", codec=Words())
     for path, reason in (
-        ("limited", "limiter is a Curriculum, a class that is not defined here"),
-        ("mine", "its class, Mine, is none of those that relive brings"),
-        ("words", "its codec is words, of which the code is not in it"),
+        ("limited", "'limiter is a Curriculum', a class that is not defined here"),
+        ("mine", "it is of a 'Mine', a class that is not defined here: import its module"),
+        ("words", "its codec is 'words', of which the code is not in it"),
     ):
         code, out, errors = verified(capsys, path)
         assert (code, errors) == (0, [])
@@ -135,23 +140,23 @@ def test_a_buffer_that_does_not_fit_is_not_loaded(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     examples.prioritized().save("buffer")
-    monkeypatch.setattr(verify_command, "_memory_bytes", lambda: 50_000)
+    monkeypatch.setattr(inspect, "_memory_bytes", lambda: 50_000)
     code, out, _ = verified(capsys)
     assert code == 0
     assert "not loaded: it takes " in out
-    assert "of memory, and this machine has 48.8 KiB" in out
-    monkeypatch.setattr(verify_command, "_memory_bytes", lambda: None)
+    assert "of memory, and this machine has 0.0 GiB" in out
+    monkeypatch.setattr(inspect, "_memory_bytes", lambda: None)
     assert "loads 60 steps" in verified(capsys)[1]
 
 
 def test_a_machine_that_does_not_say_its_memory_has_any(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (verify_command._memory_bytes() or 0) > 1 << 20
+    assert (inspect._memory_bytes() or 0) > 1 << 20
 
     def refuse(name: str) -> int:
         raise ValueError(name)
 
     monkeypatch.setattr(os, "sysconf", refuse)
-    assert verify_command._memory_bytes() is None
+    assert inspect._memory_bytes() is None
 
 
 def test_a_capacity_that_nothing_can_hold_is_not_loaded(capsys: pytest.CaptureFixture[str]) -> None:

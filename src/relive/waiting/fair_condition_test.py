@@ -1,5 +1,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
+import copy
+import pickle
 
 import pytest
 
@@ -211,3 +213,84 @@ def test_who_comes_in_the_next_loop_does_not_wait_behind_those_of_a_closed_one()
     asyncio.run(tokens.take("a"))
     assert tokens.taken == ["a"]
     stuck.close()
+
+
+async def test_who_steps_aside_lets_the_others_pass_and_keeps_its_place() -> None:
+    tokens = Tokens()
+    special = 0
+
+    async def take_special() -> None:
+        await tokens.queue.wait_for(lambda: special > 0, blocks=lambda: False)
+        tokens.taken.append("special")
+
+    first = asyncio.create_task(take_special())
+    await settle()
+    tasks = start(tokens, "ab")
+    await settle()
+    tokens.give(1)
+    await settle()
+    assert tokens.taken == ["a"]  # "b" waits behind both.
+    special = 1
+    tokens.give(1)
+    await asyncio.gather(first, tasks["b"])
+    assert tokens.taken == ["a", "special", "b"]
+    assert len(tokens.queue.waiting) == 0
+
+
+async def test_who_is_told_to_ask_again_is_not_passed() -> None:
+    tokens = Tokens()
+    special = 0
+
+    async def take_special() -> None:
+        await tokens.queue.wait_for(lambda: special > 0, blocks=lambda: False)
+        tokens.taken.append("special")
+
+    newcomer = tokens.take("a")
+    first = asyncio.create_task(take_special())
+    await settle()
+    special = 1
+    tokens.give(1)
+    await newcomer  # It comes before `first` has had the time to ask.
+    await first
+    assert tokens.taken == ["special", "a"]
+
+
+async def test_a_waiter_may_begin_to_step_aside_and_may_stop() -> None:
+    tokens = Tokens()
+    blocks = True
+    first = asyncio.create_task(tokens.queue.wait_for(lambda: False, blocks=lambda: blocks))
+    tasks = start(tokens, "ab")
+    await settle()
+    tokens.give(1)
+    await settle()
+    assert tokens.taken == []
+    blocks = False
+    tokens.queue.notify()
+    await settle()
+    assert tokens.taken == ["a"]
+    blocks = True
+    tokens.give(1)
+    await settle()
+    assert tokens.taken == ["a"]
+    first.cancel()
+    await tasks["b"]
+
+
+async def test_what_stands_for_a_waiter_is_in_the_queue_while_it_waits() -> None:
+    tokens = Tokens()
+    name = "the caller"
+    waiting = asyncio.create_task(tokens.queue.wait_for(tokens.ready, waiter=name))
+    await settle()
+    assert list(tokens.queue.waiting) == [name]
+    tokens.give(1)
+    await waiting
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda queue: pickle.loads(pickle.dumps(queue))])
+async def test_nobody_waits_at_a_copy(copied: Callable[[gate.FairCondition], gate.FairCondition]) -> None:
+    tokens = Tokens()
+    waiting = start(tokens, "a")["a"]
+    await settle()
+    assert len(copied(tokens.queue).waiting) == 0
+    tokens.give(1)
+    await waiting

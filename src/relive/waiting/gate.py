@@ -13,41 +13,74 @@ keep the event loop to itself, although most of them need not wait.
 
 import asyncio
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 import itertools
-from typing import Protocol
+from typing import Any, Protocol, Self
 
 from relive import errors
 
 
+def _always() -> bool:
+    return True
+
+
 class FairCondition:
-    """A queue of coroutines, first come, first served."""
+    """A queue of coroutines, first come, first served.
+
+    A waiter that has nothing to do with what the others wait for steps aside: it keeps its place, and those behind it
+    are asked as if it was not there.
+    """
 
     def __init__(self) -> None:
         self.waiting: collections.OrderedDict[object, asyncio.Future[None]] = collections.OrderedDict()
         """The waiters in order of arrival."""
+        # Those of them that have stepped aside since they were last told to ask.
+        self._aside: set[object] = set()
 
-    async def wait_for(self, ready: Callable[[], bool]) -> None:
-        """Return when it is this caller's turn and `ready()` returns True; what `ready` raises comes out here."""
+    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
+        """Return how to make a copy, at which nobody waits: a coroutine waits at the original."""
+        return type(self), ()
+
+    async def wait_for(
+        self, ready: Callable[[], bool], *, blocks: Callable[[], bool] = _always, waiter: object = None
+    ) -> None:
+        """Return when it is this caller's turn and `ready()` returns True; what `ready` raises comes out here.
+
+        Args:
+            ready: Asked whenever it is the caller's turn.
+            blocks: Asked when `ready` has returned False: whether those who come later have to wait too.
+            waiter: What stands for the caller in `waiting`; something new if None.
+        """
         self._drop_dead()
-        if not self.waiting and ready():
-            return
         loop = asyncio.get_running_loop()
-        me = object()
+        me = object() if waiter is None else waiter
         try:
             while True:
-                self.waiting[me] = loop.create_future()
-                await self.waiting[me]
-                if next(iter(self.waiting)) is me and ready():
+                is_turn = self._is_turn(me)
+                if is_turn and ready():
                     return
+                self.waiting[me] = loop.create_future()
+                if is_turn and not blocks():
+                    self._aside.add(me)
+                    self._wake(itertools.islice(itertools.dropwhile(lambda each: each is not me, self.waiting), 1, 2))
+                await self.waiting[me]
         finally:
-            self.waiting.pop(me, None)
+            self._remove(me)
             self.notify()
 
     def notify(self, most: int = 1) -> None:
         """Let the first `most` waiters ask again, in order."""
         self._drop_dead()
-        for future in list(itertools.islice(self.waiting.values(), most)):
+        self._wake(itertools.islice(self.waiting, most))
+
+    def _is_turn(self, me: object) -> bool:
+        """Return whether all who came before have stepped aside."""
+        return next((each is me for each in self.waiting if each is me or each not in self._aside), True)
+
+    def _wake(self, waiters: Iterable[object]) -> None:
+        for waiter in waiters:
+            self._aside.discard(waiter)
+            future = self.waiting[waiter]
             if not future.done():
                 future.set_result(None)
 
@@ -57,7 +90,11 @@ class FairCondition:
             waiter, future = next(iter(self.waiting.items()))
             if not future.get_loop().is_closed():
                 return
-            del self.waiting[waiter]
+            self._remove(waiter)
+
+    def _remove(self, waiter: object) -> None:
+        self.waiting.pop(waiter, None)
+        self._aside.discard(waiter)
 
 
 _CALLS_A_TURN = 32
@@ -73,10 +110,6 @@ class Rules(Protocol):
     def can_sample(self, batch_size: int) -> bool:
         """Return whether a batch may be drawn now."""
         ...
-
-
-def _always() -> bool:
-    return True
 
 
 class Gate:
@@ -95,8 +128,12 @@ class Gate:
         self._samplers = FairCondition()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._calls = 0
-        # Of the batch that waits first, if the rules allow it: whether what it asks for is there.
-        self._is_there = _always
+        # The sizes of the batches that wait for more than the rules, and whether that is there.
+        self._wanted: dict[object, tuple[int, Callable[[], bool]]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy has: nobody waits at it, and it belongs to no event loop."""
+        return {**vars(self), "_loop": None, "_wanted": {}}
 
     def bind_to_loop(self) -> None:
         """Make the running event loop the gate's own; it takes over from one that is closed.
@@ -111,7 +148,7 @@ class Gate:
                     f"buffer belongs to another event loop: use one buffer in one loop, or {self._still_there}"
                 )
             self._loop = loop
-            self._is_there = _always
+            self._wanted.clear()
 
     def close(self) -> None:
         """Close for good; those who wait get ClosedError."""
@@ -126,7 +163,7 @@ class Gate:
     def can_insert(self) -> bool:
         """Return whether one step may be inserted now; raise ClosedError if the gate is closed."""
         self.refuse_if_closed()
-        return self._rules.can_insert() or not self._is_there()
+        return self._rules.can_insert() or self._is_more_wanted()
 
     def can_sample(self, batch_size: int) -> bool:
         """Return whether a batch may be drawn now; raise ClosedError if the gate is closed."""
@@ -148,28 +185,35 @@ class Gate:
         await asyncio.sleep(0)
         await self._inserters.wait_for(self.can_insert)
 
-    async def wait_to_sample(self, batch_size: int, is_there: Callable[[], bool] = _always) -> None:
-        """Return when a batch may be drawn, and what it asks for is there.
+    async def wait_to_sample(self, batch_size: int, is_there: Callable[[], bool] | None = None) -> None:
+        """Return when a batch may be drawn, and what it asks for is there, if it asks for more than the rules.
 
-        While the rules allow it and only that is missing, inserts pass whatever the rules say: what is held up could
-        never bring it.
+        While the rules allow it and only that is missing, the batches behind it pass; and so do inserts, whatever the
+        rules say: what is held up could never bring it.
         """
         await asyncio.sleep(0)
+        if is_there is None:
+            await self._samplers.wait_for(lambda: self.can_sample(batch_size))
+            return
 
         def is_ready() -> bool:
             if not self.can_sample(batch_size):
-                self._is_there = _always
                 return False
-            self._is_there = is_there
             if is_there():
                 return True
             self._inserters.notify(_CALLS_A_TURN)
             return False
 
+        me = object()
+        self._wanted[me] = batch_size, is_there
         try:
-            await self._samplers.wait_for(is_ready)
+            await self._samplers.wait_for(is_ready, blocks=lambda: not self.can_sample(batch_size))
         finally:
-            self._is_there = _always
+            self._wanted.pop(me, None)
+
+    def _is_more_wanted(self) -> bool:
+        """Return whether the rules allow a batch that waits, and what else it asks for is not there."""
+        return any(self._rules.can_sample(size) and not is_there() for size, is_there in self._wanted.values())
 
     def wake(self) -> None:
         """Let the first of each queue ask again; to be called after every change of the counts.

@@ -1,0 +1,92 @@
+"""EpisodeSampler: draws from an episode buffer by another rule than uniformly over all transitions.
+
+    buffer = EpisodeReplayBuffer(sampler=NewestFirst(episodes=100))
+
+A sampler is a subclass with one method, `_draw`, which is given public objects alone. It is saved, loaded and recovered
+by its name and its settings, as a limiter is; it keeps nothing of the episodes, so that many buffers may share one.
+"""
+
+import abc
+from collections.abc import Iterator, Sequence
+import functools
+from typing import Any, Generic, TypeVar, overload
+
+import numpy as np
+
+from relive.episodes import episode as episode_lib
+from relive.episodes import store as store_lib
+from relive.persistence import registry
+
+Obs = TypeVar("Obs")
+Act = TypeVar("Act")
+
+
+class EpisodeSampler(registry.Configurable, abc.ABC, Generic[Obs, Act]):
+    """Draws transitions of the stored episodes, with replacement.
+
+    >>> import relive
+    >>> class EachEpisodeAlike(relive.EpisodeSampler[str, int]):
+    ...     def _draw(self, episodes, size, rng):
+    ...         drawn = [episodes[place] for place in rng.integers(len(episodes), size=size)]
+    ...         return [(episode, int(rng.integers(len(episode)))) for episode in drawn]
+    >>> buffer = relive.EpisodeReplayBuffer[str, int](sampler=EachEpisodeAlike(), seed=0)
+    >>> episode_id = buffer.start_episode_nowait("agent-0")
+    >>> buffer.append_observation_action_reward_nowait(episode_id, "start", 1, 0.5)
+    >>> buffer.end_episode_nowait(episode_id, "exit")
+    >>> [sample.reward for sample in buffer.sample_n_step_nowait(batch_size=2, n=1, gamma=0.9)]
+    [0.5, 0.5]
+    """
+
+    @abc.abstractmethod
+    def _draw(
+        self, episodes: Sequence[episode_lib.Episode[Obs, Act]], size: int, rng: np.random.Generator
+    ) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
+        """Return `size` draws, each an episode and the start step of a complete transition in it.
+
+        What is returned is checked: each episode must be one of `episodes`, and its start step in [0, len(episode)).
+
+        Args:
+            episodes: The stored ones that have a transition, at least one: those that have ended, the first to end
+                first, then the open ones. They must not be changed. An item costs O(1), once the open ones are listed,
+                and all others if some of them ended without a transition.
+            size: How many draws.
+            rng: The randomness, of the buffer; there must be no other.
+        """
+
+
+class StoredEpisodes(Sequence[episode_lib.Episode[Obs, Act]]):
+    """The episodes of a store that have a transition, as `EpisodeSampler._draw` gets them."""
+
+    def __init__(self, store: store_lib.EpisodeStore[Obs, Act]) -> None:
+        self._store = store
+
+    @functools.cached_property
+    def _ended(self) -> Any:
+        finished = self._store.finished
+        return [episode for episode in finished if len(episode)] if finished.num_empty else finished
+
+    @functools.cached_property
+    def _open(self) -> list[episode_lib.Episode[Obs, Act]]:
+        return list(self._store.growing())
+
+    def __len__(self) -> int:
+        return len(self._ended) + len(self._open)
+
+    def __iter__(self) -> Iterator[episode_lib.Episode[Obs, Act]]:
+        yield from self._ended
+        yield from self._open
+
+    @overload
+    def __getitem__(self, index: int) -> episode_lib.Episode[Obs, Act]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[episode_lib.Episode[Obs, Act]]: ...
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return the episode at an index, or a list of those in a slice."""
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index must be in [{-len(self)}, {len(self)}), got {index}")
+        place, num_ended = index % len(self), len(self._ended)
+        return self._ended[place] if place < num_ended else self._open[place - num_ended]
