@@ -705,9 +705,9 @@ def test_records_are_longer_only_where_there_is_more_to_say(
         append = log.append
         buffer.attach(log)
 
-        def appending(kind: int, payload: bytes) -> int:
+        def appending(kind: int, payload: bytes, *, sync: bool) -> int:
             kinds.append(kind)
-            return append(kind, payload)
+            return append(kind, payload, sync=sync)
 
         monkeypatch.setattr(log, "append", appending)
         lived(buffer, [None, None])

@@ -136,6 +136,9 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     ) -> str:
         """Open an episode of that agent and return its id, a fresh UUID. Never waits for the limiter.
 
+        With a journal that is to be synced it returns when the start is on the disk; if that fails, or the call is
+        cancelled meanwhile, the episode ends as ABORTED.
+
         Args:
             agent_id: The agent that acts in it.
             group_id: Which episodes it belongs with, such as the other returns to a prompt.
@@ -147,11 +150,19 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
             ArgumentError: group_id is empty, policy_version is below 0, the ticket is missing, used up or of another
                 buffer, or the group has all its episodes, or was handed out or given up.
             ClosedError: The buffer is closed.
+            CheckpointError: The journal could not be written or synced.
         """
         self._gate.bind_to_loop()
         if self._gate.should_yield():
             await asyncio.sleep(0)
-        return self.start_episode_nowait(agent_id, group_id=group_id, policy_version=policy_version, ticket=ticket)
+        episode_id = self._start(agent_id, group_id, policy_version, ticket, sync=False)
+        if self._journal is not None:
+            try:
+                await self._journal.synced()
+            except BaseException as error:
+                self._give_up(episode_id, error)
+                raise
+        return episode_id
 
     def start_episode_nowait(
         self,
@@ -162,6 +173,18 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         ticket: admission_lib.Ticket | None = None,
     ) -> str:
         """Do what `start_episode` does, and raise what it raises, as a plain call."""
+        return self._start(agent_id, group_id, policy_version, ticket, sync=True)
+
+    def _start(
+        self,
+        agent_id: str,
+        group_id: str | None,
+        policy_version: int | None,
+        ticket: admission_lib.Ticket | None,
+        *,
+        sync: bool,
+    ) -> str:
+        """Open an episode; `sync` says whether the journal, if it is due, is synced within the call."""
         self._gate.refuse_if_closed()
         agent_id = validation.string("agent_id", agent_id)
         if group_id is not None:
@@ -171,7 +194,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         self._hand_outs.check_start(group_id, ticket)
         episode = self._store.new_episode(agent_id, group_id, policy_version)
         if self._journal is not None:
-            self._journal.start(episode)
+            self._journal.start(episode, sync=sync)
         self._hand_outs.desk.use(ticket)
         self._store.start(episode)
         self._settle()
@@ -186,6 +209,8 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
 
         One call in 32 lets the other tasks run first; the rest of those that need not wait go straight on. The step is
         copied when the call begins. It becomes a transition, and can be drawn, when the observation after it is known.
+        With a journal that is to be synced it returns when the step is on the disk, and all who wait for that share one
+        sync; if that fails, or the call is cancelled meanwhile, the step is stored nevertheless.
 
         Args:
             episode_id: An open episode.
@@ -206,7 +231,9 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         if self._gate.must_wait_to_insert():
             self._store[episode_id].check_next_step(policy_version)
             await self._gate.wait_to_insert()
-        self._append(episode_id, step)
+        self._append(episode_id, step, sync=False)
+        if self._journal is not None:
+            await self._journal.synced()
 
     def append_observation_action_reward_nowait(
         self, episode_id: str, observation: Obs, action: Act, reward: float, *, policy_version: int | None = None
@@ -228,7 +255,9 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     async def end_episode(
         self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus = "COMPLETED"
     ) -> None:
-        """End an open episode with the observation after its last action. Never waits.
+        """End an open episode with the observation after its last action. Never waits for the limiter.
+
+        With a journal it returns as `append_observation_action_reward` does.
 
         Args:
             episode_id: An open episode.
@@ -242,17 +271,23 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
             ClosedError: The buffer is closed.
         """
         self._gate.bind_to_loop()
-        self.end_episode_nowait(episode_id, final_observation, status)
+        self._end(episode_id, final_observation, status, sync=False)
+        if self._journal is not None:
+            await self._journal.synced()
 
     def end_episode_nowait(
         self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus = "COMPLETED"
     ) -> None:
         """Do what `end_episode` does, and raise what it raises, as a plain call."""
+        self._end(episode_id, final_observation, status, sync=True)
+
+    def _end(self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus, *, sync: bool) -> None:
+        """End an open episode; `sync` says whether the journal, if it is due, is synced within the call."""
         self._gate.refuse_if_closed()
         final_observation = copies.copied(final_observation)
         if self._journal is not None:
             self._store[episode_id].check_can_end(status)
-            self._journal.end(episode_id, final_observation, status)
+            self._journal.end(episode_id, final_observation, status, sync=sync)
         self._store.end(episode_id, final_observation, status)
         self._ended()
 
@@ -288,15 +323,18 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         try:
             yield EpisodeWriter(self, episode_id)
         except BaseException as error:
-            try:
-                self.abort_episode_nowait(episode_id)
-            except errors.ReplayError as unwritten:
-                # Nobody is left who could end it later.
-                self._store.abort(episode_id)
-                self._ended()
-                error.add_note(f"episode {episode_id} ended as ABORTED, and the journal does not say so: {unwritten}")
+            self._give_up(episode_id, error)
             raise
         self.abort_episode_nowait(episode_id)
+
+    def _give_up(self, episode_id: str, error: BaseException) -> None:
+        """Abort an episode, if it is open, that nobody is left to end because of an error; that is what is raised."""
+        try:
+            self.abort_episode_nowait(episode_id)
+        except errors.ReplayError as unwritten:
+            self._store.abort(episode_id)
+            self._ended()
+            error.add_note(f"episode {episode_id} ended as ABORTED, and the journal does not say so: {unwritten}")
 
     # Drawing.
 
@@ -650,13 +688,13 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
             reward = episode_lib.checked_reward(reward)
         return copies.copied(observation), copies.copied(action), reward, policy_version
 
-    def _append(self, episode_id: str, step: tuple[Obs, Act, float, int | None]) -> None:
+    def _append(self, episode_id: str, step: tuple[Obs, Act, float, int | None], sync: bool = True) -> None:
         journal = self._journal
         if journal is None:
             self._store.append(episode_id, *step)
         else:
             self._store[episode_id].check_next_step(step[3])
-            journal.append(episode_id, *step)
+            journal.append(episode_id, *step, sync=sync)
             self._store.append(episode_id, *step)
             if journal.evicted:
                 journal.settle()

@@ -9,13 +9,17 @@
     STARTED   as START, but in the place of the agent's id a list: that id, the group's id, and the policy's version
     STEPPED   as APPEND, but with the policy's version u64 before the observation, where it is another than before
     LEARNED   the learner's version u64
+    CARRIED   the kind u8 of a record above and its payload: START, then APPEND for each step so far
 
 All numbers are little endian, an id is 36 ASCII characters, and values are as the codec writes them. Each is written
 before what it tells of happens; but EVICT after it. If it never comes, the episode is back, and is evicted again by the
 next one who needs its place.
+
+Episodes that are open when a segment begins are carried over: they are written once more behind its base. So no open
+episode needs a segment before it, and those go with the episodes that had finished before.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import contextlib
 import itertools
 import math
@@ -33,7 +37,7 @@ from relive.persistence import journal as journal_lib
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
 Store: TypeAlias = store_lib.EpisodeStore[Any, Any]
 
-START, APPEND, END, ABORT, CLEAR, EVICT, STARTED, STEPPED, LEARNED = range(1, 10)
+START, APPEND, END, ABORT, CLEAR, EVICT, STARTED, STEPPED, LEARNED, CARRIED = range(1, 11)
 _ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _ID_SIZE = 36
 _APPEND = struct.Struct("<36sdI")
@@ -53,57 +57,54 @@ class EpisodeJournal:
         self._journal, self._store, self._codec = journal, store, codec
         self.evicted: list[Episode] = []
         """The episodes that have gone to make room since `settle`."""
-        # The first record of each segment, and how many episodes that are stored have begun in it.
-        self._segments: list[list[int]] = []
-        self._segment_of: dict[str, list[int]] = {}
+        # The first record of each segment behind the oldest, and the episode that had finished last before it: they
+        # go in that order, so no segment before it is needed once that one has gone.
+        self._begun: list[tuple[int, str | None]] = []
         if replay is not None:
             if replay.codec_name != codec.name:
                 raise errors.ArgumentError(
                     f"codec must be the one of the journal, {replay.codec_name}, got {codec.name}"
                 )
-            self._segments = [[first, 0] for first in replay.firsts]
-            for episode in store:
-                segment = self._segments[replay.segment_of.get(episode.episode_id, 0)]
-                segment[1] += 1
-                self._segment_of[episode.episode_id] = segment
+            self._begun = replay.begun[1:]
 
     def begin(self, base: Callable[[], bytes]) -> None:
         """Make the journal ready; `base` returns what its next segment begins with."""
 
         def based() -> bytes:
             payload = base()
-            self._segments.append([self._journal.num_records, 0])
+            if self._journal.num_records:
+                self._begun.append((self._journal.num_records, _finished_last(self._store)))
             return payload
 
-        self._journal.begin(based)
-        self._store.evicted = self._hear
-        for episode in self._store:
-            if episode.episode_id not in self._segment_of:
-                self._count(episode.episode_id)
+        self._journal.begin(based, self._carried)
+        self._store.evicted = self.evicted.append
 
-    def start(self, episode: Episode) -> None:
-        """Write that an episode starts."""
-        head = _START.pack(episode.episode_id.encode(), episode.start_time)
-        if episode.group_id is None and episode.policy_version is None:
-            self._journal.append(START, head + codec_lib.PlainCodec().encode(episode.agent_id))
-        else:
-            described = [episode.agent_id, episode.group_id, episode.policy_version]
-            self._journal.append(STARTED, head + codec_lib.PlainCodec().encode(described))
-        self._count(episode.episode_id)
+    def start(self, episode: Episode, *, sync: bool = True) -> None:
+        """Write that an episode starts; of `sync` here and below, see Journal.append."""
+        self._journal.append(*_started(episode), sync=sync)
 
-    def append(self, episode_id: str, observation: Any, action: Any, reward: float, policy_version: int | None) -> None:
+    def append(
+        self,
+        episode_id: str,
+        observation: Any,
+        action: Any,
+        reward: float,
+        policy_version: int | None,
+        *,
+        sync: bool = True,
+    ) -> None:
         """Write that an episode gets a step."""
-        encode = self._codec.encode
-        encoded = encode(observation)
-        kind, head = APPEND, _APPEND.pack(episode_id.encode(), reward, len(encoded))
-        if policy_version is not None and policy_version != self._store[episode_id].newest_version:
-            kind, head = STEPPED, _STEPPED.pack(episode_id.encode(), reward, len(encoded), policy_version)
-        self._journal.append(kind, b"".join([head, encoded, encode(action)]))
+        if policy_version is not None and policy_version == self._store[episode_id].newest_version:
+            policy_version = None
+        record = self._stepped(episode_id.encode(), observation, action, reward, policy_version)
+        self._journal.append(*record, sync=sync)
 
-    def end(self, episode_id: str, final_observation: Any, status: episode_lib.FinalStatus) -> None:
+    def end(
+        self, episode_id: str, final_observation: Any, status: episode_lib.FinalStatus, *, sync: bool = True
+    ) -> None:
         """Write that an episode ends."""
         head = _END.pack(episode_id.encode(), 1 + episode_lib.FINAL_STATUSES.index(status))
-        self._journal.append(END, head + self._codec.encode(final_observation))
+        self._journal.append(END, head + self._codec.encode(final_observation), sync=sync)
 
     def abort(self, episode_id: str) -> None:
         """Write that an episode ends without a final observation."""
@@ -116,43 +117,75 @@ class EpisodeJournal:
     def clear(self) -> None:
         """Write that every episode goes."""
         self._journal.append(CLEAR, b"")
-        self._segment_of.clear()
-        for segment in self._segments:
-            segment[1] = 0
+        self._begun = [(first, None) for first, _ in self._begun]
         with contextlib.suppress(errors.ReplayError):  # Written it is: what could not be deleted is, the next time.
             self._prune()
 
-    def _hear(self, episode: Episode) -> None:
-        """Record that an episode has gone to make room."""
-        self.evicted.append(episode)
-        self._segment_of.pop(episode.episode_id, [0, 0])[1] -= 1
-
-    def _count(self, episode_id: str) -> None:
-        segment = self._segment_of[episode_id] = self._segments[-1]
-        segment[1] += 1
-
     def settle(self) -> None:
-        """Write which episodes have gone to make room, just after they did.
+        """Write which episodes have gone to make room, just after they did, and let go of segments.
 
-        If that fails, as on a full disk, it is written the next time: the call that made them go has happened.
+        If that fails, as on a full disk, it is done the next time: the call that made them go has happened.
         """
-        if not self.evicted:
-            return
-        counts = self._store.counts()
-        parts = [_EVICT.pack(counts["evicted_episodes"], counts["evicted_transitions"])]
-        parts += [episode.episode_id.encode() for episode in self.evicted]
         with contextlib.suppress(errors.ReplayError):
-            self._journal.append(EVICT, b"".join(parts))
-            self.evicted.clear()
+            if self.evicted:
+                counts = self._store.counts()
+                parts = [_EVICT.pack(counts["evicted_episodes"], counts["evicted_transitions"])]
+                parts += [episode.episode_id.encode() for episode in self.evicted]
+                # Who waits for the disk need not wait for this: if it is lost, they are back and go again.
+                self._journal.append(EVICT, b"".join(parts), sync=False)
+                self.evicted.clear()
             self._prune()
 
+    async def synced(self) -> None:
+        """Return when what was written is on the disk, if the policy wants it there."""
+        if self._journal.is_due:
+            await self._journal.synced()
+
     def _prune(self) -> None:
-        """Let go of segments that no episode is left of; what made the last one go is on the disk first."""
-        gone = len(list(itertools.takewhile(lambda segment: not segment[1], self._segments[:-1])))
+        """Let go of segments that no episode needs; what made the last one go is on the disk first."""
+        gone = list(itertools.takewhile(lambda begun: begun[1] is None or not self._store.has(begun[1]), self._begun))
         if gone:
             self._journal.sync()
-            self._journal.prune(self._segments[gone][0])
-            del self._segments[:gone]
+            self._journal.prune(gone[-1][0])
+            del self._begun[: len(gone)]
+
+    def _carried(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the records of the episodes that are open now; none where the base holds them, which comes first."""
+        if not self._journal.num_records:
+            return
+        for episode in self._store.open.values():
+            kind, payload = _started(episode)
+            yield CARRIED, bytes([kind]) + payload
+            encoded, versions = episode.episode_id.encode(), dict(episode.version_changes)
+            steps = zip(episode.observations, episode.actions, episode.rewards, strict=True)
+            for t, (observation, action, reward) in enumerate(steps):
+                kind, payload = self._stepped(encoded, observation, action, reward, versions.get(t))
+                yield CARRIED, bytes([kind]) + payload
+
+    def _stepped(
+        self, episode_id: bytes, observation: Any, action: Any, reward: float, new_version: int | None
+    ) -> tuple[int, bytes]:
+        """Return the record of a step, and of the version of the policy if it is another than before."""
+        encoded = self._codec.encode(observation)
+        if new_version is None:
+            kind, head = APPEND, _APPEND.pack(episode_id, reward, len(encoded))
+        else:
+            kind, head = STEPPED, _STEPPED.pack(episode_id, reward, len(encoded), new_version)
+        return kind, b"".join([head, encoded, self._codec.encode(action)])
+
+
+def _started(episode: Episode) -> tuple[int, bytes]:
+    """Return the record of the start of an episode."""
+    head = _START.pack(episode.episode_id.encode(), episode.start_time)
+    if episode.group_id is None and episode.policy_version is None:
+        return START, head + codec_lib.PlainCodec().encode(episode.agent_id)
+    described = [episode.agent_id, episode.group_id, episode.policy_version]
+    return STARTED, head + codec_lib.PlainCodec().encode(described)
+
+
+def _finished_last(store: Store) -> str | None:
+    """Return the id of the stored episode that finished last; None if there is none."""
+    return store.finished[-1].episode_id if len(store.finished) else None
 
 
 class Replay:
@@ -165,14 +198,13 @@ class Replay:
         self._limits = store.max_transitions, store.max_episodes
         # What goes to make room is in the journal, and limits would only repeat it.
         store.set_limits(None, None)
-        self.firsts: list[int] = []
-        """The first record of each segment."""
-        self.segment_of: dict[str, int] = {}
-        """Which of them each episode that has started since has begun in."""
+        self.begun: list[tuple[int, str | None]] = []
+        """The first record of each segment, and the episode that had finished last before it."""
+        self._takes_carried = False
 
     def base(self, number: int) -> None:
         """Record that a segment begins with the record of that number."""
-        self.firsts.append(number)
+        self.begun.append((number, _finished_last(self._store)))
 
     def apply(self, kind: int, payload: bytes) -> None:
         """Do what a record tells of. What it tells of an episode that began before the first segment is past.
@@ -180,7 +212,9 @@ class Replay:
         Raises:
             CheckpointError: There is no such record.
         """
-        if kind == CLEAR and not payload:
+        if kind == CARRIED and payload[:1] and payload[0] in (START, STARTED, APPEND, STEPPED):
+            self._carry(payload[0], payload[1:])
+        elif kind == CLEAR and not payload:
             self._store.clear()
         elif kind == EVICT and len(payload) % _ID_SIZE == _EVICT.size:
             counts = _EVICT.unpack_from(payload)
@@ -204,9 +238,26 @@ class Replay:
             raise errors.CheckpointError(f"is of kind {kind} with {len(payload)} bytes, which cannot be here")
 
     def end(self) -> None:
-        """Record that there is no more."""
+        """Record that there is no more.
+
+        Raises:
+            CheckpointError: More steps are stored or have gone than there ever were.
+        """
+        stats = self._store.stats()
+        least = stats.total_transitions + stats.waiting_steps + stats.evicted_transitions + stats.dropped["aborted"]
+        if stats.appended < least:
+            raise errors.CheckpointError(f"tells of {least} steps where {stats.appended} were appended")
         self._store.set_limits(*self._limits)
         self._ended()
+
+    def _carry(self, kind: int, payload: bytes) -> None:
+        """Do what a record that was carried over tells of, unless the episode is known; the base counts its steps."""
+        if kind in (START, STARTED):
+            self._takes_carried = not self._store.has(_id(payload[:_ID_SIZE]))
+        if self._takes_carried:
+            inserted = self._store.inserted
+            self.apply(kind, payload)
+            self._store.inserted = inserted
 
     def _start(self, payload: bytes, is_described: bool) -> None:
         encoded, start_time = _head(_START, payload)
@@ -226,7 +277,6 @@ class Replay:
                 policy_version=policy_version,
             )
         )
-        self.segment_of[episode_id] = len(self.firsts) - 1
 
     def _append(self, payload: bytes, form: struct.Struct) -> None:
         encoded, reward, length, *version = _head(form, payload)

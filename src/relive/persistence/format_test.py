@@ -127,11 +127,16 @@ def bytes_of(column: Any, row: int) -> bytes:
 def records_at(path: pathlib.Path) -> list[Record]:
     """Read the records of a journal: number, kind and payload."""
     records: list[Record] = []
-    segments = sorted(each for each in path.iterdir() if each.name.endswith(".relive"))
+    salts: set[int] = set()
+    marks = [int(each.name[8:28]) for each in path.iterdir() if each.name.endswith(".relive.oldest")]
+    oldest = f"segment-{max(marks, default=0):020}.relive"
+    segments = sorted(each for each in path.iterdir() if each.name.endswith(".relive") and each.name >= oldest)
+    assert segments[0].name == oldest
     for segment in segments:
         content = segment.read_bytes()
-        magic, first, _salt, seed = struct.unpack_from("<17sQQI", content)
+        magic, first, salt, seed = struct.unpack_from("<17sQQI", content)
         assert (magic, zlib.crc32(content[:33])) == (b"relive journal 1\n", seed)
+        salts.add(salt)
         assert segment.name == f"segment-{first:020}.relive"
         assert first == (records[-1][0] + 1 if records else first)
         place = 37
@@ -145,6 +150,7 @@ def records_at(path: pathlib.Path) -> list[Record]:
             records.append((number, kind, payload))
             place += 17 + length
         assert segment == segments[-1] or place == len(content)
+    assert len(salts) == 1
     return records
 
 
@@ -350,7 +356,12 @@ class Episodes:
     def apply(self, kind: int, payload: bytes) -> None:
         """Do what a record says."""
         name = payload[:36].decode() if kind in (1, 2, 3, 4, 7, 8) else ""
-        if kind in (1, 7):
+        if kind == 10:
+            if payload[0] in (1, 7):
+                self.is_carried = payload[1:37].decode() not in self.episodes
+            if self.is_carried:
+                self.apply(payload[0], payload[1:])
+        elif kind in (1, 7):
             (start_time,) = struct.unpack_from("<d", payload, 36)
             described = value_of(payload[44:])
             agent, group, version = (described, None, None) if kind == 1 else described

@@ -169,7 +169,7 @@ def forge_records(path: pathlib.Path, rng: random.Random) -> None:
     assert first is not None
     for _ in range(rng.choice([1, 1, 1, 2, 5])):
         rng.choice(RECORD_FORGERIES)(segments, rng)
-    for each in path.iterdir():
+    for each in path.glob("*.relive"):
         each.unlink()
     for segment in segments:
         place = path / journal_reader.segment_name(first)

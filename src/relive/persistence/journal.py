@@ -1,22 +1,27 @@
 """A journal: records on the disk before what they tell of happens.
 
-    segment-...00.relive   base | record | record | ...      as long as somebody needs them: `prune`
-    segment-...42.relive   base | record | record | ...
+    segment-...42.relive.oldest                              what came before 42 was pruned
+    segment-...42.relive   base | record | record | ...      as long as somebody needs them: `prune`
+    segment-...51.relive   base | record | record | ...
     segment-...57.relive   base | record | record |          records are appended here
 
 A record is written by one system call at once, so a process that is killed loses none that was appended; when records
 are on the disk, and so survive the loss of power, is a matter of the `fsync` policy alone. A segment begins with a
-base, from which its owner can go on without any segment before it, and comes into being with it: made beside, synced,
-renamed. What a crash can leave torn is therefore the end of the last segment, and nothing else.
+base, and perhaps with records that are carried over, from which its owner can go on without any segment before it. It
+comes into being with them: made beside, synced, renamed. What a crash can leave torn is therefore the end of the last
+segment, and nothing else.
 
-A call that raises has appended nothing. If that cannot be made sure of, or the disk failed to sync what it had taken,
-the journal refuses all that follows: to sync again could succeed without the lost pages.
+A call that raises has appended nothing; `synced` alone waits for what was appended before. If that cannot be made sure
+of, or the disk failed to sync what it had taken, the journal refuses all that follows: to sync again could succeed
+without the lost pages.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterable
 import contextlib
 import dataclasses
 import io
+import itertools
 import os
 import threading
 from typing import Literal, TypeAlias, cast
@@ -86,10 +91,10 @@ class SegmentFile:
 
     def __init__(self, path: str, ending: journal_reader.Ending) -> None:
         self.path = path
-        self.seed = ending.seed
-        """Where the checksums of its records start."""
+        self.seed, self.salt = ending.seed, ending.salt
+        """Where the checksums of its records start, and the number that all segments of its journal have."""
         self.start = ending.start
-        """How many of its bytes are header and base."""
+        """How many of its bytes are header, base and what was carried over."""
         self.size = ending.offset
         """How many bytes it has, up to the last whole record."""
         self._file = io.FileIO(os.open(path, os.O_WRONLY | os.O_APPEND | files.STRICT), "ab")
@@ -118,31 +123,50 @@ class SegmentFile:
         self._file.close()
 
 
-def create(path: str, first: int, base: bytes) -> journal_reader.Ending:
-    """Make a segment whose first record is `base`, and return where that ends; a crash leaves it whole or not there.
+def create(
+    path: str, first: int, base: bytes, carried: Iterable[tuple[int, bytes]] = (), salt: int = 0
+) -> journal_reader.Ending:
+    """Make a segment of `base` and the records behind it; a crash leaves it whole or not there.
 
     The directory that it is in is not synced.
 
+    Args:
+        path: The segment.
+        first: The number of its first record.
+        base: That record.
+        carried: Kind and payload of the records behind it.
+        salt: The number that all segments of the journal have.
+
+    Returns:
+        Where it ends.
+
     Raises:
-        ArgumentError: The base is no bytes or too long.
+        ArgumentError: A payload is no bytes or too long.
         OSError: It could not be written; it is not there, unless it could not be deleted either.
     """
-    header = journal_reader.segment_header(first, int.from_bytes(os.urandom(8), "little"))
+    header = journal_reader.segment_header(first, salt)
     seed = journal_reader.seed_of(header, first)
-    content = header + journal_reader.framed(first, journal_reader.BASE, base, seed)
     new = f"{path}{journal_reader.NEW}"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(new)
+    number = first
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | files.STRICT
-        files.write_file(os.open(new, flags, 0o666), content)
+        with open(os.open(new, flags, 0o666), "wb") as file:
+            file.write(header)
+            for kind, payload in itertools.chain([(journal_reader.BASE, base)], carried):
+                file.write(journal_reader.framed(number, kind, payload, seed))
+                number += 1
+            size = file.tell()
+            file.flush()
+            files.fsync_file(file.fileno())
         os.rename(new, path)
     except OSError:
         for name in (new, path):  # A file system over the network can rename and say that it failed.
             with contextlib.suppress(OSError):
                 os.unlink(name)
         raise
-    return journal_reader.Ending(first + 1, len(content), len(content), len(content), seed)
+    return journal_reader.Ending(number, size, size, size, seed, salt)
 
 
 class Journal:
@@ -152,16 +176,16 @@ class Journal:
     once and then `append`. While it is open, nobody else can open it.
 
     Args:
-        path: The directory. If it is missing, it is made; if it holds a journal, that goes on after its last whole
-            record, and a torn tail is cut off.
+        path: The directory. If it is missing, it is made; if it holds a journal, that is read to its end and goes on
+            after its last whole record, and a torn tail is cut off.
         fsync: When what was appended is on the disk: "always", before `append` returns; `EveryRecords(n)`;
             `EverySeconds(t)`; or "never", when the system sees fit.
-        segment_bytes: After how many bytes of records a new segment begins; it may be more if the base is larger, so
-            that bases never take up more than half.
+        segment_bytes: After how many bytes of records a new segment begins; it may be more if its base and what is
+            carried over are larger, so that they never take up more than half.
 
     Raises:
-        CheckpointError: The directory cannot be made or read, holds files that are none of a journal, or holds one
-            whose last segment is damaged; or the journal is open elsewhere.
+        CheckpointError: The directory cannot be made or read, holds files that are none of a journal, or holds one that
+            is damaged; or the journal is open elsewhere.
 
     >>> import tempfile
     >>> from relive.persistence import journal
@@ -190,7 +214,7 @@ class Journal:
         self._most_unsynced = most_unsynced(fsync)
         self._pid = os.getpid()
         self._num_records = self._num_synced = 0
-        self._base: Callable[[], bytes] | None = None
+        self._begun: tuple[Callable[[], bytes], Callable[[], Iterable[tuple[int, bytes]]]] | None = None
         self._is_closed = False
         self._refusal: str | None = None
         # The segments' first records, the last segment, and at how many bytes an append has to stop and look.
@@ -201,6 +225,8 @@ class Journal:
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._syncer: threading.Thread | None = None
+        # The sync that the callers of `synced` wait for.
+        self._shared: asyncio.Future[None] | None = None
         with contextlib.ExitStack() as stack:
             try:
                 self._open(stack)
@@ -219,12 +245,18 @@ class Journal:
         """How many of them are known to be on the disk."""
         return self._num_synced
 
-    def begin(self, base: Callable[[], bytes]) -> None:
+    @property
+    def is_due(self) -> bool:
+        """Whether the policy wants what was appended on the disk now."""
+        return self._num_records - self._num_synced >= self._most_unsynced
+
+    def begin(self, base: Callable[[], bytes], carried: Callable[[], Iterable[tuple[int, bytes]]] = lambda: ()) -> None:
         """Make the journal ready for appending: to the last segment if there is one, to a new one otherwise.
 
         Args:
             base: Returns a record from which its owner can go on without any before it. It is called within this call
                 or within an `append`, before the record of that is written.
+            carried: Returns kind and payload of the records that come right behind it; called after `base`.
 
         Raises:
             ArgumentError: The journal has begun before.
@@ -232,23 +264,24 @@ class Journal:
             CheckpointError: The segment could not be written.
         """
         self._check_usable()
-        if self._base is not None:
+        if self._begun is not None:
             raise errors.ArgumentError("begin was called before: a journal has one owner")
         if self._segment is None:
-            self._begin_segment(base)
-        self._base = base
+            self._begin_segment(base, carried)
+        self._begun = base, carried
         self._allow()
         if isinstance(self._fsync, EverySeconds):
             arguments = (weakref.ref(self), self._closing, float(self._fsync.seconds))
             self._syncer = threading.Thread(target=_sync_now_and_then, args=arguments, daemon=True)
             self._syncer.start()
 
-    def append(self, kind: int, payload: bytes) -> int:
+    def append(self, kind: int, payload: bytes, *, sync: bool = True) -> int:
         """Write a record, and return its number.
 
         Args:
             kind: In [1, 256), for its owner to tell one from another.
             payload: At most 2^32 - 1 bytes.
+            sync: Whether to sync, if that is due; if not, a coroutine awaits `synced` when `is_due`.
 
         Raises:
             ArgumentError: An argument breaks a rule, or `begin` was not called.
@@ -268,7 +301,7 @@ class Journal:
                 raise OSError(f"only {written} of {len(record)} bytes fitted")
             segment.size = size + written
             self._num_records = number + 1
-            if number + 1 - self._num_synced >= self._most_unsynced:
+            if sync and self.is_due:
                 self.sync()
         except BaseException as error:
             # An interrupt too: it may have come between writing and counting.
@@ -285,31 +318,57 @@ class Journal:
             ClosedError: The journal was closed.
             CheckpointError: The disk failed, now or before; from now on the journal refuses to be written.
         """
-        self._check_usable()
         with self._lock:
+            self._check_usable()
             self._sync()
+
+    async def synced(self, number: int | None = None) -> None:
+        """Return when the first `number` records are on the disk, or all that were appended so far.
+
+        The event loop goes on meanwhile: one sync at a time runs in a thread, for all who wait. Who is cancelled takes
+        it from nobody else.
+
+        Raises:
+            ArgumentError: There are not so many records.
+            ClosedError: The journal was closed, and did not sync them.
+            CheckpointError: The disk failed, now or before; from now on the journal refuses to be written.
+        """
+        number = self._num_records if number is None else validation.non_negative_int("number", number)
+        if number > self._num_records:
+            raise errors.ArgumentError(f"number must be at most {self._num_records}, that of all records, got {number}")
+        loop = asyncio.get_running_loop()
+        while self._num_synced < number:
+            self._check_usable()
+            if self._shared is None or self._shared.done() or self._shared.get_loop() is not loop:
+                self._shared = loop.run_in_executor(None, self._sync_in_background)
+            await asyncio.wait([self._shared])
 
     def prune(self, before: int) -> int:
         """Delete the segments that hold no record numbered `before` or later, and return how many.
 
-        The last one stays. The oldest goes first, on the disk too, so that no crash leaves a gap.
+        The last one stays. It is on the disk which one the journal begins with before another is deleted.
 
         Raises:
             ClosedError: The journal was closed.
-            CheckpointError: A segment could not be deleted; those before it are.
+            CheckpointError: A segment could not be deleted; it is no part of the journal nevertheless.
         """
         self._check_usable()
-        count = 0
-        while len(self._firsts) > 1 and self._firsts[1] <= before:
-            try:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self._place(self._firsts[0]))
-                files.fsync_directory(self.path)
-            except OSError as error:
-                raise self._failure("pruned", error) from error
-            del self._firsts[0]
-            count += 1
-        return count
+        oldest = max((first for first in self._firsts if first <= before), default=0)
+        gone = [first for first in self._firsts if first < oldest]
+        if not gone:
+            return 0
+        try:
+            mark = os.open(self._mark(oldest), os.O_WRONLY | os.O_CREAT | files.STRICT, 0o666)
+            files.write_file(mark, journal_reader.MAGIC)
+            files.fsync_directory(self.path)
+            for first in gone:
+                for path in (self._place(first), self._mark(first)):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(path)
+                self._firsts.remove(first)
+        except OSError as error:
+            raise self._failure("pruned", error) from error
+        return len(gone)
 
     def close(self) -> None:
         """Sync what was appended, unless the policy is "never", and let go of the directory.
@@ -328,8 +387,9 @@ class Journal:
                 self._closing.set()
                 if self._syncer is not None:
                     self._syncer.join()
-                if self._fsync != "never":
-                    self._sync()
+                with self._lock:
+                    if self._fsync != "never":
+                        self._sync()
         finally:
             if self._segment is not None:
                 self._segment.close()
@@ -345,35 +405,38 @@ class Journal:
         """Take the lock, and go on where the journal ends, if there is one."""
         if not os.path.lexists(self.path):
             os.mkdir(self.path)
-            files.fsync_directory(os.path.dirname(self.path))
         with journal_reader.opened(self.path) as directory:
-            journal_reader.list_segments(directory)  # What is no journal gets no lock beside it.
+            journal_reader.listed(directory)  # What is no journal gets no lock beside it.
             stack.enter_context(files.locked(self.path))
-            self._firsts = journal_reader.list_segments(directory)
-            for name in directory.names():
-                if name.endswith(journal_reader.NEW):
-                    directory.unlink(name)
-            if self._firsts:
-                ending = journal_reader.ending_of(directory, self._firsts[-1])
-                self._segment = SegmentFile(self._place(self._firsts[-1]), ending)
+            self._firsts, _, left_over = journal_reader.listed(directory)
+            findings = journal_reader.examine(self.path)
+            if findings.damage is not None:
+                raise findings.damage
+            for name in left_over:
+                directory.unlink(name)
+            # Who made them may have been killed before the names were on the disk.
+            files.fsync_directory(os.path.dirname(self.path))
+            files.fsync_directory(self.path)
+            if findings.ending is not None:
+                self._segment = SegmentFile(self._place(self._firsts[-1]), findings.ending)
                 stack.callback(self._segment.close)
                 self._segment.sync()
-                self._num_records = self._num_synced = ending.number
+                self._num_records = self._num_synced = findings.ending.number
 
-    def _begin_segment(self, base: Callable[[], bytes]) -> None:
+    def _begin_segment(self, base: Callable[[], bytes], carried: Callable[[], Iterable[tuple[int, bytes]]]) -> None:
         """Go on in a new segment; if it cannot be made, in the old one."""
-        first, payload = self._num_records, base()
+        first, payload, records = self._num_records, base(), carried()
+        salt = int.from_bytes(os.urandom(8), "little") if self._segment is None else self._segment.salt
         with self._lock:
             self._sync()
             self._refuse("making a segment was interrupted")
             try:
-                ending = create(self._place(first), first, payload)
-            except OSError as error:
+                ending = create(self._place(first), first, payload, records, salt)
+            except BaseException as error:
                 if not os.path.lexists(self._place(first)):
                     self._allow()
-                raise self._failure("written", error) from error
-            except errors.ArgumentError:
-                self._allow()
+                if isinstance(error, OSError):
+                    raise self._failure("written", error) from error
                 raise
             try:
                 files.fsync_directory(self.path)
@@ -391,9 +454,9 @@ class Journal:
     def _ready_segment(self) -> SegmentFile:
         """Return a segment to append to, a new one if the last is full; raise if there can be none."""
         self._check_usable()
-        if self._base is None:
+        if self._begun is None:
             raise errors.ArgumentError("append has no segment to write to: call begin first")
-        self._begin_segment(self._base)
+        self._begin_segment(*self._begun)
         return cast(SegmentFile, self._segment)
 
     def _take_back(self, segment: SegmentFile, number: int, size: int) -> None:
@@ -447,7 +510,7 @@ class Journal:
     def _allow(self) -> None:
         """Let appends pass until the segment is full."""
         self._refusal = None
-        if self._base is not None and self._segment is not None:
+        if self._begun is not None and self._segment is not None:
             self._limit = self._segment.start + max(self._segment_bytes, self._segment.start)
 
     def _refused(self) -> errors.CheckpointError:
@@ -459,6 +522,10 @@ class Journal:
     def _place(self, first: int) -> str:
         """Return the path of the segment whose first record has that number."""
         return os.path.join(self.path, journal_reader.segment_name(first))
+
+    def _mark(self, first: int) -> str:
+        """Return the path of the file that says that the journal begins with that segment."""
+        return self._place(first) + journal_reader.OLDEST
 
 
 _OPEN: "weakref.WeakSet[Journal]" = weakref.WeakSet()

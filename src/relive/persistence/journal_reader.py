@@ -6,8 +6,8 @@
 
 A process that dies while it writes, or a machine that loses power, leaves a torn tail, and that is no fault: what comes
 before it is the journal. Anything else is damage: a bad record before whole ones or in an earlier segment, a segment
-without its base, a gap between segments. Damage is an error that names the file and the byte; only a repair sets it
-aside, and only when told to.
+without its base or of another journal, the first one missing, a gap between segments. Damage is an error that names the
+file and the byte; only a repair sets it aside, and only when told to.
 
 Nothing that a file says is believed: lengths are held against what is left of the file before anything is read, links
 are not followed, and what is no regular file is not opened.
@@ -86,7 +86,10 @@ def first_of(name: str) -> int | None:
 
 
 def segment_header(first: int, salt: int) -> bytes:
-    """Return the header of a segment whose first record has the number `first`; `salt` is random, in [0, 2^64)."""
+    """Return the header of a segment whose first record has the number `first`.
+
+    `salt` is random, in [0, 2^64), and the same in all segments of a journal.
+    """
     header = _SEGMENT.pack(MAGIC, first, salt)
     return header + _pack_checksum(_crc32(header))
 
@@ -142,7 +145,9 @@ NEW = ".new"
 """Ends the name of a segment that is still being made."""
 DAMAGED = ".damaged"
 """Ends the name of a segment that was set aside."""
-_LEFT_OVER = re.compile(r"segment-[0-9]{20}\.relive(\.new|(\.[0-9]{1,9})?\.damaged)")
+OLDEST = ".oldest"
+"""Ends the name of a file that marks the segment with which the journal begins, where those before it were deleted."""
+_BESIDE = re.compile(r"segment-([0-9]{20})\.relive(\.new|\.oldest|(\.[0-9]{1,9})?\.damaged)")
 _CHUNK = 1 << 18
 _HEADER = RECORD_HEADER_BYTES
 
@@ -160,6 +165,19 @@ class Ending(NamedTuple):
     """The byte after the base."""
     seed: int
     """Where the checksums of the segment start."""
+    salt: int
+    """The number that all segments of the journal have in their headers."""
+
+
+class Listing(NamedTuple):
+    """The files of a journal."""
+
+    firsts: list[int]
+    """The numbers of the first records of its segments, in order."""
+    oldest: int
+    """The number of the record that it begins with."""
+    left_over: list[str]
+    """The names of files that nobody needs: what was being made, or was about to be deleted."""
 
 
 class DamageError(errors.CheckpointError):
@@ -218,7 +236,7 @@ def examine(path: str | os.PathLike[str]) -> Findings:
     """
     path = files.absolute("path", path)
     with opened(path) as directory:
-        num_segments = len(list_segments(directory))
+        num_segments = len(listed(directory).firsts)
     walk, num_records = _walk(path), 0
     try:
         while True:
@@ -230,26 +248,11 @@ def examine(path: str | os.PathLike[str]) -> Findings:
         return Findings(num_segments=num_segments, num_records=num_records, ending=None, damage=error)
 
 
-def ending_of(directory: files.Directory, first: int) -> Ending:
-    """Read the last segment of a journal and return where its whole records end.
+def listed(directory: files.Directory) -> Listing:
+    """Return the files of the journal in a directory.
 
     Raises:
-        CheckpointError: It is damaged, or cannot be read.
-    """
-    walk = read_segment(directory, first, is_last=True)
-    try:
-        while True:
-            next(walk)
-    except StopIteration as stop:
-        ending: Ending = stop.value
-        return ending
-
-
-def list_segments(directory: files.Directory) -> list[int]:
-    """Return the numbers of the first records of the segments in a directory, in order.
-
-    Raises:
-        CheckpointError: It cannot be read, or holds something that is not a journal's.
+        CheckpointError: It cannot be read, or holds something that is not a journal's, or a mark that is no file.
     """
     try:
         names = directory.names()
@@ -257,16 +260,24 @@ def list_segments(directory: files.Directory) -> list[int]:
         raise errors.CheckpointError(
             f"{files.named(directory.path)} could not be read: {files.reason(error)}"
         ) from error
-    firsts = []
+    firsts, begins, left_over = [], [0], []
     for name in sorted(names):
-        first = first_of(name)
+        first, beside = first_of(name), _BESIDE.fullmatch(name)
         if first is not None:
             firsts.append(first)
-        elif not _LEFT_OVER.fullmatch(name):
+        elif beside is None:
             raise errors.CheckpointError(
                 f"{files.named(directory.path)} holds {name!a}, which is no part of a journal: move it away"
             )
-    return firsts
+        elif beside[2] == OLDEST:
+            os.close(directory.open(name))
+            begins.append(int(beside[1]))
+        elif beside[2] == NEW:
+            left_over.append(name)
+    oldest = begins.pop()
+    left_over += [segment_name(first) for first in firsts if first < oldest]
+    left_over += [segment_name(first) + OLDEST for first in begins[1:]]
+    return Listing([first for first in firsts if first >= oldest], oldest, left_over)
 
 
 def opened(path: str) -> files.Directory:
@@ -281,27 +292,22 @@ def opened(path: str) -> files.Directory:
         raise errors.CheckpointError(f"{files.named(path)} could not be read: {files.reason(error)}") from error
 
 
-def read_segment(directory: files.Directory, first: int, *, is_last: bool) -> Generator[Record, None, Ending]:
-    """Yield the whole records of a segment, and return where they end.
-
-    Raises:
-        CheckpointError: The segment is damaged, or ends with a torn record and is not the last one.
-    """
-    name = segment_name(first)
-    path = os.path.join(directory.path, name)
-    with open(directory.open(name), "rb") as file:
-        try:
-            return (yield from _read_segment(file, path, first, is_last=is_last))
-        except OSError as error:
-            raise errors.CheckpointError(f"{files.named(path)} could not be read: {files.reason(error)}") from error
-
-
-def _read_segment(file: BinaryIO, path: str, first: int, *, is_last: bool) -> Generator[Record, None, Ending]:
+def _read_segment(
+    file: BinaryIO, path: str, first: int, before: Ending | None, *, is_last: bool
+) -> Generator[Record, None, Ending]:
+    """Yield the whole records of a segment, which follows one that ends like `before`, and return where they end."""
     size = os.fstat(file.fileno()).st_size
+    header = file.read(SEGMENT_HEADER_BYTES)
     try:
-        seed = seed_of(file.read(SEGMENT_HEADER_BYTES), first)
+        seed = seed_of(header, first)
     except errors.CheckpointError as error:
         raise DamageError(path, f"it {error}", first=first, offset=0, whole=0) from None
+    _, _, salt = _SEGMENT.unpack_from(header)
+    if before is not None and before.salt != salt:
+        raise DamageError(path, "it is of another journal than the one before it", first=first, offset=0, whole=0)
+    if before is not None and before.number != first:
+        reason = f"the segment before it ends before record {before.number}"
+        raise DamageError(path, reason, first=first, offset=0, whole=0)
     start = offset = SEGMENT_HEADER_BYTES
     number, wrong = first, "it ends before its base"
     while offset < size:
@@ -324,20 +330,25 @@ def _read_segment(file: BinaryIO, path: str, first: int, *, is_last: bool) -> Ge
             raise DamageError(path, f"{wrong}, and another segment follows", first=first, offset=offset, whole=offset)
         if _has_record(file, offset + 1, size, number, seed):
             raise DamageError(path, f"{wrong}, and whole records follow", first=first, offset=offset, whole=offset)
-    return Ending(number, offset, size, start, seed)
+    return Ending(number, offset, size, start, seed, salt)
 
 
 def _walk(path: str) -> Generator[Record, None, Ending | None]:
     """Yield the records of all segments; return where those of the last one end, None if there is no segment."""
     with opened(path) as directory:
-        firsts = list_segments(directory)
+        firsts, oldest, _ = listed(directory)
+        if firsts[:1] != [oldest] and (firsts or oldest):
+            place = os.path.join(path, segment_name(oldest))
+            raise DamageError(place, "it is missing", first=oldest, offset=0, whole=0)
         ending = None
         for first in firsts:
-            if ending is not None and ending.number != first:
-                reason = f"the segment before it ends before record {ending.number}"
-                name = segment_name(first)
-                raise DamageError(os.path.join(path, name), reason, first=first, offset=0, whole=0)
-            ending = yield from read_segment(directory, first, is_last=first == firsts[-1])
+            place = os.path.join(path, segment_name(first))
+            with open(directory.open(segment_name(first)), "rb") as file:
+                try:
+                    ending = yield from _read_segment(file, place, first, ending, is_last=first == firsts[-1])
+                except OSError as error:
+                    reason = files.reason(error)
+                    raise errors.CheckpointError(f"{files.named(place)} could not be read: {reason}") from error
         return ending
 
 

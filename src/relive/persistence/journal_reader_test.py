@@ -1,5 +1,6 @@
 """Reading a journal: every prefix of the bytes gives a prefix of the records; every other change that, or an error."""
 
+from collections.abc import Callable
 import os
 import pathlib
 import random
@@ -13,6 +14,8 @@ import pytest
 from relive import errors
 from relive.persistence import journal
 from relive.persistence import journal_reader
+from relive.persistence import recover
+from relive.persistence import repair
 from relive.persistence import seed_blocks_test
 
 Twin = list[tuple[int, int, bytes]]
@@ -42,6 +45,10 @@ def read(path: pathlib.Path) -> Twin:
 
 def segments(path: pathlib.Path) -> list[pathlib.Path]:
     return sorted(path.glob("*.relive"))
+
+
+def contents(path: pathlib.Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.iterdir()}
 
 
 def ends_of(twin: Twin) -> list[int]:
@@ -228,6 +235,8 @@ def test_a_gap_between_segments_is_damage(tmp_path: pathlib.Path) -> None:
     twin = write(tmp_path / "log", [b"payload %d" % number for number in range(20)], segment_bytes=120)
     files = segments(tmp_path / "log")
     files[1].rename(tmp_path / "away")
+    shutil.copytree(tmp_path / "log", tmp_path / "other")
+    (tmp_path / "away").rename(tmp_path / "other" / files[1].name)
     first = int(files[1].stem[-20:])
     with pytest.raises(
         errors.CheckpointError,
@@ -235,20 +244,96 @@ def test_a_gap_between_segments_is_damage(tmp_path: pathlib.Path) -> None:
     ) as caught:
         read(tmp_path / "log")
     assert isinstance(caught.value, journal_reader.DamageError)
-    files[0].unlink()
-    assert read(tmp_path / "log") == twin[int(files[2].stem[-20:]) :]
+    assert [record.number for record in journal_reader.records(tmp_path / "other")] == list(range(len(twin)))
 
 
 def test_an_overlap_of_segments_is_damage(tmp_path: pathlib.Path) -> None:
-    write(tmp_path / "log", [b"payload %d" % number for number in range(20)], segment_bytes=120)
-    second = segments(tmp_path / "log")[1]
-    with journal.Journal(tmp_path / "other", fsync="never") as log:
-        log.begin(lambda: b"")
-        for _ in range(int(second.stem[-20:]) + 3):
-            log.append(1, b"")
-    shutil.copy(segments(tmp_path / "other")[0], segments(tmp_path / "log")[0])
-    with pytest.raises(errors.CheckpointError, match="is damaged at byte 0: the segment before it ends before record"):
+    forged(tmp_path / "log", *[(number, min(number, 1), b"") for number in range(5)])
+    journal.create(str(tmp_path / "log" / journal_reader.segment_name(3)), 3, b"", salt=1)
+    with pytest.raises(
+        errors.CheckpointError, match="is damaged at byte 0: the segment before it ends before record 5"
+    ):
         read(tmp_path / "log")
+
+
+OPENINGS: dict[str, Callable[[pathlib.Path], object]] = {
+    "records": read,
+    "recover": recover.recover,
+    "Journal": journal.Journal,
+    "repair": repair.repair,
+}
+"""What refuses a journal that is damaged."""
+
+
+@pytest.mark.parametrize("opening", OPENINGS.values(), ids=OPENINGS.keys())
+@pytest.mark.parametrize("place", [1, 2, -1], ids=["second", "third", "last"])
+def test_a_segment_of_another_journal_is_refused(
+    tmp_path: pathlib.Path, place: int, opening: Callable[[pathlib.Path], object]
+) -> None:
+    """P81: also if the records of the other one have the same numbers."""
+    for name in ("log", "other"):
+        write(tmp_path / name, [b"payload %d" % number for number in range(20)], segment_bytes=120)
+    strange = segments(tmp_path / "log")[place]
+    shutil.copy(tmp_path / "other" / strange.name, strange)
+    before = contents(tmp_path / "log")
+    message = f"{strange.name} is damaged at byte 0: it is of another journal than the one before it"
+    with pytest.raises(errors.CheckpointError, match=message):
+        opening(tmp_path / "log")
+    assert contents(tmp_path / "log") == before
+
+
+@pytest.mark.parametrize("opening", OPENINGS.values(), ids=OPENINGS.keys())
+@pytest.mark.parametrize("num_pruned", [0, 2], ids=["whole", "pruned"])
+@pytest.mark.parametrize("place", [0, 1], ids=["first", "middle"])
+def test_a_segment_that_is_missing_is_refused(
+    tmp_path: pathlib.Path, num_pruned: int, place: int, opening: Callable[[pathlib.Path], object]
+) -> None:
+    """P81: what was pruned is not missing."""
+    write(tmp_path / "log", [b"payload %d" % number for number in range(30)], segment_bytes=120)
+    with journal.Journal(tmp_path / "log", fsync="never") as log:
+        log.prune(int(segments(tmp_path / "log")[num_pruned].stem[-20:]))
+    read(tmp_path / "log")
+    gone, after, *_ = segments(tmp_path / "log")[place:]
+    gone.unlink()
+    before = contents(tmp_path / "log")
+    reason = "the segment before it ends before record" if place else "it is missing"
+    with pytest.raises(
+        errors.CheckpointError, match=f"{(after if place else gone).name} is damaged at byte 0: {reason}"
+    ):
+        opening(tmp_path / "log")
+    assert contents(tmp_path / "log") == before
+
+
+def test_a_mark_that_is_no_file_is_refused(tmp_path: pathlib.Path) -> None:
+    path = forged(tmp_path / "log", (0, 0, b""))
+    (path / f"{journal_reader.segment_name(0)}.oldest").mkdir()
+    with pytest.raises(errors.CheckpointError, match=r"segment-0+.relive.oldest is not a regular file$"):
+        read(path)
+
+
+def test_a_journal_without_any_segment_is_missing_where_it_began_later(tmp_path: pathlib.Path) -> None:
+    write(tmp_path / "log", [b"payload %d" % number for number in range(30)], segment_bytes=120)
+    with journal.Journal(tmp_path / "log", fsync="never") as log:
+        log.prune(log.num_records)
+    (last,) = segments(tmp_path / "log")
+    last.unlink()
+    with pytest.raises(errors.CheckpointError, match=f"{last.name} is damaged at byte 0: it is missing$"):
+        read(tmp_path / "log")
+
+
+def test_what_was_about_to_be_deleted_is_no_part_of_the_journal(tmp_path: pathlib.Path) -> None:
+    """The process may have been killed before it had deleted each segment, and files go from a disk in any order."""
+    twin = write(tmp_path / "log", [b"payload %d" % number for number in range(30)], segment_bytes=120)
+    files = segments(tmp_path / "log")
+    for begins in (files[1], files[3]):
+        begins.with_name(f"{begins.name}.oldest").touch()
+    files[1].unlink()
+    expected = twin[int(files[3].stem[-20:]) :]
+    assert read(tmp_path / "log") == expected
+    with journal.Journal(tmp_path / "log", fsync="never"):
+        pass
+    assert sorted(contents(tmp_path / "log")) == sorted([f"{files[3].name}.oldest", *(each.name for each in files[3:])])
+    assert read(tmp_path / "log") == expected
 
 
 def forged(path: pathlib.Path, *framed: tuple[int, int, bytes]) -> pathlib.Path:

@@ -1,6 +1,6 @@
 """Writing a journal: policies, segments, and that nothing which fails, stops or intrudes leaves a wrong record."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import contextlib
 import gc
 import os
@@ -272,6 +272,59 @@ def test_pruning_that_fails_leaves_no_gap(tmp_path: pathlib.Path, monkeypatch: p
                 log.prune(100)
         assert segments(tmp_path / "log") == [0, 3, 6, 9, 12]
         assert log.prune(100) == 4
+
+
+def test_it_is_on_the_disk_where_the_journal_begins_before_a_segment_is_deleted(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with journal.Journal(tmp_path / "log", fsync="never", segment_bytes=100) as log:
+        assert log.prune(5) == 0
+        log.begin(lambda: b"base")
+        for _ in range(10):
+            log.append(1, b"r" * 33)
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "fsync_directory", failing())
+            with pytest.raises(errors.CheckpointError, match="log could not be pruned: Input/output error$"):
+                log.prune(6)
+        assert segments(tmp_path / "log") == [0, 3, 6, 9, 12]
+        assert [log.prune(6), log.prune(9)] == [2, 1]
+    assert sorted(file.name for file in (tmp_path / "log").iterdir()) == [
+        journal_reader.segment_name(9),
+        f"{journal_reader.segment_name(9)}.oldest",
+        journal_reader.segment_name(12),
+    ]
+    assert [record.number for record in journal_reader.records(tmp_path / "log")] == list(range(9, 15))
+
+
+def test_what_is_carried_over_comes_into_being_with_its_segment(tmp_path: pathlib.Path) -> None:
+    """It is a part of what the records of a segment must outweigh."""
+    carried = [(7, b"one"), (8, b"x" * 929)]
+    with journal.Journal(tmp_path / "log", fsync="never", segment_bytes=1) as log:
+        log.begin(lambda: b"base", lambda: iter(carried))
+        assert (log.num_records, log.num_synced) == (3, 3)
+        assert log.append(1, b"") == 3
+        for _ in range(65):
+            log.append(1, b"")
+    assert [record[1:] for record in journal_reader.records(tmp_path / "log")][:4] == [(0, b"base"), *carried, (1, b"")]
+    assert segments(tmp_path / "log") == [0, 64]
+
+
+def test_a_segment_whose_carried_records_cannot_be_made_is_not_begun(tmp_path: pathlib.Path) -> None:
+    outcomes = [[], ZeroDivisionError("codec"), []]
+
+    def carried() -> Iterator[tuple[int, bytes]]:
+        outcome = outcomes.pop(0)
+        yield 7, b"carried"
+        if isinstance(outcome, Exception):
+            raise outcome
+
+    with journal.Journal(tmp_path / "log", fsync="never", segment_bytes=10) as log:
+        log.begin(lambda: b"base", carried)
+        log.append(1, b"x" * 90)
+        with pytest.raises(ZeroDivisionError, match="codec"):
+            log.append(1, b"one")
+        log.append(1, b"two")
+    assert payloads(tmp_path / "log") == [b"carried", b"x" * 90, b"carried", b"two"]
 
 
 # What fails: nothing counts.
@@ -754,6 +807,23 @@ def test_what_is_gone_on_with_is_on_the_disk_first(tmp_path: pathlib.Path, monke
         with pytest.raises(errors.CheckpointError, match="log could not be opened: Input/output error$"):
             journal.Journal(tmp_path / "log")
     gc.collect()  # A file left open would warn.
+    begun(tmp_path / "log").close()
+
+
+def test_no_record_counts_as_synced_before_the_name_of_its_segment(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P81: its writer may have been killed between renaming it and syncing the directory."""
+    begun(tmp_path / "log").close()
+    synced: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "fsync_directory", synced.append)
+        with journal.Journal(tmp_path / "log") as log:
+            assert log.num_synced == 1
+            assert synced == [str(tmp_path), str(tmp_path / "log")]
+        patch.setattr(files, "fsync_directory", failing())
+        with pytest.raises(errors.CheckpointError, match="log could not be opened: Input/output error$"):
+            journal.Journal(tmp_path / "log")
     begun(tmp_path / "log").close()
 
 

@@ -68,7 +68,8 @@ def recover(
     nothing. To go on writing: `buffer.attach(Journal(path))`.
 
     Steps and episodes come back exactly. What a journal does not hold is as it was when the oldest segment began, or
-    the checkpoint was saved: priorities, draws, and the generator.
+    the checkpoint was saved: priorities, draws, and the generator. If something came since and the limiter would hold
+    inserts back, it is forgiven: as many samples count as drawn as its ratio asks for.
 
     Args:
         path: The journal's directory.
@@ -109,7 +110,7 @@ def recover(
         journal_id = state_lib.StateReader(state, state.get("arrays")).text("journal_id")
         kind: type[checkpointable.Journalable] = buffer_class or _class_of(state)
         options = {"codec": codec_lib.checked(codec)} if kind._HAS_OBJECTS else {}
-        buffer = kind._made(state, instead, **options) if checkpoint is None else None
+        buffer: Any = kind._made(state, instead, **options) if checkpoint is None else None
     except errors.CheckpointError as error:
         raise errors.CheckpointError(f"{label} begins with a record that cannot be one: {error}") from error
     skipped = first.number + 1
@@ -132,7 +133,12 @@ def recover(
         num_records, read = record.number + 1, read + len(record.payload)
         if progress is not None and record.number % 1024 == 0:
             progress(read, total)
-    replay.end()
+    try:
+        replay.end()
+    except errors.CheckpointError as error:
+        raise errors.CheckpointError(f"{label} {error}") from error
+    if num_records > skipped:
+        buffer._limited.forgive()
     buffer._position = checkpointable.Position(
         journal_id=journal_id, num_records=num_records, replay=replay, written=buffer._written()
     )

@@ -56,7 +56,7 @@ def opened(path: pathlib.Path, segment_bytes: int = 1 << 20) -> journal_lib.Jour
 
 
 def segments(path: pathlib.Path) -> list[str]:
-    return sorted(os.listdir(path))
+    return sorted(name for name in os.listdir(path) if name.endswith(".relive"))
 
 
 def written(path: pathlib.Path, buffer: Any, seed: int = 0, count: int = 30, segment_bytes: int = 1 << 20) -> Any:
@@ -342,6 +342,66 @@ def test_a_checkpoint_never_outlives_what_the_journal_has_on_the_disk(tmp_path: 
         assert log.num_synced == 3
     buffer.save(tmp_path / "saved")  # A journal that was closed does not keep it from being saved.
     assert len(recover.recover(tmp_path / "log", checkpoint=tmp_path / "saved")) == 2
+
+
+# Draws that nobody knows of.
+
+
+def ratio_buffer(family: str) -> Any:
+    limiter = relive.SampleToInsertRatio(ratio=4.0, min_size=10, error_buffer=40.0)
+    if family == "columns":
+        return relive.RingReplayBuffer(100, limiter=limiter, seed=0)
+    return relive.EpisodeReplayBuffer[Any, Any](max_transitions=100, limiter=limiter, seed=0)
+
+
+def add_one(buffer: Any, t: int) -> None:
+    if is_columns(buffer):
+        buffer.add(float(t), t, 0.0, t + 1.0)
+    else:
+        ids = buffer.get_stats().open_ages
+        episode_id = next(iter(ids)) if ids else buffer.start_episode_nowait("agent")
+        buffer.append_observation_action_reward_nowait(episode_id, t, t, 0.0)
+
+
+def draw_one(buffer: Any, size: int) -> None:
+    if is_columns(buffer):
+        buffer.sample(size)
+    else:
+        buffer.sample_n_step_nowait(size, n=1, gamma=0.9)
+
+
+@pytest.mark.parametrize("family", ["columns", "episodes"])
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 300], ids=["one segment", "segments"])
+def test_a_recovered_limiter_holds_neither_side_back(family: str, segment_bytes: int, tmp_path: pathlib.Path) -> None:
+    """P84: draws are not in the journal, and actors do not wait for them; the ratio holds from now on."""
+    buffer = ratio_buffer(family)
+    with opened(tmp_path / "log", segment_bytes) as log:
+        buffer.attach(log)
+        for t in range(200):
+            while not buffer._limited.can_insert():
+                draw_one(buffer, 8)
+            add_one(buffer, t)
+    recovered: Any = recover.recover(tmp_path / "log")
+    assert recovered.get_stats().sampled == 4 * (200 - 10)
+    before = content(recovered)
+    draw_one(recovered, 32)
+    for t in range(200, 218):  # All that the limiter ever allows: (32 + 40) / 4.
+        add_one(recovered, t)
+    with pytest.raises(errors.NotReadyError, match="held back by SampleToInsertRatio"):
+        add_one(recovered, 218)
+    assert content(recover.recover(tmp_path / "log")) == before == content(buffer)
+
+
+@pytest.mark.parametrize("family", ["columns", "episodes"])
+def test_a_limiter_that_holds_nobody_back_is_not_forgiven(family: str, tmp_path: pathlib.Path) -> None:
+    buffer = ratio_buffer(family)
+    with opened(tmp_path / "log") as log:
+        buffer.attach(log)
+        for t in range(19):
+            add_one(buffer, t)
+    recovered: Any = recover.recover(tmp_path / "log")
+    assert recovered._limited.can_insert()
+    assert recovered.get_stats().sampled == 0
 
 
 # What cannot be recovered.

@@ -57,9 +57,9 @@ def repair(path: str | os.PathLike[str], *, drop_damaged: bool = False) -> Repor
     validation.boolean("drop_damaged", drop_damaged)
     path = files.absolute("path", path)
     with journal_reader.opened(path) as directory:
-        journal_reader.list_segments(directory)  # What is no journal gets no lock beside it.
+        journal_reader.listed(directory)  # What is no journal gets no lock beside it.
         with files.locked(path):
-            firsts = journal_reader.list_segments(directory)
+            listing = journal_reader.listed(directory)
             findings = journal_reader.examine(path)
             damage = findings.damage
             if damage is not None and not drop_damaged:
@@ -69,9 +69,9 @@ def repair(path: str | os.PathLike[str], *, drop_damaged: bool = False) -> Repor
             set_aside: list[str] = []
             try:
                 if damage is not None:
-                    set_aside = _set_aside(path, firsts, damage)
+                    set_aside = _set_aside(path, listing, damage)
                 elif findings.ending is not None and findings.num_torn_bytes:
-                    cut(os.path.join(path, journal_reader.segment_name(firsts[-1])), findings.ending.offset)
+                    cut(os.path.join(path, journal_reader.segment_name(listing.firsts[-1])), findings.ending.offset)
             except OSError as error:
                 raise errors.CheckpointError(
                     f"{files.named(path)} could not be repaired: {files.reason(error)}"
@@ -98,13 +98,13 @@ def cut(path: str, size: int) -> None:
         os.close(descriptor)
 
 
-def _set_aside(path: str, firsts: list[int], damage: journal_reader.DamageError) -> list[str]:
+def _set_aside(path: str, listing: journal_reader.Listing, damage: journal_reader.DamageError) -> list[str]:
     """End the journal before the damage, and return the names of the files that hold what followed.
 
     The newest go first, so that what is left at any moment is the journal with its damage, or without.
     """
     names = []
-    for first in reversed([first for first in firsts if first >= damage.first]):
+    for first in reversed([first for first in listing.firsts if first >= damage.first]):
         name = journal_reader.segment_name(first)
         source = os.path.join(path, name)
         aside = _free_name(path, name)
@@ -116,6 +116,10 @@ def _set_aside(path: str, firsts: list[int], damage: journal_reader.DamageError)
             os.rename(source, os.path.join(path, aside))
             files.fsync_directory(path)
         names.append(aside)
+    if 0 < listing.oldest == damage.first and not damage.whole:  # What begins next begins with record 0.
+        for name in (*listing.left_over, journal_reader.segment_name(listing.oldest) + journal_reader.OLDEST):
+            os.unlink(os.path.join(path, name))
+            files.fsync_directory(path)
     return names[::-1]
 
 

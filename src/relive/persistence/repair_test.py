@@ -134,6 +134,23 @@ def test_a_journal_damaged_at_its_start_is_empty_afterwards(tmp_path: pathlib.Pa
     assert read(tmp_path / "log") == [(0, 0, b"again")]
 
 
+def test_a_journal_whose_first_segment_is_missing_is_set_aside_whole(tmp_path: pathlib.Path) -> None:
+    write(tmp_path / "log")
+    with journal.Journal(tmp_path / "log", fsync="never") as log:
+        log.prune(log.num_records)
+    (last,) = (tmp_path / "log").glob("*.relive")
+    stale, aside = tmp_path / "log" / journal_reader.segment_name(0), f"{last.name}.damaged"
+    stale.write_bytes(b"about to be deleted")
+    flip(last, 0)
+    with pytest.raises(errors.CheckpointError, match="keeps the 0 records before it$"):
+        repair.repair(tmp_path / "log")
+    assert repair.repair(tmp_path / "log", drop_damaged=True).set_aside == (aside,)
+    assert [file.name for file in (tmp_path / "log").iterdir()] == [aside]
+    with journal.Journal(tmp_path / "log", fsync="never") as log:
+        log.begin(lambda: b"again")
+    assert read(tmp_path / "log") == [(0, 0, b"again")]
+
+
 def test_a_repair_that_fails_is_completed_by_the_next(tmp_path: pathlib.Path) -> None:
     passing = 0
     for passing in range(40):

@@ -38,6 +38,14 @@ class RateLimiter(registry.Configurable, abc.ABC):
     def can_sample(self, batch_size: int, *, size: int, inserted: int, sampled: int) -> bool:
         """Return whether a batch may be drawn now. It is asked only while something can be drawn."""
 
+    def forgiven(self, *, inserted: int, sampled: int) -> int:
+        """Return how many samples to count as drawn, at least `sampled`, where that is all that is known of draws.
+
+        So it is after a journal was played back, if inserts are held back then: they must not wait for draws that
+        happened. By default `sampled`.
+        """
+        return sampled
+
 
 class MinSize(RateLimiter):
     """Samples once at least `n` transitions can be drawn; inserts always."""
@@ -124,6 +132,10 @@ class SampleToInsertRatio(RateLimiter):
         """Return whether size >= min_size and surplus - batch_size >= -error_buffer."""
         return size >= self.min_size and self._surplus(inserted, sampled + batch_size) >= -self._buffer_units
 
+    def forgiven(self, *, inserted: int, sampled: int) -> int:
+        """Return the fewest samples with which the surplus is not above 0."""
+        return max(sampled, sampled - -self._surplus(inserted, sampled) // self._sample_units)
+
     def _surplus(self, inserted: int, sampled: int) -> int:
         """Return how far the inserts are ahead, in units of which a sample has _sample_units."""
         return self._insert_units * (inserted - self.min_size) - self._sample_units * sampled
@@ -132,14 +144,12 @@ class SampleToInsertRatio(RateLimiter):
 class Counts(Protocol):
     """What a limiter decides from."""
 
+    sampled: int
+    """Samples drawn so far."""
+
     @property
     def inserted(self) -> int:
         """Steps inserted so far."""
-        ...
-
-    @property
-    def sampled(self) -> int:
-        """Samples drawn so far."""
         ...
 
     def __len__(self) -> int:
@@ -188,6 +198,12 @@ class LimitedBuffer:
         return size >= self.limiter.min_size and self.limiter.can_sample(
             batch_size, size=size, inserted=counts.inserted, sampled=counts.sampled
         )
+
+    def forgive(self) -> None:
+        """Count so much as drawn that inserts go on, where it is not known what was drawn."""
+        counts = self._counts
+        if not self.can_insert():
+            counts.sampled = self.limiter.forgiven(inserted=counts.inserted, sampled=counts.sampled)
 
     def checked_batch_size(self, batch_size: object) -> int:
         """Return `batch_size` as an int.

@@ -116,6 +116,23 @@ def test_the_largest_batch_is_what_both_bounds_leave_room_for() -> None:
     assert relive.MinSize(1).max_batch_size is None
 
 
+@hypothesis.given(
+    ratio=st.sampled_from([0.1, 1 / 3, 1.0, 1.5, 4.0, 7.3]),
+    spare=st.floats(0.0, 10.0),
+    inserted=st.integers(0, 1000),
+    sampled=st.integers(0, 1000),
+)
+def test_a_forgiven_limiter_lets_inserts_pass_and_has_no_debt(
+    ratio: float, spare: float, inserted: int, sampled: int
+) -> None:
+    limiter = relive.SampleToInsertRatio(ratio, min_size=10, error_buffer=max(1.0, ratio) + spare)
+    forgiven = limiter.forgiven(inserted=inserted, sampled=sampled)
+    assert limiter.can_insert(size=1000, inserted=inserted, sampled=forgiven)
+    assert forgiven == sampled or forgiven - 1 < limiter.ratio * (inserted - 10) + 1e-9
+    assert forgiven >= sampled
+    assert relive.MinSize(10).forgiven(inserted=inserted, sampled=sampled) == sampled
+
+
 class Alternating(relive.RateLimiter):
     """One sample after each insert."""
 

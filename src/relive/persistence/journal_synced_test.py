@@ -1,0 +1,231 @@
+"""Group commit: coroutines that wait for the disk share its syncs, and the event loop goes on."""
+
+import asyncio
+import os
+import pathlib
+import threading
+from typing import Any
+
+import pytest
+
+from relive import errors
+from relive.persistence import journal
+from relive.persistence import journal_reader
+
+PATIENCE = 60.0
+
+
+class Disk:
+    """Syncs when it is allowed to, one at a time, and counts."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.num_syncs = 0
+        self.threads: set[int] = set()
+        self.error: OSError | None = None
+        self.begun, self.may_end, self._one = threading.Event(), threading.Event(), threading.Lock()
+        self.may_end.set()
+        patch.setattr(journal.SegmentFile, "sync", lambda segment: self.sync(os.fstat(segment.descriptor)))
+
+    def sync(self, _: object) -> None:
+        assert self._one.acquire(blocking=False)
+        self.num_syncs += 1
+        self.threads.add(threading.get_ident())
+        self.begun.set()
+        try:
+            assert self.may_end.wait(PATIENCE)
+            if self.error is not None:
+                raise self.error
+        finally:
+            self._one.release()
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+def begun(path: pathlib.Path, **settings: Any) -> journal.Journal:
+    log = journal.Journal(path, **settings)
+    log.begin(lambda: b"base")
+    return log
+
+
+async def until_begun(disk: Disk) -> None:
+    """Return when a sync is under way, which takes as long as `may_end` is not set."""
+    assert await asyncio.to_thread(disk.begun.wait, PATIENCE)
+
+
+async def append(log: journal.Journal, payload: bytes = b"") -> None:
+    number = log.append(1, payload, sync=False)
+    await log.synced()
+    assert log.num_synced > number
+
+
+async def test_all_who_wait_share_a_sync(tmp_path: pathlib.Path, disk: Disk) -> None:
+    """P85: 200 actors; and none of the syncs is in the thread of the event loop."""
+
+    async def act() -> None:
+        for _ in range(20):
+            await append(log)
+
+    with begun(tmp_path / "log") as log:
+        await asyncio.gather(*[act() for _ in range(200)])
+        assert log.num_records == log.num_synced == 4001
+        assert 20 <= disk.num_syncs <= 45
+        assert threading.get_ident() not in disk.threads
+        num_syncs = disk.num_syncs
+        await log.synced()
+        await log.synced(17)
+        assert disk.num_syncs == num_syncs
+    assert len(list(journal_reader.records(tmp_path / "log"))) == 4001
+
+
+async def test_the_loop_goes_on_while_the_disk_syncs(tmp_path: pathlib.Path, disk: Disk) -> None:
+    with begun(tmp_path / "log") as log:
+        disk.may_end.clear()
+        first = asyncio.create_task(append(log))
+        await until_begun(disk)
+        # What comes while a sync is under way waits for the next one.
+        others = [asyncio.create_task(append(log)) for _ in range(5)]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not any(task.done() for task in (first, *others))
+        assert (log.num_records, log.num_synced, disk.num_syncs) == (7, 1, 1)
+        disk.may_end.set()
+        await asyncio.gather(first, *others)
+        assert (log.num_synced, disk.num_syncs) == (7, 2)
+
+
+async def test_a_record_that_is_on_the_disk_is_not_waited_for_longer(tmp_path: pathlib.Path, disk: Disk) -> None:
+    with begun(tmp_path / "log") as log:
+        log.append(1, b"")
+        log.append(1, b"", sync=False)
+        disk.may_end.clear()
+        async with asyncio.timeout(PATIENCE):
+            await log.synced(2)
+        assert log.num_synced == 2
+        disk.may_end.set()
+        message = "^number must be at most 3, that of all records, got 4$"
+        with pytest.raises(errors.ArgumentError, match=message):
+            await log.synced(4)
+
+
+async def test_a_disk_that_fails_fails_all_who_wait(tmp_path: pathlib.Path, disk: Disk) -> None:
+    log = begun(tmp_path / "log")
+    disk.error = OSError(5, "Input/output error")
+    found = await asyncio.gather(*[append(log) for _ in range(5)], return_exceptions=True)
+    message = "log cannot be written: the disk failed to sync it: Input/output error; open it again"
+    assert [type(each) for each in found] == [errors.CheckpointError] * 5
+    assert len({id(each) for each in found}) == 5
+    assert all(str(each).endswith(message) for each in found)
+    disk.error = None
+    for call in (append(log), log.synced()):
+        with pytest.raises(errors.CheckpointError, match=message):
+            await call
+    assert (log.num_synced, disk.num_syncs) == (1, 1)
+    await log.synced(1)
+    with pytest.raises(errors.CheckpointError, match=message):
+        log.close()
+
+
+async def test_who_is_cancelled_takes_the_sync_from_nobody_else(tmp_path: pathlib.Path, disk: Disk) -> None:
+    with begun(tmp_path / "log") as log:
+        disk.may_end.clear()
+        tasks = [asyncio.create_task(append(log)) for _ in range(3)]
+        await until_begun(disk)
+        tasks[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[0]
+        assert not tasks[1].done()
+        disk.may_end.set()
+        await asyncio.gather(*tasks[1:])
+        assert (log.num_records, log.num_synced) == (4, 4)
+
+
+@pytest.mark.parametrize("fsync", ["always", "never"])
+async def test_closing_wakes_those_who_wait(tmp_path: pathlib.Path, disk: Disk, fsync: Any) -> None:
+    """After the final sync, or with an error if there is none."""
+    log = begun(tmp_path / "log", fsync=fsync)
+    disk.may_end.clear()
+    first = asyncio.create_task(append(log))
+    await until_begun(disk)
+    second = asyncio.create_task(append(log))
+    await asyncio.sleep(0)
+    threading.Timer(0.05, disk.may_end.set).start()
+    log.close()
+    await first
+    if fsync == "always":
+        await second
+    else:
+        with pytest.raises(errors.ClosedError, match="log cannot be written: it was closed$"):
+            await second
+    assert log.num_synced == (3 if fsync == "always" else 2)
+    await log.synced(log.num_synced)
+
+
+def test_a_sync_that_comes_after_the_end_touches_no_file(tmp_path: pathlib.Path, disk: Disk) -> None:
+    log = begun(tmp_path / "log", fsync="never")
+    log.append(1, b"")
+    log.close()
+    log._sync_in_background()
+    assert disk.num_syncs == 0
+
+
+def test_another_event_loop_goes_on(tmp_path: pathlib.Path, disk: Disk) -> None:
+    """What the first one waited for never tells it that it is done."""
+    with begun(tmp_path / "log") as log:
+        loop = asyncio.new_event_loop()
+        disk.may_end.clear()
+        task = loop.create_task(append(log))
+        loop.run_until_complete(until_begun(disk))
+        task.cancel()
+        loop.run_until_complete(asyncio.wait([task]))
+        disk.may_end.set()
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+        asyncio.run(append(log))
+        assert log.num_synced == 3
+
+
+async def test_an_append_that_leaves_the_sync_says_when_one_is_due(tmp_path: pathlib.Path) -> None:
+    policies: list[Any] = ["always", journal.EveryRecords(3), journal.EverySeconds(1000.0), "never"]
+    for place, fsync in enumerate(policies):
+        with begun(tmp_path / str(place), fsync=fsync) as log:
+            due = []
+            for _ in range(4):
+                log.append(1, b"", sync=False)
+                due.append(log.is_due)
+            assert log.num_synced == 1
+            assert due == [[True] * 4, [False, False, True, True], [False] * 4, [False] * 4][place]
+            await log.synced()
+            assert (log.num_synced, log.is_due) == (5, False)
+
+
+async def test_a_write_that_fails_while_the_disk_syncs_takes_back_itself_alone(
+    tmp_path: pathlib.Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with begun(tmp_path / "log") as log:
+        disk.may_end.clear()
+        task = asyncio.create_task(append(log, b"kept"))
+        await until_begun(disk)
+        threading.Timer(0.05, disk.may_end.set).start()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", lambda *_: 3)
+            with pytest.raises(errors.CheckpointError, match="only 3 of 17 bytes fitted$"):
+                log.append(1, b"", sync=False)
+        await task
+        assert (log.num_records, log.num_synced) == (2, 2)
+    assert [record.payload for record in journal_reader.records(tmp_path / "log")] == [b"base", b"kept"]
+
+
+async def test_a_segment_that_begins_syncs_for_those_who_wait(tmp_path: pathlib.Path, disk: Disk) -> None:
+    with begun(tmp_path / "log", segment_bytes=60) as log:
+        disk.may_end.clear()
+        task = asyncio.create_task(append(log, b"x" * 60))
+        await until_begun(disk)
+        threading.Timer(0.05, disk.may_end.set).start()
+        log.append(1, b"", sync=False)
+        assert log.num_synced == 3  # The one before, and the base.
+        await task
+        await log.synced()
+        assert log.num_synced == 4
