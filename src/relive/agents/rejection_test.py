@@ -314,7 +314,7 @@ def test_a_closed_buffer_takes_back_what_it_has_handed_out() -> None:
 def test_an_audit_finds_a_settled_place_of_one_that_was_not_handed_out() -> None:
     buffer = Buffer()
     buffer._hand_outs._settled.add(buffer._store[live(buffer)])
-    with pytest.raises(relive.errors.CorruptionError, match="^an episode whose place is settled was not handed out$"):
+    with pytest.raises(relive.CorruptionError, match="^an episode whose place is settled was not handed out$"):
         buffer.check()
 
 

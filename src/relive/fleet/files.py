@@ -93,4 +93,4 @@ def _has_begun(path: str) -> bool:
     if not os.path.isdir(path):
         return False
     with journal_reader.opened(path) as directory:
-        return bool(journal_reader.list_segments(directory))
+        return bool(journal_reader.listed(directory).firsts)

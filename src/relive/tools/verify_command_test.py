@@ -116,7 +116,7 @@ def save_of_a_class_of_its_own(path: str) -> None:
     """Save a buffer of a class that is gone afterwards."""
 
     class Mine(relive.RingReplayBuffer):
-        """A class of one's own."""
+        """A class of the user."""
 
     Mine(10, seed=0).save(path)
 
