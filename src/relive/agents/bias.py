@@ -34,7 +34,7 @@ class Drops:
 
     def count(self, reason: str, source: str, episodes: int = 1) -> None:
         """Count so many episodes more. O(1)."""
-        by_source = self._counts.setdefault(_named(reason, self._reasons, MOST_REASONS), {})
+        by_source = self._counts.setdefault(_named(reason, self._reasons, MOST_REASONS + len(REASONS)), {})
         source = _named(source, self._sources, MOST_SOURCES)
         by_source[source] = by_source.get(source, 0) + episodes
 

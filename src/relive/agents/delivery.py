@@ -451,18 +451,19 @@ class Delivery(Generic[Obs, Act]):
         return request.line().num_fresh(least, request.kept)
 
     def _refuse(self, request: Request, accept: Callable[[Unit], object], least: int | None) -> bool:
-        """Ask about the next ones, drop those that are refused, and return whether any was."""
-        line, has_refused = request.line(), False
+        """Ask about the next ones, drop those that are refused, and return whether any was asked about."""
+        line, has_asked = request.line(), False
         request.accepted = {key: unit for key, unit in request.accepted.items() if key in line and line[key] is unit}
         for key in line.find(request.count, least, request.kept)[0]:
             if key not in request.accepted:
-                unit = line[key]
+                if key not in line:
+                    continue  # What was asked before has called the buffer.
+                unit, has_asked = line[key], True
                 if validation.boolean("what accept returns", accept(_copied(unit))):
                     request.accepted[key] = unit
-                else:
+                elif key in line:
                     self._hand_outs.drop(line, key, "rejected")
-                    has_refused = True
-        return has_refused
+        return has_asked
 
     def _take(self, request: Request) -> list[Unit]:
         """Hand out what a call asks for, which is there."""

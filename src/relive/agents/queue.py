@@ -36,8 +36,9 @@ Store: TypeAlias = store_lib.EpisodeStore[Any, Any]
 Line: TypeAlias = groups_lib.PendingEpisodes[list[Episode]]
 """What waits for the learner: whole groups, or single episodes, each a list of its own."""
 
-PENDING, DELIVERED, DROPPED, SETTLED = range(4)
-"""How a stored episode stands with the learner; one that is SETTLED was handed out, and its place counts no more."""
+PENDING, DELIVERED, DROPPED, DELIVERED_UNCOUNTED, PENDING_UNCOUNTED = range(5)
+"""How a stored episode stands with the learner; an uncounted one had been trained on when places began to be counted,
+so that it has none to give back."""
 
 
 class LearnerQueue:
@@ -76,8 +77,8 @@ class LearnerQueue:
         self.line: Line | None = None
         self.book = None if groups is None else groups_lib.GroupBook(groups)
         self._handed: set[Episode] = set()
-        # Those of them that were, when the places began to be counted.
-        self._settled: set[Episode] = set()
+        # Those that had been trained on when the places began to be counted.
+        self._uncounted: set[Episode] = set()
 
     # What happens.
 
@@ -116,6 +117,7 @@ class LearnerQueue:
             self._drop(self.book.left(episode.group_id, episode))
         elif self.line is not None and episode.episode_id in self.line:
             self.drop(self.line, episode.episode_id, "evicted")
+        self.forget(episode)
 
     def cleared(self, store: Store) -> None:
         """Record that all episodes will be forgotten, just before they are."""
@@ -125,15 +127,20 @@ class LearnerQueue:
         self.line = None if self.line is None else groups_lib.PendingEpisodes()
         self.book = None if self.groups is None else groups_lib.GroupBook(self.groups)
         self._drop(waiting)
+        for episode in store.finished:
+            self.forget(episode)
         self.desk.give_back(len(store.open))
 
     def sum_up(self, store: Store, episode: Episode) -> None:
-        """Add an ended episode to the sums, while it is still stored, and forget that it was handed out."""
+        """Add an ended episode to the sums, while it is still stored."""
         self.produced.add(episode)
         if self._was_trained_on(store, episode):
             self.trained.add(episode)
+
+    def forget(self, episode: Episode) -> None:
+        """Forget what is known of an episode that goes."""
         self._handed.discard(episode)
-        self._settled.discard(episode)
+        self._uncounted.discard(episode)
 
     def pass_time(self) -> None:
         """Drop what falls due."""
@@ -196,8 +203,9 @@ class LearnerQueue:
             elif self.book is not None and episode.group_id is not None:
                 self.pass_time()
                 rejected += self.book.give_up(episode.group_id, episode)
-            elif episode_id in self.begin_line(store):
-                rejected += self._take(self.begin_line(store), episode_id)
+            elif episode.status != "IN_PROGRESS" and _why_not(episode) is None:
+                line = self.begin_line(store)
+                rejected += self._take(line, episode_id) if episode_id in line else []
         self._drop([(reason, episode) for episode in rejected])
         return len(rejected)
 
@@ -218,9 +226,10 @@ class LearnerQueue:
 
         def turn(episode: Episode) -> int:
             if episode in self._handed:
-                return SETTLED if episode in self._settled else DELIVERED
-            has_left = episode.status != "IN_PROGRESS" and self._lines_up(episode) and episode not in waiting
-            return DROPPED if has_left else PENDING
+                return DELIVERED_UNCOUNTED if episode in self._uncounted else DELIVERED
+            if episode.status != "IN_PROGRESS" and self._lines_up(episode) and episode not in waiting:
+                return DROPPED
+            return PENDING_UNCOUNTED if episode in self._uncounted else PENDING
 
         return list(map(turn, store))
 
@@ -258,6 +267,8 @@ class LearnerQueue:
         """
         waiting = self._settle_turns(store, turns)
         waiting = {episode for episode in waiting if _why_not(episode) is None}
+        if self.groups is None and any(turns):
+            self.line = groups_lib.PendingEpisodes()  # What was handed out in groups is not to be handed out again.
         if self.groups is not None:
             self.book = groups_lib.GroupBook(self.groups)
             self._rebuild(self.book, store, waiting)
@@ -280,12 +291,13 @@ class LearnerQueue:
 
     def _settle_turns(self, store: Store, turns: Sequence[int]) -> set[Episode]:
         """Restore what was handed out, and return the ended episodes that were neither handed out nor dropped."""
-        by_turn: tuple[set[Episode], ...] = (set(), set(), set(), set())
+        by_turn: tuple[set[Episode], ...] = (set(), set(), set(), set(), set())
         for episode, turn in zip(store, turns, strict=True):
             by_turn[turn].add(episode)
-        self._settled = by_turn[SETTLED]
-        self._handed = by_turn[DELIVERED] | self._settled
-        return {episode for episode in by_turn[PENDING] if episode.status != "IN_PROGRESS"}
+        self._handed = by_turn[DELIVERED] | by_turn[DELIVERED_UNCOUNTED]
+        self._uncounted = by_turn[DELIVERED_UNCOUNTED] | by_turn[PENDING_UNCOUNTED]
+        pending = by_turn[PENDING] | by_turn[PENDING_UNCOUNTED]
+        return {episode for episode in pending if episode.status != "IN_PROGRESS"}
 
     def _line_up(self, store: Store, waiting: set[Episode]) -> None:
         """Begin the line again, if there is one, with those of `waiting` that are for it."""
@@ -306,8 +318,8 @@ class LearnerQueue:
                 )
         if not self._handed.isdisjoint(waiting):
             raise errors.CorruptionError("an episode that waits for the learner was handed out")
-        if not self._settled <= self._handed:
-            raise errors.CorruptionError("an episode whose place is settled was not handed out")
+        if any(episode not in store or episode.status == "IN_PROGRESS" for episode in self._uncounted):
+            raise errors.CorruptionError("an episode that runs, or is not stored, cannot be without a place")
         if self.book is not None:
             self.book.check()
             for episode in self._handed:
@@ -338,10 +350,10 @@ class LearnerQueue:
 
     def _begin_count(self, store: Store, versions: int | None) -> None:
         """Begin to count places, with the episodes that are open, or have ended and may be trained on. O(episodes)."""
-        others = (episode for episode in store.finished if not self._lines_up(episode))
-        undrawn = sum(_why_not(episode) is None and not self._was_trained_on(store, episode) for episode in others)
-        self._settled = self._handed.copy()
-        self.desk.begin(versions, len(store.open) + len(list(self._waiting())) + undrawn)
+        others = [each for each in store.finished if not self._lines_up(each) and _why_not(each) is None]
+        drawn = {episode for episode in others if self._was_trained_on(store, episode)}
+        self._uncounted = self._handed | drawn
+        self.desk.begin(versions, len(store.open) + len(list(self._waiting())) + len(others) - len(drawn))
 
     def _take(self, line: Line, key: str) -> list[Episode]:
         """Take what has that key out of a line."""
@@ -353,8 +365,8 @@ class LearnerQueue:
         """Count episodes that the learner is not trained on, and take the places back that they have."""
         for reason, episode in dropped:
             self.drops.count(reason, episode.agent_id)
-        self.desk.give_back(sum(episode not in self._settled for _, episode in dropped))
-        self._settled.difference_update(episode for _, episode in dropped)
+        self.desk.give_back(sum(episode not in self._uncounted for _, episode in dropped))
+        self._uncounted.difference_update(episode for _, episode in dropped)
 
 
 class Replay:
@@ -376,11 +388,12 @@ class Replay:
     def evicted(self, store: Store, episode: Episode) -> None:
         """Add the episode to the sums."""
         self._queue.sum_up(store, episode)
+        self._queue.forget(episode)
 
     def cleared(self, store: Store) -> None:
         """Add all episodes that have ended to the sums."""
         for episode in store.finished:
-            self._queue.sum_up(store, episode)
+            self.evicted(store, episode)
 
 
 def _put_in_line(line: Line, episode: Episode) -> None:

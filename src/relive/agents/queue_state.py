@@ -1,7 +1,7 @@
 """What a checkpoint keeps of hand-outs: how each episode stands, and one plain-1 value with all the rest.
 
-    episode_turn    |u1 [E]      0 neither handed out nor dropped, 1 handed out, 2 dropped, 3 handed out before the
-                                 places of an Admission began to be counted
+    episode_turn    |u1 [E]      0 neither handed out nor dropped, 1 handed out, 2 dropped, 3 and 4 as 1 and
+                                 0, but trained on before the places of an Admission began to be counted
     group_age       <f8 [G]      seconds since the first episode of each group started
     hand_outs       |u1 [...]    a dict: admitted, versions, has_line, drops, groups, produced, trained
 
@@ -69,8 +69,8 @@ def put(given: state.StateReader, store: Store, hand_outs: LearnerQueue, *, is_s
         CheckpointError: They cannot have been so.
     """
     turns = given.array("episode_turn", np.uint8, (len(list(store)),)).tolist()
-    if max(turns, default=0) > queue.SETTLED:
-        raise errors.CheckpointError(f"array episode_turn must hold numbers up to {queue.SETTLED}")
+    if max(turns, default=0) > queue.PENDING_UNCOUNTED:
+        raise errors.CheckpointError(f"array episode_turn must hold numbers up to {queue.PENDING_UNCOUNTED}")
     content = given.array("hand_outs", np.uint8, (None,)).tobytes()
     try:
         rest = state.StateReader(codec.PlainCodec().decode(content), {}, "hand_outs/")

@@ -288,7 +288,7 @@ def without(name: str) -> Any:
         (array("group_age", np.array([-1.0, 0.0])), "^array group_age must hold finite numbers of at least 0$"),
         (array("group_age", np.array([np.nan, 0.0])), "^array group_age must hold finite numbers of at least 0$"),
         (array("group_age", np.zeros(3)), "^array group_age must be of dtype float64 and shape"),
-        (turn(0, 4), "^array episode_turn must hold numbers up to 3$"),
+        (turn(0, 5), "^array episode_turn must hold numbers up to 4$"),
         (turn(0, 1), "^arrays episode_turn and hand_outs cannot be: episode .* was handed out before its group$"),
         (turn(3, 2), None),
         (turn(3, 3), None),

@@ -267,7 +267,7 @@ def test_a_refused_load_leaves_the_buffer_its_queue_its_counters_and_its_generat
         (of_another_kind, PLAIN),
         (counter("inserted", 0), PLAIN),
         (counter("policy_version", -1), PLAIN),
-        (replaced("episode_turn", 4), PLAIN),
+        (replaced("episode_turn", 5), PLAIN),
         (rest(lambda content: content.update(versions=2)), PLAIN),
         (rest(lambda content: content.update(admitted=-1)), PLAIN),
         (rest(lambda content: content.update(produced=None)), PLAIN),

@@ -94,7 +94,7 @@ def load(
         instead: Arguments of the constructor in the place of the saved ones.
 
     Raises:
-        ArgumentError: An argument breaks its rule.
+        ArgumentError: An argument breaks its rule, or there is a codec, but no object.
         CheckpointError: Neither a checkpoint nor a journal is there, or it is damaged, of a class that is not defined
             here, of another codec, or of a newer version.
 
@@ -112,6 +112,8 @@ def load(
     if kind_of(path) is Kind.JOURNAL:
         return recover.recover(path, **given)
     kind: Any = class_of(read_manifest(path).values)
+    if codec is not None and not getattr(kind, "_HAS_OBJECTS", False):
+        raise errors.ArgumentError(f"codec must be left out for a {kind.__name__}, which holds no objects")
     return kind.load(path, **given)
 
 
@@ -257,7 +259,8 @@ def _needed_bytes(said: Manifest) -> int:
     nbytes = sum(entry.nbytes for entry in said.entries.values())
     rows = [entry for name, entry in said.entries.items() if name.startswith("rows/")]
     per_row = sum(entry.dtype.itemsize * math.prod(entry.shape[1:]) for entry in rows)
-    capacity = state_lib.StateReader(said.values, {}).part("settings").value("capacity") if rows else 0
+    settings = said.values.get("settings")
+    capacity = settings.get("capacity") if isinstance(settings, dict) else 0
     return nbytes + (capacity if type(capacity) is int else 0) * per_row
 
 

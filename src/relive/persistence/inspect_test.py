@@ -176,3 +176,17 @@ def test_all_that_is_broken_is_said_at_once(saved: pathlib.Path) -> None:
         relive.verify(saved / "nothing")
     with pytest.raises(relive.ArgumentTypeError, match="^progress must"):
         relive.verify(saved, progress=3)  # type: ignore[arg-type]
+
+
+def test_a_rollout_is_whole(tmp_path: pathlib.Path) -> None:
+    rollout = relive.RolloutBuffer(4)
+    rollout.add([1.0], 1, 1.0)
+    rollout.save(tmp_path / "rollout")
+    relive.verify(tmp_path / "rollout")
+    assert len(relive.load(tmp_path / "rollout")) == 1
+
+
+def test_a_codec_is_for_objects_alone(saved: pathlib.Path) -> None:
+    message = "codec must be left out for a PrioritizedReplayBuffer, which holds no objects"
+    with pytest.raises(relive.ArgumentError, match=f"^{message}$"):
+        relive.load(saved, codec=relive.PlainCodec())
