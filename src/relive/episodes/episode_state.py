@@ -7,7 +7,7 @@
 Observations and actions are as a codec encodes them, one after the other, with the place where each ends.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 import itertools
 import re
 import time
@@ -36,31 +36,46 @@ _COUNTS = ("inserted", "sampled", "evicted_episodes", "evicted_transitions")
 class _Encoded:
     """Values as bytes, one after the other: a column that encodes them when it is read.
 
-    So it takes the time of encoding twice, and no memory for all of them at once.
+    So it takes the time of encoding twice, and no memory but for the places where each of them ends.
+
+    Args:
+        rows: The values, those of one episode after those of another [E][...].
+        codec: What encodes them.
+        name: Returns what a value is called in an error, given its row and its place in that.
     """
 
-    def __init__(self, values: Sequence[tuple[str, Any]], codec: codec_lib.Codec) -> None:
-        self._values, self._codec = values, codec
-        lengths = [len(self._encode(place)) for place in range(len(values))]
-        self.ends = np.cumsum(np.array(lengths, np.int64))
-        self.shape = (int(self.ends[-1]) if lengths else 0,)
+    def __init__(self, rows: Sequence[Sequence[Any]], codec: codec_lib.Codec, name: Callable[[int, int], str]) -> None:
+        self._rows, self._codec, self._name = rows, codec, name
+        self._begins = np.concatenate([[0], np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)))])
+        lengths = (len(content) for content in self._encoded(0, int(self._begins[-1])))
+        self.ends = np.fromiter(lengths, np.int64, int(self._begins[-1]))
+        np.cumsum(self.ends, out=self.ends)
+        self.shape = (int(self.ends[-1]) if len(self.ends) else 0,)
         self.dtype = np.dtype(np.uint8)
 
     def read(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
         """Return the bytes from the `start`-th on."""
         first, last = np.searchsorted(self.ends, (start, stop - 1), side="right").tolist()
         begin = int(self.ends[first - 1]) if first else 0
-        content = b"".join([self._encode(place) for place in range(first, last + 1)])
+        content = b"".join(self._encoded(first, last + 1))
         if len(content) != self.ends[last] - begin:
-            raise errors.CheckpointError(f"{self._values[first][0]} changed while it was saved")
+            row = int(self._begins.searchsorted(first, side="right")) - 1
+            raise errors.CheckpointError(
+                f"{self._name(row, first - int(self._begins[row]))} changed while it was saved"
+            )
         return np.frombuffer(content, np.uint8)[start - begin : stop - begin].copy()
 
-    def _encode(self, place: int) -> bytes:
-        name, value = self._values[place]
-        try:
-            return self._codec.encode(value)
-        except errors.ReplayError as error:
-            raise errors.CheckpointError(f"{name} cannot be saved: {error}") from error
+    def _encoded(self, start: int, stop: int) -> Iterator[bytes]:
+        """Yield the bytes of the values from the `start`-th on."""
+        row = int(self._begins.searchsorted(start, side="right")) - 1
+        while start < stop:
+            begin, end = int(self._begins[row]), min(int(self._begins[row + 1]), stop)
+            for place in range(start - begin, end - begin):
+                try:
+                    yield self._codec.encode(self._rows[row][place])
+                except errors.ReplayError as error:
+                    raise errors.CheckpointError(f"{self._name(row, place)} cannot be saved: {error}") from error
+            start, row = end, row + 1
 
 
 def taken(store: Store, codec: codec_lib.Codec) -> state.State:
@@ -71,9 +86,13 @@ def taken(store: Store, codec: codec_lib.Codec) -> state.State:
     """
     episodes = list(store)
     places = {episode.episode_id: place for place, episode in enumerate(episodes)}
-    agents = _Encoded([("an agent_id", episode.agent_id) for episode in episodes], codec_lib.PlainCodec())
-    observations = _Encoded([*_named(episodes, "observation")], codec)
-    actions = _Encoded([*_named(episodes, "action")], codec)
+
+    def named(what: str) -> Callable[[int, int], str]:
+        return lambda row, place: f"{what} {place} of episode {episodes[row].episode_id}"
+
+    agents = _Encoded([[episode.agent_id] for episode in episodes], codec_lib.PlainCodec(), lambda *_: "an agent_id")
+    observations = _Encoded([episode.observations for episode in episodes], codec, named("observation"))
+    actions = _Encoded([episode.actions for episode in episodes], codec, named("action"))
     ages = store.stats().open_ages
     groups = _groups_of(episodes)
     rewards = itertools.chain.from_iterable(episode.rewards for episode in episodes)
@@ -106,15 +125,8 @@ def taken(store: Store, codec: codec_lib.Codec) -> state.State:
 def _groups_of(episodes: Sequence[Episode]) -> dict[str, Any]:
     if all(episode.group_id is None for episode in episodes):
         return {}
-    groups = _Encoded([("a group_id", episode.group_id) for episode in episodes], codec_lib.PlainCodec())
+    groups = _Encoded([[episode.group_id] for episode in episodes], codec_lib.PlainCodec(), lambda *_: "a group_id")
     return {"episode_group": groups, "episode_group_end": groups.ends}
-
-
-def _named(episodes: Sequence[Episode], what: str) -> Iterator[tuple[str, Any]]:
-    """Yield the observations or the actions, and what each is called."""
-    for episode in episodes:
-        for t, value in enumerate(getattr(episode, f"{what}s")):
-            yield f"{what} {t} of episode {episode.episode_id}", value
 
 
 def made(given: state.StateReader, codec: codec_lib.Codec, store: Store) -> Store:
