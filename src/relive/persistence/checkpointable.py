@@ -4,6 +4,7 @@ import abc
 from collections.abc import Callable
 import contextlib
 import dataclasses
+import importlib
 import os
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
@@ -261,6 +262,28 @@ class Checkpointable(abc.ABC):
 
 BUFFERS: registry.Registry[Checkpointable] = registry.Registry()
 """The classes of buffers."""
+
+
+def class_of(state: state_lib.State, remedy: str) -> type[Checkpointable]:
+    """Return the class of the buffer whose state that is, which may be without its arrays.
+
+    Args:
+        state: What the buffer returned.
+        remedy: What to do where the class is not defined, for the error.
+
+    Raises:
+        CheckpointError: It says none, or one that is not defined here.
+    """
+    name = state_lib.StateReader(state, {}).text("class")
+    kind: Any = BUFFERS.find(name)
+    if kind is None:
+        relive: Any = importlib.import_module("relive")  # Imports only go down; this looks up.
+        kind = getattr(relive, name) if name in relive.__all__ else None
+    if not (isinstance(kind, type) and issubclass(kind, Checkpointable)):
+        raise errors.CheckpointError(
+            f"it is of a {validation.short_repr(name)}, a class that is not defined here: {remedy}"
+        )
+    return kind
 
 
 class Journalable(Checkpointable):

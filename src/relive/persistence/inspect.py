@@ -8,7 +8,6 @@ examine     what is broken, and what was looked at
 import contextlib
 import dataclasses
 import enum
-import importlib
 import math
 import os
 from typing import Any
@@ -29,6 +28,7 @@ from relive.persistence import state as state_lib
 
 _MAP_MANIFEST = "storage.json"
 _MOST_NAMED = 3
+_REMEDY = "import its module"
 
 
 class Kind(enum.Enum):
@@ -111,7 +111,7 @@ def load(
         given["codec"] = codec
     if kind_of(path) is Kind.JOURNAL:
         return recover.recover(path, **given)
-    kind: Any = class_of(read_manifest(path).values)
+    kind: Any = checkpointable.class_of(read_manifest(path).values, _REMEDY)
     if codec is not None and not getattr(kind, "_HAS_OBJECTS", False):
         raise errors.ArgumentError(f"codec must be left out for a {kind.__name__}, which holds no objects")
     return kind.load(path, **given)
@@ -152,7 +152,7 @@ def _of_checkpoint(path: str, progress: state_lib.Progress | None) -> Examinatio
     try:
         reason = reason or _why_too_large(said)
         if not reason:
-            kind: Any = class_of(said.values)
+            kind: Any = checkpointable.class_of(said.values, _REMEDY)
             buffer = kind.load(path)
             if hasattr(buffer, "check"):  # A rollout has nothing that could disagree.
                 buffer.check()
@@ -205,28 +205,10 @@ def _rebuilt(path: str) -> tuple[Any, str]:
     return buffer, ""
 
 
-def class_of(values: state_lib.State) -> type[checkpointable.Checkpointable]:
-    """Return the class of the buffer whose state that is, without its arrays.
-
-    Raises:
-        CheckpointError: It says none, or one that is not defined here.
-    """
-    name = state_lib.StateReader(values, {}).text("class")
-    kind = checkpointable.BUFFERS.find(name)
-    if kind is None:
-        relive: Any = importlib.import_module("relive")  # Imports only go down; this looks up.
-        kind = getattr(relive, name) if name in relive.__all__ else None
-    if not (isinstance(kind, type) and issubclass(kind, checkpointable.Checkpointable)):
-        raise errors.CheckpointError(
-            f"it is of a {validation.short_repr(name)}, a class that is not defined here: import its module"
-        )
-    return kind
-
-
 def why_not(values: dict[str, Any]) -> str:
     """Return why no buffer can be made of a state here, given its JSON values; nothing if one can."""
     try:
-        kind = class_of(values)
+        kind = checkpointable.class_of(values, _REMEDY)
     except errors.CheckpointError as error:
         return str(error)
     if not hasattr(kind, "load"):

@@ -4,7 +4,6 @@ segment 0   base  record  record  record      made of the base; each record is p
 segment 4   base  record  record              the base is skipped: what it says is known
 """
 
-import importlib
 import itertools
 import os
 from typing import Any, TypeVar, overload
@@ -19,13 +18,6 @@ from relive.persistence import journal_reader
 from relive.persistence import repair
 from relive.persistence import state as state_lib
 
-_OURS = (
-    "ColumnReplayBuffer",
-    "EpisodeReplayBuffer",
-    "PrioritizedReplayBuffer",
-    "RingReplayBuffer",
-    "SequenceReplayBuffer",
-)
 BufferT = TypeVar("BufferT", bound=checkpointable.Journalable)
 
 
@@ -173,12 +165,9 @@ def _state(payload: bytes) -> state_lib.State:
 
 
 def _class_of(state: state_lib.State) -> type[checkpointable.Journalable]:
-    name = state_lib.StateReader(state, state.get("arrays")).text("class")
-    kind = checkpointable.BUFFERS.find(name)
-    if kind is None and name in _OURS:
-        kind = getattr(importlib.import_module("relive"), name)  # Imports only go down; this looks up.
-    if kind is None or not issubclass(kind, checkpointable.Journalable):
-        raise errors.CheckpointError(f"it is of a {validation.short_repr(name)}: give buffer_class=")
+    kind = checkpointable.class_of(state, "give buffer_class=")
+    if not issubclass(kind, checkpointable.Journalable):
+        raise errors.CheckpointError(f"it is of {kind.__name__}, which has no journal")
     return kind
 
 

@@ -34,6 +34,8 @@ DRAWS = ("times_sampled", "drawn", "draw_key", "draw_age", "draw_lag", "episode_
 """The arrays about what was drawn."""
 SEEDS = [7, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(7))]
 
+NOT_DEFINED = "a class that is not defined here: give buffer_class="
+
 
 def content(buffer: Any) -> Any:
     """All that a journal holds of a buffer."""
@@ -456,7 +458,11 @@ def test_a_base_that_is_none_is_refused(tmp_path: pathlib.Path) -> None:
         "journal_id is missing": {"arrays": {}},
         "class is missing": {"arrays": {}, "journal_id": "x"},
         r"class must be a string, got \[1\]": {"arrays": {}, "journal_id": "x", "class": [1]},
-        "it is of a 'Own': give buffer_class=": {"arrays": {}, "journal_id": "x", "class": "Own"},
+        "it is of a 'Own', a class that is not defined here: give buffer_class=": {
+            "arrays": {},
+            "journal_id": "x",
+            "class": "Own",
+        },
         "settings is missing": {"arrays": {}, "journal_id": "x", "class": "RingReplayBuffer"},
     }
     for rule, base in bases.items():
@@ -518,7 +524,7 @@ def test_a_class_that_is_not_there_is_asked_for(tmp_path: pathlib.Path) -> None:
 
     leave()
     gc.collect()
-    with pytest.raises(errors.CheckpointError, match="it is of a 'Gone': give buffer_class=$"):
+    with pytest.raises(errors.CheckpointError, match=f"it is of a 'Gone', {NOT_DEFINED}$"):
         recover.recover(tmp_path / "log")
 
 
