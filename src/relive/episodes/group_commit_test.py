@@ -66,7 +66,7 @@ def test_actors_share_syncs_and_each_record_is_on_the_disk(tmp_path: pathlib.Pat
 
     asyncio.run(main())
     assert journal.num_synced == journal.num_records == 1 + 50 * (steps + 2)
-    assert disk.num_syncs <= 4 * (steps + 2)
+    assert disk.num_syncs < 50 * (steps + 2) / 2
     assert threading.get_ident() not in disk.threads
     journal.close()
     assert relive.recover(tmp_path / "journal").get_stats().completed == 50
