@@ -8,6 +8,7 @@ import pytest
 
 import relive
 from relive import errors
+from relive.kernels import append
 from relive.persistence import checkpointable_test
 
 
@@ -139,6 +140,13 @@ def test_a_capacity_that_memory_does_not_hold_is_refused_with_its_bytes() -> Non
         relive.RingReplayBuffer(10**15, schema)
     with pytest.raises(errors.ArgumentError, match=rule):
         relive.RingReplayBuffer(10**15)
+
+
+def test_a_capacity_that_links_cannot_count_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(append, "MOST_ROWS", 5)
+    assert relive.RingReplayBuffer(5).capacity == 5
+    with pytest.raises(errors.ArgumentError, match="^capacity must be at most 5, got 6$"):
+        relive.RingReplayBuffer(6)
 
 
 class TestSteps:

@@ -135,6 +135,8 @@ class StepStore(ring.Ring):
         self.facts: arrays_lib.Ints = np.zeros(capacity, np.int64)
         self.places: arrays_lib.Ints = np.zeros(capacity, np.int64)
         self.back: npt.NDArray[np.int32] = np.zeros(capacity if older > 0 else 0, np.int32)
+        if capacity > append.MOST_ROWS:
+            raise errors.ArgumentError(f"capacity must be at most {append.MOST_ROWS}, got {capacity}")
         self.completed: arrays_lib.Ints = np.zeros(0 if older >= 0 else _FIRST_ROOM, np.int64)
         self.ended = _NO_SLOTS
         self.current: arrays_lib.Ints = np.zeros(streams, np.int64)
