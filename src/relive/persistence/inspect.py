@@ -208,11 +208,9 @@ def _rebuilt(path: str) -> tuple[Any, str]:
 def why_not(values: dict[str, Any]) -> str:
     """Return why no buffer can be made of a state here, given its JSON values; nothing if one can."""
     try:
-        kind = checkpointable.class_of(values, _REMEDY)
+        checkpointable.class_of(values, _REMEDY)
     except errors.CheckpointError as error:
         return str(error)
-    if not hasattr(kind, "load"):
-        return f"a {kind.__name__} has no call to load it"
     settings = values.get("settings")
     kinds = {
         name: str(value.get("kind"))

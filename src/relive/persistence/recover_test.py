@@ -458,10 +458,11 @@ def test_a_base_that_is_none_is_refused(tmp_path: pathlib.Path) -> None:
         "journal_id is missing": {"arrays": {}},
         "class is missing": {"arrays": {}, "journal_id": "x"},
         r"class must be a string, got \[1\]": {"arrays": {}, "journal_id": "x", "class": [1]},
-        "it is of a 'Own', a class that is not defined here: give buffer_class=": {
-            "arrays": {},
+        f"it is of a 'Own', {NOT_DEFINED}": {"arrays": {}, "journal_id": "x", "class": "Own"},
+        "it is of ItemReplayBuffer, which has no journal": {
             "journal_id": "x",
-            "class": "Own",
+            "class": "ItemReplayBuffer",
+            "arrays": {},
         },
         "settings is missing": {"arrays": {}, "journal_id": "x", "class": "RingReplayBuffer"},
     }
