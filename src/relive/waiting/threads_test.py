@@ -73,17 +73,25 @@ def sequences(capacity: int = 100, **settings: Any) -> sequence.SequenceReplayBu
     return sequence.SequenceReplayBuffer(capacity, seed=0, **settings)
 
 
+_STARTING = threading.Lock()
+
+
 def start(call: Callable[[], Answer]) -> futures.Future[Answer]:
     """Make the call in a thread of its own."""
     future: futures.Future[Answer] = futures.Future()
+    has_begun = threading.Event()
 
     def run() -> None:
+        has_begun.set()
         try:
             future.set_result(call())
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=run, daemon=True).start()
+    # Coverage of code is traced from a thread's first moment on, and two threads must not begin to trace at once.
+    with _STARTING:
+        threading.Thread(target=run, daemon=True).start()
+        assert has_begun.wait(PATIENCE)
     return future
 
 
