@@ -164,7 +164,7 @@ class Draws:
     def can_draw(self, size: int) -> bool:
         """Return whether `draw` would return that many. O(capacity) with max_times_sampled."""
         most = self.max_times_sampled
-        if not len(self) or most is None:
+        if most is None:
             return len(self) > 0 and self.sampler.can_draw()
         # This is asked at every step while a draw is awaited: no sum where not even fresh anchors would be enough.
         return size <= most * len(self) and size <= self._num_left(most)
@@ -176,15 +176,16 @@ class Draws:
 
     def require_draw(self, size: int) -> None:
         """Raise NotReadyError if no anchor is eligible, or they may not be drawn so often."""
+        if self.can_draw(size):
+            return
         self.require_any()
         most = self.max_times_sampled
-        if not (self.sampler.can_draw() if most is None else self.can_draw(size)):
-            raise errors.NotReadyError(
-                self.sampler.why_not_ready()
-                if most is None
-                else f"sample has {self._num_left(most)} draws left with max_times_sampled = {most}, and {size} were "
-                "asked for: add steps first"
-            )
+        raise errors.NotReadyError(
+            self.sampler.why_not_ready()
+            if most is None
+            else f"sample has {self._num_left(most)} draws left with max_times_sampled = {most}, and {size} were "
+            "asked for: add steps first"
+        )
 
     def _num_left(self, most: int) -> int:
         """Return how many draws the anchors have left together."""

@@ -46,15 +46,14 @@ class Watch:
     def record_round(self, steps: encoding.Steps) -> None:
         """Record a step for each of some streams, as `extend` adds them."""
         next_rows, events = steps.next_rows, bytes(steps.events)
-        is_end = events.strip(b"\0") != b""
-        if not self.finals and not is_end:
+        if not self.finals and not events.strip(b"\0"):
             return
         streams = np.asarray(steps.streams).tolist()
-        for stream in self.finals.keys() & streams if self.finals else ():
+        for stream in self.finals.keys() & streams:
             place, final = streams.index(stream), self.finals.pop(stream)
             if next_rows is not None and _observation(steps, steps.rows, place) == final:
                 self.suspected_resets += _observation(steps, next_rows, place) != final
-        for place in np.flatnonzero(steps.events).tolist() if is_end else ():
+        for place in np.flatnonzero(steps.events).tolist():
             self._ends += 1
             if next_rows is not None and events[place] & encoding.TERMINATED:
                 self.finals[streams[place]] = _observation(steps, next_rows, place)

@@ -212,7 +212,7 @@ def _state(path: str, files: contextlib.ExitStack, progress: state_lib.Progress 
         raise errors.CheckpointError(f"{label} cannot be opened: {files_lib.reason(error)}") from error
     if not directory.has(files_lib.MANIFEST):
         raise errors.CheckpointError(f"{label} is no checkpoint: it has no {files_lib.MANIFEST}")
-    values, entries = manifest.decoded(_read_manifest(directory), f"{label}/{files_lib.MANIFEST}")
+    values, entries = manifest.decoded(read_manifest(directory), f"{label}/{files_lib.MANIFEST}")
     total = sum(entry.dtype.itemsize * math.prod(entry.shape) for entry in entries.values())
     report = _Report(total, progress)
     arrays: dict[str, npy.Reader] = {}
@@ -223,7 +223,7 @@ def _state(path: str, files: contextlib.ExitStack, progress: state_lib.Progress 
     return {**values, "arrays": arrays}
 
 
-def _read_manifest(directory: files_lib.Directory) -> bytes:
+def read_manifest(directory: files_lib.Directory) -> bytes:
     """Return all bytes of a manifest that is not too large."""
     label = f"{files_lib.named(directory.path)}/{files_lib.MANIFEST}"
     with open(directory.open(files_lib.MANIFEST), "rb") as file:

@@ -23,7 +23,6 @@ from relive.persistence import manifest
 from relive.persistence import npy
 from relive.persistence import recover
 from relive.persistence import registry
-from relive.persistence import sealed_json
 from relive.persistence import state as state_lib
 
 _MAP_MANIFEST = "storage.json"
@@ -301,15 +300,10 @@ def read_manifest(path: str) -> Manifest:
     place = files.newest(path)
     label = f"{files.named(place)}/{files.MANIFEST}"
     try:
-        with (
-            files.Directory(place, follow=True) as directory,
-            open(directory.open(files.MANIFEST), "rb") as file,
-        ):
-            raw = file.read(sealed_json.MOST_BYTES + 1)
+        with files.Directory(place, follow=True) as directory:
+            raw = checkpoint.read_manifest(directory)
     except OSError as error:
         raise errors.CheckpointError(f"{label} cannot be read: {files.reason(error)}") from error
-    if len(raw) > sealed_json.MOST_BYTES:
-        raise errors.CheckpointError(f"{label} must have at most {sealed_json.MOST_BYTES} bytes")
     return Manifest(place, *manifest.decoded(raw, label))
 
 

@@ -26,9 +26,9 @@ def run(options: argparse.Namespace) -> int:
 def _described(path: str, found: inspect.Examination) -> str:
     """Return what was looked at, and what was made of it."""
     if found.findings is None:
-        words, makes, made = wording.counted(found.num_arrays, "array"), "loads", "loaded"
+        words, made = wording.counted(found.num_arrays, "array"), "loaded"
     else:
-        findings, makes, made = found.findings, "rebuild", "rebuilt"
+        findings, made = found.findings, "rebuilt"
         records, segments = findings.num_records, findings.num_segments
         words = f"{wording.counted(records, 'record')} in {wording.counted(segments, 'segment')}"
         if findings.num_torn_bytes:
@@ -41,4 +41,8 @@ def _described(path: str, found: inspect.Examination) -> str:
     name = type(found.buffer).__name__
     noun = "transition" if isinstance(found.buffer, episode_buffer.EpisodeReplayBuffer) else "step"
     size = wording.counted(len(found.buffer), noun)
-    return f"{words}, and {name} loads {size}" if makes == "loads" else f"{words}, and they rebuild {name} with {size}"
+    return (
+        f"{words}, and {name} loads {size}"
+        if found.findings is None
+        else f"{words}, and they rebuild {name} with {size}"
+    )
