@@ -162,6 +162,7 @@ class Delivery(Generic[Obs, Act]):
     _store: store_lib.EpisodeStore[Obs, Act]
     _gate: gate_lib.Gate
     _hand_outs: queue.LearnerQueue
+    _journal: Any
     _queues: DeliveryWaiters
 
     @property
@@ -320,7 +321,11 @@ class Delivery(Generic[Obs, Act]):
                 f"episode_ids must be a list of strings, got {validation.short_repr(episode_ids)}"
             )
         checked = [validation.string("each of episode_ids", episode_id) for episode_id in episode_ids]
-        return self._hand_outs.reject(self._store, checked, checked_name("reason", reason))
+        reason = checked_name("reason", reason)
+        stored = [self._store[each] for each in checked if self._store.has(each)]
+        if stored:
+            self._write_hand_out([], stored, reason)
+        return self._hand_outs.reject(self._store, checked, reason)
 
     def get_drops(self) -> Mapping[str, Mapping[str, int]]:
         """Return how many episodes the learner was not given: reason -> agent_id -> episodes; for reading only.
@@ -404,6 +409,8 @@ class Delivery(Generic[Obs, Act]):
     def _episode_request(self, count: object, max_lag: object, accept: Any) -> Request:
         """Return what a call for the next episodes asks for, checked."""
         request = self._request(lambda: self._hand_outs.begin_line(self._store), 1, count, max_lag, accept)
+        if self._hand_outs.line is None:
+            self._write_hand_out([], [], "")
         request.line()
         if accept is not None:
             request.accept = lambda unit: accept(*unit)
@@ -432,6 +439,11 @@ class Delivery(Generic[Obs, Act]):
         if self._store.policy_version is None:
             raise errors.ArgumentError("max_lag asks for the learner's policy version: call set_policy_version first")
         return Request(line, count, max_lag, accept)
+
+    def _write_hand_out(self, delivered: Unit, dropped: Unit, reason: str) -> None:
+        """Write to the journal, if there is one, what is handed out and what is dropped, and why."""
+        if self._journal is not None:
+            self._journal.hand_out(delivered, dropped, reason)
 
     def _can_admit(self, count: int) -> bool:
         self._hand_outs.pass_time()
@@ -462,6 +474,7 @@ class Delivery(Generic[Obs, Act]):
                 if validation.boolean("what accept returns", accept(_copied(unit))):
                     request.accepted[key] = unit
                 elif key in line:
+                    self._write_hand_out([], unit, "rejected")
                     self._hand_outs.drop(line, key, "rejected")
         return has_asked
 
@@ -470,6 +483,8 @@ class Delivery(Generic[Obs, Act]):
         line = request.line()
         fresh, stale = line.find(request.count, self._least_version(request), request.kept)
         answer = [_copied(line[key]) for key in fresh]
+        delivered, dropped = ([episode for key in keys for episode in line[key]] for keys in (fresh, stale))
+        self._write_hand_out(delivered, dropped, "stale" if dropped else "")
         self._hand_outs.hand_out(line, fresh, stale)
         return answer
 

@@ -79,6 +79,7 @@ class LearnerQueue:
         self._handed: set[Episode] = set()
         # Those that had been trained on when the places began to be counted.
         self._uncounted: set[Episode] = set()
+        self._stopped: float | None = None
 
     # What happens.
 
@@ -92,7 +93,7 @@ class LearnerQueue:
     def started(self, store: Store, episode: Episode) -> None:
         """Record that an episode has started, which `check_start` let pass."""
         if self.book is not None and episode.group_id is not None:
-            self.book.started(episode.group_id, time.monotonic())
+            self.book.started(episode.group_id, self._now())
 
     def ended(self, store: Store, episode: Episode) -> None:
         """Record that an open episode has ended."""
@@ -142,15 +143,26 @@ class LearnerQueue:
         self._handed.discard(episode)
         self._uncounted.discard(episode)
 
+    def stop_clock(self) -> None:
+        """Let no time pass for the groups until `start_clock`, while a journal is played back."""
+        self._stopped = time.monotonic()
+
+    def start_clock(self) -> None:
+        """Let time pass again."""
+        self._stopped = None
+
+    def _now(self) -> float:
+        return time.monotonic() if self._stopped is None else self._stopped
+
     def pass_time(self) -> None:
         """Drop what falls due."""
         if self.book is not None and self.book.due is not None:
-            self._drop(self.book.pass_time(time.monotonic()))
+            self._drop(self.book.pass_time(self._now()))
 
     def move_on(self, store: Store, versions: int) -> None:
         """Record that the policy has moved on by so many versions, or that the first one was set."""
         if self.desk.versions is None:
-            self._begin_count(store, 0)
+            self.begin_count(store, 0)
         else:
             self.desk.move_on(versions)
 
@@ -182,6 +194,24 @@ class LearnerQueue:
             self._handed.update(self._take(line, key))
         for key in stale:
             self.drop(line, key, "stale")
+
+    def deliver(self, store: Store, episode_ids: Iterable[str]) -> None:
+        """Hand out episodes, and whole groups, as a journal says; those that are not stored any more are passed over.
+
+        Raises:
+            CheckpointError: One of them can have been handed out to nobody.
+        """
+        for episode_id in episode_ids:
+            if not store.has(episode_id):
+                continue
+            episode = store[episode_id]
+            if episode.status == "IN_PROGRESS" or _why_not(episode) is not None or episode in self._handed:
+                raise errors.CheckpointError(f"hands out episode {episode_id}, which cannot be")
+            if self.book is not None and episode.group_id is not None:
+                self.book.give_up(episode.group_id, episode)
+            elif episode_id in (line := self.begin_line(store)):
+                line.pop(episode_id)
+            self._handed.add(episode)
 
     def drop(self, line: Line, key: str, reason: str) -> None:
         """Take what has that key out of a line, and drop it."""
@@ -273,7 +303,7 @@ class LearnerQueue:
             self.book = groups_lib.GroupBook(self.groups)
             self._rebuild(self.book, store, waiting)
         self._line_up(store, waiting)
-        self._begin_count(store, None)
+        self.begin_count(store)
         self.check(store)
 
     def _rebuild(self, book: groups_lib.GroupBook, store: Store, waiting: set[Episode]) -> None:
@@ -348,7 +378,7 @@ class LearnerQueue:
     def _was_trained_on(self, store: Store, episode: Episode) -> bool:
         return episode in self._handed or store.was_drawn(episode)
 
-    def _begin_count(self, store: Store, versions: int | None) -> None:
+    def begin_count(self, store: Store, versions: int | None = None) -> None:
         """Begin to count places, with the episodes that are open, or have ended and may be trained on. O(episodes)."""
         others = [each for each in store.finished if not self._lines_up(each) and _why_not(each) is None]
         drawn = {episode for episode in others if self._was_trained_on(store, episode)}
@@ -367,33 +397,6 @@ class LearnerQueue:
             self.drops.count(reason, episode.agent_id)
         self.desk.give_back(sum(episode not in self._uncounted for _, episode in dropped))
         self._uncounted.difference_update(episode for _, episode in dropped)
-
-
-class Replay:
-    """Listens while a journal is played back: the sums of a queue change, what waits is found out by `rebuild`.
-
-    Args:
-        queue: The queue.
-    """
-
-    def __init__(self, queue: LearnerQueue) -> None:
-        self._queue = queue
-
-    def started(self, store: Store, episode: Episode) -> None:
-        """Do nothing."""
-
-    def ended(self, store: Store, episode: Episode) -> None:
-        """Do nothing."""
-
-    def evicted(self, store: Store, episode: Episode) -> None:
-        """Add the episode to the sums."""
-        self._queue.sum_up(store, episode)
-        self._queue.forget(episode)
-
-    def cleared(self, store: Store) -> None:
-        """Add all episodes that have ended to the sums."""
-        for episode in store.finished:
-            self.evicted(store, episode)
 
 
 def _put_in_line(line: Line, episode: Episode) -> None:

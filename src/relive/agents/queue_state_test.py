@@ -156,18 +156,67 @@ def test_a_journal_brings_back_the_episodes_and_neither_hangs_nor_bursts(tmp_pat
             live(buffer, group_id=group_id, ticket=buffer.admit_nowait())
     other: Any = relive.recover(tmp_path / "log")
     other.check()
-    # Six are stored; whether they were handed out nobody knows any more.
+    assert other.get_drops() == buffer.get_drops()
     assert [len(group) for group in other.next_groups_nowait(1)] == [2]
     assert ids(other.next_episodes_nowait(3)) == lived[-3:]
     assert other.get_training_bias().produced == buffer.get_training_bias().produced
-    assert other.get_drops() == {}
     with pytest.raises(relive.NotReadyError, match="with 6 episodes admitted"):
         other.admit_nowait(11)
-    # Three were handed out twice, it seems: one of "h" waits, and none is open.
+    # One of "h" waits, and none is open.
     other.set_policy_version(51)
     with pytest.raises(relive.NotReadyError, match="with 1 episodes admitted"):
         other.admit_nowait(16)
     other.admit_nowait(15)
+
+
+def waiting(buffer: Buffer) -> list[list[str]]:
+    """The ids that a learner would be handed next: the line, then the whole groups."""
+    queue = buffer._hand_outs
+    units = [*queue.begin_line(buffer._store), *(queue.book.whole if queue.book is not None else [])]
+    return [ids(unit) for unit in units]
+
+
+@pytest.mark.parametrize("segment_bytes", [2_000, 2**26])
+@pytest.mark.parametrize("groups", [None, groups_lib.Groups(2)])
+def test_what_was_handed_out_or_rejected_is_not_handed_out_again_after_a_crash(
+    tmp_path: pathlib.Path, groups: Any, segment_bytes: int
+) -> None:
+    for seed in range(20):
+        rng, path = random.Random(seed), tmp_path / f"{seed}"
+        buffer = Buffer(max_episodes=12, groups=groups)
+        with relive.Journal(path, fsync="never", segment_bytes=segment_bytes) as log:
+            buffer.attach(log)
+            for _ in range(40):
+                work(buffer, rng, 5)
+                settled = [each.episode_id for each in buffer._store]
+                rng.shuffle(settled)
+                buffer.reject(settled[:2], reason=rng.choice(["rejected", "too long"]))
+        other = Buffer(groups=groups)
+        other: Any = relive.recover(path)
+        other.check()
+        assert {*ids(other._hand_outs._handed)} == {*ids(buffer._hand_outs._handed)}
+        assert waiting(other) == waiting(buffer)
+        if segment_bytes > 10_000:
+            assert other.get_drops() == buffer.get_drops()
+            assert other.get_training_bias().produced == buffer.get_training_bias().produced
+
+
+def test_what_a_journal_cannot_write_is_not_handed_out(tmp_path: pathlib.Path) -> None:
+    buffer = Buffer()
+    with relive.Journal(tmp_path / "log", fsync="never") as log:
+        buffer.attach(log)
+        lived = [live(buffer), live(buffer)]
+        log.close()
+        calls: list[Any] = [
+            lambda: buffer.next_episodes_nowait(1),
+            lambda: buffer.next_episodes_nowait(1, accept=lambda episode: False),
+            lambda: buffer.reject(lived),
+        ]
+        for call in calls:
+            with pytest.raises(relive.ClosedError, match="cannot be written: it was closed"):
+                call()
+    buffer.detach()
+    assert (ids(buffer.next_episodes_nowait(2)), buffer.get_drops()) == (lived, {})
 
 
 def test_a_checkpoint_and_what_came_after_it(tmp_path: pathlib.Path) -> None:
@@ -220,7 +269,7 @@ def test_a_later_segment_begins_with_all_sums(tmp_path: pathlib.Path) -> None:
     known = other.get_training_bias()
     # One may have been open when the oldest segment began: the end of its story is all there is.
     assert known.produced.episodes in (99, 100)
-    assert 80 < known.trained.episodes < known.produced.episodes
+    assert known.trained.episodes in (99, 100)
 
 
 # Forged ones.

@@ -23,7 +23,6 @@ from relive import errors
 from relive.agents import admission as admission_lib
 from relive.agents import delivery
 from relive.agents import groups as groups_lib
-from relive.agents import queue
 from relive.common import copies
 from relive.common import imports
 from relive.common import validation
@@ -197,7 +196,6 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
             self._journal.start(episode, sync=sync)
         self._hand_outs.desk.use(ticket)
         self._store.start(episode)
-        self._settle()
         self._gate.wake()
         self._queues.started(self._due())
         return episode.episode_id
@@ -569,8 +567,9 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
 
     def detach(self) -> None:
         """Stop writing to the journal, which stays open; does nothing if there is none."""
+        if self._journal is not None:
+            self._store.listeners.remove(self._journal)
         super().detach()
-        self._store.evicted = None
 
     def _written(self) -> tuple[int, ...]:
         stats = self._store.stats()
@@ -582,18 +581,21 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         return episode_journal.EpisodeJournal(journal, self._store, replay, **options)
 
     def _replay(self, **options: Any) -> checkpointable.Replay:
-        self._store.listeners = [queue.Replay(self._hand_outs)]
-        turns = self._hand_outs.turns(self._store)
-        turn_of = {episode.episode_id: turn for episode, turn in zip(self._store, turns, strict=True)}
-        written = self._written()
+        written, queue = self._written(), self._hand_outs
+        queue.stop_clock()
+
+        def handed(delivered: list[str], dropped: list[str], reason: str) -> None:
+            if not delivered and not dropped:
+                queue.begin_line(self._store)
+            queue.deliver(self._store, delivered)
+            queue.reject(self._store, dropped, reason)
 
         def ended() -> None:
+            queue.start_clock()
             if self._written() != written:
-                turns = [turn_of.get(episode.episode_id, queue.PENDING) for episode in self._store]
-                self._hand_outs.rebuild(self._store, turns)
-            self._follow(self._hand_outs)
+                queue.begin_count(self._store)
 
-        return episode_journal.Replay(self._store, ended=ended, **options)
+        return episode_journal.Replay(self._store, handed=handed, ended=ended, **options)
 
     # Everything else.
 
@@ -696,8 +698,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
             self._store[episode_id].check_next_step(step[3])
             journal.append(episode_id, *step, sync=sync)
             self._store.append(episode_id, *step)
-            if journal.evicted:
-                journal.settle()
+            journal.settle()
         self._gate.wake()
 
     def _abort(self, episode_id: str) -> None:
@@ -709,14 +710,8 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
 
     def _ended(self) -> None:
         """Wake those who wait for the end of an episode, which was just now."""
-        self._settle()
         self._gate.wake()
         self._queues.wake_learner()
-
-    def _settle(self) -> None:
-        """Write to the journal what was evicted."""
-        if self._journal is not None:
-            self._journal.settle()
 
     def _own_draws(self, batch_size: int) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
         """Return what `_draw` does, checked; if that fails, the generator has not moved."""

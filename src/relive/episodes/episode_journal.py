@@ -10,16 +10,19 @@
     STEPPED   as APPEND, but with the policy's version u64 before the observation, where it is another than before
     LEARNED   the learner's version u64
     CARRIED   the kind u8 of a record above and its payload: START, then APPEND for each step so far
+    HANDED    what the learner was handed and what it was not: a list, as a PlainCodec writes it, of the ids of the
+              episodes that were delivered, of those that were dropped, and of the reason for these; with neither,
+              that the learner asks for single episodes for the first time
 
 All numbers are little endian, an id is 36 ASCII characters, and values are as the codec writes them. Each is written
 before what it tells of happens; but EVICT after it. If it never comes, the episode is back, and is evicted again by the
-next one who needs its place.
+next one who needs its place. Nobody waits until EVICT and HANDED are on the disk: they are with the record after them.
 
 Episodes that are open when a segment begins are carried over: they are written once more behind its base. So no open
 episode needs a segment before it, and those go with the episodes that had finished before.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 import contextlib
 import itertools
 import math
@@ -37,7 +40,7 @@ from relive.persistence import journal as journal_lib
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
 Store: TypeAlias = store_lib.EpisodeStore[Any, Any]
 
-START, APPEND, END, ABORT, CLEAR, EVICT, STARTED, STEPPED, LEARNED, CARRIED = range(1, 11)
+START, APPEND, END, ABORT, CLEAR, EVICT, STARTED, STEPPED, LEARNED, CARRIED, HANDED = range(1, 12)
 _ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _ID_SIZE = 36
 _APPEND = struct.Struct("<36sdI")
@@ -55,8 +58,7 @@ class EpisodeJournal:
         self, journal: journal_lib.Journal, store: Store, replay: "Replay | None", codec: codec_lib.Codec
     ) -> None:
         self._journal, self._store, self._codec = journal, store, codec
-        self.evicted: list[Episode] = []
-        """The episodes that have gone to make room since `settle`."""
+        self._evicted: list[Episode] = []
         # The first record of each segment behind the oldest, and the episode that had finished last before it: they
         # go in that order, so no segment before it is needed once that one has gone.
         self._begun: list[tuple[int, str | None]] = []
@@ -77,7 +79,7 @@ class EpisodeJournal:
             return payload
 
         self._journal.begin(based, self._carried)
-        self._store.evicted = self.evicted.append
+        self._store.listeners.append(self)
 
     def start(self, episode: Episode, *, sync: bool = True) -> None:
         """Write that an episode starts; of `sync` here and below, see Journal.append."""
@@ -121,19 +123,40 @@ class EpisodeJournal:
         with contextlib.suppress(errors.ReplayError):  # Written it is: what could not be deleted is, the next time.
             self._prune()
 
+    def hand_out(self, delivered: Iterable[Episode], dropped: Iterable[Episode], reason: str) -> None:
+        """Write which episodes the learner is handed, and which are dropped for that reason."""
+        ids = [[episode.episode_id for episode in episodes] for episodes in (delivered, dropped)]
+        self._journal.append(HANDED, codec_lib.PlainCodec().encode([*ids, reason]), sync=False)
+
+    # As a listener of the store.
+
+    def started(self, store: Store, episode: Episode) -> None:
+        """Write what has made room for an episode."""
+        self.settle()
+
+    def ended(self, store: Store, episode: Episode) -> None:
+        """Write what has made room for the last transition of an episode."""
+        self.settle()
+
+    def evicted(self, store: Store, episode: Episode) -> None:
+        """Record that an episode goes, for `settle`."""
+        self._evicted.append(episode)
+
+    def cleared(self, store: Store) -> None:
+        """Do nothing: `clear` has written it."""
+
     def settle(self) -> None:
         """Write which episodes have gone to make room, just after they did, and let go of segments.
 
         If that fails, as on a full disk, it is done the next time: the call that made them go has happened.
         """
         with contextlib.suppress(errors.ReplayError):
-            if self.evicted:
+            if self._evicted:
                 counts = self._store.counts()
                 parts = [_EVICT.pack(counts["evicted_episodes"], counts["evicted_transitions"])]
-                parts += [episode.episode_id.encode() for episode in self.evicted]
-                # Who waits for the disk need not wait for this: if it is lost, they are back and go again.
+                parts += [episode.episode_id.encode() for episode in self._evicted]
                 self._journal.append(EVICT, b"".join(parts), sync=False)
-                self.evicted.clear()
+                self._evicted.clear()
             self._prune()
 
     async def synced(self) -> None:
@@ -189,10 +212,23 @@ def _finished_last(store: Store) -> str | None:
 
 
 class Replay:
-    """Plays back what a journal holds."""
+    """Plays back what a journal holds.
 
-    def __init__(self, store: Store, codec: codec_lib.Codec, ended: Callable[[], None] = lambda: None) -> None:
-        self._store, self._codec, self._ended = store, codec, ended
+    Args:
+        store: The episodes.
+        codec: What the journal was written with.
+        handed: Called with the ids of the episodes that the learner was handed, of those that were dropped, and why.
+        ended: Called when there is no more.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        codec: codec_lib.Codec,
+        handed: Callable[[list[str], list[str], str], None] = lambda *_: None,
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store, self._codec, self._handed, self._ended = store, codec, handed, ended
         self.codec_name = codec.name
         """The name of the codec that the journal was written with."""
         self._limits = store.max_transitions, store.max_episodes
@@ -201,9 +237,12 @@ class Replay:
         self.begun: list[tuple[int, str | None]] = []
         """The first record of each segment, and the episode that had finished last before it."""
         self._takes_carried = False
+        # What went to make room for a start went before it, and is told of after it.
+        self._starting: Episode | None = None
 
     def base(self, number: int) -> None:
         """Record that a segment begins with the record of that number."""
+        self._begin_episode()
         self.begun.append((number, _finished_last(self._store)))
 
     def apply(self, kind: int, payload: bytes) -> None:
@@ -212,6 +251,8 @@ class Replay:
         Raises:
             CheckpointError: There is no such record.
         """
+        if kind != EVICT:
+            self._begin_episode()
         if kind == CARRIED and payload[:1] and payload[0] in (START, STARTED, APPEND, STEPPED):
             self._carry(payload[0], payload[1:])
         elif kind == CLEAR and not payload:
@@ -223,11 +264,14 @@ class Replay:
             for start in range(_EVICT.size, len(payload), _ID_SIZE):
                 self._store.forget_oldest(_id(payload[start : start + _ID_SIZE]))
             self._store.set_evicted(*counts)
+            self._begin_episode()
         elif kind == LEARNED and len(payload) == _LEARNED.size:
             (version,) = _LEARNED.unpack(payload)
             if not (self._store.policy_version or 0) <= version <= validation.LARGEST:
                 raise errors.CheckpointError(f"says that the learner is of version {version}, which cannot be")
             self._store.policy_version = version
+        elif kind == HANDED:
+            self._hand_out(codec_lib.PlainCodec().decode(payload))
         elif kind in (START, STARTED) and len(payload) >= _ID_SIZE:
             self._start(payload, is_described=kind == STARTED)
         elif kind in (APPEND, STEPPED) and len(payload) >= _ID_SIZE:
@@ -243,12 +287,22 @@ class Replay:
         Raises:
             CheckpointError: More steps are stored or have gone than there ever were.
         """
+        self._begin_episode()
         stats = self._store.stats()
         least = stats.total_transitions + stats.waiting_steps + stats.evicted_transitions + stats.dropped["aborted"]
         if stats.appended < least:
             raise errors.CheckpointError(f"tells of {least} steps where {stats.appended} were appended")
         self._store.set_limits(*self._limits)
         self._ended()
+
+    def _hand_out(self, value: Any) -> None:
+        is_list = type(value) is list and len(value) == 3 and type(value[0]) is type(value[1]) is list
+        if not is_list or type(value[2]) is not str or not all(type(each) is str for each in value[0] + value[1]):
+            raise errors.CheckpointError("hands out what is no list of episodes")
+        delivered, dropped, reason = value
+        if bool(dropped) != bool(reason):
+            raise errors.CheckpointError("drops episodes without a reason, or none with one")
+        self._handed(delivered, dropped, reason)
 
     def _carry(self, kind: int, payload: bytes) -> None:
         """Do what a record that was carried over tells of, unless the episode is known; the base counts its steps."""
@@ -268,15 +322,19 @@ class Replay:
         if not _is_description(described) or not math.isfinite(start_time) or self._store.has(episode_id):
             raise errors.CheckpointError("starts an episode that cannot be")
         agent_id, group_id, policy_version = described
-        self._store.start(
-            episode_lib.Episode(
-                episode_id=episode_id,
-                agent_id=agent_id,
-                start_time=start_time,
-                group_id=group_id,
-                policy_version=policy_version,
-            )
+        self._starting = episode_lib.Episode(
+            episode_id=episode_id,
+            agent_id=agent_id,
+            start_time=start_time,
+            group_id=group_id,
+            policy_version=policy_version,
         )
+
+    def _begin_episode(self) -> None:
+        """Start the episode of the last record, if that was a start."""
+        if self._starting is not None:
+            self._store.start(self._starting)
+            self._starting = None
 
     def _append(self, payload: bytes, form: struct.Struct) -> None:
         encoded, reward, length, *version = _head(form, payload)

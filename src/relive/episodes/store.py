@@ -10,7 +10,7 @@ one is never evicted under its writer, and one that has just ended stays until t
 """
 
 import collections
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import itertools
 import math
@@ -146,8 +146,6 @@ class EpisodeStore(Generic[Obs, Act]):
         self._evicted_episodes = 0
         self._evicted_transitions = 0
         self._aborted_steps = 0
-        self.evicted: Callable[[episode_lib.Episode[Obs, Act]], None] | None = None
-        """Called with each episode that is evicted; None for no call."""
         self.listeners: list[Listener] = []
         """They are told in this order."""
         self.clear()
@@ -486,8 +484,6 @@ class EpisodeStore(Generic[Obs, Act]):
     def _evict(self) -> None:
         """Forget the episode that finished first. O(1) amortised."""
         episode = self.finished.popleft()
-        if self.evicted is not None:
-            self.evicted(episode)
         for listener in self.listeners:
             listener.evicted(self, episode)
         if episode.has_versions:

@@ -6,6 +6,7 @@ segment 4   base  record  record              the base is skipped: what it says 
 
 import itertools
 import os
+import typing
 from typing import Any, TypeVar, overload
 
 from relive import errors
@@ -89,6 +90,7 @@ def recover(
     """
     path = files.absolute("path", path)
     label = files.named(path)
+    buffer_class = typing.get_origin(buffer_class) or buffer_class  # Of EpisodeReplayBuffer[str, int], say.
     _check_class(buffer_class)
     state_lib.check_progress(progress)
     num_records = repair.repair(path).num_records
