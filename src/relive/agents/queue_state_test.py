@@ -191,7 +191,6 @@ def test_what_was_handed_out_or_rejected_is_not_handed_out_again_after_a_crash(
                 settled = [each.episode_id for each in buffer._store]
                 rng.shuffle(settled)
                 buffer.reject(settled[:2], reason=rng.choice(["rejected", "too long"]))
-        other = Buffer(groups=groups)
         other: Any = relive.recover(path)
         other.check()
         assert {*ids(other._hand_outs._handed)} == {*ids(buffer._hand_outs._handed)}

@@ -602,9 +602,13 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         sampler = self._prioritized_sampler("update_priorities")
         keys = validation.integers("keys", keys)
         priorities = validation.non_negative_floats("priority", priorities, len(keys))
-        keys, priorities = self._alive_of(keys, priorities)
-        sampler.set_priorities(self._store.slots(keys), priorities)
-        return len(keys)
+        if self._journal is not None:
+            self._journal.set_priorities(keys, priorities, sampler)
+        alive, priorities = self._alive_of(keys, priorities)
+        sampler.set_priorities(self._store.slots(alive), priorities)
+        if alive is not keys:
+            self._counters.stale_keys += len(keys) - len(alive)
+        return len(alive)
 
     def check_priorities(self, priorities: Any) -> None:
         """Raise what `update_priorities` would raise for these priorities [B], and change nothing.
@@ -639,9 +643,11 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         if self._journal is not None:
             self._journal.set_eligible(keys, eligible)
         self._position = None
-        keys = self._alive_of(keys)[0]
-        self._draws.set_barred(np.unique(self._store.slots(keys)), not eligible)
-        return len(keys)
+        alive = self._alive_of(keys)[0]
+        self._draws.set_barred(np.unique(self._store.slots(alive)), not eligible)
+        if alive is not keys:
+            self._counters.stale_keys += len(keys) - len(alive)
+        return len(alive)
 
     def _prioritized_sampler(self, call: str) -> prioritized.PrioritizedSampler:
         sampler = self.sampler
@@ -650,11 +656,10 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return sampler
 
     def _alive_of(self, keys: arrays.Keys, *others: arrays.Array) -> tuple[arrays.Array, ...]:
-        """Return the keys of steps that are still stored, and what belongs to them; count the other ones."""
+        """Return the keys of steps that are still stored, and what belongs to them."""
         if self._store.are_alive(keys):
             return keys, *others
         alive = self._store.is_alive(keys)
-        self._counters.stale_keys += len(keys) - int(np.count_nonzero(alive))
         return keys[alive], *[array[alive] for array in others]
 
     # As a whole: see Checkpointable and Journalable.
@@ -707,14 +712,43 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     def _kept(self) -> "column_state.ColumnState":
         return column_state.ColumnState(self._store, self._draws, self._counters)
 
+    def attach(self, journal: "journal_lib.Journal", *, priorities: bool = False) -> None:
+        """Write to a journal from now on: each step, end and `clear` just before it happens, so that none is lost.
+
+        A new journal begins with all that is stored now: as a record, or as a checkpoint in its directory if that has
+        more than 16 MiB. One that holds something goes on after it: the buffer must be what `recover` has returned.
+        Draws are not written.
+
+        Args:
+            journal: An open one that no buffer writes to. While it is attached, a call that it cannot write raises
+                CheckpointError, and nothing has changed.
+            priorities: Whether `update_priorities` is written too, 16 bytes for each of them.
+
+        Raises:
+            ArgumentError: A journal is attached already, this one holds something else than the buffer, or the buffer
+                has no priorities that could be written.
+            CheckpointError: It could not be written.
+        """
+        priorities = validation.boolean("priorities", priorities)
+        if priorities:
+            self._prioritized_sampler("attach with priorities=True")
+        self._attach(journal, priorities=priorities)
+
     def _written(self) -> tuple[int, ...]:
         return self._store.next_key, len(self._store), self._store.num_evicted
 
     def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> checkpointable.Bound:
-        return column_journal.ColumnJournal(journal, self._store, [] if replay is None else replay.begun)
+        return column_journal.ColumnJournal(journal, self._store, [] if replay is None else replay.begun, **options)
 
     def _replay(self, **options: Any) -> checkpointable.Replay:
-        return column_journal.Replay(self._store, self._append, self._end_episode, self._forget, self._draws.set_barred)
+        return column_journal.Replay(
+            self._store,
+            self._append,
+            self._end_episode,
+            self._forget,
+            self._draws.set_barred,
+            self.update_priorities,
+        )
 
     # Everything else.
 

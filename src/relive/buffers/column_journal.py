@@ -11,11 +11,13 @@
     CLEAR      how many rows were evicted so far i64
     ELIGIBLE   a byte, 1 or 0, and the keys i64 [k]
     END        the stream u32, whose open episode is truncated
+    PRIORITIES the keys i64 [k] and their raw priorities f64 [k]; only if the buffer is told to write them
 
 All numbers are little endian; columns are as the schema has them. Each is written before what it tells of happens.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+import contextlib
 import struct
 
 import numpy as np
@@ -28,12 +30,13 @@ from relive.persistence import codec
 from relive.persistence import dtypes
 from relive.persistence import journal as journal_lib
 from relive.persistence import settings
+from relive.samplers import prioritized
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
 from relive.storage import memory
 from relive.storage import steps as steps_lib
 
-STEP, STEPS, EPISODE, FIRST, CLEAR, ELIGIBLE, END, RUN = range(1, 9)
+STEP, STEPS, EPISODE, FIRST, CLEAR, ELIGIBLE, END, RUN, PRIORITIES = range(1, 10)
 _OF_STEPS = (STEP, STEPS, EPISODE, RUN)
 _TERMINATED, _TRUNCATED, _HAS_NEXT = 1, 2, 4
 _STEP = struct.Struct("<IB")
@@ -45,10 +48,15 @@ class ColumnJournal:
     """Writes to a journal what happens to a buffer, just before it does."""
 
     def __init__(
-        self, journal: journal_lib.Journal, store: steps_lib.StepStore, begun: Sequence[tuple[int, int]]
+        self,
+        journal: journal_lib.Journal,
+        store: steps_lib.StepStore,
+        begun: Sequence[tuple[int, int]],
+        *,
+        priorities: bool = False,
     ) -> None:
-        self._journal, self._store = journal, store
-        self._append = journal.append
+        self._journal, self._store, self._writes_priorities = journal, store, priorities
+        self._syncs = True
         # The first record of each segment behind the oldest, and the key of the first row that is in none before it.
         self._begun = list(begun)
 
@@ -94,6 +102,23 @@ class ColumnJournal:
             parts += [columns[path].tobytes() for path in encoder.schema.observation_paths]
         return parts
 
+    @contextlib.contextmanager
+    def syncing_later(self) -> Iterator[None]:
+        """Leave it to `synced`, in a `with`, to sync what is written."""
+        self._syncs = False
+        try:
+            yield
+        finally:
+            self._syncs = True
+
+    async def synced(self) -> None:
+        """Return when what was written is on the disk, if the policy wants it there."""
+        if self._journal.is_due:
+            await self._journal.synced()
+
+    def _append(self, kind: int, payload: bytes) -> None:
+        self._journal.append(kind, payload, sync=self._syncs)
+
     def clear(self) -> None:
         """Write that every row goes."""
         self._append(CLEAR, _little(np.array([self._store.num_evicted])))
@@ -105,6 +130,14 @@ class ColumnJournal:
     def set_eligible(self, keys: arrays.Ints, eligible: bool) -> None:
         """Write that a user says whether the anchors with those keys may be drawn."""
         self._append(ELIGIBLE, bytes([eligible]) + _little(keys))
+
+    def set_priorities(
+        self, keys: arrays.Ints, priorities: arrays.Floats, sampler: prioritized.PrioritizedSampler
+    ) -> None:
+        """Write which priorities steps get, if those are written."""
+        if self._writes_priorities:
+            sampler.check_priorities(priorities)
+            self._append(PRIORITIES, _little(keys) + priorities.astype("<f8", copy=False).tobytes())
 
     def _write(self, kind: int, parts: Sequence[bytes], steps: encoding.Steps) -> None:
         """Write a record of steps; with their schema, if it is not known before."""
@@ -138,6 +171,7 @@ class Replay:
         end_episode: Truncates the episode that is open in a stream.
         forget: Takes every row away.
         bar: Sets of slots whether they are barred.
+        update_priorities: Sets the priorities of steps with some keys.
     """
 
     def __init__(
@@ -147,9 +181,10 @@ class Replay:
         end_episode: Callable[[int], None],
         forget: Callable[[], None],
         bar: Callable[[arrays.Ints, bool], None],
+        update_priorities: Callable[[arrays.Ints, arrays.Floats], int],
     ) -> None:
         self._store, self._append, self._end_episode = store, append_steps, end_episode
-        self._forget, self._bar = forget, bar
+        self._forget, self._bar, self._update_priorities = forget, bar, update_priorities
         self._has_picky_fields: bool | None = None
         self.begun: list[tuple[int, int]] = []
         """The first record of each segment, and the key of the first row that is in none before it."""
@@ -171,6 +206,13 @@ class Replay:
         elif kind == ELIGIBLE and len(payload) % 8 == 1 and payload[0] <= 1:
             keys = np.frombuffer(payload, "<i8", offset=1).astype(np.int64)
             self._bar(np.unique(self._store.slots(keys[self._store.is_alive(keys)])), not payload[0])
+        elif kind == PRIORITIES and len(payload) % 16 == 0:
+            count = len(payload) // 16
+            keys, priorities = np.frombuffer(payload, "<i8", count), np.frombuffer(payload, "<f8", offset=8 * count)
+            try:
+                self._update_priorities(keys.astype(np.int64), priorities.astype(np.float64))
+            except errors.ArgumentError as error:
+                raise errors.CheckpointError(f"sets priorities that cannot be: {error}") from error
         elif kind == END and len(payload) == 4:
             self._end(int.from_bytes(payload, "little"))
         elif kind in _OF_STEPS and self._store.encoder is not None:

@@ -351,7 +351,12 @@ def columns(count: int, action: bytes = b"\0") -> bytes:
 TWO = np.array([2], "<i8").tobytes()
 STREAMS = np.array([1, 0], "<i8").tobytes()
 FORGED: dict[str, tuple[int, bytes]] = {
-    "is of kind 9 with 0 bytes, which cannot be here": (9, b""),
+    "is of kind 10 with 0 bytes, which cannot be here": (10, b""),
+    "is of kind 9 with 15 bytes, which cannot be here": (column_journal.PRIORITIES, bytes(15)),
+    "sets priorities that cannot be: .* needs a PrioritizedSampler, got UniformSampler": (
+        column_journal.PRIORITIES,
+        bytes(16),
+    ),
     "is of kind 5 with 7 bytes, which cannot be here": (column_journal.CLEAR, bytes(7)),
     "is of kind 6 with 9 bytes, which cannot be here": (column_journal.ELIGIBLE, b"\2" + bytes(8)),
     "is of kind 6 with 8 bytes, which cannot be here": (column_journal.ELIGIBLE, bytes(8)),
@@ -466,3 +471,75 @@ def test_settings_that_nothing_can_be_done_with_are_an_error(tmp_path: pathlib.P
             extend(buffer, t)
     with pytest.raises(errors.CheckpointError, match="log: record [0-9]* cannot be played back: "):
         recover.recover(tmp_path / "log", sampler=Refusing())
+
+
+# Priorities.
+
+
+def prioritized(**settings: Any) -> relive.PrioritizedReplayBuffer:
+    return relive.PrioritizedReplayBuffer(12, seed=0, **settings)
+
+
+def draws_of(buffer: relive.PrioritizedReplayBuffer) -> Any:
+    keys = buffer.eligible_keys()
+    return keys.tolist(), buffer.get_priorities(keys).tolist(), buffer.get_stats().stale_keys
+
+
+@pytest.mark.parametrize(("new_priority", "segment_bytes"), [("running", 300), ("running", 2**20), ("live", 2**20)])
+def test_priorities_come_back_if_they_are_written(
+    tmp_path: pathlib.Path, new_priority: Any, segment_bytes: int
+) -> None:
+    rng = np.random.default_rng(0)
+    buffer = prioritized(new_priority=new_priority)
+    with recover_test.opened(tmp_path / "log", segment_bytes) as log:
+        buffer.attach(log, priorities=True)
+        for t in range(40):
+            buffer.add([t], 0, 1.0, [t + 1], truncated=t % 7 == 6)
+            buffer.update_priorities(rng.integers(max(0, t - 12), t + 1, 3), rng.random(3))
+    other: Any = relive.recover(tmp_path / "log")
+    other.check()
+    if segment_bytes > 1000:
+        assert draws_of(other) == draws_of(buffer)
+    else:
+        newest = other.eligible_keys()[-8:]
+        assert other.get_priorities(newest).tolist() == buffer.get_priorities(newest).tolist()
+
+
+def test_priorities_are_not_written_unless_told(tmp_path: pathlib.Path) -> None:
+    buffer = prioritized()
+    with recover_test.opened(tmp_path / "log") as log:
+        buffer.attach(log)
+        buffer.add([0], 0, 1.0, [1])
+        buffer.update_priorities([0], [5.0])
+        assert log.num_records == 2
+    with recover_test.opened(tmp_path / "other") as log:
+        with pytest.raises(errors.ArgumentError, match="^attach with priorities=True needs a PrioritizedSampler, got U"):
+            ring().attach(log, priorities=True)
+        with pytest.raises(errors.ArgumentTypeError, match="^priorities must be True or False, got 1$"):
+            prioritized().attach(log, priorities=1)  # type: ignore[arg-type]
+        assert log.num_records == 0
+
+
+def test_priorities_that_are_refused_are_not_written_and_nothing_is_counted(tmp_path: pathlib.Path) -> None:
+    buffer = prioritized(alpha=2.0)
+    with recover_test.opened(tmp_path / "log") as log:
+        buffer.attach(log, priorities=True)
+        for t in range(20):
+            buffer.add([t], 0, 1.0, [t + 1])
+        before = log.num_records
+        for journal in (True, False):
+            with pytest.raises(errors.ArgumentError, match="1e\\+300"):
+                buffer.update_priorities([0, 19], [1.0, 1e300])
+            assert (log.num_records, buffer.get_stats().stale_keys) == (before, 0)
+            if journal:
+                buffer.detach()
+
+
+def test_forged_priorities_are_refused(tmp_path: pathlib.Path) -> None:
+    buffer = prioritized()
+    with recover_test.opened(tmp_path / "log") as log:
+        buffer.attach(log)
+        buffer.add([0], 0, 1.0, [1])
+        log.append(column_journal.PRIORITIES, bytes(8) + np.array([-1.0]).tobytes())
+    with pytest.raises(errors.CheckpointError, match="record 2 sets priorities that cannot be: .*, got -1.0$"):
+        relive.recover(tmp_path / "log")

@@ -551,8 +551,9 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     def attach(self, journal: "journal_lib.Journal", *, codec: "codec_lib.Codec | None" = None) -> None:
         """Write to a journal from now on: each step, start, end and `clear` just before it happens.
 
-        A new journal begins with all that is stored now. One that holds something goes on after it: the buffer must be
-        what `recover` has returned. Draws are not written.
+        A new journal begins with all that is stored now: as a record, or as a checkpoint in its directory if that has
+        more than 16 MiB. One that holds something goes on after it: the buffer must be what `recover` has returned.
+        Draws are not written.
 
         Args:
             journal: An open one that no buffer writes to. While it is attached, a call that it cannot write raises

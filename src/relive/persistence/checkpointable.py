@@ -5,6 +5,7 @@ from collections.abc import Callable
 import contextlib
 import dataclasses
 import importlib
+import math
 import os
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
@@ -286,6 +287,11 @@ def class_of(state: state_lib.State, remedy: str) -> type[Checkpointable]:
     return kind
 
 
+def _nbytes(state: state_lib.State) -> int:
+    """Return the bytes of the arrays of a state."""
+    return sum(math.prod(array.shape) * array.dtype.itemsize for array in state["arrays"].values())
+
+
 class Journalable(Checkpointable):
     """A buffer that can also write to a journal what happens to it."""
 
@@ -317,8 +323,9 @@ class Journalable(Checkpointable):
     def attach(self, journal: "journal_lib.Journal") -> None:
         """Write to a journal from now on: each step, end and `clear` just before it happens, so that none is lost.
 
-        A new journal begins with all that is stored now. One that holds something goes on after it: the buffer must be
-        what `recover` has returned. Draws and priorities are not written.
+        A new journal begins with all that is stored now: as a record, or as a checkpoint in its directory if that has
+        more than 16 MiB. One that holds something goes on after it: the buffer must be what `recover` has returned.
+        Draws and priorities are not written.
 
         Args:
             journal: An open one that no buffer writes to. While it is attached, a call that it cannot write raises
@@ -351,13 +358,18 @@ class Journalable(Checkpointable):
             )
         journal_id = os.urandom(16).hex() if position is None else position.journal_id
         bound = self._journaled(journal, None if position is None else position.replay, **options)
-        is_new = position is None
+        first = None if position is not None else self._described(self._state, **options)
+        has_checkpoint = first is not None and _nbytes(first) > state_lib.CHUNK
+        if first is not None and has_checkpoint:
+            journal.save_base({**first, "journal": {"id": journal_id, "num_records": 1}})
+            first = None
 
         def base() -> bytes:
-            nonlocal is_new
-            state = self._in_memory(self._described(self._state if is_new else self._base_state, **options))
-            is_new = False
-            return codec.PlainCodec().encode({"journal_id": journal_id, **state})
+            nonlocal first, has_checkpoint
+            state = self._described(self._base_state, **options) if first is None else first
+            head = {"journal_id": journal_id, "has_checkpoint": has_checkpoint}
+            first, has_checkpoint = None, False
+            return codec.PlainCodec().encode({**head, **self._in_memory(state)})
 
         bound.begin(base)
         self._journal, self._attached, self._position = bound, (journal, journal_id), None

@@ -141,8 +141,14 @@ class Directory:
 
     def is_regular(self, name: str) -> bool:
         """Return whether that is a regular file, and no link to one."""
-        status = os.stat(self._place(name), dir_fd=self._descriptor, follow_symlinks=False)
-        return stat.S_ISREG(status.st_mode)
+        return stat.S_ISREG(self._mode(name))
+
+    def is_directory(self, name: str) -> bool:
+        """Return whether that is a directory, and no link to one."""
+        return stat.S_ISDIR(self._mode(name))
+
+    def _mode(self, name: str) -> int:
+        return os.stat(self._place(name), dir_fd=self._descriptor, follow_symlinks=False).st_mode
 
     def create(self, name: str) -> int:
         """Return the descriptor of a new file, for writing."""
@@ -358,11 +364,13 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
         if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_LOCK_BYTES:
             raise errors.CheckpointError(f"{named(place)} is no lock file: move it away")
         _lock(descriptor, label)
+        pid = os.getpid()
         try:
-            _note(descriptor, f"{os.getpid()}\n".encode())
+            _note(descriptor, f"{pid}\n".encode())
             yield
         finally:
-            _note(descriptor, b"")
+            if os.getpid() == pid:  # In a fork, the parent holds the lock on.
+                _note(descriptor, b"")
     finally:
         os.close(descriptor)
 

@@ -1,5 +1,6 @@
 """A journal: records on the disk before what they tell of happens.
 
+    base/checkpoint                                          what there was before the first record, if anything
     segment-...42.relive.oldest                              what came before 42 was pruned
     segment-...42.relive   base | record | record | ...      as long as somebody needs them: `prune`
     segment-...51.relive   base | record | record | ...
@@ -23,14 +24,17 @@ import dataclasses
 import io
 import itertools
 import os
+import shutil
 import threading
 from typing import Literal, TypeAlias, cast
 import weakref
 
 from relive import errors
 from relive.common import validation
+from relive.persistence import checkpoint
 from relive.persistence import files
 from relive.persistence import journal_reader
+from relive.persistence import state as state_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,6 +279,19 @@ class Journal:
             self._syncer = threading.Thread(target=_sync_now_and_then, args=arguments, daemon=True)
             self._syncer.start()
 
+    def save_base(self, state: state_lib.State) -> None:
+        """Save a state as the checkpoint that the journal begins with; it has no records, and the first will say so.
+
+        Raises:
+            CheckpointError: It could not be written, or something cannot be saved.
+        """
+        path = journal_reader.checkpoint_of(self.path)
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        except OSError as error:
+            raise self._failure("written", error) from error
+        checkpoint.save(state, path)
+
     def append(self, kind: int, payload: bytes, *, sync: bool = True) -> int:
         """Write a record, and return its number.
 
@@ -366,6 +383,7 @@ class Journal:
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(path)
                 self._firsts.remove(first)
+            self._forget_base()
         except OSError as error:
             raise self._failure("pruned", error) from error
         return len(gone)
@@ -408,12 +426,14 @@ class Journal:
         with journal_reader.opened(self.path) as directory:
             journal_reader.listed(directory)  # What is no journal gets no lock beside it.
             stack.enter_context(files.locked(self.path))
-            self._firsts, _, left_over = journal_reader.listed(directory)
+            self._firsts, oldest, left_over = journal_reader.listed(directory)
             findings = journal_reader.examine(self.path)
             if findings.damage is not None:
                 raise findings.damage
             for name in left_over:
                 directory.unlink(name)
+            if oldest:
+                self._forget_base()
             # Who made them may have been killed before the names were on the disk.
             files.fsync_directory(os.path.dirname(self.path))
             files.fsync_directory(self.path)
@@ -422,6 +442,10 @@ class Journal:
                 stack.callback(self._segment.close)
                 self._segment.sync()
                 self._num_records = self._num_synced = findings.ending.number
+
+    def _forget_base(self) -> None:
+        """Delete the checkpoint that the journal began with; what cannot be deleted is, when it is opened again."""
+        shutil.rmtree(os.path.join(self.path, journal_reader.CHECKPOINT), ignore_errors=True)
 
     def _begin_segment(self, base: Callable[[], bytes], carried: Callable[[], Iterable[tuple[int, bytes]]]) -> None:
         """Go on in a new segment; if it cannot be made, in the old one."""

@@ -15,6 +15,7 @@ are not followed, and what is no regular file is not opened.
 
 from collections.abc import Generator, Iterator
 import dataclasses
+import errno
 import os
 import re
 import struct
@@ -145,6 +146,8 @@ NEW = ".new"
 """Ends the name of a segment that is still being made."""
 DAMAGED = ".damaged"
 """Ends the name of a segment that was set aside."""
+CHECKPOINT = "base"
+"""The directory in which the checkpoint is that the first segment goes on from, if its buffer held something."""
 OLDEST = ".oldest"
 """Ends the name of a file that marks the segment with which the journal begins, where those before it were deleted."""
 _BESIDE = re.compile(r"segment-([0-9]{20})\.relive(\.new|\.oldest|(\.[0-9]{1,9})?\.damaged)")
@@ -265,6 +268,8 @@ def listed(directory: files.Directory) -> Listing:
         first, beside = first_of(name), _BESIDE.fullmatch(name)
         if first is not None:
             firsts.append(first)
+        elif name == CHECKPOINT and directory.is_directory(name):
+            continue
         elif beside is None:
             raise errors.CheckpointError(
                 f"{files.named(directory.path)} holds {name!a}, which is no part of a journal: move it away"
@@ -278,6 +283,11 @@ def listed(directory: files.Directory) -> Listing:
     left_over += [segment_name(first) for first in firsts if first < oldest]
     left_over += [segment_name(first) + OLDEST for first in begins[1:]]
     return Listing([first for first in firsts if first >= oldest], oldest, left_over)
+
+
+def checkpoint_of(path: str) -> str:
+    """Return where the checkpoint is that the journal at `path` begins with, if it begins with one."""
+    return os.path.join(path, CHECKPOINT, "checkpoint")
 
 
 def opened(path: str) -> files.Directory:
@@ -371,14 +381,18 @@ def _read_record(file: BinaryIO, left: int, number: int, seed: int) -> Record | 
 def _has_record(file: BinaryIO, start: int, size: int, number: int, seed: int) -> bool:
     """Return whether a whole record of that number or a later one begins at any byte in [start, size).
 
-    Few bytes look like a header with a number that fits, so the time is that of reading the file, about. A file made
-    so that many do would cost its size squared: when a few times its size has been read, the answer is yes.
+    Few bytes look like a header with a number that fits, so the time is that of reading the file, about; zeros, which
+    a crash may leave, and holes in a file cannot be one. A file made so that many do would cost its size squared: when
+    a few times its size has been read, the answer is yes.
     """
     patience = 4 * (size - start) + _CHUNK
     most = (size - start) // _HEADER
-    for begin in range(start, size, _CHUNK):
+    begin = start - _CHUNK
+    while (begin := _next_data(file, begin + _CHUNK)) < size:
         file.seek(begin)
         chunk = file.read(_CHUNK + _HEADER - 1)
+        if chunk == bytes(len(chunk)):
+            continue
         count = len(chunk) - _HEADER + 1
         if count <= 0:
             break
@@ -393,6 +407,18 @@ def _has_record(file: BinaryIO, start: int, size: int, number: int, seed: int) -
             if patience < 0 or _is_proven(file, begin + place + _HEADER, head):
                 return True
     return False
+
+
+def _next_data(file: BinaryIO, start: int) -> int:
+    """Return where a file has data from `start` on, or may have: what its system knows to be a hole is left out.
+
+    A header that begins in a hole has 13 zeros, or fewer and the data behind it: it begins a little before that.
+    """
+    try:
+        place = os.lseek(file.fileno(), start, os.SEEK_DATA)
+    except (AttributeError, OSError) as error:  # There is no data any more, or no such call.
+        return validation.LARGEST if getattr(error, "errno", None) == errno.ENXIO else start
+    return max(start, place - _HEADER + 1)
 
 
 def _is_proven(file: BinaryIO, start: int, head: Head) -> bool:

@@ -117,6 +117,31 @@ def test_garbage_after_the_last_record_is_a_torn_tail(tmp_path: pathlib.Path, ta
     assert journal_reader.examine(tmp_path / "log").num_torn_bytes == len(tail)
 
 
+@pytest.mark.skipif(not hasattr(os, "SEEK_DATA"), reason="the system has no holes in files")
+@pytest.mark.parametrize("has_holes", [True, False])
+def test_a_tail_of_zeros_is_torn_and_a_record_behind_it_is_found(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, has_holes: bool
+) -> None:
+    """A hole of 64 GiB costs nothing; the data behind it may begin anywhere in a record."""
+    if not has_holes:
+        monkeypatch.delattr(os, "SEEK_DATA")
+    twin, size = write(tmp_path / "log", [b"one"]), 2**36 if has_holes else 2**20
+    (segment,) = segments(tmp_path / "log")
+    seed, end = journal_reader.seed_of(segment.read_bytes(), 0), ends_of(twin)[-1]
+    os.truncate(segment, size)
+    assert read(tmp_path / "log") == twin
+    assert journal_reader.examine(tmp_path / "log").num_torn_bytes == size - end
+    record = journal_reader.framed(256, 1, b"", seed)
+    assert record.startswith(bytes(4))
+    for place in (size, size - 1, size - 4, size + 3, size + 2**18):
+        os.truncate(segment, size)
+        with segment.open("r+b") as file:
+            file.seek(place + 4)
+            file.write(record[4:])
+        with pytest.raises(errors.CheckpointError, match=f"is damaged at byte {end}: .*, and whole records follow$"):
+            read(tmp_path / "log")
+
+
 def test_a_torn_payload_that_holds_a_journal_is_no_damage(tmp_path: pathlib.Path) -> None:
     write(tmp_path / "inner", [b"payload %d" % number for number in range(20)])
     inner = segments(tmp_path / "inner")[0].read_bytes()

@@ -60,8 +60,9 @@ def recover(
     A torn tail, which a process leaves that dies while it writes, is cut off; a second call finds the same and cuts
     nothing. To go on writing: `buffer.attach(Journal(path))`.
 
-    Steps and episodes come back exactly. What a journal does not hold is as it was when the oldest segment began, or
-    the checkpoint was saved: priorities, draws, and the generator. If something came since and the limiter would hold
+    Steps and episodes come back exactly, and so does what was handed out. What a journal does not hold is as it was
+    when the oldest segment began, or the checkpoint was saved: draws and the generator, and priorities unless the
+    journal was told to hold them. If something came since and the limiter would hold
     inserts back, it is forgiven: as many samples count as drawn as its ratio asks for.
 
     Args:
@@ -90,8 +91,7 @@ def recover(
     """
     path = files.absolute("path", path)
     label = files.named(path)
-    buffer_class = typing.get_origin(buffer_class) or buffer_class  # Of EpisodeReplayBuffer[str, int], say.
-    _check_class(buffer_class)
+    buffer_class = _checked_class(buffer_class)
     state_lib.check_progress(progress)
     num_records = repair.repair(path).num_records
     total = _num_bytes(path)
@@ -101,9 +101,12 @@ def recover(
         raise errors.CheckpointError(f"{label} holds no record")
     try:
         state = _state(first.payload)
-        journal_id = state_lib.StateReader(state, state.get("arrays")).text("journal_id")
+        given = state_lib.StateReader(state, state.get("arrays"))
+        journal_id = given.text("journal_id")
         kind: type[checkpointable.Journalable] = buffer_class or _class_of(state)
         options = {"codec": codec_lib.checked(codec)} if kind._HAS_OBJECTS else {}
+        if given.boolean("has_checkpoint") and checkpoint is None:
+            checkpoint = journal_reader.checkpoint_of(path)
         buffer: Any = kind._made(state, instead, **options) if checkpoint is None else None
     except errors.CheckpointError as error:
         raise errors.CheckpointError(f"{label} begins with a record that cannot be one: {error}") from error
@@ -141,13 +144,15 @@ def recover(
     return buffer
 
 
-def _check_class(buffer_class: object) -> None:
-    """Raise ArgumentTypeError unless it is a class that has a journal, or None."""
+def _checked_class(buffer_class: Any) -> Any:
+    """Return a class that has a journal, or None; EpisodeReplayBuffer for EpisodeReplayBuffer[str, int]."""
+    buffer_class = typing.get_origin(buffer_class) or buffer_class
     is_class = isinstance(buffer_class, type) and issubclass(buffer_class, checkpointable.Journalable)
     if buffer_class is not None and not is_class:
         raise errors.ArgumentTypeError(
             f"buffer_class must be a class of buffers, got {validation.short_repr(buffer_class)}"
         )
+    return buffer_class
 
 
 def _num_bytes(path: str) -> int:

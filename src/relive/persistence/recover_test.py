@@ -22,6 +22,7 @@ from relive.persistence import generators
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
 from relive.persistence import recover
+from relive.persistence import state as state_lib
 from relive.samplers import uniform
 from relive.windows import transitions
 
@@ -72,6 +73,23 @@ def written(path: pathlib.Path, buffer: Any, seed: int = 0, count: int = 30, seg
 
 @pytest.mark.parametrize("make", checkpointable_test.BUFFERS.values(), ids=checkpointable_test.BUFFERS.keys())
 class TestEveryBuffer:
+    def test_one_that_holds_much_begins_with_a_checkpoint(
+        self, make: checkpointable_test.Made, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(state_lib, "CHUNK", 1)
+        buffer = make()
+        checkpointable_test.work(buffer, random.Random(1), 30)
+        written(tmp_path / "log", buffer, seed=2)
+        assert sorted(os.listdir(tmp_path / "log")) == ["base", journal_reader.segment_name(0)]
+        other: Any = relive.recover(tmp_path / "log")
+        assert content(other) == content(buffer)
+        with opened(tmp_path / "log") as log:
+            other.attach(log)
+            checkpointable_test.work(other, random.Random(3), 30)
+        again: Any = relive.recover(tmp_path / "log")
+        again.check()
+        assert content(again) == content(other)
+
     @pytest.mark.parametrize("seed", SEEDS)
     def test_what_is_recovered_is_what_was_written_and_goes_on(
         self, make: checkpointable_test.Made, seed: int, tmp_path: pathlib.Path
@@ -464,7 +482,13 @@ def test_a_base_that_is_none_is_refused(tmp_path: pathlib.Path) -> None:
             "class": "ItemReplayBuffer",
             "arrays": {},
         },
-        "settings is missing": {"arrays": {}, "journal_id": "x", "class": "RingReplayBuffer"},
+        "has_checkpoint is missing": {"arrays": {}, "journal_id": "x", "class": "RingReplayBuffer"},
+        "settings is missing": {
+            "arrays": {},
+            "journal_id": "x",
+            "class": "RingReplayBuffer",
+            "has_checkpoint": False,
+        },
     }
     for rule, base in bases.items():
         with pytest.raises(errors.CheckpointError, match=f"log begins with a record that cannot be one: {rule}$"):
@@ -549,3 +573,85 @@ def test_a_class_of_relive_that_nobody_has_imported_is_found(
     written(tmp_path / "log", relive.RingReplayBuffer(10))
     monkeypatch.setattr(checkpointable.BUFFERS, "find", lambda name: None)
     assert type(recover.recover(tmp_path / "log")) is relive.RingReplayBuffer
+
+
+@pytest.fixture
+def with_checkpoint(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """A journal that begins with a checkpoint, of five rows."""
+    monkeypatch.setattr(state_lib, "CHUNK", 1)
+    buffer = relive.RingReplayBuffer(5)
+    buffer.add_episode(range(6), range(5), range(5), terminated=True)
+    with opened(tmp_path / "log") as log:
+        buffer.attach(log)
+        buffer.add(7, 7, 7)
+    return tmp_path / "log"
+
+
+def test_the_checkpoint_that_a_journal_begins_with_must_be_there(with_checkpoint: pathlib.Path) -> None:
+    base = with_checkpoint / "base"
+    assert len(relive.recover(with_checkpoint)) == 5
+    shutil.move(base / "checkpoint", with_checkpoint.parent / "elsewhere")
+    with pytest.raises(errors.CheckpointError, match="log/base/checkpoint does not exist$"):
+        relive.recover(with_checkpoint)
+    shutil.rmtree(base)
+    with pytest.raises(errors.CheckpointError, match="log/base/checkpoint does not exist$"):
+        relive.recover(with_checkpoint)
+    base.symlink_to(with_checkpoint.parent)
+    with pytest.raises(errors.CheckpointError, match="log holds 'base', which is no part of a journal: move it away$"):
+        relive.recover(with_checkpoint)
+
+
+def test_that_checkpoint_goes_with_the_first_segment(
+    with_checkpoint: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, kept = with_checkpoint / "base", with_checkpoint.parent / "kept"
+    shutil.copytree(base, kept)
+    buffer: Any = relive.recover(with_checkpoint)
+    with opened(with_checkpoint, segment_bytes=100) as log:
+        buffer.attach(log)
+        for _ in range(40):
+            buffer.add(7, 7, 7)
+    assert not base.exists()
+    # Of a process that was killed before it was deleted.
+    shutil.copytree(kept, base)
+    assert content(relive.recover(with_checkpoint)) == content(buffer)
+    with opened(with_checkpoint):
+        assert not base.exists()
+
+
+def test_a_process_that_is_killed_before_the_first_record_leaves_a_journal_to_begin_with(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_lib, "CHUNK", 1)
+    buffer = relive.RingReplayBuffer(5)
+    buffer.add(7, 7, 7)
+    with opened(tmp_path / "log") as log:
+        log.save_base(buffer.state_dict())
+    with pytest.raises(errors.CheckpointError, match="log holds no record$"):
+        relive.recover(tmp_path / "log")
+    with opened(tmp_path / "log") as log:
+        buffer.attach(log)
+    assert content(relive.recover(tmp_path / "log")) == content(buffer)
+
+
+def test_where_the_checkpoint_cannot_be_written_nothing_is_attached(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_lib, "CHUNK", 1)
+    buffer = relive.RingReplayBuffer(5)
+    buffer.add(7, 7, 7)
+    with opened(tmp_path / "log") as log:
+        (tmp_path / "log" / "base").write_bytes(b"")
+        with pytest.raises(errors.CheckpointError, match="log could not be written: File exists$"):
+            buffer.attach(log)
+        (tmp_path / "log" / "base").unlink()
+        buffer.attach(log)
+        buffer.add(8, 8, 8)
+    assert content(relive.recover(tmp_path / "log")) == content(buffer)
+
+
+def test_a_class_may_be_given_with_its_types(tmp_path: pathlib.Path) -> None:
+    with opened(tmp_path / "log") as log:
+        relive.EpisodeReplayBuffer[str, int]().attach(log)
+    buffer = relive.recover(tmp_path / "log", buffer_class=relive.EpisodeReplayBuffer[str, int])
+    assert type(buffer) is relive.EpisodeReplayBuffer

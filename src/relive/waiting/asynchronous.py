@@ -20,11 +20,13 @@ from relive import errors
 from relive.buffers import column
 from relive.common import arrays
 from relive.common import copies
+from relive.common import duplicates
 from relive.common import imports
 from relive.persistence import state as state_lib
 from relive.schema import casting
 from relive.waiting import _shell
 from relive.waiting import gate
+from relive.waiting import prefetch
 from relive.windows import batches
 
 if TYPE_CHECKING:
@@ -36,12 +38,14 @@ Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
 Answer = TypeVar("Answer")
 
 
-class AsyncBatches(Generic[Batch]):
+class AsyncBatches(duplicates.NeverCopied, Generic[Batch]):
     """An endless asynchronous iterator of batches; `AsyncReplayBuffer.batches` makes it.
 
     Args:
         draw: Waits for one batch and draws it.
     """
+
+    _INSTEAD = prefetch.INSTEAD
 
     def __init__(self, draw: Callable[[], Awaitable[Batch]]) -> None:
         self._draw = draw
@@ -55,7 +59,7 @@ class AsyncBatches(Generic[Batch]):
         return await self._draw()
 
 
-class AsyncReplayBuffer(_shell.Shell[Batch]):
+class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
     """Shares a RingReplayBuffer, PrioritizedReplayBuffer or SequenceReplayBuffer between the tasks of an event loop.
 
     The verbs are those of the buffer inside, with the same arguments and the same returns. `add`, `extend`,
@@ -100,7 +104,9 @@ class AsyncReplayBuffer(_shell.Shell[Batch]):
     async def add(self, *step: Any, **fields: Any) -> int:
         """Add one step as `ColumnReplayBuffer.add` does, and return its key; waits while the limiter holds it back.
 
-        What is stored is what the arrays held when the call began to run.
+        What is stored is what the arrays held when the call began to run. With a journal that is to be synced it
+        returns when the step is on the disk, and all who wait for that share one sync; if that fails, or the call is
+        cancelled meanwhile, the step is stored nevertheless.
 
         Args:
             step: observation, action, reward, next_observation.
@@ -110,6 +116,7 @@ class AsyncReplayBuffer(_shell.Shell[Batch]):
             SchemaError: A value does not fit its field, or an extra is missing or unknown.
             ArgumentError: Another argument breaks its rule.
             ClosedError: The buffer is closed, or was closed while waiting.
+            CheckpointError: The journal could not be written or synced.
         """
         return await self._insert(self._buffer.add, step, fields)
 
@@ -194,8 +201,12 @@ class AsyncReplayBuffer(_shell.Shell[Batch]):
                     insert(*values, **fields)
             values, fields = tuple(map(_owned, values)), _owned(fields)
             await self._gate.wait_to_insert()
-        answer = insert(*values, **fields)
+        journal = self._buffer._journal
+        with contextlib.nullcontext() if journal is None else journal.syncing_later():
+            answer = insert(*values, **fields)
         self._gate.wake()
+        if journal is not None:
+            await journal.synced()
         return answer
 
     async def _draw(self, batch_size: int, draw: Callable[[], Answer]) -> Answer:

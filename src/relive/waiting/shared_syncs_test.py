@@ -1,0 +1,93 @@
+"""An awaited insert into a buffer of columns returns when its record is on the disk, and shares the sync."""
+
+import asyncio
+import errno
+import os
+import pathlib
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relive
+from relive.episodes import group_commit_test
+
+disk = group_commit_test.disk
+NUM_ACTORS = 20
+
+
+def attached(path: pathlib.Path, **settings: Any) -> tuple[Any, Any, relive.Journal]:
+    inside = relive.RingReplayBuffer(1_000, streams=NUM_ACTORS, seed=0)
+    journal = relive.Journal(path, **settings)
+    inside.attach(journal)
+    return relive.AsyncReplayBuffer(inside), inside, journal
+
+
+def test_actors_share_syncs_and_each_record_is_on_the_disk(tmp_path: pathlib.Path, disk: group_commit_test.Disk) -> None:
+    buffer, inside, journal = attached(tmp_path / "journal")
+
+    async def act(stream: int) -> None:
+        for t in range(5):
+            before = journal.num_records
+            await buffer.add(float(t), stream, 1.0, t + 1.0, stream=stream)
+            assert journal.num_synced > before
+        await buffer.add_episode(np.zeros(3), np.zeros(2, int), np.zeros(2), terminated=True, stream=stream)
+        await buffer.add_steps(np.zeros(3), np.zeros(2, int), np.zeros(2), stream=stream)
+
+    async def main() -> None:
+        await asyncio.gather(*map(act, range(NUM_ACTORS)))
+        disk.num_syncs = 0
+        await buffer.extend(*[np.zeros(NUM_ACTORS, dtype) for dtype in (float, int, float, float)])
+        assert disk.num_syncs == 1
+
+    asyncio.run(main())
+    assert journal.num_synced == journal.num_records == 2 + 7 * NUM_ACTORS
+    # Plain calls sync themselves.
+    before = disk.num_syncs
+    buffer.set_eligible([0], False)
+    inside.end_episode(stream=0)
+    assert (disk.num_syncs, journal.num_synced) == (before + 2, journal.num_records)
+    journal.close()
+    assert len(relive.recover(tmp_path / "journal")) == len(inside)
+
+
+def test_actors_share_few_syncs(tmp_path: pathlib.Path, disk: group_commit_test.Disk) -> None:
+    buffer, _, journal = attached(tmp_path / "journal")
+
+    async def act(stream: int) -> None:
+        for t in range(5):
+            await buffer.add(float(t), stream, 1.0, t + 1.0, stream=stream)
+
+    async def main() -> None:
+        await buffer.add(0.0, 0, 1.0, 1.0, stream=0)
+        disk.num_syncs = 0
+        disk.threads.clear()
+        await asyncio.gather(*map(act, range(NUM_ACTORS)))
+
+    asyncio.run(main())
+    assert disk.num_syncs < 5 * NUM_ACTORS / 2
+    assert threading.get_ident() not in disk.threads
+    journal.close()
+
+
+def test_a_disk_that_fails_fails_all_who_wait(tmp_path: pathlib.Path, disk: group_commit_test.Disk) -> None:
+    buffer, inside, journal = attached(tmp_path / "journal")
+
+    async def main() -> list[BaseException | int]:
+        disk.error = OSError(errno.EIO, os.strerror(errno.EIO))
+        disk.may_end.clear()
+        adds = [asyncio.create_task(buffer.add(0.0, 0, 1.0, 1.0, stream=stream)) for stream in range(3)]
+        while len(inside) < 3:
+            await asyncio.sleep(0)
+        disk.may_end.set()
+        return await asyncio.gather(*adds, return_exceptions=True)
+
+    found = asyncio.run(main())
+    assert all(isinstance(each, relive.CheckpointError) for each in found)
+    # They are stored, and may be on the disk or not.
+    assert len(inside) == 3
+    with pytest.raises(relive.CheckpointError, match="the disk failed to sync it: Input/output error; open it again$"):
+        inside.add(0.0, 0, 1.0, 1.0, stream=0)
+    with pytest.raises(relive.CheckpointError):
+        journal.close()
