@@ -63,6 +63,8 @@ if typing.TYPE_CHECKING:
     from relive.persistence.codec import Codec as Codec
     from relive.persistence.codec import PlainCodec as PlainCodec
     from relive.persistence.inspect import load as load
+    from relive.persistence.inspect import repair as repair
+    from relive.persistence.inspect import summary as summary
     from relive.persistence.inspect import verify as verify
     from relive.persistence.journal import EveryRecords as EveryRecords
     from relive.persistence.journal import EverySeconds as EverySeconds
@@ -189,6 +191,8 @@ __all__ = [
     "load",
     "recover",
     "relabel",
+    "repair",
+    "summary",
     "use_kernels",
     "verify",
 ]
@@ -276,6 +280,8 @@ _MODULES = {
     "load": "persistence.inspect",
     "recover": "persistence.recover",
     "relabel": "buffers.hindsight",
+    "repair": "persistence.inspect",
+    "summary": "persistence.inspect",
     "use_kernels": "kernels.choice",
     "verify": "persistence.inspect",
 }

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import pathlib
 from typing import Any, assert_type
 
 import numpy as np
@@ -146,3 +147,11 @@ def test_episodes_and_limiters_are_typed() -> None:
     assert_type(relive.compute_discounted_return([1.0], 0.9), float)
     untyped: relive.EpisodeReplayBuffer[Any, Any] = relive.EpisodeReplayBuffer()
     assert len(untyped) == 0
+
+
+def test_what_was_saved_is_looked_at_by_its_path(tmp_path: pathlib.Path) -> None:
+    relive.RingReplayBuffer(10).save(tmp_path / "buffer")
+    assert_type(relive.summary(tmp_path / "buffer"), dict[str, Any])
+    repair = relive.repair(str(tmp_path / "buffer"), drop_damaged=True)
+    assert_type(repair.renamed, tuple[tuple[str, str], ...])
+    assert_type(repair.num_records, int | None)

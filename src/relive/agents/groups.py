@@ -11,7 +11,8 @@ matter who looks at the clock, or how often.
 
 import collections
 from collections.abc import Iterable, Iterator
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+import copy
+from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar
 
 from relive import errors
 from relive.agents import bias
@@ -56,6 +57,12 @@ class PendingEpisodes(Generic[T]):
         if not self._versions[version]:
             del self._versions[version]
         return item
+
+    def copy(self) -> Self:
+        """Return another line of the same items."""
+        other = type(self)()
+        other._items, other._versions = self._items.copy(), self._versions.copy()
+        return other
 
     def num_fresh(self, least: int | None, kept: int | None = None) -> int:
         """Return how many items are fresh enough and not kept for others."""
@@ -298,6 +305,16 @@ class GroupBook:
         return ended
 
     # To outlive the process.
+
+    def copy(self) -> Self:
+        """Return another book of the same groups."""
+        other = type(self)(self._rule)
+        for group_id, group in self._groups.items():
+            other._groups[group_id] = copied = copy.copy(group)
+            copied.ended = group.ended.copy()
+        other._gathering = collections.OrderedDict((group_id, other._groups[group_id]) for group_id in self._gathering)
+        other.whole = self.whole.copy()
+        return other
 
     def phases(self) -> list[tuple[str, Phase, float]]:
         """Return each group as its id, where it stands, and when its first episode started, by the same clock.

@@ -19,9 +19,10 @@ buffer has a rule for these; else a group_id is a name like another.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+import copy
 import itertools
 import time
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from relive import errors
 from relive.agents import admission as admission_lib
@@ -93,7 +94,7 @@ class LearnerQueue:
     def started(self, store: Store, episode: Episode) -> None:
         """Record that an episode has started, which `check_start` let pass."""
         if self.book is not None and episode.group_id is not None:
-            self.book.started(episode.group_id, self._now())
+            self.book.started(episode.group_id, self.now())
 
     def ended(self, store: Store, episode: Episode) -> None:
         """Record that an open episode has ended."""
@@ -151,13 +152,14 @@ class LearnerQueue:
         """Let time pass again."""
         self._stopped = None
 
-    def _now(self) -> float:
+    def now(self) -> float:
+        """Return what time it is for the groups, by the monotonic clock."""
         return time.monotonic() if self._stopped is None else self._stopped
 
     def pass_time(self) -> None:
         """Drop what falls due."""
         if self.book is not None and self.book.due is not None:
-            self._drop(self.book.pass_time(self._now()))
+            self._drop(self.book.pass_time(self.now()))
 
     def move_on(self, store: Store, versions: int) -> None:
         """Record that the policy has moved on by so many versions, or that the first one was set."""
@@ -250,8 +252,19 @@ class LearnerQueue:
 
     # To outlive the process.
 
-    def turns(self, store: Store) -> list[int]:
-        """Return how each stored episode stands, in the order of their starts."""
+    def snapshot(self) -> Self:
+        """Return a queue that stands as this one does and does not go on. O(groups), and a pointer an episode."""
+        other = copy.copy(self)
+        other._handed, other._uncounted = self._handed.copy(), self._uncounted.copy()
+        other.line = None if self.line is None else self.line.copy()
+        other.book = None if self.book is None else self.book.copy()
+        other.desk, other.drops = copy.copy(self.desk), copy.deepcopy(self.drops)
+        other.produced, other.trained = self.produced.copy(), self.trained.copy()
+        other.stop_clock()
+        return other
+
+    def turns(self, episodes: Iterable[Episode]) -> list[int]:
+        """Return how each of the stored episodes stands."""
         waiting = set(self._waiting())
 
         def turn(episode: Episode) -> int:
@@ -261,7 +274,7 @@ class LearnerQueue:
                 return DROPPED
             return PENDING_UNCOUNTED if episode in self._uncounted else PENDING
 
-        return list(map(turn, store))
+        return list(map(turn, episodes))
 
     def resume(self, store: Store, turns: Sequence[int], phases: Iterable[tuple[str, groups_lib.Phase, float]]) -> None:
         """Take up where another one has stopped; whether there is a line, and what is counted, is set before.

@@ -8,6 +8,7 @@
 That is no JSON because a group may have any name, and a sum of versions may be larger than 64 bits.
 """
 
+from collections.abc import Iterable
 import dataclasses
 import math
 import time
@@ -18,14 +19,15 @@ import numpy as np
 from relive import errors
 from relive.agents import bias
 from relive.agents import groups as groups_lib
-from relive.agents import queue
+from relive.agents import queue as queue_lib
 from relive.common import arrays
 from relive.common import validation
 from relive.episodes import store as store_lib
 from relive.persistence import codec
 from relive.persistence import state
 
-LearnerQueue: TypeAlias = queue.LearnerQueue
+Episode: TypeAlias = queue_lib.Episode
+LearnerQueue: TypeAlias = queue_lib.LearnerQueue
 Store: TypeAlias = store_lib.EpisodeStore[Any, Any]
 Phases: TypeAlias = list[tuple[str, groups_lib.Phase, float]]
 
@@ -35,28 +37,28 @@ _MOST_SUM = validation.LARGEST**2
 """No sum of versions is larger."""
 
 
-def taken(store: Store, hand_outs: LearnerQueue) -> state.State:
-    """Return the arrays that a checkpoint keeps."""
-    phases = [] if hand_outs.book is None else hand_outs.book.phases()
-    now = time.monotonic()
+def state_dict(queue: LearnerQueue, episodes: Iterable[Episode]) -> state.State:
+    """Return the arrays that a checkpoint keeps of a queue, and the stored episodes in the order of their starts."""
+    phases = [] if queue.book is None else queue.book.phases()
+    now = queue.now()
     return {
-        "episode_turn": np.array(hand_outs.turns(store), np.uint8),
+        "episode_turn": np.array(queue.turns(episodes), np.uint8),
         "group_age": np.array([now - since for _, _, since in phases], np.float64),
-        "hand_outs": _described(hand_outs, hand_outs.produced, hand_outs.trained, phases),
+        "hand_outs": _described(queue, queue.produced, queue.trained, phases),
     }
 
 
-def taken_without_episodes(store: Store, hand_outs: LearnerQueue) -> state.State:
-    """Return what `taken` would if all that is stored had been evicted just now."""
-    produced, trained = hand_outs.sums(store)
+def base_state_dict(queue: LearnerQueue, store: Store) -> state.State:
+    """Return what `state_dict` would if all that is stored had been evicted just now."""
+    produced, trained = queue.sums(store)
     return {
         "episode_turn": np.zeros(0, np.uint8),
         "group_age": np.zeros(0, np.float64),
-        "hand_outs": _described(hand_outs, produced, trained, []),
+        "hand_outs": _described(queue, produced, trained, []),
     }
 
 
-def put(given: state.StateReader, store: Store, hand_outs: LearnerQueue, *, is_same_rule: bool) -> None:
+def load(given: state.StateReader, store: Store, hand_outs: LearnerQueue, *, is_same_rule: bool) -> None:
     """Restore a new queue.
 
     Args:
@@ -69,8 +71,8 @@ def put(given: state.StateReader, store: Store, hand_outs: LearnerQueue, *, is_s
         CheckpointError: They cannot have been so.
     """
     turns = given.array("episode_turn", np.uint8, (len(list(store)),)).tolist()
-    if max(turns, default=0) > queue.PENDING_UNCOUNTED:
-        raise errors.CheckpointError(f"array episode_turn must hold numbers up to {queue.PENDING_UNCOUNTED}")
+    if max(turns, default=0) > queue_lib.PENDING_UNCOUNTED:
+        raise errors.CheckpointError(f"array episode_turn must hold numbers up to {queue_lib.PENDING_UNCOUNTED}")
     content = given.array("hand_outs", np.uint8, (None,)).tobytes()
     try:
         rest = state.StateReader(codec.PlainCodec().decode(content), {}, "hand_outs/")

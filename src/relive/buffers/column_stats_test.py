@@ -159,21 +159,6 @@ def test_statistics_of_a_loaded_buffer_are_those_of_the_saved_one(
     assert loaded.get_stats().sampled > 0
 
 
-def test_an_episode_checkpoint_from_before_draws_were_kept_loads_as_if_nothing_had_been_drawn() -> None:
-    buffer: Any = checkpointable_test.worked(checkpointable_test.EPISODES["episodes"], 1, 200)
-    state = buffer.state_dict()
-    del state["arrays"]["episode_drawn"]
-    del state["counters"]["aborted_steps"]
-    stats = type(buffer)._made(state, {}, **checkpointable_test.options(buffer)).get_stats()
-    assert stats.never_drawn == stats.total_episodes > buffer.get_stats().never_drawn
-    assert stats.dropped == buffer.get_stats().dropped
-    assert stats.aborted_steps > 0
-    half = buffer.state_dict()
-    del half["counters"]["aborted_steps"]
-    with pytest.raises(errors.CheckpointError, match="^counters/aborted_steps is missing$"):
-        type(buffer)._made(half, {}, **checkpointable_test.options(buffer))
-
-
 def test_a_draw_that_was_not_counted_is_found() -> None:
     buffer = filled(relive.RingReplayBuffer(6, max_times_sampled=2, seed=0), 6)
     buffer.sample(3)

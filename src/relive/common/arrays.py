@@ -6,6 +6,8 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from relive.common import duplicates
+
 Array: TypeAlias = npt.NDArray[Any]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -25,7 +27,7 @@ def all_set(flags: Bools) -> bool:
     return b"\x00" not in flags.tobytes()
 
 
-class Derived(abc.ABC):
+class Derived(duplicates.CopiedWhole, abc.ABC):
     """An object with attributes that are views of its others: a copy or a pickle makes them anew, of its own arrays.
 
     A copied view would be an array of its own, which nobody writes to; a memoryview cannot be copied at all.

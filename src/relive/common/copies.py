@@ -1,19 +1,16 @@
 """Copies of observations and actions: what a caller may still change is copied on the way in and on the way out.
 
-Copied, at any depth: arrays of numpy and of the standard library; list, dict, set, deque, bytearray and their
-subclasses, such as OrderedDict, defaultdict and Counter; tuple and named tuple; dataclasses, the frozen ones where
-something in them needs a copy; other objects with a method `clone()`, such as torch tensors, which are detached first;
-and objects of the classes in `copiers`, in the way that is registered there. Any other object is kept by reference:
-strings and numbers need no copy, and only the author of another mutable class knows how to copy it. So are the elements
-of an array of dtype object. What is shared inside one observation stays shared in its copy, and a graph keeps its
-cycles.
+The table in docs/guides/objects.md says what is copied and what is shared. What is met twice in one observation is
+copied once, and a graph keeps its cycles.
 """
 
 import array
 import collections
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 import copy
 import dataclasses
+import enum
+import operator
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -43,6 +40,11 @@ def _part(value: Any, memo: Memo) -> Any:
     return memo[id(value)]
 
 
+def _are_shared(values: Iterable[Any]) -> bool:
+    """Return whether no value needs a copy, whatever is in it."""
+    return not any(map(_copier_of, set(map(type, values))))
+
+
 def _array(values: Any, memo: Memo) -> Any:
     return values.copy(order="K")
 
@@ -52,48 +54,45 @@ def _shallow(values: Any, memo: Memo) -> Any:
 
 
 def _list(values: Any, memo: Memo) -> Any:
-    twin: list[Any] = []
-    memo[id(values)] = twin
-    twin.extend(_part(value, memo) for value in values)
+    """Copy a list or deque, or one of a subclass."""
+    twin = memo[id(values)] = values.copy() if type(values) is list else copy.copy(values)
+    if not _are_shared(values):
+        for place, value in enumerate(values):
+            twin[place] = _part(value, memo)
+    return twin
+
+
+def _dict(values: Any, memo: Memo) -> Any:
+    twin = memo[id(values)] = values.copy() if type(values) is dict else copy.copy(values)
+    for key, value in values.items():
+        if COPIERS[type(value)] is not None:
+            twin[key] = _part(value, memo)
     return twin
 
 
 def _tuple(values: Any, memo: Memo) -> Any:
-    for value in values:
-        if COPIERS[type(value)] is not None:
-            return tuple(_part(value, memo) for value in values)
-    return values
-
-
-def _named_tuple(values: Any, memo: Memo) -> Any:
-    return values._make(_part(value, memo) for value in values)
-
-
-def _dict(values: Any, memo: Memo) -> Any:
-    twin: dict[Any, Any] = {}
-    memo[id(values)] = twin
-    for key, value in values.items():
-        twin[key] = _part(value, memo)
-    return twin
-
-
-def _items(values: Any, memo: Memo) -> Any:
-    """Copy what keeps its items by key or by index, of a type that a shallow copy knows how to make."""
-    twin = memo[id(values)] = copy.copy(values)
-    for key in values if isinstance(values, dict) else range(len(values)):
-        twin[key] = _part(values[key], memo)
-    return twin
+    if _are_shared(values):
+        return values
+    parts = [_part(value, memo) for value in values]
+    if all(map(operator.is_, parts, values)):
+        return values
+    # One of the parts may hold the tuple, and then its copy.
+    return memo.setdefault(id(values), tuple(parts) if type(values) is tuple else values._make(parts))
 
 
 def _dataclass(value: Any, memo: Memo) -> Any:
     names = {field.name for field in dataclasses.fields(value) if hasattr(value, field.name)}
     names.update(getattr(value, "__dict__", ()))
-    if value.__dataclass_params__.frozen and all(COPIERS[type(getattr(value, name))] is None for name in names):
+    parts = {name: getattr(value, name) for name in names}
+    is_frozen = value.__dataclass_params__.frozen
+    if is_frozen and _are_shared(parts.values()):
         return value
     twin = memo[id(value)] = copy.copy(value)
-    for name in names:
-        object.__setattr__(twin, name, _part(getattr(value, name), memo))
-    return twin
+    for name, part in parts.items():
+        object.__setattr__(twin, name, _part(part, memo))
+    if is_frozen and all(getattr(twin, name) is part for name, part in parts.items()):
+        memo[id(value)] = value
+    return memo[id(value)]
 
 
 def _clone(value: Any, memo: Memo) -> Any:
@@ -154,23 +153,18 @@ copiers = Copiers()
 
 
 class _CopierOfEachType(dict[type, Copier | None]):
-    """How to copy a value of each type; None for types that are kept by reference. Learns a type when it meets one."""
+    """How to copy a value of each type; None for types that are shared. Learns a type when it meets one."""
 
     def __missing__(self, kind: type) -> Copier | None:
         copier: Copier | None = None
         registered = next((copiers[base] for base in kind.__mro__ if base in copiers), None)
+        base = next((base for base in kind.__mro__ if base in _COPIER_OF_BASE), None)
         if registered is not None:
             copier = _by(registered)
-        elif kind in _BUILT_IN:
-            copier = _BUILT_IN[kind]
-        elif issubclass(kind, np.ndarray):
-            copier = _array
-        elif issubclass(kind, dict | list | collections.deque):
-            copier = _items
-        elif issubclass(kind, set | bytearray | array.array):
-            copier = _shallow
-        elif issubclass(kind, tuple) and hasattr(kind, "_make"):
-            copier = _named_tuple
+        elif base is not None:
+            copier = _COPIER_OF_BASE[base]
+        elif kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_make")):
+            copier = _tuple
         elif dataclasses.is_dataclass(kind):
             copier = _dataclass
         elif callable(getattr(kind, "clone", None)):
@@ -183,5 +177,19 @@ def _by(registered: Callable[[Any], Any]) -> Copier:
     return lambda value, memo: registered(value)
 
 
-_BUILT_IN: dict[type, Copier] = {list: _list, tuple: _tuple, dict: _dict}
+_COPIER_OF_BASE: dict[type, Copier | None] = {
+    np.ndarray: _array,
+    # A scalar of several fields looks into the array that it was taken from.
+    np.void: _array,
+    list: _list,
+    collections.deque: _list,
+    dict: _dict,
+    set: _shallow,
+    bytearray: _shallow,
+    array.array: _shallow,
+    # There is one of each, also where it is a dataclass or has a method clone.
+    enum.Enum: None,
+    type: None,
+}
 COPIERS = _CopierOfEachType()
+_copier_of = COPIERS.__getitem__

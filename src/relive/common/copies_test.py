@@ -1,9 +1,19 @@
 import array
 import collections
 from collections.abc import Iterator
+import copy
 import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
+import math
+import pathlib
 from typing import Any, NamedTuple
+import uuid
 
+import hypothesis
+from hypothesis import strategies as st
 import numpy as np
 import pytest
 
@@ -38,6 +48,15 @@ class Turn:
 @dataclasses.dataclass
 class Counter:
     count: int
+
+
+class Reply(Counter, enum.Enum):
+    """A member of an enum that is a dataclass too."""
+
+    YES = ([1],)
+
+    def clone(self) -> None:
+        raise NotImplementedError
 
 
 class Tensor:
@@ -189,10 +208,101 @@ def test_subclasses_of_arrays_are_copied() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [None, 1, 0.5, "text", b"bytes", True, np.float32(1), (1, "a"), Message("hi"), object(), frozenset({1})],
+    [
+        *(
+            None,
+            True,
+            1,
+            0.5,
+            1j,
+            "text",
+            b"bytes",
+            frozenset({1}),
+            range(3),
+            ...,
+            object(),
+            Reply,
+            Reply.YES,
+            math.sin,
+        ),
+        *(np.float32(1), np.datetime64("2026-01-02"), np.str_("text"), np.bool_(True), np.float32),
+        *(datetime.datetime(2026, 1, 2), datetime.timedelta(1), pathlib.PurePath("x"), uuid.UUID(int=1)),
+        *(decimal.Decimal("0.1"), fractions.Fraction(1, 3)),
+        *((), (1, "a"), ((1, 2), (3, (4, "b"))), Point(1, 2), Point((1, 2), Point("a", ()))),
+        *(Message("hi"), (Message("hi"), 1), Turn((Message("hi"),), (1, 2))),  # type: ignore[arg-type]
+    ],
+    ids=lambda value: type(value).__name__,
 )
 def test_what_needs_no_copy_is_kept_itself(value: Any) -> None:
     assert copies.copied(value) is value
+    assert copies.copied([value, {"key": value}])[0] is value
+    assert copies.copied([value, [1]])[0] is value
+    assert copies.copied({"key": (value, [1])})["key"][0] is value
+
+
+VALUES = st.recursive(
+    st.integers() | st.text() | st.binary().map(bytearray) | st.frozensets(st.integers(), max_size=2),
+    lambda values: (
+        st.lists(values, max_size=4)
+        | st.lists(values, max_size=4).map(tuple)
+        | st.lists(values, max_size=4).map(collections.deque)
+        | st.builds(Point, values, values)
+        | st.builds(Turn, values, values)
+        | st.builds(Counter, values)
+        | st.dictionaries(st.integers(), values, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@hypothesis.given(value=VALUES)
+def test_a_copy_is_what_a_deep_copy_is(value: Any) -> None:
+    """It shares what `copy.deepcopy` shares; and frozen dataclasses, where nothing in them has to be copied."""
+    twin, deep = copies.copied(value), copy.deepcopy(value)
+    assert repr(twin) == repr(deep) == repr(value)
+    assert not mutable_ids(twin) & mutable_ids(value)
+    assert (twin is value) == (not mutable_ids(value))
+
+
+def mutable_ids(value: Any) -> set[int]:
+    """Return the ids of everything in a value that can change."""
+    own = {id(value)} if isinstance(value, list | dict | collections.deque | bytearray | Counter) else set()
+    parts: Any = ()
+    if isinstance(value, list | tuple | collections.deque):
+        parts = value
+    elif isinstance(value, dict):
+        parts = value.values()
+    elif dataclasses.is_dataclass(value):
+        parts = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    return own.union(*map(mutable_ids, parts))
+
+
+def test_what_needs_no_copy_comes_out_of_a_buffer_as_it_went_in() -> None:
+    buffer = relive.EpisodeReplayBuffer[Any, Any](seed=0)
+    episode_id = buffer.start_episode_nowait("agent")
+    message, answer, board = Turn((Message("hi"),)), ((1, 2), (3, 4)), [[1], (1, (2, 3))]  # type: ignore[arg-type]
+    buffer.append_observation_action_reward_nowait(episode_id, message, answer, 1.0)
+    buffer.end_episode_nowait(episode_id, board)
+    [sample] = buffer.sample_n_step_nowait(1, 1, 0.9)
+    [episode] = buffer.next_episodes_nowait(1)
+    assert sample.observation is episode.observations[0] is message
+    assert sample.action is episode.actions[0] is answer
+    assert sample.next_observation[1] is episode.observations[1][1] is board[1]
+    assert sample.next_observation[0] == episode.observations[1][0] == board[0]
+    assert len({id(sample.next_observation[0]), id(episode.observations[1][0]), id(board[0])}) == 3
+
+
+def test_a_member_of_an_enum_stays_as_it_is() -> None:
+    values = Reply.YES.count
+    copies.copied([Reply.YES])
+    assert Reply.YES.count is values
+
+
+def test_a_scalar_of_fields_does_not_change_with_its_array() -> None:
+    rows = np.zeros(2, [("x", "i4"), ("y", "f8")])
+    twin = copies.copied({"row": rows[0]})["row"]
+    rows["x"] = 7
+    assert (type(twin), twin.dtype, twin["x"]) == (np.void, rows.dtype, 0)
 
 
 def test_a_dataclass_is_copied_without_running_its_initialiser() -> None:
@@ -245,6 +355,20 @@ def test_what_is_shared_stays_shared_and_cycles_stay_cycles() -> None:
     twin_node = copies.copied(first)
     assert twin_node is not first
     assert twin_node.neighbours[0].neighbours[0] is twin_node
+
+    pair: tuple[list[Any]] = ([],)
+    pair[0].append(pair)
+    twin_pair = copies.copied(pair)
+    assert twin_pair is not pair
+    assert twin_pair[0][0] is twin_pair
+    [twin_pair] = copies.copied([pair])
+    assert twin_pair[0][0] is twin_pair
+
+    turn = Turn([])
+    turn.messages.append(turn)
+    twin_turn = copies.copied([turn])[0]
+    assert twin_turn is not turn
+    assert twin_turn.messages[0] is twin_turn
 
     mapping: dict[str, Any] = collections.OrderedDict()
     mapping["self"] = mapping

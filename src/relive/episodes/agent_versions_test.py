@@ -510,20 +510,13 @@ def test_draws_without_a_lag_are_uniform_whatever_the_versions() -> None:
 # Files.
 
 
-def test_who_says_nothing_of_groups_and_versions_writes_what_was_always_written() -> None:
+def test_arrays_of_groups_and_versions_are_there_if_something_is_said_of_them() -> None:
     buffer = Buffer(seed=0)
     lived(buffer, [None] * 3)
     lived(buffer, [None] * 3, None)
     buffer.sample_n_step_nowait(3, 1, 0.9)
     state = buffer.state_dict()
-    said = {
-        "episode_group",
-        "episode_group_end",
-        "episode_policy_version",
-        "policy_version",
-        "version_growing",
-        "draw_lag",
-    }
+    said = {"episode_group", "episode_group_end", "episode_policy_version", "policy_version"}
     assert not said & state["arrays"].keys()
     assert said == example().state_dict()["arrays"].keys() & said
     assert "policy_version" not in state["counters"]
@@ -531,7 +524,8 @@ def test_who_says_nothing_of_groups_and_versions_writes_what_was_always_written(
 
 def made(state: Any) -> store_lib.EpisodeStore[Any, Any]:
     store: store_lib.EpisodeStore[Any, Any] = store_lib.EpisodeStore(None, None)
-    return episode_state.made(state_lib.StateReader(state, state["arrays"]), codec.PlainCodec(), store)
+    store.fill(episode_state.load(state_lib.StateReader(state, state["arrays"]), codec.PlainCodec()))
+    return store
 
 
 def example() -> Buffer:

@@ -23,6 +23,7 @@ from relive import errors
 from relive.agents import admission as admission_lib
 from relive.agents import delivery
 from relive.agents import groups as groups_lib
+from relive.agents import queue as queue_lib
 from relive.common import copies
 from relive.common import imports
 from relive.common import validation
@@ -480,6 +481,42 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         """
         checkpoint.save(self._whole_state(codec=codec_lib.checked(codec)), path, keep=keep, progress=progress)
 
+    async def save_async(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        codec: "codec_lib.Codec | None" = None,
+        keep: int = 1,
+        progress: state_lib.Progress | None = None,
+    ) -> None:
+        """Save the buffer as it is when the call begins to run, as `save` does; a thread writes it meanwhile.
+
+        The event loop goes on: to begin costs O(open episodes), and a pointer for each of the others. If the call is
+        cancelled, a thread that has begun still writes all, or fails and leaves what was there. A closed buffer can be
+        saved.
+
+        Args:
+            path: As in `save`.
+            codec: As in `save`; it is called in the thread.
+            keep: As in `save`.
+            progress: Called in the thread.
+
+        Raises:
+            ArgumentError: As in `save`.
+            CheckpointError: As in `save`; or an earlier call is still writing to the same path.
+        """
+        self._gate.bind_to_loop()
+        codec = codec_lib.checked(codec)
+        head, attached = self._described(self._place), self._attached
+        snapshot, hand_outs = self._store.snapshot(), self._hand_outs.snapshot()
+
+        def write() -> None:
+            checkpointable.sync(attached)
+            state = {**head, **self._state_of(snapshot, hand_outs, codec=codec)}
+            checkpoint.save(state, path, keep=keep, progress=progress)
+
+        await asyncio.to_thread(write)
+
     @classmethod
     def load(
         cls,
@@ -531,20 +568,30 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         return getattr(self if name in ("limiter", "sampler") else self._store, name)
 
     def _state(self, **options: Any) -> state_lib.State:
-        state = episode_state.taken(self._store, **options)
-        return {**state, "arrays": {**state["arrays"], **queue_state.taken(self._store, self._hand_outs)}}
+        return self._state_of(self._store.snapshot(), self._hand_outs, **options)
+
+    @staticmethod
+    def _state_of(
+        snapshot: store_lib.Snapshot[Obs, Act], hand_outs: queue_lib.LearnerQueue, **options: Any
+    ) -> state_lib.State:
+        state = episode_state.state_dict(snapshot, **options)
+        arrays = queue_state.state_dict(hand_outs, snapshot.episodes.values())
+        return {**state, "arrays": {**state["arrays"], **arrays}}
 
     def _base_state(self, **options: Any) -> state_lib.State:
-        state = episode_state.taken(self._store.without_episodes(), **options)
-        arrays = queue_state.taken_without_episodes(self._store, self._hand_outs)
+        state = episode_state.state_dict(store_lib.Snapshot(counts=self._store.counts()), **options)
+        arrays = queue_state.base_state_dict(self._hand_outs, self._store)
         return {**state, "arrays": {**state["arrays"], **arrays}}
 
     def _restore(self, given: state_lib.StateReader, *, is_new: bool, **options: Any) -> None:
-        store = episode_state.made(given, store=self._store, **options)
-        new = self._new_hand_outs(self._hand_outs.admission, self._hand_outs.groups)
-        queue_state.put(given, store, new, is_same_rule=self._has_rules_of(given))
-        self._store.become(store)
-        self._follow(new)
+        store: store_lib.EpisodeStore[Obs, Act] = store_lib.EpisodeStore(
+            self._store.max_transitions, self._store.max_episodes
+        )
+        store.fill(episode_state.load(given, **options))
+        hand_outs = self._new_hand_outs(self._hand_outs.admission, self._hand_outs.groups)
+        queue_state.load(given, store, hand_outs, is_same_rule=self._has_rules_of(given))
+        self._store = self._limited.counts = store
+        self._follow(hand_outs)
         self._gate.wake()
         self._queues.wake()
 
@@ -640,12 +687,6 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         """
         self._store.check()
         self._hand_outs.check(self._store)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy or a pickle has: all but the calls that wait, the unused tickets and the event loop."""
-        if self._journal is not None:
-            raise errors.ArgumentError("a buffer that writes to a journal cannot be copied or pickled: detach it first")
-        return {**vars(self), "_position": None}
 
     def __len__(self) -> int:
         """Return how many complete transitions are stored."""

@@ -167,6 +167,10 @@ class CountedDeque(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return (self[index] for index in range(len(self)))
 
+    def items(self) -> list[T]:
+        """Return all items, the oldest first."""
+        return self._items[self._head :]
+
     def append(self, item: T, count: int) -> None:
         """Put `item` last, with `count` >= 0 units."""
         last = len(self._items)

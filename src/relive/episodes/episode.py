@@ -14,7 +14,7 @@ import bisect
 import dataclasses
 import operator
 import time
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar, get_args
 
 from relive import errors
 from relive.common import validation
@@ -78,6 +78,16 @@ class Episode(Generic[Obs, Act]):
     group_id: str | None = None
     policy_version: int | None = None
     version_changes: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+
+    def snapshot(self) -> Self:
+        """Return another episode of the same observations and actions, to which nothing is appended. O(steps)."""
+        return dataclasses.replace(
+            self,
+            observations=self.observations.copy(),
+            actions=self.actions.copy(),
+            rewards=self.rewards.copy(),
+            version_changes=self.version_changes.copy(),
+        )
 
     def __len__(self) -> int:
         """Return how many complete transitions it has."""

@@ -7,10 +7,10 @@
 Observations and actions are as a codec encodes them, one after the other, with the place where each ends.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+import io
 import itertools
 import re
-import time
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,16 +21,19 @@ from relive.common import arrays
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.episodes import store as store_lib
-from relive.episodes import versions as versions_lib
+from relive.episodes import versions
 from relive.persistence import codec as codec_lib
 from relive.persistence import state
 
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
-Store: TypeAlias = store_lib.EpisodeStore[Any, Any]
+Snapshot: TypeAlias = store_lib.Snapshot[Any, Any]
 
 _STATUSES: tuple[episode_lib.EpisodeStatus, ...] = ("IN_PROGRESS", *episode_lib.FINAL_STATUSES)
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_COUNTS = ("inserted", "sampled", "evicted_episodes", "evicted_transitions")
+_COUNTS = ("inserted", "sampled", "evicted_episodes", "evicted_transitions", "aborted_steps")
+_NO_VERSION = -1
+_AT_ONCE = 1024
+"""So many values are encoded before they are copied to the others."""
 
 
 class _Encoded:
@@ -57,13 +60,19 @@ class _Encoded:
         """Return the bytes from the `start`-th on."""
         first, last = np.searchsorted(self.ends, (start, stop - 1), side="right").tolist()
         begin = int(self.ends[first - 1]) if first else 0
-        content = b"".join(self._encoded(first, last + 1))
-        if len(content) != self.ends[last] - begin:
-            row = int(self._begins.searchsorted(first, side="right")) - 1
-            raise errors.CheckpointError(
-                f"{self._name(row, first - int(self._begins[row]))} changed while it was saved"
-            )
-        return np.frombuffer(content, np.uint8)[start - begin : stop - begin].copy()
+        content, encoded = io.BytesIO(), self._encoded(first, last + 1)
+        for number in range(first, last + 1, _AT_ONCE):
+            values = list(itertools.islice(encoded, _AT_ONCE))
+            ends = np.fromiter(map(len, values), np.int64, len(values)).cumsum() + begin + content.tell()
+            changed = np.flatnonzero(ends != self.ends[number : number + len(values)])
+            if len(changed):
+                value = number + int(changed[0])
+                row = int(self._begins.searchsorted(value, side="right")) - 1
+                raise errors.CheckpointError(
+                    f"{self._name(row, value - int(self._begins[row]))} changed while it was saved"
+                )
+            content.write(b"".join(values))
+        return np.frombuffer(content.getbuffer(), np.uint8)[start - begin : stop - begin]
 
     def _encoded(self, start: int, stop: int) -> Iterator[bytes]:
         """Yield the bytes of the values from the `start`-th on."""
@@ -78,48 +87,66 @@ class _Encoded:
             start, row = end, row + 1
 
 
-def taken(store: Store, codec: codec_lib.Codec) -> state.State:
+def state_dict(snapshot: Snapshot, codec: codec_lib.Codec) -> state.State:
     """Return the state of a store.
 
     Raises:
         CheckpointError: The codec cannot encode something.
     """
-    episodes = list(store)
-    places = {episode.episode_id: place for place, episode in enumerate(episodes)}
+    episodes = list(snapshot.episodes.values())
+    places = {episode: place for place, episode in enumerate(episodes)}
 
     def named(what: str) -> Callable[[int, int], str]:
         return lambda row, place: f"{what} {place} of episode {episodes[row].episode_id}"
 
+    def places_of(some: Iterable[Episode]) -> arrays.Ints:
+        return np.array([places[episode] for episode in some], np.int64)
+
     agents = _Encoded([[episode.agent_id] for episode in episodes], codec_lib.PlainCodec(), lambda *_: "an agent_id")
     observations = _Encoded([episode.observations for episode in episodes], codec, named("observation"))
     actions = _Encoded([episode.actions for episode in episodes], codec, named("action"))
-    ages = store.stats().open_ages
-    groups = _groups_of(episodes)
-    rewards = itertools.chain.from_iterable(episode.rewards for episode in episodes)
+    steps = np.array([len(episode.actions) for episode in episodes], np.int64)
     return {
         "codec": codec.name,
-        "counters": store.counts(),
+        "counters": dict(snapshot.counts),
         "arrays": {
             "episode_id": np.array([episode.episode_id for episode in episodes], "S36"),
             "episode_agent": agents,
             "episode_agent_end": agents.ends,
             "episode_status": np.array([_STATUSES.index(episode.status) for episode in episodes], np.uint8),
-            "episode_steps": np.array([len(episode.actions) for episode in episodes], np.int64),
+            "episode_steps": steps,
             "episode_has_final": np.array([len(e.observations) > len(e.actions) for e in episodes], np.bool_),
             "episode_start_time": np.array([episode.start_time for episode in episodes], np.float64),
-            "open_age": np.array([ages[episode_id] for episode_id in store.open], np.float64),
-            "episode_drawn": np.array([store.was_drawn(episode) for episode in episodes], np.bool_),
-            "finished": np.array([places[episode.episode_id] for episode in store.finished], np.int64),
-            "growing": np.array([places[episode.episode_id] for episode in store.growing()], np.int64),
-            "rewards": np.fromiter(rewards, np.float64),
+            "open_age": np.array(snapshot.open_ages, np.float64),
+            "episode_drawn": np.array([episode in snapshot.drawn for episode in episodes], np.bool_),
+            "finished": places_of(snapshot.finished),
+            "growing": places_of(snapshot.growing),
+            "rewards": _of_steps(episodes, steps, np.dtype(np.float64), lambda episode: episode.rewards),
             "observations": observations,
             "observation_end": observations.ends,
             "actions": actions,
             "action_end": actions.ends,
-            **groups,
-            **versions_lib.taken(episodes, store.versions),
+            **_groups_of(episodes),
+            **_versions_of(episodes, steps),
+            "version_growing": places_of(episode for _, episode in snapshot.growing_by_version),
+            "draw_lag": np.array(snapshot.last_lags, np.int64),
         },
     }
+
+
+def _of_steps(
+    episodes: Sequence[Episode], steps: arrays.Ints, dtype: np.dtype[Any], values: Callable[[Episode], Sequence[Any]]
+) -> state.LazyArray:
+    """Return the values of all steps, those of one episode after those of another, which are collected when read."""
+    ends = steps.cumsum()
+
+    def read(start: int, stop: int) -> arrays.Array:
+        first, last = np.searchsorted(ends, (start, stop - 1), side="right").tolist()
+        found = itertools.chain.from_iterable(map(values, episodes[first : last + 1]))
+        before = start - int(ends[first] - steps[first])
+        return np.fromiter(itertools.islice(found, before, before + stop - start), dtype, stop - start)
+
+    return state.LazyArray((int(ends[-1]) if len(ends) else 0,), dtype, read)
 
 
 def _groups_of(episodes: Sequence[Episode]) -> dict[str, Any]:
@@ -129,8 +156,26 @@ def _groups_of(episodes: Sequence[Episode]) -> dict[str, Any]:
     return {"episode_group": groups, "episode_group_end": groups.ends}
 
 
-def made(given: state.StateReader, codec: codec_lib.Codec, store: Store) -> Store:
-    """Return a store of the given state, with the limits of another.
+def _versions_of(episodes: Sequence[Episode], steps: arrays.Ints) -> dict[str, Any]:
+    """Return the versions of starts and of steps, where there are any."""
+    answer: dict[str, Any] = {}
+    if any(episode.policy_version is not None for episode in episodes):
+        answer["episode_policy_version"] = np.array([_number(episode.policy_version) for episode in episodes])
+    if any(episode.version_changes for episode in episodes):
+
+        def versions(episode: Episode) -> list[int]:
+            return [_number(version) for version in episode.policy_versions]
+
+        answer["policy_version"] = _of_steps(episodes, steps, np.dtype(np.int64), versions)
+    return answer
+
+
+def _number(version: int | None) -> int:
+    return _NO_VERSION if version is None else version
+
+
+def load(given: state.StateReader, codec: codec_lib.Codec) -> Snapshot:
+    """Return what a store held, of the state that it returned then.
 
     Raises:
         CheckpointError: No store can be in such a state.
@@ -142,35 +187,25 @@ def made(given: state.StateReader, codec: codec_lib.Codec, store: Store) -> Stor
     is_open = np.array([episode.status == "IN_PROGRESS" for episode in episodes], np.bool_)
     finished = _places(given, "finished", np.flatnonzero(~is_open))
     is_growing = is_open & np.array([len(episode) > 0 for episode in episodes], np.bool_)
-    growing = _places(given, "growing", np.flatnonzero(is_growing))
+    growing = _places(given, "growing", np.flatnonzero(is_growing)).tolist()
     ages = given.array("open_age", np.float64, (int(is_open.sum()),))
     if not (np.isfinite(ages) & (ages >= 0)).all():
         raise errors.CheckpointError("array open_age must hold finite numbers of at least 0")
-    drawn = np.zeros(len(episodes), np.bool_)
+    drawn = np.flatnonzero(given.booleans("episode_drawn", len(episodes))).tolist()
     counts = {name: counters.integer(name) for name in _COUNTS}
-    if given.has_array("episode_drawn") or counters.has("aborted_steps"):
-        drawn = given.booleans("episode_drawn", len(episodes))
-        counts["aborted_steps"] = counters.integer("aborted_steps")
-    else:  # It was saved before these were kept; of the aborted steps, those are known that are still there.
-        counts["aborted_steps"] = sum(
-            each.status == "ABORTED" and 0 < len(each.actions) == len(each.observations) for each in episodes
-        )
     if counters.has("policy_version"):
         counts["policy_version"] = counters.integer("policy_version", most=validation.LARGEST)
-    _check_counts(counts, episodes, int(drawn.sum()))
-    now = time.monotonic()
-    answer: Store = store_lib.EpisodeStore(store.max_transitions, store.max_episodes)
-    answer.fill(
-        episodes,
-        [episodes[place] for place in finished.tolist()],
-        [episodes[place] for place in growing.tolist()],
-        [now - age for age in ages.tolist()],
-        [episodes[place] for place in np.flatnonzero(drawn).tolist()],
-        counts,
-        versions_lib.growing(given, episodes, growing.tolist()),
-        versions_lib.last_lags(given),
+    _check_counts(counts, episodes, len(drawn))
+    return store_lib.Snapshot(
+        episodes={episode.episode_id: episode for episode in episodes},
+        finished=[episodes[place] for place in finished.tolist()],
+        growing=[episodes[place] for place in growing],
+        open_ages=ages.tolist(),
+        drawn=[episodes[place] for place in drawn],
+        counts=counts,
+        growing_by_version=_growing_by_version(given, episodes, growing),
+        last_lags=_last_lags(given),
     )
-    return answer
 
 
 def _check_counts(counts: dict[str, int], episodes: Sequence[Episode], num_drawn: int) -> None:
@@ -220,7 +255,7 @@ def _episodes(given: state.StateReader, codec: codec_lib.Codec) -> list[Episode]
     actions = _decoded(given, "actions", "action_end", total, codec)
     reward_list = iter(rewards.tolist())
     groups = _groups(given, count)
-    versions, changes = versions_lib.load_versions(given, steps)
+    starts, changes = _load_versions(given, steps)
     episodes = []
     for place in range(count):
         length = int(steps[place])
@@ -240,7 +275,7 @@ def _episodes(given: state.StateReader, codec: codec_lib.Codec) -> list[Episode]
                 status=_STATUSES[int(statuses[place])],
                 start_time=float(start_times[place]),
                 group_id=group,
-                policy_version=versions[place],
+                policy_version=starts[place],
                 version_changes=changes[place],
             )
         )
@@ -280,3 +315,65 @@ def _read(name: str, column: state.ChunkedArray, ends: arrays.Ints, codec: codec
                 ) from error
             start = end
         first, begin = last, int(ends[last - 1])
+
+
+def _load_versions(
+    given: state.StateReader, steps: arrays.Ints
+) -> tuple[list[int | None], list[list[tuple[int, int]]]]:
+    """Return with which version each episode of so many steps started [E], and its changes [E].
+
+    Raises:
+        CheckpointError: No episodes can be of such versions.
+    """
+    of_starts = np.full(len(steps), _NO_VERSION, np.int64)
+    if given.has_array("episode_policy_version"):
+        of_starts = given.integers("episode_policy_version", len(steps), _NO_VERSION, validation.LARGEST)
+    of_steps = np.repeat(of_starts, steps)
+    if given.has_array("policy_version"):
+        of_steps = given.integers("policy_version", len(of_steps), _NO_VERSION, validation.LARGEST)
+    starts = steps.cumsum() - steps
+    before = np.concatenate([of_steps[:1], of_steps[:-1]])
+    before[starts[steps > 0]] = of_starts[steps > 0]
+    if (of_steps < before).any():
+        raise errors.CheckpointError("array policy_version must not fall within an episode")
+    changes: list[list[tuple[int, int]]] = [[] for _ in steps]
+    (places,) = (of_steps > before).nonzero()
+    episodes = starts.searchsorted(places, side="right") - 1
+    for episode, step, version in zip(
+        episodes.tolist(), (places - starts[episodes]).tolist(), of_steps[places].tolist(), strict=True
+    ):
+        changes[episode].append((step, version))
+    return [None if version == _NO_VERSION else version for version in of_starts.tolist()], changes
+
+
+def _growing_by_version(
+    given: state.StateReader, episodes: Sequence[Episode], growing_places: Sequence[int]
+) -> list[tuple[int, Episode]]:
+    """Return the open episodes that have transitions of each version, as VersionCounts.growing gives them.
+
+    Args:
+        given: The state.
+        episodes: All of them.
+        growing_places: The places of the open ones that have a transition.
+
+    Raises:
+        CheckpointError: Others are named.
+    """
+    expected = sorted((version, place) for place in growing_places for version, _ in versions.runs(episodes[place]))
+    places = given.integers("version_growing", len(expected), 0, len(episodes)).tolist()
+    found = [(version, place) for (version, _), place in zip(expected, places, strict=True)]
+    if sorted(found) != expected:
+        raise errors.CheckpointError("array version_growing must hold the places of those episodes, once a version")
+    return [(version, episodes[place]) for version, place in found]
+
+
+def _last_lags(given: state.StateReader) -> list[int]:
+    """Return the lags of the last draws, the newest last.
+
+    Raises:
+        CheckpointError: There are more than are kept.
+    """
+    lags: list[int] = given.integers("draw_lag", None, -validation.LARGEST, validation.LARGEST).tolist()
+    if len(lags) > versions.LAST:
+        raise errors.CheckpointError(f"array draw_lag must hold at most {versions.LAST} lags, got {len(lags)}")
+    return lags

@@ -38,7 +38,9 @@ def example() -> Buffer:
 
 
 def made(state: Any, codec: codec_lib.Codec = PLAIN) -> store_lib.EpisodeStore[Any, Any]:
-    return episode_state.made(state_lib.StateReader(state, state["arrays"]), codec, store_lib.EpisodeStore(None, None))
+    store: store_lib.EpisodeStore[Any, Any] = store_lib.EpisodeStore(None, None)
+    store.fill(episode_state.load(state_lib.StateReader(state, state["arrays"]), codec))
+    return store
 
 
 def episodes_of(store: store_lib.EpisodeStore[Any, Any]) -> list[Any]:
@@ -212,7 +214,7 @@ def test_a_value_that_changes_meanwhile_is_noticed() -> None:
     episode_id = buffer.start_episode_nowait("a")
     buffer.append_observation_action_reward_nowait(episode_id, [1], 0, 0.0)
     (episode,) = buffer._store
-    column = episode_state.taken(buffer._store, PLAIN)["arrays"]["observations"]
+    column = episode_state.state_dict(buffer._store.snapshot(), PLAIN)["arrays"]["observations"]
     episode.observations[0].append(2)
     with pytest.raises(
         errors.CheckpointError, match=f"^observation 0 of episode {episode_id} changed while it was saved$"

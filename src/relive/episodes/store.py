@@ -10,7 +10,7 @@ one is never evicted under its writer, and one that has just ended stays until t
 """
 
 import collections
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import dataclasses
 import itertools
 import math
@@ -131,6 +131,31 @@ class Listener(Protocol):
     def cleared(self, store: "EpisodeStore[Any, Any]") -> None:
         """Record that all episodes will be forgotten, just before they are."""
         ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Snapshot(Generic[Obs, Act]):
+    """What a store held at one moment, for a checkpoint; the store may go on meanwhile.
+
+    Attributes:
+        episodes: By id, in the order in which they started; open ones are as they were then.
+        finished: Those that are not open, in the order in which they finished.
+        growing: The open ones that have a transition, in the order that decides which of them is drawn.
+        open_ages: Seconds since the start of each open one.
+        drawn: Those that samples came from.
+        counts: As `EpisodeStore.counts` returns them.
+        growing_by_version: As `VersionCounts.growing` gives them.
+        last_lags: Of the last draws, as `VersionCounts.last_lags`.
+    """
+
+    counts: Mapping[str, int]
+    episodes: Mapping[str, episode_lib.Episode[Obs, Act]] = dataclasses.field(default_factory=dict)
+    finished: Sequence[episode_lib.Episode[Obs, Act]] = ()
+    growing: Sequence[episode_lib.Episode[Obs, Act]] = ()
+    open_ages: Sequence[float] = ()
+    drawn: Collection[episode_lib.Episode[Obs, Act]] = ()
+    growing_by_version: Sequence[tuple[int, episode_lib.Episode[Obs, Act]]] = ()
+    last_lags: Sequence[int] = ()
 
 
 class EpisodeStore(Generic[Obs, Act]):
@@ -317,57 +342,46 @@ class EpisodeStore(Generic[Obs, Act]):
             **({} if self.policy_version is None else {"policy_version": self.policy_version}),
         }
 
-    def fill(
-        self,
-        episodes: Iterable[episode_lib.Episode[Obs, Act]],
-        finished: Iterable[episode_lib.Episode[Obs, Act]],
-        growing: Iterable[episode_lib.Episode[Obs, Act]],
-        started: Iterable[float],
-        drawn: Iterable[episode_lib.Episode[Obs, Act]],
-        counts: Mapping[str, int],
-        growing_by_version: Iterable[tuple[int, episode_lib.Episode[Obs, Act]]] = (),
-        last_lags: Iterable[int] = (),
-    ) -> None:
-        """Put episodes into a store that has none.
+    def snapshot(self) -> "Snapshot[Obs, Act]":
+        """Return all that is stored, as it is now. O(open episodes), and a pointer an episode."""
+        now, copies = time.monotonic(), {episode: episode.snapshot() for episode in self.open.values()}
+        drawn = self._drawn.copy()
+        for episode, copied in copies.items():
+            if episode in drawn:
+                drawn.remove(episode)
+                drawn.add(copied)
+        return Snapshot(
+            episodes=self._episodes | {copied.episode_id: copied for copied in copies.values()},
+            finished=self.finished.items(),
+            growing=[copies[episode] for episode in self.growing()],
+            open_ages=[now - started for started in self._started.values()],
+            drawn=drawn,
+            counts=self.counts(),
+            growing_by_version=[(version, copies[episode]) for version, episode in self.versions.growing()],
+            last_lags=[*self.versions.last_lags],
+        )
 
-        Args:
-            episodes: In the order in which they started.
-            finished: Those that are not open, in the order in which they finished.
-            growing: The open ones that have a transition, in the order that `growing` gives.
-            started: When the open ones started, by the monotonic clock.
-            drawn: Those that samples came from.
-            counts: As `counts` returns them.
-            growing_by_version: As `versions.growing` gives them.
-            last_lags: Of the last draws, as `versions.last_lags`.
-        """
-        for episode in episodes:
-            self._episodes[episode.episode_id] = episode
+    def fill(self, snapshot: "Snapshot[Obs, Act]") -> None:
+        """Put all that a snapshot holds, whose episodes are used from now on, into a store that has none."""
+        for episode_id, episode in snapshot.episodes.items():
+            self._episodes[episode_id] = episode
             self._statuses[episode.status] += 1
             self._agents[episode.agent_id] += 1
             if episode.status == "IN_PROGRESS":
-                self.open[episode.episode_id] = episode
-        self._started = dict(zip(self.open, started, strict=True))
-        for episode in finished:
+                self.open[episode_id] = episode
+        now, counts = time.monotonic(), snapshot.counts
+        self._started = {key: now - age for key, age in zip(self.open, snapshot.open_ages, strict=True)}
+        for episode in snapshot.finished:
             self.finished.append(episode, len(episode))
-        for episode in growing:
+        for episode in snapshot.growing:
             self._open_counts.put(episode, len(episode))
-        self._drawn.update(drawn)
+        self._drawn.update(snapshot.drawn)
         self.inserted, self.sampled = counts["inserted"], counts["sampled"]
         self._evicted_episodes = counts["evicted_episodes"]
         self._evicted_transitions = counts["evicted_transitions"]
         self._aborted_steps = counts["aborted_steps"]
         self.policy_version = counts.get("policy_version")
-        self.versions.fill(self.finished, growing_by_version, last_lags)
-
-    def without_episodes(self) -> "EpisodeStore[Obs, Act]":
-        """Return a store with the same limits and counters, but without episodes."""
-        answer: EpisodeStore[Obs, Act] = EpisodeStore(self.max_transitions, self.max_episodes)
-        answer.fill((), (), (), (), (), self.counts())
-        return answer
-
-    def become(self, other: "EpisodeStore[Obs, Act]") -> None:
-        """Take over all that the other store has; it must not be used any more."""
-        vars(self).update(vars(other))
+        self.versions.fill(self.finished, snapshot.growing_by_version, snapshot.last_lags)
 
     def forget_oldest(self, episode_id: str) -> None:
         """Evict the episode that finished first, if it has that id."""

@@ -3,15 +3,18 @@
 from typing import Self
 
 from relive import errors
+from relive.common import duplicates
 from relive.fleet import outbox as outbox_lib
 
 
-class Writer:
+class Writer(duplicates.NeverCopied):
     """What every writer has: an outbox.
 
     Attributes are counts of steps: `stored`, those that a shard has said it has; `refused`, those that its buffer did
     not take; `lost`, those that were under way to a shard that never came back.
     """
+
+    _INSTEAD = "take another one of the fleet where it is needed"
 
     def __init__(self, outbox: outbox_lib.Outbox) -> None:
         self._outbox = outbox

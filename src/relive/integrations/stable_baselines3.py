@@ -18,6 +18,7 @@ from relive import errors
 from relive.buffers import ring
 from relive.common import arrays
 from relive.common import copies
+from relive.common import duplicates
 from relive.common import imports
 from relive.common import trees
 from relive.common import validation
@@ -37,7 +38,7 @@ with imports.optional_dependency("sb3"):
 Space: TypeAlias = "spaces.Space[Any]"
 
 
-class ReplayBuffer(buffers.ReplayBuffer):
+class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
     """What an algorithm of Stable-Baselines3 takes as its `replay_buffer_class`; the steps are in `buffer`.
 
     The algorithm passes the first six arguments; the others are for its `replay_buffer_kwargs`. As in its own buffers

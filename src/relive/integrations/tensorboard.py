@@ -16,6 +16,7 @@ import types
 from typing import Any, Protocol, Self
 
 from relive import errors
+from relive.common import duplicates
 from relive.common import imports
 from relive.common import validation
 from relive.persistence import files
@@ -65,7 +66,7 @@ def scalars(stats: Any) -> dict[str, float]:
     return found
 
 
-class StatsWriter:
+class StatsWriter(duplicates.NeverCopied):
     """Writes the statistics of one buffer, a curve for each number: `replay/size`, `replay/dropped/evicted`.
 
     TensorBoard keeps floats of 32 bits: counts above 16,777,216 are rounded there.
@@ -90,6 +91,8 @@ class StatsWriter:
     ...     len(list(pathlib.Path(folder).glob("events.out.tfevents.*")))
     1
     """
+
+    _INSTEAD = "make one where it is needed, with a directory of its own"
 
     def __init__(
         self, buffer: Observed, writer: str | os.PathLike[str] | ScalarWriter, *, prefix: str = "replay"

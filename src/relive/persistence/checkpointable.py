@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 import numpy as np
 
 from relive import errors
+from relive.common import duplicates
 from relive.common import imports
 from relive.common import validation
 from relive.persistence import registry
@@ -72,7 +73,7 @@ class Position:
     written: tuple[int, ...]
 
 
-class Checkpointable(abc.ABC):
+class Checkpointable(duplicates.CopiedWhole, abc.ABC):
     """A buffer that can be saved and loaded.
 
     What comes back gives the same batches as what was saved would have given, bit for bit: the data, their keys, the
@@ -292,6 +293,13 @@ def _nbytes(state: state_lib.State) -> int:
     return sum(math.prod(array.shape) * array.dtype.itemsize for array in state["arrays"].values())
 
 
+def sync(attached: "tuple[journal_lib.Journal, str] | None") -> None:
+    """Sync a journal, if there is one: else a checkpoint could outlive records that it is said to come after."""
+    if attached is not None:
+        with contextlib.suppress(errors.ReplayError):
+            attached[0].sync()
+
+
 class Journalable(Checkpointable):
     """A buffer that can also write to a journal what happens to it."""
 
@@ -374,13 +382,22 @@ class Journalable(Checkpointable):
         bound.begin(base)
         self._journal, self._attached, self._position = bound, (journal, journal_id), None
 
+    def _place(self) -> state_lib.State:
+        """Return where in its journal the buffer is, as a part of a state."""
+        if self._attached is None:
+            return {"journal": None}
+        journal, journal_id = self._attached
+        return {"journal": {"id": journal_id, "num_records": journal.num_records}}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy or a pickle has: all but where in a journal the buffer was recovered to."""
+        if self._journal is not None:
+            raise errors.ArgumentError("a buffer that writes to a journal cannot be copied or pickled: detach it first")
+        return {**vars(self), "_position": None}
+
     def _whole_state(self, **options: Any) -> state_lib.State:
-        journal = None
-        if self._attached is not None:
-            with contextlib.suppress(errors.ReplayError):
-                self._attached[0].sync()  # Else the checkpoint could outlive records that it is said to come after.
-            journal = {"id": self._attached[1], "num_records": self._attached[0].num_records}
-        return {"journal": journal, **super()._whole_state(**options)}
+        sync(self._attached)
+        return {**self._place(), **super()._whole_state(**options)}
 
     def _put(self, state: state_lib.State, **options: Any) -> None:
         if self._journal is not None:

@@ -256,7 +256,7 @@ def remove_directory(path: str) -> None:
     """
     if not os.path.lexists(path):
         return
-    strange = _strange_name(path)
+    strange = strange_name(path)
     if strange is not None:
         raise errors.CheckpointError(f"{named(path)} holds {strange!a}, which is not ours: move it away")
     with Directory(path) as directory:
@@ -265,7 +265,7 @@ def remove_directory(path: str) -> None:
     os.rmdir(path)
 
 
-def _strange_name(path: str) -> str | None:
+def strange_name(path: str) -> str | None:
     """Return what lies in a directory and is no file of a checkpoint, or None."""
     try:
         opened = Directory(path)
@@ -336,7 +336,7 @@ def _delete_older(path: str, number: int) -> None:
         while _check_older(path, last):
             last += 1
     for each in [f"{path}.{behind}" for behind in range(last - 1, number - 1, -1)]:
-        if _strange_name(each) is None:
+        if strange_name(each) is None:
             os.rename(each, beside(path, "old"))
             remove_directory(beside(path, "old"))
 

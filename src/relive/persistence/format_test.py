@@ -45,6 +45,11 @@ def value_at(content: bytes, place: int) -> tuple[Any, int]:
         return struct.unpack_from("<d", content, place)[0], place + 8
     if tag == "c":
         return complex(*struct.unpack_from("<dd", content, place)), place + 16
+    if tag in "rR":
+        dtype = np.dtype({"b": "<i1", "h": "<i2", "i": "<i4", "q": "<i8", "d": "<f8"}[chr(content[place])])
+        size, place = size_at(content, place + 1)
+        numbers = np.frombuffer(content, dtype, size, place).tolist()
+        return numbers if tag == "r" else tuple(numbers), place + size * dtype.itemsize
     size, place = size_at(content, place)
     if tag in "isyYuz":
         part = content[place : place + size]
@@ -468,6 +473,14 @@ RINGS = {
     for name, make in checkpointable_test.COLUMNS.items()
     if name.startswith(("ring", "prioritized", "schema")) and "sequences" not in name
 }
+
+
+@pytest.mark.parametrize("top", [2**7, 2**15, 2**31, 2**63, 0.5])
+def test_runs_of_numbers_are_as_described(top: float) -> None:
+    numbers = [-top, *[top - 1] * 8]
+    content = relive.PlainCodec().encode({"list": numbers, "tuple": (*numbers,)})
+    assert repr(value_of(content)) == repr({"list": numbers, "tuple": (*numbers,)})
+    assert len(content) < 200
 
 
 @pytest.mark.parametrize("make", RINGS.values(), ids=RINGS.keys())

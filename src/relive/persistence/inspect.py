@@ -1,55 +1,35 @@
-"""What is at a path: a checkpoint or a journal, of which class, whether it is whole, and its buffer.
+"""What is at a path that relive wrote, whether it is whole, and its buffer: the only reader of what was saved.
 
 load        the buffer, of whatever class
 verify      raises CheckpointError if something is broken
-examine     what is broken, and what was looked at
+repair      puts in order what a crash has left
+summary     what there is, as JSON values
+examine     what is broken, and what was made of the rest: what verify and summary tell of
+
+A memory map and a Parquet file hold no buffer, and are read by those who write them.
 """
 
-import contextlib
+from collections.abc import Callable
 import dataclasses
-import enum
+import importlib
 import math
 import os
 from typing import Any
 
 from relive import errors
 from relive.common import validation
-from relive.persistence import checkpoint
 from relive.persistence import checkpointable
 from relive.persistence import codec as codec_lib
 from relive.persistence import files
 from relive.persistence import journal_reader
 from relive.persistence import manifest
-from relive.persistence import npy
+from relive.persistence import places
 from relive.persistence import recover
 from relive.persistence import registry
+from relive.persistence import repair as repair_lib
 from relive.persistence import state as state_lib
 
-_MAP_MANIFEST = "storage.json"
-_MOST_NAMED = 3
 _REMEDY = "import its module"
-
-
-class Kind(enum.Enum):
-    """What a path can be that was saved."""
-
-    CHECKPOINT = "checkpoint"
-    JOURNAL = "journal"
-
-
-@dataclasses.dataclass(frozen=True)
-class Manifest:
-    """What the manifest of a checkpoint says.
-
-    Attributes:
-        place: Where it was read: at the path itself, or at the one that a crash left.
-        values: The state, without its arrays.
-        entries: What it says of the file of each array.
-    """
-
-    place: str
-    values: dict[str, Any]
-    entries: dict[str, manifest.Entry]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,22 +37,83 @@ class Examination:
     """What was found at a path.
 
     Attributes:
-        kind: Whether a checkpoint is there, or a journal.
+        path: Where somebody looked.
         place: Where it was read: at the path itself, or at the one that a crash left.
-        faults: What is broken, a line each.
-        num_arrays: Of a checkpoint.
-        findings: What was found in a journal; None for a checkpoint.
+        kind: What is there.
+        version: Of its format.
+        values: What it says of its buffer: `class`, `settings`, `generator` and more.
+        entries: The file of each array of a checkpoint.
+        findings: What was found in a journal; None elsewhere.
         buffer: What was made of it; None if none was.
         reason: Why none was made, although nothing is broken.
+        faults: What is broken, a line each.
+        stats: What is known of what is in it where that is no buffer.
     """
 
-    kind: Kind
+    path: str
     place: str
-    faults: list[str]
-    num_arrays: int = 0
+    kind: places.Kind
+    version: int
+    values: dict[str, Any] = dataclasses.field(default_factory=dict)
+    entries: dict[str, manifest.Entry] = dataclasses.field(default_factory=dict)
     findings: journal_reader.Findings | None = None
     buffer: Any = None
     reason: str = ""
+    faults: list[str] = dataclasses.field(default_factory=list)
+    stats: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def notes(self) -> list[str]:
+        """What else to know, a line each."""
+        lines = [f"not loaded: {self.reason}"] if self.reason else []
+        if self.place != self.path:
+            lines.append(f"read from {files.named(self.place)}, as a crash left it: relive repair renames it")
+        older = [files.named(each) for each in places.older(self.path) if each != self.place]
+        if older:
+            lines.append(f"older ones: {', '.join(older)}")
+        if self.findings is not None:
+            aside = sorted(name for name in os.listdir(self.place) if name.endswith(journal_reader.DAMAGED))
+            lines += [f"{name} was set aside by a repair, and is no part of it" for name in aside]
+        return lines
+
+    def summary(self) -> dict[str, Any]:
+        """Return all of it as JSON values: see `summary`."""
+        said = self.values if self.buffer is None else self.values | {"settings": self.buffer._encoded_settings()}
+        settings, generator, name = (said.get(key) for key in ("settings", "generator", "class"))
+        settings = dict(settings) if isinstance(settings, dict) else {}
+        schema = settings.pop("schema", said.get("schema"))
+        if hasattr(self.buffer, "schemas"):
+            schema = {agent: each.description() for agent, each in self.buffer.schemas.items()}
+        bit_generator = generator.get("bit_generator") if isinstance(generator, dict) else None
+        return {
+            "path": files.named(self.path),
+            "kind": self.kind.value,
+            "version": self.version,
+            "class": name if isinstance(name, str) else None,
+            "bytes": _num_bytes(self.place),
+            "schema": schema,
+            "settings": settings,
+            "generator": bit_generator if isinstance(bit_generator, str) else None,
+            "stats": self.stats if self.buffer is None else _stats(self.buffer),
+            "arrays": {
+                name: {
+                    "file": entry.file,
+                    "dtype": str(entry.dtype) if entry.dtype.names is None else "structured",
+                    "shape": list(entry.shape),
+                    "bytes": entry.nbytes,
+                }
+                for name, entry in self.entries.items()
+            },
+            "records": None
+            if self.findings is None
+            else {
+                "segments": self.findings.num_segments,
+                "records": self.findings.num_records,
+                "torn_bytes": self.findings.num_torn_bytes,
+            },
+            "faults": self.faults,
+            "notes": self.notes,
+        }
 
 
 def load(
@@ -95,7 +136,7 @@ def load(
     Raises:
         ArgumentError: An argument breaks its rule, or there is a codec, but no object.
         CheckpointError: Neither a checkpoint nor a journal is there, or it is damaged, of a class that is not defined
-            here, of another codec, or of a newer version.
+            here, of another codec, or of a newer version; of a memory map or a Parquet file it says what to call.
 
     >>> import tempfile
     >>> import relive
@@ -108,24 +149,28 @@ def load(
     given: dict[str, Any] = {"progress": progress, **instead}
     if codec is not None:
         given["codec"] = codec
-    if kind_of(path) is Kind.JOURNAL:
+    if places.kind_of_buffer(path) is places.Kind.JOURNAL:
         return recover.recover(path, **given)
-    kind: Any = checkpointable.class_of(read_manifest(path).values, _REMEDY)
+    kind: Any = checkpointable.class_of(places.read_manifest(path).values, _REMEDY)
     if codec is not None and not getattr(kind, "_HAS_OBJECTS", False):
         raise errors.ArgumentError(f"codec must be left out for a {kind.__name__}, which holds no objects")
     return kind.load(path, **given)
 
 
 def verify(path: str | os.PathLike[str], *, progress: state_lib.Progress | None = None) -> None:
-    """Read all that was saved at a path, and make its buffer where that can be done here, which checks itself.
+    """Read all that relive wrote at a path, and make its buffer where that can be done here, which checks itself.
+
+    Of a checkpoint and a journal every byte is compared with a checksum, of a Parquet file every page of rows. Of a
+    memory map the manifest and the sizes of its files are looked at: its rows have no checksum.
 
     Args:
-        path: Of a checkpoint or a journal.
+        path: Of a checkpoint, a journal, a memory map or a Parquet file.
         progress: Called now and then with the bytes read so far and the bytes there are.
 
     Raises:
         ArgumentError: An argument breaks its rule.
-        CheckpointError: It is not whole, or neither of the two is there.
+        CheckpointError: It is not whole, or none of the four is there.
+        MissingExtraError: It is a Parquet file, and pyarrow is not installed.
     """
     state_lib.check_progress(progress)
     faults = examine(files.absolute("path", path), progress).faults
@@ -133,75 +178,220 @@ def verify(path: str | os.PathLike[str], *, progress: state_lib.Progress | None 
         raise errors.CheckpointError("; ".join(faults))
 
 
+def repair(
+    path: str | os.PathLike[str], *, drop_damaged: bool = False, progress: state_lib.Progress | None = None
+) -> repair_lib.Repair:
+    """Put in order what a crash has left of a checkpoint or a journal; a second call finds nothing to do.
+
+    A checkpoint that lacks its name gets it back, from `path.1` or from what was complete and not yet renamed; once it
+    is verified, what was being built or deleted beside it goes. A torn record is cut off a journal.
+
+    Args:
+        path: Of a checkpoint or a journal.
+        drop_damaged: Whether a damaged journal is to end with the last record before the damage. The files with what
+            was damaged and what followed stay in the directory, under names that end in ".damaged".
+        progress: Called now and then with the bytes of a checkpoint read so far and the bytes there are.
+
+    Returns:
+        What was done: its `num_records`, `num_bytes_cut`, `damage`, `set_aside`, `renamed` and `deleted`; as a string,
+        in words.
+
+    Raises:
+        ArgumentError: An argument breaks its rule.
+        CheckpointError: Neither of the two is there, it is in use, or it cannot be mended: a checkpoint is damaged, or
+            a journal is and `drop_damaged` is False. Nothing has changed.
+
+    >>> import tempfile
+    >>> import relive
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     relive.RingReplayBuffer(100).save(f"{directory}/steps")
+    ...     print(relive.repair(f"{directory}/steps"))
+    nothing to repair
+    """
+    drop_damaged = validation.boolean("drop_damaged", drop_damaged)
+    state_lib.check_progress(progress)
+    path = files.absolute("path", path)
+    was_never_renamed = not os.path.lexists(files.newest(path)) and os.path.isdir(files.beside(path, "new"))
+    if not was_never_renamed and places.kind_of_buffer(path) is places.Kind.JOURNAL:
+        return repair_lib.repair_journal(path, drop_damaged=drop_damaged)
+    return repair_lib.repair_checkpoint(path, progress)
+
+
+def summary(path: str | os.PathLike[str], *, progress: state_lib.Progress | None = None) -> dict[str, Any]:
+    """Return what relive wrote at a path, as JSON values: what `relive inspect --json` prints.
+
+    It verifies all of it, and makes the buffer to ask it, so that it takes the time and the memory that `load` does.
+    Where no buffer can be made, such as one of a class that is not defined here, `stats` is empty and the rest is what
+    the files say.
+
+    Args:
+        path: Of a checkpoint, a journal, a memory map or a Parquet file.
+        progress: Called now and then with the bytes read so far and the bytes there are.
+
+    Returns:
+        `path`; `kind`, which of the four; `version` of its format; `class` of the buffer; `bytes` of the files;
+        `schema`, as rows of path, dtype and shape, by agent where there are some; `settings` of the constructor; kind
+        of the `generator`; `stats`, as `get_stats` has them; `arrays` of a checkpoint by name, each with `file`,
+        `dtype`, `shape` and `bytes`; `records` of a journal with `segments`, `records` and `torn_bytes`, else None;
+        `faults`, what is broken, a line each; `notes`, what else to know.
+
+    Raises:
+        ArgumentError: An argument breaks its rule.
+        CheckpointError: None of the four is there, or what it says of itself cannot be read.
+        MissingExtraError: It is a Parquet file, and pyarrow is not installed.
+
+    >>> import tempfile
+    >>> import relive
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     relive.SequenceReplayBuffer(100, length=4).save(f"{directory}/steps")
+    ...     said = relive.summary(f"{directory}/steps")
+    >>> said["kind"], said["class"], said["settings"]["length"], said["stats"]["size"], said["faults"]
+    ('checkpoint', 'SequenceReplayBuffer', 4, 0, [])
+    """
+    state_lib.check_progress(progress)
+    return examine(files.absolute("path", path), progress).summary()
+
+
 def examine(path: str, progress: state_lib.Progress | None = None) -> Examination:
     """Return what is at an absolute path, after all of it was read.
 
     Raises:
-        CheckpointError: Neither a checkpoint nor a journal is there.
+        CheckpointError: Nothing that relive wrote is there, or what it says of itself cannot be read.
+        MissingExtraError: It is a Parquet file, and pyarrow is not installed.
     """
-    return _of_journal(path) if kind_of(path) is Kind.JOURNAL else _of_checkpoint(path, progress)
+    examiners: dict[places.Kind, Callable[[str, state_lib.Progress | None], Examination]] = {
+        places.Kind.CHECKPOINT: _of_checkpoint,
+        places.Kind.JOURNAL: _of_journal,
+        places.Kind.MAP: _of_map,
+        places.Kind.PARQUET: _of_parquet,
+    }
+    return examiners[places.kind_of(path)](path, progress)
 
 
 def _of_checkpoint(path: str, progress: state_lib.Progress | None) -> Examination:
-    broken = faults(path, progress)
-    if broken:
-        return Examination(kind=Kind.CHECKPOINT, place=path, faults=broken)
-    said = read_manifest(path)
-    buffer, reason = None, why_not(said.values)
-    try:
-        reason = reason or _why_too_large(said)
-        if not reason:
-            kind: Any = checkpointable.class_of(said.values, _REMEDY)
-            buffer = kind.load(path)
-            if hasattr(buffer, "check"):  # A rollout has nothing that could disagree.
-                buffer.check()
-    except errors.ReplayError as error:
-        broken = [f"{files.named(path)} cannot be loaded: {error}"]
-    return Examination(
-        kind=Kind.CHECKPOINT,
+    said = places.read_manifest(path)
+    found = Examination(
+        path=path,
         place=said.place,
-        faults=broken,
-        num_arrays=len(said.entries),
-        buffer=buffer,
+        kind=places.Kind.CHECKPOINT,
+        version=manifest.VERSION,
+        values=said.values,
+        entries=said.entries,
+        reason=why_not(said.values) or _why_too_large(_needed_bytes(said)),
+        faults=places.faults(path, progress),
+    )
+    if found.faults or found.reason:
+        return dataclasses.replace(found, reason="" if found.faults else found.reason)
+    try:
+        return dataclasses.replace(found, buffer=_checked(load(path, codec=_codec(said.values))))
+    except errors.ReplayError as error:
+        return dataclasses.replace(found, faults=[f"{files.named(path)} cannot be loaded: {error}"])
+
+
+def _of_journal(path: str, progress: state_lib.Progress | None) -> Examination:
+    findings = journal_reader.examine(path)
+    version = int(journal_reader.MAGIC.split()[-1])
+    found = Examination(path=path, place=path, kind=places.Kind.JOURNAL, version=version, findings=findings)
+    try:
+        values = _base(path) if findings.num_records else {}
+        found = dataclasses.replace(found, values={name: values[name] for name in values if name != "arrays"})
+        if findings.damage is not None:
+            return dataclasses.replace(found, faults=[str(findings.damage)])
+        reason = _why_not_rebuilt(path, findings) or why_not(values)
+        if reason:
+            broken = places.faults(journal_reader.checkpoint_of(path)) if values.get("has_checkpoint") is True else []
+            return dataclasses.replace(found, reason=reason, faults=broken)
+        buffer = recover.recover(path, codec=_codec(values), progress=progress)
+        return dataclasses.replace(found, buffer=_checked(buffer))
+    except errors.ReplayError as error:
+        return dataclasses.replace(found, faults=[f"{files.named(path)} rebuilds no buffer: {error}"])
+
+
+def _base(path: str) -> dict[str, Any]:
+    """Return the state that a journal begins with."""
+    values = codec_lib.PlainCodec().decode(next(journal_reader.records(path)).payload)
+    if not isinstance(values, dict):
+        raise errors.CheckpointError(f"a base must hold a state, got {validation.short_repr(values)}")
+    return values
+
+
+def _why_not_rebuilt(path: str, findings: journal_reader.Findings) -> str:
+    """Return why a journal is not played back, which would change it or keep its writer out; nothing if it can be."""
+    if findings.num_torn_bytes:
+        return f"it ends with a torn record of {findings.num_torn_bytes} B: relive repair cuts it off"
+    if not findings.num_records:
+        return "it holds no record"
+    try:
+        with files.locked(path):
+            return ""
+    except errors.CheckpointError as error:
+        return str(error)
+
+
+def _of_map(path: str, progress: state_lib.Progress | None) -> Examination:
+    with _relive().MemmapStorage(path, mode="r") as storage:
+        return Examination(
+            path=path,
+            place=path,
+            kind=places.Kind.MAP,
+            version=importlib.import_module("relive.storage.map_folder").VERSION,
+            values={"settings": {"schema": storage.schema.description(), "capacity": storage.capacity}},
+            stats={"generation": storage.generation, "is_dirty": storage.is_dirty},
+        )
+
+
+def _of_parquet(path: str, progress: state_lib.Progress | None) -> Examination:
+    parquet: Any = importlib.import_module("relive.integrations.parquet")  # Imports only go down; this looks up.
+    said = parquet.describe(path)
+    reason = _why_too_large(said.num_steps * said.schema.nbytes)
+    if not reason:
+        capacity = max(said.num_steps, said.streams, 1)
+        buffer = _relive().RingReplayBuffer(capacity, said.schema, streams=said.streams)
+        parquet.add_parquet(buffer, path, progress=progress)
+    return Examination(
+        path=path,
+        place=path,
+        kind=places.Kind.PARQUET,
+        version=parquet.parquet_format.VERSION,
+        values={"settings": {"schema": said.schema.description(), "streams": said.streams}},
         reason=reason,
+        stats={"size": said.num_steps},
     )
 
 
-def _of_journal(path: str) -> Examination:
-    findings = journal_reader.examine(path)
-    broken = [] if findings.damage is None else [str(findings.damage)]
-    buffer, reason = None, ""
-    if not broken and not findings.num_torn_bytes:  # `recover` would cut that off.
-        try:
-            buffer, reason = _rebuilt(path)
-        except errors.ReplayError as error:
-            broken = [f"{files.named(path)} rebuilds no buffer: {error}"]
-    return Examination(kind=Kind.JOURNAL, place=path, faults=broken, findings=findings, buffer=buffer, reason=reason)
+def _relive() -> Any:
+    """Return the package: imports only go down, and this looks up."""
+    return importlib.import_module("relive")
 
 
-def _rebuilt(path: str) -> tuple[Any, str]:
-    """Return the buffer that a journal without a torn tail rebuilds, or None and why it is not rebuilt here.
+def _checked(buffer: Any) -> Any:
+    """Return a buffer that agrees with itself."""
+    if hasattr(buffer, "check"):  # A rollout has nothing that could disagree.
+        buffer.check()
+    return buffer
 
-    Raises:
-        ReplayError: It cannot be made, or does not agree with itself.
-    """
-    first = next(journal_reader.records(path), None)
-    if first is None:
-        return None, "it holds no record"
-    values = codec_lib.PlainCodec().decode(first.payload)
-    if not isinstance(values, dict):
-        raise errors.CheckpointError(f"a base must hold a state, got {validation.short_repr(values)}")
-    reason = why_not(values)
-    if reason:
-        return None, reason
-    try:
-        with files.locked(path):
-            pass
-    except errors.CheckpointError as error:
-        return None, str(error)
-    buffer: Any = recover.recover(path)
-    buffer.check()
-    return buffer, ""
+
+def _stats(buffer: Any) -> dict[str, Any]:
+    """Return what a buffer says of what it holds; a rollout has no more to say."""
+    if hasattr(buffer, "get_stats"):
+        return dataclasses.asdict(buffer.get_stats())
+    return {"size": len(buffer), "capacity": buffer.capacity}
+
+
+def _num_bytes(place: str) -> int:
+    """Return the bytes of a file, or of all files in a directory."""
+    if not os.path.isdir(place):
+        return os.path.getsize(place)
+    found = (os.path.join(folder, name) for folder, _, names in os.walk(place) for name in names)
+    return sum(os.lstat(path).st_size for path in found)
+
+
+def _codec(values: dict[str, Any]) -> codec_lib.Codec | None:
+    """Return the codec of a state of objects, if it is one of ours; None also for a state without objects."""
+    if "codec" not in values:
+        return None
+    ours: list[codec_lib.Codec] = [codec_lib.PlainCodec(), _relive().TokenStepCodec()]
+    return next((codec for codec in ours if codec.name == values["codec"]), None)
 
 
 def why_not(values: dict[str, Any]) -> str:
@@ -210,30 +400,31 @@ def why_not(values: dict[str, Any]) -> str:
         checkpointable.class_of(values, _REMEDY)
     except errors.CheckpointError as error:
         return str(error)
-    settings = values.get("settings")
-    kinds = {
-        name: str(value.get("kind"))
-        for name, value in (settings.items() if isinstance(settings, dict) else ())
-        if isinstance(value, dict)
-    }
-    unknown = [f"{name} is a {part}" for name, part in kinds.items() if registry.PARTS.find(part) is None]
+    left, unknown = [("settings", values.get("settings"))], []
+    while left:
+        name, value = left.pop()
+        if isinstance(value, dict):
+            left += value.items()
+            if "kind" in value and registry.PARTS.find(str(value["kind"])) is None:
+                unknown.append(f"{name} is a {value['kind']}")
     if unknown:
         return f"{validation.short_repr(', '.join(unknown))}, a class that is not defined here"
-    codec = values.get("codec")
-    if codec is not None and codec != codec_lib.PlainCodec().name:
-        return f"its codec is {validation.short_repr(codec)}, of which the code is not in it"
+    if "codec" in values and _codec(values) is None:
+        return f"its codec is {validation.short_repr(values['codec'])}, of which the code is not in it"
+    if "rows_in" in values:
+        return "its rows are in a memory map: load it with storage=relive.MemmapStorage(...)"
     return ""
 
 
-def _why_too_large(said: Manifest) -> str:
-    """Return why there is no memory for a buffer; nothing if there is, or if the machine does not say."""
-    needed, there = _needed_bytes(said), _memory_bytes()
+def _why_too_large(needed: int) -> str:
+    """Return why there is no memory for so many bytes; nothing if there is, or if the machine does not say."""
+    there = _memory_bytes()
     if there is None or needed <= there // 2:
         return ""
     return f"it takes {needed / 2**30:,.1f} GiB of memory, and this machine has {there / 2**30:,.1f} GiB"
 
 
-def _needed_bytes(said: Manifest) -> int:
+def _needed_bytes(said: places.Manifest) -> int:
     """Return about how many bytes a loaded buffer takes: those of its files, and of all rows it has room for."""
     nbytes = sum(entry.nbytes for entry in said.entries.values())
     rows = [entry for name, entry in said.entries.items() if name.startswith("rows/")]
@@ -249,114 +440,3 @@ def _memory_bytes() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return None
-
-
-def kind_of(path: str) -> Kind:
-    """Return what is at an absolute path, or at the one that a crash between two renames left of it.
-
-    Raises:
-        CheckpointError: Neither a checkpoint nor a journal is there; the message says what is, and what to do.
-    """
-    label = files.named(path)
-    place = files.newest(path)
-    if not os.path.lexists(place):
-        raise errors.CheckpointError(f"{label} does not exist")
-    if not os.path.isdir(place):
-        name = os.path.basename(path)
-        is_part = name == files.MANIFEST or name.endswith(".npy") or journal_reader.first_of(name) is not None
-        remedy = "name the directory that it is in" if is_part else "a checkpoint or a journal is a directory"
-        raise errors.CheckpointError(f"{label} is not a directory: {remedy}")
-    try:
-        with files.Directory(place, follow=True) as directory:
-            names = sorted(directory.names())
-    except OSError as error:
-        raise errors.CheckpointError(f"{label} cannot be opened: {files.reason(error)}") from error
-    if files.MANIFEST in names:
-        return Kind.CHECKPOINT
-    if any(is_of_journal(name) for name in names):
-        return Kind.JOURNAL
-    if _MAP_MANIFEST in names:
-        raise errors.CheckpointError(f"{label} is the memory map of a MemmapStorage: open it with that")
-    if not names:
-        raise errors.CheckpointError(f"{label} is empty: neither a checkpoint nor a journal")
-    held = ", ".join(f"{name!a}" for name in names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
-    raise errors.CheckpointError(f"{label} is neither a checkpoint nor a journal: it holds {held}")
-
-
-def is_of_journal(name: str) -> bool:
-    """Return whether a file of that name is a segment of a journal, or was one."""
-    segment = name.removesuffix(journal_reader.NEW)
-    if name.endswith(journal_reader.DAMAGED):
-        segment = name[: len(journal_reader.segment_name(0))]
-    return journal_reader.first_of(segment) is not None
-
-
-def read_manifest(path: str) -> Manifest:
-    """Return what the manifest of the checkpoint at `path` says; looks at no other file.
-
-    Raises:
-        CheckpointError: It is missing, of another version, or damaged.
-    """
-    place = files.newest(path)
-    label = f"{files.named(place)}/{files.MANIFEST}"
-    try:
-        with files.Directory(place, follow=True) as directory:
-            raw = checkpoint.read_manifest(directory)
-    except OSError as error:
-        raise errors.CheckpointError(f"{label} cannot be read: {files.reason(error)}") from error
-    return Manifest(place, *manifest.decoded(raw, label))
-
-
-def faults(path: str, progress: state_lib.Progress | None = None) -> list[str]:
-    """Read all files of the checkpoint at `path`, and return a line for each that is broken.
-
-    A checkpoint that is whole is opened as a reader opens it; the files of a broken one are read one by one.
-    """
-    try:
-        with checkpoint.opened(path, verify=True, progress=progress):
-            return []
-    except errors.CheckpointError as error:
-        return _faults_of_each(path, progress) or [str(error)]
-
-
-def _faults_of_each(path: str, progress: state_lib.Progress | None) -> list[str]:
-    """Return what is wrong with the manifest, or else with each file."""
-    try:
-        found = read_manifest(path)
-    except errors.CheckpointError as error:
-        return [str(error)]
-    lines = []
-    label, done = files.named(found.place), 0
-    total = sum(entry.dtype.itemsize * math.prod(entry.shape) for entry in found.entries.values())
-    with files.Directory(found.place, follow=True) as directory:
-        for entry in found.entries.values():
-            place = f"{label}/{entry.file}"
-            try:
-                with contextlib.closing(
-                    npy.Reader(
-                        directory.open(entry.file),
-                        place,
-                        entry.dtype,
-                        entry.shape,
-                        entry.crc32,
-                        report=lambda count: None,
-                    )
-                ) as reader:
-                    reader.verify()
-            except errors.CheckpointError as error:
-                lines.append(str(error))
-            done += entry.dtype.itemsize * math.prod(entry.shape)
-            if progress is not None:
-                progress(done, total)
-    return lines
-
-
-def older(path: str) -> list[str]:
-    """Return the checkpoints that `save` kept as older ones of that name, the newest first."""
-    found: list[str] = []
-    while True:
-        each = f"{path}.{len(found) + 1}"
-        is_own = os.path.lexists(files.beside(each, "lock"))  # It was saved by that name.
-        if is_own or not os.path.isfile(os.path.join(each, files.MANIFEST)):
-            return found
-        found.append(each)

@@ -1,14 +1,25 @@
-"""What a path is said to be, and what in it is broken."""
+"""load, verify, repair and summary: of every class there is, and of whatever else relive writes."""
 
+from collections.abc import Callable
+import dataclasses
+import gc
+import json
 import os
 import pathlib
-import re
+import shutil
+import subprocess
+import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
 import relive
+from relive.integrations import parquet
+from relive.persistence import checkpoint
 from relive.persistence import inspect
+from relive.persistence import journal as journal_lib
+from relive.persistence import state as state_lib
 from relive.tools import saved_examples_test as examples
 
 
@@ -18,131 +29,362 @@ def saved(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "buffer"
 
 
-def test_what_was_saved_is_told_apart(saved: pathlib.Path) -> None:
-    examples.journal(saved.parent / "journal")
-    assert inspect.kind_of(str(saved)) is inspect.Kind.CHECKPOINT
-    assert inspect.kind_of(str(saved.parent / "journal")) is inspect.Kind.JOURNAL
-    saved.rename(f"{saved}.1")
-    assert inspect.kind_of(str(saved)) is inspect.Kind.CHECKPOINT
+# Every class.
 
 
-@pytest.mark.parametrize(
-    ("made", "typed", "message"),
-    [
-        (None, "buffer", "/buffer does not exist"),
-        ("buffer/x.txt", "buffer", r"/buffer is neither a checkpoint nor a journal: it holds 'x\.txt'"),
-        ("buffer/storage.json", "buffer", "/buffer is the memory map of a MemmapStorage: open it with that"),
-        ("buffer", "buffer", "/buffer is not a directory: a checkpoint or a journal is a directory"),
-        ("b/manifest.json", "b/manifest.json", r"/manifest\.json is not a directory: name the directory that it is in"),
-        ("b/rows.reward.npy", "b/rows.reward.npy", r"\.npy is not a directory: name the directory that it is in"),
-        (f"segment-{0:020}.relive", f"segment-{0:020}.relive", "is not a directory: name the directory that it is in"),
-    ],
-)
-def test_what_is_something_else_is_named(tmp_path: pathlib.Path, made: str | None, typed: str, message: str) -> None:
-    if made:
-        (tmp_path / made).parent.mkdir(exist_ok=True)
-        (tmp_path / made).touch()
-    with pytest.raises(relive.CheckpointError, match=message):
-        inspect.kind_of(str(tmp_path / typed))
+def fill(buffer: Any) -> Any:
+    """Add twelve steps in episodes of four to a buffer of columns, and return it."""
+    for t in range(12):
+        buffer.add(float(t), t % 2, 1.0, t + 1.0, terminated=t % 4 == 3)
+    return buffer
 
 
-def test_an_empty_directory_and_one_of_much_else_are_named(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(relive.CheckpointError, match="is empty: neither a checkpoint nor a journal$"):
-        inspect.kind_of(str(tmp_path))
-    for name in "abcd":
-        (tmp_path / name).touch()
-    with pytest.raises(relive.CheckpointError, match=r"it holds 'a', 'b', 'c', \.\.\.$"):
-        inspect.kind_of(str(tmp_path))
+def items() -> relive.ItemReplayBuffer:
+    buffer = relive.ItemReplayBuffer(100, "fragments", seed=0)
+    buffer.add({"a": [1], "b": [2, 3, 4]})
+    return buffer
 
 
-def test_a_directory_that_cannot_be_read_is_an_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: object) -> list[str]:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(os, "listdir", refuse)
-    with pytest.raises(relive.CheckpointError, match="cannot be opened: Permission denied$"):
-        inspect.kind_of(str(tmp_path))
+def joint() -> relive.JointReplayBuffer:
+    buffer = relive.JointReplayBuffer(9, agents=("a", "b"), seed=0)
+    both = {"a": 1.0, "b": 2.0}
+    buffer.add(both, {"a": 0, "b": 1}, both, both)
+    return buffer
 
 
-@pytest.mark.parametrize(
-    ("name", "is_segment"),
-    [
-        (f"segment-{7:020}.relive", True),
-        (f"segment-{7:020}.relive.new", True),
-        (f"segment-{7:020}.relive.damaged", True),
-        (f"segment-{7:020}.relive.2.damaged", True),
-        ("segment-7.relive", False),
-        ("notes.damaged", False),
-    ],
-)
-def test_the_files_of_a_journal_are_known_by_name(name: str, is_segment: bool) -> None:
-    assert inspect.is_of_journal(name) == is_segment
+def rollout() -> relive.RolloutBuffer:
+    buffer = relive.RolloutBuffer(4)
+    buffer.add([1.0], 1, 1.0)
+    return buffer
 
 
-def test_each_broken_file_is_named_and_no_other(saved: pathlib.Path) -> None:
-    assert inspect.faults(str(saved)) == []
-    examples.change_byte(saved / "rows.reward.npy", 300)
-    (saved / "barred.npy").unlink()
-    (saved / "rows.action.npy").write_bytes(b"short")
-    (saved / "times_sampled.npy").unlink()
-    (saved / "times_sampled.npy").symlink_to("/etc/passwd")
+def tokens() -> relive.TokenReplayBuffer:
+    buffer = relive.TokenReplayBuffer(100, seed=0)
+    step = relive.TokenStep(prompt=[1, 2], response=[3], logprobs=[-0.5], policy_version=0, reward=1.0)
+    buffer.add_episode([step], agent_id="agent")
+    return buffer
+
+
+MAKERS: dict[str, Callable[[], Any]] = {
+    "ColumnReplayBuffer": lambda: fill(
+        relive.ColumnReplayBuffer(
+            100, window=relive.SequenceWindow(3), sampler=relive.PrioritizedSampler(beta=relive.LinearSchedule(0, 1, 9))
+        )
+    ),
+    "EpisodeReplayBuffer": examples.episodes,
+    "ItemReplayBuffer": items,
+    "JointReplayBuffer": joint,
+    "PrioritizedReplayBuffer": examples.prioritized,
+    "RingReplayBuffer": lambda: fill(relive.RingReplayBuffer(100, seed=0)),
+    "RolloutBuffer": rollout,
+    "SequenceReplayBuffer": lambda: fill(relive.SequenceReplayBuffer(100, length=3, seed=0)),
+    "TokenReplayBuffer": tokens,
+}
+SHELLS = ["AsyncReplayBuffer", "ThreadSafeReplayBuffer"]
+JOURNALED = [name for name in MAKERS if hasattr(getattr(relive, name), "attach")]
+
+
+def test_no_class_is_left_out() -> None:
+    public = [name for name in relive.__all__ if hasattr(getattr(relive, name), "save")]
+    assert sorted([*MAKERS, *SHELLS]) == public
+
+
+def check_summary(path: pathlib.Path, buffer: Any, kind: str) -> dict[str, Any]:
+    """Check what holds of the summary of every buffer, and return it."""
+    said = relive.summary(path)
+    assert json.loads(json.dumps(said, allow_nan=False)) == said
+    assert (said["path"], said["kind"], said["version"]) == (str(path), kind, 1)
+    assert (said["class"], said["faults"], said["notes"]) == (type(buffer).__name__, [], [])
+    assert said["bytes"] == sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    settings = buffer._encoded_settings()
+    assert said["settings"] | ({"schema": said["schema"]} if "schema" in settings else {}) == settings
+    expected: dict[str, Any] = (
+        dataclasses.asdict(buffer.get_stats()) if hasattr(buffer, "get_stats") else {"size": 1, "capacity": 4}
+    )
+    if "open_ages" in expected:
+        assert said["stats"].pop("open_ages").keys() == expected.pop("open_ages").keys()
+    assert said["stats"].keys() == expected.keys()
+    return said
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_checkpoint_of_every_class(name: str, tmp_path: pathlib.Path) -> None:
+    buffer, path = MAKERS[name](), tmp_path / "buffer"
+    buffer.save(path)
     heard: list[tuple[int, int]] = []
-    found = inspect.faults(str(saved), lambda done, total: heard.append((done, total)))
-    names = {re.sub(r".*/([\w.]+npy) .*", r"\1", line) for line in found}
-    assert names == {"rows.reward.npy", "barred.npy", "rows.action.npy", "times_sampled.npy"}
-    assert len(found) == 4
-    assert heard[-1][0] == heard[-1][1]
-    assert len(inspect.faults(str(saved))) == 4
-
-
-def test_a_broken_manifest_is_the_one_fault(saved: pathlib.Path) -> None:
-    examples.change_byte(saved / "manifest.json", 100)
-    (fault,) = inspect.faults(str(saved))
-    assert fault.endswith("manifest.json was changed or cut: its CRC-32 is another")
-    (saved / "manifest.json").unlink()
-    (saved / "manifest.json").symlink_to("/etc/passwd")
-    assert inspect.faults(str(saved))[0].endswith("manifest.json is a link")
-    with pytest.raises(relive.CheckpointError, match="cannot be read: Not a directory$"):
-        inspect.read_manifest(str(saved / "rows.reward.npy"))
-
-
-def test_a_manifest_without_end_is_not_read(saved: pathlib.Path) -> None:
-    os.truncate(saved / "manifest.json", 1 << 40)
-    with pytest.raises(relive.CheckpointError, match="must have at most 2097152 bytes$"):
-        inspect.read_manifest(str(saved))
-
-
-def test_a_file_that_was_mended_meanwhile_is_a_fault_all_the_same(
-    saved: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    examples.change_byte(saved / "rows.reward.npy", 300)
-    monkeypatch.setattr(inspect, "_faults_of_each", lambda path, progress: [])
-    (fault,) = inspect.faults(str(saved))
-    assert "rows.reward.npy was changed" in fault
-
-
-def test_older_checkpoints_are_found_until_a_number_is_missing(saved: pathlib.Path) -> None:
-    buffer = examples.prioritized()
-    for _ in range(3):
-        buffer.save(saved, keep=3)
-    assert inspect.older(str(saved)) == [f"{saved}.1", f"{saved}.2"]
-    buffer.save(f"{saved}.2.1")
-    assert inspect.older(f"{saved}.2") == []
-
-
-# Buffers of any class.
-
-
-@pytest.mark.parametrize("number", range(6))
-def test_whatever_was_saved_is_loaded_by_its_path_alone(number: int, tmp_path: pathlib.Path) -> None:
-    items, tokens = relive.ItemReplayBuffer(9, "timesteps", seed=0), relive.TokenReplayBuffer(max_tokens=9, seed=0)
-    rollout, joint = relive.RolloutBuffer(4), relive.JointReplayBuffer(9, agents=("a", "b"), seed=0)
-    buffer: Any = (examples.prioritized(), examples.episodes(), items, tokens, rollout, joint)[number]
-    buffer.save(tmp_path / "buffer")
-    relive.verify(tmp_path / "buffer")
-    loaded = relive.load(tmp_path / "buffer")
+    relive.verify(path, progress=lambda done, total: heard.append((done, total)))
+    assert heard[-1][0] == heard[-1][1] > 0
+    said = check_summary(path, buffer, "checkpoint")
+    if hasattr(buffer, "get_stats") and name != "EpisodeReplayBuffer":
+        assert said["stats"] == dataclasses.asdict(buffer.get_stats())
+    assert {each["file"]: each["bytes"] for each in said["arrays"].values()} == {
+        file.name: file.stat().st_size for file in path.glob("*.npy")
+    }
+    assert said["records"] is None
+    assert str(relive.repair(path)) == "nothing to repair"
+    loaded = relive.load(path)
     assert type(loaded) is type(buffer)
     assert len(loaded) == len(buffer)
+
+
+@pytest.mark.parametrize("name", JOURNALED)
+def test_a_journal_of_every_class_that_has_one(name: str, tmp_path: pathlib.Path) -> None:
+    buffer, path = MAKERS[name](), tmp_path / "journal"
+    with journal_lib.Journal(path, fsync="never") as journal:
+        buffer.attach(journal)
+        buffer.clear()
+        buffer.detach()
+    relive.verify(path)
+    said = check_summary(path, buffer, "journal")
+    assert said["records"] == {"segments": 1, "records": 2, "torn_bytes": 0}
+    assert str(relive.repair(path)) == "2 whole records: nothing to repair"
+    assert type(relive.load(path)) is type(buffer)
+
+
+def test_a_shell_saves_what_is_inside(tmp_path: pathlib.Path) -> None:
+    relive.ThreadSafeReplayBuffer(examples.prioritized()).save(tmp_path / "buffer")
+    assert relive.summary(tmp_path / "buffer")["class"] == "PrioritizedReplayBuffer"
+
+
+@pytest.mark.parametrize("name", ["ColumnReplayBuffer", "EpisodeReplayBuffer"])
+def test_a_fresh_python_knows_all_of_our_classes(name: str, tmp_path: pathlib.Path) -> None:
+    MAKERS[name]().save(tmp_path / "buffer")
+    script = (
+        "import sys, relive; relive.verify(sys.argv[1]); print(relive.summary(sys.argv[1])['notes']); "
+        "print(len(relive.load(sys.argv[1])), [each for each in ('pyarrow', 'rich') if each in sys.modules])"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "buffer")], capture_output=True, text=True, check=False
+    )
+    assert (ended.stdout.splitlines(), ended.stderr) == (["[]", f"{len(MAKERS[name]())} []"], "")
+
+
+def test_schemas_are_there_where_they_are_no_setting(tmp_path: pathlib.Path) -> None:
+    joint().save(tmp_path / "joint")
+    schemas = relive.summary(tmp_path / "joint")["schema"]
+    names = ["observation", "action", "reward"]
+    assert {agent: [row[0] for row in rows] for agent, rows in schemas.items()} == {"a": names, "b": names}
+    rollout().save(tmp_path / "rollout")
+    assert relive.summary(tmp_path / "rollout")["schema"][0] == ["observation", "<f8", [1]]
+
+
+# What is no buffer.
+
+
+SCHEMA = relive.Schema(relive.Field(2, "float32"), relive.Field((), "int64"))
+
+
+def test_a_memory_map_says_what_it_is(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "map"
+    with relive.MemmapStorage(path, SCHEMA, 100) as storage:
+        relive.RingReplayBuffer(100, storage=storage, seed=0).add([1, 2], 0, 1.0, [3, 4])
+        said = relive.summary(path)
+        assert said["stats"] == {"generation": 0, "is_dirty": True}
+    said = relive.summary(path)
+    assert (said["kind"], said["class"], said["version"]) == ("memory map", None, 1)
+    assert (said["settings"], said["schema"]) == ({"capacity": 100}, SCHEMA.description())
+    assert said["stats"] == {"generation": 1, "is_dirty": False}
+    assert json.dumps(said, allow_nan=False)
+    relive.verify(path)
+    rule = rf"/map is a memory map, which holds rows and no buffer: .*storage=relive\.MemmapStorage\('{path}'\)$"
+    for refuses in (relive.load, relive.repair):
+        with pytest.raises(relive.CheckpointError, match=rule):
+            refuses(path)
+    (path / "rows-0.bin").write_bytes(b"short")
+    for verifies in (relive.verify, relive.summary):
+        with pytest.raises(relive.CheckpointError, match=r"rows-0\.bin must be of \d+ bytes, got 5$"):
+            verifies(path)
+
+
+def test_rows_in_a_memory_map_are_no_fault_of_a_checkpoint(tmp_path: pathlib.Path) -> None:
+    with relive.MemmapStorage(tmp_path / "map", SCHEMA, 100) as storage:
+        buffer = relive.RingReplayBuffer(100, storage=storage, seed=0)
+        buffer.add([1, 2], 0, 1.0, [3, 4])
+        buffer.save(tmp_path / "buffer", copy_rows=False)
+    relive.verify(tmp_path / "buffer")
+    note = "not loaded: its rows are in a memory map: load it with storage=relive.MemmapStorage(...)"
+    assert relive.summary(tmp_path / "buffer")["notes"] == [note]
+    with relive.MemmapStorage(tmp_path / "map") as storage:
+        assert len(relive.load(tmp_path / "buffer", storage=storage)) == 1
+
+
+def test_a_parquet_file_says_what_it_is(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer, path = MAKERS["RingReplayBuffer"](), tmp_path / "steps.parquet"
+    parquet.write_parquet(buffer, path)
+    said = relive.summary(path)
+    assert (said["kind"], said["version"], said["stats"]) == ("Parquet file", 1, {"size": 12})
+    assert (said["settings"], said["schema"]) == ({"streams": 1}, buffer.schema.description())
+    assert said["bytes"] == path.stat().st_size
+    relive.verify(path)
+    monkeypatch.setattr(inspect, "_memory_bytes", lambda: 1)
+    assert "not loaded: it takes 0.0 GiB of memory" in relive.summary(path)["notes"][0]
+    monkeypatch.undo()
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(relive.CheckpointError, match=r"steps\.parquet is no Parquet file, or was cut: "):
+        relive.verify(path)
+
+
+def test_without_pyarrow_a_parquet_file_names_the_extra(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "steps.parquet").write_bytes(b"PAR1")
+    script = (
+        "import sys, relive; sys.modules['pyarrow'] = None\n"
+        "for call in (relive.verify, relive.summary):\n"
+        "  try: call(sys.argv[1])\n"
+        "  except relive.MissingExtraError as error: print(error)"
+    )
+    arguments = [sys.executable, "-c", script, str(tmp_path / "steps.parquet")]
+    ended = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert ended.stdout.splitlines() == ["pyarrow is not installed: run pip install 'relive[arrow]'"] * 2, ended.stderr
+
+
+# What cannot be made, or is broken.
+
+
+def test_a_broken_checkpoint_says_what_its_manifest_does(saved: pathlib.Path) -> None:
+    examples.change_byte(saved / "rows.reward.npy", 300)
+    (saved / "barred.npy").unlink()
+    said = relive.summary(saved)
+    assert (said["class"], said["settings"]["capacity"], said["stats"]) == ("PrioritizedReplayBuffer", 100, {})
+    assert (len(said["faults"]), len(said["arrays"]), said["notes"]) == (2, 15, [])
+    examples.change_byte(saved / "manifest.json", 100)
+    with pytest.raises(relive.CheckpointError, match=r"manifest\.json was changed or cut"):
+        relive.summary(saved)
+
+
+def test_forged_values_are_faults_or_left_out(saved: pathlib.Path) -> None:
+    examples.forge(saved, settings=3, generator={"bit_generator": 3}, **{"class": ["x"]})
+    said = relive.summary(saved)
+    assert (said["class"], said["generator"], said["settings"], said["stats"]) == (None, None, {}, {})
+    assert said["notes"] == ["not loaded: class must be a string, got ['x']"]
+
+
+def test_a_state_of_no_buffer_is_described_as_far_as_it_goes(tmp_path: pathlib.Path) -> None:
+    pairs = np.zeros(4, [("x", "f4"), ("y", "i8")])
+    checkpoint.save({"class": "Mine", "arrays": {"pairs": pairs, "notes": np.arange(4)}}, tmp_path / "mine")
+    said = relive.summary(tmp_path / "mine")
+    assert (said["class"], said["stats"], said["schema"]) == ("Mine", {}, None)
+    assert said["arrays"] == {
+        "pairs": {"file": "pairs.npy", "dtype": "structured", "shape": [4], "bytes": 176},
+        "notes": {"file": "notes.npy", "dtype": "int64", "shape": [4], "bytes": 160},
+    }
+
+
+def save_with_a_schedule_of_its_own(path: pathlib.Path) -> None:
+    """Save a buffer with an object, within another, of a class that is gone afterwards."""
+
+    class Mine(relive.Schedule):
+        def value(self, step: int) -> float:
+            return 0.5
+
+    sampler = relive.PrioritizedSampler(beta=Mine())
+    relive.ColumnReplayBuffer(9, window=relive.TransitionWindow(), sampler=sampler).save(path)
+
+
+def test_an_unknown_class_within_another_is_no_fault(tmp_path: pathlib.Path) -> None:
+    save_with_a_schedule_of_its_own(tmp_path / "buffer")
+    gc.collect()
+    relive.verify(tmp_path / "buffer")
+    note = "not loaded: 'beta is a Mine', a class that is not defined here"
+    assert relive.summary(tmp_path / "buffer")["notes"] == [note]
+
+
+def test_our_codecs_are_known_by_name_and_no_others(tmp_path: pathlib.Path) -> None:
+    buffer = relive.EpisodeReplayBuffer[Any, Any](seed=0)
+    step = relive.TokenStep(prompt=[1, 2], response=[3], logprobs=[-0.5], policy_version=0)
+    buffer.append_observation_action_reward_nowait(buffer.start_episode_nowait("agent"), "", step, 0.0)
+    buffer.save(tmp_path / "buffer", codec=relive.TokenStepCodec())
+    said = relive.summary(tmp_path / "buffer")
+    assert (said["notes"], said["stats"]["waiting_steps"]) == ([], 1)
+    examples.forge(tmp_path / "buffer", codec="words")
+    note = "not loaded: its codec is 'words', of which the code is not in it"
+    assert relive.summary(tmp_path / "buffer")["notes"] == [note]
+
+
+def test_what_a_crash_left_is_read_and_said(saved: pathlib.Path) -> None:
+    examples.prioritized().save(saved, keep=2)
+    assert relive.summary(saved)["notes"] == [f"older ones: {saved}.1"]
+    shutil.rmtree(saved)
+    said = relive.summary(saved)
+    assert said["notes"] == [f"read from {saved}.1, as a crash left it: relive repair renames it"]
+    assert (said["faults"], said["stats"]["size"]) == ([], 60)
+    assert relive.repair(saved).renamed == ((f"{saved}.1", str(saved)),)
+    assert relive.summary(saved)["notes"] == []
+
+
+def test_a_torn_journal_is_said_and_left_as_it_is(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "journal"
+    examples.journal(path)
+    last = examples.segments(path)[-1]
+    torn = last.read_bytes()[:-3]
+    last.write_bytes(torn)
+    relive.verify(path)
+    said = relive.summary(path)
+    num_torn = said["records"]["torn_bytes"]
+    assert (said["class"], said["settings"]["capacity"], said["stats"]) == ("RingReplayBuffer", 100, {})
+    assert said["notes"] == [f"not loaded: it ends with a torn record of {num_torn} B: relive repair cuts it off"]
+    assert last.read_bytes() == torn
+    assert relive.repair(path).num_bytes_cut == num_torn > 0
+    assert relive.summary(path)["stats"]["size"] == 29
+
+
+def test_a_damaged_journal_says_where(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "journal"
+    examples.journal(path)
+    examples.change_byte(examples.segments(path)[0], examples.segments(path)[0].stat().st_size - 10)
+    said = relive.summary(path)
+    assert "is damaged at byte" in said["faults"][0]
+    assert (said["class"], said["stats"]) == ("RingReplayBuffer", {})
+    with pytest.raises(relive.CheckpointError, match="drop_damaged=True keeps the"):
+        relive.repair(path)
+    aside = relive.repair(path, drop_damaged=True).set_aside
+    assert relive.summary(path)["notes"] == [
+        f"{name} was set aside by a repair, and is no part of it" for name in aside
+    ]
+
+
+def test_a_journal_that_is_written_to_is_not_rebuilt(tmp_path: pathlib.Path) -> None:
+    buffer = relive.RingReplayBuffer(10, seed=0)
+    with journal_lib.Journal(tmp_path / "journal", fsync="never") as journal:
+        buffer.attach(journal)
+        said = relive.summary(tmp_path / "journal")
+        buffer.detach()
+    assert (said["class"], said["stats"], said["faults"]) == ("RingReplayBuffer", {}, [])
+    assert "not loaded: " in said["notes"][0]
+    assert "is in use by this process" in said["notes"][0]
+
+
+def test_the_checkpoint_in_a_journal_is_verified_though_nothing_is_rebuilt(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_lib, "CHUNK", 64)  # What is larger is a checkpoint of its own.
+    buffer = examples.prioritized()
+    with journal_lib.Journal(tmp_path / "journal", fsync="never") as journal:
+        buffer.attach(journal)
+        relive.verify(tmp_path / "journal")
+        (spoiled,) = (tmp_path / "journal").rglob("rows.reward.npy")
+        examples.change_byte(spoiled, 300)
+        with pytest.raises(relive.CheckpointError, match=r"rows\.reward\.npy was changed"):
+            relive.verify(tmp_path / "journal")
+        buffer.detach()
+
+
+@pytest.mark.parametrize(
+    ("base", "message"), [(b"nonsense", "rebuilds no buffer: "), (b"N", "a base must hold a state, got None")]
+)
+def test_a_journal_whose_base_is_none_is_broken(tmp_path: pathlib.Path, base: bytes, message: str) -> None:
+    with journal_lib.Journal(tmp_path / "journal", fsync="never") as journal:
+        journal.begin(lambda: base)
+    with pytest.raises(relive.CheckpointError, match=message):
+        relive.verify(tmp_path / "journal")
+
+
+def test_a_journal_without_a_record_has_no_buffer(tmp_path: pathlib.Path) -> None:
+    (tmp_path / f"segment-{0:020}.relive.new").touch()
+    said = relive.summary(tmp_path)
+    assert (said["notes"], said["faults"], said["class"]) == (["not loaded: it holds no record"], [], None)
+
+
+# What is asked for.
 
 
 def test_a_journal_is_recovered(tmp_path: pathlib.Path) -> None:
@@ -174,19 +416,25 @@ def test_all_that_is_broken_is_said_at_once(saved: pathlib.Path) -> None:
         relive.verify(saved)
     with pytest.raises(relive.CheckpointError, match="/nothing does not exist$"):
         relive.verify(saved / "nothing")
-    with pytest.raises(relive.ArgumentTypeError, match="^progress must"):
-        relive.verify(saved, progress=3)  # type: ignore[arg-type]
-
-
-def test_a_rollout_is_whole(tmp_path: pathlib.Path) -> None:
-    rollout = relive.RolloutBuffer(4)
-    rollout.add([1.0], 1, 1.0)
-    rollout.save(tmp_path / "rollout")
-    relive.verify(tmp_path / "rollout")
-    assert len(relive.load(tmp_path / "rollout")) == 1
 
 
 def test_a_codec_is_for_objects_alone(saved: pathlib.Path) -> None:
     message = "codec must be left out for a PrioritizedReplayBuffer, which holds no objects"
     with pytest.raises(relive.ArgumentError, match=f"^{message}$"):
         relive.load(saved, codec=relive.PlainCodec())
+
+
+@pytest.mark.parametrize("call", [relive.verify, relive.summary, relive.repair])
+def test_progress_must_be_callable(call: Any, saved: pathlib.Path) -> None:
+    with pytest.raises(relive.ArgumentTypeError, match="^progress must be callable or None, got 3$"):
+        call(saved, progress=3)
+
+
+def test_repair_asks_for_a_flag_and_a_path(saved: pathlib.Path) -> None:
+    with pytest.raises(relive.ArgumentTypeError, match="^drop_damaged must be True or False, got 'yes'$"):
+        relive.repair(saved, drop_damaged="yes")  # type: ignore[arg-type]
+    with pytest.raises(relive.ArgumentError, match="^path must be the path of a directory in another, got ''$"):
+        relive.repair("")
+    with pytest.raises(relive.CheckpointError, match="/nothing does not exist$"):
+        relive.repair(saved.parent / "nothing")
+    assert sorted(os.listdir(saved.parent)) == [".buffer.lock", "buffer"]

@@ -30,6 +30,7 @@ from typing import Literal, TypeAlias, cast
 import weakref
 
 from relive import errors
+from relive.common import duplicates
 from relive.common import validation
 from relive.persistence import checkpoint
 from relive.persistence import files
@@ -173,7 +174,7 @@ def create(
     return journal_reader.Ending(number, size, size, size, seed, salt)
 
 
-class Journal:
+class Journal(duplicates.NeverCopied):
     """Appends records to the segment files of a directory.
 
     It belongs to one thread, to the process that opened it and not to a forked one, and to one owner, who calls `begin`
@@ -203,6 +204,8 @@ class Journal:
     1 2 1
     [(0, b'all that came before'), (1, b'a step')]
     """
+
+    _INSTEAD = "close it, and open its directory where it is needed"
 
     def __init__(
         self,

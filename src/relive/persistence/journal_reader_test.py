@@ -285,7 +285,7 @@ OPENINGS: dict[str, Callable[[pathlib.Path], object]] = {
     "records": read,
     "recover": recover.recover,
     "Journal": journal.Journal,
-    "repair": repair.repair,
+    "repair": repair.repair_journal,
 }
 """What refuses a journal that is damaged."""
 

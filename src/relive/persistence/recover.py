@@ -93,7 +93,7 @@ def recover(
     label = files.named(path)
     buffer_class = _checked_class(buffer_class)
     state_lib.check_progress(progress)
-    num_records = repair.repair(path).num_records
+    num_records = repair.repair_journal(path).num_records or 0
     total = _num_bytes(path)
     journal, read = journal_reader.records(path), 0
     first = next(journal, None)

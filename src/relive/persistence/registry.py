@@ -2,10 +2,12 @@
 
     MinSize(100)    is saved as    {"kind": "MinSize", "n": 100}    and made again by    MinSize(n=100)
 
-A class registers itself when it is defined, ours and a user's alike: nothing is ever imported because a file names it.
+A class registers itself when it is defined, ours and a user's alike. Of what a file names only public names of relive
+are imported, and nothing else ever is.
 """
 
 import abc
+import importlib
 import inspect
 from typing import Any, Generic, Self, TypeVar
 import weakref
@@ -33,6 +35,14 @@ class Registry(Generic[T]):
         Raises:
             CheckpointError: There are several.
         """
+        kind = self._defined(name)
+        relive: Any = importlib.import_module("relive")  # Imports only go down; this looks up.
+        if kind is None and name in relive.__all__:
+            getattr(relive, name)  # It is imported when it is first used, and registers itself then.
+            kind = self._defined(name)
+        return kind
+
+    def _defined(self, name: str) -> type[T] | None:
         places = self._classes.get(name, {}).items()
         kinds = {".".join(place): kind for place, reference in places if (kind := reference()) is not None}
         if len(kinds) > 1:

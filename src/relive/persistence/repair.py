@@ -1,11 +1,16 @@
-"""Repairs a journal: cuts what is torn, and sets aside what is damaged when told to.
+"""Puts in order what a crash, or a bad disk, has left of a journal or a checkpoint.
 
     torn      segment-...42.relive   =======......       is cut after its last whole record
     damaged   segment-...42.relive   ===x====            is cut before its first bad one; the whole of it stays as
               segment-...57.relive   ========            segment-...42.relive.damaged, and what followed as
                                                          segment-...57.relive.damaged
 
-A repair that was interrupted is completed by the next one, and a repaired journal has nothing to repair.
+    .NAME.new, .NAME.old     what was being built or deleted is deleted, once NAME is whole
+    NAME missing, NAME.1     NAME.1 is renamed to NAME, NAME.2 to NAME.1, and so on
+    no NAME.1 either         .NAME.new becomes NAME, if it is whole
+
+What is damaged in a checkpoint stays as it is: nothing can make it whole. A repair that was interrupted is completed by
+the next one, and what was repaired has nothing to repair.
 """
 
 import dataclasses
@@ -15,35 +20,48 @@ from relive import errors
 from relive.common import validation
 from relive.persistence import files
 from relive.persistence import journal_reader
+from relive.persistence import places
+from relive.persistence import state as state_lib
 
 _CHUNK = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Report:
-    """What `repair` did; as a string, in words."""
+class Repair:
+    """What a repair did; as a string, in words.
 
-    num_records: int
-    """The whole records that are left."""
-    num_bytes_cut: int
-    """The bytes of a torn tail that were cut off."""
-    damage: str | None
-    """What was damaged and where; None if nothing was."""
-    set_aside: tuple[str, ...]
-    """The files that hold what was damaged and what came after it, in the journal's directory."""
+    Attributes:
+        place: The path that was repaired.
+        num_records: The whole records that are left of a journal; None for a checkpoint.
+        num_bytes_cut: The bytes of a torn record that were cut off.
+        damage: What was damaged in a journal and where; None if nothing was.
+        set_aside: The files that hold what was damaged and what came after it, in the journal's directory.
+        renamed: The directories that got another name, from which to which.
+        deleted: The directories that were never completed, or were being deleted.
+    """
+
+    place: str
+    num_records: int | None = None
+    num_bytes_cut: int = 0
+    damage: str | None = None
+    set_aside: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
+    deleted: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Return the report on one line."""
-        text = f"{self.num_records} whole records"
+        """Return it on one line."""
+        done = [f"renamed {files.named(source)} to {files.named(target)}" for source, target in self.renamed]
+        done += [f"deleted {files.named(path)}" for path in self.deleted]
         if self.damage is not None:
-            return f"{text}: {self.damage}; set aside as {', '.join(self.set_aside)}"
+            done.append(f"{self.damage}; set aside as {', '.join(self.set_aside)}")
         if self.num_bytes_cut:
-            return f"{text}: cut {self.num_bytes_cut} bytes after them, which are no record"
-        return f"{text}: nothing to repair"
+            done.append(f"cut {self.num_bytes_cut} bytes after them, which are no record")
+        records = "" if self.num_records is None else f"{self.num_records} whole records: "
+        return records + ("; ".join(done) or "nothing to repair")
 
 
-def repair(path: str | os.PathLike[str], *, drop_damaged: bool = False) -> Report:
-    """Cut a torn tail off the journal at `path`, and return what was cut; a second call finds nothing to do.
+def repair_journal(path: str | os.PathLike[str], *, drop_damaged: bool = False) -> Repair:
+    """Repair the journal at `path`.
 
     Args:
         path: The journal's directory.
@@ -76,12 +94,67 @@ def repair(path: str | os.PathLike[str], *, drop_damaged: bool = False) -> Repor
                 raise errors.CheckpointError(
                     f"{files.named(path)} could not be repaired: {files.reason(error)}"
                 ) from error
-    return Report(
+    return Repair(
+        place=path,
         num_records=findings.num_records,
         num_bytes_cut=findings.num_torn_bytes,
         damage=None if damage is None else str(damage),
         set_aside=tuple(set_aside),
     )
+
+
+def repair_checkpoint(path: str, progress: state_lib.Progress | None = None) -> Repair:
+    """Repair the checkpoint at an absolute path, or what a crash has left of one.
+
+    Raises:
+        CheckpointError: It is damaged or in use, or something that is not ours is beside it. Nothing has changed.
+    """
+    try:
+        with files.locked(path):
+            moves = _moves(path)
+            faults = places.faults(moves[0][0] if moves else path, progress)
+            if faults:
+                raise errors.CheckpointError(f"{'; '.join(faults)}: {_remedy(path)}")
+            moved = [source for source, _ in moves]
+            left = [place for kind in ("new", "old") if (place := files.beside(path, kind)) not in moved]
+            left = [place for place in left if os.path.lexists(place)]
+            for place in left:
+                strange = files.strange_name(place)  # Before anything has changed.
+                if strange is not None:
+                    raise errors.CheckpointError(
+                        f"{files.named(place)} holds {strange!a}, which is not ours: move it away"
+                    )
+            for source, target in moves:
+                os.rename(source, target)
+            files.fsync_directory(os.path.dirname(path))
+            for place in left:
+                files.remove_directory(place)
+    except OSError as error:
+        raise errors.CheckpointError(f"{files.named(path)} could not be repaired: {files.reason(error)}") from error
+    return Repair(place=path, renamed=tuple(moves), deleted=tuple(left))
+
+
+def _moves(path: str) -> list[tuple[str, str]]:
+    """Return what has to be renamed so that a checkpoint that a crash left without its name has it, from and to."""
+    if os.path.lexists(path):
+        return []
+    older, new = places.older(path), files.beside(path, "new")
+    if older:
+        return list(zip(older, [path, *older[:-1]], strict=True))
+    if not os.path.isdir(new):  # NAME.1 is there, but was saved by that name.
+        raise errors.CheckpointError(f"{files.named(path)} does not exist")
+    if places.faults(new):
+        raise errors.CheckpointError(f"{files.named(path)} does not exist, and {files.named(new)} was never completed")
+    return [(new, path)]
+
+
+def _remedy(path: str) -> str:
+    """Return what to do about a checkpoint that is damaged."""
+    label = files.named(path)
+    for each in (files.beside(path, "new"), *places.older(path)):
+        if os.path.isdir(each) and not places.faults(each):
+            return f"{label} is left as it is, but {files.named(each)} is whole: load that"
+    return f"{label} is left as it is: nothing beside it is whole"
 
 
 def cut(path: str, size: int) -> None:

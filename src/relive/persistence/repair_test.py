@@ -1,19 +1,24 @@
-"""Repairing a journal: torn tails are cut, damage is set aside when told to, and a second repair finds nothing."""
+"""What a crash left is put in order, nothing that is worth something goes, and a second repair finds nothing."""
 
 import contextlib
 import os
 import pathlib
+import shutil
 from typing import Any
 
 import pytest
 
+import relive
 from relive import errors
 from relive.persistence import files as files_lib
 from relive.persistence import journal
 from relive.persistence import journal_reader
 from relive.persistence import repair
+from relive.tools import saved_examples_test as examples
 
 Twin = list[tuple[int, int, bytes]]
+
+# Journals.
 
 
 def write(path: pathlib.Path) -> tuple[Twin, list[pathlib.Path]]:
@@ -44,25 +49,25 @@ def failing(*_: object, **__: object) -> Any:
 def test_a_whole_journal_needs_no_repair(tmp_path: pathlib.Path) -> None:
     twin, files = write(tmp_path / "log")
     contents = [file.read_bytes() for file in files]
-    report = repair.repair(tmp_path / "log")
+    report = repair.repair_journal(tmp_path / "log")
     assert str(report) == f"{len(twin)} whole records: nothing to repair"
     assert [file.read_bytes() for file in files] == contents
 
 
 def test_an_empty_directory_needs_no_repair(tmp_path: pathlib.Path) -> None:
     (tmp_path / "log").mkdir()
-    assert str(repair.repair(tmp_path / "log")) == "0 whole records: nothing to repair"
+    assert str(repair.repair_journal(tmp_path / "log")) == "0 whole records: nothing to repair"
 
 
 def test_a_torn_tail_is_cut_once(tmp_path: pathlib.Path) -> None:
     twin, files = write(tmp_path / "log")
     content = files[-1].read_bytes()
     files[-1].write_bytes(content + b"torn")
-    report = repair.repair(tmp_path / "log")
+    report = repair.repair_journal(tmp_path / "log")
     assert (report.num_records, report.num_bytes_cut, report.damage, report.set_aside) == (len(twin), 4, None, ())
     assert str(report) == f"{len(twin)} whole records: cut 4 bytes after them, which are no record"
     assert files[-1].read_bytes() == content
-    assert repair.repair(tmp_path / "log").num_bytes_cut == 0
+    assert repair.repair_journal(tmp_path / "log").num_bytes_cut == 0
     assert read(tmp_path / "log") == twin
 
 
@@ -75,15 +80,15 @@ def test_damage_is_only_set_aside_when_told_to(tmp_path: pathlib.Path) -> None:
         errors.CheckpointError,
         match=f"another segment follows: repair with drop_damaged=True keeps the {len(kept)} records before it$",
     ):
-        repair.repair(tmp_path / "log")
+        repair.repair_journal(tmp_path / "log")
     assert files[1].read_bytes() == spoiled
-    report = repair.repair(tmp_path / "log", drop_damaged=True)
+    report = repair.repair_journal(tmp_path / "log", drop_damaged=True)
     assert read(tmp_path / "log") == kept
     assert report.num_records == len(kept)
     assert report.set_aside == tuple(f"{file.name}.damaged" for file in files[1:])
     assert str(report) == f"{len(kept)} whole records: {report.damage}; set aside as {', '.join(report.set_aside)}"
     assert [(tmp_path / "log" / name).read_bytes() for name in report.set_aside] == [spoiled, *later]
-    assert str(repair.repair(tmp_path / "log")) == f"{len(kept)} whole records: nothing to repair"
+    assert str(repair.repair_journal(tmp_path / "log")) == f"{len(kept)} whole records: nothing to repair"
     with journal.Journal(tmp_path / "log", fsync="never") as log:
         assert log.num_records == len(kept)
 
@@ -94,7 +99,7 @@ def test_what_was_set_aside_before_stays(tmp_path: pathlib.Path) -> None:
         spoiled = flip(files[0], journal_reader.SEGMENT_HEADER_BYTES + 17 + 4 + 17)
         with files[0].open("ab") as file:
             file.write(spoiled[:0])
-        report = repair.repair(tmp_path / "log", drop_damaged=True)
+        report = repair.repair_journal(tmp_path / "log", drop_damaged=True)
         assert report.num_records == 1
         if count == 0:
             assert report.set_aside[0] == f"{files[0].name}.damaged"
@@ -111,7 +116,7 @@ def test_what_was_set_aside_before_stays(tmp_path: pathlib.Path) -> None:
 def test_a_segment_without_header_or_base_is_set_aside_whole(tmp_path: pathlib.Path, offset: int) -> None:
     twin, files = write(tmp_path / "log")
     flip(files[-1], offset)
-    report = repair.repair(tmp_path / "log", drop_damaged=True)
+    report = repair.repair_journal(tmp_path / "log", drop_damaged=True)
     assert report.set_aside == (f"{files[-1].name}.damaged",)
     assert read(tmp_path / "log") == twin[: int(files[-1].stem[-20:])]
 
@@ -119,7 +124,7 @@ def test_a_segment_without_header_or_base_is_set_aside_whole(tmp_path: pathlib.P
 def test_what_follows_a_gap_is_set_aside(tmp_path: pathlib.Path) -> None:
     twin, files = write(tmp_path / "log")
     files[1].unlink()
-    report = repair.repair(tmp_path / "log", drop_damaged=True)
+    report = repair.repair_journal(tmp_path / "log", drop_damaged=True)
     assert report.set_aside == tuple(f"{file.name}.damaged" for file in files[2:])
     assert read(tmp_path / "log") == twin[: int(files[1].stem[-20:])]
 
@@ -127,7 +132,7 @@ def test_what_follows_a_gap_is_set_aside(tmp_path: pathlib.Path) -> None:
 def test_a_journal_damaged_at_its_start_is_empty_afterwards(tmp_path: pathlib.Path) -> None:
     _, files = write(tmp_path / "log")
     flip(files[0], 0)
-    assert repair.repair(tmp_path / "log", drop_damaged=True).num_records == 0
+    assert repair.repair_journal(tmp_path / "log", drop_damaged=True).num_records == 0
     assert read(tmp_path / "log") == []
     with journal.Journal(tmp_path / "log", fsync="never") as log:
         log.begin(lambda: b"again")
@@ -143,8 +148,8 @@ def test_a_journal_whose_first_segment_is_missing_is_set_aside_whole(tmp_path: p
     stale.write_bytes(b"about to be deleted")
     flip(last, 0)
     with pytest.raises(errors.CheckpointError, match="keeps the 0 records before it$"):
-        repair.repair(tmp_path / "log")
-    assert repair.repair(tmp_path / "log", drop_damaged=True).set_aside == (aside,)
+        repair.repair_journal(tmp_path / "log")
+    assert repair.repair_journal(tmp_path / "log", drop_damaged=True).set_aside == (aside,)
     assert [file.name for file in (tmp_path / "log").iterdir()] == [aside]
     with journal.Journal(tmp_path / "log", fsync="never") as log:
         log.begin(lambda: b"again")
@@ -171,10 +176,10 @@ def test_a_repair_that_fails_is_completed_by_the_next(tmp_path: pathlib.Path) ->
             for name in ("rename", "ftruncate", "fsync"):
                 patch.setattr(os, name, around(getattr(os, name)))
             with contextlib.suppress(errors.CheckpointError):
-                repair.repair(path, drop_damaged=True)
+                repair.repair_journal(path, drop_damaged=True)
         if left[0] >= 0:
             break
-        repair.repair(path, drop_damaged=True)
+        repair.repair_journal(path, drop_damaged=True)
         assert read(path) == kept
     assert 4 <= passing < 39
 
@@ -185,7 +190,7 @@ def test_what_cannot_be_cut_is_an_error(tmp_path: pathlib.Path, monkeypatch: pyt
         file.write(b"torn")
     monkeypatch.setattr(repair, "cut", failing)
     with pytest.raises(errors.CheckpointError, match="log could not be repaired: Input/output error$"):
-        repair.repair(tmp_path / "log")
+        repair.repair_journal(tmp_path / "log")
 
 
 def test_a_journal_in_use_is_not_repaired(tmp_path: pathlib.Path) -> None:
@@ -194,7 +199,7 @@ def test_a_journal_in_use_is_not_repaired(tmp_path: pathlib.Path) -> None:
         files_lib.locked(tmp_path / "log"),
         pytest.raises(errors.CheckpointError, match="log is in use by this process"),
     ):
-        repair.repair(tmp_path / "log")
+        repair.repair_journal(tmp_path / "log")
 
 
 def test_what_is_no_journal_is_left_alone(tmp_path: pathlib.Path) -> None:
@@ -202,9 +207,144 @@ def test_what_is_no_journal_is_left_alone(tmp_path: pathlib.Path) -> None:
     path.mkdir()
     (path / "thesis.txt").write_text("all of it")
     with pytest.raises(errors.CheckpointError, match="home holds 'thesis.txt', which is no part of a journal"):
-        repair.repair(path, drop_damaged=True)
+        repair.repair_journal(path, drop_damaged=True)
     with pytest.raises(errors.CheckpointError, match="nowhere could not be read: No such file or directory$"):
-        repair.repair(tmp_path / "nowhere")
+        repair.repair_journal(tmp_path / "nowhere")
     with pytest.raises(errors.ArgumentTypeError, match="^drop_damaged must be True or False, got 'yes'$"):
-        repair.repair(path, drop_damaged="yes")  # type: ignore[arg-type]
+        repair.repair_journal(path, drop_damaged="yes")  # type: ignore[arg-type]
     assert [file.name for file in tmp_path.iterdir()] == ["home"]
+
+
+# Checkpoints.
+
+
+@pytest.fixture
+def path(tmp_path: pathlib.Path) -> str:
+    """Return a path at which nothing is yet."""
+    return str(tmp_path / "buffer")
+
+
+def save(path: str, steps: int = 60, keep: int = 1) -> None:
+    """Save a buffer of so many steps."""
+    examples.prioritized(steps).save(path, keep=keep)
+
+
+def everything(path: str) -> dict[str, bytes | None]:
+    """Return all files and directories beside a path, but for lock files."""
+    found = sorted(pathlib.Path(path).parent.rglob("*"))
+    return {str(each): each.read_bytes() if each.is_file() else None for each in found if each.suffix != ".lock"}
+
+
+def refused(path: str, message: str) -> None:
+    """Check that a path is not repaired, that the message says why, and that nothing has changed."""
+    before = everything(path)
+    with pytest.raises(relive.CheckpointError, match=message):
+        relive.repair(path)
+    assert everything(path) == before
+
+
+def test_a_whole_checkpoint_needs_no_repair(path: str) -> None:
+    save(path)
+    before = everything(path)
+    assert relive.repair(path) == repair.Repair(place=path)
+    assert str(relive.repair(path)) == "nothing to repair"
+    assert everything(path) == before
+
+
+def test_what_was_never_completed_is_deleted(path: str) -> None:
+    save(path)
+    new, old = files_lib.beside(path, "new"), files_lib.beside(path, "old")
+    os.mkdir(new)
+    pathlib.Path(new, "rows.reward.npy").touch()
+    shutil.copytree(path, old)
+    assert relive.repair(path).deleted == (new, old)
+    assert not os.path.exists(new)
+    assert not os.path.exists(old)
+    assert str(relive.repair(path)) == "nothing to repair"
+
+
+def test_a_checkpoint_gets_its_name_back(path: str) -> None:
+    for steps in (40, 50, 60):
+        save(path, steps, keep=3)
+    shutil.rmtree(path)
+    os.mkdir(files_lib.beside(path, "new"))
+    done = relive.repair(path)
+    assert done.renamed == ((f"{path}.1", path), (f"{path}.2", f"{path}.1"))
+    assert str(done) == (
+        f"renamed {path}.1 to {path}; renamed {path}.2 to {path}.1; deleted {files_lib.beside(path, 'new')}"
+    )
+    assert [len(relive.load(each)) for each in (path, f"{path}.1")] == [50, 40]
+    assert not os.path.exists(f"{path}.2")
+    assert str(relive.repair(path)) == "nothing to repair"
+
+
+def test_a_first_checkpoint_that_lacks_its_name_alone_gets_it(path: str) -> None:
+    save(path)
+    new = files_lib.beside(path, "new")
+    os.rename(path, new)
+    assert relive.repair(path) == repair.Repair(place=path, renamed=((new, path),))
+    assert len(relive.load(path)) == 60
+
+
+def test_a_first_checkpoint_that_was_never_completed_is_nothing(path: str) -> None:
+    os.mkdir(files_lib.beside(path, "new"))
+    refused(path, r"/buffer does not exist, and .*/\.buffer\.new was never completed$")
+
+
+def test_of_a_damaged_checkpoint_nothing_goes_and_a_whole_one_is_named(path: str) -> None:
+    for steps in (40, 50, 60):
+        save(path, steps, keep=3)
+    os.mkdir(files_lib.beside(path, "new"))
+    for each in (path, f"{path}.1"):
+        os.unlink(f"{each}/barred.npy")
+    is_left = r"/buffer/barred\.npy is missing: .*/buffer is left as it is"
+    refused(path, rf"{is_left}, but .*/buffer\.2 is whole: load that$")
+    os.unlink(f"{path}.2/barred.npy")
+    refused(path, f"{is_left}: nothing beside it is whole$")
+    os.rmdir(files_lib.beside(path, "new"))
+    save(f"{path}x")
+    os.rename(f"{path}x", files_lib.beside(path, "new"))
+    refused(path, rf"{is_left}, but .*/\.buffer\.new is whole: load that$")
+
+
+def test_a_damaged_checkpoint_without_its_name_does_not_get_it(path: str) -> None:
+    save(path, 50)
+    save(path, keep=2)
+    shutil.rmtree(path)
+    os.unlink(f"{path}.1/barred.npy")
+    refused(path, r"/buffer\.1/barred\.npy is missing: .*/buffer is left as it is: nothing beside it is whole$")
+
+
+def test_a_checkpoint_in_use_is_left_alone(path: str) -> None:
+    save(path)
+    with files_lib.locked(path):
+        refused(path, "/buffer is in use by this process")
+
+
+@pytest.mark.parametrize("kind", ["new", "old"])
+def test_what_is_not_ours_is_not_deleted(path: str, kind: str) -> None:
+    save(path, 50)
+    save(path, keep=2)
+    shutil.rmtree(path)
+    for each in ("new", "old"):
+        os.mkdir(files_lib.beside(path, each))
+    pathlib.Path(files_lib.beside(path, kind), "thesis.tex").touch()
+    refused(path, rf"/\.buffer\.{kind} holds 'thesis\.tex', which is not ours: move it away$")
+
+
+def test_a_missing_path_leaves_no_trace(path: str) -> None:
+    refused(path, "/buffer does not exist$")
+    assert os.listdir(os.path.dirname(path)) == []
+
+
+def test_a_checkpoint_that_was_saved_by_a_name_with_a_number_keeps_it(path: str) -> None:
+    save(f"{path}.1")
+    refused(path, "/buffer does not exist$")
+
+
+def test_what_the_system_refuses_is_one_line(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(path, 50)
+    save(path, keep=2)
+    shutil.rmtree(path)
+    monkeypatch.setattr(os, "rename", failing)
+    refused(path, "/buffer could not be repaired: Input/output error$")

@@ -17,6 +17,7 @@ import numpy as np
 
 from relive import errors
 from relive.common import arrays
+from relive.common import duplicates
 from relive.common import validation
 from relive.persistence import registry
 from relive.persistence import state as state_lib
@@ -36,7 +37,7 @@ class Draw(NamedTuple):
     probabilities: arrays.Floats
 
 
-class Sampler(registry.Configurable, abc.ABC):
+class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
     """Draws anchors with replacement.
 
     Attributes:

@@ -10,6 +10,7 @@ What is not in the columns, such as which row follows which, is the buffer's: a 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+import contextlib
 import itertools
 import os
 import pathlib
@@ -36,7 +37,8 @@ class MemmapStorage(memory.ColumnStorage):
     the process (SIGBUS), since there is no call that could fail: `reserve=True` takes all room when the files are made.
 
     One at a time may write. Who has written calls `close`, or says that nothing is missing so far with `flush`; after
-    neither, `was_dirty` is True when the files are opened again. It can be neither copied nor pickled.
+    neither, `was_dirty` is True when the files are opened again. It can be neither copied nor pickled. A forked process
+    can read the rows, which are those of its parent, and not write: closing it there closes nothing for the parent.
 
     Args:
         path: The directory. If it is new or empty, and `schema` and `capacity` are given, the files are made there.
@@ -103,10 +105,10 @@ class MemmapStorage(memory.ColumnStorage):
             self._closer()
             raise
         if not is_writable:
-            rule = f"rows must not be written to {self._path} with mode='r': open it with mode='r+'"
-            self._columns = self._bytes = _Refusal(errors.ArgumentError, rule)
+            self._refuse_writes("with mode='r': open it with mode='r+'")
         elif not self._is_dirty:
             self._await_write()
+        _OPEN.add(self)
 
     def _open(self, schema: schema_lib.Schema | None, capacity: int | None, reserve: bool) -> None:
         """Map the files there are."""
@@ -169,6 +171,16 @@ class MemmapStorage(memory.ColumnStorage):
         self._folder.mark_dirty()
         self._is_dirty = True
         self._columns, self._bytes = self._arrays_to_write
+
+    def _refuse_writes(self, why: str) -> None:
+        rule = f"rows must not be written to {self._path} {why}"
+        self._columns = self._bytes = _Refusal(errors.ArgumentError, rule)
+
+    def _begin_in_a_fork(self) -> None:
+        """Only read: what is written here would be in the rows of the parent, who alone says when they are clean."""
+        if self._closer.alive and self._folder.is_writable:
+            self._folder.is_writable = False
+            self._refuse_writes("by a fork of the process that opened it: write there, or to another directory")
 
     def flush(self) -> None:
         """Return when every row is on the disk, as a new generation; at once if none was written.
@@ -235,3 +247,15 @@ class _Refusal(Mapping[Any, Any]):
         raise self._kind(self._message)
 
     __getitem__ = __iter__ = __len__ = _refuse
+
+
+_OPEN: "weakref.WeakSet[MemmapStorage]" = weakref.WeakSet()
+
+
+def _begin_in_a_fork() -> None:
+    for storage in _OPEN:
+        storage._begin_in_a_fork()
+
+
+with contextlib.suppress(AttributeError):  # Windows has no forks.
+    os.register_at_fork(after_in_child=_begin_in_a_fork)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from relive import errors
 from relive.common import arrays as arrays_lib
+from relive.common import duplicates
 from relive.common import validation
 from relive.persistence import state as state_lib
 from relive.schema import casting
@@ -25,7 +26,7 @@ from relive.schema import casting
 _SMALLEST = 64
 
 
-class RaggedColumns:
+class RaggedColumns(duplicates.CopiedWhole):
     """Rows of at least one value, first in, first out.
 
     A row has a value of each field at each of its positions, and one of each row field. Dtypes stay as declared.

@@ -50,7 +50,7 @@ reported as wrong.
 
 _INSPECT_EXAMPLES = """examples:
   relive inspect replay                         tables: sizes, episodes, files
-  relive inspect replay --json | jq .episodes   the same as one JSON object
+  relive inspect replay --json | jq .stats      the same as one JSON object
   relive inspect replay --report replay.html    a page with charts, in one file
 
 The exit code is 1 if something is broken; needs the extra: relive[cli].
@@ -206,19 +206,18 @@ def _add_saved(commands: "argparse._SubParsersAction[_Parser]") -> None:
     inspect = commands.add_parser(
         "inspect",
         help="show what is in a checkpoint or a journal",
-        description="Shows what is in a checkpoint or a journal, and whether all of it is as it was written. It reads "
-        "a part at a time, and changes nothing.",
+        description="Shows what relive wrote: a checkpoint, a journal, a memory map or a Parquet file, and whether all "
+        "of it is as it was written. It loads the buffer, and changes nothing.",
         epilog=_INSPECT_EXAMPLES,
         formatter_class=_Help,
         allow_abbrev=False,
     )
-    inspect.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     inspect.add_argument("--report", metavar="FILE", help="where a page with charts goes, HTML in one file")
     verify = commands.add_parser(
         "verify",
         help="say whether a checkpoint or a journal is whole; exit code 0 or 1",
-        description="Reads all of a checkpoint or a journal, loads the buffer of a checkpoint, and says that it is "
-        "whole, or names every file that is broken. It changes nothing.",
+        description="Reads all that relive wrote: a checkpoint, a journal, a memory map or a Parquet file; loads the "
+        "buffer, and says that it is whole, or names every file that is broken. It changes nothing.",
         allow_abbrev=False,
     )
     repair = commands.add_parser(
@@ -233,6 +232,8 @@ def _add_saved(commands: "argparse._SubParsersAction[_Parser]") -> None:
         action="store_true",
         help="let a damaged journal end before the damage; the files with the rest stay in it, as FILE.damaged",
     )
+    for command in (inspect, verify):
+        command.add_argument("--json", action="store_true", help="print one JSON object instead of words")
     for command in (inspect, verify, repair):
         command.set_defaults(parser=command)
         command.add_argument("path", metavar="PATH", help="the directory of a checkpoint or a journal")

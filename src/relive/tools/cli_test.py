@@ -104,7 +104,7 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (["inspect", "a", "--report"], r"relive inspect: argument --report: expected one argument \(see .*\)"),
         (["verify"], r"relive verify: the following arguments are required: PATH \(see .*\)"),
-        (["verify", "a", "--json"], r"relive verify: unrecognized arguments: --json \(see relive verify --help\)"),
+        (["verify", "a", "--html"], r"relive verify: unrecognized arguments: --html \(see relive verify --help\)"),
         (["repair", "a", "--drop"], r"relive repair: unrecognized arguments: --drop \(see relive repair --help\)"),
         (["convert", "a"], r"relive convert: the following arguments are required: TO \(see .*\)"),
         (

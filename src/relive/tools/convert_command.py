@@ -21,6 +21,7 @@ from relive.common import imports
 from relive.integrations import replaced_file
 from relive.persistence import files
 from relive.persistence import inspect
+from relive.persistence import places
 from relive.persistence import state
 from relive.tools import reading
 from relive.tools import wording
@@ -111,7 +112,7 @@ def _check_target(options: argparse.Namespace, target: Kind) -> None:
     path = absolute("TO", options.target)
     replaced_file.check_parent(path)
     _check_is_new(options, target, path)
-    older = inspect.older(path) if target is Kind.CHECKPOINT else []
+    older = places.older(path) if target is Kind.CHECKPOINT else []
     if older:
         names = ", ".join(os.path.basename(each) for each in older)
         label = files.named(path)
@@ -164,7 +165,7 @@ def _saved(path: str, progress: state.Progress | None) -> AnyBuffer:
         CheckpointError: There is none, or it is broken, or not one of columns.
     """
     label = files.named(path)
-    if inspect.kind_of(path) is inspect.Kind.JOURNAL:
+    if places.kind_of_buffer(path) is places.Kind.JOURNAL:
         found = inspect.examine(path)
         if found.findings is not None and found.findings.damage is not None:
             raise errors.CheckpointError(f"{found.findings.damage}: relive repair puts the rest aside")
@@ -174,7 +175,7 @@ def _saved(path: str, progress: state.Progress | None) -> AnyBuffer:
             raise errors.CheckpointError(f"{label} cannot be converted: {'; '.join(found.faults) or found.reason}")
         buffer = found.buffer
     else:
-        reason = inspect.why_not(inspect.read_manifest(path).values)
+        reason = inspect.why_not(places.read_manifest(path).values)
         if reason:
             raise errors.CheckpointError(f"{label} cannot be converted: {reason}")
         buffer = inspect.load(path, progress=progress)

@@ -1,15 +1,13 @@
 """A few frames of a buffer whose observations are images."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 import dataclasses
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from relive import errors
-from relive.persistence import codec as codec_lib
-from relive.persistence import state as state_lib
+from relive.buffers import column
 
 Image: TypeAlias = npt.NDArray[np.uint8]
 
@@ -32,24 +30,31 @@ class Frame:
     image: Image
 
 
-def of(state: state_lib.State, count: int) -> list[Frame]:
-    """Return at most `count` frames of each field that holds images, of rows drawn at random, the same at each call.
-
-    Raises:
-        CheckpointError: A value cannot be decoded.
-    """
-    arrays = state["arrays"]
-    if "row_episode" not in arrays:
-        return list(_encoded(state, count))
+def of_columns(buffer: "column.ColumnReplayBuffer[Any]", count: int) -> list[Frame]:
+    """Return at most `count` frames of each field that holds images, of rows drawn at random, the same at each call."""
+    schema, slots = buffer.history.schema, buffer.history.alive_slots()
+    images = [
+        path for path in schema.observation_paths if is_image(schema.fields[path].dtype, schema.fields[path].shape)
+    ]
     frames = []
     rng = np.random.default_rng(0)
-    paths = [path for path in arrays if path == "rows/observation" or path.startswith("rows/observation/")]
-    images = [path for path in paths if is_image(arrays[path].dtype, arrays[path].shape[1:])]
     for path in images[:_MOST_FIELDS]:
-        column, field = arrays[path], path.removeprefix("rows/")
-        for row in _some(rng, column.shape[0], count):
-            (value,) = state_lib.StateReader({}, arrays).column(path, column.dtype, column.shape).read(row, row + 1)
-            frames.append(Frame(f"{field}, row {row:,}", image_of(value)))
+        rows = _some(rng, len(slots), count)
+        values = buffer.history.storage.read(slots[rows], [path])[path]
+        frames += [Frame(f"{path}, row {row:,}", image_of(value)) for row, value in zip(rows, values, strict=True)]
+    return frames
+
+
+def of_objects(observations: Sequence[Any], count: int) -> list[Frame]:
+    """Return frames of at most `count` observations that are images, or mappings with images in them."""
+    frames = []
+    for place in _some(np.random.default_rng(0), len(observations), count):
+        observation = observations[place]
+        fields = observation if isinstance(observation, dict) else {None: observation}
+        for name, value in list(fields.items())[:_MOST_FIELDS]:
+            if isinstance(value, np.ndarray) and is_image(value.dtype, value.shape):
+                title = f"observation {place:,}, {name}" if isinstance(name, str) else f"observation {place:,}"
+                frames.append(Frame(title, image_of(value)))
     return frames
 
 
@@ -79,25 +84,3 @@ def image_of(value: npt.NDArray[Any]) -> Image:
 def _some(rng: np.random.Generator, rows: int, count: int) -> list[int]:
     """Return the numbers of at most `count` rows, in order."""
     return sorted(rng.choice(rows, min(rows, count), replace=False, shuffle=False).tolist()) if rows else []
-
-
-def _encoded(state: state_lib.State, count: int) -> Iterator[Frame]:
-    """Yield frames of a buffer of episodes: of observations that are images, or mappings with images in them."""
-    given = state_lib.StateReader(state, state["arrays"])
-    codec = codec_lib.PlainCodec()
-    if not given.has_array("observation_end") or state.get("codec") != codec.name:
-        return
-    ends = given.array("observation_end", np.int64, (None,))
-    content = given.column("observations", np.uint8, (int(ends[-1]) if len(ends) else 0,))
-    for place in _some(np.random.default_rng(0), len(ends), count):
-        start, stop = int(ends[place - 1]) if place else 0, int(ends[place])
-        if not 0 <= start < stop <= content.shape[0]:
-            raise errors.CheckpointError("array observation_end must rise")
-        if stop - start > _MOST_BYTES:
-            continue
-        observation = codec.decode(content.read(start, stop).tobytes())
-        label = f"observation {place:,}"
-        fields = observation if isinstance(observation, dict) else {None: observation}
-        for name, value in list(fields.items())[:_MOST_FIELDS]:
-            if isinstance(value, np.ndarray) and is_image(value.dtype, value.shape):
-                yield Frame(f"{label}, {name}" if isinstance(name, str) else label, image_of(value))

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import relive
-from relive.persistence import codec
 from relive.tools import frames
 from relive.tools import saved_examples_test as examples
 
@@ -62,57 +61,32 @@ def test_planes_keep_their_order() -> None:
 
 
 def test_frames_are_rows_of_the_buffer() -> None:
-    state = examples.prioritized().state_dict()
-    found = frames.of(state, 4)
+    buffer = examples.prioritized()
+    observations = buffer.read(range(60)).observation
+    found = frames.of_columns(buffer, 4)
     assert len(found) == 4
     for frame in found:
         row = int(frame.title.removeprefix("observation, row "))
-        assert np.array_equal(frame.image, state["arrays"]["rows/observation"][row])
-    assert [frame.title for frame in found] == [frame.title for frame in frames.of(state, 4)]
-    assert len(frames.of(state, 1000)) == 60
-    assert frames.of(state, 0) == []
+        assert np.array_equal(frame.image, observations[row])
+    assert [frame.title for frame in found] == [frame.title for frame in frames.of_columns(buffer, 4)]
+    assert len(frames.of_columns(buffer, 1000)) == 60
+    assert frames.of_columns(buffer, 0) == []
 
 
 def test_each_field_of_a_dict_with_images_has_frames() -> None:
     buffer = relive.RingReplayBuffer(10, seed=0)
     observation = {"left": examples.frame(1), "right": examples.frame(2), "speed": 3.0}
     buffer.add(observation, 0, 0.0, observation)
-    assert [frame.title for frame in frames.of(buffer.state_dict(), 3)] == [
+    assert [frame.title for frame in frames.of_columns(buffer, 3)] == [
         "observation/left, row 0",
         "observation/right, row 0",
     ]
-    assert frames.of(relive.RingReplayBuffer(10, seed=0).state_dict(), 3) == []
 
 
-def test_frames_of_objects_are_decoded() -> None:
-    found = frames.of(examples.episodes().state_dict(), 100)
-    assert [frame.title for frame in found][:2] == ["observation 0, camera", "observation 1, camera"]
-    assert [int(frame.image[0, 0, 0]) for frame in found] == [0, 1, 2, 3, 4, 9, 0, 1, 2]
-    buffer = relive.EpisodeReplayBuffer[Any, Any](seed=0)
-    episode_id = buffer.start_episode_nowait("agent")
-    buffer.append_observation_action_reward_nowait(episode_id, examples.frame(7), 0, 0.0)
-    assert [frame.title for frame in frames.of(buffer.state_dict(), 3)] == ["observation 0"]
-
-
-def test_a_codec_of_ones_own_and_large_observations_have_no_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = examples.episodes().state_dict()
-    assert frames.of(state | {"codec": "mine"}, 3) == []
-    assert frames.of({"arrays": {}}, 3) == []
-    monkeypatch.setattr(frames, "_MOST_BYTES", 100)
-    assert frames.of(state, 3) == []
-
-
-def test_forged_places_of_observations_are_an_error() -> None:
-    state = examples.episodes().state_dict()
-    arrays = state["arrays"]
-    forged = np.array([10, 5], np.int64)
-    arrays = arrays | {"observation_end": forged, "observations": np.zeros(5, np.uint8)}
-    with pytest.raises(relive.CheckpointError, match="array observation_end must rise"):
-        frames.of(state | {"arrays": arrays}, 3)
-    with pytest.raises(relive.CheckpointError, match="array observation_end must rise"):
-        frames.of(
-            state | {"arrays": arrays | {"observation_end": np.array([0]), "observations": np.zeros(0, np.uint8)}}, 3
-        )
-    arrays = arrays | {"observation_end": np.array([5])}
-    with pytest.raises(relive.ReplayError):
-        frames.of(state | {"codec": codec.PlainCodec().name, "arrays": arrays}, 3)
+def test_frames_of_objects_are_in_their_order() -> None:
+    observations: list[Any] = [{"camera": examples.frame(t), "text": ""} for t in range(5)]
+    found = frames.of_objects([*observations, examples.frame(7), {3: examples.frame(8)}, "none"], 100)
+    titles = [f"observation {t}, camera" for t in range(5)] + ["observation 5", "observation 6"]
+    assert [frame.title for frame in found] == titles
+    assert [int(frame.image[0, 0]) for frame in found] == [0, 1, 2, 3, 4, 7, 8]
+    assert frames.of_objects(observations, 0) == frames.of_objects([], 3) == []

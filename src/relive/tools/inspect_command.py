@@ -1,4 +1,4 @@
-"""`relive inspect`: prints what is in a checkpoint or a journal, as tables or as JSON, and writes a page about it."""
+"""`relive inspect`: prints what relive wrote at a path, as tables or as JSON, and writes a page about it."""
 
 import argparse
 from collections.abc import Callable
@@ -6,10 +6,13 @@ import importlib
 import json
 import pathlib
 import sys
+from typing import Any, TypeAlias
 
 from relive import errors
 from relive.common import imports
-from relive.tools import inspection
+from relive.persistence import files
+from relive.persistence import inspect
+from relive.tools import contents
 from relive.tools import reading
 from relive.tools import tables
 
@@ -18,6 +21,8 @@ with imports.optional_dependency("cli"):
     from rich import console as rich_console
     from rich import table as rich_table
     from rich import text as rich_text
+
+Page: TypeAlias = Callable[[dict[str, Any], contents.Contents], str]
 
 _WIDTH_ELSEWHERE = 100
 _WIDE = 10_000
@@ -30,25 +35,27 @@ def run(options: argparse.Namespace) -> int:
     """Inspect a path; return 0, or 1 if something in it is broken."""
     page = _page_maker(options.report) if options.report else None
     with reading.shown("reading") as progress:
-        found = inspection.of(options.path, num_frames=_FRAMES if options.report else 0, progress=progress)
+        examined = inspect.examine(files.absolute("PATH", options.path), progress)
+    said = examined.summary()
+    found = contents.of(examined.buffer, _FRAMES if options.report else 0)
     if page is not None:
-        _write(options.report, page(found))
+        _write(options.report, page(said, found))
     if options.json:
-        sys.stdout.write(json.dumps(found.as_json(), indent=1, allow_nan=False) + "\n")
+        sys.stdout.write(json.dumps(said, indent=1, allow_nan=False) + "\n")
     else:
-        _print(found)
+        _print(said, found)
         if options.report:
             sys.stdout.write(f"report in {options.report}\n")
     sys.stdout.flush()
-    return 1 if found.faults else 0
+    return 1 if said["faults"] else 0
 
 
-def _print(found: inspection.Inspection) -> None:
+def _print(said: dict[str, Any], found: contents.Contents) -> None:
     """Print the tables; where nobody looks, without colours and of a fixed width, but what is broken is not cut."""
     is_seen = sys.stdout.isatty()
     console = rich_console.Console(highlight=False, markup=False, emoji=False, width=None if is_seen else _WIDE)
-    console.print(rich_text.Text(found.path, style="bold"))
-    for table in tables.of(found):
+    console.print(rich_text.Text(said["path"], style="bold"))
+    for table in tables.of(said, found):
         console.print(_drawn(table), width=None if is_seen or not table.title else _WIDTH_ELSEWHERE)
 
 
@@ -79,7 +86,7 @@ def _drawn(table: tables.Table) -> rich_table.Table:
     return drawn
 
 
-def _page_maker(path: str) -> Callable[[inspection.Inspection], str]:
+def _page_maker(path: str) -> Page:
     """Return what makes a page; it is imported for a report alone, since what draws takes its time.
 
     Raises:
@@ -89,7 +96,7 @@ def _page_maker(path: str) -> Callable[[inspection.Inspection], str]:
     place = pathlib.Path(path)
     if place.is_dir() or not place.parent.is_dir():
         raise errors.ArgumentError(f"--report must be a file in a directory that exists, got {path}")
-    maker: Callable[[inspection.Inspection], str] = importlib.import_module("relive.tools.report").page
+    maker: Page = importlib.import_module("relive.tools.report").page
     return maker
 
 

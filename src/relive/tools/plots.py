@@ -9,8 +9,7 @@ import numpy as np
 
 from relive.common import arrays
 from relive.common import imports
-from relive.tools import inspection
-from relive.tools import state_facts
+from relive.tools import contents
 from relive.tools import wording
 
 with imports.optional_dependency("cli"):
@@ -46,21 +45,18 @@ class Picture:
     alt: str
 
 
-def of(found: inspection.Inspection) -> Iterator[Picture]:
+def of(found: contents.Contents) -> Iterator[Picture]:
     """Yield a picture of each distribution there is something of, and of what depends on the age of a row."""
-    if found.facts is None:
-        return
-    yield from _histogram(found.facts, "episode_lengths", "Episode lengths", "steps", "episodes")
-    yield from _histogram(found.facts, "item_lengths", "Item lengths", "time steps", "items")
-    yield from _returns(found.facts)
-    yield from _histogram(found.facts, "rewards", "Rewards", "reward", "steps")
-    yield from _histogram(found.facts, "priorities", "Priorities", "raw priority", "rows")
-    yield from _histogram(found.facts, "times_sampled", "Draw counts", "times sampled", "rows")
-    yield from _by_age(found.facts, "times_sampled", "Draw counts by age", "mean times sampled")
-    yield from _by_age(found.facts, "priorities", "Priorities by age", "mean raw priority")
+    yield from _histogram(found, "episode_lengths", "Episode lengths", "steps", "episodes")
+    yield from _returns(found)
+    yield from _histogram(found, "rewards", "Rewards", "reward", "steps")
+    yield from _histogram(found, "priorities", "Priorities", "raw priority", "rows")
+    yield from _histogram(found, "times_sampled", "Draw counts", "times sampled", "rows")
+    yield from _by_age(found, "times_sampled", "Draw counts by age", "mean times sampled")
+    yield from _by_age(found, "priorities", "Priorities by age", "mean raw priority")
 
 
-def frames(found: inspection.Inspection) -> Iterator[Picture]:
+def frames(found: contents.Contents) -> Iterator[Picture]:
     """Yield the frames that were taken."""
     for frame in found.frames:
         file = io.BytesIO()
@@ -88,9 +84,9 @@ def _drawn(title: str, caption: str, alt: str, x: str, y: str, draw: Callable[[A
     return Picture(title, caption, file.getvalue(), alt)
 
 
-def _histogram(facts: state_facts.Facts, name: str, title: str, x: str, y: str) -> Iterator[Picture]:
+def _histogram(found: contents.Contents, name: str, title: str, x: str, y: str) -> Iterator[Picture]:
     """Yield the histogram of a distribution, if it has numbers."""
-    spread = facts.distributions.get(name)
+    spread = found.distributions.get(name)
     if spread is None or spread.quartiles is None or spread.least is None or spread.most is None:
         return
     values, median = spread.kept, spread.quartiles[1]
@@ -131,9 +127,9 @@ def _edges(values: arrays.Floats) -> arrays.Floats:
     return one
 
 
-def _returns(facts: state_facts.Facts) -> Iterator[Picture]:
+def _returns(found: contents.Contents) -> Iterator[Picture]:
     """Yield the returns in the order of the episodes, with their running mean."""
-    spread = facts.distributions.get("episode_returns")
+    spread = found.distributions.get("episode_returns")
     if spread is None or not spread.count:
         return
     returns = spread.kept
@@ -154,9 +150,9 @@ def _returns(facts: state_facts.Facts) -> Iterator[Picture]:
     yield _drawn("Returns over time", text, f"Plot: the returns of {text}", "episode", "return", draw)
 
 
-def _by_age(facts: state_facts.Facts, name: str, title: str, y: str) -> Iterator[Picture]:
+def _by_age(found: contents.Contents, name: str, title: str, y: str) -> Iterator[Picture]:
     """Yield the means of groups of rows of about one age."""
-    means, spread = facts.by_age.get(name), facts.distributions.get("ages")
+    means, spread = found.by_age.get(name), found.distributions.get("ages")
     if means is None or spread is None or not len(means) or np.isnan(means).all():
         return
     width = spread.count / len(means)

@@ -8,29 +8,23 @@ from matplotlib import image
 import numpy as np
 import pytest
 
-from relive.persistence import inspect
+from relive.tools import contents
 from relive.tools import distribution
 from relive.tools import frames
-from relive.tools import inspection
 from relive.tools import plots
-from relive.tools import state_facts
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def found(name: str, values: list[float], by_age: list[float] | None = None) -> inspection.Inspection:
-    """Return an inspection with one distribution."""
-    facts = state_facts.Facts(
-        sizes={},
-        episodes={},
+def found(name: str, values: list[float], by_age: list[float] | None = None) -> contents.Contents:
+    """Return contents with one distribution."""
+    return contents.Contents(
         distributions={
             name: distribution.of([np.array(values)], len(values)),
             "ages": distribution.of([np.arange(len(values))], len(values)),
         },
         by_age={} if by_age is None else {name: np.array(by_age)},
-        counters={},
     )
-    return inspection.Inspection(path="path", kind=inspect.Kind.CHECKPOINT, facts=facts)
 
 
 @hypothesis.settings(max_examples=2 * hypothesis.settings().max_examples)
@@ -84,14 +78,14 @@ def test_there_is_a_picture_of_all_there_is_something_of(
 def test_a_frame_has_the_pixels_of_its_observation(channels: tuple[int, ...]) -> None:
     pixels = np.arange(256, dtype=np.uint8)[::-1].repeat(3).reshape(16, 48)[:, :: 1 if channels else 3]
     pixels = pixels.reshape(16, 16, *channels)
-    shown = inspection.Inspection(path="path", kind=inspect.Kind.CHECKPOINT, frames=[frames.Frame("one", pixels)])
+    shown = contents.Contents(frames=[frames.Frame("one", pixels)])
     (picture,) = plots.frames(shown)
     found = np.rint(image.imread(io.BytesIO(picture.png))[..., :3] * 255)
     assert (found == (pixels if channels else pixels[..., np.newaxis])).all()
 
 
 def test_of_what_is_broken_there_is_no_picture() -> None:
-    broken = inspection.Inspection(path="path", kind=inspect.Kind.CHECKPOINT)
+    broken = contents.Contents()
     assert list(plots.of(broken)) == list(plots.frames(broken)) == []
 
 

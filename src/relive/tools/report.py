@@ -1,4 +1,4 @@
-"""A page about a checkpoint or a journal, in one file that needs nothing else.
+"""A page about what was saved, in one file that needs nothing else.
 
 Whatever comes from the file is escaped, and the page's own policy lets no script run and nothing be fetched.
 """
@@ -6,15 +6,25 @@ Whatever comes from the file is escaped, and the page's own policy lets no scrip
 import base64
 from collections.abc import Iterable
 import html
+from typing import Any
 
 import relive
-from relive.tools import inspection
+from relive.tools import contents
 from relive.tools import plots
 from relive.tools import tables
 from relive.tools import wording
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 _ABOUT_FRAMES = "Of rows drawn at random. Four channels are shown side by side."
+
+_CARDS = {
+    "size": "steps",
+    "total_transitions": "transitions",
+    "total_episodes": "episodes",
+    "items": "items",
+    "tokens": "tokens",
+}
+"""Which statistics are looked for first."""
 
 _STYLE = """
 :root { color-scheme: light; --ink: #1d2730; --soft: #5c6670; --line: #e1e5e9; --blue: #2f6fb0; }
@@ -59,51 +69,46 @@ footer { margin-top: 32px; color: var(--soft); font-size: 13px; }
 """
 
 
-def page(found: inspection.Inspection) -> str:
-    """Return the page about what was found."""
-    name = wording.plain(found.class_name or found.kind.value)
-    state = "broken" if found.faults else "whole"
+def page(said: dict[str, Any], found: contents.Contents) -> str:
+    """Return the page about what was said of a path, and found in its buffer."""
+    name = wording.plain(said["class"] or said["kind"])
     sections = [
-        _header(found, name, state),
-        _cards(found),
+        _header(said, name),
+        _cards(said, found),
         _section("Charts", "plots", map(_plot, plots.of(found))),
         _section("Sample frames", "frames", map(_frame, plots.frames(found)), _ABOUT_FRAMES),
-        *map(_table, tables.of(found)),
+        *map(_table, tables.of(said, found)),
     ]
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{html.escape(_POLICY)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<link rel="icon" href="data:,">\n<title>{html.escape(name)}: {html.escape(found.path)}</title>\n'
+        f'<link rel="icon" href="data:,">\n<title>{html.escape(name)}: {html.escape(said["path"])}</title>\n'
         f"<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n{''.join(sections)}"
         f"<footer>Made by relive {relive.__version__}, relive inspect.</footer>\n</main>\n</body>\n</html>\n"
     )
 
 
-def _header(found: inspection.Inspection, name: str, state: str) -> str:
-    words = (
-        "all checksums are right"
-        if not found.faults
-        else f"broken in {wording.counted(len(found.faults), 'place')}: see below"
-    )
+def _header(said: dict[str, Any], name: str) -> str:
+    count = len(said["faults"])
+    words = f"broken in {wording.counted(count, 'place')}: see below" if count else "nothing is broken"
     return (
-        f'<header>\n<h1>{html.escape(name)}</h1>\n<p class="path">{html.escape(found.path)}</p>\n'
-        f'<span class="health {state}">{html.escape(words)}</span>\n</header>\n'
+        f'<header>\n<h1>{html.escape(name)}</h1>\n<p class="path">{html.escape(said["path"])}</p>\n'
+        f'<span class="health {"broken" if count else "whole"}">{html.escape(words)}</span>\n</header>\n'
     )
 
 
-def _cards(found: inspection.Inspection) -> str:
+def _cards(said: dict[str, Any], found: contents.Contents) -> str:
     """Return the few numbers that are looked for first."""
-    sizes = {} if found.facts is None else found.facts.sizes
-    names: list[str] = [name for name in ("rows", "transitions", "episodes", "items") if name in sizes]
-    cards = [(wording.number(sizes[name]), name) for name in names]
-    if found.records is not None:
-        cards.append((wording.number(found.records["records"]), "records"))
-    spreads = {} if found.facts is None else found.facts.distributions
+    stats = said["stats"]
+    cards = [(wording.number(stats[name]), words) for name, words in _CARDS.items() if name in stats]
+    if said["records"] is not None:
+        cards.append((wording.number(said["records"]["records"]), "records"))
     for name, words in (("episode_lengths", "mean episode length"), ("episode_returns", "mean return")):
-        if name in spreads and spreads[name].count:
-            cards.append((wording.number(spreads[name].mean), words))
-    cards.append((wording.size(found.nbytes), "on disk"))
+        spread = found.distributions.get(name)
+        if spread is not None and spread.count:
+            cards.append((wording.number(spread.mean), words))
+    cards.append((wording.size(said["bytes"]), "on disk"))
     shown = [f'<div class="card"><b>{html.escape(value)}</b><span>{words}</span></div>\n' for value, words in cards]
     return f'<div class="cards">\n{"".join(shown)}</div>\n'
 

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 import relive
+from relive.persistence import inspect
+from relive.tools import contents
 from relive.tools import frames
-from relive.tools import inspection
 from relive.tools import report
 from relive.tools import saved_examples_test as examples
 
@@ -54,6 +55,12 @@ class Page(html.parser.HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
+def looked_at(path: pathlib.Path, num_frames: int = 0) -> tuple[dict[str, Any], contents.Contents]:
+    """Return what a page is made of."""
+    examined = inspect.examine(str(path))
+    return examined.summary(), contents.of(examined.buffer, num_frames)
+
+
 @pytest.fixture
 def saved(tmp_path: pathlib.Path) -> pathlib.Path:
     examples.prioritized().save(tmp_path / "buffer")
@@ -61,16 +68,16 @@ def saved(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> inspection.Inspection:
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], contents.Contents]:
     """What is in a buffer with all there is to show."""
     path = tmp_path_factory.mktemp("report") / "buffer"
     examples.prioritized().save(path)
-    return inspection.of(str(path), num_frames=3)
+    return looked_at(path, 3)
 
 
 @pytest.fixture(scope="module")
-def page(found: inspection.Inspection) -> Page:
-    return Page(report.page(found))
+def page(found: tuple[dict[str, Any], contents.Contents]) -> Page:
+    return Page(report.page(*found))
 
 
 def test_the_page_has_all_charts_frames_and_tables(page: Page) -> None:
@@ -85,6 +92,7 @@ def test_the_page_has_all_charts_frames_and_tables(page: Page) -> None:
         "Sample frames",
         "Overview",
         "Distributions",
+        "Statistics",
         "Settings",
         "Files",
     ):
@@ -97,9 +105,9 @@ def test_the_page_has_all_charts_frames_and_tables(page: Page) -> None:
         assert image.imread(io.BytesIO(base64.b64decode(source.removeprefix(_SOURCE)))).size
 
 
-def test_frames_are_the_pixels_of_the_observations(found: inspection.Inspection, page: Page) -> None:
+def test_frames_are_the_pixels_of_the_observations(found: tuple[dict[str, Any], contents.Contents], page: Page) -> None:
     sources = [attributes["src"] or "" for attributes in page.of("img")][-3:]
-    for source, frame in zip(sources, found.frames, strict=True):
+    for source, frame in zip(sources, found[1].frames, strict=True):
         pixels = image.imread(io.BytesIO(base64.b64decode(source.removeprefix(_SOURCE))))
         assert (np.rint(pixels[..., 0] * 255) == frame.image).all()
 
@@ -115,20 +123,20 @@ def test_nothing_comes_from_outside_and_no_script_may_run(page: Page) -> None:
     assert "script" not in policy
 
 
-def forged(path: pathlib.Path) -> inspection.Inspection:
+def forged(path: pathlib.Path) -> tuple[dict[str, Any], contents.Contents]:
     """Return what is in a checkpoint with markup wherever a forger can put it."""
     settings: dict[str, Any] = {"capacity": 10, _EVIL: _EVIL, "limiter": {"kind": _EVIL, _EVIL: _EVIL}}
     settings["schema"] = [[_EVIL, _EVIL, [_EVIL]]]
     counters = {_EVIL: 3}
     generator = {"bit_generator": _EVIL}
     examples.forge(path, settings=settings, counters=counters, generator=generator, **{"class": _EVIL})
-    return inspection.of(str(path), num_frames=1)
+    return looked_at(path, 1)
 
 
 def test_markup_in_a_file_is_text(saved: pathlib.Path) -> None:
     found = forged(saved)
-    assert (found.class_name, found.faults) == (_EVIL, [])
-    page = Page(report.page(found))
+    assert (found[0]["class"], found[0]["faults"]) == (_EVIL, [])
+    page = Page(report.page(*found))
     assert page.of("script") == []
     assert all((attributes["src"] or "").startswith(_SOURCE) for attributes in page.of("img"))
     assert page.text.count(_EVIL) > 6
@@ -139,17 +147,17 @@ def test_markup_in_names_of_observations_is_text(tmp_path: pathlib.Path) -> None
     episode_id = buffer.start_episode_nowait("agent")
     buffer.append_observation_action_reward_nowait(episode_id, {_EVIL: examples.frame(3)}, 0, 0.0)
     buffer.save(tmp_path / "buffer")
-    found = inspection.of(str(tmp_path / "buffer"), num_frames=1)
-    assert isinstance(found.frames[0], frames.Frame)
-    assert _EVIL in found.frames[0].title
-    page = Page(report.page(found))
+    found = looked_at(tmp_path / "buffer", 1)
+    assert isinstance(found[1].frames[0], frames.Frame)
+    assert _EVIL in found[1].frames[0].title
+    page = Page(report.page(*found))
     assert page.of("script") == []
     assert [sorted(attributes) for attributes in page.of("img")] == [["alt", "src"]] * 2
 
 
 def test_a_broken_checkpoint_has_a_page_too(saved: pathlib.Path) -> None:
     examples.change_byte(saved / "rows.reward.npy", 300)
-    page = Page(report.page(inspection.of(str(saved))))
+    page = Page(report.page(*looked_at(saved)))
     assert "broken in 1 place: see below" in page.text
     assert "rows.reward.npy was changed" in page.text
     assert page.of("img") == []
@@ -157,7 +165,7 @@ def test_a_broken_checkpoint_has_a_page_too(saved: pathlib.Path) -> None:
 
 def test_a_journal_has_a_page_too(tmp_path: pathlib.Path) -> None:
     examples.journal(tmp_path / "journal")
-    page = Page(report.page(inspection.of(str(tmp_path / "journal"))))
+    page = Page(report.page(*looked_at(tmp_path / "journal")))
     assert "RingReplayBuffer" in page.text
     assert "records" in page.text
 
@@ -239,9 +247,9 @@ SEEN = """JSON.stringify({
 def test_a_browser_shows_every_picture_and_asks_nobody(
     saved: pathlib.Path, tmp_path: pathlib.Path, is_forged: bool
 ) -> None:
-    found = forged(saved) if is_forged else inspection.of(str(saved), num_frames=3)
+    found = forged(saved) if is_forged else looked_at(saved, 3)
     place = tmp_path / "report.html"
-    place.write_text(report.page(found), encoding="utf-8")
+    place.write_text(report.page(*found), encoding="utf-8")
     assert CHROMIUM is not None
     with Browser(CHROMIUM, tmp_path / "profile") as browser:
         for domain in ("Page", "Network", "Log", "Runtime"):

@@ -1,12 +1,13 @@
-"""The facts of a checkpoint or a journal as tables of words: what the terminal and the page show alike."""
+"""What was saved, as tables of words: what the terminal and the page show alike."""
 
 from collections.abc import Sequence
 import dataclasses
+from typing import Any
 
-from relive.tools import inspection
+from relive.tools import contents
 from relive.tools import wording
 
-_NOT_FINITE = {"priorities": "unrated"}
+_NOT_FINITE = {"priorities": "not eligible"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,47 +27,30 @@ class Table:
     num_words: int = 2
 
 
-def of(found: inspection.Inspection) -> list[Table]:
-    """Return the tables that have rows."""
-    tables = [_overview(found), _distributions(found), _counters(found), _settings(found), _files(found)]
+def of(said: dict[str, Any], found: contents.Contents) -> list[Table]:
+    """Return the tables that have rows: of what was said of a path, and of what was found in its buffer."""
+    tables = [_overview(said), _distributions(found), _statistics(said), _settings(said), _arrays(said)]
     return [table for table in tables if table.rows]
 
 
-def _overview(found: inspection.Inspection) -> Table:
-    rows = [("kind", found.kind.value), ("class", wording.plain(found.class_name or "unknown"))]
-    if found.records is not None:
-        segments, count = found.records["segments"], found.records["records"]
+def _overview(said: dict[str, Any]) -> Table:
+    rows = [("kind", said["kind"]), ("class", wording.plain(said["class"] or "unknown"))]
+    if said["records"] is not None:
+        segments, count = said["records"]["segments"], said["records"]["records"]
         rows.append(("records", f"{count:,} in {wording.counted(segments, 'segment')}"))
-    if found.facts is not None:
-        sizes = found.facts.sizes
-        for what, limit in (("rows", "capacity"), ("transitions", "max_transitions")):
-            if what in sizes:
-                rows.append((what, _of_limit(sizes[what], sizes.get(limit))))
-        if "items" in sizes:
-            rows.append(("items", _of_limit(sizes["items"], None)))
-        if found.facts.episodes:
-            ends = [f"{count:,} {name.lower().replace('_', ' ')}" for name, count in found.facts.episodes.items()]
-            total = _of_limit(sizes["episodes"], sizes.get("max_episodes"))
-            rows.append(("episodes", f"{total}: {', '.join(ends)}"))
-    rows.append(("on disk", f"{wording.size(found.nbytes)} in {wording.counted(len(found.files), 'file')}"))
-    if found.generator is not None:
-        rows.append(("generator", wording.plain(found.generator)))
-    rows += [("note", note) for note in found.notes]
-    rows += [("broken", fault) for fault in found.faults]
-    if not found.faults:
-        rows.append(("health", "all checksums are right"))
+    rows.append(("on disk", wording.size(said["bytes"])))
+    if said["generator"] is not None:
+        rows.append(("generator", wording.plain(said["generator"])))
+    rows += [("note", wording.plain(note)) for note in said["notes"]]
+    rows += [("broken", fault) for fault in said["faults"]]
+    if not said["faults"]:
+        rows.append(("health", "nothing is broken"))
     return Table("", (), rows)
 
 
-def _of_limit(count: int | None, limit: int | None) -> str:
-    """Return a number of rows and how many there can be."""
-    return f"{count:,}" if not limit else f"{count:,} of {limit:,} ({(count or 0) / limit:.0%})"
-
-
-def _distributions(found: inspection.Inspection) -> Table:
-    spreads = {} if found.facts is None else found.facts.distributions
+def _distributions(found: contents.Contents) -> Table:
     rows = []
-    for name, spread in spreads.items():
+    for name, spread in found.distributions.items():
         if spread.count or spread.num_not_finite:
             values = (spread.least, *(spread.quartiles or (None,) * 3), spread.most, spread.mean)
             rest = (
@@ -76,20 +60,27 @@ def _distributions(found: inspection.Inspection) -> Table:
     return Table("Distributions", ("", "count", "min", "25 %", "median", "75 %", "max", "mean"), rows, num_words=1)
 
 
-def _counters(found: inspection.Inspection) -> Table:
-    counters = {} if found.facts is None else found.facts.counters
-    rows = [(wording.plain(name).replace("_", " "), f"{count:,}") for name, count in counters.items()]
-    return Table("Since it was made", (), rows)
+def _statistics(said: dict[str, Any]) -> Table:
+    rows = [(name.replace("_", " "), _value(value)) for name, value in said["stats"].items()]
+    return Table("Statistics", (), rows)
 
 
-def _settings(found: inspection.Inspection) -> Table:
-    rows = [(wording.plain(name), wording.setting(value)) for name, value in found.settings.items()]
+def _value(value: Any) -> str:
+    """Return a statistic: a number, none, or a mapping of them."""
+    if isinstance(value, dict):
+        return wording.plain(", ".join(f"{name}: {_value(each)}" for name, each in value.items()) or "none")
+    return str(value) if isinstance(value, bool) else wording.number(value)
+
+
+def _settings(said: dict[str, Any]) -> Table:
+    schema = {} if said["schema"] is None else {"schema": said["schema"]}
+    rows = [(wording.plain(name), wording.setting(value)) for name, value in (schema | said["settings"]).items()]
     return Table("Settings", (), rows)
 
 
-def _files(found: inspection.Inspection) -> Table:
-    rows = []
-    for file in found.files:
-        what = "" if file.dtype is None else f"{file.dtype} {list(file.shape or ())}"
-        rows.append((wording.plain(file.name), what, wording.size(file.nbytes)))
+def _arrays(said: dict[str, Any]) -> Table:
+    rows = [
+        (wording.plain(each["file"]), f"{each['dtype']} {each['shape']}", wording.size(each["bytes"]))
+        for each in said["arrays"].values()
+    ]
     return Table("Files", ("file", "array", "size"), rows)

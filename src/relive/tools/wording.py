@@ -10,7 +10,6 @@ _MOST_CHARACTERS = 300
 _DISTRIBUTIONS = {
     "episode_lengths": "episode length",
     "episode_returns": "episode return",
-    "item_lengths": "item length",
     "rewards": "reward",
     "priorities": "priority",
     "times_sampled": "times sampled",

@@ -15,9 +15,13 @@ import threading
 from typing import Generic, TypeVar
 
 from relive import errors
+from relive.common import duplicates
 from relive.common import validation
 
 Batch = TypeVar("Batch")
+
+INSTEAD = "call `batches` again where they are needed"
+"""What to do instead of copying an iterator of batches."""
 
 
 class PendingReads:
@@ -37,7 +41,8 @@ class PendingReads:
 
     def begin(self, executor: futures.Executor, gather: Callable[[], Batch]) -> futures.Future[Batch]:
         """Have the executor call `gather`, and return its future."""
-        self._process, end = os.getpid(), threading.Event()
+        self._leave_other_processes()
+        end = threading.Event()
 
         def run() -> Batch:
             try:
@@ -52,15 +57,22 @@ class PendingReads:
 
     def finish(self) -> None:
         """Return when none is under way; the threads of another process gather for that one alone."""
-        for end in self.ends if os.getpid() == self._process else ():
+        self._leave_other_processes()
+        for end in self.ends:
             end.wait()
         self.ends.clear()
 
+    def _leave_other_processes(self) -> None:
+        """Forget the gathers of the process that this one was forked from: their threads are not here."""
+        if os.getpid() != self._process:
+            self._process, self.ends = os.getpid(), []
 
-class Batches(Generic[Batch]):
+
+class Batches(duplicates.NeverCopied, Generic[Batch]):
     """An endless iterator of batches, of which up to `prefetch` are drawn ahead; `ColumnReplayBuffer.batches` makes it.
 
-    It belongs to one thread, the one that writes to the buffer, and neither to a pickle nor to a forked process.
+    It belongs to one thread, the one that writes to the buffer. It cannot be copied, and a forked process cannot use it
+    unless `prefetch` is 0.
 
     Args:
         draw: Draws one batch, and returns the function that gathers its rows.
@@ -71,6 +83,8 @@ class Batches(Generic[Batch]):
         ArgumentError: prefetch is not an integer of at least 0.
     """
 
+    _INSTEAD = INSTEAD
+
     def __init__(self, draw: Callable[[], Callable[[], Batch]], gathers: PendingReads, prefetch: int) -> None:
         self._prefetch = validation.non_negative_int("prefetch", prefetch)
         self._draw = draw
@@ -78,6 +92,7 @@ class Batches(Generic[Batch]):
         self._executor = futures.ThreadPoolExecutor(1, "relive gather")
         self._pending: collections.deque[futures.Future[Batch]] = collections.deque()
         self._is_closed = False
+        self._process = os.getpid()
 
     def __iter__(self) -> "Batches[Batch]":
         """Return itself."""
@@ -89,11 +104,14 @@ class Batches(Generic[Batch]):
         Raises:
             NotReadyError: No batch was drawn ahead, and none can be drawn now. The next call tries again.
             StopIteration: The iterator was closed.
+            ArgumentError: This process was forked from the one that the iterator and its thread belong to.
         """
         if self._is_closed:
             raise StopIteration
         if not self._prefetch:
             return self._draw()()
+        if os.getpid() != self._process:
+            raise errors.ArgumentError(f"batches belong to process {self._process}, of which this is a fork: {INSTEAD}")
         self._draw_ahead()
         self._pending[0].exception()  # An interrupt of the wait loses no batch.
         return self._pending.popleft().result()

@@ -162,7 +162,7 @@ class LimitedBuffer:
 
     Args:
         limiter: What decides; MinSize(1) for None.
-        counts: The buffer's.
+        counts: The buffer's; where it gets other ones, they are set.
         limit_name: What the buffer calls the number of transitions that it holds at most.
         limit: That number, None for any.
 
@@ -184,16 +184,16 @@ class LimitedBuffer:
         self.limiter = limiter
         self.holds_inserts = type(limiter).can_insert is not MinSize.can_insert
         """Whether `can_insert` may answer False."""
-        self._counts = counts
+        self.counts = counts
 
     def can_insert(self) -> bool:
         """Return whether a step may be inserted now."""
-        counts = self._counts
+        counts = self.counts
         return self.limiter.can_insert(size=len(counts), inserted=counts.inserted, sampled=counts.sampled)
 
     def can_sample(self, batch_size: int) -> bool:
         """Return whether a batch may be drawn now."""
-        counts = self._counts
+        counts = self.counts
         size = len(counts)
         return size >= self.limiter.min_size and self.limiter.can_sample(
             batch_size, size=size, inserted=counts.inserted, sampled=counts.sampled
@@ -201,7 +201,7 @@ class LimitedBuffer:
 
     def forgive(self) -> None:
         """Count so much as drawn that inserts go on, where it is not known what was drawn."""
-        counts = self._counts
+        counts = self.counts
         if not self.can_insert():
             counts.sampled = self.limiter.forgiven(inserted=counts.inserted, sampled=counts.sampled)
 

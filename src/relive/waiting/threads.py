@@ -13,30 +13,32 @@ from collections.abc import Callable, Iterator
 import contextlib
 import os
 import threading
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypeVar
+import weakref
 
 from relive import errors
 from relive.buffers import column
 from relive.common import arrays
+from relive.common import duplicates
 from relive.common import validation
 from relive.persistence import state as state_lib
 from relive.waiting import _shell
+from relive.waiting import prefetch
 from relive.windows import batches
-
-if TYPE_CHECKING:
-    pass
 
 Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
 Answer = TypeVar("Answer")
 
 
-class SharedBatches(Generic[Batch]):
+class SharedBatches(duplicates.NeverCopied, Generic[Batch]):
     """An endless iterator of batches that threads may share; `ThreadSafeReplayBuffer.batches` makes it.
 
     Args:
         draw: Waits for the next batch and returns it.
         close: Ends the iterator inside.
     """
+
+    _INSTEAD = prefetch.INSTEAD
 
     def __init__(self, draw: Callable[[], Batch], close: Callable[[], None]) -> None:
         self._draw = draw
@@ -59,7 +61,7 @@ class SharedBatches(Generic[Batch]):
         self._close()
 
 
-class ThreadSafeReplayBuffer(_shell.Shell[Batch]):
+class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
     """Shares a RingReplayBuffer, PrioritizedReplayBuffer or SequenceReplayBuffer between threads.
 
     The verbs are those of the buffer inside, with the same arguments and the same returns. `add`, `extend`,
@@ -70,6 +72,10 @@ class ThreadSafeReplayBuffer(_shell.Shell[Batch]):
     There is one lock: one call at a time, so rows are never torn, and threads add no speed. Who waits is woken by each
     change and asks again, in no promised order. A call that Ctrl-C interrupts while it waits has left no trace. What a
     call was given must not be changed until it returns.
+
+    It cannot be copied, but the buffer inside can, in a block of `locked`. A forked process has a copy that goes on by
+    itself; unless another thread was in the middle of a call just then, for what that thread had half done stays so:
+    then every call there raises ClosedError.
 
     Args:
         buffer: The one inside. It must not be used beside the shell, but in a block of `locked`.
@@ -92,11 +98,14 @@ class ThreadSafeReplayBuffer(_shell.Shell[Batch]):
     >>> actor.join()
     """
 
+    _INSTEAD = "copy the buffer inside, in a block of `locked`"
+
     def __init__(self, buffer: column.ColumnReplayBuffer[Batch], *, timeout: float | None = None) -> None:
         super().__init__(buffer)
         self._timeout = None if timeout is None else validation.non_negative_float("timeout", timeout)
         self._changed = threading.Condition()
         self._is_closed = False
+        _SHELLS.add(self)
 
     # What may wait.
 
@@ -254,3 +263,31 @@ class ThreadSafeReplayBuffer(_shell.Shell[Batch]):
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
+
+    def _begin_in_a_fork(self) -> None:
+        if self._changed.acquire(blocking=False):
+            self._changed.release()
+        else:
+            self._changed = _LeftBehind()
+
+
+class _LeftBehind(threading.Condition):
+    """The lock of a buffer in a forked process, which has not the thread that held it."""
+
+    def __enter__(self) -> NoReturn:
+        raise errors.ClosedError(
+            "buffer cannot go on in this fork, made while another thread was in the middle of a call: "
+            "fork while none is, or load a checkpoint"
+        )
+
+
+_SHELLS: "weakref.WeakSet[ThreadSafeReplayBuffer[Any]]" = weakref.WeakSet()
+
+
+def _begin_in_a_fork() -> None:
+    for shell in _SHELLS:
+        shell._begin_in_a_fork()
+
+
+with contextlib.suppress(AttributeError):  # Windows has no forks.
+    os.register_at_fork(after_in_child=_begin_in_a_fork)

@@ -1,0 +1,159 @@
+"""`save_async` saves the buffer as it was when the call began; actors and learners go on meanwhile."""
+
+import asyncio
+import pathlib
+import random
+import threading
+import tracemalloc
+from typing import Any
+
+import pytest
+
+import relive
+from relive.agents import queue_state_test
+from relive.persistence import checkpoint
+from relive.persistence import checkpointable_test
+from relive.persistence import codec as codec_lib
+from relive.persistence import recover_test
+from relive.persistence import state as state_lib
+
+Buffer = relive.EpisodeReplayBuffer[Any, Any]
+PATIENCE = 60.0
+
+
+class Slow(codec_lib.PlainCodec):
+    """Encodes nothing in another thread than the one that made it, until it may."""
+
+    def __init__(self) -> None:
+        self.may_go_on = threading.Event()
+        self.has_begun = threading.Event()
+        self._own = threading.get_ident()
+
+    def encode(self, value: Any) -> bytes:
+        if threading.get_ident() != self._own:
+            self.has_begun.set()
+            assert self.may_go_on.wait(PATIENCE)
+        return super().encode(value)
+
+
+def plain(buffer: Buffer) -> Any:
+    """All that a checkpoint keeps, but for times."""
+    state = buffer.state_dict()
+    times = ("open_age", "group_age")
+    return checkpointable_test.plain({**state, "arrays": {k: v for k, v in state["arrays"].items() if k not in times}})
+
+
+async def begun(saving: "asyncio.Task[None]", codec: Slow) -> None:
+    """Return when the thread is in the middle of it."""
+    assert await asyncio.to_thread(codec.has_begun.wait, PATIENCE)
+    assert not saving.done()
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("rules", [queue_state_test.RULES, {"max_transitions": 10}], ids=["groups", "plain"])
+def test_what_is_saved_is_what_there_was_when_the_call_began(
+    seed: int, rules: dict[str, Any], tmp_path: pathlib.Path
+) -> None:
+    buffer, rng, codec = queue_state_test.worked(seed, **rules), random.Random(seed), Slow()
+
+    async def main() -> Any:
+        saving = asyncio.create_task(buffer.save_async(tmp_path / "saved", codec=codec))
+        await asyncio.sleep(0)
+        before = plain(buffer)
+        await begun(saving, codec)
+        queue_state_test.work(buffer, rng, 100)
+        for episode_id in list(buffer._store.open):
+            buffer.append_observation_action_reward_nowait(episode_id, "late", "late", 9.0)
+            buffer.end_episode_nowait(episode_id, "late")
+        assert plain(buffer) != before
+        codec.may_go_on.set()
+        await saving
+        return before
+
+    before = asyncio.run(main())
+    loaded = Buffer.load(tmp_path / "saved")
+    loaded.check()
+    assert plain(loaded) == before
+
+
+def test_the_loop_goes_on_and_a_closed_buffer_can_be_saved(tmp_path: pathlib.Path) -> None:
+    buffer, codec = queue_state_test.worked(), Slow()
+    buffer.close()
+
+    async def main() -> None:
+        saving = asyncio.create_task(buffer.save_async(tmp_path / "saved", codec=codec, keep=2))
+        await begun(saving, codec)
+        saving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await saving
+        # The thread that has begun writes all.
+        codec.may_go_on.set()
+
+    asyncio.run(main())
+    assert plain(Buffer.load(tmp_path / "saved")) == plain(buffer)
+
+
+def test_what_cannot_be_saved_raises_and_leaves_the_old_one(tmp_path: pathlib.Path) -> None:
+    buffer = Buffer()
+    episode_id = buffer.start_episode_nowait("a")
+    with pytest.raises(relive.ArgumentError, match="^keep must be at least 1, got 0$"):
+        asyncio.run(buffer.save_async(tmp_path / "saved", keep=0))
+    asyncio.run(buffer.save_async(tmp_path / "saved"))
+    buffer.append_observation_action_reward_nowait(episode_id, object(), 0, 0.0)
+    with pytest.raises(relive.CheckpointError, match=f"^observation 0 of episode {episode_id} cannot be saved: "):
+        asyncio.run(buffer.save_async(tmp_path / "saved"))
+    assert Buffer.load(tmp_path / "saved").get_stats().in_progress == 1
+
+
+def test_a_journal_is_gone_on_with_from_it(tmp_path: pathlib.Path) -> None:
+    buffer, codec = queue_state_test.worked(), Slow()
+    rng = random.Random(3)
+
+    async def main() -> int:
+        with recover_test.opened(tmp_path / "log") as log:
+            buffer.attach(log)
+            queue_state_test.work(buffer, rng, 30)
+            saving = asyncio.create_task(buffer.save_async(tmp_path / "saved", codec=codec))
+            await begun(saving, codec)
+            known = log.num_records
+            assert log.num_synced == known
+            queue_state_test.work(buffer, rng, 30)
+            codec.may_go_on.set()
+            await saving
+            assert log.num_records > known
+            return known
+
+    known = asyncio.run(main())
+    with checkpoint.opened(tmp_path / "saved") as state:
+        assert state["journal"]["num_records"] == known
+    recovered: Any = relive.recover(tmp_path / "log", checkpoint=tmp_path / "saved")
+    recovered.check()
+    assert recover_test.content(recovered) == recover_test.content(buffer)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_it_takes_memory_for_little_more_than_a_chunk(
+    is_async: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside what is read at once: two places of 8 bytes a step, and what there is an episode."""
+    monkeypatch.setattr(state_lib, "CHUNK", 2**18)
+    buffer, steps = Buffer(), 50_000
+    for _ in range(steps // 500):
+        episode_id = buffer.start_episode_nowait("a")
+        for t in range(500):
+            buffer.append_observation_action_reward_nowait(episode_id, "observation", t, 0.5)
+        buffer.end_episode_nowait(episode_id, "end")
+    if is_async:
+        asyncio.run(buffer.save_async(tmp_path / "warm"))
+    else:
+        buffer.save(tmp_path / "warm")
+    tracemalloc.start()
+    try:
+        if is_async:
+            asyncio.run(buffer.save_async(tmp_path / "saved"))
+        else:
+            buffer.save(tmp_path / "saved")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 16 * steps + 4 * 2**18 + 2**19

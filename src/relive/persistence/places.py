@@ -1,0 +1,184 @@
+"""What is at a path: what relive wrote there, what its manifest says, and which of its files are broken."""
+
+import contextlib
+import dataclasses
+import enum
+import math
+import os
+from typing import Any
+
+from relive import errors
+from relive.persistence import checkpoint
+from relive.persistence import files
+from relive.persistence import journal_reader
+from relive.persistence import manifest
+from relive.persistence import npy
+from relive.persistence import state as state_lib
+
+_MAP_MANIFEST = "storage.json"
+_PARQUET = b"PAR1"
+_MOST_NAMED = 3
+
+
+class Kind(enum.Enum):
+    """What a path can be that relive wrote."""
+
+    CHECKPOINT = "checkpoint"
+    JOURNAL = "journal"
+    MAP = "memory map"
+    PARQUET = "Parquet file"
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What the manifest of a checkpoint says.
+
+    Attributes:
+        place: Where it was read: at the path itself, or at the one that a crash left.
+        values: The state, without its arrays.
+        entries: What it says of the file of each array.
+    """
+
+    place: str
+    values: dict[str, Any]
+    entries: dict[str, manifest.Entry]
+
+
+def kind_of(path: str) -> Kind:
+    """Return what is at an absolute path, or at the one that a crash between two renames left of it.
+
+    Raises:
+        CheckpointError: Nothing that relive wrote is there; the message says what is, and what to do.
+    """
+    label = files.named(path)
+    place = files.newest(path)
+    if not os.path.lexists(place):
+        raise errors.CheckpointError(f"{label} does not exist")
+    if not os.path.isdir(place):
+        if _is_parquet(place):
+            return Kind.PARQUET
+        name = os.path.basename(path)
+        is_part = name == files.MANIFEST or name.endswith(".npy") or journal_reader.first_of(name) is not None
+        remedy = "name the directory that it is in" if is_part else "a checkpoint or a journal is a directory"
+        raise errors.CheckpointError(f"{label} is not a directory: {remedy}")
+    try:
+        with files.Directory(place, follow=True) as directory:
+            names = sorted(directory.names())
+    except OSError as error:
+        raise errors.CheckpointError(f"{label} cannot be opened: {files.reason(error)}") from error
+    if files.MANIFEST in names:
+        return Kind.CHECKPOINT
+    if names == [journal_reader.CHECKPOINT] or any(is_of_journal(name) for name in names):
+        return Kind.JOURNAL
+    if _MAP_MANIFEST in names:
+        return Kind.MAP
+    if not names:
+        raise errors.CheckpointError(f"{label} is empty: neither a checkpoint nor a journal")
+    held = ", ".join(f"{name!a}" for name in names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
+    raise errors.CheckpointError(f"{label} is neither a checkpoint nor a journal: it holds {held}")
+
+
+def kind_of_buffer(path: str) -> Kind:
+    """Return which of the two that hold a buffer is at an absolute path, or at the one that a crash left of it.
+
+    Raises:
+        CheckpointError: Neither a checkpoint nor a journal is there; the message says what is, and what to do.
+    """
+    kind, label = kind_of(path), files.named(path)
+    if kind is Kind.MAP:
+        remedy = f"load its checkpoint with storage=relive.MemmapStorage({path!r})"
+        raise errors.CheckpointError(f"{label} is a memory map, which holds rows and no buffer: {remedy}")
+    if kind is Kind.PARQUET:
+        remedy = "relive.integrations.parquet.add_parquet adds them to one"
+        raise errors.CheckpointError(f"{label} is a Parquet file, which holds steps and no buffer: {remedy}")
+    return kind
+
+
+def _is_parquet(place: str) -> bool:
+    """Return whether a regular file begins as Parquet files do, of relive or another writer."""
+    if not os.path.isfile(place):
+        return False
+    try:
+        with open(place, "rb") as file:
+            return file.read(len(_PARQUET)) == _PARQUET
+    except OSError as error:
+        raise errors.CheckpointError(f"{files.named(place)} cannot be opened: {files.reason(error)}") from error
+
+
+def is_of_journal(name: str) -> bool:
+    """Return whether a file of that name is a segment of a journal, or was one."""
+    segment = name.removesuffix(journal_reader.NEW)
+    if name.endswith(journal_reader.DAMAGED):
+        segment = name[: len(journal_reader.segment_name(0))]
+    return journal_reader.first_of(segment) is not None
+
+
+def read_manifest(path: str) -> Manifest:
+    """Return what the manifest of the checkpoint at `path` says; looks at no other file.
+
+    Raises:
+        CheckpointError: It is missing, of another version, or damaged.
+    """
+    place = files.newest(path)
+    label = f"{files.named(place)}/{files.MANIFEST}"
+    try:
+        with files.Directory(place, follow=True) as directory:
+            raw = checkpoint.read_manifest(directory)
+    except OSError as error:
+        raise errors.CheckpointError(f"{label} cannot be read: {files.reason(error)}") from error
+    return Manifest(place, *manifest.decoded(raw, label))
+
+
+def faults(path: str, progress: state_lib.Progress | None = None) -> list[str]:
+    """Read all files of the checkpoint at `path`, and return a line for each that is broken.
+
+    A checkpoint that is whole is opened as a reader opens it; the files of a broken one are read one by one.
+    """
+    try:
+        with checkpoint.opened(path, verify=True, progress=progress):
+            return []
+    except errors.CheckpointError as error:
+        return _faults_of_each(path, progress) or [str(error)]
+
+
+def _faults_of_each(path: str, progress: state_lib.Progress | None) -> list[str]:
+    """Return what is wrong with the manifest, or else with each file."""
+    try:
+        found = read_manifest(path)
+    except errors.CheckpointError as error:
+        return [str(error)]
+    lines = []
+    label, done = files.named(found.place), 0
+    total = sum(entry.dtype.itemsize * math.prod(entry.shape) for entry in found.entries.values())
+    with files.Directory(found.place, follow=True) as directory:
+        for entry in found.entries.values():
+            place = f"{label}/{entry.file}"
+            try:
+                with contextlib.closing(
+                    npy.Reader(
+                        directory.open(entry.file),
+                        place,
+                        entry.dtype,
+                        entry.shape,
+                        entry.crc32,
+                        report=lambda count: None,
+                    )
+                ) as reader:
+                    reader.verify()
+            except errors.CheckpointError as error:
+                lines.append(str(error))
+            done += entry.dtype.itemsize * math.prod(entry.shape)
+            if progress is not None:
+                progress(done, total)
+    return lines
+
+
+def older(path: str) -> list[str]:
+    """Return the checkpoints that `save` kept as older ones of that name, the newest first."""
+    found: list[str] = []
+    while True:
+        each = f"{path}.{len(found) + 1}"
+        is_own = os.path.lexists(files.beside(each, "lock"))  # It was saved by that name.
+        if is_own or not os.path.isfile(os.path.join(each, files.MANIFEST)):
+            return found
+        found.append(each)
