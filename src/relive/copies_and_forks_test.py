@@ -65,8 +65,8 @@ def plain(value: Any) -> Any:
         return tuple(map(plain, value))
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
-    if hasattr(value, "numpy"):
-        return plain(value.numpy())
+    if hasattr(value, "numpy"):  # A tensor.
+        return plain(getattr(value, "numpy")())  # noqa: B009
     return repr(value) if isinstance(value, float) else value
 
 
@@ -508,11 +508,6 @@ def threaded(buffer: Any = None) -> Any:
     return relive.ThreadSafeReplayBuffer(ring() if buffer is None else buffer)
 
 
-def stats_writer(path: pathlib.Path) -> Any:
-    tensorboard = pytest.importorskip("relive.integrations.tensorboard", exc_type=ImportError)
-    return tensorboard.StatsWriter(ring(), path)
-
-
 def ticket(path: pathlib.Path) -> Any:
     return relive.EpisodeReplayBuffer[Any, Any](admission=relive.Admission(0, 3)).admit_nowait()
 
@@ -541,7 +536,6 @@ REFUSED: dict[str, tuple[Make, str]] = {
         "^Journal cannot be copied or pickled: close it, and open its directory where it is needed$",
     ),
     "ticket": (ticket, "^a ticket cannot be copied or pickled: admit again where it is needed$"),
-    "statistics": (stats_writer, "^StatsWriter cannot be copied or pickled: make one where it is needed, with a "),
     "writer of steps": (lambda path: column_writer.ColumnWriter(NO_OUTBOX, 10), f"^ColumnWriter {ELSEWHERE}"),
     "writer of episodes": (
         lambda path: episodes_writer.EpisodesWriter(NO_OUTBOX, 10),
@@ -557,7 +551,7 @@ def test_what_cannot_be_copied_says_what_to_do(name: str, copied: Callable[[Any]
     thing = make(tmp_path / "it")
     with pytest.raises(errors.ArgumentTypeError, match=rule):
         copied(thing)
-    if isinstance(thing, prefetch.Batches | relive.MemmapStorage | relive.Journal) or name == "statistics":
+    if isinstance(thing, prefetch.Batches | relive.MemmapStorage | relive.Journal):
         thing.close()
 
 

@@ -215,6 +215,11 @@ class GroupBook:
                 dropped.extend(("straggler", episode) for episode in self._close(group_id, group, "CLOSED"))
         return dropped
 
+    def restart_times(self, now: float) -> None:
+        """Count the time of the groups that gather from now on."""
+        for group in self._gathering.values():
+            group.since = now
+
     def check_start(self, group_id: str) -> None:
         """Raise ArgumentError unless another episode may start in that group."""
         group = self._groups.get(group_id)

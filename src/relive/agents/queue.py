@@ -148,6 +148,11 @@ class LearnerQueue:
         """Let no time pass for the groups until `start_clock`, while a journal is played back."""
         self._stopped = time.monotonic()
 
+    def restart_times(self) -> None:
+        """Give groups that gather all their time again."""
+        if self.book is not None:
+            self.book.restart_times(self.now())
+
     def start_clock(self) -> None:
         """Let time pass again."""
         self._stopped = None

@@ -3,6 +3,7 @@
 import math
 import pathlib
 import random
+import time
 from typing import Any
 
 import numpy as np
@@ -162,11 +163,12 @@ def test_a_journal_brings_back_the_episodes_and_neither_hangs_nor_bursts(tmp_pat
     assert other.get_training_bias().produced == buffer.get_training_bias().produced
     with pytest.raises(relive.NotReadyError, match="with 6 episodes admitted"):
         other.admit_nowait(11)
-    # One of "h" waits, and none is open.
+    # Each version gives eight places more, as it would have before.
     other.set_policy_version(51)
-    with pytest.raises(relive.NotReadyError, match="with 1 episodes admitted"):
-        other.admit_nowait(16)
-    other.admit_nowait(15)
+    ticket = other.admit_nowait(16)
+    with pytest.raises(relive.NotReadyError, match="with 22 episodes admitted"):
+        other.admit_nowait(3)
+    assert (ticket.left, other.admit_nowait(2).left) == (16, 2)
 
 
 def waiting(buffer: Buffer) -> list[list[str]]:
@@ -414,7 +416,7 @@ def test_a_forged_state_is_refused_or_works(change: Any, message: str | None) ->
         with pytest.raises(errors.CheckpointError, match=message):
             buffer.load_state_dict(state)
         with pytest.raises(errors.CheckpointError, match=message):
-            Buffer._made(state, {}, codec=codec.PlainCodec())
+            Buffer._loaded(state, {}, codec=codec.PlainCodec())
         assert content(buffer) == before
         buffer.check()
 
@@ -423,7 +425,45 @@ def test_a_setting_that_was_always_there_must_be_there() -> None:
     state = Buffer().state_dict()
     del state["settings"]["max_episodes"]
     with pytest.raises(errors.CheckpointError, match="^settings/max_episodes is missing$"):
-        Buffer._made(state, {}, codec=codec.PlainCodec())
+        Buffer._loaded(state, {}, codec=codec.PlainCodec())
     with pytest.raises(errors.CheckpointError, match="^settings/max_episodes is missing$"):
         Buffer().load_state_dict(state)
     assert isinstance(Buffer(), checkpointable.Journalable)
+
+
+def test_after_recovery_the_learner_gives_places_as_it_moves_on(tmp_path: pathlib.Path) -> None:
+    """What waits is too old for it, and keeps its places; the versions that come give others."""
+    buffer = Buffer(admission=admission_lib.Admission(0, 4))
+    with relive.Journal(tmp_path / "log", fsync="never") as log:
+        buffer.attach(log)
+        buffer.set_policy_version(3)
+        for _ in range(4):
+            live(buffer, policy_version=3, ticket=buffer.admit_nowait())
+    other: Any = relive.recover(tmp_path / "log")
+    with pytest.raises(relive.NotReadyError):
+        other.admit_nowait()
+    other.set_policy_version(4)
+    with pytest.raises(relive.NotReadyError):
+        other.next_episodes_nowait(1, max_lag=0)
+    lived = [live(other, policy_version=4, ticket=other.admit_nowait()) for _ in range(4)]
+    assert ids(other.next_episodes_nowait(4, max_lag=0)) == lived
+    assert other.get_drops() == {"stale": {"a": 4}}
+
+
+def test_groups_that_gather_have_all_their_time_again_after_recovery(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = Buffer(groups=groups_lib.Groups(2, timeout=60.0))
+    with relive.Journal(tmp_path / "log", fsync="never") as log:
+        buffer.attach(log)
+        live(buffer, group_id="g")
+        buffer.save(tmp_path / "saved")
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 100)
+    state = relive.EpisodeReplayBuffer.load(tmp_path / "saved").state_dict()
+    assert state["arrays"]["group_age"] < 60
+    monkeypatch.setattr(time, "monotonic", lambda: now + 200)
+    for checkpoint in (None, tmp_path / "saved"):
+        other: Any = relive.recover(tmp_path / "log", checkpoint=checkpoint)
+        live(other, group_id="g")
+        assert [len(group) for group in other.next_groups_nowait(1)] == [2]

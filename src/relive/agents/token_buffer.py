@@ -21,6 +21,7 @@ from relive.agents import packing
 from relive.agents import tokens
 from relive.common import arrays
 from relive.common import imports
+from relive.common import statistics
 from relive.common import validation
 from relive.persistence import checkpointable
 from relive.persistence import state
@@ -33,7 +34,7 @@ else:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class TokenBufferStats:
+class TokenBufferStats(statistics.Statistics):
     """What a token buffer holds, and what has happened to it: appended = sequences + evicted + cleared.
 
     Attributes:

@@ -250,7 +250,7 @@ def test_a_state_that_no_buffer_can_be_in_is_refused(change: Any, text: str) -> 
     state = buffer.state_dict()
     change(state)
     with pytest.raises(errors.CheckpointError, match=f"^({text})$"):
-        token_buffer.TokenReplayBuffer._made(state, {})
+        token_buffer.TokenReplayBuffer._loaded(state, {})
     before = token_buffer_test.snapshot(buffer)
     with pytest.raises(errors.CheckpointError, match=f"^({text})$"):
         buffer.load_state_dict(state)
@@ -264,7 +264,7 @@ def test_keys_are_not_used_again_because_a_dtype_is_gone() -> None:
     state["arrays"]["sources"] = state["arrays"]["sources"][:0]
     state["arrays"]["source_ends"] = state["arrays"]["source_ends"][:0]
     with pytest.raises(errors.CheckpointError, match="^counters must be of a buffer that holds 0 sequences$"):
-        token_buffer.TokenReplayBuffer._made(state, {})
+        token_buffer.TokenReplayBuffer._loaded(state, {})
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_a_buffer_that_does_not_fit_in_memory_is_refused() -> None:
     state = token_buffer_test.filled().state_dict()
     state["settings"]["max_tokens"] = 2**60
     with pytest.raises(errors.CheckpointError, match="^there is no memory for the tokens: "):
-        token_buffer.TokenReplayBuffer._made(state, {})
+        token_buffer.TokenReplayBuffer._loaded(state, {})
 
 
 @pytest.mark.parametrize("seeds", seed_blocks_test.seed_blocks(40, 1000, 3))
@@ -300,7 +300,7 @@ def test_a_forged_state_is_refused_or_makes_a_buffer_that_works(seeds: range) ->
                 if type(settings.get(name)) is int and settings[name] > 200:
                     settings[name] = most
         try:
-            buffer = token_buffer.TokenReplayBuffer._made(copy.deepcopy(state), {})
+            buffer = token_buffer.TokenReplayBuffer._loaded(copy.deepcopy(state), {})
         except errors.CheckpointError:
             continue
         taken += 1
@@ -308,7 +308,7 @@ def test_a_forged_state_is_refused_or_makes_a_buffer_that_works(seeds: range) ->
         if buffer.capacity > 100:
             work(buffer, rng, 30)
         buffer.check()
-        again = token_buffer.TokenReplayBuffer._made(buffer.state_dict(), {})
+        again = token_buffer.TokenReplayBuffer._loaded(buffer.state_dict(), {})
         assert plain_state(again.state_dict()) == plain_state(buffer.state_dict())
     assert 0 < taken < len(seeds)
 

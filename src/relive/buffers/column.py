@@ -602,9 +602,9 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         sampler = self._prioritized_sampler("update_priorities")
         keys = validation.integers("keys", keys)
         priorities = validation.non_negative_floats("priority", priorities, len(keys))
-        if self._journal is not None:
-            self._journal.set_priorities(keys, priorities, sampler)
         alive, priorities = self._alive_of(keys, priorities)
+        if self._journal is not None:
+            self._journal.set_priorities(alive, priorities, sampler)
         sampler.set_priorities(self._store.slots(alive), priorities)
         if alive is not keys:
             self._counters.stale_keys += len(keys) - len(alive)
@@ -694,19 +694,20 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             CheckpointError: It could not be written, somebody else is writing it, or something cannot be saved.
         """
         copy_rows = validation.boolean("copy_rows", copy_rows)
-        checkpoint.save(self._whole_state(copy_rows=copy_rows), path, keep=keep, progress=progress)
+        checkpoint.save(self._full_state(copy_rows=copy_rows), path, keep=keep, progress=progress)
 
     def _state(self, *, copy_rows: bool = True, **options: Any) -> state.State:
-        return self._kept.taken() if copy_rows else self._kept.taken_without_copies()
+        return self._kept.state_dict() if copy_rows else self._kept.state_dict_in_place()
 
     def _base_state(self, **options: Any) -> state.State:
-        return self._kept.taken_of_open_episodes()
+        return self._kept.base_state_dict()
 
     def _restore(self, given: state.StateReader, *, is_new: bool, **options: Any) -> None:
-        restore = self._kept.restoring(given, is_new=is_new)
-        self._gathers.finish()
-        self._forget()
-        restore()
+        def clear() -> None:
+            self._gathers.finish()
+            self._forget()
+
+        self._kept.load_state_dict(given, is_new=is_new, clear=clear)
 
     @property
     def _kept(self) -> "column_state.ColumnState":
@@ -747,8 +748,16 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             self._end_episode,
             self._forget,
             self._draws.set_barred,
-            self.update_priorities,
+            self._replay_priorities,
         )
+
+    def _replay_priorities(self, keys: arrays.Keys, priorities: arrays.Floats) -> None:
+        """Set priorities that a journal tells of: of rows that were all stored when they got them."""
+        sampler = self._prioritized_sampler("a journal of priorities")
+        priorities = validation.non_negative_floats("priority", priorities, len(keys))
+        alive, of_alive = self._alive_of(keys, priorities)
+        sampler.set_priorities(self._store.slots(alive), of_alive)
+        sampler.note_priority(max(dict(zip(keys.tolist(), priorities.tolist(), strict=True)).values(), default=0.0))
 
     # Everything else.
 

@@ -171,7 +171,7 @@ class Replay:
         end_episode: Truncates the episode that is open in a stream.
         forget: Takes every row away.
         bar: Sets of slots whether they are barred.
-        update_priorities: Sets the priorities of steps with some keys.
+        set_priorities: Sets the priorities of steps with some keys.
     """
 
     def __init__(
@@ -181,10 +181,10 @@ class Replay:
         end_episode: Callable[[int], None],
         forget: Callable[[], None],
         bar: Callable[[arrays.Ints, bool], None],
-        update_priorities: Callable[[arrays.Ints, arrays.Floats], int],
+        set_priorities: Callable[[arrays.Ints, arrays.Floats], None],
     ) -> None:
         self._store, self._append, self._end_episode = store, append_steps, end_episode
-        self._forget, self._bar, self._update_priorities = forget, bar, update_priorities
+        self._forget, self._bar, self._set_priorities = forget, bar, set_priorities
         self._has_picky_fields: bool | None = None
         self.begun: list[tuple[int, int]] = []
         """The first record of each segment, and the key of the first row that is in none before it."""
@@ -210,7 +210,7 @@ class Replay:
             count = len(payload) // 16
             keys, priorities = np.frombuffer(payload, "<i8", count), np.frombuffer(payload, "<f8", offset=8 * count)
             try:
-                self._update_priorities(keys.astype(np.int64), priorities.astype(np.float64))
+                self._set_priorities(keys.astype(np.int64), priorities.astype(np.float64))
             except errors.ArgumentError as error:
                 raise errors.CheckpointError(f"sets priorities that cannot be: {error}") from error
         elif kind == END and len(payload) == 4:

@@ -19,15 +19,15 @@ class ColumnState:
     def __init__(self, store: steps_lib.StepStore, draws: draws_lib.Draws, counters: column_stats.Counters) -> None:
         self._store, self._draws, self._counters = store, draws, counters
 
-    def taken(self) -> state_lib.State:
+    def state_dict(self) -> state_lib.State:
         """Return the state."""
         return self._taken(self._store.rows_state())
 
-    def taken_of_open_episodes(self) -> state_lib.State:
+    def base_state_dict(self) -> state_lib.State:
         """Return the state as it would be if all that is stored had been evicted just now."""
         return self._taken(self._store.rows_state().without_rows())
 
-    def taken_without_copies(self) -> state_lib.State:
+    def state_dict_in_place(self) -> state_lib.State:
         """Return the state with the rows left where they are, in a memory map, which is flushed.
 
         Raises:
@@ -36,7 +36,7 @@ class ColumnState:
         storage = self._storage
         if not isinstance(storage, memmap.MemmapStorage):
             raise errors.ArgumentError("copy_rows must be True where the storage is no MemmapStorage, got False")
-        state = self.taken()
+        state = self.state_dict()
         storage.flush()
         arrays = {name: array for name, array in state["arrays"].items() if not name.startswith("rows/")}
         return {**state, "rows_in": {"id": storage.id, "generation": storage.generation}, "arrays": arrays}
@@ -46,18 +46,20 @@ class ColumnState:
         arrays = store.pop("arrays") | draws.pop("arrays")
         return {"counters": self._counters.values(), **store, **draws, "arrays": arrays}
 
-    def restoring(self, given: state_lib.StateReader, *, is_new: bool) -> Callable[[], None]:
-        """Return a function that restores that state once every row was taken away, and cannot fail.
+    def load_state_dict(self, given: state_lib.StateReader, *, is_new: bool, clear: Callable[[], None]) -> None:
+        """Restore that state.
 
         Args:
             given: The state.
             is_new: Whether the buffer was made for it, from its settings.
+            clear: Takes every row away; called when the state was found to be one.
 
         Raises:
-            CheckpointError: No buffer of those settings can be in that state, or its rows are in another map.
+            CheckpointError: No buffer of those settings can be in that state, or its rows are in another map, and
+                nothing has changed; or a column of a file turns out to be damaged.
         """
         store = self._store
-        schema, storage = settings.made(given.part("settings"), {"schema": None})["schema"], None
+        schema, storage = settings.load(given.part("settings"), {"schema": None})["schema"], None
         if store.has_begun:
             schema = schema and store.schema
         elif schema is not None:
@@ -74,15 +76,12 @@ class ColumnState:
         self._draws.check_state(given, len(kept.rows))
         if not is_new:
             self._draws.rehearse(kept.rows, given)
-
-        def restore() -> None:
-            if storage is not None:
-                store.begin(storage)
-            store.restore(kept)
-            self._draws.restore(given)
-            self._counters.restore(counters)
-
-        return restore
+        clear()
+        if storage is not None:
+            store.begin(storage)
+        store.restore(kept)
+        self._draws.restore(given)
+        self._counters.restore(counters)
 
     def _check_map(self, given: state_lib.StateReader, is_new: bool) -> None:
         """Raise CheckpointError unless the storage is the memory map whose rows those of a checkpoint are."""

@@ -8,6 +8,7 @@ from relive import errors
 from relive.buffers import draws as draws_lib
 from relive.buffers import misuse
 from relive.common import arrays
+from relive.common import statistics
 from relive.kernels import append
 from relive.persistence import state
 from relive.samplers import anchors as anchors_lib
@@ -71,7 +72,7 @@ class Counters:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ColumnBufferStats:
+class ColumnBufferStats(statistics.Statistics):
     """Numbers about a buffer of columns: what it holds now, what is drawn, and counts since it was made.
 
     Steps that are not stored any more are in `dropped`: `appended == size + sum(dropped.values())`.

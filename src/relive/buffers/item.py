@@ -22,6 +22,7 @@ from relive.buffers import item_cuts
 from relive.buffers import item_store
 from relive.common import arrays as arrays_lib
 from relive.common import imports
+from relive.common import statistics
 from relive.common import validation
 from relive.persistence import checkpointable
 from relive.persistence import state
@@ -36,7 +37,7 @@ StorageUnit = item_cuts.StorageUnit
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class ItemBufferStats:
+class ItemBufferStats(statistics.Statistics):
     """What an item buffer holds, and what has happened to it.
 
     Attributes:

@@ -171,7 +171,7 @@ class TestEveryUnit:
             buffer = worked(unit, 11, 10)
             before = plain(buffer.state_dict())
             try:
-                made = Buffer._made(copy.deepcopy(state), {})
+                made = Buffer._loaded(copy.deepcopy(state), {})
             except errors.CheckpointError as error:
                 messages.append(str(error))
             else:
@@ -240,7 +240,7 @@ def assert_usable(buffer: Buffer) -> None:
     except errors.ArgumentError:
         assert buffer.capacity < 9
     buffer.check()
-    again = Buffer._made(buffer.state_dict(), {})
+    again = Buffer._loaded(buffer.state_dict(), {})
     assert plain(again.state_dict()) == plain(buffer.state_dict())
 
 
@@ -335,11 +335,11 @@ def test_more_than_there_is_memory_for_is_refused() -> None:
     state = state_with("timesteps")
     state["settings"] = state["settings"] | {"capacity": 2**62}
     with pytest.raises(errors.CheckpointError, match="^a ItemReplayBuffer cannot be made of its settings: .*"):
-        Buffer._made(state, {})
+        Buffer._loaded(state, {})
     state = state_with("timesteps", columns=[["c", "<f8", [2**58]]])
     state["arrays"] |= {"lengths": np.zeros(0, int), "rows/c": np.zeros((0, 2**58))}
     with pytest.raises(errors.CheckpointError, match="^there is no memory for the items: .*"):
-        Buffer._made(state, {})
+        Buffer._loaded(state, {})
 
 
 def test_a_dtype_that_no_file_holds_is_refused() -> None:

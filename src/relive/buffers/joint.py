@@ -391,18 +391,19 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         return getattr(self, name)
 
     @classmethod
-    def _made(cls, state: state_lib.State, instead: dict[str, Any], **options: Any) -> Self:
+    def _loaded(cls, state: state_lib.State, instead: dict[str, Any], **options: Any) -> Self:
         # The agents are no plain setting: their names are with what they have lived.
-        return super()._made(state, {"agents": joint_state.names(cls._given(state)), **instead}, **options)
+        return super()._loaded(state, {"agents": joint_state.names(cls._given(state)), **instead}, **options)
 
     def _state(self, **options: Any) -> state_lib.State:
-        return {"counters": self._counters.values(), **self._kept.taken()}
+        return {"counters": self._counters.values(), **self._kept.state_dict()}
 
     def _restore(self, given: state_lib.StateReader, *, is_new: bool, **options: Any) -> None:
-        restore = self._kept.restoring(given)
-        counts = self._counters.checked(given.part("counters"), given.integer("next_key"))
-        restore()
-        self._counters.restore(counts)
+        def counts() -> dict[str, int]:
+            return self._counters.checked(given.part("counters"), given.integer("next_key"))
+
+        self._kept.load_state_dict(given, check=counts)
+        self._counters.restore(counts())
 
     @property
     def _kept(self) -> "joint_state.Kept":

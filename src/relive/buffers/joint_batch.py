@@ -16,6 +16,7 @@ import numpy as np
 from relive import errors
 from relive.buffers import joint_rows
 from relive.common import arrays
+from relive.common import statistics
 from relive.persistence import state
 from relive.storage import steps as steps_lib
 from relive.windows import batches
@@ -62,7 +63,7 @@ class Counters:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class JointBufferStats:
+class JointBufferStats(statistics.Statistics):
     """Numbers about a joint buffer: what it holds now, and counts since it was made.
 
     Joint steps that are not stored any more were evicted or cleared: `appended == size + evicted + cleared`.

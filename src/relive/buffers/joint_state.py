@@ -53,7 +53,7 @@ class JointState:
     present: arrays_lib.Bools
 
     @classmethod
-    def taken(cls, table: joint_rows.JointTable) -> "JointState":
+    def of_table(cls, table: joint_rows.JointTable) -> "JointState":
         """Return that of a table."""
         slots = table.alive_slots()
         row_keys = [table.row_keys(agent, slots) for agent in range(table.num_agents)]
@@ -113,7 +113,7 @@ class JointState:
             row_keys[agent, self.present[agent]] = timeline.keys
         return row_keys
 
-    def put(self, table: joint_rows.JointTable, timelines: Sequence[steps_state.RowsState]) -> None:
+    def restore(self, table: joint_rows.JointTable, timelines: Sequence[steps_state.RowsState]) -> None:
         """Make a table what that was which this was taken of."""
         table.restore(
             next_key=self.next_key,
@@ -211,9 +211,9 @@ class Kept:
     def __init__(self, table: joint_rows.JointTable, histories: Mapping[str, steps_lib.StepStore]) -> None:
         self._table, self._histories = table, histories
 
-    def taken(self) -> state_lib.State:
+    def state_dict(self) -> state_lib.State:
         """Return the state."""
-        joint, agents = JointState.taken(self._table), {}
+        joint, agents = JointState.of_table(self._table), {}
         arrays: dict[str, Any] = joint.arrays()
         for number, (name, history) in enumerate(self._histories.items()):
             schema = settings.encoded(history.schema) if history.has_begun else None
@@ -222,11 +222,16 @@ class Kept:
             agents[str(number)] = {"name": name, "schema": schema, **of_history}
         return {**joint.values(), "agents": agents, "arrays": arrays}
 
-    def restoring(self, given: state_lib.StateReader) -> Callable[[], None]:
-        """Return what restores that state; nothing of it can fail then but a damaged column of a file.
+    def load_state_dict(self, given: state_lib.StateReader, check: Callable[[], object]) -> None:
+        """Restore that state.
+
+        Args:
+            given: The state.
+            check: Raises CheckpointError if the rest of the state cannot be; called before anything changes.
 
         Raises:
-            CheckpointError: No buffer of those settings can be in that state.
+            CheckpointError: No buffer of those settings can be in that state, and nothing has changed; or a column of a
+                file turns out to be damaged.
         """
         capacity, streams = self._table.capacity, len(self._table.open_episode)
         if names(given) != list(self._histories):
@@ -236,7 +241,7 @@ class Kept:
         storages: list[memory.ColumnStorage | None] = []
         for number, history in enumerate(self._histories.values()):
             part = given.part("agents").part(str(number))
-            schema = settings.made(part, {"schema": None})["schema"]
+            schema = settings.load(part, {"schema": None})["schema"]
             if history.has_begun and schema != history.schema:
                 raise part.refused("schema", f"{history.schema}", schema)
             kept.append(steps_state.StepsState.of(part, schema, capacity, streams))
@@ -245,22 +250,19 @@ class Kept:
         wrong = joint.wrong(timelines)
         if wrong:
             raise errors.CheckpointError(f"the joint steps cannot be as they are: {wrong}")
-
-        def restore() -> None:
-            for history, storage, each in zip(self._histories.values(), storages, kept, strict=True):
-                if storage is not None:
-                    history.begin(storage)
-                history.restore(each)
-            joint.put(self._table, timelines)
-
-        return restore
+        check()
+        for history, storage, each in zip(self._histories.values(), storages, kept, strict=True):
+            if storage is not None:
+                history.begin(storage)
+            history.restore(each)
+        joint.restore(self._table, timelines)
 
     def check(self) -> None:
         """Raise CorruptionError if what the agents have lived is not in order, or do not fit together. O(N)."""
         for history in self._histories.values():
             history.check()
         timelines = [history.rows_state() for history in self._histories.values()]
-        joint = JointState.taken(self._table)
+        joint = JointState.of_table(self._table)
         wrong = joint.wrong(timelines)
         if wrong:
             raise errors.CorruptionError(f"the joint steps cannot be as they are: {wrong}")

@@ -84,7 +84,7 @@ def assert_usable(buffer: Buffer) -> None:
             work(buffer, random.Random(seed), 15)
             checkpointable_test.batch_of(buffer)
         buffer.check()
-    again = Buffer._made(buffer.state_dict(), {})
+    again = Buffer._loaded(buffer.state_dict(), {})
     assert plain(again.state_dict()) == plain(buffer.state_dict())
 
 
@@ -150,7 +150,7 @@ class TestEveryBuffer:
             buffer = worked(make, 11, 10)
             before = plain(buffer.state_dict())
             try:
-                made = Buffer._made(copy.deepcopy(state), {})
+                made = Buffer._loaded(copy.deepcopy(state), {})
             except errors.CheckpointError as error:
                 messages.append(str(error))
             else:
@@ -252,7 +252,7 @@ def test_what_is_of_a_class_of_ones_own_comes_back(tmp_path: pathlib.Path) -> No
 
 def test_a_generator_may_be_given() -> None:
     buffer = worked(BUFFERS["one stream"])
-    loaded = Buffer._made(buffer.state_dict(), {"seed": 5})
+    loaded = Buffer._loaded(buffer.state_dict(), {"seed": 5})
     assert plain(loaded.rng.bit_generator.state) == plain(np.random.default_rng(5).bit_generator.state)
 
 
@@ -342,7 +342,7 @@ def test_an_impossible_state_is_refused_with_the_reason(
     streams: int, values: State, arrays: dict[str, Any], text: str
 ) -> None:
     state = state_of(streams)
-    Buffer._made(copy.deepcopy(state), {}).check()
+    Buffer._loaded(copy.deepcopy(state), {}).check()
     state |= values
     for name, value in arrays.items():
         if isinstance(value, int):
@@ -366,14 +366,14 @@ def test_an_impossible_state_is_refused_with_the_reason(
 )
 def test_agents_that_cannot_be_are_refused(agents: Any, text: str) -> None:
     with pytest.raises(errors.CheckpointError, match=f"^({text})$"):
-        Buffer._made(state_of() | {"agents": agents}, {})
+        Buffer._loaded(state_of() | {"agents": agents}, {})
 
 
 def test_more_than_there_is_memory_for_is_refused() -> None:
     state = state_of()
     state["settings"] = state["settings"] | {"capacity": 2**62}
     with pytest.raises(errors.CheckpointError, match="^a JointReplayBuffer cannot be made of its settings: .*"):
-        Buffer._made(state, {})
+        Buffer._loaded(state, {})
     state = state_of()
     state["agents"]["2"]["schema"] = [
         ["observation", "<f8", [2**58]],
@@ -383,7 +383,7 @@ def test_more_than_there_is_memory_for_is_refused() -> None:
     state["arrays"] |= {"agents/2/rows/observation": np.zeros((0, 2**58)), "agents/2/rows/action": np.zeros((0, 2**58))}
     state["arrays"] |= {"agents/2/rows/reward": np.zeros(0), "agents/2/final/observation": np.zeros((0, 2**58))}
     with pytest.raises(errors.CheckpointError, match="^schema cannot be that of 6 rows: .*"):
-        Buffer._made(state, {})
+        Buffer._loaded(state, {})
 
 
 def test_an_episode_whose_steps_are_gone_may_go_on() -> None:
@@ -393,7 +393,7 @@ def test_an_episode_whose_steps_are_gone_may_go_on() -> None:
     for t in range(3):
         buffer.add(**joint_test.rows_of(1, t, ["left", "right"]), stream=1)
     state = buffer.state_dict()
-    loaded = Buffer._made(state, {})
+    loaded = Buffer._loaded(state, {})
     for each in (buffer, loaded):
         each.add(**joint_test.rows_of(0, 1, ["left", "tall"]), stream=0)
         batch = each.read([4])
@@ -402,31 +402,31 @@ def test_an_episode_whose_steps_are_gone_may_go_on() -> None:
     assert plain(loaded.state_dict()) == plain(buffer.state_dict())
     state["arrays"]["open_length"] = np.array([0, 3])
     with pytest.raises(errors.CheckpointError, match="an episode that goes on must be as long as its steps say$"):
-        Buffer._made(copy.deepcopy(state), {})
+        Buffer._loaded(copy.deepcopy(state), {})
     state["arrays"]["open_length"] = np.array([1, 3])
     state["arrays"]["open_episode"] = np.array([1, 1])
     with pytest.raises(errors.CheckpointError, match="an episode that goes on must be the newest of its stream$"):
-        Buffer._made(copy.deepcopy(state), {})
+        Buffer._loaded(copy.deepcopy(state), {})
     state["arrays"]["open_episode"] = np.array([-1, 1])
     with pytest.raises(errors.CheckpointError, match="a run that goes on must be in the newest step$"):
-        Buffer._made(state, {})
+        Buffer._loaded(state, {})
 
 
 class TestCheck:
     def test_a_row_too_many_is_found(self) -> None:
-        buffer = Buffer._made(state_of(), {})
+        buffer = Buffer._loaded(state_of(), {})
         buffer._histories[0].evict(1)
         with pytest.raises(errors.CorruptionError, match=f"^{JOINT}an agent must have a row for each that it is in"):
             buffer.check()
 
     def test_rows_in_another_order_are_found(self) -> None:
-        buffer = Buffer._made(state_of(), {})
+        buffer = Buffer._loaded(state_of(), {})
         buffer._table._row_keys[0, :2] = [1, 0]
         with pytest.raises(errors.CorruptionError, match="^the rows of an agent are not in the order of the joint"):
             buffer.check()
 
     def test_a_run_that_should_have_ended_is_found(self) -> None:
-        buffer = Buffer._made(state_of(), {})
+        buffer = Buffer._loaded(state_of(), {})
         buffer._table.end(0)
         with pytest.raises(errors.CorruptionError, match=f"^{JOINT}a run that goes on must be in the newest step$"):
             buffer.check()

@@ -278,7 +278,7 @@ class JointMachine(stateful.RuleBasedStateMachine):
         state = self.buffer.state_dict()
         assert json.loads(json.dumps({name: value for name, value in state.items() if name != "arrays"}))
         if is_new:
-            self.buffer = Buffer._made(state, {})
+            self.buffer = Buffer._loaded(state, {})
         else:
             self.buffer.load_state_dict(state)
         assert plain(self.buffer.state_dict()) == plain(state)

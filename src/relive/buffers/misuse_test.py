@@ -56,7 +56,7 @@ def test_reset_steps_are_counted_and_warned_of_once(count: int, spelling: str) -
     stats = buffer.get_stats()
     assert (stats.suspected_resets, stats.spliced_episodes) == (33 * count, 0)
     assert len(buffer) == rounds * count
-    assert relive.RingReplayBuffer._made(buffer.state_dict(), {}).get_stats().suspected_resets == 33 * count
+    assert relive.RingReplayBuffer._loaded(buffer.state_dict(), {}).get_stats().suspected_resets == 33 * count
 
 
 @pytest.mark.parametrize(

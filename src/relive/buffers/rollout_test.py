@@ -506,7 +506,7 @@ def test_a_forged_state_is_refused_or_makes_a_rollout_that_works(environments: i
         rollout = worked(environments)
         before = plain(rollout.state_dict())
         try:
-            rollout_lib.RolloutBuffer._made(copy.deepcopy(state), {})
+            rollout_lib.RolloutBuffer._loaded(copy.deepcopy(state), {})
             rollout.load_state_dict(state)
         except errors.CheckpointError:
             refused += 1
@@ -517,7 +517,7 @@ def test_a_forged_state_is_refused_or_makes_a_rollout_that_works(environments: i
             rollout.arrays()
             with np.errstate(all="ignore"):
                 rollout.advantages(0.9, 0.9)
-        again = rollout_lib.RolloutBuffer._made(rollout.state_dict(), {})
+        again = rollout_lib.RolloutBuffer._loaded(rollout.state_dict(), {})
         assert plain(again.state_dict()) == plain(rollout.state_dict())
     assert taken
     assert refused
@@ -552,7 +552,7 @@ def test_more_than_there_is_memory_for_is_refused() -> None:
         "arrays": {"rows/observation": np.zeros((0, 2**58))},
     }
     with pytest.raises(errors.CheckpointError, match="^there is no memory for the steps: "):
-        rollout_lib.RolloutBuffer._made(state, {})
+        rollout_lib.RolloutBuffer._loaded(state, {})
 
 
 def test_a_damaged_file_is_refused(tmp_path: pathlib.Path) -> None:

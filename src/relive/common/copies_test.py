@@ -53,7 +53,7 @@ class Counter:
 class Reply(Counter, enum.Enum):
     """A member of an enum that is a dataclass too."""
 
-    YES = ([1],)
+    YES = ([1],)  # pyright: ignore[reportArgumentType]
 
     def clone(self) -> None:
         raise NotImplementedError

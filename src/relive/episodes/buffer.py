@@ -479,7 +479,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
             CheckpointError: It could not be written, somebody else is writing it, or something cannot be saved: an
                 object that the codec does not know.
         """
-        checkpoint.save(self._whole_state(codec=codec_lib.checked(codec)), path, keep=keep, progress=progress)
+        checkpoint.save(self._full_state(codec=codec_lib.checked(codec)), path, keep=keep, progress=progress)
 
     async def save_async(
         self,
@@ -540,7 +540,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         """
         codec = codec_lib.checked(codec)
         with checkpoint.opened(path, progress=progress) as state:
-            return cls._made(state, instead, codec=codec)
+            return cls._loaded(state, instead, codec=codec)
 
     def state_dict(self, *, codec: "codec_lib.Codec | None" = None) -> state_lib.State:
         """Return what `save` would save, as one dict of JSON values, and of arrays by name under "arrays".
@@ -550,7 +550,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         Raises:
             CheckpointError: Something cannot be saved.
         """
-        return self._state_in_memory(codec=codec_lib.checked(codec))
+        return self._in_memory(self._full_state(codec=codec_lib.checked(codec)))
 
     def load_state_dict(self, state: state_lib.State, *, codec: "codec_lib.Codec | None" = None) -> None:
         """Make the buffer what it was when it returned that state, which is left as it is and not shared.
@@ -560,7 +560,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         Raises:
             CheckpointError: That is no state of such a buffer. Nothing has changed.
         """
-        self._put(state, codec=codec_lib.checked(codec))
+        self._load_state(state, codec=codec_lib.checked(codec))
 
     def _setting(self, name: str) -> Any:
         if name in ("admission", "groups"):
@@ -631,6 +631,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     def _replay(self, **options: Any) -> checkpointable.Replay:
         written, queue = self._written(), self._hand_outs
         queue.stop_clock()
+        queue.restart_times()
 
         def handed(delivered: list[str], dropped: list[str], reason: str) -> None:
             if not delivered and not dropped:
@@ -641,7 +642,8 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         def ended() -> None:
             queue.start_clock()
             if self._written() != written:
-                queue.begin_count(self._store)
+                # From here on each version that the learner moves on gives places.
+                queue.begin_count(self._store, None if self._store.policy_version is None else 0)
 
         return episode_journal.Replay(self._store, handed=handed, ended=ended, **options)
 

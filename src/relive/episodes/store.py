@@ -22,6 +22,7 @@ import uuid
 import numpy as np
 
 from relive import errors
+from relive.common import statistics
 from relive.common import validation
 from relive.episodes import counts as counts_lib
 from relive.episodes import episode as episode_lib
@@ -29,7 +30,7 @@ from relive.episodes import versions as versions_lib
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class EpisodeBufferStats:
+class EpisodeBufferStats(statistics.Statistics):
     """What an episode buffer holds, what is drawn, and what has happened to it.
 
     Steps that are not stored as transitions, and never will be, are in `dropped`.
@@ -79,6 +80,8 @@ class EpisodeBufferStats:
     sampled: int
     aborted_steps: int
     cleared_steps: int
+
+    _BY_EPISODE = ("open_ages",)
 
     @property
     def never_drawn_share(self) -> float:

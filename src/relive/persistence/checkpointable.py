@@ -135,7 +135,7 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
             ArgumentError: `path` is something else than a checkpoint, or `keep` is not an integer of at least 1.
             CheckpointError: It could not be written, somebody else is writing it, or something cannot be saved.
         """
-        checkpoint.save(self._whole_state(), path, keep=keep, progress=progress)
+        checkpoint.save(self._full_state(), path, keep=keep, progress=progress)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, progress: state_lib.Progress | None = None, **instead: Any) -> Self:
@@ -151,7 +151,7 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
             CheckpointError: There is no checkpoint, it is damaged, or of another class or a newer version.
         """
         with checkpoint.opened(path, progress=progress) as state:
-            return cls._made(state, instead)
+            return cls._loaded(state, instead)
 
     def state_dict(self) -> state_lib.State:
         """Return what `save` would save, as one dict of JSON values, and of arrays by name under "arrays".
@@ -161,7 +161,7 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
         Raises:
             CheckpointError: Something cannot be saved.
         """
-        return self._state_in_memory()
+        return self._in_memory(self._full_state())
 
     def load_state_dict(self, state: state_lib.State) -> None:
         """Make the buffer what it was when it returned that state, which is left as it is and not shared.
@@ -171,7 +171,7 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
         Raises:
             CheckpointError: That is no state of such a buffer. Nothing has changed.
         """
-        self._put(state)
+        self._load_state(state)
 
     def _encoded_settings(self) -> dict[str, Any]:
         """Return the settings as JSON values; raise CheckpointError if a subclass does not return all of its own."""
@@ -187,7 +187,7 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
                 raise errors.CheckpointError(f"the constructor of {kind.__name__} must take {name} to be loaded")
         return {name: settings_lib.encoded(value, name) for name, value in found.items()}
 
-    def _whole_state(self, **options: Any) -> state_lib.State:
+    def _full_state(self, **options: Any) -> state_lib.State:
         return self._described(self._state, **options)
 
     def _described(self, state: Callable[..., state_lib.State], **options: Any) -> state_lib.State:
@@ -198,15 +198,12 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
             **state(**options),
         }
 
-    def _state_in_memory(self, **options: Any) -> state_lib.State:
-        return self._in_memory(self._whole_state(**options))
-
     @staticmethod
     def _in_memory(state: state_lib.State) -> state_lib.State:
         arrays = {name: state_lib.in_memory(array) for name, array in state["arrays"].items()}
         return {**state, "arrays": arrays}
 
-    def _put(self, state: state_lib.State, **options: Any) -> None:
+    def _load_state(self, state: state_lib.State, **options: Any) -> None:
         given = self._given(state)
         saved = given.part("settings")
         for name, own in self._encoded_settings().items():
@@ -238,17 +235,17 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
     @classmethod
     def _generator(cls, given: state_lib.StateReader) -> np.random.Generator | None:
         if cls._DRAWS:
-            return generators.made(given.part("generator"))
+            return generators.load(given.part("generator"))
         if given.value("generator") is not None:
             raise given.refused("generator", "null", given.value("generator"))
         return None
 
     @classmethod
-    def _made(cls, state: state_lib.State, instead: dict[str, Any], **options: Any) -> Self:
+    def _loaded(cls, state: state_lib.State, instead: dict[str, Any], **options: Any) -> Self:
         given = cls._given(state)
         saved = given.part("settings")
         names = {*cls._SETTINGS} if cls.settings is Checkpointable.settings else {*saved.names()}
-        arguments = settings_lib.made(saved, dict.fromkeys(sorted(names - instead.keys())))
+        arguments = settings_lib.load(saved, dict.fromkeys(sorted(names - instead.keys())))
         rng = cls._generator(given)
         arguments = {**({} if rng is None else {"seed": rng}), **instead, **arguments}
         try:
@@ -395,12 +392,12 @@ class Journalable(Checkpointable):
             raise errors.ArgumentError("a buffer that writes to a journal cannot be copied or pickled: detach it first")
         return {**vars(self), "_position": None}
 
-    def _whole_state(self, **options: Any) -> state_lib.State:
+    def _full_state(self, **options: Any) -> state_lib.State:
         sync(self._attached)
-        return {**self._place(), **super()._whole_state(**options)}
+        return {**self._place(), **super()._full_state(**options)}
 
-    def _put(self, state: state_lib.State, **options: Any) -> None:
+    def _load_state(self, state: state_lib.State, **options: Any) -> None:
         if self._journal is not None:
             raise errors.ArgumentError("load_state_dict cannot be told to the journal: detach it first")
-        super()._put(state, **options)
+        super()._load_state(state, **options)
         self._position = None

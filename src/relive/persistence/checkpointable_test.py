@@ -411,7 +411,7 @@ class TestEveryBuffer:
     def test_a_damaged_state_changes_nothing(self, make: Made) -> None:
         """Whatever is missing."""
         buffer, state = worked(make, 5), worked(make, 6).state_dict()
-        other = type(buffer)._made(buffer.state_dict(), {}, **options(buffer))
+        other = type(buffer)._loaded(buffer.state_dict(), {}, **options(buffer))
         before = plain(buffer.state_dict())
         for name in list(state):
             if name != "journal":
@@ -435,7 +435,7 @@ class TestEveryBuffer:
 
     def test_a_loaded_buffer_can_have_another_seed(self, make: Made) -> None:
         state = worked(make, 8).state_dict()
-        loaded = type(make())._made(state, {"seed": 5}, **options(make()))
+        loaded = type(make())._loaded(state, {"seed": 5}, **options(make()))
         assert generators.state_of(loaded.rng) == generators.state_of(np.random.default_rng(5))
 
 
@@ -447,7 +447,7 @@ def test_each_generator_goes_on(name: str, kind: str) -> None:
     rng.integers(5, dtype=np.int32)
     buffer._rng = rng
     state = buffer.state_dict()
-    loaded = type(buffer)._made(state, {}, **options(buffer))
+    loaded = type(buffer)._loaded(state, {}, **options(buffer))
     assert type(loaded.rng.bit_generator).__name__ == kind
     assert_same(buffer, loaded, 5)
     if kind != "PCG64":
@@ -531,7 +531,7 @@ def limited_state() -> Any:
 class TestClassesOfOnesOwn:
     def test_its_settings_come_back(self, tmp_path: pathlib.Path) -> None:
         """Pitfall P92."""
-        assert_same(ring(limiter=OwnLimiter(3)), loaded := relive.RingReplayBuffer._made(limited_state(), {}))
+        assert_same(ring(limiter=OwnLimiter(3)), loaded := relive.RingReplayBuffer._loaded(limited_state(), {}))
         assert type(loaded.limiter) is OwnLimiter
         relive.PrioritizedReplayBuffer(10, beta=OwnSchedule()).save(tmp_path / "saved")
         scheduled = relive.PrioritizedReplayBuffer.load(tmp_path / "saved")
@@ -542,12 +542,12 @@ class TestClassesOfOnesOwn:
         def make() -> Columns:
             return column_lib.ColumnReplayBuffer(10, SCHEMA, window=OwnWindow(), seed=0)
 
-        loaded = column_lib.ColumnReplayBuffer[Any]._made(worked(make).state_dict(), {})
+        loaded = column_lib.ColumnReplayBuffer[Any]._loaded(worked(make).state_dict(), {})
         assert type(loaded.window) is OwnWindow
         assert_same(worked(make), loaded)
 
     def test_a_sampler_is_told_of_all_anchors(self) -> None:
-        loaded = relive.RingReplayBuffer._made(ring(sampler=OwnSampler()).state_dict(), {})
+        loaded = relive.RingReplayBuffer._loaded(ring(sampler=OwnSampler()).state_dict(), {})
         assert loaded.sample(2).keys.tolist() == ring(sampler=OwnSampler()).sample(2).keys.tolist() == [12, 12]
 
     def test_a_subclass_of_a_buffer_saves_what_it_takes(self, tmp_path: pathlib.Path) -> None:
@@ -594,7 +594,7 @@ class TestClassesOfOnesOwn:
 
     def test_none_takes_the_place_of_what_was_saved(self) -> None:
         state = relive.RingReplayBuffer(10, max_times_sampled=2, limiter=relive.MinSize(5)).state_dict()
-        loaded = relive.RingReplayBuffer._made(state, {"limiter": None})
+        loaded = relive.RingReplayBuffer._loaded(state, {"limiter": None})
         assert isinstance(loaded.limiter, relive.MinSize)
         assert loaded.limiter.min_size == 1
 
@@ -670,7 +670,7 @@ class TestSettings:
         state["settings"]["schema"][0][2] = [2**60]
         for load in (
             relive.RingReplayBuffer(10, seed=5).load_state_dict,
-            lambda s: relive.RingReplayBuffer._made(s, {}),
+            lambda s: relive.RingReplayBuffer._loaded(s, {}),
         ):
             with pytest.raises(errors.CheckpointError):
                 load(state)
@@ -692,14 +692,14 @@ class TestSettings:
             episode_end=np.array([0], np.uint8),
             episode_has_tail=np.array([False]),
         )
-        assert len(relive.RingReplayBuffer._made(state, {})) == 0
+        assert len(relive.RingReplayBuffer._loaded(state, {})) == 0
         for exponent in range(30, 47):
             state["settings"]["schema"][0][2] = [2**exponent]
             for name in ("rows/observation/image", "final/observation/image"):
                 arrays[name] = np.zeros((0, 2**exponent), np.uint8)
             # Too much for some machines, and none of it used.
             with contextlib.suppress(errors.CheckpointError):
-                relive.RingReplayBuffer._made(state, {})
+                relive.RingReplayBuffer._loaded(state, {})
 
     def test_a_state_that_finds_no_memory_is_said_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def restore(*arguments: object, **options: object) -> None:
@@ -709,30 +709,30 @@ class TestSettings:
         monkeypatch.setattr(relive.RingReplayBuffer, "_restore", restore)
         message = "^a RingReplayBuffer of that state does not fit in memory: unable to allocate$"
         with pytest.raises(errors.CheckpointError, match=message):
-            relive.RingReplayBuffer._made(state, {})
+            relive.RingReplayBuffer._loaded(state, {})
 
     def test_another_n_step_may_be_given(self) -> None:
         state = ring().state_dict()
-        loaded = relive.RingReplayBuffer._made(state, {"n_step": 3})
+        loaded = relive.RingReplayBuffer._loaded(state, {"n_step": 3})
         assert loaded.read([5]).steps.tolist() == ring(n_step=3).read([5]).steps.tolist() == [3]
         with pytest.raises(errors.CheckpointError, match="^a RingReplayBuffer cannot be made of its settings: n_step"):
-            relive.RingReplayBuffer._made(state, {"n_step": 0})
+            relive.RingReplayBuffer._loaded(state, {"n_step": 0})
 
     def test_a_storage_may_be_given(self) -> None:
         """It need not be the one that the buffer had."""
         state = ring().state_dict()
         own = memory.ColumnStorage(ring().history.schema, 10)
-        loaded = relive.RingReplayBuffer._made(state, {"storage": own})
+        loaded = relive.RingReplayBuffer._loaded(state, {"storage": own})
         assert loaded.history.storage is own
         assert_same(ring(), loaded)
         empty = relive.RingReplayBuffer(10, seed=0).state_dict()
-        fresh = relive.RingReplayBuffer._made(empty, {"storage": memory.ColumnStorage(SCHEMA, 10)})
+        fresh = relive.RingReplayBuffer._loaded(empty, {"storage": memory.ColumnStorage(SCHEMA, 10)})
         assert (len(fresh), fresh.schema) == (0, SCHEMA)
 
     def test_a_column_that_is_no_array_is_no_part_of_a_state(self) -> None:
         """It could turn out to be damaged when half of it was read."""
         buffer, state = ring(), ring().state_dict()
-        state["arrays"]["rows/reward"] = buffer._whole_state()["arrays"]["rows/reward"]
+        state["arrays"]["rows/reward"] = buffer._full_state()["arrays"]["rows/reward"]
         with pytest.raises(errors.CheckpointError, match="^array rows/reward must be an array, got "):
             buffer.load_state_dict(state)
 
@@ -740,13 +740,13 @@ class TestSettings:
         state = ring().state_dict()
         state["settings"]["schema"] = None
         with pytest.raises(errors.CheckpointError, match="^schema must be there where a row was written$"):
-            relive.RingReplayBuffer._made(state, {})
+            relive.RingReplayBuffer._loaded(state, {})
 
     def test_more_streams_than_any_file_is_for_are_refused(self) -> None:
         state = ring().state_dict()
         state["settings"].update(streams=2**21, capacity=2**22)
         with pytest.raises(errors.CheckpointError, match=r"streams must be at most 524288, got 2097152$"):
-            relive.RingReplayBuffer._made(state, {})
+            relive.RingReplayBuffer._loaded(state, {})
 
 
 def test_an_interval_need_not_begin_with_the_oldest_row() -> None:
@@ -756,7 +756,7 @@ def test_an_interval_need_not_begin_with_the_oldest_row() -> None:
         for keys, is_eligible in ((barred, False), (freed, True)):
             for key in keys:
                 buffer.set_eligible([key], is_eligible)
-        loaded = relive.RingReplayBuffer._made(buffer.state_dict(), {})
+        loaded = relive.RingReplayBuffer._loaded(buffer.state_dict(), {})
         for each in (buffer, loaded):
             each.set_eligible([8], False)
         assert_same(buffer, loaded)
@@ -770,7 +770,7 @@ def test_priorities_that_are_gone_need_not_fit_another_alpha() -> None:
     sampler = buffer.sampler
     assert isinstance(sampler, prioritized.PrioritizedSampler)
     sampler.alpha = 2.0
-    assert_same(buffer, relive.PrioritizedReplayBuffer._made(buffer.state_dict(), {}))
+    assert_same(buffer, relive.PrioritizedReplayBuffer._loaded(buffer.state_dict(), {}))
 
 
 class TestLimiters:
@@ -782,7 +782,7 @@ class TestLimiters:
             while not buffer.can_insert():
                 buffer.sample(1)
             buffer.add([float(t)], t, 0.0, [t + 1.0])
-        loaded = relive.RingReplayBuffer._made(buffer.state_dict(), {})
+        loaded = relive.RingReplayBuffer._loaded(buffer.state_dict(), {})
         for each in (buffer, loaded):
             drawn = 0
             while each.can_sample(1):
@@ -834,7 +834,7 @@ class TestMemory:
     def test_a_capacity_is_only_a_number(self, name: str, settings: dict[str, int]) -> None:
         state = worked(COLUMNS[name], 1).state_dict()
         state["settings"].update(settings)
-        used = memory_after(lambda: relive.__dict__[state["class"]]._made(state, {}))
+        used = memory_after(lambda: relive.__dict__[state["class"]]._loaded(state, {}))
         assert used < 128 << 20
 
     def test_going_back_from_many_rows_takes_memory_for_them_alone(self) -> None:
@@ -852,7 +852,7 @@ class TestMemory:
             buffer.add_episode(observations, actions, rewards, terminated=True, stream=stream, **extras)
         state = buffer.state_dict()
         state["settings"]["frame_stack"] = 2**40
-        assert memory_after(lambda: relive.RingReplayBuffer._made(state, {})) < 64 << 20
+        assert memory_after(lambda: relive.RingReplayBuffer._loaded(state, {})) < 64 << 20
 
 
 def memory_after(call: Callable[[], object]) -> int:

@@ -145,14 +145,14 @@ def assert_usable(buffer: Any, rng: random.Random) -> None:
                 checkpointable_test.work(buffer, random.Random(rng.random() + seed), 15)
         checkpointable_test.batch_of(buffer)
     buffer.check()
-    again = type(buffer)._made(buffer.state_dict(), {}, **checkpointable_test.options(buffer))
+    again = type(buffer)._loaded(buffer.state_dict(), {}, **checkpointable_test.options(buffer))
     assert checkpointable_test.plain(again.state_dict()) == checkpointable_test.plain(buffer.state_dict())
 
 
 def is_made(buffer: Any, state: dict[str, Any], seed: int) -> bool:
     """Return whether another buffer of the class is made of a forged state, which then works."""
     try:
-        made = type(buffer)._made(copy.deepcopy(state), {}, **checkpointable_test.options(buffer))
+        made = type(buffer)._loaded(copy.deepcopy(state), {}, **checkpointable_test.options(buffer))
     except errors.CheckpointError:
         return False
     assert_usable(made, random.Random(seed))

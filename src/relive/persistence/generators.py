@@ -37,7 +37,7 @@ def state_of(rng: np.random.Generator) -> dict[str, Any]:
     return plain
 
 
-def made(given: state_lib.StateReader) -> np.random.Generator:
+def load(given: state_lib.StateReader) -> np.random.Generator:
     """Return a generator of that state.
 
     Raises:

@@ -13,7 +13,7 @@ KINDS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 
 def made(state: dict[str, Any]) -> np.random.Generator:
-    return generators.made(state_lib.StateReader({"generator": state}, {}).part("generator"))
+    return generators.load(state_lib.StateReader({"generator": state}, {}).part("generator"))
 
 
 def used(kind: str) -> np.random.Generator:

@@ -82,8 +82,9 @@ class Examination:
         settings, generator, name = (said.get(key) for key in ("settings", "generator", "class"))
         settings = dict(settings) if isinstance(settings, dict) else {}
         schema = settings.pop("schema", said.get("schema"))
-        if hasattr(self.buffer, "schemas"):
-            schema = {agent: each.description() for agent, each in self.buffer.schemas.items()}
+        schemas = getattr(self.buffer, "schemas", None)
+        if schemas is not None:
+            schema = {agent: each.description() for agent, each in schemas.items()}
         bit_generator = generator.get("bit_generator") if isinstance(generator, dict) else None
         return {
             "path": files.named(self.path),
@@ -213,6 +214,9 @@ def repair(
     path = files.absolute("path", path)
     was_never_renamed = not os.path.lexists(files.newest(path)) and os.path.isdir(files.beside(path, "new"))
     if not was_never_renamed and places.kind_of_buffer(path) is places.Kind.JOURNAL:
+        broken = _base_faults(path)
+        if broken:
+            raise errors.CheckpointError(f"{'; '.join(broken)}: recover with an older checkpoint=, or not at all")
         return repair_lib.repair_journal(path, drop_damaged=drop_damaged)
     return repair_lib.repair_checkpoint(path, progress)
 
@@ -299,8 +303,7 @@ def _of_journal(path: str, progress: state_lib.Progress | None) -> Examination:
             return dataclasses.replace(found, faults=[str(findings.damage)])
         reason = _why_not_rebuilt(path, findings) or why_not(values)
         if reason:
-            broken = places.faults(journal_reader.checkpoint_of(path)) if values.get("has_checkpoint") is True else []
-            return dataclasses.replace(found, reason=reason, faults=broken)
+            return dataclasses.replace(found, reason=reason, faults=_base_faults(path))
         buffer = recover.recover(path, codec=_codec(values), progress=progress)
         return dataclasses.replace(found, buffer=_checked(buffer))
     except errors.ReplayError as error:
@@ -315,6 +318,15 @@ def _base(path: str) -> dict[str, Any]:
     return values
 
 
+def _base_faults(path: str) -> list[str]:
+    """Return what is broken in the checkpoint that a journal begins with; nothing if it begins with none."""
+    try:
+        has_checkpoint = _base(path).get("has_checkpoint") is True
+    except (errors.ReplayError, StopIteration):
+        return []  # That is for others to say.
+    return places.faults(journal_reader.checkpoint_of(path)) if has_checkpoint else []
+
+
 def _why_not_rebuilt(path: str, findings: journal_reader.Findings) -> str:
     """Return why a journal is not played back, which would change it or keep its writer out; nothing if it can be."""
     if findings.num_torn_bytes:
@@ -322,7 +334,7 @@ def _why_not_rebuilt(path: str, findings: journal_reader.Findings) -> str:
     if not findings.num_records:
         return "it holds no record"
     try:
-        with files.locked(path):
+        with journal_reader.locked(path):
             return ""
     except errors.CheckpointError as error:
         return str(error)
@@ -341,18 +353,18 @@ def _of_map(path: str, progress: state_lib.Progress | None) -> Examination:
 
 
 def _of_parquet(path: str, progress: state_lib.Progress | None) -> Examination:
-    parquet: Any = importlib.import_module("relive.integrations.parquet")  # Imports only go down; this looks up.
-    said = parquet.describe(path)
+    arrow: Any = importlib.import_module("relive.integrations.arrow")  # Imports only go down; this looks up.
+    said = arrow.describe(path)
     reason = _why_too_large(said.num_steps * said.schema.nbytes)
     if not reason:
         capacity = max(said.num_steps, said.streams, 1)
         buffer = _relive().RingReplayBuffer(capacity, said.schema, streams=said.streams)
-        parquet.add_parquet(buffer, path, progress=progress)
+        arrow.add_parquet(buffer, path, progress=progress)
     return Examination(
         path=path,
         place=path,
         kind=places.Kind.PARQUET,
-        version=parquet.parquet_format.VERSION,
+        version=arrow.VERSION,
         values={"settings": {"schema": said.schema.description(), "streams": said.streams}},
         reason=reason,
         stats={"size": said.num_steps},

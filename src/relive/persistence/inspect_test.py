@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import relive
-from relive.integrations import parquet
+from relive.integrations import arrow
 from relive.persistence import checkpoint
 from relive.persistence import inspect
 from relive.persistence import journal as journal_lib
@@ -210,7 +210,7 @@ def test_rows_in_a_memory_map_are_no_fault_of_a_checkpoint(tmp_path: pathlib.Pat
 
 def test_a_parquet_file_says_what_it_is(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     buffer, path = MAKERS["RingReplayBuffer"](), tmp_path / "steps.parquet"
-    parquet.write_parquet(buffer, path)
+    arrow.write_parquet(buffer, path)
     said = relive.summary(path)
     assert (said["kind"], said["version"], said["stats"]) == ("Parquet file", 1, {"size": 12})
     assert (said["settings"], said["schema"]) == ({"streams": 1}, buffer.schema.description())
@@ -273,7 +273,7 @@ def save_with_a_schedule_of_its_own(path: pathlib.Path) -> None:
     """Save a buffer with an object, within another, of a class that is gone afterwards."""
 
     class Mine(relive.Schedule):
-        def value(self, step: int) -> float:
+        def value(self, tick: int) -> float:
             return 0.5
 
     sampler = relive.PrioritizedSampler(beta=Mine())

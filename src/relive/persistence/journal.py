@@ -87,15 +87,14 @@ class SegmentFile:
     """An open segment; what is written goes to its end.
 
     Args:
-        path: The file, which is there.
         ending: Where its whole records end; what lies beyond is cut off.
 
     Raises:
         OSError: It cannot be opened or cut.
     """
 
-    def __init__(self, path: str, ending: journal_reader.Ending) -> None:
-        self.path = path
+    def __init__(self, ending: journal_reader.Ending) -> None:
+        self.path = path = ending.path
         self.seed, self.salt = ending.seed, ending.salt
         """Where the checksums of its records start, and the number that all segments of its journal have."""
         self.start = ending.start
@@ -171,7 +170,7 @@ def create(
             with contextlib.suppress(OSError):
                 os.unlink(name)
         raise
-    return journal_reader.Ending(number, size, size, size, seed, salt)
+    return journal_reader.Ending(path, number, size, size, size, seed, salt)
 
 
 class Journal(duplicates.NeverCopied):
@@ -361,7 +360,7 @@ class Journal(duplicates.NeverCopied):
             self._check_usable()
             if self._shared is None or self._shared.done() or self._shared.get_loop() is not loop:
                 self._shared = loop.run_in_executor(None, self._sync_in_background)
-            await asyncio.wait([self._shared])
+            await asyncio.shield(self._shared)
 
     def prune(self, before: int) -> int:
         """Delete the segments that hold no record numbered `before` or later, and return how many.
@@ -428,7 +427,7 @@ class Journal(duplicates.NeverCopied):
             os.mkdir(self.path)
         with journal_reader.opened(self.path) as directory:
             journal_reader.listed(directory)  # What is no journal gets no lock beside it.
-            stack.enter_context(files.locked(self.path))
+            stack.enter_context(journal_reader.locked(self.path))
             self._firsts, oldest, left_over = journal_reader.listed(directory)
             findings = journal_reader.examine(self.path)
             if findings.damage is not None:
@@ -441,7 +440,7 @@ class Journal(duplicates.NeverCopied):
             files.fsync_directory(os.path.dirname(self.path))
             files.fsync_directory(self.path)
             if findings.ending is not None:
-                self._segment = SegmentFile(self._place(self._firsts[-1]), findings.ending)
+                self._segment = SegmentFile(findings.ending)
                 stack.callback(self._segment.close)
                 self._segment.sync()
                 self._num_records = self._num_synced = findings.ending.number
@@ -467,7 +466,7 @@ class Journal(duplicates.NeverCopied):
                 raise
             try:
                 files.fsync_directory(self.path)
-                segment = SegmentFile(self._place(first), ending)
+                segment = SegmentFile(ending)
             except OSError as error:
                 self._refuse(f"making a segment failed: {files.reason(error)}")
                 raise self._failure("written", error) from error

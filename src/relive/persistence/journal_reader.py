@@ -14,6 +14,7 @@ are not followed, and what is no regular file is not opened.
 """
 
 from collections.abc import Generator, Iterator
+import contextlib
 import dataclasses
 import errno
 import os
@@ -158,6 +159,8 @@ _HEADER = RECORD_HEADER_BYTES
 class Ending(NamedTuple):
     """Where the whole records of a segment end."""
 
+    path: str
+    """The segment."""
     number: int
     """The number that the next record has."""
     offset: int
@@ -228,7 +231,7 @@ def records(path: str | os.PathLike[str]) -> Iterator[Record]:
     Raises:
         CheckpointError: While they are read: the journal is damaged or cannot be read; the message names the file.
     """
-    yield from _walk(files.absolute("path", path))
+    yield from walk(files.absolute("path", path))
 
 
 def examine(path: str | os.PathLike[str]) -> Findings:
@@ -240,10 +243,10 @@ def examine(path: str | os.PathLike[str]) -> Findings:
     path = files.absolute("path", path)
     with opened(path) as directory:
         num_segments = len(listed(directory).firsts)
-    walk, num_records = _walk(path), 0
+    reading, num_records = walk(path), 0
     try:
         while True:
-            next(walk)
+            next(reading)
             num_records += 1
     except StopIteration as stop:
         return Findings(num_segments=num_segments, num_records=num_records, ending=stop.value, damage=None)
@@ -288,6 +291,15 @@ def listed(directory: files.Directory) -> Listing:
 def checkpoint_of(path: str) -> str:
     """Return where the checkpoint is that the journal at `path` begins with, if it begins with one."""
     return os.path.join(path, CHECKPOINT, "checkpoint")
+
+
+def locked(path: str) -> contextlib.AbstractContextManager[None]:
+    """Hold the lock of the journal at `path`, in a `with`: that of the directory itself, if `path` is a link to it.
+
+    Raises:
+        CheckpointError: Somebody else holds it, or the file system has none.
+    """
+    return files.locked(os.path.realpath(path))
 
 
 def opened(path: str) -> files.Directory:
@@ -340,11 +352,15 @@ def _read_segment(
             raise DamageError(path, f"{wrong}, and another segment follows", first=first, offset=offset, whole=offset)
         if _has_record(file, offset + 1, size, number, seed):
             raise DamageError(path, f"{wrong}, and whole records follow", first=first, offset=offset, whole=offset)
-    return Ending(number, offset, size, start, seed, salt)
+    return Ending(path, number, offset, size, start, seed, salt)
 
 
-def _walk(path: str) -> Generator[Record, None, Ending | None]:
-    """Yield the records of all segments; return where those of the last one end, None if there is no segment."""
+def walk(path: str) -> Generator[Record, None, Ending | None]:
+    """Yield the records of the journal at an absolute path; return where those of its last segment end, if it has one.
+
+    Raises:
+        CheckpointError: As `records`.
+    """
     with opened(path) as directory:
         firsts, oldest, _ = listed(directory)
         if firsts[:1] != [oldest] and (firsts or oldest):

@@ -14,7 +14,6 @@ import pytest
 from relive import errors
 from relive.persistence import journal
 from relive.persistence import journal_reader
-from relive.persistence import recover
 from relive.persistence import repair
 from relive.persistence import seed_blocks_test
 
@@ -283,7 +282,6 @@ def test_an_overlap_of_segments_is_damage(tmp_path: pathlib.Path) -> None:
 
 OPENINGS: dict[str, Callable[[pathlib.Path], object]] = {
     "records": read,
-    "recover": recover.recover,
     "Journal": journal.Journal,
     "repair": repair.repair_journal,
 }

@@ -89,7 +89,7 @@ def kind_of_buffer(path: str) -> Kind:
         remedy = f"load its checkpoint with storage=relive.MemmapStorage({path!r})"
         raise errors.CheckpointError(f"{label} is a memory map, which holds rows and no buffer: {remedy}")
     if kind is Kind.PARQUET:
-        remedy = "relive.integrations.parquet.add_parquet adds them to one"
+        remedy = "relive.integrations.arrow.add_parquet adds them to one"
         raise errors.CheckpointError(f"{label} is a Parquet file, which holds steps and no buffer: {remedy}")
     return kind
 

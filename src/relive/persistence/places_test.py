@@ -54,7 +54,7 @@ def test_a_parquet_file_is_told_by_its_first_bytes(tmp_path: pathlib.Path, monke
     path = tmp_path / "steps"
     path.write_bytes(b"PAR1...")
     assert places.kind_of(str(path)) is places.Kind.PARQUET
-    rule = r"is a Parquet file, which holds steps and no buffer: relive\.integrations\.parquet\.add_parquet adds them"
+    rule = r"is a Parquet file, which holds steps and no buffer: relive\.integrations\.arrow\.add_parquet adds them"
     with pytest.raises(relive.CheckpointError, match=rule):
         relive.load(path)
 

@@ -4,6 +4,7 @@ segment 0   base  record  record  record      made of the base; each record is p
 segment 4   base  record  record              the base is skipped: what it says is known
 """
 
+from collections.abc import Iterator
 import itertools
 import os
 import typing
@@ -69,7 +70,8 @@ def recover(
         path: The journal's directory.
         checkpoint: A checkpoint that the buffer has saved while the journal was attached: only what came after it is
             played back.
-        buffer_class: The class of the buffer, where it is not the one that the journal names.
+        buffer_class: The class of the buffer, of the name that the journal says; None for the one that is defined by
+            that name.
         codec: The one that the journal was written with, of an EpisodeReplayBuffer; a PlainCodec if None.
         progress: Called now and then with the bytes read so far and the bytes there are.
         instead: As in `load`.
@@ -90,13 +92,27 @@ def recover(
     <RingReplayBuffer of 1 steps, capacity=100, streams=1>
     """
     path = files.absolute("path", path)
-    label = files.named(path)
     buffer_class = _checked_class(buffer_class)
     state_lib.check_progress(progress)
-    num_records = repair.repair_journal(path).num_records or 0
-    total = _num_bytes(path)
-    journal, read = journal_reader.records(path), 0
-    first = next(journal, None)
+    with journal_reader.opened(path) as directory:
+        journal_reader.listed(directory)  # What is no journal gets no lock beside it.
+    with journal_reader.locked(path):
+        return _played_back(path, checkpoint, buffer_class, codec, progress, instead)
+
+
+def _played_back(
+    path: str,
+    checkpoint: str | os.PathLike[str] | None,
+    buffer_class: type[Any] | None,
+    codec: codec_lib.Codec | None,
+    progress: state_lib.Progress | None,
+    instead: dict[str, Any],
+) -> Any:
+    """Do what `recover` does, with the lock of the journal held."""
+    label, total, read = files.named(path), _num_bytes(path), 0
+    journal = _Reading(path)
+    records = journal.records()
+    first = next(records, None)
     if first is None:
         raise errors.CheckpointError(f"{label} holds no record")
     try:
@@ -104,20 +120,25 @@ def recover(
         given = state_lib.StateReader(state, state.get("arrays"))
         journal_id = given.text("journal_id")
         kind: type[checkpointable.Journalable] = buffer_class or _class_of(state)
+        if codec is not None and not kind._HAS_OBJECTS:
+            raise errors.ArgumentError(f"codec must be left out for a {kind.__name__}, which holds no objects")
         options = {"codec": codec_lib.checked(codec)} if kind._HAS_OBJECTS else {}
-        if given.boolean("has_checkpoint") and checkpoint is None:
+        is_base = given.boolean("has_checkpoint") and checkpoint is None
+        if is_base:
             checkpoint = journal_reader.checkpoint_of(path)
-        buffer: Any = kind._made(state, instead, **options) if checkpoint is None else None
+        buffer: Any = kind._loaded(state, instead, **options) if checkpoint is None else None
     except errors.CheckpointError as error:
         raise errors.CheckpointError(f"{label} begins with a record that cannot be one: {error}") from error
     skipped = first.number + 1
     if buffer is None:
         assert checkpoint is not None
         with checkpoint_lib.opened(checkpoint) as saved:
-            skipped = _place_of(saved, os.fspath(checkpoint), journal_id, first.number, first.number + num_records)
-            buffer = kind._made(saved, instead, **options)
+            skipped = _place_of(saved, os.fspath(checkpoint), journal_id, first.number)
+            if is_base and skipped != first.number + 1:
+                raise errors.CheckpointError(f"{checkpoint} is not what the journal begins with")
+            buffer = kind._loaded(saved, instead, **options)
     replay = buffer._replay(**options)
-    for record in itertools.chain([first], journal):
+    for record in itertools.chain([first], records):
         try:
             if record.kind == journal_reader.BASE:
                 replay.base(record.number)
@@ -127,21 +148,54 @@ def recover(
             raise errors.CheckpointError(f"{label}: record {record.number} {error}") from error
         except (MemoryError, OverflowError, ValueError) as error:  # Of settings that nothing can be done with.
             raise errors.CheckpointError(f"{label}: record {record.number} cannot be played back: {error}") from error
-        num_records, read = record.number + 1, read + len(record.payload)
+        read += len(record.payload)
         if progress is not None and record.number % 1024 == 0:
             progress(read, total)
+    if skipped > journal.num_records:
+        raise errors.CheckpointError(
+            f"{checkpoint} is newer than the journal, which ends before record {journal.num_records}: "
+            "load it, and attach a new journal"
+        )
     try:
         replay.end()
     except errors.CheckpointError as error:
         raise errors.CheckpointError(f"{label} {error}") from error
-    if num_records > skipped:
+    repair.cut_tail(path, journal.ending)
+    if journal.num_records > skipped:
         buffer._limited.forgive()
     buffer._position = checkpointable.Position(
-        journal_id=journal_id, num_records=num_records, replay=replay, written=buffer._written()
+        journal_id=journal_id, num_records=journal.num_records, replay=replay, written=buffer._written()
     )
     if progress is not None:
         progress(total, total)
     return buffer
+
+
+class _Reading:
+    """A reading of a journal.
+
+    Attributes:
+        num_records: The number that the record after the last one read has.
+        ending: Where they end, once all were read.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._walk = journal_reader.walk(path)
+        self.num_records = 0
+        self.ending: journal_reader.Ending | None = None
+
+    def records(self) -> Iterator[journal_reader.Record]:
+        """Yield the records, once."""
+        count = 0
+        try:
+            while True:
+                record = next(self._walk)
+                count, self.num_records = count + 1, record.number + 1
+                yield record
+        except StopIteration as stop:
+            self.ending = stop.value
+        except journal_reader.DamageError as damage:
+            raise repair.refusal(damage, count) from damage
 
 
 def _checked_class(buffer_class: Any) -> Any:
@@ -178,7 +232,7 @@ def _class_of(state: state_lib.State) -> type[checkpointable.Journalable]:
     return kind
 
 
-def _place_of(saved: state_lib.State, checkpoint: str, journal_id: str, first: int, last: int) -> int:
+def _place_of(saved: state_lib.State, checkpoint: str, journal_id: str, first: int) -> int:
     """Return the number of the first record that comes after a checkpoint."""
     noted = saved.get("journal")
     if not isinstance(noted, dict) or noted.get("id") != journal_id:
@@ -187,10 +241,5 @@ def _place_of(saved: state_lib.State, checkpoint: str, journal_id: str, first: i
     if number < first:
         raise errors.CheckpointError(
             f"{checkpoint} is older than the journal, which begins with record {first}: leave it out"
-        )
-    if number > last:
-        raise errors.CheckpointError(
-            f"{checkpoint} is newer than the journal, which ends before record {last}: "
-            "load it, and attach a new journal"
         )
     return number

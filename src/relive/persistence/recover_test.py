@@ -655,3 +655,92 @@ def test_a_class_may_be_given_with_its_types(tmp_path: pathlib.Path) -> None:
         relive.EpisodeReplayBuffer[str, int]().attach(log)
     buffer = relive.recover(tmp_path / "log", buffer_class=relive.EpisodeReplayBuffer[str, int])
     assert type(buffer) is relive.EpisodeReplayBuffer
+
+
+@pytest.mark.parametrize("fault", ["another journal", "missing", "the first is missing"])
+def test_a_journal_with_a_segment_that_is_not_its_own_is_refused_by_name(tmp_path: pathlib.Path, fault: str) -> None:
+    """P81; and nothing was cut, though its end is torn."""
+    for name in ("log", "other"):
+        with opened(tmp_path / name, segment_bytes=300) as log:
+            buffer = relive.RingReplayBuffer(1_000)
+            buffer.attach(log)
+            for t in range(100):
+                buffer.add(float(t), t, 1.0, t + 1.0)
+    names = segments(tmp_path / "log")
+    assert len(names) > 3
+    wrong = names[0 if fault == "the first is missing" else 2]
+    if fault == "another journal":
+        shutil.copy(tmp_path / "other" / wrong, tmp_path / "log" / wrong)
+        fault = "of another journal than the one before it"
+    else:
+        (tmp_path / "log" / wrong).unlink()
+        wrong, fault = (wrong, "missing") if wrong == names[0] else (names[3], "the segment before it ends before")
+    with (tmp_path / "log" / names[-1]).open("ab") as file:
+        file.write(b"torn")
+    size = (tmp_path / "log" / names[-1]).stat().st_size
+    with pytest.raises(errors.CheckpointError, match=f"{wrong} is damaged at byte 0: .*{fault}"):
+        relive.recover(tmp_path / "log")
+    assert (tmp_path / "log" / names[-1]).stat().st_size == size
+
+
+def test_a_journal_that_has_let_go_of_its_checkpoint_is_recovered_without(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_lib, "CHUNK", 1)
+    buffer = relive.RingReplayBuffer(5)
+    buffer.add(7, 7, 7)
+    with opened(tmp_path / "log", segment_bytes=100) as log:
+        buffer.attach(log)
+        for _ in range(40):
+            buffer.add(7, 7, 7)
+    assert not (tmp_path / "log" / "base").exists()
+    assert content(relive.recover(tmp_path / "log")) == content(buffer)
+
+
+def test_a_torn_end_is_cut_off_once(tmp_path: pathlib.Path) -> None:
+    buffer = written(tmp_path / "log", relive.RingReplayBuffer(5))
+    (segment,) = [tmp_path / "log" / name for name in segments(tmp_path / "log")]
+    size = segment.stat().st_size
+    with segment.open("ab") as file:
+        file.write(b"torn")
+    assert content(relive.recover(tmp_path / "log")) == content(buffer)
+    assert segment.stat().st_size == size
+    before = segment.stat().st_mtime_ns
+    relive.recover(tmp_path / "log")
+    assert segment.stat().st_mtime_ns == before
+
+
+def test_a_journal_that_is_reached_by_a_link_has_one_writer(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "log")
+    with opened(tmp_path / "log") as log:
+        relive.RingReplayBuffer(5).attach(log)
+        with pytest.raises(errors.CheckpointError, match="log is in use by this process"):
+            opened(tmp_path / "link")
+        with pytest.raises(errors.CheckpointError, match="log is in use by this process"):
+            relive.recover(tmp_path / "link")
+
+
+def test_another_checkpoint_is_not_what_a_journal_begins_with(with_checkpoint: pathlib.Path) -> None:
+    buffer: Any = relive.recover(with_checkpoint)
+    with opened(with_checkpoint) as log:
+        buffer.attach(log)
+        buffer.save(with_checkpoint / "base" / "checkpoint")
+    with pytest.raises(errors.CheckpointError, match="base/checkpoint is not what the journal begins with$"):
+        relive.recover(with_checkpoint)
+
+
+def test_a_journal_whose_checkpoint_is_broken_is_not_repaired(with_checkpoint: pathlib.Path) -> None:
+    (with_checkpoint / "base" / "checkpoint" / "manifest.json").unlink()
+    with pytest.raises(
+        errors.CheckpointError, match="base/checkpoint.*: recover with an older checkpoint=, or not at all"
+    ):
+        relive.repair(with_checkpoint)
+
+
+def test_a_codec_is_for_objects_alone(tmp_path: pathlib.Path) -> None:
+    written(tmp_path / "log", relive.RingReplayBuffer(5))
+    for call in (relive.recover, relive.load):
+        with pytest.raises(
+            errors.ArgumentError, match="^codec must be left out for a RingReplayBuffer, which holds no ob"
+        ):
+            call(tmp_path / "log", codec=codec.PlainCodec())

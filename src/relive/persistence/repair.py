@@ -76,24 +76,19 @@ def repair_journal(path: str | os.PathLike[str], *, drop_damaged: bool = False) 
     path = files.absolute("path", path)
     with journal_reader.opened(path) as directory:
         journal_reader.listed(directory)  # What is no journal gets no lock beside it.
-        with files.locked(path):
+        with journal_reader.locked(path):
             listing = journal_reader.listed(directory)
             findings = journal_reader.examine(path)
             damage = findings.damage
             if damage is not None and not drop_damaged:
-                raise errors.CheckpointError(
-                    f"{damage}: repair with drop_damaged=True keeps the {findings.num_records} records before it"
-                )
+                raise refusal(damage, findings.num_records)
             set_aside: list[str] = []
             try:
                 if damage is not None:
                     set_aside = _set_aside(path, listing, damage)
-                elif findings.ending is not None and findings.num_torn_bytes:
-                    cut(os.path.join(path, journal_reader.segment_name(listing.firsts[-1])), findings.ending.offset)
             except OSError as error:
-                raise errors.CheckpointError(
-                    f"{files.named(path)} could not be repaired: {files.reason(error)}"
-                ) from error
+                raise _failed(path, error) from error
+            cut_tail(path, findings.ending)
     return Repair(
         place=path,
         num_records=findings.num_records,
@@ -101,6 +96,28 @@ def repair_journal(path: str | os.PathLike[str], *, drop_damaged: bool = False) 
         damage=None if damage is None else str(damage),
         set_aside=tuple(set_aside),
     )
+
+
+def cut_tail(path: str, ending: journal_reader.Ending | None) -> None:
+    """Cut off what is no record at the end of the journal at `path`, if it has a segment and something is there.
+
+    Raises:
+        CheckpointError: It could not be written.
+    """
+    if ending is not None and ending.size > ending.offset:
+        try:
+            cut(ending.path, ending.offset)
+        except OSError as error:
+            raise _failed(path, error) from error
+
+
+def _failed(path: str, error: OSError) -> errors.CheckpointError:
+    return errors.CheckpointError(f"{files.named(path)} could not be repaired: {files.reason(error)}")
+
+
+def refusal(damage: journal_reader.DamageError, num_records: int) -> errors.CheckpointError:
+    """Return the error for a journal that is damaged after so many records."""
+    return errors.CheckpointError(f"{damage}: repair with drop_damaged=True keeps the {num_records} records before it")
 
 
 def repair_checkpoint(path: str, progress: state_lib.Progress | None = None) -> Repair:
@@ -130,7 +147,7 @@ def repair_checkpoint(path: str, progress: state_lib.Progress | None = None) -> 
             for place in left:
                 files.remove_directory(place)
     except OSError as error:
-        raise errors.CheckpointError(f"{files.named(path)} could not be repaired: {files.reason(error)}") from error
+        raise _failed(path, error) from error
     return Repair(place=path, renamed=tuple(moves), deleted=tuple(left))
 
 

@@ -66,7 +66,7 @@ def twin(sampler: registry.Configurable) -> Any:
     return type(sampler)(**registry.settings_of("sampler", sampler))
 
 
-def made(given: state.StateReader, names: Mapping[str, Any]) -> dict[str, Any]:
+def load(given: state.StateReader, names: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of those names, made of JSON values, for a constructor.
 
     Args:
@@ -76,10 +76,10 @@ def made(given: state.StateReader, names: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         CheckpointError: A setting is missing, or is none.
     """
-    return {name: instead if instead is not None else _made(given, name) for name, instead in names.items()}
+    return {name: instead if instead is not None else _load(given, name) for name, instead in names.items()}
 
 
-def _made(given: state.StateReader, name: str, levels: int = _MOST_LEVELS) -> Any:
+def _load(given: state.StateReader, name: str, levels: int = _MOST_LEVELS) -> Any:
     """Return a setting; one that is an object may have settings that are, and so on for so many levels."""
     value = given.value(name)
     if name == "schema" and value is not None:
@@ -95,7 +95,7 @@ def _made(given: state.StateReader, name: str, levels: int = _MOST_LEVELS) -> An
         message = f"{name} was a {validation.short_repr(part.text('kind'))}, a class that is not defined here"
         raise errors.CheckpointError(f"{message}: import its module, or give {name}= to load")
     names = {*registry.parameters(kind), *value} - {"kind"}
-    arguments = {argument: _made(part, argument, levels - 1) for argument in sorted(names)}
+    arguments = {argument: _load(part, argument, levels - 1) for argument in sorted(names)}
     make: Callable[..., Any] = kind
     try:
         return make(**arguments)

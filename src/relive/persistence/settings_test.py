@@ -45,7 +45,7 @@ class SettingsSampler(uniform.UniformSampler):
 def back(value: Any, name: str = "a") -> Any:
     """What comes back of a setting by way of JSON."""
     written = json.loads(json.dumps({name: settings.encoded(value)}, allow_nan=False))
-    return settings.made(state.StateReader({"settings": written}, {}).part("settings"), {name: None})[name]
+    return settings.load(state.StateReader({"settings": written}, {}).part("settings"), {name: None})[name]
 
 
 @pytest.mark.parametrize("value", [None, True, False, 0, 3, -0.5, "zeros", ""])
@@ -182,7 +182,7 @@ def test_two_classes_of_one_name_are_refused() -> None:
         with pytest.raises(errors.CheckpointError, match=rule):
             settings.encoded(limiter)
     with pytest.raises(errors.CheckpointError, match=rule):
-        settings.made(state.StateReader({"a": {"kind": "Twin", "n": 3}}, {}), {"a": None})
+        settings.load(state.StateReader({"a": {"kind": "Twin", "n": 3}}, {}), {"a": None})
 
 
 def test_a_class_that_was_defined_again_takes_the_place_of_the_older() -> None:
@@ -204,14 +204,14 @@ def test_a_class_that_is_not_there_has_to_be_defined_or_given() -> None:
     given = state.StateReader({"a": {"kind": "Gone"}}, {})
     message = "^a was a 'Gone', a class that is not defined here: import its module, or give a= to load$"
     with pytest.raises(errors.CheckpointError, match=message):
-        settings.made(given, {"a": None})
+        settings.load(given, {"a": None})
     own = SettingsLimiter(5)
-    assert settings.made(given, {"a": own})["a"] is own
+    assert settings.load(given, {"a": own})["a"] is own
 
 
 def test_a_buffer_is_no_part_of_a_buffer() -> None:
     with pytest.raises(errors.CheckpointError, match="^a was a 'RingReplayBuffer', a class that is not defined here"):
-        settings.made(state.StateReader({"a": {"kind": "RingReplayBuffer", "capacity": 10**15}}, {}), {"a": None})
+        settings.load(state.StateReader({"a": {"kind": "RingReplayBuffer", "capacity": 10**15}}, {}), {"a": None})
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_a_buffer_is_no_part_of_a_buffer() -> None:
 )
 def test_what_no_setting_is_is_refused(value: object, message: str) -> None:
     with pytest.raises(errors.CheckpointError, match=message):
-        settings.made(state.StateReader({"settings": {"a": value}}, {}).part("settings"), {"a": None})
+        settings.load(state.StateReader({"settings": {"a": value}}, {}).part("settings"), {"a": None})
 
 
 def test_settings_within_settings_do_not_go_deep() -> None:
@@ -238,7 +238,7 @@ def test_settings_within_settings_do_not_go_deep() -> None:
     for _ in range(3000):
         value = {"kind": "LinearSchedule", "start": value, "end": 1.0, "steps": 1}
     with pytest.raises(errors.CheckpointError, match="^settings/a(/start){8} must be a plain value"):
-        settings.made(state.StateReader({"settings": {"a": value}}, {}).part("settings"), {"a": None})
+        settings.load(state.StateReader({"settings": {"a": value}}, {}).part("settings"), {"a": None})
 
 
 def test_a_twin_has_the_same_settings_and_no_buffer() -> None:

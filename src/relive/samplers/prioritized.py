@@ -442,8 +442,7 @@ class PrioritizedSampler(sampler.Sampler):
         append.mark(self.anchors.facts, rated, append.RATED)
         if not self._weights.is_live:
             self._weights.set_top(self._running_maximum)
-        self._weights.put(rated, 0.0)
-        self._weights.put(slots[is_eligible], self._weights_of(priorities[is_eligible], self._alpha))
+        self._weights.put(rated, self._weights_of(priorities[is_rated], self._alpha) * is_eligible[is_rated])
 
     def check(self) -> None:
         """Raise CorruptionError if the tree does not hold the weights of the eligible anchors."""

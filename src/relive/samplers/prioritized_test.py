@@ -485,18 +485,18 @@ def test_what_no_sampler_can_be_is_refused(values: dict[str, Any], priorities: l
     state["sampler"].update(values)
     state["arrays"]["sampler/priorities"] = np.array(priorities)
     with pytest.raises(errors.CheckpointError, match=message):
-        relive.PrioritizedReplayBuffer._made(state, {})
+        relive.PrioritizedReplayBuffer._loaded(state, {})
 
 
 @pytest.mark.parametrize("new_priority", ["running", "live"])
 def test_a_restored_sampler_gives_new_rows_what_the_other_gives(new_priority: Any) -> None:
     state = state_of_three(new_priority=new_priority)
-    buffer = relive.PrioritizedReplayBuffer._made(state, {})
+    buffer = relive.PrioritizedReplayBuffer._loaded(state, {})
     key = buffer.add([0.0], 0, 0.0, [0.0])
     assert buffer.get_priorities([key]).tolist() == [2.0]
     buffer.check()
     state["arrays"]["sampler/priorities"][:] = 0.0
-    zeros = relive.PrioritizedReplayBuffer._made(state, {})
+    zeros = relive.PrioritizedReplayBuffer._loaded(state, {})
     key = zeros.add([0.0], 0, 0.0, [0.0])
     assert zeros.get_priorities([key]).tolist() == [2.0 if new_priority == "running" else 1.0]
     zeros.check()

@@ -122,7 +122,7 @@ def test_a_loaded_buffer_draws_what_the_other_draws(barred: int) -> None:
     state = buffer.state_dict()
     assert state["sampler"] == {}
     assert not any(name.startswith("sampler/") for name in state["arrays"])
-    loaded = relive.RingReplayBuffer._made(state, {})
+    loaded = relive.RingReplayBuffer._loaded(state, {})
     for _ in range(3):
         assert loaded.sample_keys(9).tolist() == buffer.sample_keys(9).tolist()
 

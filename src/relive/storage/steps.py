@@ -497,7 +497,9 @@ class StepStore(ring.Ring):
         """Return which rows there are and which episodes they are of. O(rows + episodes)."""
         slots = self.alive_slots()
         of_rows = self.episodes_of(slots)
-        used = np.unique(np.concatenate([of_rows, self.current[self.last != append.NONE]]))
+        is_used = np.zeros(len(self.free), np.bool_)
+        is_used[of_rows] = is_used[self.current[self.last != append.NONE]] = True
+        (used,) = is_used.nonzero()
         first_key = self.episodes[append.FIRST_KEY]
         used = used[np.argsort(first_key[used], kind="stable")]
         positions = np.zeros(len(self.free), np.int64)

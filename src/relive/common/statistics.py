@@ -1,0 +1,40 @@
+"""What the dataclasses that `get_stats` returns have in common."""
+
+from collections.abc import Mapping
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+
+class Statistics:
+    """A dataclass of numbers, with properties that are worked out of them."""
+
+    __slots__ = ()
+
+    _BY_EPISODE: ClassVar[tuple[str, ...]] = ()
+    """Fields with a number for each episode: as scalars they would be a new name for each."""
+
+    def scalars(self) -> dict[str, float]:
+        """Return the finite numbers here by name, those of properties too, for a tool that plots or logs them.
+
+        A number that has no meaning yet, None in its field, is left out. A mapping is a name for each of its numbers,
+        after a slash; those with a number for each episode are left out.
+
+        >>> import relive
+        >>> buffer = relive.RingReplayBuffer(100, seed=0)
+        >>> key = buffer.add(0.0, 1, 0.5, 0.1)
+        >>> numbers = buffer.get_stats().scalars()
+        >>> numbers["size"], numbers["never_drawn_share"], numbers["dropped/evicted"], "mean_drawn_age" in numbers
+        (1, 1.0, 0, False)
+        """
+        own: Any = self
+        names = [field.name for field in dataclasses.fields(own) if field.name not in self._BY_EPISODE]
+        names += [name for name, value in vars(type(self)).items() if isinstance(value, property)]
+        found: dict[str, float] = {}
+        for name in names:
+            value = getattr(self, name)
+            if isinstance(value, Mapping):
+                found |= {f"{name}/{part}": number for part, number in value.items()}
+            elif value is not None:
+                found[name] = value
+        return {name: number for name, number in found.items() if math.isfinite(number)}
