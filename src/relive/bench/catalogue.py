@@ -1,15 +1,11 @@
 """Who can be measured: name, module and distribution of every peer, and the limits beside them."""
 
-from collections.abc import Callable
 import dataclasses
 import importlib
 from importlib import metadata
-from typing import TypeAlias
 
 from relive.bench import machine
 from relive.bench import tasks
-
-Make: TypeAlias = Callable[[tasks.Task], tasks.Buffer]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +17,7 @@ class Peer:
         module: The adapter, in relive.bench.peers.
         distribution: What pip calls the library; None where there is none to install.
         what: One line about it.
-        make: The name of the function of the adapter that returns a buffer.
+        make: What the adapter calls what makes its buffer.
         is_limit: Whether it only says what numpy takes for the same bytes, and returns nothing that could be right.
     """
 
@@ -32,7 +28,7 @@ class Peer:
     make: str = "make"
     is_limit: bool = False
 
-    def load(self) -> Make:
+    def load(self) -> tasks.Make:
         """Import the adapter, and its library with it.
 
         Raises:
@@ -46,7 +42,7 @@ class Peer:
             raise tasks.CannotError(f"{error.name} is not installed: run pip install {package}") from error
         except Exception as error:  # A library that is broken, in whatever way, must not end the others' run.
             raise tasks.CannotError(f"does not load: {in_one_line(error)}") from error
-        make: Make = getattr(adapter, self.make)
+        make: tasks.Make = getattr(adapter, self.make)
         return make
 
     def version(self) -> str:
@@ -67,13 +63,10 @@ PEERS = {
         Peer("rllib", "with_rllib", "ray", "episodes in Python"),
         Peer("flashbax", "with_flashbax", "flashbax", "jax, jitted on the CPU"),
         Peer("reverb", "with_reverb", "dm-reverb", "a server in C++"),
-        Peer("dopamine", "with_dopamine", "dopamine-rl", "numpy, an object a step"),
-        Peer("agilerl", "with_agilerl", "agilerl", "tensors of torch"),
-        Peer("pfrl", "with_pfrl", "pfrl", "keeps references to what it is given; tensors of torch"),
-        Peer("d3rlpy", "with_d3rlpy", "d3rlpy", "keeps references until an episode ends; a Python loop a draw"),
         Peer("naive", "own_episodes", None, "a deque of episodes and numpy's choice with weights", "make_naive"),
         Peer("take", "limits", None, "a limit: one ndarray.take a column of the same bytes", "make_take", True),
         Peer("copy", "limits", None, "a limit: a plain copy of the same bytes", "make_copy", True),
+        Peer("await", "limits", None, "a limit: an await of an empty function", "make_await", True),
         Peer("files", "limits", None, "a limit: np.save and np.load of the same bytes", "make_files", True),
     )
 }

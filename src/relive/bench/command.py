@@ -3,25 +3,20 @@
 import argparse
 from collections.abc import Sequence
 import contextlib
-import importlib
 import json
 import os
 import pathlib
 import shlex
 import sys
-import types
 import warnings
 
 from relive import errors
 from relive.bench import catalogue
-from relive.bench import curve
 from relive.bench import machine
-from relive.bench import markdown
-from relive.bench import measuring
+from relive.bench import report
 from relive.bench import results
-from relive.bench import selection
-from relive.bench import text
-from relive.bench import workload as workloads
+from relive.bench import runner
+from relive.bench import workloads
 
 _FILES = ("json", "markdown", "plot")
 
@@ -29,62 +24,72 @@ _FILES = ("json", "markdown", "plot")
 def run(options: argparse.Namespace) -> int:
     """Measure, and return 0; starts itself anew with one thread a library, where that was not seen to."""
     if options.list:
-        sys.stdout.write(selection.listing())
+        sys.stdout.write(_listing())
         return 0
     try:
-        selection.check(options.workload)
-        peers = selection.peers(options.peers)
+        chosen, peers = _workloads(options.workload), _peers(options.peers)
     except errors.ArgumentError as error:
         parser: argparse.ArgumentParser = options.parser
         parser.error(str(error))
     for name in _FILES:
         _check_path(name, getattr(options, name))
-    chart = _chart() if options.plot else None
     arguments = _arguments(options)
     if not machine.is_held_to_one_thread(os.environ):
         machine.start_anew(arguments)
     machine.hold_torch()
-    settings = measuring.Settings.chosen(options.repeats, options.quick)
+    settings = runner.Settings.chosen(options.repeats, options.quick)
+    rows = []
     with warnings.catch_warnings(action="ignore"):
-        rows = _measured(selection.workloads(options.workload), peers, settings)
-        curves = _measured_curves(selection.curves(options.workload), peers, settings)
+        for workload in chosen:
+            rows.append(runner.measure(workload, peers, settings, _say))
+            _say("")  # The table comes in the place of what was going on.
+            sys.stdout.write(rows[-1].table())
+            sys.stdout.flush()
     measured = results.Run(
         command=shlex.join(["relive", *arguments]),
         facts=machine.facts(),
         versions={name: peer.version() for name, peer in peers.items() if any(row.has(name) for row in rows)},
         settings=settings.in_words(),
         rows=rows,
-        curves=curves,
     )
     if options.json:
         _write("json", options.json, json.dumps(measured.as_json(), indent=1) + "\n")
-    if chart:
-        chart.save(measured, options.plot)
+    if options.plot:
+        report.save_picture(measured, options.plot)
     if options.markdown:
-        _write("markdown", options.markdown, markdown.page(measured, _picture(options)))
+        _write("markdown", options.markdown, report.page(measured, _picture(options)))
     return 0
 
 
-def _measured(
-    chosen: Sequence[workloads.Workload], peers: dict[str, catalogue.Peer], settings: measuring.Settings
-) -> list[results.Row]:
-    """Measure one workload after the other, and print each when it is there."""
-    rows = []
-    for workload in chosen:
-        rows.append(measuring.measure(workload, peers, settings, _say))
-        _print(text.table(rows[-1]))
-    return rows
+def _workloads(names: Sequence[str] | None) -> list[workloads.Workload]:
+    """Return the workloads of those names or families, all of them if None, in the order of the tables."""
+    known = {name for one in workloads.WORKLOADS.values() for name in (one.name, one.family)}
+    for name in names or ():
+        if name not in known:
+            raise errors.ArgumentError(f"--workload must be one of {', '.join(sorted(known))}, got {name}")
+    return [one for one in workloads.WORKLOADS.values() if not names or one.name in names or one.family in names]
 
 
-def _measured_curves(
-    chosen: Sequence[curve.Curve], peers: dict[str, catalogue.Peer], settings: measuring.Settings
-) -> list[results.Curve]:
-    """Measure one curve after the other, and print each when it is there."""
-    curves = []
-    for one in chosen:
-        curves.append(measuring.measure_curve(one, peers, settings, _say))
-        _print(text.curve_table(curves[-1]))
-    return curves
+def _peers(names: Sequence[str] | None) -> dict[str, catalogue.Peer]:
+    """Return the peers of those names, all of them if None, in the order of the tables."""
+    for name in names or ():
+        if name not in catalogue.PEERS:
+            raise errors.ArgumentError(f"--peers must be some of {', '.join(catalogue.PEERS)}, got {name}")
+    return {name: peer for name, peer in catalogue.PEERS.items() if not names or name in names}
+
+
+def _listing() -> str:
+    """Return every name there is and what it stands for."""
+    width = max(map(len, [*workloads.WORKLOADS, *catalogue.PEERS]))
+    lines = ["workloads (a family stands for all of its own):"]
+    family = ""
+    for one in workloads.WORKLOADS.values():
+        label = f"{one.family}:" if one.family != family else ""
+        family = one.family
+        lines.append(f"  {label:13}{one.name:{width}}  {one.title}")
+    lines.append("peers:")
+    lines += [f"  {'':13}{peer.name:{width}}  {peer.what}" for peer in catalogue.PEERS.values()]
+    return "\n".join(lines) + "\n"
 
 
 def _arguments(options: argparse.Namespace) -> list[str]:
@@ -101,11 +106,6 @@ def _arguments(options: argparse.Namespace) -> list[str]:
         if getattr(options, name):
             arguments += [f"--{name}", getattr(options, name)]
     return arguments
-
-
-def _chart() -> types.ModuleType:
-    """Import what draws, and matplotlib with it: before the measuring, not after it."""
-    return importlib.import_module("relive.bench.chart")
 
 
 def _picture(options: argparse.Namespace) -> str | None:
@@ -126,13 +126,6 @@ def _write(name: str, path: str, content: str) -> None:
         pathlib.Path(path).write_text(content, encoding="utf-8")
     except OSError as error:
         raise errors.ArgumentError(f"--{name} could not be written to {path}: {error.strerror}") from error
-
-
-def _print(table: str) -> None:
-    """Print a table in the place of what was going on."""
-    _say("")
-    sys.stdout.write(table)
-    sys.stdout.flush()
 
 
 def _say(line: str) -> None:

@@ -1,295 +1,159 @@
-"""How many actors one event loop holds: what an awaited append costs where 1,000 coroutines append at once.
+"""What a step costs where many coroutines append at once, and what draws and appends cost as episodes become many."""
 
-    python -m relive.bench.coroutines [--quick]
-
-Each row is a crowd: coroutines that all take the same number of steps. The crowds take turns, so that a machine whose
-speed drifts slows all of them, and each is compared with coroutines that await an empty function as often: what asyncio
-takes for nothing at all. The garbage collector stays on, as it does for users.
-
-    bare        for t in range(steps): await nothing()
-    a buffer    for t in range(steps): await buffer.append_observation_action_reward(episode_id, o_t, a_t, r_t)
-"""
-
-import argparse
 import asyncio
-import collections
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine
 import dataclasses
-import gc
-import statistics
-import sys
-import time
+import itertools
 from typing import Any, TypeAlias
 
 import numpy as np
 
 import relive
+from relive.bench import verification
 
-Work: TypeAlias = Coroutine[Any, Any, None]
+_EPISODE, _EPISODES = 50, 2
+"""Steps of an episode, and how many of them a coroutine lives through."""
+_STORED, _LEAST, _BATCH, _APPENDS = 50_000, 500, 256, 2_000
+_OBSERVATIONS: list[Any] = list(np.arange(4 * (_EPISODE + 1), dtype=np.float32).reshape(-1, 4))
 
-_EPISODE = 50
-"""Steps of an episode."""
-_STORED = 50_000
-_BATCH = 256
-_RATIO = 1.0
-_GOAL = 100_000
+_Work: TypeAlias = Coroutine[Any, Any, None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Size:
-    """How much is measured.
-
-    Attributes:
-        actors: Coroutines at once.
-        episodes: That each of them lives through, of 50 steps.
-        rounds: In which each crowd has its turn.
-    """
-
-    actors: int = 1_000
-    episodes: int = 2
-    rounds: int = 7
-
-    @property
-    def steps(self) -> int:
-        """What a crowd takes in a round."""
-        return self.actors * self.episodes * _EPISODE
-
-
-@dataclasses.dataclass(frozen=True)
-class Crowd:
+class _Crowd:
     """Those who run at once.
 
     Attributes:
-        act: Returns what an actor does, by its number.
-        learn: Returns what a learner does until the actors are through; None for no learner.
-        counts: Returns how many steps and samples the buffer has counted.
+        act: Returns what a coroutine does, by its number.
+        draw: Returns an awaited draw, where there is something to draw from.
+        stats: Returns the statistics of the buffer, where there is one.
     """
 
-    act: Callable[[int], Work]
-    learn: Callable[[], Work] | None = None
-    counts: Callable[[], tuple[int, int]] = lambda: (0, 0)
+    act: Callable[[int], _Work]
+    draw: Callable[[], Coroutine[Any, Any, object]] | None = None
+    stats: Callable[[], Any] | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """A line of the table.
-
-    Attributes:
-        label: What the coroutines do.
-        beside: The row that it is compared with.
-        make: Returns a crowd with a buffer of its own.
-    """
-
-    label: str
-    beside: str
-    make: Callable[[Size], Crowd]
+def _capacity(size: int) -> int:
+    """Return how many steps a buffer stores, so that it evicts before all were taken."""
+    return min(_STORED, size * _EPISODES * _EPISODE // 2)
 
 
-async def _nothing() -> None:
-    """Do nothing."""
-
-
-async def _kept(stored: collections.deque[tuple[int, int, float]], step: tuple[int, int, float]) -> None:
-    """Keep a step in a deque: the least that any store can do."""
-    stored.append(step)
-
-
-def bare(size: Size) -> Crowd:
-    """Return coroutines that await an empty function."""
+def _awaiting(size: int, yields: bool, limiter: relive.RateLimiter | None) -> _Crowd:
+    async def nothing() -> None:
+        pass
 
     async def act(number: int) -> None:
-        for _ in range(size.episodes):
-            for _ in range(_EPISODE):
-                await _nothing()
-
-    return Crowd(act)
-
-
-def bare_giving_way(size: Size) -> Crowd:
-    """Return coroutines that await an empty function, and let the others run after each step."""
-
-    async def act(number: int) -> None:
-        for _ in range(size.episodes):
-            for _ in range(_EPISODE):
-                await _nothing()
+        for _ in range(_EPISODES * _EPISODE):
+            await nothing()
+            if yields:
                 await asyncio.sleep(0)
 
-    return Crowd(act)
+    return _Crowd(act=act)
 
 
-def plain(size: Size) -> Crowd:
-    """Return coroutines that put their steps into a deque."""
-    stored: collections.deque[tuple[int, int, float]] = collections.deque(maxlen=_STORED)
-
-    async def act(number: int) -> None:
-        for _ in range(size.episodes):
-            for t in range(_EPISODE):
-                await _kept(stored, (t, 0, 1.0))
-
-    return Crowd(act)
-
-
-def episodes(
-    size: Size,
-    *,
-    observations: Sequence[Any] = range(_EPISODE + 1),
-    gives_way: bool = False,
-    learns: bool = False,
-    limiter: relive.RateLimiter | None = None,
-) -> Crowd:
-    """Return coroutines that write to an EpisodeReplayBuffer, which is full before they are through.
-
-    Args:
-        size: How much is measured.
-        observations: o_0 to o_T of each episode.
-        gives_way: Whether an actor lets the others run after each step, as one that awaits its environment does.
-        learns: Whether a learner draws beside, whenever it has a turn.
-        limiter: Of the buffer.
-    """
-    buffer = relive.EpisodeReplayBuffer[Any, int](
-        max_transitions=min(_STORED, size.steps // 2), limiter=limiter, seed=0
-    )
+def _to_episodes(size: int, yields: bool, limiter: relive.RateLimiter | None) -> _Crowd:
+    buffer = relive.EpisodeReplayBuffer[Any, int](max_transitions=_capacity(size), limiter=limiter, seed=0)
 
     async def act(number: int) -> None:
-        append = buffer.append_observation_action_reward
-        for _ in range(size.episodes):
+        for _ in range(_EPISODES):
             episode_id = await buffer.start_episode("actor")
             for t in range(_EPISODE):
-                await append(episode_id, observations[t], 0, 1.0)
-                if gives_way:
+                await buffer.append_observation_action_reward(episode_id, _OBSERVATIONS[t], 0, 1.0)
+                if yields:
                     await asyncio.sleep(0)
-            await buffer.end_episode(episode_id, observations[-1])
+            await buffer.end_episode(episode_id, _OBSERVATIONS[-1])
 
-    async def learn() -> None:
-        while True:
-            await buffer.sample_n_step(_BATCH, 3, 0.99)
-
-    def counts() -> tuple[int, int]:
-        stats = buffer.get_stats()
-        return stats.appended, stats.sampled
-
-    return Crowd(act, learn if learns else None, counts)
+    return _Crowd(act=act, draw=lambda: buffer.sample_n_step(_BATCH, 3, 0.99), stats=buffer.get_stats)
 
 
-def columns(size: Size, *, learns: bool = False, limiter: relive.RateLimiter | None = None) -> Crowd:
-    """Return coroutines that write to an AsyncReplayBuffer around a RingReplayBuffer, each to a stream of its own."""
-    capacity = min(_STORED, size.steps // 2)
+def _to_columns(size: int, yields: bool, limiter: relive.RateLimiter | None) -> _Crowd:
     buffer = relive.AsyncReplayBuffer(
-        relive.RingReplayBuffer(capacity, streams=size.actors, n_step=3, limiter=limiter, seed=0)
+        relive.RingReplayBuffer(_capacity(size), streams=size, n_step=3, limiter=limiter, seed=0)
     )
-    observations = _vectors()
 
     async def act(number: int) -> None:
-        last = _EPISODE - 1
-        for _ in range(size.episodes):
+        for _ in range(_EPISODES):
             for t in range(_EPISODE):
-                await buffer.add(observations[t], 0, 1.0, observations[t + 1], terminated=t == last, stream=number)
+                step = (_OBSERVATIONS[t], 0, 1.0, _OBSERVATIONS[t + 1])
+                await buffer.add(*step, terminated=t == _EPISODE - 1, stream=number)
+                if yields:
+                    await asyncio.sleep(0)
 
-    async def learn() -> None:
-        while True:
-            await buffer.sample(_BATCH)
-
-    def counts() -> tuple[int, int]:
-        stats = buffer.get_stats()
-        return stats.appended, stats.sampled
-
-    return Crowd(act, learn if learns else None, counts)
+    return _Crowd(act=act, draw=lambda: buffer.sample(_BATCH), stats=buffer.get_stats)
 
 
-def _vectors() -> list[Any]:
-    """Return the observations of an episode, float32[4] each."""
-    return list(np.arange(4 * (_EPISODE + 1), dtype=np.float32).reshape(-1, 4))
+_CROWDS = {"relive": _to_columns, "relive-episodes": _to_episodes, "await": _awaiting}
 
 
-def _ratio() -> relive.RateLimiter:
-    """Return a limiter that holds actors and learner together: each step is drawn once on average."""
-    return relive.SampleToInsertRatio(_RATIO, min_size=1_000, error_buffer=4.0 * _BATCH)
+def crowd(
+    size: int, peer: str, *, yields: bool = False, learns: bool = False, limits: bool = False
+) -> verification.Entrant:
+    """Return coroutines that take 100 steps each, with a new buffer in every call.
 
-
-_BARE, _GIVING_WAY = "await of an empty function", "the same, then sleep(0)"
-
-ROWS = (
-    Row(_BARE, _BARE, bare),
-    Row("append to a deque", _BARE, plain),
-    Row("EpisodeReplayBuffer, integers", _BARE, episodes),
-    Row("EpisodeReplayBuffer, f32[4]", _BARE, lambda size: episodes(size, observations=_vectors())),
-    Row("  and a learner, at its turns", _BARE, lambda size: episodes(size, observations=_vectors(), learns=True)),
-    Row(
-        "  and a learner, 1 sample a step",
-        _BARE,
-        lambda size: episodes(size, observations=_vectors(), learns=True, limiter=_ratio()),
-    ),
-    Row("AsyncReplayBuffer, ring of f32[4]", _BARE, columns),
-    Row("  and a learner, at its turns", _BARE, lambda size: columns(size, learns=True)),
-    Row("  and a learner, 1 sample a step", _BARE, lambda size: columns(size, learns=True, limiter=_ratio())),
-    Row(_GIVING_WAY, _GIVING_WAY, bare_giving_way),
-    Row("EpisodeReplayBuffer, then sleep(0)", _GIVING_WAY, lambda size: episodes(size, gives_way=True)),
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class Measured:
-    """What came of a crowd in one round.
-
-    Attributes:
-        seconds: From the first step to the last.
-        steps: That the buffer counted; 0 where there is none.
-        samples: That the buffer counted.
+    Args:
+        size: How many there are.
+        peer: What they append to.
+        yields: Whether each lets the others run after a step, as one that awaits its environment does.
+        learns: Whether a learner draws beside them, whenever it has a turn.
+        limits: Whether a limiter holds them and the learner together: each step is drawn once on average.
     """
+    steps = size * _EPISODES * _EPISODE
 
-    seconds: float
-    steps: int
-    samples: int
+    async def run() -> Any:
+        ratio = relive.SampleToInsertRatio(1.0, min_size=_LEAST, error_buffer=4.0 * _BATCH) if limits else None
+        crowd = _CROWDS[peer](size, yields, ratio)
+        learner = asyncio.create_task(_draw(crowd.draw)) if learns and crowd.draw else None
+        await asyncio.gather(*map(crowd.act, range(size)))
+        if learner:
+            learner.cancel()
+            await asyncio.gather(learner, return_exceptions=True)
+        return crowd.stats() if crowd.stats else None
 
+    def check(stats: Any, findings: verification.Findings) -> None:
+        least = steps - _LEAST - 8 * _BATCH if limits else int(learns)
+        findings.add(1, {"steps": np.array([stats.appended != steps]), "samples": np.array([stats.sampled < least])})
 
-async def measured(crowd: Crowd, actors: int) -> Measured:
-    """Return how long a crowd takes for all its steps."""
-    gc.collect()
-    tasks = [asyncio.create_task(crowd.act(number)) for number in range(actors)]
-    learner = asyncio.create_task(crowd.learn()) if crowd.learn else None
-    start = time.perf_counter()
-    await asyncio.gather(*tasks)
-    seconds = time.perf_counter() - start
-    if learner:
-        learner.cancel()
-        await asyncio.gather(learner, return_exceptions=True)
-    return Measured(seconds, *crowd.counts())
-
-
-async def rounds(size: Size) -> list[list[Measured]]:
-    """Return what came of each row in each round."""
-    results: list[list[Measured]] = [[] for _ in ROWS]
-    for _ in range(size.rounds):
-        for row, found in zip(ROWS, results, strict=True):
-            found.append(await measured(row.make(size), size.actors))
-    return results
+    return verification.Entrant(lambda: asyncio.run(run()), check, steps=steps)
 
 
-def lines(size: Size, results: Sequence[Sequence[Measured]]) -> Iterator[str]:
-    """Yield the lines of the table."""
-    yield f"{size.actors:,} coroutines, {size.steps:,} steps a round, medians of {size.rounds} rounds"
-    yield f"{'':36}{'ratio':>7}{'us a step':>11}{'steps a s':>12}{'samples a s':>13}"
-    seconds = {
-        row.label: statistics.median(one.seconds for one in found) for row, found in zip(ROWS, results, strict=True)
-    }
-    for row, found in zip(ROWS, results, strict=True):
-        taken = statistics.median(one.seconds for one in found)
-        drawn = statistics.median(one.samples / one.seconds for one in found)
-        figures = f"{taken / seconds[row.beside]:7.1f}{taken / size.steps * 1e6:11.2f}{size.steps / taken:12,.0f}"
-        yield f"{row.label:36}{figures}{f'{drawn:13,.0f}' if drawn else ''}"
-    yield f"ratio: to the {_BARE}, and with sleep(0) to that; the goal is {_GOAL:,} steps a second"
+async def _draw(draw: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    while True:
+        await draw()
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Measure, and print the table."""
-    parser = argparse.ArgumentParser(
-        prog="python -m relive.bench.coroutines", description="What an awaited append costs among 1,000 coroutines."
-    )
-    parser.add_argument("--quick", action="store_true", help="few coroutines: to see that it runs, not how fast")
-    size = Size(actors=50, episodes=1, rounds=2) if parser.parse_args(arguments).quick else Size()
-    for line in lines(size, asyncio.run(rounds(size))):
-        print(line)
+def _with_episodes(episodes: int, steps: int, is_open: bool) -> tuple[relive.EpisodeReplayBuffer[int, int], list[str]]:
+    """Return a buffer with that many episodes of that many steps, and their ids."""
+    buffer = relive.EpisodeReplayBuffer[int, int](seed=0)
+    ids = [buffer.start_episode_nowait("agent") for _ in range(episodes)]
+    for episode_id in ids:
+        for t in range(steps):
+            buffer.append_observation_action_reward_nowait(episode_id, t, t, float(t))
+        if not is_open:
+            buffer.end_episode_nowait(episode_id, steps)
+    return buffer, ids
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def drawing(episodes: int) -> verification.Entrant:
+    """Return a draw of 256 from a million transitions in that many finished episodes: of 10,000 steps at most."""
+    buffer, _ = _with_episodes(episodes, min(10_000, 1_000_000 // episodes), is_open=False)
+
+    def check(samples: list[relive.ReplaySample[int, int]], findings: verification.Findings) -> None:
+        starts, steps = (np.array([getattr(one, name) for one in samples]) for name in ("start_step", "actual_n"))
+        is_wrong = [one.observation != one.start_step or one.action != one.start_step for one in samples]
+        following = np.array([one.next_observation for one in samples])
+        findings.add(len(samples), {"observation": np.array(is_wrong), "next observation": following != starts + steps})
+
+    return verification.Entrant(lambda: buffer.sample_n_step_nowait(_BATCH, 3, 0.99), check)
+
+
+def appending(episodes: int) -> verification.Entrant:
+    """Return awaited appends to that many open episodes by turns."""
+    buffer, ids = _with_episodes(episodes, 2, is_open=True)
+    turns = itertools.cycle(ids)
+
+    async def append() -> None:
+        for episode_id in itertools.islice(turns, _APPENDS):
+            await buffer.append_observation_action_reward(episode_id, 0, 0, 1.0)
+
+    return verification.Entrant(lambda: asyncio.run(append()), steps=_APPENDS)

@@ -1,19 +1,26 @@
-"""The machine and the versions of a run, and threads held to one."""
+"""The machine and the versions of a run, its free memory and disk, and threads held to one."""
 
 from collections.abc import Iterator, Mapping, Sequence
 import contextlib
+import gc
 import importlib
 import io
 import os
 import pathlib
 import platform
+import shutil
 import sys
+import tempfile
 from typing import NoReturn
 
 import numpy as np
 
 import relive
-from relive.bench import room
+from relive.bench import tasks
+from relive.common import imports
+
+with imports.optional_dependency("bench"):
+    import psutil
 
 _CPU = pathlib.Path("/proc/cpuinfo")
 
@@ -31,6 +38,9 @@ ONE_THREAD = {
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "", "RL_LOGGING_LEVEL": "ERROR"}
 """What keeps the libraries on the CPU and from talking."""
 
+_SLACK = 1.25
+"""Times what is wanted that has to be free, so that a run leaves something to others."""
+
 
 def is_held_to_one_thread(environment: Mapping[str, str]) -> bool:
     """Return whether a process with that environment uses one thread."""
@@ -45,11 +55,8 @@ def start_anew(arguments: Sequence[str]) -> NoReturn:
 
 def hold_torch() -> None:
     """Hold torch to one thread, if it is there, as its environment variable does not in all its builds."""
-    try:
-        torch = importlib.import_module("torch")
-    except ImportError:
-        return
-    torch.set_num_threads(1)
+    with contextlib.suppress(ImportError):
+        importlib.import_module("torch").set_num_threads(1)
 
 
 @contextlib.contextmanager
@@ -76,7 +83,7 @@ def facts() -> dict[str, str]:
     return {
         "processor": _processor(),
         "cores": str(os.cpu_count()),
-        "memory": room.whole_memory(),
+        "memory": _gigabytes(psutil.virtual_memory().total),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "numpy": np.__version__,
@@ -91,3 +98,35 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def resident() -> int:
+    """Return how many bytes of this process are in memory, without what was freed and can be given back."""
+    gc.collect()
+    getattr(psutil, "heap_trim", gc.collect)()  # Not every system can.
+    return int(psutil.Process().memory_info().rss)
+
+
+def require(*, memory: int = 0, disk: int = 0) -> None:
+    """Check that so many bytes are free, of memory and where temporary files go.
+
+    Raises:
+        CannotError: They are not.
+    """
+    for what, wanted, free in (("memory", memory, free_memory()), ("disk", disk, free_disk())):
+        if wanted * _SLACK > free:
+            raise tasks.CannotError(f"takes {_gigabytes(wanted)} of {what}, and {_gigabytes(free)} are free")
+
+
+def free_memory() -> int:
+    """Return how many bytes of memory a process can have without another giving up its own."""
+    return int(psutil.virtual_memory().available)
+
+
+def free_disk() -> int:
+    """Return how many bytes are free where temporary files go."""
+    return shutil.disk_usage(tempfile.gettempdir()).free
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.3g} GB"

@@ -1,4 +1,4 @@
-"""What came of a run: outcomes by workload, and what can be said about them."""
+"""What came of a run: outcomes by workload, what can be said about them, and the tables that the command prints."""
 
 from collections.abc import Iterator, Mapping, Sequence
 import dataclasses
@@ -6,18 +6,41 @@ import functools
 from typing import Any
 
 from relive.bench import catalogue
-from relive.bench import rounds
 
 OWN = ("relive", "relive-numba", "relive-episodes")
 """relive's own buffers; the first one that was measured is what the others are compared with."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Timing:
+    """What a call took, in seconds a call.
+
+    Attributes:
+        median: Over the rounds.
+        low: In the fastest round.
+        high: In the slowest round.
+        rounds: How many there were.
+        repeats: How many calls a round made.
+    """
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+    repeats: int
+
+    def per(self, steps: int) -> "Timing":
+        """Return the timing of one of the equal parts that a call is made of."""
+        return dataclasses.replace(self, median=self.median / steps, low=self.low / steps, high=self.high / steps)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of one peer in one workload.
+    """What came of one peer in one workload, at one size.
 
     Attributes:
         peer: Its name.
+        size: Where a workload has several.
         timing: Of one part, in seconds; None if it was not timed.
         bytes_a_step: What a stored step takes; None if it was not measured.
         reason: Why there is neither.
@@ -26,7 +49,8 @@ class Outcome:
     """
 
     peer: str
-    timing: rounds.Timing | None = None
+    size: int = 0
+    timing: Timing | None = None
     bytes_a_step: float | None = None
     reason: str = ""
     wrong: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -36,6 +60,12 @@ class Outcome:
     def value(self) -> float | None:
         """What is compared: microseconds, or bytes; None if it was not measured."""
         return self.timing.median * 1e6 if self.timing else self.bytes_a_step
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """The values of the fastest and the slowest round."""
+        value = self.bytes_a_step or 0.0
+        return (self.timing.low * 1e6, self.timing.high * 1e6) if self.timing else (value, value)
 
     @property
     def is_right(self) -> bool:
@@ -56,6 +86,27 @@ class Outcome:
         parts += [f"{part} in ({_share(share)})" for part, share in self.small_wrong.items() if part not in self.wrong]
         return ", ".join(parts)
 
+    def as_json(self) -> dict[str, Any]:
+        """Return all of it in what JSON has."""
+        return {
+            "peer": self.peer,
+            "size": self.size or None,
+            "is_limit": self.is_limit,
+            "value": self.value,
+            "seconds": self.timing and dataclasses.asdict(self.timing),
+            "is_right": self.is_right if self.value is not None and not self.is_limit else None,
+            "wrong": dict(self.wrong),
+            "wrong_in_a_small_ring": dict(self.small_wrong),
+            "not_measured": self.reason or None,
+        }
+
+
+def _share(share: float) -> str:
+    """Return a share in percent, with a digit more where it is small."""
+    if share < 0.0001:
+        return "less than 0.01%"
+    return f"{share:.1%}" if share >= 0.01 else f"{share:.2%}"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
@@ -64,8 +115,9 @@ class Row:
     Attributes:
         name, title, family: The workload's own.
         unit: What the values are: microseconds a batch or step, or bytes a step.
+        outcomes: In the order of the tables: peer by peer, the sizes of each from the smallest on.
+        counted: What the sizes count; nothing where there is only one.
         why: Why others are faster, where one is.
-        outcomes: In the order of the tables.
     """
 
     name: str
@@ -73,12 +125,18 @@ class Row:
     family: str
     unit: str
     outcomes: Sequence[Outcome]
+    counted: str = ""
     why: str = ""
 
     @functools.cached_property
     def measured(self) -> list[Outcome]:
         """Those who were measured, limits included."""
         return [outcome for outcome in self.outcomes if outcome.value is not None]
+
+    @property
+    def ordered(self) -> list[Outcome]:
+        """The same, the fastest first and limits last; sizes stay in their order."""
+        return sorted(self.measured, key=lambda one: not self.counted and (one.is_limit, one.value))
 
     @property
     def own(self) -> Outcome | None:
@@ -91,6 +149,11 @@ class Row:
         rivals = [one for one in self.measured if one.is_right and not one.is_limit and one.peer not in OWN]
         return min(rivals, key=lambda one: one.value or 0.0, default=None)
 
+    @property
+    def base(self) -> str:
+        """What the values are times of."""
+        return "smallest" if self.counted else "relive"
+
     def has(self, peer: str) -> bool:
         """Return whether that peer was measured."""
         return any(one.peer == peer for one in self.measured)
@@ -101,30 +164,44 @@ class Row:
             return None
         return outcome.value / base.value
 
+    def times(self, outcome: Outcome) -> float | None:
+        """Return how many times relive's value the outcome's is, or that of the same peer at its smallest size."""
+        smallest = next((one for one in self.measured if one.peer == outcome.peer), None)
+        return self.ratio(outcome, smallest if self.counted else self.own)
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Curve:
-    """One curve and the outcomes at all of its sizes.
+    def as_json(self) -> dict[str, Any]:
+        """Return all of it in what JSON has."""
+        outcomes = []
+        for one in self.outcomes:
+            rival = {} if self.counted else {"times_fastest_right_peer": self.ratio(one, self.fastest)}
+            outcomes.append({f"times_{self.base}": self.times(one), **rival, **one.as_json()})
+        return {"workload": self.name, "title": self.title, "unit": self.unit, "outcomes": outcomes}
 
-    Attributes:
-        name, title, unit, part: The curve's own.
-        lines: The outcomes of each peer by size, from the smallest on.
-    """
+    def table(self) -> str:
+        """Return the lines that the command prints: who was measured, then who was not."""
+        return "\n".join(["", f"{self.name}: {self.title}, {self.unit}", *self._lines()]) + "\n"
 
-    name: str
-    title: str
-    unit: str
-    part: str
-    lines: Mapping[str, Mapping[int, Outcome]]
-
-    def measured(self, peer: str) -> dict[int, Outcome]:
-        """Return the outcomes of the sizes at which that peer was measured."""
-        return {size: one for size, one in self.lines[peer].items() if one.value is not None}
-
-    def growth(self, peer: str, size: int) -> float | None:
-        """Return how many times the value at its smallest size a peer's value is; None where it was not measured."""
-        values = {size: one.value or 0.0 for size, one in self.measured(peer).items()}
-        return values[size] / next(iter(values.values())) if size in values else None
+    def _lines(self) -> Iterator[str]:
+        if not self.outcomes:
+            yield "  not measured: none of the peers takes part"
+            return
+        width, wide = max(len(outcome.peer) for outcome in self.outcomes), 13 if self.counted else 10
+        size = f"{self.counted:>14}" if self.counted else ""
+        yield f"  {'':{width}}{size}   median        low       high    x {self.base}"
+        for outcome in self.ordered:
+            size = f"{outcome.size:14,}" if self.counted else ""
+            (low, high), ratio = outcome.spread, self.times(outcome)
+            times = "" if ratio is None else f"{ratio:.2f}"
+            words = "a limit" if outcome.is_limit else f"WRONG: {outcome.faults()}" if not outcome.is_right else ""
+            figures = f"{outcome.value:10.2f} {low:10.2f} {high:10.2f} {times:>{wide}}"
+            yield f"  {outcome.peer:{width}}{size}{figures}  {words}".rstrip()
+        reasons: dict[str, list[str]] = {}
+        for outcome in self.outcomes:
+            if outcome.value is None:
+                size = f" at {outcome.size:,}" if self.counted else ""
+                reasons.setdefault(outcome.reason, []).append(outcome.peer + size)
+        for reason, names in reasons.items():
+            yield f"  not measured: {', '.join(names)}: {reason}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -137,7 +214,6 @@ class Run:
         versions: Of the peers that were measured, by name.
         settings: Of the measuring, in words.
         rows: One for each workload.
-        curves: What grows.
     """
 
     command: str
@@ -145,75 +221,19 @@ class Run:
     versions: Mapping[str, str]
     settings: str
     rows: Sequence[Row]
-    curves: Sequence[Curve] = ()
 
-    def wrong(self) -> Iterator[tuple[str, str, Outcome]]:
+    def wrong(self) -> Iterator[tuple[str, Outcome]]:
         """Yield who was wrong, and where, peer by peer."""
-        outcomes = [(row.name, one) for row in self.rows for one in row.outcomes]
-        for curve in self.curves:
-            outcomes += [(curve.name, one) for line in curve.lines.values() for one in line.values()]
         for name in catalogue.PEERS:
-            for where, one in outcomes:
-                if one.peer == name and not one.is_right:
-                    yield name, where, one
+            for row in self.rows:
+                yield from ((row.name, one) for one in row.outcomes if one.peer == name and not one.is_right)
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it in what JSON has."""
-        rows = [
-            {
-                "workload": row.name,
-                "title": row.title,
-                "unit": row.unit,
-                "outcomes": [
-                    {
-                        "times_relive": row.ratio(one, row.own),
-                        "times_fastest_right_peer": row.ratio(one, row.fastest),
-                        **_outcome_as_json(one),
-                    }
-                    for one in row.outcomes
-                ],
-            }
-            for row in self.rows
-        ]
-        curves = [
-            {
-                "curve": curve.name,
-                "title": curve.title,
-                "unit": curve.unit,
-                "points": [
-                    {"size": size, "times_smallest": curve.growth(peer, size), **_outcome_as_json(one)}
-                    for peer, line in curve.lines.items()
-                    for size, one in line.items()
-                ],
-            }
-            for curve in self.curves
-        ]
         return {
             "command": self.command,
             "machine": dict(self.facts),
             "versions": dict(self.versions),
             "settings": self.settings,
-            "workloads": rows,
-            "curves": curves,
+            "workloads": [row.as_json() for row in self.rows],
         }
-
-
-def _outcome_as_json(outcome: Outcome) -> dict[str, Any]:
-    timing = outcome.timing and dataclasses.asdict(outcome.timing)
-    return {
-        "peer": outcome.peer,
-        "is_limit": outcome.is_limit,
-        "value": outcome.value,
-        "seconds": timing,
-        "is_right": outcome.is_right if outcome.value is not None and not outcome.is_limit else None,
-        "wrong": dict(outcome.wrong),
-        "wrong_in_a_small_ring": dict(outcome.small_wrong),
-        "not_measured": outcome.reason or None,
-    }
-
-
-def _share(share: float) -> str:
-    """Return a share in percent, with a digit more where it is small."""
-    if share < 0.0001:
-        return "less than 0.01%"
-    return f"{share:.1%}" if share >= 0.01 else f"{share:.2%}"

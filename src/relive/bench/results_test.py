@@ -6,17 +6,14 @@ import pathlib
 
 import pytest
 
-from relive.bench import chart
-from relive.bench import markdown
+from relive.bench import report
 from relive.bench import results
-from relive.bench import rounds
-from relive.bench import text
 
 
 def timed(peer: str, microseconds: float, **wrong: float) -> results.Outcome:
     """Return the outcome of a peer that took that long, and what was wrong with it."""
     seconds = microseconds / 1e6
-    timing = rounds.Timing(median=seconds, low=seconds / 2, high=seconds * 2, rounds=7, repeats=1)
+    timing = results.Timing(median=seconds, low=seconds / 2, high=seconds * 2, rounds=7, repeats=1)
     return results.Outcome(peer=peer, timing=timing, wrong=wrong)
 
 
@@ -29,9 +26,9 @@ DRAW = results.Row(
         timed("relive", 100.0),
         timed("cpprb", 50.0, reward=0.5),
         timed("sb3", 80.0),
-        timed("pfrl", 300.0),
+        timed("tianshou", 300.0),
         results.Outcome(peer="torchrl", reason="does not load"),
-        results.Outcome(peer="dopamine", reason="does not load"),
+        results.Outcome(peer="reverb", reason="does not load"),
         timed("take", 10.0),
     ],
     why="They check nothing.",
@@ -66,27 +63,27 @@ def test_without_relive_there_is_no_ratio_to_it() -> None:
     row = dataclasses.replace(DRAW, outcomes=DRAW.outcomes[1:])
     assert row.own is None
     assert row.ratio(row.outcomes[0], row.own) is None
-    assert "x relive" in text.table(row)
-    assert "| sb3 80 |  |" in markdown.page(dataclasses.replace(RUN, rows=[row]), None)
+    assert "x relive" in row.table()
+    assert "| sb3 80 |  |" in report.page(dataclasses.replace(RUN, rows=[row]), None)
 
 
 def test_the_table_lists_the_fastest_first_and_limits_last() -> None:
-    assert text.table(DRAW).splitlines() == [
+    assert DRAW.table().splitlines() == [
         "",
         "uniform: a draw, microseconds a batch",
         "             median        low       high    x relive",
         "  cpprb        50.00      25.00     100.00       0.50  WRONG: reward in 50.0%",
         "  sb3          80.00      40.00     160.00       0.80",
         "  relive      100.00      50.00     200.00       1.00",
-        "  pfrl        300.00     150.00     600.00       3.00",
+        "  tianshou    300.00     150.00     600.00       3.00",
         "  take         10.00       5.00      20.00       0.10  a limit",
-        "  not measured: torchrl, dopamine: does not load",
+        "  not measured: torchrl, reverb: does not load",
     ]
-    assert "  sb3         52.00      52.00      52.00       1.30" in text.table(MEMORY).splitlines()
+    assert "  sb3         52.00      52.00      52.00       1.30" in MEMORY.table().splitlines()
 
 
 def test_the_page_says_who_is_ahead_and_who_is_wrong() -> None:
-    page = markdown.page(RUN, "picture.png")
+    page = report.page(RUN, "picture.png")
     for line in (
         "# Benchmarks",
         "relive bench --quick",
@@ -100,19 +97,19 @@ def test_the_page_says_who_is_ahead_and_who_is_wrong() -> None:
         "They check nothing.",
         "| cpprb | uniform | reward in 50.0% |",
         "| torchrl | everywhere | does not load |",
-        "| dopamine | uniform | does not load |",
+        "| reverb | uniform | does not load |",
         "### A draw",
         "| **relive** | 100 | 50.00 to 200.00 | 1.00 | right |",
         "| take | 10 | 5.00 to 20.00 | 0.10 | limit |",
         "| sb3 | 52 |  | 1.30 |  |",
     ):
         assert line in page.splitlines()
-    assert "pfrl (" not in page
+    assert "tianshou (" not in page
 
 
 def test_a_run_without_a_fault_says_so() -> None:
     row = dataclasses.replace(MEMORY, outcomes=MEMORY.outcomes[:2])
-    page = markdown.page(dataclasses.replace(RUN, rows=[row]), None)
+    page = report.page(dataclasses.replace(RUN, rows=[row]), None)
     for line in ("Nowhere in this run.", "Nothing was found in this run.", "All were measured everywhere."):
         assert line in page.splitlines()
     assert "![" not in page
@@ -132,10 +129,10 @@ def test_the_figures_survive_json() -> None:
 
 def test_the_picture_is_a_png(tmp_path: pathlib.Path) -> None:
     rows = [DRAW, MEMORY, DRAW, DRAW, dataclasses.replace(DRAW, outcomes=[])]
-    chart.save(dataclasses.replace(RUN, rows=rows), str(tmp_path / "p.png"))
+    report.save_picture(dataclasses.replace(RUN, rows=rows), str(tmp_path / "p.png"))
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
 def test_a_picture_that_cannot_be_written_is_said(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ValueError, match="^--plot could not be written to .*: Is a directory$"):
-        chart.save(RUN, str(tmp_path))
+        report.save_picture(RUN, str(tmp_path))

@@ -1,7 +1,8 @@
 """What is asked of every peer alike, and what an adapter of a peer has to do for it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 import dataclasses
+import itertools
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -23,6 +24,9 @@ reward and terminal [B, T, ...], and a mask [B, T] where the peer pads. Importan
 
 DISCRETE = synthetic.Kind((), "int64")
 """The action of most tasks."""
+
+_PRIORITIES = 16
+_MOST_STEPS, _MOST_BYTES = 4_000, 1 << 26
 
 Feature: TypeAlias = Literal["n_step", "frame_stack", "sequences", "prioritized", "streams", "by_episode"]
 """What a task may ask for, and not every peer has."""
@@ -108,11 +112,6 @@ class Task:
         }
 
 
-def with_capacity(task: Task, capacity: int) -> Task:
-    """Return the task for another number of stored steps."""
-    return dataclasses.replace(task, capacity=capacity)
-
-
 class Buffer:
     """A peer's buffer, made for one task. Its name for each verb; a verb that it lacks raises CannotError.
 
@@ -161,3 +160,73 @@ class Buffer:
     def answer(self, sample: Any) -> Answer:
         """Return a batch in the shape that all are compared in."""
         raise CannotError("has no such draw")
+
+
+class Feed:
+    """What a buffer is fed while it is timed, prepared beforehand: steps that go on from those that filled it.
+
+    Args:
+        buffer: Prepares them.
+        task: Says how many streams there are, and how large a batch is.
+        story: What the streams live through.
+        episodes: What comes next; the whole ones among them are fed over and over.
+    """
+
+    def __init__(
+        self,
+        buffer: Buffer,
+        task: Task,
+        story: synthetic.Story,
+        episodes: Iterable[synthetic.Episode],
+    ) -> None:
+        self._buffer, self._task, self._story, self._episodes = buffer, task, story, episodes
+        rng = np.random.default_rng(1)
+        drawn = [rng.random(task.batch_size) + 0.01 for _ in range(_PRIORITIES)]
+        self.priorities: Iterator[npt.NDArray[np.float64]] = itertools.cycle(drawn)
+
+    def steps(self) -> Iterator[Any]:
+        """Give single steps, as the buffer's `add` takes them, without end."""
+        step_bytes = 2 * self._task.observation.nbytes * self._task.frame_stack
+        most = min(_MOST_STEPS, _MOST_BYTES // step_bytes)
+        first: list[Any] = []
+        whole: list[Any] = []
+        for episode in self._episodes:
+            prepared = [self._buffer.prepared(step) for step in episode.steps()]
+            (first if episode.start else whole).extend(prepared)
+            if len(whole) >= most:
+                break
+        return itertools.chain(first, itertools.cycle(whole))
+
+    def rows(self) -> Iterator[Any]:
+        """Give a step of every stream, as the buffer's `extend` takes it, without end.
+
+        Each stream lives through an episode of its own over and over; all are of one length, and begin out of step.
+        """
+        length, streams = int(self._story.lengths[1]), self._task.streams
+        steps = [list(self._story.part(number, 0, length).steps()) for number in range(1, streams + 1)]
+        rows = [[steps[k][(t + 7 * k) % length] for k in range(streams)] for t in range(length)]
+        return itertools.cycle([self._buffer.prepared_streams(row) for row in rows])
+
+
+Make: TypeAlias = Callable[[Task], Buffer]
+"""Returns a buffer for a task."""
+
+
+def filled(make: Make, task: Task, steps: int, more: int) -> tuple[Buffer, synthetic.Story, Feed]:
+    """Return a buffer that so many steps were added to, the story that they are from, and what comes next.
+
+    Args:
+        make: Returns the buffer.
+        task: What the buffer is for.
+        steps: How many to add.
+        more: How many the story has beyond those, at least.
+    """
+    story, buffer = task.story(steps + more), make(task)
+    head, rest = story.until(steps)
+    feed = Feed(buffer, task, story, rest)
+    if task.streams > 1:
+        for row in itertools.islice(feed.rows(), steps // task.streams):
+            buffer.extend(row)
+    else:
+        buffer.fill(head)
+    return buffer, story, feed

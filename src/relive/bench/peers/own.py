@@ -1,22 +1,41 @@
-"""relive's own buffers of columns."""
+"""relive's own buffers of columns, also in files that are mapped into memory, and its sum tree alone.
+
+Mapped files are where temporary ones go (TMPDIR), an array each, and have no name: nothing is left of them afterwards.
+"""
 
 from collections.abc import Iterable, Iterator
 import contextlib
+import functools
+import tempfile
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 import relive
+from relive.bench import machine
 from relive.bench import tasks
+from relive.bench import verification
+from relive.bench.peers import limits
+from relive.common import arrays
 from relive.kernels import choice
+from relive.samplers import sum_tree
 from relive.testing import synthetic
+
+_PLAIN, _PRIORITIZED = 8, 32
+"""Bytes of memory beside the columns that a step takes, and one with a priority."""
+_BATCH = 256
+_CHUNK = 1_000_000
+_BYTES = 16
+"""Of memory that a leaf takes, with the levels above it."""
+_BEFORE = np.array([0, 0, 1, 3])
+"""The weight of the leaves before a leaf, among the four that it is one of."""
 
 
 class _Columns(tasks.Buffer):
     """The ring, prioritized or sequence buffer that the task asks for."""
 
-    def __init__(self, task: tasks.Task, allocate: tasks.Allocate | None) -> None:
+    def __init__(self, task: tasks.Task, allocate: tasks.Allocate | None = None) -> None:
         self._batch_size, self._streams = task.batch_size, task.streams
         schema = relive.Schema(
             relive.Field(task.observation.shape, task.observation.dtype),
@@ -101,8 +120,11 @@ class _Compiled(_Columns):
     """The same, on kernels that numba compiles."""
 
     def __init__(self, task: tasks.Task) -> None:
-        with _compiled_kernels():
-            super().__init__(task, None)
+        try:
+            with _compiled_kernels():
+                super().__init__(task)
+        except relive.MissingExtraError as error:
+            raise tasks.CannotError(str(error)) from error
 
     def load(self, path: str) -> None:
         with _compiled_kernels():
@@ -120,14 +142,84 @@ def _compiled_kernels() -> Iterator[None]:
         relive.use_kernels(before)
 
 
-def make_compiled(task: tasks.Task) -> tasks.Buffer:
-    """Return relive's buffer for the task, on compiled kernels."""
-    try:
-        return _Compiled(task)
-    except relive.MissingExtraError as error:
-        raise tasks.CannotError(str(error)) from error
+make, make_compiled = _Columns, _Compiled
 
 
-def make(task: tasks.Task, allocate: tasks.Allocate | None = None) -> tasks.Buffer:
-    """Return relive's buffer for the task, with columns of its own making or of that function's."""
-    return _Columns(task, allocate)
+def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays.Array:
+    """Return an array in a file of its own, which is gone when the array is."""
+    with tempfile.TemporaryFile() as file:
+        return np.asarray(np.memmap(file, dtype, "w+", shape=shape))  # A memmap would be slower to take from.
+
+
+def make_mapped(task: tasks.Task) -> tasks.Buffer:
+    """Return relive's buffer for the task.
+
+    Raises:
+        CannotError: There is no room for it.
+    """
+    machine.require(memory=task.capacity * (_PRIORITIZED if task.prioritized else _PLAIN), disk=_bytes(task))
+    return make(task, allocate)
+
+
+def make_mapped_take(task: tasks.Task) -> tasks.Buffer:
+    """Return a limit for the task: gathering from columns like those.
+
+    Raises:
+        CannotError: There is no room for it.
+    """
+    machine.require(disk=_bytes(task))
+    return limits.make_take(task, allocate)
+
+
+def _bytes(task: tasks.Task) -> int:
+    """Return what the columns take: an observation, an action, a reward and two flags a step, at most."""
+    return task.capacity * (task.observation.nbytes + task.action.nbytes + 6)
+
+
+def tree(size: int) -> verification.Entrant:
+    """Return a stratified draw from a tree of that many leaves, and their weights set again.
+
+    Leaf i weighs i % 4, whatever is set: so it is known where each leaf lies in the total, and which a draw may find.
+
+    Raises:
+        CannotError: There is no room for it.
+    """
+    machine.require(memory=size * _BYTES)
+    weights, rng = sum_tree.SumTree(size), np.random.default_rng(0)
+    for start in range(0, size, _CHUNK):
+        leaves = np.arange(start, min(start + _CHUNK, size))
+        weights.set(leaves, leaves & 3)
+
+    def call() -> arrays.Ints:
+        leaves = weights.stratified_sample(_BATCH, rng)
+        weights.set(leaves, leaves & 3)
+        return leaves
+
+    return verification.Entrant(call, functools.partial(check_tree, weights))
+
+
+def check_tree(tree: sum_tree.SumTree, drawn: arrays.Ints, findings: verification.Findings) -> None:
+    """Add to the findings what is wrong with leaves that were drawn [B], and with what is set.
+
+    Each stratum of the total has one leaf that lies in it. Leaves whose weight is set to zero leave exactly what the
+    others weigh, and come back with theirs: the tree stays as it is.
+    """
+    leaves, weights = np.sort(drawn), np.sort(drawn) & 3
+    total = _mass(np.array([tree.capacity]))[0]
+    stratum, start = np.arange(len(leaves)), _mass(leaves)
+    is_found = (start < (stratum + 1) * total / len(leaves)) & (start + weights > stratum * total / len(leaves))
+    distinct = np.unique(drawn)
+    totals = [tree.total]
+    for values in (np.zeros(len(distinct)), distinct & 3):
+        tree.set(distinct, values)
+        totals.append(tree.total)
+    is_set = totals == [total, total - (distinct & 3).sum(), total]
+    findings.add(
+        len(drawn),
+        {"leaf without weight": weights == 0, "stratum": ~is_found, "total": np.full(len(drawn), not is_set)},
+    )
+
+
+def _mass(leaves: arrays.Ints) -> arrays.Ints:
+    """Return the weight of all leaves before each of `leaves` [k]."""
+    return np.asarray(6 * (leaves // 4) + _BEFORE[leaves & 3])

@@ -10,34 +10,21 @@ from relive.bench import tasks
 from relive.testing import synthetic
 
 
-class _Samples(tasks.Buffer):
-    """A buffer of whole episodes, that returns a list of samples."""
-
-    def __init__(self, task: tasks.Task) -> None:
-        task.refuse("frame_stack", "sequences", "prioritized", "streams")
-        task.refuse_unless("by_episode")
-        self._task = task
-
-    def answer(self, sample: Any) -> tasks.Answer:
-        return {
-            "observation": np.array([one.observation for one in sample]),
-            "action": np.array([one.action for one in sample]),
-            "reward": np.array([one.reward for one in sample]),
-            "next_observation": np.array([one.next_observation for one in sample]),
-            "terminal": np.array([one.is_terminal for one in sample]),
-            "discount": np.array([one.next_discount for one in sample]),
-        }
+def _check(task: tasks.Task) -> None:
+    """Raise CannotError unless the task is for buffers of whole episodes."""
+    task.refuse("frame_stack", "sequences", "prioritized", "streams")
+    task.refuse_unless("by_episode")
 
 
-class _Episodes(_Samples):
+class _Episodes(tasks.Buffer):
     """EpisodeReplayBuffer, by its calls that do not wait."""
 
     def __init__(self, task: tasks.Task) -> None:
-        super().__init__(task)
+        _check(task)
+        self._task, self._episode_id = task, ""
         self._buffer: relive.EpisodeReplayBuffer[Any, Any] = relive.EpisodeReplayBuffer(
             max_transitions=task.capacity, seed=0
         )
-        self._episode_id = ""
 
     def add(self, prepared: Any) -> None:
         if not self._episode_id:
@@ -53,16 +40,20 @@ class _Episodes(_Samples):
     def sample(self) -> Any:
         return self._buffer.sample_n_step_nowait(self._task.batch_size, self._task.n_step, self._task.gamma)
 
+    def answer(self, sample: Any) -> tasks.Answer:
+        names = {name: name for name in ("observation", "action", "reward", "next_observation")}
+        names |= {"terminal": "is_terminal", "discount": "next_discount"}
+        return {name: np.array([getattr(one, attribute) for one in sample]) for name, attribute in names.items()}
 
-class _Naive(_Samples):
+
+class _Naive(tasks.Buffer):
     """A deque of episodes, and numpy's choice among them in proportion to their lengths."""
 
     def __init__(self, task: tasks.Task) -> None:
-        super().__init__(task)
-        self._rng = np.random.default_rng(0)
+        _check(task)
+        self._task, self._rng = task, np.random.default_rng(0)
         self._episodes: collections.deque[list[synthetic.Step]] = collections.deque()
-        self._is_open = False
-        self._steps = 0
+        self._is_open, self._steps = False, 0
 
     def add(self, prepared: Any) -> None:
         if not self._is_open:
@@ -74,40 +65,22 @@ class _Naive(_Samples):
             self._steps -= len(self._episodes.popleft())
 
     def sample(self) -> Any:
-        episodes = list(self._episodes)
+        episodes, gamma = list(self._episodes), self._task.gamma
         lengths = np.array([len(episode) for episode in episodes])
         chosen = self._rng.choice(len(episodes), self._task.batch_size, p=lengths / lengths.sum())
         starts = self._rng.integers(lengths[chosen])
-        windows: list[relive.ReplaySample[Any, Any]] = []
-        gamma = self._task.gamma
+        batch = []
         for number, start in zip(chosen.tolist(), starts.tolist(), strict=True):
             steps = episodes[number][start : start + self._task.n_step]
-            is_terminal = steps[-1].terminated
-            windows.append(
-                relive.ReplaySample(
-                    episode_id=str(number),
-                    agent_id="agent",
-                    observation=steps[0].observation,
-                    action=steps[0].action,
-                    next_observation=steps[-1].next_observation,
-                    next_discount=0.0 if is_terminal else gamma ** len(steps),
-                    is_terminal=is_terminal,
-                    rewards_seq=[step.reward for step in steps],
-                    discount_powers=[gamma**k for k in range(len(steps))],
-                    start_step=start,
-                    actual_n=len(steps),
-                    gamma=gamma,
-                    window_end="HORIZON",
-                )
-            )
-        return windows
+            reward = sum(step.reward * gamma**k for k, step in enumerate(steps))
+            discount = 0.0 if steps[-1].terminated else gamma ** len(steps)
+            first = (steps[0].observation, steps[0].action, reward)
+            batch.append((*first, steps[-1].next_observation, steps[-1].terminated, discount))
+        return batch
+
+    def answer(self, sample: Any) -> tasks.Answer:
+        names = ("observation", "action", "reward", "next_observation", "terminal", "discount")
+        return dict(zip(names, map(np.array, zip(*sample, strict=True)), strict=True))
 
 
-def make(task: tasks.Task) -> tasks.Buffer:
-    """Return relive's buffer for the task."""
-    return _Episodes(task)
-
-
-def make_naive(task: tasks.Task) -> tasks.Buffer:
-    """Return the naive one."""
-    return _Naive(task)
+make, make_naive = _Episodes, _Naive

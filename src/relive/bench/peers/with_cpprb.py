@@ -102,6 +102,4 @@ class _Buffer(tasks.Buffer):
         return np.moveaxis(stacks, -1, 1) if self._task.frame_stack > 1 else stacks
 
 
-def make(task: tasks.Task) -> tasks.Buffer:
-    """Return the buffer for the task."""
-    return _Buffer(task)
+make = _Buffer

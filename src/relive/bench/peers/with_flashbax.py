@@ -94,6 +94,4 @@ class _Buffer(tasks.Buffer):
         return {name: column[np.newaxis] for name, column in rows.items()}
 
 
-def make(task: tasks.Task) -> tasks.Buffer:
-    """Return the buffer for the task."""
-    return _Buffer(task)
+make = _Buffer

@@ -90,6 +90,4 @@ class _Buffer(tasks.Buffer):
         return {"observation": observation[:, 0], "next_observation": observation[:, 1], **rest}
 
 
-def make(task: tasks.Task) -> tasks.Buffer:
-    """Return the buffer for the task."""
-    return _Buffer(task)
+make = _Buffer

@@ -101,6 +101,4 @@ class _Buffer(tasks.Buffer):
         return answer | {"discount": self._task.gamma**steps}
 
 
-def make(task: tasks.Task) -> tasks.Buffer:
-    """Return the buffer for the task."""
-    return _Buffer(task)
+make = _Buffer

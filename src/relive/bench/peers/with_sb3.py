@@ -68,6 +68,4 @@ class _Buffer(tasks.Buffer):
         return answer
 
 
-def make(task: tasks.Task) -> tasks.Buffer:
-    """Return the buffer for the task."""
-    return _Buffer(task)
+make = _Buffer

@@ -115,6 +115,4 @@ def _rows(observation: Any, action: Any, reward: Any, following: Any, terminated
     )
 
 
-def make(task: tasks.Task) -> tasks.Buffer:
-    """Return the buffer for the task."""
-    return _Buffer(task)
+make = _Buffer

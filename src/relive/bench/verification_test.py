@@ -8,10 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from relive.bench import answers
-from relive.bench import selection
-from relive.bench import small_ring
 from relive.bench import tasks
+from relive.bench import verification
+from relive.bench import workloads
 from relive.bench.peers import own
 from relive.common import arrays
 from relive.testing import synthetic
@@ -32,14 +31,21 @@ def found(task: tasks.Task, spoil: Spoil = lambda answer, story: None) -> dict[s
     buffer.fill(story.until(700)[0])
     answer = buffer.answer(buffer.sample())
     spoil(answer, story)
-    findings = answers.Findings()
-    answers.check(task, story, answer, findings)
+    findings = verification.Findings()
+    verification.check(task, story, answer, findings)
     return findings.shares()
 
 
 @pytest.mark.parametrize("task", [ONE, FIVE, STACKED, RUNS])
 def test_nothing_is_found_in_right_answers(task: tasks.Task) -> None:
     assert found(task) == {}
+
+
+def task_of(name: str) -> tasks.Task:
+    """Return the task of a workload."""
+    task = workloads.WORKLOADS[name].task
+    assert task
+    return task
 
 
 def setting(name: str, change: Callable[[arrays.Array], object]) -> Spoil:
@@ -219,14 +225,14 @@ class Skewed(tasks.Buffer):
 
 @pytest.mark.parametrize("fault", ["share of draws", "importance weight"])
 def test_a_wrong_priority_is_found(fault: str) -> None:
-    task = selection.WORKLOADS["prioritized-10k"].task
-    assert set(small_ring.check(lambda task: Skewed(task, fault), task).shares()) == {fault}
+    task = task_of("prioritized-10k")
+    assert set(verification.check_small_ring(lambda task: Skewed(task, fault), task).shares()) == {fault}
 
 
 def test_a_share_that_is_wrong_once_was_chance() -> None:
-    task = selection.WORKLOADS["prioritized-10k"].task
+    task = task_of("prioritized-10k")
     faults = ["share of draws", ""]
-    findings = small_ring.check(lambda task: Skewed(task, faults.pop(0)), task)
+    findings = verification.check_small_ring(lambda task: Skewed(task, faults.pop(0)), task)
     assert not findings.shares()
     assert not faults
 
@@ -239,8 +245,8 @@ def test_a_share_that_is_wrong_once_was_chance() -> None:
     ],
 )
 def test_nothing_is_found_in_a_small_ring_of_relive(name: str) -> None:
-    """Nor is anything left unlooked at; that nothing is found in any workload is a test of `measuring`."""
-    findings = small_ring.check(own.make, selection.WORKLOADS[name].task)
+    """Nor is anything left unlooked at; that nothing is found in any workload is a test of `runner`."""
+    findings = verification.check_small_ring(own.make, task_of(name))
     batches = 80 if name == "prioritized-10k" else 40
-    assert name == "loop" or findings.rows == batches * selection.WORKLOADS[name].task.batch_size
+    assert name == "loop" or findings.rows == batches * task_of(name).batch_size
     assert findings.shares() == {}

@@ -1,15 +1,33 @@
-"""Whether an answer is right: of each row, whether there is a step, and a horizon, that it is the transition of."""
+"""Whether an answer is right: of each row, whether there is a step, and a horizon, that it is the transition of.
 
-from collections.abc import Mapping
+That is asked of what is drawn while it is timed, and in a ring of a few hundred steps that went round twice, where no
+row is far from an end or from the seam.
+"""
+
+from collections.abc import Callable, Mapping
 import dataclasses
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from relive.bench import tasks
 from relive.common import arrays
 from relive.testing import synthetic
 
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-3
+
+_CAPACITY = 500
+_SIDE = 8
+"""Of an image: what is wrong with an answer does not depend on its size."""
+_SHORT = (50, 350)
+"""The lengths of episodes where the task's own do not fit."""
+_BATCHES = 40
+_CLASSES = 4
+_SIGMAS = 6.0
+_SHARE = "share of draws"
+_SLACK = 0.01
+"""What the share of a class may be off besides: some peers leave the newest step out, which is one of 500."""
 
 
 @dataclasses.dataclass
@@ -29,6 +47,23 @@ class Findings:
     def shares(self) -> dict[str, float]:
         """Return the share of rows that each wrong part is wrong in."""
         return {part: count / self.rows for part, count in sorted(self.wrong.items())}
+
+
+@dataclasses.dataclass
+class Entrant:
+    """A call that is ready to be timed, and what tells whether its answers are right.
+
+    Attributes:
+        call: What is timed.
+        check: Adds to the findings what is wrong with what the call returned; None where nothing could be right.
+        small: What was wrong in a small ring.
+        steps: Equal parts of a call, by which the time is divided.
+    """
+
+    call: Callable[[], Any]
+    check: Callable[[Any, Findings], None] | None = None
+    small: Findings = dataclasses.field(default_factory=Findings)
+    steps: int = 1
 
 
 def check(task: tasks.Task, story: synthetic.Story, answer: tasks.Answer, findings: Findings) -> None:
@@ -139,3 +174,93 @@ def _spread(numbers: arrays.Ints, is_real: arrays.Bools) -> arrays.Ints:
 def _all(equal: arrays.Bools, size: int) -> arrays.Bools:
     """Return whether all of each row is True [B]."""
     return np.asarray(equal.reshape((size, -1)).all(axis=1))
+
+
+def check_small_ring(make: tasks.Make, task: tasks.Task) -> Findings:
+    """Return what is wrong with a peer's returns in a ring of a few hundred steps that went round twice.
+
+    How often something is drawn is a matter of chance: it is found wrong where it is wrong twice.
+    """
+    findings = _checked(make, task)
+    return _checked(make, task) if _SHARE in findings.shares() else findings
+
+
+def _checked(make: tasks.Make, task: tasks.Task) -> Findings:
+    """Return what is wrong with the returns of one buffer."""
+    small, findings = _small(task), Findings()
+    filled = int(2.3 * small.capacity)
+    buffer, story, feed = tasks.filled(make, small, filled, 2 * small.capacity)
+    if task.prioritized:
+        _check_priorities(buffer, small, story, filled, findings)
+    steps = feed.rows() if task.streams > 1 else feed.steps()
+    add = buffer.extend if task.streams > 1 else buffer.add
+    for _ in range(_BATCHES):
+        for _ in range(1 if task.streams > 1 else 3):
+            add(next(steps))
+        sample = buffer.sample()
+        answer = buffer.answer(sample)
+        check(small, story, answer, findings)
+        if task.prioritized:
+            buffer.update(sample, _priorities(*_places(story, answer)))
+    return findings
+
+
+def _small(task: tasks.Task) -> tasks.Task:
+    """Return the task with small images and a small capacity; it holds more episodes than a batch has sequences."""
+    lengths = task.episode_lengths if task.episode_lengths[1] < _CAPACITY else _SHORT
+    capacity = _CAPACITY
+    if task.streams > 1:
+        capacity = 16 * task.streams
+    elif task.sequence_length:
+        capacity = 2 * task.batch_size * task.episode_lengths[1]
+    shape, dtype = task.observation.shape, task.observation.dtype
+    if len(shape) > 1:
+        shape = tuple(min(side, _SIDE) for side in shape)
+    return dataclasses.replace(
+        task, capacity=capacity, observation=synthetic.Kind(shape, dtype), episode_lengths=lengths
+    )
+
+
+def _check_priorities(
+    buffer: tasks.Buffer, task: tasks.Task, story: synthetic.Story, filled: int, findings: Findings
+) -> None:
+    """Check that draws follow the priorities, and that importance weights make up for them.
+
+    Priorities are of four classes, which every step belongs to one of. A step is drawn in proportion to
+    priority^alpha, and the weights of a batch are to each other as priority^(-alpha beta) (Schaul et al. 2016).
+    """
+    batches = _BATCHES * 256 // task.batch_size
+    for _ in range(batches):
+        sample = buffer.sample()
+        buffer.update(sample, _priorities(*_places(story, buffer.answer(sample))))
+    ends = np.cumsum(story.lengths)
+    numbers = np.arange(filled - task.capacity, filled)
+    episodes = np.searchsorted(ends, numbers, side="right")
+    stored = _priorities(episodes, numbers - ends[episodes - 1])
+    shares = np.bincount(stored.astype(int), weights=stored**task.alpha, minlength=_CLASSES + 1)
+    shares = shares / shares.sum()
+    drawn = np.zeros(_CLASSES + 1)
+    for _ in range(batches):
+        sample = buffer.sample()
+        answer = buffer.answer(sample)
+        priorities = _priorities(*_places(story, answer))
+        buffer.update(sample, priorities)  # What they are already: some peers want an update after every draw.
+        drawn += np.bincount(priorities.astype(int), minlength=_CLASSES + 1)
+        if "weights" in answer:
+            constant = answer["weights"] * priorities ** (task.alpha * task.beta)
+            wrong = ~np.isclose(constant, np.median(constant), 0.01)
+            findings.add(0, {"importance weight": wrong})
+    total = drawn.sum()
+    off = np.abs(drawn - total * shares)
+    is_off = off > _SIGMAS * np.sqrt(total * shares * (1 - shares)) + _SLACK * total
+    findings.add(int(total), {_SHARE: np.repeat(is_off, drawn.astype(int))})
+
+
+def _places(story: synthetic.Story, answer: tasks.Answer) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return of which episodes and steps the observations of a batch are [B]."""
+    episodes, steps, _ = story.place(answer["observation"])
+    return episodes, steps
+
+
+def _priorities(episodes: npt.NDArray[np.int64], steps: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    return np.asarray(1 + (episodes + steps) % _CLASSES, np.float64)

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from relive.bench import tasks
-from relive.bench import workload
+from relive.bench import workloads
 from relive.testing import synthetic
 
 
@@ -43,28 +43,28 @@ class Recorder(tasks.Buffer):
 
 
 def recorded(
-    timed: workload.Timed, calls: int, streams: int = 1, lengths: tuple[int, int] = (3, 6)
+    timed: workloads.Timed, calls: int, streams: int = 1, lengths: tuple[int, int] = (3, 6)
 ) -> tuple[Recorder, list[object]]:
     """Return the buffer after that many timed calls, and what they returned."""
     kind = synthetic.Kind((4,), "float32")
     task = tasks.Task(capacity=100, observation=kind, streams=streams, episode_lengths=lengths)
     story, buffer = task.story(60), Recorder()
-    call = timed(buffer, workload.Feed(buffer, task, story, story.until(20)[1]))
+    call = timed(buffer, tasks.Feed(buffer, task, story, story.until(20)[1]))
     return buffer, [call() for _ in range(calls)]
 
 
 @pytest.mark.parametrize(
     ("timed", "verbs"),
     [
-        (workload.sampling, "sample"),
-        (workload.updating, "sample update"),
-        (workload.adding, "add"),
-        (workload.adding_and_sampling, "add sample"),
-        (workload.extending, "extend"),
-        (workload.looping, "add add add add sample update"),
+        (workloads.sampling, "sample"),
+        (workloads.updating, "sample update"),
+        (workloads.adding, "add"),
+        (workloads.adding_and_sampling, "add sample"),
+        (workloads.extending, "extend"),
+        (workloads.looping, "add add add add sample update"),
     ],
 )
-def test_a_call_does_what_is_timed_and_answers_what_was_drawn(timed: workload.Timed, verbs: str) -> None:
+def test_a_call_does_what_is_timed_and_answers_what_was_drawn(timed: workloads.Timed, verbs: str) -> None:
     buffer, answered = recorded(timed, 2)
     assert " ".join(buffer.verbs) == f"{verbs} {verbs}"
     assert answered == (buffer.drawn or [None, None])
@@ -72,7 +72,7 @@ def test_a_call_does_what_is_timed_and_answers_what_was_drawn(timed: workload.Ti
 
 
 def test_steps_go_on_from_where_the_ring_was_filled_and_then_begin_again() -> None:
-    buffer, _ = recorded(workload.adding, 200)
+    buffer, _ = recorded(workloads.adding, 200)
     story = tasks.Task(capacity=100, observation=synthetic.Kind((4,), "float32"), episode_lengths=(3, 6)).story(60)
     steps = [step for episode in story.until(20)[1] for step in episode.steps()]
     for step, other in zip(buffer.added, steps, strict=False):
@@ -86,7 +86,7 @@ def test_steps_go_on_from_where_the_ring_was_filled_and_then_begin_again() -> No
 
 
 def test_streams_live_through_episodes_out_of_step() -> None:
-    buffer, _ = recorded(workload.extending, 12, streams=2, lengths=(5, 5))
+    buffer, _ = recorded(workloads.extending, 12, streams=2, lengths=(5, 5))
     first, second = zip(*buffer.added, strict=True)
     assert [step.observation[1] for step in first] == [0, 1, 2, 3, 4] * 2 + [0, 1]
     assert [step.observation[1] for step in second] == [2, 3, 4, 0, 1] * 2 + [2, 3]

@@ -1,34 +1,42 @@
 """Peers that are right, wrong, missing or broken, in one run."""
 
 from collections.abc import Iterable
+from concurrent.futures import process
 import dataclasses
+import gc
 import importlib
 import pathlib
 import re
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
+import relive
 from relive.bench import catalogue
 from relive.bench import machine
-from relive.bench import measuring
-from relive.bench import memory
 from relive.bench import results
-from relive.bench import rounds
-from relive.bench import selection
+from relive.bench import runner
 from relive.bench import tasks
-from relive.bench import workload as workloads
+from relive.bench import verification
+from relive.bench import workloads
 from relive.bench.peers import own
+from relive.kernels import choice
 from relive.testing import synthetic
 
-QUICK = measuring.Settings.chosen(2, is_quick=True)
+QUICK = runner.Settings.chosen(2, is_quick=True)
 SAME_IN_SMALL = (
     *("uniform-17", "images-256", "episodes-10k", "episodes-100k"),
     *("prioritized-100k", "prioritized-1m", "prioritized-10m"),
 )
 """Workloads that differ from another one in little but their size, of which a quick run leaves nothing."""
+
+
+def task_of(name: str) -> tasks.Task:
+    """Return the task of a workload."""
+    task = workloads.WORKLOADS[name].task
+    assert task
+    return task
 
 
 class Fake(tasks.Buffer):
@@ -76,7 +84,7 @@ class FakePeer(catalogue.Peer):
 
     buffer: type[tasks.Buffer] | None = None
 
-    def load(self) -> catalogue.Make:
+    def load(self) -> tasks.Make:
         if self.buffer is None:
             raise tasks.CannotError("is not there")
         return self.buffer
@@ -101,7 +109,7 @@ def peers(monkeypatch: pytest.MonkeyPatch) -> dict[str, catalogue.Peer]:
 
 def test_each_peer_gets_its_own_verdict(peers: dict[str, catalogue.Peer]) -> None:
     said: list[str] = []
-    row = measuring.measure(selection.WORKLOADS["uniform"], peers, QUICK, said.append)
+    row = runner.measure(workloads.WORKLOADS["uniform"], peers, QUICK, said.append)
     outcomes = {outcome.peer: outcome for outcome in row.outcomes}
     assert list(outcomes) == list(peers)
     assert outcomes["relive"].is_right
@@ -122,16 +130,16 @@ def test_each_peer_gets_its_own_verdict(peers: dict[str, catalogue.Peer]) -> Non
     "name",
     [
         pytest.param(one.name, marks=[pytest.mark.long] if one.name in SAME_IN_SMALL else [])
-        for one in selection.WORKLOADS.values()
+        for one in workloads.WORKLOADS.values()
         if one.timed
     ],
 )
 def test_relive_is_right_in_every_workload(name: str) -> None:
     wanted = {name: catalogue.PEERS[name] for name in ("relive", "relive-episodes", "naive", "take", "copy", "files")}
-    row = measuring.measure(selection.WORKLOADS[name], wanted, QUICK, lambda line: None)
+    row = runner.measure(workloads.WORKLOADS[name], wanted, QUICK, lambda line: None)
     assert row.own is not None
     assert row.has("relive")
-    assert row.has("take") or selection.WORKLOADS[name].task.prioritized or name.startswith("episodes")
+    assert row.has("take") or task_of(name).prioritized or name.startswith("episodes")
     for outcome in row.outcomes:
         assert outcome.is_right, outcome
         assert outcome.value or re.match(
@@ -141,60 +149,43 @@ def test_relive_is_right_in_every_workload(name: str) -> None:
 
 
 def test_a_call_of_many_steps_counts_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    timing = rounds.Timing(median=64e-6, low=32e-6, high=128e-6, rounds=7, repeats=1)
-    monkeypatch.setattr(rounds, "interleaved", lambda calls, **settings: dict.fromkeys(calls, timing))
+    timing = results.Timing(median=64e-6, low=32e-6, high=128e-6, rounds=7, repeats=1)
+    monkeypatch.setattr(runner, "interleaved", lambda calls, **settings: dict.fromkeys(calls, timing))
     wanted = {"relive": catalogue.PEERS["relive"]}
-    [outcome] = measuring.measure(selection.WORKLOADS["extend"], wanted, QUICK, lambda line: None).outcomes
+    [outcome] = runner.measure(workloads.WORKLOADS["extend"], wanted, QUICK, lambda line: None).outcomes
     assert outcome.value == 1.0
 
 
 def test_the_memory_of_a_step_is_measured_in_a_process_of_its_own() -> None:
-    wanted = {name: catalogue.PEERS[name] for name in ("relive", "take")}
-    row = measuring.measure(selection.WORKLOADS["memory"], wanted, QUICK, lambda line: None)
-    own_outcome, take = row.outcomes
-    assert own_outcome.bytes_a_step is not None
+    wanted = {name: catalogue.PEERS[name] for name in ("relive", "naive", "take")}
+    row = runner.measure(workloads.WORKLOADS["memory-prioritized"], wanted, QUICK, lambda line: None)
+    relive, naive, take = row.outcomes
+    assert relive.bytes_a_step is not None
+    assert naive.reason == "has nothing for priorities"
     assert take.reason == "is a limit of time"
     assert row.unit == "bytes a step"
 
 
-def test_a_process_answers_what_it_grew_by(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_process_says_by_how_much_it_grew(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = iter([1_000, 41_000])
     monkeypatch.setattr(machine, "hold_torch", lambda: None)  # This process is not one of its own.
-    assert memory.main(["relive", "memory", "--quick"]) == 0
-    assert re.fullmatch(r"bytes [-\d.e]+\n", capsys.readouterr().out)
-    assert memory.main(["naive", "memory-prioritized", "--quick"]) == 0
-    assert capsys.readouterr().out == "cannot has nothing for priorities\n"
+    monkeypatch.setattr(machine, "resident", lambda: next(sizes))
+    task = dataclasses.replace(task_of("memory"), capacity=1_000)
+    assert runner.grown(catalogue.PEERS["relive"], task) == 40.0
 
 
-@pytest.mark.parametrize(
-    ("script", "message"),
-    [
-        ("echo noise; echo cannot has nothing for priorities", "has nothing for priorities"),
-        ("echo noise >&2; echo \"KeyError: 'nobody'\" >&2; exit 1", "failed: KeyError: 'nobody'"),
-        ("echo bytes 3.0; exit 1", "failed: exit code 1"),
-        ("echo other 3.0", "failed: exit code 0"),
-    ],
-)
-def test_a_process_that_cannot_or_dies_is_said(
-    script: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
-    program = tmp_path / "python"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
-    with pytest.raises(tasks.CannotError, match=f"^{message}$"):
-        memory.bytes_a_step("relive", "memory", is_quick=True)
+def test_a_process_that_dies_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dead(peer: catalogue.Peer, task: tasks.Task) -> float:
+        raise process.BrokenProcessPool("A process was terminated abruptly")
 
-
-def test_without_a_way_to_see_a_process_memory_is_not_measured(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
-    monkeypatch.setattr(memory, "_STATUS", tmp_path / "status")
-    with pytest.raises(tasks.CannotError, match="^is measured on Linux alone"):
-        memory.bytes_a_step("relive", "memory", is_quick=True)
+    monkeypatch.setattr(runner, "bytes_a_step", dead)
+    wanted = {"relive": catalogue.PEERS["relive"]}
+    [outcome] = runner.measure(workloads.WORKLOADS["memory"], wanted, QUICK, lambda line: None).outcomes
+    assert outcome.reason == "failed: BrokenProcessPool: A process was terminated abruptly"
 
 
 def test_an_adapter_lacks_what_it_does_not_implement() -> None:
-    buffer, step = tasks.Buffer(), next(iter(next(selection.WORKLOADS["uniform"].task.story(10).episodes()).steps()))
+    buffer, step = tasks.Buffer(), next(iter(next(task_of("uniform").story(10).episodes()).steps()))
     assert buffer.prepared(step) is step
     for call in (
         lambda: buffer.prepared_streams([step]),
@@ -202,14 +193,50 @@ def test_an_adapter_lacks_what_it_does_not_implement() -> None:
         lambda: buffer.extend([step]),
         buffer.sample,
         lambda: buffer.update(None, np.ones(1)),
+        lambda: buffer.save("nowhere"),
+        lambda: buffer.load("nowhere"),
         lambda: buffer.answer(None),
     ):
         with pytest.raises(tasks.CannotError, match="^has no "):
             call()
 
 
+def test_a_limit_of_coroutines_takes_part_in_no_task() -> None:
+    with pytest.raises(tasks.CannotError, match="^is a limit of coroutines$"):
+        catalogue.PEERS["await"].load()(task_of("uniform"))
+
+
+def test_compiled_kernels_are_used_and_put_back(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("numba")
+    before = choice.chosen()
+    task = dataclasses.replace(task_of("uniform"), capacity=500)
+    buffer, story, _ = tasks.filled(own.make_compiled, task, 600, 0)
+    buffer.save(str(tmp_path / "saved"))
+    buffer.load(str(tmp_path / "saved"))
+    findings = verification.Findings()
+    verification.check(task, story, buffer.answer(buffer.sample()), findings)
+    assert findings.rows == 256
+    assert not findings.shares()
+    assert choice.chosen() is before
+
+
+def test_without_numba_compiled_kernels_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def use_kernels(name: str) -> None:
+        raise relive.MissingExtraError("numba is not installed")
+
+    monkeypatch.setattr(relive, "use_kernels", use_kernels)
+    with pytest.raises(tasks.CannotError, match="^numba is not installed$"):
+        own.make_compiled(task_of("uniform"))
+
+
+def test_what_a_process_holds_grows_by_what_it_keeps() -> None:
+    before = machine.resident()
+    kept = np.ones(10_000_000)
+    assert machine.resident() - before == pytest.approx(kept.nbytes, rel=0.1)
+
+
 def test_a_peer_with_an_object_a_step_has_its_limit() -> None:
-    task = selection.WORKLOADS["prioritized-10m"].task
+    task = task_of("prioritized-10m")
     with pytest.raises(tasks.CannotError, match="^keeps Python objects for each step: more than 1,000,000 of them"):
         task.refuse_above(1_000_000)
     task.refuse_above(10_000_000)
@@ -236,20 +263,82 @@ def test_a_library_that_does_not_load_says_why(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_settings_say_whether_their_figures_mean_anything() -> None:
-    assert measuring.Settings.chosen(None, is_quick=False).repeats == 7
-    words = measuring.Settings.chosen(9, is_quick=False).in_words()
+    assert runner.Settings.chosen(None, is_quick=False).repeats == 7
+    words = runner.Settings.chosen(9, is_quick=False).in_words()
     assert words == "Medians of 9 rounds, turns of 10 milliseconds at least"
     assert "say nothing about speed" in QUICK.in_words()
 
 
-@pytest.mark.parametrize("workload", selection.WORKLOADS.values(), ids=lambda one: one.name)
+@pytest.mark.parametrize("workload", workloads.WORKLOADS.values(), ids=lambda one: one.name)
 def test_a_quick_workload_is_the_same_in_small(workload: workloads.Workload) -> None:
     quick = workload.quick()
-    assert quick.task.capacity <= 10_000
-    assert dataclasses.replace(quick, task=workload.task) == workload
+    assert quick.task is None or quick.task.capacity <= 10_000
+    assert max(quick.sizes) <= 10_000
+    assert dataclasses.replace(quick, task=workload.task, sizes=workload.sizes) == workload
 
 
 def test_shares_are_said_with_the_digits_they_need() -> None:
     wrong, small_wrong = {"reward": 0.25, "action": 0.0012}, {"reward": 1.0, "x": 1e-5}
     outcome = results.Outcome(peer="cpprb", wrong=wrong, small_wrong=small_wrong)
     assert outcome.faults() == "reward in 25.0%, action in 0.12%, x in (less than 0.01%)"
+
+
+class Clock:
+    """A clock that moves when a call says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.called: list[str] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def taking(self, name: str, seconds: list[float]) -> workloads.Call:
+        """Return a call that takes those seconds, one after the other, and the last of them from then on."""
+
+        def call() -> None:
+            self.called.append(name)
+            self.now += seconds.pop(0) if len(seconds) > 1 else seconds[0]
+
+        return call
+
+
+def test_every_call_has_its_turn_in_every_round() -> None:
+    clock = Clock()
+    calls = {name: clock.taking(name, [1.0]) for name in "ABC"}
+    after: list[str] = []
+    runner.interleaved(calls, rounds=3, seconds=1.0, after=after.append, clock=clock)
+    assert "".join(clock.called) == "ABC" + 3 * "ABC"  # Once each to find out how long it takes.
+    assert "".join(after) == 3 * "ABC"
+
+
+def test_the_median_stands_between_the_fastest_and_the_slowest_round() -> None:
+    clock = Clock()
+    calls = {"A": clock.taking("A", [1.0, 5.0, 2.0, 9.0, 3.0, 4.0]), "B": clock.taking("B", [7.0])}
+    timings = runner.interleaved(calls, rounds=5, seconds=1.0, clock=clock)
+    assert timings["A"] == results.Timing(median=4.0, low=2.0, high=9.0, rounds=5, repeats=1)
+    assert timings["B"] == results.Timing(median=7.0, low=7.0, high=7.0, rounds=5, repeats=1)
+
+
+def test_a_short_call_is_repeated_until_a_turn_is_long() -> None:
+    clock = Clock()
+    timings = runner.interleaved({"A": clock.taking("A", [0.125])}, rounds=2, seconds=2.0, clock=clock)
+    assert timings["A"] == results.Timing(median=0.125, low=0.125, high=0.125, rounds=2, repeats=16)
+
+
+def test_a_call_that_takes_no_time_at_all_is_not_repeated_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "_MOST", 8)
+    timings = runner.interleaved({"A": lambda: None}, rounds=1, seconds=1.0, clock=lambda: 0.0)
+    assert timings["A"].repeats == 8
+
+
+def test_a_part_of_a_call_takes_its_share() -> None:
+    whole = results.Timing(median=4.0, low=2.0, high=8.0, rounds=7, repeats=3)
+    assert whole.per(4) == results.Timing(median=1.0, low=0.5, high=2.0, rounds=7, repeats=3)
+
+
+def test_the_collector_is_off_while_timing() -> None:
+    seen: list[bool] = []
+    runner.interleaved({"A": lambda: seen.append(gc.isenabled())}, rounds=1, seconds=0.0)
+    assert gc.isenabled()
+    assert set(seen) == {False}
