@@ -1,20 +1,22 @@
-"""Steps as columns, one value a step: what a data frame and a Parquet file name alike.
+"""Steps as columns, one value a step, episode by episode: what a data frame and an Arrow table name alike.
 
-key stream episode step terminated truncated status | observation action reward extras/...
-marks: where a step belongs                         | fields, by path: what the schema says
+key stream episode step terminated truncated | observation action reward extras/...
+marks: where a step belongs                  | fields, by path: what the schema says
 """
 
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from relive import errors
 from relive.buffers import column
 from relive.common import arrays
-from relive.common import trees
 from relive.common import validation
-from relive.integrations import stored_episodes
+from relive.kernels import append
+from relive.persistence import state
 from relive.schema import schema as schema_lib
+from relive.storage import steps
 
 MARKS: dict[str, np.dtype[Any]] = {
     "key": np.dtype(np.int64),
@@ -24,10 +26,68 @@ MARKS: dict[str, np.dtype[Any]] = {
     "terminated": np.dtype(np.bool_),
     "truncated": np.dtype(np.bool_),
 }
-"""The marks that are numbers, and their dtypes; the status of the episode is a text."""
+"""The marks and their dtypes; an episode is called by its first key that is stored."""
 
-STATUSES: tuple[stored_episodes.StoredStatus, ...] = ("IN_PROGRESS", "COMPLETED", "TRUNCATED")
-"""What a status can be."""
+
+class Rows(NamedTuple):
+    """The stored steps of a buffer, episode by episode in the order of their first ones.
+
+    Attributes:
+        slots: Where they are [N].
+        episodes: Of which episodes, by the numbers of the store [N].
+        is_last: Which ones are the last of their episodes [N].
+        has_final: Behind which ones there is a final observation [N].
+        marks: Where they belong, by name [N].
+    """
+
+    slots: arrays.Ints
+    episodes: arrays.Ints
+    is_last: arrays.Bools
+    has_final: arrays.Bools
+    marks: dict[str, arrays.Array]
+
+
+def rows_of(history: steps.StepStore) -> Rows:
+    """Return the steps of a store; some eighty bytes for each."""
+    slots = slots_by_episode(history)
+    episodes, keys = history.episodes_of(slots), history.keys(slots)
+    is_last = np.diff(episodes, append=-1) != 0
+    lengths, ends = np.diff(np.flatnonzero(is_last), prepend=-1), history.episodes[append.END][episodes]
+    marks = {
+        "key": keys,
+        "stream": history.episodes[append.STREAM][episodes],
+        "episode": np.repeat(keys[np.roll(is_last, 1)], lengths),
+        "step": history.steps_of(slots),
+        "terminated": is_last & (ends == append.TERMINATED),
+        "truncated": is_last & (ends == append.TRUNCATED),
+    }
+    return Rows(slots, episodes, is_last, is_last & history.is_known(episodes), marks)
+
+
+def slots_by_episode(history: steps.StepStore) -> arrays.Ints:
+    """Return where all steps are, episode by episode in the order of their first ones."""
+    slots = history.alive_slots()
+    _, first_rows, episodes = np.unique(history.episodes_of(slots), return_index=True, return_inverse=True)
+    return slots[np.argsort(first_rows[episodes], kind="stable")]
+
+
+def in_turn(
+    call: str, history: steps.StepStore, groups: Sequence[arrays.Ints], progress: state.Progress | None
+) -> Iterator[arrays.Ints]:
+    """Yield groups of slots one by one, and tell of the bytes in each after it was read.
+
+    Raises:
+        ArgumentError: The steps are others than before the first group.
+    """
+    written = (history.next_key, len(history))
+    num_read = 0
+    for slots in groups:
+        if (history.next_key, len(history)) != written:
+            raise errors.ArgumentError(f"{call} cannot go on after the buffer was written to: call it again")
+        yield slots
+        num_read += len(slots)
+        if progress is not None:
+            progress(num_read * history.schema.nbytes, len(history) * history.schema.nbytes)
 
 
 def known_schema(call: str, buffer: object) -> schema_lib.Schema:
@@ -44,32 +104,23 @@ def known_schema(call: str, buffer: object) -> schema_lib.Schema:
     return schema
 
 
-def marks(episode: stored_episodes.StoredEpisode) -> dict[str, arrays.Array]:
-    """Return the marks of the steps of an episode [T], by name; an episode is called by its first key."""
-    steps = np.arange(episode.start_step, episode.start_step + len(episode))
-    return {
-        "key": episode.keys,
-        "stream": np.full(len(episode), episode.stream),
-        "episode": np.full(len(episode), episode.keys[0]),
-        "step": steps,
-        "terminated": episode.terminated,
-        "truncated": episode.truncated,
-    }
+def chosen(schema: schema_lib.Schema, fields: Iterable[str] | None) -> list[str]:
+    """Return the paths of the fields that are taken, in the order of the schema.
 
-
-def fields(episode: stored_episodes.StoredEpisode) -> dict[str, arrays.Array]:
-    """Return the fields of the steps of an episode by path [T, ...], without the observation after the last one."""
-    columns = {path: array[: len(episode)] for path, array in trees.flat("observation", episode.observations).items()}
-    columns |= trees.flat("action", episode.actions)
-    columns["reward"] = episode.rewards
-    return columns | (trees.flat("extras", episode.extras) if episode.extras else {})
-
-
-def next_observations(episode: stored_episodes.StoredEpisode) -> dict[str, arrays.Array]:
-    """Return the observations after the steps of an episode by path [T, ...], [T - 1, ...] without the last one."""
-    return {path: array[1:] for path, array in trees.flat("observation", episode.observations).items()}
-
-
-def final_observation(episode: stored_episodes.StoredEpisode) -> dict[str, arrays.Array]:
-    """Return the last observation of an episode by path [1, ...]."""
-    return {path: array[-1:] for path, array in trees.flat("observation", episode.observations).items()}
+    Raises:
+        ArgumentError: A path is not one of the schema.
+        ArgumentTypeError: They are no collection of texts.
+    """
+    if fields is None:
+        return list(schema.fields)
+    if isinstance(fields, str) or not isinstance(fields, Iterable):
+        raise errors.ArgumentTypeError(f"fields must be a collection of paths, got {validation.short_repr(fields)}")
+    paths = list(fields)
+    for path in paths:
+        if not isinstance(path, str):
+            raise errors.ArgumentTypeError(f"fields must be paths, got {validation.short_repr(path)}")
+        if path not in schema.fields:
+            raise errors.ArgumentError(
+                f"fields must be among {', '.join(schema.fields)}, got {validation.short_repr(path)}"
+            )
+    return [path for path in schema.fields if path in paths]

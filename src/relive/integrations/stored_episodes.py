@@ -12,11 +12,11 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from relive import errors
 from relive.buffers import column
 from relive.common import arrays
 from relive.common import trees
 from relive.common import validation
+from relive.integrations import step_columns
 from relive.kernels import append
 from relive.persistence import state
 from relive.storage import steps
@@ -106,23 +106,11 @@ def stored_episodes(
 
 
 def _episodes(history: steps.StepStore, progress: state.Progress | None) -> Iterator[StoredEpisode]:
-    slots = history.alive_slots()
-    # Row by row, the oldest first: a stable sort leaves the rows of each episode in that order.
-    _, first_rows, episodes, counts = np.unique(
-        history.episodes_of(slots), return_index=True, return_inverse=True, return_counts=True
-    )
-    slots = slots[np.argsort(episodes, kind="stable")]
-    ends = np.cumsum(counts)
-    written = (history.next_key, len(history))
-    num_read = 0
-    for number in np.argsort(first_rows).tolist():
-        if (history.next_key, len(history)) != written:
-            raise errors.ArgumentError("stored_episodes cannot go on after the buffer was written to: call it again")
-        rows = slots[ends[number] - counts[number] : ends[number]]
+    slots = step_columns.slots_by_episode(history)
+    starts = np.flatnonzero(np.diff(history.episodes_of(slots))) + 1
+    groups = np.split(slots, starts) if len(slots) else []
+    for rows in step_columns.in_turn("stored_episodes", history, groups, progress):
         yield _episode(history, rows)
-        num_read += len(rows)
-        if progress is not None:
-            progress(num_read * history.schema.nbytes, len(slots) * history.schema.nbytes)
 
 
 def _episode(history: steps.StepStore, slots: arrays.Ints) -> StoredEpisode:
@@ -133,7 +121,8 @@ def _episode(history: steps.StepStore, slots: arrays.Ints) -> StoredEpisode:
     columns = history.storage.read(slots)
     if has_tail:
         for path, column in history.behind.items():
-            columns[path] = _joined(columns[path], column.take(episode, axis=0))
+            rows = columns[path]
+            columns[path] = np.concatenate([rows, column.take(episode, axis=0)], dtype=rows.dtype)
     return StoredEpisode(
         keys=history.keys(slots),
         stream=int(history.episodes[append.STREAM][episode[0]]),
@@ -145,11 +134,3 @@ def _episode(history: steps.StepStore, slots: arrays.Ints) -> StoredEpisode:
         extras=dict(trees.nested("extras", columns)),
         has_final_observation=has_tail,
     )
-
-
-def _joined(rows: arrays.Array, tails: arrays.Array) -> arrays.Array:
-    """Return rows and those behind them; np.concatenate would not keep every dtype, such as a big-endian one."""
-    joined = np.empty((len(rows) + len(tails), *rows.shape[1:]), rows.dtype)
-    joined[: len(rows)] = rows
-    joined[len(rows) :] = tails
-    return joined

@@ -199,7 +199,7 @@ def _add_bench(commands: "argparse._SubParsersAction[_Parser]") -> None:
     bench.add_argument("--quick", action="store_true", help="small rings and few short rounds")
     bench.add_argument("--json", metavar="FILE", help="where all figures go")
     bench.add_argument("--markdown", metavar="FILE", help="where a page with all tables goes")
-    bench.add_argument("--plot", metavar="FILE", help="where a picture goes, a PNG; needs the extra: relive[bench]")
+    bench.add_argument("--plot", metavar="FILE", help="where a picture goes, a PNG")
 
 
 def _add_saved(commands: "argparse._SubParsersAction[_Parser]") -> None:

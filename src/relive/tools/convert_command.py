@@ -27,11 +27,11 @@ from relive.tools import reading
 from relive.tools import wording
 
 if TYPE_CHECKING:
+    from relive.integrations import arrow as arrow_lib
     from relive.integrations import minari as minari_lib
-    from relive.integrations import parquet as parquet_lib
 else:
     minari_lib = imports.lazy_module("relive.integrations.minari")
-    parquet_lib = imports.lazy_module("relive.integrations.parquet")
+    arrow_lib = imports.lazy_module("relive.integrations.arrow")
 
 AnyBuffer: TypeAlias = "column.ColumnReplayBuffer[Any]"
 
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     _check_target(options, target)
     # What is missing is said before anything is read.
     _ = minari_lib.add_dataset if Kind.MINARI in (source, target) else None
-    _ = parquet_lib.add_parquet if Kind.PARQUET in (source, target) else None
+    _ = arrow_lib.add_parquet if Kind.PARQUET in (source, target) else None
     try:
         with reading.shown("reading") as progress:
             buffer = _read(options, source, progress)
@@ -132,9 +132,9 @@ def _read(options: argparse.Namespace, source: Kind, progress: state.Progress | 
     if source is Kind.CHECKPOINT:
         return _saved(files.absolute("FROM", options.source), progress)
     if source is Kind.PARQUET:
-        said = parquet_lib.describe(options.source)
+        said = arrow_lib.describe(options.source)
         buffer = _new(options, said.schema, said.num_steps, said.streams)
-        parquet_lib.add_parquet(buffer, options.source, progress=progress)
+        arrow_lib.add_parquet(buffer, options.source, progress=progress)
         return buffer
     dataset = options.source.removeprefix(_MINARI)
     infos = {} if options.no_infos else minari_lib.infos_of(dataset)
@@ -201,7 +201,7 @@ def _write(
             raise errors.ArgumentError(said) from error
         return int(dataset.total_steps), int(dataset.total_episodes)
     if target is Kind.PARQUET:
-        parquet_lib.write_parquet(buffer, options.target, overwrite=options.overwrite, progress=progress)
+        arrow_lib.write_parquet(buffer, options.target, overwrite=options.overwrite, progress=progress)
     else:
         # Once more, for what was made meanwhile. What is made while `save` builds beside, it replaces if that is ours.
         _check_target(options, target)

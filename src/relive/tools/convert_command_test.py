@@ -14,8 +14,8 @@ import pytest
 
 import relive
 from relive.common import trees
+from relive.integrations import arrow
 from relive.integrations import minari as relive_minari
-from relive.integrations import parquet
 from relive.integrations import stored_episodes
 from relive.persistence import state
 from relive.tools import cli
@@ -80,7 +80,7 @@ def test_a_checkpoint_becomes_a_parquet_file_and_one_again(capsys: pytest.Captur
             0, "wrote 10 steps in 3 episodes to steps.parquet\n", ""
         )  # fmt: skip
         again = relive.RingReplayBuffer(40, streams=2)
-        parquet.add_parquet(again, "steps.parquet")
+        arrow.add_parquet(again, "steps.parquet")
         assert facts(again) == facts(source)
         assert converted(capsys, "steps.parquet", "again", "--overwrite") == (
             0, "wrote 10 steps in 3 episodes to again\n", ""
@@ -103,14 +103,14 @@ def test_a_checkpoint_becomes_a_dataset_and_one_again(capsys: pytest.CaptureFixt
     assert facts(again) == closed(facts(source))
     assert (again.capacity, again.streams) == (50, 1)
     assert converted(capsys, "minari:mine/test-v0", "steps.parquet", "--no-infos")[0] == 0
-    assert list(parquet.schema_of("steps.parquet").fields) == [
+    assert list(arrow.describe("steps.parquet").schema.fields) == [
         "observation/image", "observation/state", "action", "reward"
     ]  # fmt: skip
     assert converted(capsys, "minari:mine/test-v0", "steps.parquet", "--info", "logp", "--overwrite")[0] == 0
-    assert list(parquet.schema_of("steps.parquet").extras) == ["logp"]
+    assert list(arrow.describe("steps.parquet").schema.extras) == ["logp"]
     both = ["--info", "version", "--info", "logp"]
     assert converted(capsys, "minari:mine/test-v0", "steps.parquet", *both, "--overwrite")[0] == 0
-    assert list(parquet.schema_of("steps.parquet").extras) == ["logp", "version"]
+    assert list(arrow.describe("steps.parquet").schema.extras) == ["logp", "version"]
     assert converted(capsys, "minari:mine/test-v0", "other", "--info", "mu") == (
         1, "", "--info must be among logp, version, got mu\n"
     )  # fmt: skip
@@ -118,7 +118,7 @@ def test_a_checkpoint_becomes_a_dataset_and_one_again(capsys: pytest.CaptureFixt
 
 def test_a_parquet_file_becomes_a_dataset(capsys: pytest.CaptureFixture[str]) -> None:
     source = buffer(lazy=True)
-    parquet.write_parquet(source, "steps.parquet")
+    arrow.write_parquet(source, "steps.parquet")
     code, out, error = converted(capsys, "steps.parquet", "minari:mine/test-v0")
     assert (code, out) == (1, "")
     assert error.startswith("to_dataset needs the observation after the newest step of every episode")
@@ -133,12 +133,12 @@ def test_a_parquet_file_becomes_a_dataset(capsys: pytest.CaptureFixture[str]) ->
 
 def test_nothing_is_converted_too(capsys: pytest.CaptureFixture[str]) -> None:
     empty = relive.RingReplayBuffer(9, relive.Schema(relive.Field((), "f4"), relive.Field((), "i8")))
-    parquet.write_parquet(empty, "steps.parquet")
+    arrow.write_parquet(empty, "steps.parquet")
     assert converted(capsys, "steps.parquet", "replay") == (0, "wrote 0 steps in 0 episodes to replay\n", "")
     assert relive.RingReplayBuffer.load("replay").capacity == 1
     source = relive.RingReplayBuffer(9)
     source.add_episode([0.0, 1.0], [0.5], [1.0], terminated=True)
-    parquet.write_parquet(source, "steps.parquet")
+    arrow.write_parquet(source, "steps.parquet")
     assert converted(capsys, "steps.parquet", "minari:mine/test-v0")[0] == 0
     message = "--info must be among no infos, got mu\n"
     assert converted(capsys, "minari:mine/test-v0", "other", "--info", "mu") == (1, "", message)
@@ -148,7 +148,7 @@ def test_what_is_there_is_told_by_its_kind(capsys: pytest.CaptureFixture[str]) -
     buffer().save("replay")
     # A crash between two renames leaves the newest checkpoint under that name.
     os.rename("replay", "left.1")
-    parquet.write_parquet(buffer(), "steps.parquet")
+    arrow.write_parquet(buffer(), "steps.parquet")
     message = "left exists: name another path, or say --overwrite\n"
     assert converted(capsys, "steps.parquet", "left") == (1, "", message)
     os.mkdir("new.parquet.1")
@@ -160,7 +160,7 @@ def test_what_is_there_is_told_by_its_kind(capsys: pytest.CaptureFixture[str]) -
 def test_a_journal_keeps_nothing_but_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     examples.journal(pathlib.Path("journal"))
     before = sorted(os.listdir("journal"))
-    parquet.write_parquet(buffer(), "old.parquet")
+    arrow.write_parquet(buffer(), "old.parquet")
     for source, target in (("journal", "journal/s.parquet"), ("old.parquet", "journal/replay")):
         message = f"{target} cannot be made: journal is a journal, which holds no other files\n"
         assert converted(capsys, source, target) == (1, "", message)
@@ -172,7 +172,7 @@ def test_older_checkpoints_are_not_lost(capsys: pytest.CaptureFixture[str]) -> N
     source = buffer()
     for _ in range(3):
         source.save("kept", keep=3)
-    parquet.write_parquet(source, "old.parquet")
+    arrow.write_parquet(source, "old.parquet")
     before = sorted(os.listdir())
     message = "kept has older ones beside it, which would be lost: move kept.1, kept.2 away first\n"
     assert converted(capsys, "old.parquet", "kept", "--overwrite") == (1, "", message)
@@ -195,7 +195,7 @@ def test_what_appears_meanwhile_stays(
 
     monkeypatch.setattr(convert_command, "_read", slow)
     if target == "again":
-        parquet.write_parquet(buffer(), "source.parquet")
+        arrow.write_parquet(buffer(), "source.parquet")
     else:
         buffer().save("source")
     code, out, error = converted(capsys, "source" if target != "again" else "source.parquet", target)
@@ -207,7 +207,7 @@ def test_what_appears_meanwhile_stays(
 def test_a_slash_tells_a_directory(capsys: pytest.CaptureFixture[str]) -> None:
     source = buffer()
     source.save("odd.parquet")
-    parquet.write_parquet(source, "steps.parquet")
+    arrow.write_parquet(source, "steps.parquet")
     assert converted(capsys, "odd.parquet/", "copy.parquet")[0] == 0
     assert converted(capsys, "steps.parquet", "odd.parquet/", "--overwrite")[0] == 0
     assert len(relive.RingReplayBuffer.load("odd.parquet")) == 10
@@ -217,7 +217,7 @@ def test_a_journal_is_rebuilt(capsys: pytest.CaptureFixture[str]) -> None:
     source = examples.journal(pathlib.Path("journal"))
     assert converted(capsys, "journal", "steps.parquet") == (0, "wrote 30 steps in 6 episodes to steps.parquet\n", "")
     again = relive.RingReplayBuffer(40)
-    parquet.add_parquet(again, "steps.parquet")
+    arrow.add_parquet(again, "steps.parquet")
     assert facts(again) == facts(source)
 
 
@@ -297,7 +297,7 @@ def test_what_cannot_be_is_one_line_and_exit_code_1(
     relive.RolloutBuffer(9).save("rollout")
     pathlib.Path("letter.parquet").write_text("a letter")
     buffer().save("saved")
-    parquet.write_parquet(buffer(), "old.parquet")
+    arrow.write_parquet(buffer(), "old.parquet")
     before = pathlib.Path("old.parquet").read_bytes()
     code, out, error = converted(capsys, *arguments)
     assert (code, out) == (1, "")

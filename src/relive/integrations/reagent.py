@@ -1,4 +1,4 @@
-"""Transitions as the offline pipelines of ReAgent (once Horizon) read them: the columns of their pre-timeline table.
+"""Transitions as the offline pipelines of ReAgent (once Horizon) read them: their pre-timeline table, as a frame.
 
     observation [T, ...] ──> state_features   {0: float, 1: float, ...}
     action      [T]      ──> action           "2", one of possible_actions
@@ -16,12 +16,19 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from relive import errors
+from relive.buffers import column
 from relive.common import arrays
+from relive.common import imports
+from relive.common import trees
 from relive.common import validation
 from relive.integrations import step_columns
 from relive.integrations import stored_episodes
+from relive.persistence import state
 from relive.schema import casting
 from relive.schema import schema as schema_lib
+
+with imports.optional_dependency("arrow"):
+    import pandas
 
 Columns: TypeAlias = dict[str, list[Any]]
 
@@ -30,8 +37,82 @@ _ULPS = 4
 """How far above 1 rounding may put a probability, in units in the last place of its dtype."""
 
 
+def pre_timeline_frame(
+    buffer: "column.ColumnReplayBuffer[Any]",
+    *,
+    action_probability: str | None = "action_probability",
+    possible_actions: str | Iterable[Any] | None = None,
+    final_rows: bool = False,
+    ds: str = "2019-01-01",
+    progress: state.Progress | None = None,
+) -> pandas.DataFrame:
+    """Return a frame with a row for each stored step, as the timeline operator of ReAgent takes it.
+
+        mdp_id                   the episode: its first stored key, as a text
+        sequence_number          the step within the episode
+        state_features           {0: float, 1: float, ...}: all numbers of the observation, field by field in the order
+                                 of the schema, row by row within a field
+        action                   a text ("2") where the action is one integer, bool or text; else {0: float, ...}
+        reward                   a float
+        action_probability       of the action taken, by the policy that took it; None for a deterministic policy
+        possible_actions         texts, empty in the row of a terminated step (with `final_rows`, in that after
+                                 it); the column is missing where `action` is a map
+        possible_actions_mask    the same as numbers, 1 or 0 for each action there is
+        metrics                  {"reward": float}
+        ds                       the text that names the data set
+
+    The timeline operator takes a transition for terminal if nothing is possible in the row after it, or if there is
+    none: so that of a truncated or open episode's last row. With `final_rows` there is a row more for an episode, for
+    what came after its last step, and the operator, told to leave last rows out (addTerminalStateRow false), makes of
+    all steps what they were. In that row action is "", reward is 0, there is no probability, and the possible actions
+    are none if the episode terminated, otherwise all; state_features are empty where a terminated episode's final
+    observation was never given. An open episode whose newest observation is not known has none.
+
+    Args:
+        buffer: Where the steps are.
+        action_probability: The name of an extra that holds the probability of each action: not its logarithm, which you
+            would have to exponentiate before you add it. None for a deterministic policy. A sum of rounded terms can
+            come out above 1: up to four units in the last place of its dtype are taken for 1.
+        possible_actions: All actions there are, such as `range(4)`, or the name of an extra with a mask [A] for each
+            step: action k was possible where element k is not 0. Needed where `action` is a text.
+        final_rows: Whether to add those rows. They need `possible_actions` that are all actions: in a mask there is
+            nothing about what came after the last step.
+        ds: For the column of that name; the default is the one that ReAgent's own tools look for.
+        progress: Called after each episode with the bytes read so far, and those of all rows.
+
+    Raises:
+        ArgumentError: An argument breaks its rule, a probability is none, or an action was taken that is not possible.
+        SchemaError: An observation or an action is no number, or one that a float64 does not hold exactly.
+        ArgumentTypeError: `buffer` is no buffer of columns.
+        NotReadyError: The buffer has no schema yet.
+
+    >>> import relive
+    >>> from relive.integrations import reagent
+    >>> buffer = relive.RingReplayBuffer(10)
+    >>> keys = buffer.add_episode([0, 1, 2], [1, 0], [0.0, 1.0], terminated=True, mu=[0.9, 0.25])
+    >>> frame = reagent.pre_timeline_frame(buffer, action_probability="mu", possible_actions=range(2))
+    >>> print(frame[["mdp_id", "sequence_number", "state_features", "action", "possible_actions"]])
+      mdp_id  sequence_number state_features action possible_actions
+    0      0                0       {0: 0.0}      1           [0, 1]
+    1      0                1       {0: 1.0}      0               []
+    """
+    schema = step_columns.known_schema("pre_timeline_frame", buffer)
+    table = _table(schema, action_probability, possible_actions, final_rows, ds)
+    columns = table.no_columns()
+    for episode in stored_episodes.stored_episodes(buffer, progress=progress):
+        for name, values in table.columns(episode).items():
+            columns[name] += values
+    # Without a row too, each column is of the dtype that rows would give it.
+    text = pandas.Series([""]).dtype
+    kinds: dict[str, Any] = dict.fromkeys(columns, object)
+    kinds |= {"sequence_number": np.int64, "reward": np.float64, "mdp_id": text, "ds": text}
+    kinds |= {"action_probability": np.float64} if table.probability else {}
+    kinds |= {"action": text} if table.actions is not None else {}
+    return pandas.DataFrame(columns).astype(kinds)
+
+
 @dataclasses.dataclass(frozen=True)
-class Actions:
+class _Actions:
     """The actions there are.
 
     Attributes:
@@ -51,7 +132,7 @@ class Actions:
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
+class _Table:
     """What makes columns of episodes.
 
     Attributes:
@@ -62,7 +143,7 @@ class Table:
     """
 
     probability: str
-    actions: Actions | None
+    actions: _Actions | None
     ds: str
     final_rows: bool
 
@@ -80,7 +161,7 @@ class Table:
             ArgumentError: A probability is none, or an action was taken that is not possible.
             SchemaError: An observation or an action is no number, or one that a float64 does not hold exactly.
         """
-        fields = step_columns.fields(episode)
+        fields = _fields(episode)
         rewards = episode.rewards.astype(np.float64).tolist()
         columns: Columns = {
             "mdp_id": [str(episode.keys[0])] * len(episode),
@@ -105,7 +186,8 @@ class Table:
         """Return the row behind an episode that ended, or whose final observation is known."""
         features: dict[int, float] = {}
         if episode.has_final_observation:
-            (features,) = _maps("observation", step_columns.final_observation(episode))
+            final = trees.rows(episode.observations, slice(-1, None))
+            (features,) = _maps("observation", trees.flat("observation", final))
         names = self.actions.names if self.actions is not None and episode.status != "COMPLETED" else []
         return {
             "mdp_id": str(episode.keys[0]),
@@ -138,9 +220,9 @@ class Table:
         return answer
 
 
-def table(
+def _table(
     schema: schema_lib.Schema, action_probability: object, possible_actions: Any, final_rows: object, ds: object
-) -> Table:
+) -> _Table:
     """Return what makes columns of the episodes of a schema.
 
     Raises:
@@ -165,7 +247,7 @@ def table(
     if final_rows and (actions is None or actions.mask):
         rule = "be False unless possible_actions are all actions"
         raise errors.ArgumentError(f"final_rows must {rule}, got True and {validation.short_repr(possible_actions)}")
-    return Table(probability, actions, ds, final_rows)
+    return _Table(probability, actions, ds, final_rows)
 
 
 def _found(schema: schema_lib.Schema, name: object) -> str:
@@ -177,13 +259,13 @@ def _found(schema: schema_lib.Schema, name: object) -> str:
     return f"{validation.short_repr(name)}: the schema has {', '.join(known) or 'no extras'}"
 
 
-def _actions(schema: schema_lib.Schema, possible_actions: Any) -> Actions:
+def _actions(schema: schema_lib.Schema, possible_actions: Any) -> _Actions:
     rule = "be all actions, such as range(4), or the name of an extra that is a mask of them"
     if isinstance(possible_actions, str):
         field = schema.fields.get(f"extras/{possible_actions}")
         if field is None or len(field.shape) != 1 or field.dtype.kind not in "biu":
             raise errors.ArgumentError(f"possible_actions must {rule}, got {_found(schema, possible_actions)}")
-        return Actions([str(action) for action in range(field.shape[0])], f"extras/{possible_actions}")
+        return _Actions([str(action) for action in range(field.shape[0])], f"extras/{possible_actions}")
     if not isinstance(possible_actions, Iterable):
         raise errors.ArgumentTypeError(f"possible_actions must {rule}, got {validation.short_repr(possible_actions)}")
     actions = list(possible_actions)
@@ -193,7 +275,7 @@ def _actions(schema: schema_lib.Schema, possible_actions: Any) -> Actions:
     names = [_name(action) for action in actions]
     if len(set(names)) < len(names):
         raise errors.ArgumentError(f"possible_actions must be distinct, got {validation.short_repr(actions)}")
-    return Actions(names, "")
+    return _Actions(names, "")
 
 
 def _name(action: Any) -> str:
@@ -207,7 +289,7 @@ def _names(actions: arrays.Array) -> list[str]:
 
 
 def _possible(
-    actions: Actions, episode: stored_episodes.StoredEpisode, fields: dict[str, arrays.Array], taken: list[str]
+    actions: _Actions, episode: stored_episodes.StoredEpisode, fields: dict[str, arrays.Array], taken: list[str]
 ) -> Columns:
     """Return which actions were possible in the steps of an episode, by name and as a mask."""
     masks = actions.masks(fields)
@@ -227,3 +309,10 @@ def _maps(part: str, fields: dict[str, arrays.Array]) -> list[dict[int, float]]:
         if path == part or path.startswith(f"{part}/")
     ]
     return [dict(enumerate(row)) for row in np.concatenate(flat, axis=1).tolist()]
+
+
+def _fields(episode: stored_episodes.StoredEpisode) -> dict[str, arrays.Array]:
+    """Return the fields of the steps of an episode by path [T, ...], without the observation after the last one."""
+    observations = trees.rows(episode.observations, slice(0, len(episode)))
+    columns = trees.flat("observation", observations) | trees.flat("action", episode.actions)
+    return columns | {"reward": episode.rewards} | (trees.flat("extras", episode.extras) if episode.extras else {})
