@@ -486,10 +486,20 @@ def carried(record: tuple[int, bytes]) -> tuple[int, bytes]:
     return episode_journal.CARRIED, bytes([record[0]]) + record[1]
 
 
+def handed(value: Any) -> tuple[int, bytes]:
+    return episode_journal.HANDED, codec.PlainCodec().encode(value)
+
+
 ABORTED = episode_journal.ABORT, UUID.encode()
 FORGED: dict[str, list[tuple[int, bytes]]] = {
     "is of kind 10 with 36 bytes, which cannot be here": [(10, UUID.encode())],
     "is of kind 5 with 1 bytes, which cannot be here": [(episode_journal.CLEAR, b"x")],
+    "hands out what is no list of episodes": [handed(3)],
+    "hands out what is no list of episodes ": [handed([[3], [], ""])],
+    "hands out what is no list of episodes  ": [handed([[], [], None])],
+    "drops episodes without a reason, or none with one": [handed([[], [UUID], ""])],
+    "drops episodes without a reason, or none with one ": [handed([[], [], "stale"])],
+    f"hands out episode {UUID}, which cannot be": [started(), handed([[UUID], [], ""])],
     "is of kind 6 with 17 bytes, which cannot be here": [(episode_journal.EVICT, bytes(17))],
     "is of kind 1 with 35 bytes, which cannot be here": [(episode_journal.START, bytes(35))],
     "starts an episode that cannot be": [started(start_time=float("nan"))],
@@ -575,3 +585,13 @@ async def test_a_write_that_leaves_the_sync_is_synced_when_the_policy_wants_it(t
             found.append(log.num_synced)
     assert found == [1, 1, 1, 1, 1, 4]
     assert len(recover.recover(tmp_path / "log")) == 1
+
+
+def test_an_episode_that_was_dropped_and_handed_out_all_the_same_is_handed_out(tmp_path: pathlib.Path) -> None:
+    lived = [started(), appended(), ended()]
+    buffer = forged(tmp_path / "log", *lived, handed([[], [UUID], "mine"]), handed([[UUID, "gone"], [], ""]))
+    buffer.check()
+    assert buffer.get_drops() == {"mine": {"agent": 1}}
+    assert buffer.get_training_bias().trained.episodes == 1
+    with pytest.raises(relive.NotReadyError):
+        buffer.next_episodes_nowait(1)

@@ -325,23 +325,6 @@ class Journalable(Checkpointable):
     def _replay(self, **options: Any) -> Replay:
         """Return what plays back a journal into the buffer."""
 
-    def attach(self, journal: "journal_lib.Journal") -> None:
-        """Write to a journal from now on: each step, end and `clear` just before it happens, so that none is lost.
-
-        A new journal begins with all that is stored now: as a record, or as a checkpoint in its directory if that has
-        more than 16 MiB. One that holds something goes on after it: the buffer must be what `recover` has returned.
-        Draws and priorities are not written.
-
-        Args:
-            journal: An open one that no buffer writes to. While it is attached, a call that it cannot write raises
-                CheckpointError, and nothing has changed.
-
-        Raises:
-            ArgumentError: A journal is attached already, or this one holds something else than the buffer.
-            CheckpointError: It could not be written.
-        """
-        self._attach(journal)
-
     def detach(self) -> None:
         """Stop writing to the journal, which stays open; does nothing if there is none."""
         self._journal = self._attached = self._position = None

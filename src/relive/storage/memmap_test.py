@@ -926,3 +926,11 @@ def test_a_directory_that_cannot_be_read_is_an_error(path: pathlib.Path, monkeyp
 
 def test_names_of_files_are_constants() -> None:
     assert (map_folder.MANIFEST, map_folder.CLEAN, map_folder.DIRTY) == ("storage.json", "clean.json", "dirty.json")
+
+
+def test_one_that_is_closed_is_closed_in_a_fork_too(path: pathlib.Path) -> None:
+    rows = memmap.MemmapStorage(path, PLAIN, 4)
+    rows.close()
+    rows._begin_in_a_fork()
+    with pytest.raises(errors.ClosedError, match=f"^{path} was closed: open it again$"):
+        rows.write(0, row(1.0))

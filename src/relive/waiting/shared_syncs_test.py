@@ -91,3 +91,11 @@ def test_a_disk_that_fails_fails_all_who_wait(tmp_path: pathlib.Path, disk: grou
         inside.add(0.0, 0, 1.0, 1.0, stream=0)
     with pytest.raises(relive.CheckpointError):
         journal.close()
+
+
+def test_a_policy_that_wants_no_sync_waits_for_none(tmp_path: pathlib.Path, disk: group_commit_test.Disk) -> None:
+    buffer, _, journal = attached(tmp_path / "journal", fsync="never")
+    disk.num_syncs = 0
+    asyncio.run(buffer.add(0.0, 0, 1.0, 1.0, stream=0))
+    assert (disk.num_syncs, journal.num_records - journal.num_synced) == (0, 1)
+    journal.close()
