@@ -285,6 +285,12 @@ def class_of(state: state_lib.State, remedy: str) -> type[Checkpointable]:
     return kind
 
 
+def check_codec(kind: type[Checkpointable], codec: object) -> None:
+    """Raise ArgumentError if there is a codec, but no object in buffers of that class."""
+    if codec is not None and not getattr(kind, "_HAS_OBJECTS", False):
+        raise errors.ArgumentError(f"codec must be left out for a {kind.__name__}, which holds no objects")
+
+
 def _nbytes(state: state_lib.State) -> int:
     """Return the bytes of the arrays of a state."""
     return sum(math.prod(array.shape) * array.dtype.itemsize for array in state["arrays"].values())

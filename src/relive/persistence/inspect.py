@@ -153,8 +153,7 @@ def load(
     if places.kind_of_buffer(path) is places.Kind.JOURNAL:
         return recover.recover(path, **given)
     kind: Any = checkpointable.class_of(places.read_manifest(path).values, _REMEDY)
-    if codec is not None and not getattr(kind, "_HAS_OBJECTS", False):
-        raise errors.ArgumentError(f"codec must be left out for a {kind.__name__}, which holds no objects")
+    checkpointable.check_codec(kind, codec)
     return kind.load(path, **given)
 
 

@@ -529,6 +529,10 @@ class Journal(duplicates.NeverCopied):
         if self._refusal is not None:
             raise self._refused()
 
+    def _stop_in_a_fork(self) -> None:
+        """Send every append to ask first, where it is refused."""
+        self._limit = 0
+
     def _refuse(self, reason: str) -> None:
         """Send every append to ask first, where it is refused."""
         self._refusal, self._limit = reason, 0
@@ -555,16 +559,7 @@ class Journal(duplicates.NeverCopied):
 
 
 _OPEN: "weakref.WeakSet[Journal]" = weakref.WeakSet()
-
-
-def _stop_in_a_fork() -> None:
-    """Send every append of a forked process to ask first, where it is refused."""
-    for journal in _OPEN:
-        journal._limit = 0
-
-
-with contextlib.suppress(AttributeError):  # Windows has no forks.
-    os.register_at_fork(after_in_child=_stop_in_a_fork)
+_stop_in_a_fork = duplicates.tell_forks(_OPEN, Journal._stop_in_a_fork)
 
 
 def _sync_now_and_then(reference: "weakref.ref[Journal]", closing: threading.Event, seconds: float) -> None:

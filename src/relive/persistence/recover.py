@@ -120,8 +120,7 @@ def _played_back(
         given = state_lib.StateReader(state, state.get("arrays"))
         journal_id = given.text("journal_id")
         kind: type[checkpointable.Journalable] = buffer_class or _class_of(state)
-        if codec is not None and not kind._HAS_OBJECTS:
-            raise errors.ArgumentError(f"codec must be left out for a {kind.__name__}, which holds no objects")
+        checkpointable.check_codec(kind, codec)
         options = {"codec": codec_lib.checked(codec)} if kind._HAS_OBJECTS else {}
         is_base = given.boolean("has_checkpoint") and checkpoint is None
         if is_base:

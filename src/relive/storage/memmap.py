@@ -10,7 +10,6 @@ What is not in the columns, such as which row follows which, is the buffer's: a 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-import contextlib
 import itertools
 import os
 import pathlib
@@ -21,6 +20,7 @@ import numpy as np
 
 from relive import errors
 from relive.common import arrays
+from relive.common import duplicates
 from relive.common import validation
 from relive.persistence import files
 from relive.schema import schema as schema_lib
@@ -250,12 +250,4 @@ class _Refusal(Mapping[Any, Any]):
 
 
 _OPEN: "weakref.WeakSet[MemmapStorage]" = weakref.WeakSet()
-
-
-def _begin_in_a_fork() -> None:
-    for storage in _OPEN:
-        storage._begin_in_a_fork()
-
-
-with contextlib.suppress(AttributeError):  # Windows has no forks.
-    os.register_at_fork(after_in_child=_begin_in_a_fork)
+_begin_in_a_fork = duplicates.tell_forks(_OPEN, MemmapStorage._begin_in_a_fork)

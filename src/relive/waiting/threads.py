@@ -282,12 +282,4 @@ class _LeftBehind(threading.Condition):
 
 
 _SHELLS: "weakref.WeakSet[ThreadSafeReplayBuffer[Any]]" = weakref.WeakSet()
-
-
-def _begin_in_a_fork() -> None:
-    for shell in _SHELLS:
-        shell._begin_in_a_fork()
-
-
-with contextlib.suppress(AttributeError):  # Windows has no forks.
-    os.register_at_fork(after_in_child=_begin_in_a_fork)
+_begin_in_a_fork = duplicates.tell_forks(_SHELLS, ThreadSafeReplayBuffer._begin_in_a_fork)
