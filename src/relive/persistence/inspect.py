@@ -311,10 +311,7 @@ def _of_journal(path: str, progress: state_lib.Progress | None) -> Examination:
 
 def _base(path: str) -> dict[str, Any]:
     """Return the state that a journal begins with."""
-    values = codec_lib.PlainCodec().decode(next(journal_reader.records(path)).payload)
-    if not isinstance(values, dict):
-        raise errors.CheckpointError(f"a base must hold a state, got {validation.short_repr(values)}")
-    return values
+    return recover.base_state(next(journal_reader.records(path)).payload)
 
 
 def _base_faults(path: str) -> list[str]:

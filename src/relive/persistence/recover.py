@@ -116,7 +116,7 @@ def _played_back(
     if first is None:
         raise errors.CheckpointError(f"{label} holds no record")
     try:
-        state = _state(first.payload)
+        state = base_state(first.payload)
         given = state_lib.StateReader(state, state.get("arrays"))
         journal_id = given.text("journal_id")
         kind: type[checkpointable.Journalable] = buffer_class or _class_of(state)
@@ -217,7 +217,12 @@ def _num_bytes(path: str) -> int:
         raise errors.CheckpointError(f"{files.named(path)} could not be read: {files.reason(error)}") from error
 
 
-def _state(payload: bytes) -> state_lib.State:
+def base_state(payload: bytes) -> state_lib.State:
+    """Return the state that a journal begins with, of the payload of its first record.
+
+    Raises:
+        CheckpointError: It holds none.
+    """
     state = codec_lib.PlainCodec().decode(payload)
     if not isinstance(state, dict):
         raise errors.CheckpointError(f"a base must hold a state, got {validation.short_repr(state)}")
