@@ -2,7 +2,7 @@
 
 import sys
 
-from relive.tools import cli
+from relive.cli import command_line
 
 if __name__ == "__main__":
-    sys.exit(cli.main())
+    sys.exit(command_line.main())

@@ -16,7 +16,8 @@ import pytest
 from relive.bench import command
 from relive.bench import machine
 
-cli = importlib.import_module("relive.tools.cli")  # The layer of the benchmarks does not know that of the tools.
+# The layer of the benchmarks does not know that of the command line.
+command_line = importlib.import_module("relive.cli.command_line")
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +30,7 @@ def _pinned(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def exit_code(*arguments: str) -> int:
     """Return the exit code, also where argparse leaves by SystemExit."""
     try:
-        return int(cli.main(["bench", *arguments]))
+        return int(command_line.main(["bench", *arguments]))
     except SystemExit as leaving:
         return int(str(leaving.code))
 
@@ -121,7 +122,9 @@ def test_a_file_that_cannot_be_written_is_said(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("library", ["matplotlib", "psutil"])
 def test_without_its_extra_it_is_refused_in_one_line(library: str) -> None:
-    script = f"import sys; sys.modules['{library}'] = None; from relive.tools import cli; sys.exit(cli.main(['bench']))"
+    script = (
+        f"import sys; sys.modules['{library}'] = None; from relive.cli.command_line import main; exit(main(['bench']))"
+    )
     ended = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
     message = f"relive bench: {library} is not installed: run pip install 'relive[bench]'\n"
     assert (ended.returncode, ended.stderr) == (1, message)
@@ -140,7 +143,7 @@ def test_threads_are_held_to_one_by_starting_anew(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "execve", execve)
     monkeypatch.delenv("OMP_NUM_THREADS")
     with pytest.raises(StartedError):
-        cli.main(["bench", "--repeats", "9", "--workload", "add", "--quick", "--json", "b.json"])
+        command_line.main(["bench", "--repeats", "9", "--workload", "add", "--quick", "--json", "b.json"])
     [(arguments, environment)] = started
     assert arguments[1:] == [
         "-m",

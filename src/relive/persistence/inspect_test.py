@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 import relive
+from relive.cli import saved_examples_test as examples
 from relive.persistence import checkpoint
 from relive.persistence import inspect
 from relive.persistence import journal as journal_lib
 from relive.persistence import state as state_lib
-from relive.tools import saved_examples_test as examples
 
 
 @pytest.fixture

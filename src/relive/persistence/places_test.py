@@ -7,8 +7,8 @@ import re
 import pytest
 
 import relive
+from relive.cli import saved_examples_test as examples
 from relive.persistence import places
-from relive.tools import saved_examples_test as examples
 
 
 @pytest.fixture

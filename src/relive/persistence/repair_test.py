@@ -10,11 +10,11 @@ import pytest
 
 import relive
 from relive import errors
+from relive.cli import saved_examples_test as examples
 from relive.persistence import files as files_lib
 from relive.persistence import journal
 from relive.persistence import journal_reader
 from relive.persistence import repair
-from relive.tools import saved_examples_test as examples
 
 Twin = list[tuple[int, int, bytes]]
 

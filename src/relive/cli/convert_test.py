@@ -1,0 +1,411 @@
+"""`relive convert`: what is carried over is what was there; what cannot be is one line, and changes nothing."""
+
+import itertools
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relive
+from relive.cli import command_line
+from relive.cli import convert
+from relive.cli import progress
+from relive.cli import saved_examples_test as examples
+from relive.common import trees
+from relive.integrations import arrow
+from relive.integrations import minari as relive_minari
+from relive.integrations import stored_episodes
+from relive.persistence import state
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
+
+
+def converted(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Return the exit code, what was printed, and the error without its beginning."""
+    try:
+        code = command_line.main(["convert", *arguments])
+    except SystemExit as leaving:
+        code = int(str(leaving.code))
+    shown = capsys.readouterr()
+    place = f"{os.getcwd()}/"
+    return code, shown.out, shown.err.removeprefix("relive convert: ").replace(place, "")
+
+
+def buffer(*, lazy: bool = False, **settings: Any) -> relive.PrioritizedReplayBuffer:
+    """Return a buffer with an episode of each kind; the last step of one that is lazy has no next observation."""
+    answer = relive.PrioritizedReplayBuffer(40, seed=3, **settings)
+    for number, length in enumerate((5, 3)):
+        observations = {"image": np.full((length + 1, 2, 2), number, np.uint8), "state": np.arange(length + 1.0)}
+        steps = np.arange(length)
+        extras = {"logp": -1.0 - steps, "version": 7 * steps}
+        answer.add_episode(observations, steps, steps / 4, terminated=number == 0, stream=0, **extras)
+    for t in range(2):
+        observation, following = ({"image": np.full((2, 2), t + k, np.uint8), "state": t + k / 1.0} for k in (0, 1))
+        answer.add(observation, t, 0.5, None if lazy else following, stream=0, logp=-9.0, version=3)
+    return answer
+
+
+def facts(found: Any) -> list[Any]:
+    """Return all that is known of the episodes of a buffer, but for their keys."""
+    answer = []
+    for each in stored_episodes.stored_episodes(found):
+        parts = {"o": each.observations, "a": each.actions, "r": each.rewards, **each.extras}
+        arrays = [
+            (path, array.dtype.str, array.shape, array.tobytes()) for path, array in trees.flat("", parts).items()
+        ]
+        answer.append((each.stream, each.status, each.has_final_observation, *arrays))
+    return answer
+
+
+def closed(found: list[Any]) -> list[Any]:
+    """Return what Minari makes of them: an open episode is one that was cut."""
+    return [(stream, "TRUNCATED" if status == "IN_PROGRESS" else status, *rest) for stream, status, *rest in found]
+
+
+def test_a_checkpoint_becomes_a_parquet_file_and_one_again(capsys: pytest.CaptureFixture[str]) -> None:
+    for lazy in (False, True):
+        source = buffer(lazy=lazy, streams=2)
+        source.save("replay", keep=1)
+        assert converted(capsys, "replay", "steps.parquet", "--overwrite") == (
+            0, "wrote 10 steps in 3 episodes to steps.parquet\n", ""
+        )  # fmt: skip
+        again = relive.RingReplayBuffer(40, streams=2)
+        arrow.add_parquet(again, "steps.parquet")
+        assert facts(again) == facts(source)
+        assert converted(capsys, "steps.parquet", "again", "--overwrite") == (
+            0, "wrote 10 steps in 3 episodes to again\n", ""
+        )  # fmt: skip
+        loaded = relive.RingReplayBuffer.load("again")
+        assert facts(loaded) == facts(source)
+        assert (loaded.capacity, loaded.streams) == (10, 2)
+
+
+def test_a_checkpoint_becomes_a_dataset_and_one_again(capsys: pytest.CaptureFixture[str]) -> None:
+    source = buffer()
+    source.save("replay")
+    assert converted(capsys, "replay", "minari:mine/test-v0") == (
+        0, "wrote 10 steps in 3 episodes to minari:mine/test-v0\n", ""
+    )  # fmt: skip
+    assert converted(capsys, "minari:mine/test-v0", "again", "--capacity", "50") == (
+        0, "wrote 10 steps in 3 episodes to again\n", ""
+    )  # fmt: skip
+    again = relive.RingReplayBuffer.load("again")
+    assert facts(again) == closed(facts(source))
+    assert (again.capacity, again.streams) == (50, 1)
+    assert converted(capsys, "minari:mine/test-v0", "steps.parquet", "--no-infos")[0] == 0
+    assert list(arrow.describe("steps.parquet").schema.fields) == [
+        "observation/image", "observation/state", "action", "reward"
+    ]  # fmt: skip
+    assert converted(capsys, "minari:mine/test-v0", "steps.parquet", "--info", "logp", "--overwrite")[0] == 0
+    assert list(arrow.describe("steps.parquet").schema.extras) == ["logp"]
+    both = ["--info", "version", "--info", "logp"]
+    assert converted(capsys, "minari:mine/test-v0", "steps.parquet", *both, "--overwrite")[0] == 0
+    assert list(arrow.describe("steps.parquet").schema.extras) == ["logp", "version"]
+    assert converted(capsys, "minari:mine/test-v0", "other", "--info", "mu") == (
+        1, "", "--info must be among logp, version, got mu\n"
+    )  # fmt: skip
+
+
+def test_a_parquet_file_becomes_a_dataset(capsys: pytest.CaptureFixture[str]) -> None:
+    source = buffer(lazy=True)
+    arrow.write_parquet(source, "steps.parquet")
+    code, out, error = converted(capsys, "steps.parquet", "minari:mine/test-v0")
+    assert (code, out) == (1, "")
+    assert error.startswith("to_dataset needs the observation after the newest step of every episode")
+    assert error.endswith(", or say --incomplete as_sampled\n")
+    assert converted(capsys, "steps.parquet", "minari:mine/test-v0", "--incomplete", "as_sampled") == (
+        0, "wrote 9 steps in 3 episodes to minari:mine/test-v0\n", ""
+    )  # fmt: skip
+    code, out, error = converted(capsys, "steps.parquet", "minari:mine/test-v0", "--incomplete", "as_sampled")
+    assert (code, out, error) == (1, "", "dataset_id must be a new one, got 'mine/test-v0'\n")
+    assert relive_minari.infos_of("mine/test-v0") == {"logp": "logp", "version": "version"}
+
+
+def test_nothing_is_converted_too(capsys: pytest.CaptureFixture[str]) -> None:
+    empty = relive.RingReplayBuffer(9, relive.Schema(relive.Field((), "f4"), relive.Field((), "i8")))
+    arrow.write_parquet(empty, "steps.parquet")
+    assert converted(capsys, "steps.parquet", "replay") == (0, "wrote 0 steps in 0 episodes to replay\n", "")
+    assert relive.RingReplayBuffer.load("replay").capacity == 1
+    source = relive.RingReplayBuffer(9)
+    source.add_episode([0.0, 1.0], [0.5], [1.0], terminated=True)
+    arrow.write_parquet(source, "steps.parquet")
+    assert converted(capsys, "steps.parquet", "minari:mine/test-v0")[0] == 0
+    message = "--info must be among no infos, got mu\n"
+    assert converted(capsys, "minari:mine/test-v0", "other", "--info", "mu") == (1, "", message)
+
+
+def test_what_is_there_is_told_by_its_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    buffer().save("replay")
+    # A crash between two renames leaves the newest checkpoint under that name.
+    os.rename("replay", "left.1")
+    arrow.write_parquet(buffer(), "steps.parquet")
+    message = "left exists: name another path, or say --overwrite\n"
+    assert converted(capsys, "steps.parquet", "left") == (1, "", message)
+    os.mkdir("new.parquet.1")
+    assert converted(capsys, "left", "new.parquet")[0] == 0
+    os.makedirs("minari:mine/test-v0")
+    assert converted(capsys, "left", "minari:mine/test-v0")[0] == 0
+
+
+def test_a_journal_keeps_nothing_but_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    examples.journal(pathlib.Path("journal"))
+    before = sorted(os.listdir("journal"))
+    arrow.write_parquet(buffer(), "old.parquet")
+    for source, target in (("journal", "journal/s.parquet"), ("old.parquet", "journal/replay")):
+        message = f"{target} cannot be made: journal is a journal, which holds no other files\n"
+        assert converted(capsys, source, target) == (1, "", message)
+    assert sorted(os.listdir("journal")) == before
+    assert len(relive.recover("journal")) == 30
+
+
+def test_older_checkpoints_are_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    source = buffer()
+    for _ in range(3):
+        source.save("kept", keep=3)
+    arrow.write_parquet(source, "old.parquet")
+    before = sorted(os.listdir())
+    message = "kept has older ones beside it, which would be lost: move kept.1, kept.2 away first\n"
+    assert converted(capsys, "old.parquet", "kept", "--overwrite") == (1, "", message)
+    assert sorted(os.listdir()) == before
+    shutil.rmtree("kept.1")
+    shutil.rmtree("kept.2")
+    assert converted(capsys, "old.parquet", "kept", "--overwrite")[0] == 0
+
+
+@pytest.mark.parametrize("target", ["steps.parquet", "again"])
+def test_what_appears_meanwhile_stays(
+    target: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read = convert._read
+
+    def slow(*arguments: Any) -> Any:
+        answer = read(*arguments)
+        pathlib.Path(target).write_text("mine")
+        return answer
+
+    monkeypatch.setattr(convert, "_read", slow)
+    if target == "again":
+        arrow.write_parquet(buffer(), "source.parquet")
+    else:
+        buffer().save("source")
+    code, out, error = converted(capsys, "source" if target != "again" else "source.parquet", target)
+    assert (code, out) == (1, "")
+    assert error.startswith(f"{target} exists: name another path")
+    assert pathlib.Path(target).read_text() == "mine"
+
+
+def test_a_slash_tells_a_directory(capsys: pytest.CaptureFixture[str]) -> None:
+    source = buffer()
+    source.save("odd.parquet")
+    arrow.write_parquet(source, "steps.parquet")
+    assert converted(capsys, "odd.parquet/", "copy.parquet")[0] == 0
+    assert converted(capsys, "steps.parquet", "odd.parquet/", "--overwrite")[0] == 0
+    assert len(relive.RingReplayBuffer.load("odd.parquet")) == 10
+
+
+def test_a_journal_is_rebuilt(capsys: pytest.CaptureFixture[str]) -> None:
+    source = examples.journal(pathlib.Path("journal"))
+    assert converted(capsys, "journal", "steps.parquet") == (0, "wrote 30 steps in 6 episodes to steps.parquet\n", "")
+    again = relive.RingReplayBuffer(40)
+    arrow.add_parquet(again, "steps.parquet")
+    assert facts(again) == facts(source)
+
+
+def test_a_journal_that_is_not_whole_is_left_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    examples.journal(pathlib.Path("journal"))
+    segments = examples.segments(pathlib.Path("journal"))
+    whole = segments[-1].read_bytes()
+    segments[-1].write_bytes(whole[:-3])
+    torn = "journal has a torn record at its end: relive repair cuts it off\n"
+    assert converted(capsys, "journal", "steps.parquet") == (1, "", torn)
+    assert segments[-1].read_bytes() == whole[:-3]
+    segments[-1].write_bytes(whole)
+    examples.change_byte(segments[0], 100)
+    code, out, error = converted(capsys, "journal", "steps.parquet")
+    assert (code, out) == (1, "")
+    assert error.endswith(": relive repair puts the rest aside\n")
+    assert not os.path.exists("steps.parquet")
+
+
+def test_an_empty_journal_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkdir("journal")
+    pathlib.Path(f"journal/segment-{0:020}.relive.new").touch()
+    message = "journal cannot be converted: it holds no record\n"
+    assert converted(capsys, "journal", "steps.parquet") == (1, "", message)
+
+
+def test_other_buffers_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    examples.episodes().save("episodes")
+    message = "episodes cannot be converted: it is of EpisodeReplayBuffer, whose steps are no columns\n"
+    assert converted(capsys, "episodes", "steps.parquet") == (1, "", message)
+    buffer().save("replay")
+    examples.forge(pathlib.Path("replay"), **{"class": "os.system"})
+    remedy = "a class that is not defined here: import its module"
+    message = f"replay cannot be converted: it is of a 'os.system', {remedy}\n"
+    assert converted(capsys, "replay", "steps.parquet") == (1, "", message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere", "steps.parquet"], "nowhere does not exist\n"),
+        (["nowhere.parquet", "replay"], "nowhere.parquet does not exist\n"),
+        (["here", "steps.parquet"], "here is empty: neither a checkpoint nor a journal\n"),
+        (["minari:no/such-v0", "replay"], "dataset 'no/such-v0' not found: `minari download no/such-v0` fetches one"),
+        (["minari:no/such-v0", "replay", "--no-infos"], "dataset 'no/such-v0' not found: `minari download no/such-v0`"),
+        (["saved", "minari:nonsense"], "dataset_id must be like 'namespace/name-v0'"),
+        (["saved", "nowhere/steps.parquet"], "nowhere/steps.parquet cannot be made: nowhere does not exist\n"),
+        (
+            ["old.parquet", "replay", "--capacity", "3"],
+            "--capacity must be at least 10 for 10 steps of 1 stream, got 3\n",
+        ),
+        (["old.parquet", "nowhere/replay"], "nowhere/replay cannot be made: nowhere does not exist\n"),
+        (["old.parquet", "saved/replay"], "saved/replay cannot be made: saved is a checkpoint, which holds no other"),
+        (["nowhere", "saved/here/steps.parquet"], "saved/here/steps.parquet cannot be made: "),
+        (["nowhere", "saved/steps.parquet"], "saved/steps.parquet cannot be made: saved is a checkpoint, which holds "),
+        (["here.parquet", "replay"], "here.parquet is a directory: name a file\n"),
+        (["nowhere", "a\0.parquet"], "TO must be the path of a file, got 'a\\x00.parquet'\n"),
+        (["unknown", "steps.parquet"], "unknown holds no step, and does not say what one holds: nothing to convert\n"),
+        (["unknown", "minari:mine/test-v0"], "unknown holds no step, and does not say what one holds: nothing to conv"),
+        (
+            ["rollout", "a.parquet"],
+            "rollout cannot be converted: it is of RolloutBuffer, whose steps are no columns\n",
+        ),
+        (["old.parquet", "saved"], "saved exists: name another path, or say --overwrite\n"),
+        (["saved", "old.parquet"], "old.parquet exists: name another path, or say --overwrite\n"),
+        (["saved", "letter.parquet", "--overwrite"], "letter.parquet is no Parquet file, or was cut: "),
+        (["old.parquet", "datasets", "--overwrite"], "datasets is no checkpoint, it holds 'mine': name another path\n"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_exit_code_1(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkdir("here")
+    os.mkdir("here.parquet")
+    os.makedirs("datasets/mine")
+    relive.RingReplayBuffer(9).save("unknown")
+    relive.RolloutBuffer(9).save("rollout")
+    pathlib.Path("letter.parquet").write_text("a letter")
+    buffer().save("saved")
+    arrow.write_parquet(buffer(), "old.parquet")
+    before = pathlib.Path("old.parquet").read_bytes()
+    code, out, error = converted(capsys, *arguments)
+    assert (code, out) == (1, "")
+    assert error.startswith(message), error
+    assert error.count("\n") == 1
+    assert pathlib.Path("old.parquet").read_bytes() == before
+    assert len(relive.PrioritizedReplayBuffer.load("saved")) == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a", "b"], "FROM and TO are both a checkpoint: there is nothing to convert"),
+        (["a.parquet", "b.PARQUET"], "FROM and TO are both a Parquet file: there is nothing to convert"),
+        (["minari:a-v0", "minari:b-v0"], "FROM and TO are both a Minari dataset: there is nothing to convert"),
+        (["", "a.parquet"], "FROM and TO must be a directory, FILE.parquet or minari:ID, got ''"),
+        (["a.parquet", "minari:"], "FROM and TO must be a directory, FILE.parquet or minari:ID, got 'minari:'"),
+        (["a", "a.parquet", "--capacity", "3"], "argument --capacity: not allowed where TO is a Parquet file"),
+        (["a", "a.parquet", "--capacity", "0"], "argument --capacity: must be at least 1, got 0"),
+        (["a", "a.parquet", "--info", "x"], "argument --info: not allowed where FROM is a checkpoint"),
+        (["a", "a.parquet", "--no-infos"], "argument --no-infos: not allowed where FROM is a checkpoint"),
+        (["minari:a-v0", "a", "--info", "x", "--no-infos"], "argument --no-infos: not allowed with argument --info"),
+        (["a", "a.parquet", "--incomplete", "refuse"], "argument --incomplete: not allowed where TO is a Parquet file"),
+        (
+            ["a", "minari:a-v0", "--overwrite"],
+            "argument --overwrite: not allowed where TO is a Minari dataset: delete it with minari delete",
+        ),
+        (["a"], "the following arguments are required: TO"),
+        (["a", "b.parquet", "--to"], "unrecognized arguments: --to"),
+        (
+            ["a", "b.parquet/"],
+            "FROM and TO must be a directory, FILE.parquet or minari:ID, got 'b.parquet/': leave the slash out",
+        ),
+        (
+            ["b.parquet/", "a"],
+            "FROM and TO must be a directory, FILE.parquet or minari:ID, got 'b.parquet/': leave the slash out",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_one_line_and_exit_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert converted(capsys, *arguments) == (2, "", f"{message} (see relive convert --help)\n")
+
+
+@pytest.mark.parametrize("target", ["steps.parquet", "minari:mine/test-v0"])
+def test_a_missing_library_is_said_before_anything_is_read(target: str) -> None:
+    name, extra = ("pyarrow", "arrow") if target.endswith(".parquet") else ("minari", "minari")
+    script = (
+        f"import sys; sys.modules[{name!r}] = None; from relive.cli.command_line import main; exit(main(sys.argv[1:]))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script, "convert", "nowhere", target], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert re.fullmatch(
+        rf"relive convert: {name}\S* is not installed: run pip install 'relive\[{extra}\]'\n", ended.stderr
+    )
+
+
+def test_what_does_not_fit_into_memory_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*arguments: object) -> Any:
+        raise MemoryError("cannot allocate 8 TiB")
+
+    buffer().save("replay")
+    monkeypatch.setattr(convert, "_read", refuse)
+    message = "FROM must fit into memory: cannot allocate 8 TiB\n"
+    assert converted(capsys, "replay", "steps.parquet") == (1, "", message)
+
+
+def test_an_interrupt_leaves_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(descriptor: int) -> None:
+        raise KeyboardInterrupt
+
+    buffer().save("replay")
+    monkeypatch.setattr("relive.persistence.files.fsync_file", interrupted)
+    assert converted(capsys, "replay", "steps.parquet") == (130, "", "\nrelive convert: interrupted\n")
+    assert sorted(os.listdir()) == [".replay.lock", ".steps.parquet.lock", "replay"]
+
+
+def test_reading_and_writing_are_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    told: dict[str, list[tuple[int, int]]] = {}
+
+    class Shown:
+        def __init__(self, label: str) -> None:
+            self.numbers = told.setdefault(label, [])
+
+        def __enter__(self) -> state.Progress:
+            return lambda *numbers: self.numbers.append(numbers)
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(progress, "shown", Shown)
+    buffer().save("replay")
+    steps = ["replay", "steps.parquet", "minari:mine/test-v0", "again"]
+    for source, target in itertools.pairwise(steps):
+        told.clear()
+        assert converted(capsys, source, target)[0] == 0
+        assert list(told) == ["reading", "writing"]
+        for numbers in told.values():
+            done, total = numbers[-1]
+            assert done == total > 0
+    shutil.rmtree("replay")
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = converted(capsys, "--help")
+    assert code == 0
+    assert "relive convert replay steps.parquet" in out

@@ -1,0 +1,104 @@
+"""Values for people: on one line, and so that a terminal obeys nothing in them."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+_MOST_CHARACTERS = 300
+
+_DISTRIBUTIONS = {
+    "episode_lengths": "episode length",
+    "episode_returns": "episode return",
+    "rewards": "reward",
+    "priorities": "priority",
+    "times_sampled": "times sampled",
+    "ages": "age in steps",
+    "open_seconds": "open for, s",
+}
+
+
+def number(value: float | None) -> str:
+    """Return a number of four digits, or all of an integer; a dash for none.
+
+    >>> from relive.cli import formatting
+    >>> formatting.number(1234567), formatting.number(0.1 + 0.2), formatting.number(None)
+    ('1,234,567', '0.3', '—')
+    """
+    if value is None:
+        return "—"
+    if not math.isfinite(value):
+        return str(value)
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    if not 1e-4 <= abs(value) < 1e15:
+        return f"{value:.4g}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return np.format_float_positional(value, 4, fractional=False, trim="-")
+
+
+def size(nbytes: int) -> str:
+    """Return a number of bytes.
+
+    >>> from relive.cli import formatting
+    >>> formatting.size(512), formatting.size(3 * 2**20)
+    ('512 B', '3.0 MiB')
+    """
+    if nbytes < 1024:
+        return f"{nbytes} B"
+    value, units = nbytes / 1024, ["KiB", "MiB", "GiB", "TiB"]
+    while value >= 1024 and len(units) > 1:
+        value /= 1024
+        units.pop(0)
+    return f"{value:,.1f} {units[0]}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number of things.
+
+    >>> from relive.cli import formatting
+    >>> formatting.counted(1, "record"), formatting.counted(2000, "record")
+    ('1 record', '2,000 records')
+    """
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def setting(value: Any) -> str:
+    """Return a setting: an object as it is made, a schema as its fields.
+
+    >>> from relive.cli import formatting
+    >>> formatting.setting({"kind": "MinSize", "n": 100})
+    'MinSize(n=100)'
+    >>> formatting.setting([["observation", "|u1", [84, 84]], ["reward", "<f4", []]])
+    'observation uint8 [84, 84], reward float32'
+    """
+    if isinstance(value, dict) and isinstance(value.get("kind"), str):
+        if value["kind"] == "own":
+            return plain(f"an object of {value.get('class')}")
+        arguments = ", ".join(f"{name}={setting(each)}" for name, each in value.items() if name != "kind")
+        return plain(f"{value['kind']}({arguments})")
+    if isinstance(value, list) and value and all(isinstance(row, list) and len(row) == 3 for row in value):
+        return plain(", ".join(f"{path} {_dtype(dtype)} {shape or ''}".rstrip() for path, dtype, shape in value))
+    return plain(value if isinstance(value, str) else repr(value))
+
+
+def _dtype(description: Any) -> str:
+    """Return the name of a dtype, as numpy has it."""
+    if not isinstance(description, str):
+        return "structured"
+    try:
+        return np.dtype(description).name
+    except TypeError:
+        return description
+
+
+def distribution(name: str) -> str:
+    """Return what a distribution is of."""
+    return _DISTRIBUTIONS.get(name, name)
+
+
+def plain(text: str) -> str:
+    """Return a text from a file, cut if it is long, and without anything that moves a cursor."""
+    text = text if text.isprintable() else ascii(text)
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} ..."

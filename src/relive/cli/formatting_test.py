@@ -1,0 +1,65 @@
+"""How numbers, settings and names are written for people."""
+
+from typing import Any
+
+import pytest
+
+from relive.cli import formatting
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0, "0"),
+        (-3.0, "-3"),
+        (1 / 3, "0.3333"),
+        (-1.5, "-1.5"),
+        (123456.7, "123,457"),
+        (999.99, "1000"),
+        (1e-9, "1e-09"),
+        (0.00012345678, "0.0001235"),
+        (1e20, "1e+20"),
+        (float("inf"), "inf"),
+        (None, "—"),
+    ],
+)
+def test_numbers_have_four_digits(value: float | None, words: str) -> None:
+    assert formatting.number(value) == words
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "words"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1 << 30, "1.0 GiB"),
+        (1 << 40, "1.0 TiB"),
+        (1 << 51, "2,048.0 TiB"),
+    ],
+)
+def test_sizes_have_a_unit(nbytes: int, words: str) -> None:
+    assert formatting.size(nbytes) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "None"),
+        ("zeros", "zeros"),
+        ([], "[]"),
+        ({"kind": "own", "class": "agents.Curriculum"}, "an object of agents.Curriculum"),
+        ({"kind": "LinearSchedule", "start": 0.4, "end": 1.0}, "LinearSchedule(start=0.4, end=1.0)"),
+        ({"kind": 3}, "{'kind': 3}"),
+        ([["action", [["x", "<f4"]], []], ["odd", "no dtype", [2]]], "action structured, odd no dtype [2]"),
+        ("a\x1b[31mb", "'a\\x1b[31mb'"),
+        ("x" * 1000, "x" * 300 + " ..."),
+    ],
+)
+def test_settings_are_one_line_that_a_terminal_shows(value: Any, words: str) -> None:
+    assert formatting.setting(value) == words
+
+
+def test_an_unknown_distribution_has_its_own_name() -> None:
+    assert formatting.distribution("ages") == "age in steps"
+    assert formatting.distribution("heights") == "heights"

@@ -1,0 +1,212 @@
+"""`relive inspect` as a user meets it: what is printed, what is written, and the exit code."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import relive
+from relive import cli
+from relive.cli import command_line
+from relive.cli import inspect
+from relive.cli import plots
+from relive.cli import saved_examples_test as examples
+from relive.persistence import checkpoint
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    examples.prioritized().save("buffer")
+
+
+def test_tables_say_what_is_in_a_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main(["inspect", "buffer"]) == 0
+    shown = capsys.readouterr()
+    lines = [" ".join(line.split()) for line in shown.out.splitlines()]
+    for line in (
+        os.path.abspath("buffer"),
+        "class PrioritizedReplayBuffer",
+        "size 60",
+        "terminated episodes 5",
+        "health nothing is broken",
+        "episode length 6 10 10 10 10 10 10",
+        "age in steps 60 0 14 29 44 59 29.5",
+        "sampled 32",
+        "policy lag —",
+        "limiter MinSize(n=1)",
+        "rows.observation.npy uint8 [60, 12, 12] 8.6 KiB",
+    ):
+        assert line in lines
+    assert shown.err == ""
+    assert "\x1b" not in shown.out
+
+
+@pytest.fixture
+def _no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots, "of", lambda found: [])
+
+
+@pytest.mark.usefixtures("_no_charts")
+def test_json_is_all_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main(["inspect", "buffer", "--json", "--report", "page.html"]) == 0
+    shown = capsys.readouterr()
+    said = json.loads(shown.out)
+    assert (said, shown.err) == (relive.summary("buffer"), "")
+    assert pathlib.Path("page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+def test_the_report_is_written_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main(["inspect", "buffer", "--report", "page.html"]) == 0
+    assert capsys.readouterr().out.endswith("report in page.html\n")
+    assert "Sample frames" in pathlib.Path("page.html").read_text(encoding="utf-8")
+
+
+def test_what_is_broken_is_said_with_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = pathlib.Path("a" * 80, "b" * 80)
+    folder.mkdir(parents=True)
+    path = folder / "buffer"
+    os.rename("buffer", path)
+    os.unlink(path / "barred.npy")
+    assert command_line.main(["inspect", str(path)]) == 1
+    out = capsys.readouterr().out
+    fault = f"{path.absolute()}/barred.npy is missing"
+    assert out.splitlines()[0] == str(path.absolute())
+    assert fault in out
+    assert "health" not in out
+    assert command_line.main(["inspect", str(path), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["faults"] == [fault]
+
+
+def test_a_journal_has_tables_too(capsys: pytest.CaptureFixture[str]) -> None:
+    examples.journal(pathlib.Path("journal"))
+    assert command_line.main(["inspect", "journal"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "kind journal" in lines
+    assert "size 30" in lines
+    assert "health nothing is broken" in lines
+
+
+def test_a_buffer_of_episodes_has_its_own_words(capsys: pytest.CaptureFixture[str]) -> None:
+    examples.episodes().save("episodes")
+    assert command_line.main(["inspect", "episodes"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "total transitions 7" in lines
+    assert "completed 1" in lines
+    assert any(line.startswith("open ages ") for line in lines)
+    assert "episode return 1 5 5 5 5 5 5" in lines
+
+
+@pytest.mark.usefixtures("_no_charts")
+def test_a_state_of_no_buffer_of_ours_is_described_as_far_as_it_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint.save({"class": "Mine", "arrays": {"notes": np.arange(4)}}, "mine")
+    assert command_line.main(["inspect", "mine", "--report", "page.html"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "class Mine" in lines
+    assert "notes.npy int64 [4] 160 B" in lines
+    assert "Statistics" not in lines
+
+
+def test_a_buffer_of_items_says_how_many_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    buffer = relive.ItemReplayBuffer(100, "sequences", seed=0)
+    buffer.add({"x": np.arange(10), "seq_lens": [3, 7]})
+    buffer.save("items")
+    assert command_line.main(["inspect", "items", "--report", "page.html"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "timesteps 10" in lines
+    assert "items 2" in lines
+    assert "<b>2</b><span>items</span>" in pathlib.Path("page.html").read_text(encoding="utf-8")
+
+
+def test_rows_that_may_not_be_drawn_are_counted_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    buffer = relive.SequenceReplayBuffer(100, length=5, prioritized=True, seed=0)
+    for t in range(20):
+        buffer.add(t, 0, 0.0, t + 1)
+    buffer.save("sequences")
+    assert command_line.main(["inspect", "sequences"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "priority 16 (+ 4 not eligible) 1 1" in out
+
+
+@pytest.mark.usefixtures("_no_charts")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bufer"], "{}/bufer does not exist"),
+        (["buffer/manifest.json"], "{}/buffer/manifest.json is not a directory: name the directory that it is in"),
+        (["."], "{} is neither a checkpoint nor a journal: it holds '.buffer.lock', 'buffer'"),
+        ([""], "PATH must be the path of a directory in another, got ''"),
+        (
+            ["buffer", "--report", "no/page.html"],
+            "--report must be a file in a directory that exists, got no/page.html",
+        ),
+        (["buffer", "--report", "."], "--report must be a file in a directory that exists, got ."),
+        (["buffer", "--report", "/dev/full"], "--report could not be written to /dev/full: No space left on device"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_exit_code_1(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line.main(["inspect", *arguments]) == 1
+    shown = capsys.readouterr()
+    assert shown.err == f"relive inspect: {message.format(os.getcwd())}\n"
+    assert shown.out == ""
+
+
+def test_a_newer_version_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    place = pathlib.Path("buffer/manifest.json")
+    place.write_bytes(place.read_bytes().replace(b'"version": 1,', b'"version": 2,'))
+    for command in ("inspect", "verify", "repair"):
+        assert command_line.main([command, "buffer"]) == 1
+        assert "manifest.json is of format version 2, and this relive reads 1: update relive" in capsys.readouterr().err
+
+
+def test_words_of_a_file_move_no_cursor_and_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"[red]x[/red]": "\x1b[2J\x07", "long": "x" * 10_000, "\x1b]0;owned\x07": [1, "\r"]}
+    examples.forge(pathlib.Path("buffer"), settings=settings | {"capacity": 100}, **{"class": "\x1b[31m[bold]Mine"})
+    assert command_line.main(["inspect", "buffer"]) == 0
+    out = capsys.readouterr().out
+    assert "[red]x[/red]" in out
+    assert "'\\x1b[31m[bold]Mine'" in out
+    assert out.replace("\n", "").isprintable()
+    assert len(out) < 20_000
+
+
+@pytest.mark.parametrize(("name", "needed_by"), [("matplotlib", ["report", "plots"]), ("rich", ["inspect"])])
+def test_a_missing_library_is_one_line_that_names_the_extra(
+    name: str, needed_by: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    for module in needed_by:  # Import them anew.
+        monkeypatch.delitem(sys.modules, f"relive.cli.{module}", raising=False)
+        monkeypatch.delattr(cli, module, raising=False)
+    assert command_line.main(["inspect", "buffer", "--report", "page.html"]) == 1
+    shown = capsys.readouterr()
+    assert shown.err == f"relive inspect: {name} is not installed: run pip install 'relive[cli]'\n"
+    assert shown.out == ""
+
+
+def test_verify_and_repair_need_no_extra() -> None:
+    script = (
+        "import sys; sys.modules['rich'] = sys.modules['matplotlib'] = None; "
+        "from relive.cli import command_line; "
+        "sys.exit(command_line.main(['verify', 'buffer']) or command_line.main(['repair', 'buffer']))"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_on_a_terminal_tables_have_its_width(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert inspect.run(command_line.parser().parse_args(["inspect", "buffer"])) == 0
+    assert "\x1b[1m" in capsys.readouterr().out

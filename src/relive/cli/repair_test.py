@@ -1,0 +1,59 @@
+"""`relive repair`: what it prints, and the exit code."""
+
+import os
+import pathlib
+import shutil
+
+import pytest
+
+from relive.cli import command_line
+from relive.cli import saved_examples_test as examples
+from relive.persistence import journal_reader
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def repaired(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Return the exit code, what was printed, and the errors."""
+    code = command_line.main(["repair", *arguments])
+    shown = capsys.readouterr()
+    place = f"{os.getcwd()}/"
+    return code, shown.out.replace(place, ""), shown.err.replace(place, "")
+
+
+def test_what_was_done_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for steps in (40, 50):
+        examples.prioritized(steps).save("buffer", keep=2)
+    assert repaired(capsys, "buffer") == (0, "buffer: nothing to repair\n", "")
+    shutil.rmtree("buffer")
+    assert repaired(capsys, "buffer") == (0, "buffer: renamed buffer.1 to buffer\n", "")
+
+
+def test_what_cannot_be_mended_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert repaired(capsys, "buffer") == (1, "", "relive repair: buffer does not exist\n")
+    examples.prioritized().save("buffer")
+    os.unlink("buffer/barred.npy")
+    fault = "buffer/barred.npy is missing: buffer is left as it is: nothing beside it is whole"
+    assert repaired(capsys, "buffer") == (1, "", f"relive repair: {fault}\n")
+
+
+def test_a_damaged_journal_loses_nothing_until_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+    examples.journal(pathlib.Path("journal"))
+    first = examples.segments(pathlib.Path("journal"))[0]
+    examples.change_byte(first, len(first.read_bytes()) - 10)
+    before = {path.name: path.read_bytes() for path in pathlib.Path("journal").iterdir()}
+    code, out, error = repaired(capsys, "journal")
+    count = journal_reader.examine("journal").num_records
+    assert (code, out) == (1, "")
+    assert "is damaged at byte" in error
+    assert error.endswith(f": repair with --drop-damaged keeps the {count} records before it\n")
+    assert {path.name: path.read_bytes() for path in pathlib.Path("journal").iterdir()} == before
+    code, out, error = repaired(capsys, "--drop-damaged", "journal")
+    assert (code, error) == (0, "")
+    assert out.startswith(f"journal: {count} whole records: journal/{first.name} is damaged at byte ")
+    assert f"; set aside as {first.name}.damaged, " in out
+    assert repaired(capsys, "journal") == (0, f"journal: {count} whole records: nothing to repair\n", "")
+    assert command_line.main(["verify", "journal"]) == 0

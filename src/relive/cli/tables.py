@@ -1,0 +1,86 @@
+"""What was saved, as tables of words: what the terminal and the page show alike."""
+
+from collections.abc import Sequence
+import dataclasses
+from typing import Any
+
+from relive.cli import contents
+from relive.cli import formatting
+
+_NOT_FINITE = {"priorities": "not eligible"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Rows of words under a title.
+
+    Attributes:
+        title: What it is about.
+        header: A word over each column; none if the first word of a row says enough.
+        rows: The words, as many in each.
+        num_words: So many columns hold words, and stand to the left; those behind them hold numbers.
+    """
+
+    title: str
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    num_words: int = 2
+
+
+def of(said: dict[str, Any], found: contents.Contents) -> list[Table]:
+    """Return the tables that have rows: of what was said of a path, and of what was found in its buffer."""
+    tables = [_overview(said), _distributions(found), _statistics(said), _settings(said), _arrays(said)]
+    return [table for table in tables if table.rows]
+
+
+def _overview(said: dict[str, Any]) -> Table:
+    rows = [("kind", said["kind"]), ("class", formatting.plain(said["class"] or "unknown"))]
+    if said["records"] is not None:
+        segments, count = said["records"]["segments"], said["records"]["records"]
+        rows.append(("records", f"{count:,} in {formatting.counted(segments, 'segment')}"))
+    rows.append(("on disk", formatting.size(said["bytes"])))
+    if said["generator"] is not None:
+        rows.append(("generator", formatting.plain(said["generator"])))
+    rows += [("note", formatting.plain(note)) for note in said["notes"]]
+    rows += [("broken", fault) for fault in said["faults"]]
+    if not said["faults"]:
+        rows.append(("health", "nothing is broken"))
+    return Table("", (), rows)
+
+
+def _distributions(found: contents.Contents) -> Table:
+    rows = []
+    for name, spread in found.distributions.items():
+        if spread.count or spread.num_not_finite:
+            values = (spread.least, *(spread.quartiles or (None,) * 3), spread.most, spread.mean)
+            rest = (
+                f" (+ {spread.num_not_finite:,} {_NOT_FINITE.get(name, 'not finite')})" if spread.num_not_finite else ""
+            )
+            rows.append((formatting.distribution(name), f"{spread.count:,}{rest}", *map(formatting.number, values)))
+    return Table("Distributions", ("", "count", "min", "25 %", "median", "75 %", "max", "mean"), rows, num_words=1)
+
+
+def _statistics(said: dict[str, Any]) -> Table:
+    rows = [(name.replace("_", " "), _value(value)) for name, value in said["stats"].items()]
+    return Table("Statistics", (), rows)
+
+
+def _value(value: Any) -> str:
+    """Return a statistic: a number, none, or a mapping of them."""
+    if isinstance(value, dict):
+        return formatting.plain(", ".join(f"{name}: {_value(each)}" for name, each in value.items()) or "none")
+    return str(value) if isinstance(value, bool) else formatting.number(value)
+
+
+def _settings(said: dict[str, Any]) -> Table:
+    schema = {} if said["schema"] is None else {"schema": said["schema"]}
+    rows = [(formatting.plain(name), formatting.setting(value)) for name, value in (schema | said["settings"]).items()]
+    return Table("Settings", (), rows)
+
+
+def _arrays(said: dict[str, Any]) -> Table:
+    rows = [
+        (formatting.plain(each["file"]), f"{each['dtype']} {each['shape']}", formatting.size(each["bytes"]))
+        for each in said["arrays"].values()
+    ]
+    return Table("Files", ("file", "array", "size"), rows)
