@@ -112,7 +112,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         if streams > MOST_STREAMS:
             raise errors.ArgumentError(f"streams must be at most {MOST_STREAMS}, got {streams}")
         if schema is not None:
-            validation.require_instance("schema", schema, schema_lib.Schema)
+            schema_lib.require("schema", schema)
         validation.require_instance("window", window, window_lib.Window)
         if storage is not None:
             memory.check_members(storage)
@@ -411,12 +411,14 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         watch = counters.watch
         if num_spliced:
             counters.spliced_episodes += num_spliced
-            watch.record_splices(num_spliced, counters.inserted)
+            watch.record_splices(num_spliced, counters.inserted, store)
         if type(streams) is tuple or steps.is_run:
             if watch.finals:
                 watch.record_other(streams[0])
         else:
             watch.record_round(steps)
+        if not key:
+            watch.record_first(store)
         return key
 
     def end_episode(self, stream: int | None = None) -> bool:

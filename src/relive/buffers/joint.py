@@ -102,7 +102,7 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         for agent, schema in schemas.items():
             if agent not in self._numbers:
                 raise errors.ArgumentError(f"schemas must be of {', '.join(self._numbers)}, got one of {agent!r}")
-            validation.require_instance(f"schema of {agent!r}", schema, schema_lib.Schema)
+            schema_lib.require(f"schema of {agent!r}", schema)
         self._window = transitions.TransitionWindow(n_step, gamma)
         self._rng = validation.generator("seed", seed)
         self._streams = streams

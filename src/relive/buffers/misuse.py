@@ -3,20 +3,27 @@
 spliced steps     a step that does not begin where the one before it ended: a shuffled stream, a wrong stream=
 reset steps       a step from the final observation of an episode that terminated to the first of the next one:
 a vector environment resets by a step of its own, which is no experience
+stacked frames    observations that a wrapper has stacked, in a buffer that stacks them again
 """
 
 import collections
 from collections.abc import Sequence
+import operator
 import sys
+from typing import Any
 import warnings
 
 import numpy as np
 
 from relive import errors
+from relive.common import trees
 from relive.schema import encoding
+from relive.storage import steps as steps_lib
+from relive.windows import transitions
 
 _LAST_STEPS = 200
 _FEWEST_RESETS = 10
+_MOST_ENVIRONMENTS = 64
 
 
 class Watch:
@@ -34,13 +41,14 @@ class Watch:
         self._splices: collections.deque[int] = collections.deque(maxlen=_LAST_STEPS // 2 + 1)
         self._warned: set[str] = set()
 
-    def record_splices(self, count: int, inserted: int) -> None:
-        """Record that so many of the newest steps were spliced, with so many steps inserted so far."""
+    def record_splices(self, count: int, inserted: int, store: steps_lib.StepStore) -> None:
+        """Record that so many of the newest steps of a store were spliced, with so many steps inserted so far."""
         self._splices.extend([inserted] * count)
         if len(self._splices) == self._splices.maxlen and inserted - self._splices[0] < _LAST_STEPS:
             self._warn(
+                "splices",
                 f"more than half of the last {_LAST_STEPS} steps did not begin where the one before them ended: "
-                "add the steps of each environment in order, to a stream of its own"
+                f"{_cause_of_splices(store)}",
             )
 
     def record_round(self, steps: encoding.Steps) -> None:
@@ -59,9 +67,25 @@ class Watch:
                 self.finals[streams[place]] = _observation(steps, next_rows, place)
         if self.suspected_resets >= _FEWEST_RESETS and 2 * self.suspected_resets > self._ends:
             self._warn(
+                "resets",
                 f"{self.suspected_resets} steps go from the final observation of a terminated episode to another "
-                "observation: the environment resets by a step, which must not be stored (VectorRecorder leaves it out)"
+                "observation: the environment resets by a step, which must not be stored (VectorRecorder leaves it out)",
             )
+
+    def record_first(self, store: steps_lib.StepStore) -> None:
+        """Look at the shape of the observations, now that there is one."""
+        if store.older <= 0:
+            return
+        stack = store.older + 1
+        for path in store.observation_paths:
+            shape = store.schema.fields[path].shape
+            # Three channels in front are more often colours.
+            if len(shape) == 3 and shape[0] == stack != 3:
+                self._warn(
+                    "stacks",
+                    f"frame_stack={stack} stacks {path} of shape {shape}, which looks stacked already: add the newest "
+                    f"frame alone, as Recorder(env, buffer, frame_stack={stack}) does",
+                )
 
     def record_other(self, stream: int) -> None:
         """Record that something else than a round was written to a stream."""
@@ -72,9 +96,8 @@ class Watch:
         self.finals.clear()
         self._splices.clear()
 
-    def _warn(self, message: str) -> None:
+    def _warn(self, cause: str, message: str) -> None:
         """Warn once a cause, where relive was called."""
-        cause = message.lstrip("0123456789 ")
         if cause in self._warned:
             return
         self._warned.add(cause)
@@ -82,6 +105,40 @@ class Watch:
         while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
             level, frame = level + 1, frame.f_back
         warnings.warn(message, errors.MisuseWarning, stacklevel=level)
+
+
+def _cause_of_splices(store: steps_lib.StepStore) -> str:
+    """Return why the newest steps hardly follow each other, and what to do."""
+    window = transitions.TransitionWindow()
+    slots = store.alive_slots()[-_LAST_STEPS:]
+    slots = slots[window.is_readable(store, slots)]
+    batch = window.read(store, slots, np.ones(len(slots)), np.ones(len(slots)))
+    observations, following = _bytes(batch.observation), _bytes(batch.next_observation)
+    if _are_mostly_equal(observations, following):
+        return (
+            "most have the same observation and next_observation, so copy what the environment returns if it writes "
+            "every observation into one array"
+        )
+    for count in range(2, _MOST_ENVIRONMENTS + 1):
+        if _are_mostly_equal(observations[count:], following[:-count]):
+            return (
+                f"they look like those of {count} environments in turn, so give each a stream of its own "
+                f"(streams={count}, and stream= or extend)"
+            )
+    return (
+        "add the steps of each environment in order, to a stream of its own, and normalise or wrap observation and "
+        "next_observation alike"
+    )
+
+
+def _bytes(tree: Any) -> list[bytes]:
+    """Return the bytes of each row of some columns [B, ...]."""
+    columns = [column.reshape(len(column), -1) for column in trees.flat("observation", tree).values()]
+    return [b"".join(part.tobytes() for part in row) for row in zip(*columns, strict=True)]
+
+
+def _are_mostly_equal(these: list[bytes], those: list[bytes]) -> bool:
+    return bool(2 * sum(map(operator.eq, these, those)) > len(these) > 0)
 
 
 def _observation(steps: encoding.Steps, rows: Sequence[bytes], place: int) -> list[bytes]:

@@ -280,8 +280,10 @@ def test_the_same_key_twice_leaves_a_consistent_tree() -> None:
 @pytest.mark.parametrize("kind", ["transitions", "sequences"])
 def test_a_batch_owns_its_memory(kind: str) -> None:
     """P52: a learner pads, normalises and zeroes in place; two batches share nothing either."""
-    buffer: Any = relive.RingReplayBuffer(9, frame_stack=2) if kind == "transitions" else None
-    buffer = buffer or relive.SequenceReplayBuffer(9, length=3)
+    is_transitions = kind == "transitions"
+    buffer: Any = (
+        relive.RingReplayBuffer(9, frame_stack=2) if is_transitions else relive.SequenceReplayBuffer(9, length=3)
+    )
     for t in range(14):
         buffer.add({"a": [t, t]}, [t, t], float(t), {"a": [t + 1, t + 1]}, extra=[float(t)])
     keys = buffer.eligible_keys()

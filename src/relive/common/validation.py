@@ -180,6 +180,13 @@ def require_instance(name: str, value: object, kind: type) -> None:
         raise errors.ArgumentTypeError(f"{name} must be an instance of {kind.__name__}, got {short_repr(value)}")
 
 
+def ambiguous_truth(buffer: object) -> errors.ArgumentTypeError:
+    """Return the error for a buffer where True or False is wanted."""
+    return errors.ArgumentTypeError(
+        f"{type(buffer).__name__} is neither True nor False: say `len(buffer) > 0` or `buffer is not None`"
+    )
+
+
 def integers(name: str, value: Any) -> npt.NDArray[np.int64]:
     """Return `value` as an array of integers [k]; nested ones are laid out in a row.
 

@@ -26,6 +26,9 @@ from relive.persistence import state as state_lib
 
 Path: TypeAlias = str | os.PathLike[str]
 
+_OF_FILES = frozenset((".npz", ".npy", ".pkl", ".pickle", ".pt", ".pth", ".h5", ".hdf5", ".parquet", ".zip", ".json"))
+"""Endings by which somebody means one file."""
+
 _ATTEMPTS = 100
 """So often in a row may a writer replace a directory while it is being opened."""
 
@@ -58,6 +61,10 @@ def save(state: state_lib.State, path: Path, *, keep: int = 1, progress: state_l
     (3, array([2, 3, 5]))
     """
     path = files_lib.absolute("path", path)
+    ending = os.path.splitext(path)[1].lower()
+    if ending in _OF_FILES:
+        said = validation.short_repr(os.path.basename(path))
+        raise errors.ArgumentError(f"path must be that of a directory, got {said}: leave {ending} out")
     keep = validation.positive_int("keep", keep)
     state_lib.check_progress(progress)
     arrays = _checked_arrays(state)

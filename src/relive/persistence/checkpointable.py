@@ -91,6 +91,10 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
         super().__init_subclass__(**keywords)
         BUFFERS.add(cls)
 
+    def __bool__(self) -> bool:
+        """Raise ArgumentTypeError: an empty buffer would be False, so that `buffer or another` forgot it."""
+        raise validation.ambiguous_truth(self)
+
     def settings(self) -> dict[str, Any]:
         """Return the arguments of the constructor that a checkpoint keeps, by name.
 

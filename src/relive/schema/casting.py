@@ -73,7 +73,11 @@ def cast_exact(name: str, value: object, shape: tuple[int, ...], dtype: DType, i
 
 def wrong_shape(name: str, shape: tuple[int, ...], found: tuple[int, ...]) -> errors.SchemaError:
     """Return the error for a value of another shape than its field's."""
-    remedy = ": give the .item() of one element" if name == "reward" and not shape and math.prod(found) == 1 else ""
+    remedy = ""
+    if name == "reward" and not shape and math.prod(found) == 1:
+        remedy = ": give the .item() of one element"
+    elif name == "next_observation" and not found:
+        remedy = ": the order is observation, action, reward, next_observation"
     return errors.SchemaError(f"{name} must be of shape {shape}, got {found}{remedy}")
 
 

@@ -355,12 +355,30 @@ def blocks_of(schema: Schema) -> tuple[tuple[str, ...], ...]:
     return tuple(map(tuple, blocks.values()))
 
 
+def require(name: str, schema: object) -> None:
+    """Raise ArgumentTypeError if `schema` is none."""
+    if not isinstance(schema, Schema):
+        raise errors.ArgumentTypeError(
+            f"{name} must be an instance of Schema, got {validation.short_repr(schema)}{_remedy(schema)}"
+        )
+
+
+def _remedy(given: object) -> str:
+    """Return what to do where an environment of Gymnasium, or one of its spaces, is in the place of a schema."""
+    is_environment = hasattr(given, "action_space") or hasattr(given, "single_action_space")
+    if is_environment or (hasattr(given, "sample") and hasattr(given, "contains")):
+        return ": relive.integrations.gymnasium.from_env makes a schema of an environment"
+    return ""
+
+
 def _group(name: str, tree: object) -> dict[str, Field]:
     """Return the fields of one part by path, in the order of their paths."""
     fields = trees.flat(name, tree)
     for path, field in fields.items():
         if not isinstance(field, Field):
-            raise errors.ArgumentTypeError(f"{path} must be a Field, got {validation.short_repr(field)}")
+            raise errors.ArgumentTypeError(
+                f"{path} must be a Field, got {validation.short_repr(field)}{_remedy(field)}"
+            )
     return dict(sorted(fields.items()))
 
 

@@ -79,7 +79,7 @@ class MemmapStorage(memory.ColumnStorage):
         """Make the files, or open those there are, of which no row is read then. O(1)."""
         self._path = pathlib.Path(files.absolute("path", path))
         if schema is not None:
-            validation.require_instance("schema", schema, schema_lib.Schema)
+            schema_lib.require("schema", schema)
         if capacity is not None:
             capacity = validation.positive_int("capacity", capacity)
         validation.require_choice("mode", mode, ("r+", "r"))

@@ -131,7 +131,7 @@ class ColumnStorage(arrays.Derived):
             ArgumentError: `capacity` is below 1 or more than memory holds, or `allocate` returns something else.
         """
         self._capacity = validation.positive_int("capacity", capacity)
-        validation.require_instance("schema", schema, schemas.Schema)
+        schemas.require("schema", schema)
         self._schema = schema
         self._blocks = schemas.blocks_of(schema)
         self._arrays = [self._allocated(paths, allocate) for paths in self._blocks]

@@ -161,6 +161,10 @@ class Shell(abc.ABC, Generic[Batch]):
         """How many anchors may be drawn now."""
         return self._look(lambda: self._buffer.num_eligible)
 
+    def __bool__(self) -> bool:
+        """Raise ArgumentTypeError: see Checkpointable."""
+        raise validation.ambiguous_truth(self)
+
     def __len__(self) -> int:
         """Return how many steps are stored."""
         return self._look(lambda: len(self._buffer))
