@@ -69,7 +69,8 @@ class Watch:
             self._warn(
                 "resets",
                 f"{self.suspected_resets} steps go from the final observation of a terminated episode to another "
-                "observation: the environment resets by a step, which must not be stored (VectorRecorder leaves it out)",
+                "observation: the environment resets by a step, which must not be stored "
+                "(VectorRecorder leaves it out)",
             )
 
     def record_first(self, store: steps_lib.StepStore) -> None:
