@@ -24,7 +24,7 @@ hypothesis.settings.load_profile("short")
 
 # Modules that lack a library are skipped. This one imports its own late, of which doctest knows nothing.
 if not (importlib.util.find_spec("minari") and importlib.util.find_spec("pyarrow")):
-    collect_ignore_glob = ["relive/cli/convert_command*.py"]
+    collect_ignore_glob = ["relive/cli/convert*.py"]
 
 
 def _is_long(config: pytest.Config) -> bool:

@@ -22,6 +22,7 @@ from relive.buffers import column_stats
 from relive.buffers import draws
 from relive.common import arrays
 from relive.common import imports
+from relive.common import notebook
 from relive.common import validation
 from relive.kernels import append
 from relive.persistence import checkpointable
@@ -207,6 +208,9 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self)} steps, capacity={self.capacity}, streams={self.streams}>"
+
+    def _described_fields(self) -> list[notebook.Row]:
+        return [] if self.schema is None else notebook.fields("", self.schema.fields, self.capacity)
 
     # Writing.
 

@@ -20,6 +20,7 @@ from relive.buffers import joint_batch
 from relive.buffers import joint_rows
 from relive.common import arrays
 from relive.common import imports
+from relive.common import notebook
 from relive.common import validation
 from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
@@ -174,6 +175,10 @@ class JointReplayBuffer(checkpointable.Checkpointable):
             f"<{type(self).__name__} of {len(self)} joint steps of {len(self._numbers)} agents, "
             f"capacity={self.capacity}, streams={self.streams}>"
         )
+
+    def _described_fields(self) -> list[notebook.Row]:
+        schemas = self.schemas.items()
+        return [row for agent, one in schemas for row in notebook.fields(f"{agent}/", one.fields, self.capacity)]
 
     # Writing.
 

@@ -14,6 +14,7 @@ import numpy as np
 from relive import errors
 from relive.common import duplicates
 from relive.common import imports
+from relive.common import notebook
 from relive.common import validation
 from relive.persistence import registry
 from relive.persistence import state as state_lib
@@ -94,6 +95,14 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
     def __bool__(self) -> bool:
         """Raise ArgumentTypeError: an empty buffer would be False, so that `buffer or another` forgot it."""
         raise validation.ambiguous_truth(self)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the line of `repr`, and the fields with their dtypes, shapes and bytes."""
+        return notebook.table(repr(self), self._described_fields())
+
+    def _described_fields(self) -> list[notebook.Row]:
+        """Return a row for each field that is stored, as far as they are known."""
+        return []
 
     def settings(self) -> dict[str, Any]:
         """Return the arguments of the constructor that a checkpoint keeps, by name.

@@ -1,0 +1,32 @@
+"""What a notebook shows of a buffer or a batch: a line, and a table of its fields."""
+
+from collections.abc import Iterable, Mapping
+import html
+from typing import Any, TypeAlias
+
+Row: TypeAlias = tuple[str, str, tuple[int, ...], int]
+"""Name, dtype, shape and bytes of a field."""
+
+
+def fields(prefix: str, described: Mapping[str, Any], count: int) -> list[Row]:
+    """Return a row for each field of a schema, whose column has `count` values."""
+    return [
+        (f"{prefix}{path}", str(field.dtype), (count, *field.shape), count * field.nbytes)
+        for path, field in described.items()
+    ]
+
+
+def table(title: str, rows: Iterable[Row]) -> str:
+    """Return a title and a table of fields as HTML, whatever their names hold; the title alone if there is no field.
+
+    >>> from relive.common import notebook
+    >>> notebook.table("<buffer>", [("reward", "float32", (1000,), 4000)])
+    '<div>&lt;buffer&gt;<table><tr><th>field<th>dtype<th>shape<th>bytes<tr><td>reward<td>float32<td>1,000<td>4,000</table></div>'
+    """
+    lines = [
+        (name, dtype, " x ".join(f"{length:,}" for length in shape), f"{nbytes:,}")
+        for name, dtype, shape, nbytes in rows
+    ]
+    shown = "".join("<tr>" + "".join(f"<td>{html.escape(word)}" for word in line) for line in lines)
+    head = "<tr><th>field<th>dtype<th>shape<th>bytes"
+    return f"<div>{html.escape(title)}{shown and f'<table>{head}{shown}</table>'}</div>"
