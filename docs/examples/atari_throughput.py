@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     timed = Timed(gymnasium.make_vec("ALE/Pong-v5", NUM_ENVS, num_threads=1))
     buffer = relive.RingReplayBuffer(
         options.steps,
-        relive_gymnasium.from_env(timed, frame_stack=FRAME_STACK, reward_dtype="float32"),
+        relive_gymnasium.from_env(timed, frame_stack=FRAME_STACK),
         n_step=3,
         frame_stack=FRAME_STACK,
         streams=NUM_ENVS,

@@ -24,7 +24,6 @@ from torch import nn
 
 import relive
 from relive.integrations import gymnasium as relive_gymnasium
-from relive.integrations import recorded_episodes
 from relive.integrations import torch as relive_torch
 
 WARM_UP, BATCH_SIZE, LEARNING_RATE, TARGET_RATE = 1_000, 64, 1e-3, 0.005
@@ -43,7 +42,8 @@ def errors_of(network: Any, target_network: Any, batch: relive.TransitionBatch[t
         next_action = network(batch.next_observation).argmax(dim=1, keepdim=True)
         next_value = target_network(batch.next_observation).gather(1, next_action).squeeze(1)
         target = batch.reward + batch.next_discount * next_value
-    return network(batch.observation).gather(1, batch.action[:, None]).squeeze(1) - target
+    errors: torch.Tensor = network(batch.observation).gather(1, batch.action[:, None]).squeeze(1) - target
+    return errors
 
 
 def loss_of(errors: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -77,22 +77,21 @@ def greedy_return(network: Any, num_episodes: int, seed: int) -> float:
     return total / num_episodes
 
 
-def recent(episodes: Sequence[recorded_episodes.RecordedEpisode]) -> str:
-    """Return how the last 20 episodes went."""
-    returns = [episode.total_reward for episode in episodes[-20:]]
+def recent(returns: Sequence[float]) -> str:
+    """Return how the last 20 episodes went, of the returns of all of them."""
     if not returns:
         return "no episode has ended"
-    return f"the last {len(returns)} of {len(episodes)} episodes return {np.mean(returns):.1f} on average"
+    last = list(returns)[-20:]
+    return f"the last {len(last)} of {len(returns)} episodes return {np.mean(last):.1f} on average"
 
 
-def save_plot(path: str, episodes: Sequence[recorded_episodes.RecordedEpisode], final: float) -> None:
+def save_plot(path: str, lengths: Sequence[int], returns: Sequence[float], final: float) -> None:
     """Draw the return of each episode over the step that it ended with, and the final figure, as a PNG."""
     from matplotlib import figure
 
     picture = figure.Figure(figsize=(7, 4), layout="constrained")
     axes = picture.add_subplot()
-    steps = np.cumsum([episode.length for episode in episodes])
-    returns = [episode.total_reward for episode in episodes]
+    steps, returns = np.cumsum(lengths), list(returns)
     means = [np.mean(returns[max(0, end - 20) : end]) for end in range(1, len(returns) + 1)]
     axes.plot(steps, returns, ".", color="tab:blue", alpha=0.3, label="an episode, exploring")
     axes.plot(steps, means, color="tab:blue", label="mean of the last 20")
@@ -118,15 +117,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     env = gymnasium.make("CartPole-v1")
     buffer = relive.PrioritizedReplayBuffer(
         50_000,
-        relive_gymnasium.from_env(env, reward_dtype="float32"),
+        relive_gymnasium.from_env(env),
         n_step=3,
         gamma=0.99,
         beta=relive.LinearSchedule(0.4, 1.0, steps=options.steps),
         limiter=relive.MinSize(WARM_UP),
         seed=options.seed,
     )
-    episodes: list[recorded_episodes.RecordedEpisode] = []
-    env = relive_gymnasium.Recorder(env, buffer, on_episode=episodes.append)
+    statistics = gymnasium.wrappers.RecordEpisodeStatistics(env, buffer_length=options.steps)
+    env = relive_gymnasium.Recorder(statistics, buffer)
     exploration = relive.LinearSchedule(1.0, 0.02, steps=max(1, options.steps // 4))
 
     network = new_network(num_inputs=4, num_actions=2)
@@ -155,12 +154,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         if time.monotonic() - said > SECONDS_BETWEEN_LINES:
             said = time.monotonic()
-            print(f"step {step + 1}: {recent(episodes)}")
+            print(f"step {step + 1}: {recent(statistics.return_queue)}")
 
     final = greedy_return(network, num_episodes=20, seed=options.seed + 1_000_000)
     print(f"after {options.steps} steps, 20 greedy episodes return {final:.1f} on average")
     if options.plot:
-        save_plot(options.plot, episodes, final)
+        save_plot(options.plot, statistics.length_queue, statistics.return_queue, final)
 
 
 if __name__ == "__main__":

@@ -139,6 +139,7 @@ def test_only_the_values_learn_and_not_their_targets() -> None:
     network, target_network = table(VALUES), table(TARGET_VALUES)
     batch = read_episode(relive.PrioritizedReplayBuffer(10, n_step=3, gamma=GAMMA), ACTIONS, terminated=False)
     dqn.errors_of(network, target_network, batch).sum().backward()
+    assert network.weight.grad is not None
     assert network.weight.grad.T.tolist() == [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
     assert target_network.weight.grad is None
 

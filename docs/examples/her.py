@@ -45,7 +45,9 @@ def judge(achieved: Bits, goals: Bits) -> tuple[npt.NDArray[np.float32], npt.NDA
 
 def action_values(network: torch.nn.Module, observation: dict[str, torch.Tensor]) -> torch.Tensor:
     """Return the values of all actions [B, bits]."""
-    return network(torch.cat([observation["achieved_goal"], observation["desired_goal"]], dim=1).float())
+    goals = torch.cat([observation["achieved_goal"], observation["desired_goal"]], dim=1)
+    values: torch.Tensor = network(goals.float())
+    return values
 
 
 def q_loss(

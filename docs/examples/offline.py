@@ -7,7 +7,7 @@
 
 Nothing is downloaded: a controller that balances the pole of CartPole is recorded into a Minari data set in a temporary
 directory, and half of its actions are random. `relive.integrations.minari` fills a `RingReplayBuffer` with it, and
-`ReplayDataset` feeds a network that learns which action was taken in which state. The random actions average out:
+`data_loader` feeds a network that learns which action was taken in which state. The random actions average out:
 expect the clone to balance for all 500 steps, like the undisturbed controller, and unlike what was recorded.
 """
 
@@ -101,10 +101,10 @@ def clone(buffer: relive.RingReplayBuffer, updates: int, episodes: int, seed: in
         with torch.no_grad():
             return int(network(torch.from_numpy(observation)).argmax())
 
-    dataset = relive_torch.ReplayDataset(buffer, batch_size=64, num_batches=updates)
+    loader = relive_torch.data_loader(buffer, 64, num_batches=updates)
     curve = [(0, mean_return(policy, episodes, seed))]
     last_line = time.monotonic()
-    for update, batch in enumerate(torch.utils.data.DataLoader(dataset, batch_size=None), start=1):
+    for update, batch in enumerate(loader, start=1):
         loss = cloning_loss(network, batch)
         optimizer.zero_grad()
         loss.backward()

@@ -27,7 +27,6 @@ from torch import nn
 
 import relive
 from relive.integrations import gymnasium as relive_gymnasium
-from relive.integrations import recorded_episodes
 from relive.integrations import torch as relive_torch
 
 NUM_ENVS, WARM_UP, BATCH_SIZE, LEARNING_RATE, TARGET_RATE = 4, 1_000, 128, 1e-3, 0.005
@@ -130,22 +129,21 @@ def mean_return(learner: Learner, env_id: str, num_episodes: int, seed: int) -> 
     return total / num_episodes
 
 
-def recent(episodes: Sequence[recorded_episodes.RecordedEpisode]) -> str:
-    """Return how the last 10 episodes went."""
-    returns = [episode.total_reward for episode in episodes[-10:]]
+def recent(returns: Sequence[float]) -> str:
+    """Return how the last 10 episodes went, of the returns of all of them."""
     if not returns:
         return "no episode has ended"
-    return f"the last {len(returns)} of {len(episodes)} episodes return {np.mean(returns):.1f} on average"
+    last = list(returns)[-10:]
+    return f"the last {len(last)} of {len(returns)} episodes return {np.mean(last):.1f} on average"
 
 
-def save_plot(path: str, env_id: str, episodes: Sequence[recorded_episodes.RecordedEpisode], final: float) -> None:
+def save_plot(path: str, env_id: str, lengths: Sequence[Any], returns: Sequence[Any], final: float) -> None:
     """Draw the return of each episode over the steps up to its end, and the final figure, as a PNG."""
     from matplotlib import figure
 
     picture = figure.Figure(figsize=(7, 4), layout="constrained")
     axes = picture.add_subplot()
-    steps = np.cumsum([episode.length for episode in episodes])
-    returns = [episode.total_reward for episode in episodes]
+    steps, returns = np.cumsum(lengths), list(returns)
     means = [np.mean(returns[max(0, end - 10) : end]) for end in range(1, len(returns) + 1)]
     axes.plot(steps, returns, ".", color="tab:blue", alpha=0.3, label="an episode, exploring")
     axes.plot(steps, means, color="tab:blue", label="mean of the last 10")
@@ -171,14 +169,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     envs = gymnasium.make_vec(options.env, NUM_ENVS, vectorization_mode="sync", wrappers=[wrapped])
     buffer = relive.RingReplayBuffer(
         1_000_000,
-        relive_gymnasium.from_env(envs, reward_dtype="float32"),
+        relive_gymnasium.from_env(envs),
         gamma=0.99,
         streams=NUM_ENVS,
         limiter=relive.MinSize(WARM_UP),
         seed=options.seed,
     )
-    episodes: list[recorded_episodes.RecordedEpisode] = []
-    envs = relive_gymnasium.VectorRecorder(envs, buffer, on_episode=episodes.append)
+    statistics = gymnasium.wrappers.vector.RecordEpisodeStatistics(envs, buffer_length=options.steps)
+    envs = relive_gymnasium.VectorRecorder(statistics, buffer)
     flatdim = gymnasium.spaces.flatdim
     learner = Learner(flatdim(envs.single_observation_space), flatdim(envs.single_action_space))
 
@@ -194,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 learner.learn(relive_torch.as_tensors(buffer.sample(BATCH_SIZE)))
         if time.monotonic() - said > SECONDS_BETWEEN_LINES:
             said = time.monotonic()
-            print(f"step {step + NUM_ENVS}: {recent(episodes)}")
+            print(f"step {step + NUM_ENVS}: {recent(statistics.return_queue)}")
 
     final = mean_return(learner, options.env, num_episodes=20, seed=options.seed + 1_000_000)
     stats = buffer.get_stats()
@@ -203,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"after {options.steps} steps, 20 episodes without noise return {final:.1f} on average"
     )
     if options.plot:
-        save_plot(options.plot, options.env, episodes, final)
+        save_plot(options.plot, options.env, statistics.length_queue, statistics.return_queue, final)
 
 
 if __name__ == "__main__":

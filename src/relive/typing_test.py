@@ -7,6 +7,7 @@ from typing import Any, assert_type
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 import relive
 
@@ -118,6 +119,62 @@ def test_batches_of_tokens_and_of_several_agents_are_typed() -> None:
     assert_type(joint.sample(2), relive.JointBatch)
     assert_type(joint.sample(2).agents, dict[str, relive.AgentBatch])
     assert len(joint.sample(2).agents["left"]) == 2
+
+
+def draws() -> tuple[
+    relive.TransitionBatch,
+    relive.SequenceBatch,
+    list[relive.ReplaySample[list[float], int]],
+    dict[str, npt.NDArray[Any]],
+    tuple[npt.NDArray[Any], npt.NDArray[Any]],
+]:
+    """Return what each kind of buffer draws."""
+    ring, sequences = relive.RingReplayBuffer(9), relive.SequenceReplayBuffer(9, length=1)
+    items, rollout = relive.ItemReplayBuffer(9), relive.RolloutBuffer(9)
+    episodes: relive.EpisodeReplayBuffer[list[float], int] = relive.EpisodeReplayBuffer()
+    ring.add(0.0, 1, 1.0, 1.0)
+    sequences.add(0.0, 1, 1.0, 1.0)
+    items.add({"reward": [1.0]})
+    rollout.add(0.0, 1, 1.0)
+    episode_id = episodes.start_episode_nowait("agent")
+    episodes.append_observation_action_reward_nowait(episode_id, [0.0], 1, 1.0)
+    episodes.end_episode_nowait(episode_id, [1.0])
+    samples = episodes.sample_n_step_nowait(2, 1, 0.9)
+    assert_type(relive.TransitionBatch.from_samples(samples), relive.TransitionBatch)
+    return ring.sample(2), sequences.sample(2), samples, items.sample(2), rollout.advantages(0.9, 0.9)
+
+
+def test_batches_of_torch_are_typed() -> None:
+    pytest.importorskip("torch")
+    import torch
+
+    from relive.integrations import torch as relive_torch
+
+    transitions, sequences, samples, items, advantages = draws()
+    assert_type(relive_torch.as_tensors(transitions), relive.TransitionBatch[torch.Tensor])
+    assert_type(relive_torch.as_tensors(transitions, dtype=None).to("cpu").reward, torch.Tensor)
+    assert_type(relive_torch.as_tensors(sequences), relive.SequenceBatch[torch.Tensor])
+    assert_type(relive_torch.as_tensors(samples), relive.TransitionBatch[torch.Tensor])
+    assert_type(relive_torch.as_tensors(items), dict[str, torch.Tensor])
+    assert_type(relive_torch.as_tensors(advantages), tuple[torch.Tensor, torch.Tensor])
+    wrong: int = relive_torch.as_tensors(transitions).reward  # type: ignore[assignment]
+    assert isinstance(wrong, torch.Tensor)  # type: ignore[unreachable]
+
+
+def test_batches_of_jax_are_typed() -> None:
+    pytest.importorskip("jax")
+    import jax
+
+    from relive.integrations import jax as relive_jax
+
+    transitions, sequences, samples, items, advantages = draws()
+    assert_type(relive_jax.as_jax(transitions), relive.TransitionBatch[jax.Array])
+    assert_type(relive_jax.as_jax(sequences), relive.SequenceBatch[jax.Array])
+    assert_type(relive_jax.as_jax(samples), relive.TransitionBatch[jax.Array])
+    assert_type(relive_jax.as_jax(items), dict[str, jax.Array])
+    assert_type(relive_jax.as_jax(advantages), tuple[jax.Array, jax.Array])
+    wrong: int = relive_jax.as_jax(transitions).reward  # type: ignore[assignment]
+    assert isinstance(wrong, jax.Array)  # type: ignore[unreachable]
 
 
 def test_wrong_types_are_seen_by_the_checker() -> None:

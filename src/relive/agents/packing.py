@@ -6,12 +6,11 @@
 Padding exists in a batch alone: what is stored has none.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import dataclasses
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
 from relive.agents import tokens
@@ -20,6 +19,7 @@ from relive.common import arrays
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.storage import ragged
+from relive.windows import batches
 
 FIELDS: dict[str, np.dtype[Any]] = {
     "tokens": np.dtype(np.int32),
@@ -114,12 +114,11 @@ def _counted(columns: Mapping[str, arrays.Array], lengths: arrays.Ints) -> dict[
     return {"trained": trained, "oldest_version": oldest}
 
 
-Int32s: TypeAlias = npt.NDArray[np.int32]
 _PADDING = {"loss_mask": False, "logprobs": 0.0, "policy_versions": -1, "rewards": 0.0, "steps": -1}
 
 
-@dataclasses.dataclass(kw_only=True, slots=True, eq=False)
-class TokenBatch:
+@dataclasses.dataclass(kw_only=True, slots=True, eq=False, repr=False)
+class TokenBatch(batches.Batch[batches.A]):
     """Sequences of tokens, a row each, as fresh arrays. B is how many, L the length of the longest.
 
     Rows are padded on the right, where `attention_mask` is False: nothing there is to be trained on. A row is an
@@ -144,21 +143,27 @@ class TokenBatch:
         mismatches: Why the row does not go on from the one before in its episode; None for the first one of it [B].
     """
 
-    tokens: arrays.Ints
-    attention_mask: arrays.Bools
-    loss_mask: arrays.Bools
-    logprobs: arrays.Array
-    policy_versions: arrays.Ints
-    rewards: arrays.Floats
-    steps: Int32s
-    lengths: arrays.Ints
-    keys: arrays.Ints
-    returns: arrays.Floats
-    is_exact: arrays.Bools
+    _NAMES: ClassVar[tuple[str, ...]] = ("keys", "episode_ids", "agent_ids", "group_ids", "mismatches")
+
+    tokens: batches.A
+    attention_mask: batches.A
+    loss_mask: batches.A
+    logprobs: batches.A
+    policy_versions: batches.A
+    rewards: batches.A
+    steps: batches.A
+    lengths: batches.A
+    keys: arrays.Keys
+    returns: batches.A
+    is_exact: batches.A
     episode_ids: list[str]
     agent_ids: list[str]
     group_ids: list[str | None]
     mismatches: list[tokens_lib.TokenMismatch | None]
+
+    if TYPE_CHECKING:
+
+        def map(self, function: Callable[[batches.A], batches.B]) -> "TokenBatch[batches.B]": ...  # noqa: D102
 
     @classmethod
     def from_episodes(
@@ -167,7 +172,7 @@ class TokenBatch:
         *,
         pad_token_id: int = 0,
         pad_to_multiple_of: int = 1,
-    ) -> Self:
+    ) -> "TokenBatch[arrays.Array]":
         """Return the sequences of episodes whose actions are TokenSteps, in order; of an inexact one each part.
 
         Rewards are those of the episodes, whose observations are not looked at. An episode without a step has no row.
@@ -200,7 +205,7 @@ class TokenBatch:
             raise errors.ArgumentError(f"episodes must have a step in one of them, got {len(episodes)} without")
         joined = [tokens_lib.join(tokens_lib.steps_of(each)) for each in lived]
         parts = [len(each.lengths) for each in joined]
-        return cls.of(
+        return TokenBatch.of(
             {name: np.concatenate([each.columns[name] for each in joined]) for name in tokens_lib.FIELDS},
             np.concatenate([each.lengths for each in joined]),
             keys=np.full(sum(parts), -1),
@@ -227,14 +232,14 @@ class TokenBatch:
         sources: Sequence[tokens_lib.SequenceSource],
         pad_token_id: int,
         pad_to_multiple_of: int,
-    ) -> Self:
+    ) -> "TokenBatch[arrays.Array]":
         """Return sequences of those lengths [B], at least one, whose tokens and the like stand end to end in columns.
 
         The rest is as in the batch.
         """
         width = -(-int(lengths.max()) // pad_to_multiple_of) * pad_to_multiple_of
         mask = np.arange(width) < lengths[:, np.newaxis]
-        return cls(
+        return TokenBatch(
             tokens=ragged.padded(columns["tokens"].astype(np.int64), mask, pad_token_id),
             attention_mask=mask,
             **{name: ragged.padded(columns[name], mask, nothing) for name, nothing in _PADDING.items()},
@@ -248,17 +253,17 @@ class TokenBatch:
             mismatches=[source.mismatch for source in sources],
         )
 
-    def __len__(self) -> int:
-        """Return B."""
-        return len(self.lengths)
-
-    def packed(self) -> dict[str, arrays.Array]:
+    def packed(self: "TokenBatch[arrays.Array]") -> dict[str, arrays.Array]:
         """Return the rows end to end, without padding: fresh arrays by name.
 
         Returns:
             tokens, loss_mask, logprobs, policy_versions, rewards and steps [N], and cu_seqlens [B + 1]:
             row b stands from cu_seqlens[b] to cu_seqlens[b + 1].
+
+        Raises:
+            ArgumentTypeError: The batch is of a framework: convert what this returns.
         """
+        self._require_numpy("packed")
         columns: dict[str, arrays.Array] = {
             name: getattr(self, name)[self.attention_mask] for name in tokens_lib.FIELDS
         }

@@ -7,9 +7,9 @@ runner            row      0        row          it was not there at step 4 of e
 runner's mask     True     False    True
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 import dataclasses
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -116,8 +116,8 @@ def of(
 Tree: TypeAlias = batches.Tree
 
 
-@dataclasses.dataclass(kw_only=True, slots=True, eq=False)
-class AgentBatch:
+@dataclasses.dataclass(kw_only=True, slots=True, eq=False, repr=False)
+class AgentBatch(batches.Batch[batches.A]):
     """n-step transitions of one agent. Where `mask` is False it was absent, and everything else holds zeros.
 
     `target = reward + next_discount * V(next_observation)` holds for each of them. Shapes are those of one agent; in
@@ -137,21 +137,21 @@ class AgentBatch:
 
     observation: Tree
     action: Tree
-    reward: arrays.Array
+    reward: batches.A
     next_observation: Tree
-    next_discount: arrays.Array
-    is_terminal: arrays.Bools
-    steps: arrays.Ints
-    mask: arrays.Bools
+    next_discount: batches.A
+    is_terminal: batches.A
+    steps: batches.A
+    mask: batches.A
     extras: dict[str, Tree]
 
-    def __len__(self) -> int:
-        """Return B."""
-        return len(self.mask)
+    if TYPE_CHECKING:
+
+        def map(self, function: Callable[[batches.A], batches.B]) -> "AgentBatch[batches.B]": ...  # noqa: D102
 
 
-@dataclasses.dataclass(kw_only=True, slots=True, eq=False)
-class JointBatch:
+@dataclasses.dataclass(kw_only=True, slots=True, eq=False, repr=False)
+class JointBatch(batches.Batch[batches.A]):
     """Steps of an environment, with what each agent lived from there on.
 
     Attributes:
@@ -165,24 +165,26 @@ class JointBatch:
         weights: Importance weights [B]; 1, as draws are uniform.
     """
 
-    agents: dict[str, AgentBatch]
-    episodes: arrays.Ints
-    start_step: arrays.Ints
-    keys: arrays.Ints
-    probabilities: arrays.Floats
-    weights: arrays.Floats
+    agents: dict[str, AgentBatch[batches.A]]
+    episodes: batches.A
+    start_step: batches.A
+    keys: arrays.Keys
+    probabilities: batches.A
+    weights: batches.A
 
-    def __len__(self) -> int:
-        """Return B."""
-        return len(self.keys)
+    if TYPE_CHECKING:
 
-    def stacked(self) -> AgentBatch:
+        def map(self, function: Callable[[batches.A], batches.B]) -> "JointBatch[batches.B]": ...  # noqa: D102
+
+    def stacked(self: "JointBatch[arrays.Array]") -> AgentBatch[arrays.Array]:
         """Return the transitions of all agents as one, [B, A] or [B, A, ...] each, with agents as in `agents`.
 
         Raises:
+            ArgumentTypeError: The batch is of a framework: convert what this returns.
             ArgumentError: The agents' steps do not hold the same: fields, shapes or dtypes differ.
         """
-        fields = [field.name for field in dataclasses.fields(AgentBatch)]
+        self._require_numpy("stacked")
+        fields = batches.array_names(AgentBatch)
         parts = list(self.agents.values())
         return AgentBatch(**{name: self._stacked(name, [getattr(part, name) for part in parts]) for name in fields})
 
@@ -208,7 +210,7 @@ def of_agent(read: batches.TransitionBatch, mask: arrays.Bools) -> AgentBatch:
         read: Its transitions, as many as `mask` is set.
         mask: Where it was there [B].
     """
-    names = [field.name for field in dataclasses.fields(AgentBatch) if field.name != "mask"]
+    names = [name for name in batches.array_names(AgentBatch) if name != "mask"]
     return AgentBatch(mask=mask, **{name: _spread(getattr(read, name), mask) for name in names})
 
 

@@ -27,3 +27,13 @@ def test_a_buffer_of_objects_shows_its_line_alone() -> None:
     buffer: relive.EpisodeReplayBuffer[str, str] = relive.EpisodeReplayBuffer(max_transitions=10)
     assert "<table>" not in buffer._repr_html_()
     assert "max_transitions=10" in buffer._repr_html_()
+
+
+def test_a_batch_shows_its_fields() -> None:
+    buffer = relive.RingReplayBuffer(10, seed=0)
+    buffer.add({"image": np.zeros((2, 3), np.uint8)}, 0, 1.0, {"image": np.zeros((2, 3), np.uint8)})
+    batch = buffer.sample(5)
+    shown = batch._repr_html_()
+    assert shown.startswith("<div>&lt;TransitionBatch of 5&gt;<table>")
+    assert "<td>observation/image<td>uint8<td>5 x 2 x 3<td>30" in shown
+    assert "<td>keys<td>int64<td>5<td>40" in shown

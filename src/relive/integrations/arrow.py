@@ -39,6 +39,7 @@ from relive.persistence import files
 from relive.persistence import settings
 from relive.persistence import state
 from relive.schema import schema as schema_lib
+from relive.storage import steps
 
 with imports.optional_dependency("arrow"):
     import pyarrow
@@ -121,10 +122,7 @@ def to_batches(buffer: AnyBuffer, *, fields: Iterable[str] | None = None) -> pya
         ArgumentTypeError: An argument is of the wrong type.
         NotReadyError: The buffer has no schema yet.
     """
-    schema = step_columns.known_schema("to_batches", buffer)
-    paths = step_columns.chosen(schema, fields)
-    kind = _columns(schema, paths, buffer.streams)
-    return pyarrow.RecordBatchReader.from_batches(kind, _batches("to_batches", buffer, kind, paths))
+    return _reader("to_batches", buffer, fields)
 
 
 def write_parquet(
@@ -146,28 +144,34 @@ def write_parquet(
         CheckpointError: Something else is at `path`, it is in use or within what was saved, or the system cannot write.
         NotReadyError: The buffer has no schema yet.
     """
-    schema = step_columns.known_schema("write_parquet", buffer)
-    paths = list(schema.fields)
-    kind = _columns(schema, paths, buffer.streams)
     overwrite = validation.boolean("overwrite", overwrite)
     state.check_progress(progress)
+    batches = _reader("write_parquet", buffer, progress=progress)
     place = replaced_file.absolute("path", path)
     try:
         with (
             replaced_file.replacing(place, _MAGIC, lambda: _check_free(place, overwrite)) as file,
-            parquet.ParquetWriter(file, kind, compression="zstd", write_page_checksum=True) as writer,
+            parquet.ParquetWriter(file, batches.schema, compression="zstd", write_page_checksum=True) as writer,
         ):
-            for batch in _batches("write_parquet", buffer, kind, paths, progress):
+            for batch in batches:
                 writer.write_batch(batch)
     except (OSError, pyarrow.ArrowException) as error:
         raise errors.CheckpointError(f"{files.named(place)} cannot be written: {_reason(error)}") from error
 
 
+def _reader(
+    call: str, buffer: AnyBuffer, fields: Iterable[str] | None = None, progress: state.Progress | None = None
+) -> pyarrow.RecordBatchReader:
+    schema = step_columns.known_schema(call, buffer)
+    paths = step_columns.chosen(schema, fields)
+    kind = _columns(schema, paths, buffer.streams)
+    return pyarrow.RecordBatchReader.from_batches(kind, _batches(call, buffer.history, kind, paths, progress))
+
+
 def _batches(
-    call: str, buffer: AnyBuffer, kind: Any, paths: list[str], progress: state.Progress | None = None
+    call: str, history: steps.StepStore, kind: Any, paths: list[str], progress: state.Progress | None
 ) -> Iterator[Any]:
-    history, fields = buffer.history, buffer.history.schema.fields
-    rows = step_columns.rows_of(history)
+    fields, rows = history.schema.fields, step_columns.rows_of(history)
     size = _batch_size(history.schema)
     places = [np.arange(start, min(start + size, len(rows.slots))) for start in range(0, len(rows.slots), size)]
     for here in step_columns.in_turn(call, history, places, progress):
@@ -542,67 +546,59 @@ def _is_whole(episode: stored_episodes.StoredEpisode) -> bool:
 
 def _parts(schema: schema_lib.Schema, batches: Iterable[Any]) -> Iterator[Columns]:
     """Yield the columns of rows that lie together in a batch and are of one episode."""
-    marks = {name: np.zeros(0, field.dtype) for name, field in {**_MARKS, "has_final": _MARKS["terminated"]}.items()}
+    fields = {**_MARKS, **schema.fields}
     for batch in batches:
         if not batch.num_rows:
             continue
-        columns = {name: _array(name, field, batch[name]) for name, field in {**_MARKS, **schema.fields}.items()}
+        columns = {name: _array(name, field, batch[name]) for name, field in fields.items()}
         found = {path: batch[f"final_{path}"] for path in schema.observation_paths}
         masks = [each.is_valid().to_numpy(zero_copy_only=False) for each in found.values()]
         if any(not np.array_equal(each, masks[0]) for each in masks):
             raise errors.CheckpointError(_FINALS)
         finals = {path: _array(f"final_{path}", schema.fields[path], each.drop_null()) for path, each in found.items()}
         columns["has_final"], places = masks[0], np.append(0, np.cumsum(masks[0]))
-        marks = {name: np.append(newest[-1:], columns[name]) for name, newest in marks.items()}
-        _check_marks(marks)
-        if not np.isfinite(columns["reward"]).all():
-            raise errors.CheckpointError("column reward must be finite")
         bounds = [0, *(np.flatnonzero(np.diff(columns["episode"])) + 1).tolist(), batch.num_rows]
         for start, stop in itertools.pairwise(bounds):
             part = {name: array[start:stop] for name, array in columns.items()}
             yield part | {f"final_{path}": array[places[start] : places[stop]] for path, array in finals.items()}
 
 
-def _check_marks(marks: Columns) -> None:
-    """Raise CheckpointError unless rows in succession, the newest one of the batch before first, can be of episodes."""
-    rows, following = ({name: array[part] for name, array in marks.items()} for part in (slice(0, -1), slice(1, None)))
-    goes_on = rows["episode"] == following["episode"]
-    rules = {
-        "step": following["step"] == rows["step"] + 1,
-        "key": following["key"] > rows["key"],
-        "stream": following["stream"] == rows["stream"],
-        "terminated": ~rows["terminated"],
-        "truncated": ~rows["truncated"],
-    }
-    of_rows = {
-        "step": marks["step"] >= 0,
-        "stream": marks["stream"] >= 0,
-        "truncated": ~(marks["terminated"] & marks["truncated"]),
-    }
-    for name, is_kept in [(name, each[goes_on]) for name, each in rules.items()] + [*of_rows.items()]:
-        if not is_kept.all():
-            raise errors.CheckpointError(f"column {name} is not that of whole episodes")
-    if rows["has_final"][goes_on].any():
-        raise errors.CheckpointError(_FINALS)
-
-
 def _episode(schema: schema_lib.Schema, parts: list[Columns]) -> stored_episodes.StoredEpisode:
-    """Return the episode that consists of those parts."""
+    """Return the episode that consists of those parts.
+
+    Raises:
+        CheckpointError: It cannot be one.
+    """
     columns = parts[0] if len(parts) == 1 else {name: _joined(*[part[name] for part in parts]) for name in parts[0]}
-    terminated, truncated, has_final = (bool(columns[name][-1]) for name in ("terminated", "truncated", "has_final"))
+    key, stream, step, terminated, truncated = (columns[name] for name in _MARKS if name != "episode")
+    has_final = columns["has_final"]
+    kept = {
+        "step": step[0] >= 0 and np.array_equal(step[1:], step[:-1] + 1),
+        "key": (key[1:] > key[:-1]).all(),
+        "stream": stream[0] >= 0 and (stream == stream[0]).all(),
+        "terminated": not terminated[:-1].any(),
+        "truncated": not truncated[:-1].any() and not (terminated & truncated).any(),
+    }
+    for name, is_kept in kept.items():
+        if not is_kept:
+            raise errors.CheckpointError(f"column {name} is not that of whole episodes")
+    if has_final[:-1].any():
+        raise errors.CheckpointError(_FINALS)
+    if not np.isfinite(columns["reward"]).all():
+        raise errors.CheckpointError("column reward must be finite")
     rows = {path: columns[path] for path in schema.fields}
-    if has_final:
+    if has_final[-1]:
         rows |= {path: _joined(rows[path], columns[f"final_{path}"]) for path in schema.observation_paths}
     return stored_episodes.StoredEpisode(
-        keys=columns["key"],
-        stream=int(columns["stream"][0]),
-        start_step=int(columns["step"][0]),
-        status="COMPLETED" if terminated else "TRUNCATED" if truncated else "IN_PROGRESS",
+        keys=key,
+        stream=int(stream[0]),
+        start_step=int(step[0]),
+        status="COMPLETED" if terminated[-1] else "TRUNCATED" if truncated[-1] else "IN_PROGRESS",
         observations=trees.nested("observation", rows),
         actions=trees.nested("action", rows),
         rewards=rows["reward"],
         extras=dict(trees.nested("extras", rows)),
-        has_final_observation=has_final,
+        has_final_observation=bool(has_final[-1]),
     )
 
 

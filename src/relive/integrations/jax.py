@@ -1,18 +1,24 @@
-"""Batches as arrays of JAX, which jitted functions take as they are: both kinds are registered as pytrees.
+"""What buffers draw as arrays of JAX, which jitted functions take as they are: every kind of batch is a pytree.
 
 batch = as_jax(buffer.sample(256))
 priorities = jax.jit(update)(parameters, batch)
 buffer.update_priorities(batch.keys, priorities)
+
+Once this module is imported, batches of numpy are pytrees too: `jax.jit(update)(parameters, buffer.sample(256))`.
 """
 
+from collections.abc import Callable
 import dataclasses
-from typing import Any, TypeAlias, overload
+from typing import Any, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
 
 from relive import errors
+from relive.agents import packing
+from relive.buffers import joint_batch
 from relive.common import arrays
 from relive.common import imports
+from relive.episodes import samples
 from relive.windows import batches
 
 with imports.optional_dependency("jax"):
@@ -23,34 +29,56 @@ with imports.optional_dependency("jax"):
 Device: TypeAlias = Any
 """A jax.Device, or what `jax.device_put` takes beside."""
 
+T_co = TypeVar("T_co", covariant=True)
+
+
+class _Mapped(Protocol[T_co]):
+    """A batch of arrays of numpy, of which `map` makes one of arrays of JAX."""
+
+    def map(self, function: "Callable[[arrays.Array], jax.Array]", /) -> T_co: ...
+
+
+@overload
+def as_jax(batch: _Mapped[T_co], *, device: "Device | None" = None) -> T_co: ...
+
 
 @overload
 def as_jax(
-    batch: batches.TransitionBatch, *, device: "Device | None" = None
+    batch: list[samples.ReplaySample[Any, Any]], *, device: "Device | None" = None
 ) -> "batches.TransitionBatch[jax.Array]": ...
 
 
 @overload
-def as_jax(batch: batches.SequenceBatch, *, device: "Device | None" = None) -> "batches.SequenceBatch[jax.Array]": ...
+def as_jax(
+    batch: tuple[arrays.Array, arrays.Array], *, device: "Device | None" = None
+) -> "tuple[jax.Array, jax.Array]": ...
+
+
+@overload
+def as_jax(batch: dict[str, arrays.Array], *, device: "Device | None" = None) -> "dict[str, jax.Array]": ...
 
 
 def as_jax(batch: Any, *, device: "Device | None" = None) -> Any:
-    """Return a batch as arrays of JAX, by DLPack: on the CPU without a copy, where JAX can do without.
+    """Return what a buffer has drawn as arrays of JAX, by DLPack: on the CPU without a copy, where JAX can do without.
 
     Unless `jax_enable_x64` is set, JAX has 32 bits: float64 is rounded to float32, and integers of 64 bits become those
     of 32, where all of them fit. What is finite stays so.
 
     A batch is a pytree of all its arrays but the keys: names of 64 bits, which JAX would cut to 32. Where a function of
-    JAX has made it, as within `jax.jit`, the keys are None; take them from the batch that went in.
+    JAX has made it, such as `jax.jit`, `jax.tree.map` or `jax.device_put`, the keys are None, and so are the names of
+    episodes in a TokenBatch; take them from the batch that went in. A batch of numpy that goes into such a function is
+    converted by JAX itself, which cuts integers that do not fit.
 
     Args:
-        batch: What a buffer has drawn. It must not be written to any more: arrays of JAX never change.
+        batch: A batch of any kind; arrays in a dict or a tuple, as an ItemReplayBuffer or a RolloutBuffer returns them;
+            or a list of ReplaySamples, which become a TransitionBatch as `TransitionBatch.from_samples` has it. It must
+            not be written to any more: arrays of JAX never change.
         device: Where to; None for the default.
 
     Raises:
-        ArgumentTypeError: It is no batch.
+        ArgumentTypeError: It is nothing that a buffer draws.
         ArgumentError: A field is of a dtype that JAX does not have, such as text; or it has a number that does not fit
-            in 32 bits.
+            in 32 bits; or samples cannot be a batch.
 
     >>> import relive
     >>> from relive.integrations import jax as relive_jax
@@ -59,7 +87,6 @@ def as_jax(batch: Any, *, device: "Device | None" = None) -> Any:
     >>> relive_jax.as_jax(buffer.sample(4)).reward.shape
     (4,)
     """
-    batches.require_arrays(batch)
     return batches.converted(batch, lambda path, array: jax.device_put(_array(path, array), device))
 
 
@@ -86,16 +113,23 @@ def _check_narrow(path: str, array: Any, dtype: "np.dtype[Any]") -> None:
 
 def _register(kind: Any) -> None:
     """Make a pytree of one kind of batch."""
-    names = [field.name for field in dataclasses.fields(kind) if field.name != "keys"]
+    names = batches.array_names(kind)
+    nothing = dict.fromkeys(field.name for field in dataclasses.fields(kind) if field.name not in names)
 
     def flatten(batch: Any) -> tuple[list[tuple[Any, Any]], None]:
         return [(tree_util.GetAttrKey(name), getattr(batch, name)) for name in names], None
 
     def unflatten(_: None, parts: Any) -> Any:
-        return kind(keys=None, **dict(zip(names, parts, strict=True)))
+        return kind(**nothing, **dict(zip(names, parts, strict=True)))
 
     tree_util.register_pytree_with_keys(kind, flatten, unflatten)
 
 
-_register(batches.TransitionBatch)
-_register(batches.SequenceBatch)
+for _kind in (
+    batches.TransitionBatch,
+    batches.SequenceBatch,
+    packing.TokenBatch,
+    joint_batch.AgentBatch,
+    joint_batch.JointBatch,
+):
+    _register(_kind)

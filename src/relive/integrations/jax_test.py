@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,56 +13,53 @@ from jax import tree_util
 import relive
 from relive import errors
 from relive.integrations import jax as relive_jax
-from relive.windows import batches as batches_lib
+from relive.windows import batches_test
 
-SCHEMA = relive.Schema(
-    {"image": relive.Field((4, 4), "uint8"), "state": relive.Field(3, "float64")},
-    relive.Field((), "int64"),
-    reward=relive.Field((), "float32"),
-    extras={"flag": relive.Field((), bool), "half": relive.Field(2, ">f2")},
-)
-
-
-def fill(buffer: Any, count: int = 40) -> Any:
-    rng = np.random.default_rng(0)
-    for t in range(count):
-        observation = {"image": rng.integers(0, 256, (4, 4), np.uint8), "state": rng.random(3)}
-        buffer.add(observation, t, t / 4, terminated=t % 7 == 6, flag=t % 2 == 0, half=np.full(2, t, np.float16))
-    return buffer
-
-
-def transitions(**settings: Any) -> relive.PrioritizedReplayBuffer:
-    buffer: relive.PrioritizedReplayBuffer = fill(relive.PrioritizedReplayBuffer(50, SCHEMA, seed=0, **settings))
-    return buffer
-
-
-def sequences() -> relive.SequenceReplayBuffer:
-    buffer: relive.SequenceReplayBuffer = fill(relive.SequenceReplayBuffer(50, SCHEMA, length=3, pad=True, seed=0))
-    return buffer
-
-
-def leaves(batch: Any) -> dict[str, Any]:
-    return {path: array for path, array in batches_lib.leaves(batch) if path != "keys"}
-
-
+EVERY_KIND = batches_test.EVERY_KIND
+leaves, transitions, sequences = batches_test.array_leaves, batches_test.transitions, batches_test.sequences
 NARROW = {np.dtype("f8"): np.dtype("f4"), np.dtype("i8"): np.dtype("i4"), np.dtype(">f2"): np.dtype("f2")}
 
 
-@pytest.mark.parametrize("make", [transitions, sequences])
+def check_array(found: Any, array: Any, is_wide: bool = False) -> None:
+    assert isinstance(found, jax.Array)
+    expected = array.dtype.newbyteorder("=") if is_wide else NARROW.get(array.dtype, array.dtype)
+    assert found.dtype == expected
+    assert np.asarray(found).tolist() == array.astype(expected).tolist()
+
+
+@EVERY_KIND
 @pytest.mark.parametrize("is_wide", [False, True])
-def test_every_field_is_the_array_of_its_array(make: Any, is_wide: bool) -> None:
-    batch = make().sample(16)
+def test_every_field_is_the_array_of_its_array(draw: Callable[[], Any], is_wide: bool) -> None:
+    batch = draw()
     with jax.enable_x64(is_wide):
         there = relive_jax.as_jax(batch)
     found = leaves(there)
     assert found.keys() == leaves(batch).keys()
     for path, array in leaves(batch).items():
-        assert isinstance(found[path], jax.Array)
-        expected = array.dtype.newbyteorder("=") if is_wide else NARROW.get(array.dtype, array.dtype)
-        assert found[path].dtype == expected
-        assert np.asarray(found[path]).tolist() == array.astype(expected).tolist()
-    assert there.keys is batch.keys
-    assert len(there) == 16
+        check_array(found[path], array, is_wide)
+    for name in batches_test.NAMES:
+        assert getattr(there, name, None) is getattr(batch, name, None)
+    assert len(there) == 8
+
+
+def test_items_rollouts_advantages_and_samples_become_arrays() -> None:
+    items = relive.ItemReplayBuffer(20, "timesteps", seed=0)
+    items.add({"obs": np.arange(6.0).reshape(3, 2)})
+    drawn = items.sample(4)
+    check_array(relive_jax.as_jax(drawn)["obs"], drawn["obs"])
+    rollout = relive.RolloutBuffer(max_steps=1)
+    rollout.add({"eye": [0.5]}, action=1, reward=1.0)
+    check_array(relive_jax.as_jax(rollout.arrays())["observation"]["eye"], np.array([[0.5]]))
+    advantages, returns = relive_jax.as_jax(rollout.advantages(gamma=0.5, lambda_=0.5))
+    check_array(advantages, np.ones(1))
+    check_array(returns, np.ones(1))
+    buffer: relive.EpisodeReplayBuffer[Any, int] = relive.EpisodeReplayBuffer(seed=0)
+    episode_id = buffer.start_episode_nowait("agent")
+    buffer.append_observation_action_reward_nowait(episode_id, [1.0, 2.0], 3, 0.5)
+    buffer.end_episode_nowait(episode_id, [2.0, 3.0])
+    batch = relive_jax.as_jax(buffer.sample_n_step_nowait(2, 1, 0.5))
+    check_array(batch.observation, np.array([[1.0, 2.0]] * 2))
+    check_array(batch.reward, np.array([0.5, 0.5]))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +98,9 @@ def test_a_batch_that_cannot_be_written_to_is_copied() -> None:
 
 def test_a_batch_of_jax_is_none_of_a_buffer() -> None:
     there: Any = relive_jax.as_jax(transitions().sample(8))
-    with pytest.raises(errors.ArgumentTypeError, match="^batch must be what a buffer has drawn, got TransitionBat"):
+    with pytest.raises(
+        errors.ArgumentTypeError, match="^observation/hand/angle must be what a buffer has drawn: arrays of numpy, got "
+    ):
         relive_jax.as_jax(there)
 
 
@@ -112,21 +112,46 @@ def test_what_jax_cannot_hold_is_refused_by_name(dtype: str) -> None:
     with pytest.raises(errors.ArgumentError, match="^extras/odd must be of a dtype that JAX has, got "):
         relive_jax.as_jax(buffer.sample(2))
     wrong: Any = 3
-    with pytest.raises(errors.ArgumentTypeError, match="^batch must be what a buffer has drawn, got 3$"):
+    with pytest.raises(
+        errors.ArgumentTypeError, match="^batch must be what a buffer has drawn: arrays of numpy, got 3$"
+    ):
         relive_jax.as_jax(wrong)
 
 
-@pytest.mark.parametrize("make", [transitions, sequences])
-def test_a_batch_goes_through_functions_of_jax(make: Any) -> None:
-    batch = relive_jax.as_jax(make().sample(8), device=jax.devices()[0])
-    doubled = jax.jit(lambda each: tree_util.tree_map(lambda leaf: leaf + leaf, each))(batch)
-    assert type(doubled) is type(batch)
-    assert doubled.reward.tolist() == (2 * batch.reward).tolist()
-    assert doubled.observation["image"].dtype == jnp.uint8
-    assert doubled.keys is None
-    assert len(doubled) == 8
+def doubled(batch: Any) -> Any:
+    return tree_util.tree_map(lambda leaf: leaf + leaf, batch)
+
+
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "jit": jax.jit(doubled),
+    "vmap": jax.vmap(doubled),
+    "tree.map": lambda batch: jax.tree.map(lambda leaf: jnp.asarray(leaf) + jnp.asarray(leaf), batch),
+    "device_put": lambda batch: doubled(jax.device_put(batch, jax.devices()[0])),
+}
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_batches_of_jax_and_of_numpy_go_through_functions_of_jax(
+    draw: Callable[[], Any], function: Callable[[Any], Any]
+) -> None:
+    batch = draw().map(lambda array: array.astype(array.dtype.newbyteorder("=")))
+    expected = doubled(relive_jax.as_jax(batch, device=jax.devices()[0]))
+    for given in (relive_jax.as_jax(batch), batch):
+        there = function(given)
+        assert type(there) is type(batch)
+        for path, array in leaves(expected).items():
+            assert leaves(there)[path].dtype == array.dtype
+            assert leaves(there)[path].tolist() == array.tolist()
+        for name in batches_test.NAMES:
+            assert getattr(there, name, None) is None
+        assert len(there) == 8
+
+
+def test_the_paths_of_a_pytree_are_those_of_its_attributes() -> None:
+    batch = relive_jax.as_jax(transitions().sample(8))
     paths = [tree_util.keystr(path) for path, _ in tree_util.tree_flatten_with_path(batch)[0]]
-    assert ".observation['state']" in paths
+    assert ".observation['image']" in paths
     assert ".keys" not in paths
 
 
@@ -154,18 +179,11 @@ def test_gradients_are_those_of_the_batch() -> None:
     assert np.isclose(jax.grad(loss)(0.5, batch), expected)
 
 
-def test_a_batch_of_arrays_is_a_pytree_too() -> None:
-    buffer = relive.RingReplayBuffer(9, seed=0)
-    buffer.add_episode([0.0, 1.0, 2.0], [0, 1], [1.0, 2.0], terminated=True)
-    batch = buffer.sample(8)
-    assert jax.jit(lambda each: each.reward.sum())(batch) == batch.reward.sum()
-
-
 def test_a_repr_shows_shapes_and_dtypes_also_while_a_function_is_traced() -> None:
     batch, shown = relive_jax.as_jax(sequences().sample(8)), []
     jax.jit(lambda each: shown.append(repr(each)))(batch)
     for text in (repr(batch), *shown):
-        assert "observation/state: float32[8, 4, 3], " in text
+        assert "observation/hand/angle: float32[8, 4, 3], " in text
     assert " keys: int64[8], " in repr(batch)
     assert " keys: NoneType, " in shown[0]
 

@@ -228,7 +228,7 @@ def test_what_minari_has_recorded_goes_through_a_buffer(name: str, data_format: 
     env = gymnasium.make(name, max_episode_steps=40)
     dataset = collected(env, "test/theirs-v0", data_format, 8)
     schema = relive_minari.schema_of(dataset)
-    assert schema == relive_gymnasium.from_env(env)
+    assert schema == relive_gymnasium.from_env(env, reward_dtype="float64")
     buffer = relive.RingReplayBuffer(500, schema)
     relive_minari.add_dataset(buffer, dataset)
     for stored, episode in zip(stored_episodes.stored_episodes(buffer), dataset, strict=True):
@@ -372,6 +372,130 @@ def test_streams_side_by_side_become_one_episode_after_another(seed: int) -> Non
         assert written.observations.tolist() == [*observations, [0, 0, 0]][: count + 1]
         assert written.terminations.tolist() == [False] * (count - 1) + [stored.status == "COMPLETED"]
         assert written.truncations.tolist() == [False] * (count - 1) + [stored.status == "TRUNCATED"]
+
+
+SPACES = (
+    spaces.Dict(
+        image=spaces.Box(0, 255, (40, 40, 3), np.uint8),
+        pair=spaces.Tuple((spaces.Discrete(5, start=-2), spaces.MultiBinary([2, 3]))),
+    ),
+    spaces.Tuple((spaces.Discrete(4), spaces.MultiDiscrete([2, 3]), spaces.Box(-1, 1, (2,), np.float16))),
+)
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_all_that_minari_knows_of_an_episode_comes_back_to_the_last_bit(data_format: Any) -> None:
+    """Every kind of space, infos with text, seeds and options."""
+    kept = {"seed": "seed", "level": "options/level", "where": "options/where"}
+    extras = {
+        "seed": relive.Field((), "uint64"),
+        "level": relive.Field((), "<U4"),
+        "where": {"x": relive.Field((), "float64"), "on": relive.Field(2, "bool")},
+        "word": relive.Field((), "<U5"),
+        "deep": {"word": relive.Field((), "<U2"), "force": relive.Field(2, "float32")},
+    }
+    buffer = relive.RingReplayBuffer(50, relive_gymnasium.schema_from_spaces(*SPACES, extras=extras))
+    rng = np.random.default_rng(0)
+    assert buffer.schema is not None
+    for seed, length in ((2**64 - 1, 3), (0, 1), (7, 4)):
+        observations, actions = (
+            columns(rng, length + 1, getattr(buffer.schema, name)) for name in ("observation", "action")
+        )
+        where = {"x": np.full(length, seed / 3), "on": np.tile([True, False], (length, 1))}
+        given: dict[str, Any] = {"seed": np.full(length, seed, np.uint64), "level": ["žluť"] * length, "where": where}
+        deep = {"word": np.array(["", "a", "bé", "c"])[:length], "force": rng.random((length, 2), np.float32)}
+        buffer.add_episode(
+            observations,
+            trees.rows(actions, slice(length)),
+            np.arange(length, dtype=buffer.schema.fields["reward"].dtype),
+            terminated=True,
+            **given,
+            word=["one", "two", "", "three"][:length],
+            deep=deep,
+        )
+    dataset = relive_minari.to_dataset(
+        buffer,
+        "test/mine-v0",
+        observation_space=SPACES[0],
+        action_space=SPACES[1],
+        data_format=data_format,
+        episode_metadata=kept,
+    )
+    assert [fact["seed"] for fact in dataset.storage.get_episode_metadata(range(3))] == [2**64 - 1, 0, 7]
+    infos = relive_minari.infos_of(dataset)
+    assert infos == {"word": "word", "deep": "deep"}
+    assert relive_minari.episode_metadata_of(dataset) == {"seed": "seed", "options": "options"}
+    back = relive.RingReplayBuffer(50, buffer.schema)
+    assert relive_minari.add_dataset(back, dataset, infos=infos, episode_metadata=kept) == 8
+    assert of_buffer(back) == of_buffer(buffer)
+    schema = relive_minari.schema_of(dataset, infos=infos, episode_metadata=kept)
+    assert {name: schema.extras[name] for name in kept} == {name: extras[name] for name in kept}
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_seeds_and_options_that_minari_has_recorded_are_extras(data_format: str) -> None:
+    """The same in every step of an episode."""
+    collector = minari.DataCollector(Counting(), data_format=data_format)
+    for seed, level in ((2**63 + 5, 3), (4, 8)):
+        collector.reset(seed=seed, options={"level": level, "map": {"name": "cave"}})
+        while not collector.step(collector.action_space.sample())[2]:
+            pass
+    with warnings.catch_warnings(action="ignore"):
+        dataset = collector.create_dataset("test/theirs-v0")
+    collector._tmp_dir.cleanup()
+    names = relive_minari.episode_metadata_of(dataset)
+    assert names == {"seed": "seed", "options": "options"}
+    names |= {"level": "options/level"}
+    schema = relive_minari.schema_of(dataset, episode_metadata=names)
+    field = relive.Field
+    assert schema.extras == {
+        "level": field((), "int64"),
+        "options": {"level": field((), "int64"), "map": {"name": field((), "<U4")}},
+        "seed": field((), "uint64"),
+    }
+    buffer = relive.RingReplayBuffer(10, schema)
+    relive_minari.add_dataset(buffer, dataset, episode_metadata=names)
+    found = [stored.extras for stored in stored_episodes.stored_episodes(buffer)]
+    assert [extras["seed"].tolist() for extras in found] == [[2**63 + 5] * 5, [4] * 5]
+    assert [extras["level"].tolist() for extras in found] == [[3] * 5, [8] * 5]
+    assert [extras["options"]["map"]["name"].tolist() for extras in found] == [["cave"] * 5] * 2
+
+
+def test_an_episode_without_a_seed_is_refused() -> None:
+    """Nobody knows which one it would have been."""
+    dataset = of_minari([episode(2)])
+    assert relive_minari.episode_metadata_of(dataset) == {}
+    with pytest.raises(errors.ArgumentError, match=r"^info must hold 'seed' for the extra 'seed', got \['id', 'total_"):
+        relive_minari.schema_of(dataset, episode_metadata={"seed": "seed"})
+    with pytest.raises(errors.ArgumentError, match=r"^infos and episode_metadata must be for different .* 'x' twice$"):
+        relive_minari.schema_of(dataset, infos={"x": "n"}, episode_metadata={"x": "seed"})
+
+
+@pytest.mark.parametrize(
+    ("seeds", "message"),
+    [
+        ([3, 4], r"^extras/seed must be the same in all steps of an episode, got array\(\[3, 4\]\)$"),
+        ([0.5, 0.5], r"^extras/seed must be one integer for the seed of an episode, got Field\(\(\), 'float64'\)$"),
+        ([[1], [1]], r"^extras/seed must be one integer for the seed of an episode, got Field\(\(1,\), 'int64'\)$"),
+    ],
+)
+def test_a_seed_is_one_of_an_episode(seeds: Any, message: str, root: pathlib.Path) -> None:
+    """Or nothing is written."""
+    buffer = relive.RingReplayBuffer(9)
+    buffer.add_episode([1, 2, 3], [0, 1], [0.5, 1.0], terminated=True, seed=seeds)
+    with pytest.raises(errors.ArgumentError, match=message):
+        relive_minari.to_dataset(buffer, "test/mine-v0", episode_metadata={"seed": "seed"})
+    assert not list(root.glob("*"))
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_text_that_a_format_does_not_have_is_one_line(data_format: Any, root: pathlib.Path) -> None:
+    """And nothing is written."""
+    buffer = relive.RingReplayBuffer(9)
+    buffer.add_episode([1, 2], [0], [0.5], terminated=True, word=["\ud800"])
+    with pytest.raises(errors.ArgumentError, match=r"^dataset 'test/mine-v0' cannot be made: .*surrogates not allowed"):
+        relive_minari.to_dataset(buffer, "test/mine-v0", data_format=data_format)
+    assert not list(root.glob("*"))
 
 
 # Out of a dataset.
@@ -596,7 +720,7 @@ def test_an_environment_is_recovered(how: str) -> None:
     other = gymnasium.make("Pendulum-v1")
     evaluated: Any = {"environment": other, "spec": other.spec, "id": "Pendulum-v1"}[how]
     dataset = relive_minari.to_dataset(
-        buffer, "test/mine-v0", env=given, metadata={"author": "me", "author_email": None, "eval_env": evaluated}
+        buffer, "test/mine-v0", env=given, author="me", author_email=None, eval_env=evaluated
     )
     assert (dataset.observation_space, dataset.action_space) == (env.observation_space, env.action_space)
     assert dataset.recover_environment().spec.id == "CartPole-v1"
@@ -764,46 +888,41 @@ def test_a_dataset_is_not_overwritten() -> None:
         ),
         ({"data_format": "csv"}, r"^data_format must be 'hdf5' or 'arrow' or 'parquet', got 'csv'$"),
         ({"incomplete": "zeros"}, r"^incomplete must be 'refuse' or 'as_sampled', got 'zeros'$"),
-        ({"metadata": {"env": "x"}}, r"^metadata must be by the names eval_env, .* got \{'env': 'x'\}$"),
-        ({"metadata": 3}, r"^metadata must be by the names eval_env, .* got 3$"),
-        ({"metadata": {"author": 3}}, r"^metadata/author must be a text or a set of texts, got 3$"),
-        ({"metadata": {"author_email": {3}}}, r"^metadata/author_email must be a text or a set of texts, got \{3\}$"),
-        ({"metadata": {"author": ["me"]}}, r"^metadata/author must be a text or a set of texts, got \['me'\]$"),
-        ({"metadata": {"code_permalink": 3}}, r"^metadata/code_permalink must be a text, got 3$"),
-        ({"metadata": {"algorithm_name": {"x"}}}, r"^metadata/algorithm_name must be a text, got \{'x'\}$"),
-        ({"metadata": {"description": b"x"}}, r"^metadata/description must be a text, got b'x'$"),
         (
-            {"metadata": {"eval_env": "nope-v0"}},
-            r"^metadata/eval_env must be a registered environment, .* got 'nope-v0': Environment `nope` doesn't exist",
+            {"episode_metadata": {"seed": "seed"}},
+            r"^episode_metadata must be of extras of the schema, which are none, got 'seed'$",
         ),
         (
-            {"metadata": {"eval_env": 3}},
-            r"^metadata/eval_env must be a registered environment, its spec or its id, got 3$",
+            {"episode_metadata": {"x": "id"}},
+            r"^episode_metadata must be 'seed', 'options' or such as 'options/level' by extra, got \{'x': 'id'\}$",
         ),
+        ({"episode_metadata": ["seed"]}, r"^episode_metadata must be 'seed', .* by extra, got \['seed'\]$"),
         (
-            {"metadata": {"eval_env": Counting()}},
-            r"^metadata/eval_env must be a registered environment, its spec or its id, got <",
+            {"episode_metadata": {"x": "options", "y": "options/level"}},
+            r"^episode_metadata must name nothing twice, got \{'x': 'options', 'y': 'options/level'\}$",
         ),
+        ({"nobody": 3}, r"^dataset 'test/mine-v0' cannot be made: .* got an unexpected keyword argument 'nobody'$"),
+        ({"jpeg_encoding": True}, r"^dataset 'test/mine-v0' cannot be made: .* multiple values for .*'jpeg_encoding'$"),
+        ({"author": 3}, r"^author must be a text or a set of texts, got 3$"),
+        ({"author_email": {3}}, r"^author_email must be a text or a set of texts, got \{3\}$"),
+        ({"author": ["me"]}, r"^author must be a text or a set of texts, got \['me'\]$"),
+        ({"code_permalink": 3}, r"^code_permalink must be a text, got 3$"),
+        ({"algorithm_name": {"x"}}, r"^algorithm_name must be a text, got \{'x'\}$"),
+        ({"description": b"x"}, r"^description must be a text, got b'x'$"),
+        ({"eval_env": "nope-v0"}, r"^dataset 'test/mine-v0' cannot be made: Environment `nope` doesn't exist"),
+        ({"eval_env": 3}, r"^dataset 'test/mine-v0' cannot be made: The `eval_env` argument must be of types .*$"),
+        ({"eval_env": Counting()}, r"^eval_env must be a registered environment, got <"),
         (
-            {"metadata": {"expert_policy": len, "ref_max_score": 3.0}},
+            {"expert_policy": len, "ref_max_score": 3.0},
             r"^dataset 'test/mine-v0' cannot be made: Can't pass a value for `expert_policy` and `ref_max_score` at",
         ),
         (
-            {
-                "metadata": {
-                    "expert_policy": lambda _: 7,
-                    "ref_min_score": 0.0,
-                    "eval_env": gymnasium.spec("CartPole-v1"),
-                }
-            },
+            {"expert_policy": lambda _: 7, "ref_min_score": 0.0, "eval_env": gymnasium.spec("CartPole-v1")},
             r"^dataset 'test/mine-v0' cannot be made: 7 \(<class 'int'>\) invalid$",
         ),
-        (
-            {"metadata": {"requirements": {3: {1j}}}},
-            r"^dataset 'test/mine-v0' cannot be made: .* not JSON serializable$",
-        ),
-        ({"env": 3}, r"^env must be an environment, its spec or its id, got 3$"),
-        ({"env": "NoSuch-v0"}, r"^env cannot be made: Environment `NoSuch` doesn't exist\.?$"),
+        ({"requirements": {3: {1j}}}, r"^dataset 'test/mine-v0' cannot be made: .* not JSON serializable$"),
+        ({"env": 3}, r"^env must be an instance of Env, got 3$"),
+        ({"env": "NoSuch-v0"}, r"^dataset 'test/mine-v0' cannot be made: Environment `NoSuch` doesn't exist\.?$"),
         (
             {"env": "CartPole-v1"},
             r"^observation_space must be of Field\(\(\), 'int64'\), as what is stored, got Field\(\(4,\), 'float32'\)$",

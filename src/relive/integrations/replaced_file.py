@@ -16,7 +16,7 @@ from typing import BinaryIO
 from relive import errors
 from relive.common import validation
 from relive.persistence import files
-from relive.persistence import journal_reader
+from relive.persistence import places
 
 _FOLLOWING = files.STRICT & ~getattr(os, "O_NOFOLLOW", 0)
 _MANIFESTS = (
@@ -65,9 +65,7 @@ def _kind_of(place: str) -> str:
             with contextlib.suppress(errors.CheckpointError), open(directory.open(name), "rb") as file:
                 if file.read(len(marker)) == marker:
                     return kind
-        if any(
-            journal_reader.first_of(name.removesuffix(journal_reader.NEW)) is not None for name in directory.names()
-        ):
+        if any(map(places.is_of_journal, directory.names())):
             return "journal"
     return ""
 
@@ -135,8 +133,8 @@ def _remove(new: str, magic: bytes) -> None:
     if not os.path.lexists(new):
         return
     is_ours = False
-    if not os.path.islink(new):
-        with contextlib.suppress(errors.CheckpointError), opened(new) as file:
+    if os.path.isfile(new) and not os.path.islink(new):
+        with open(new, "rb") as file:
             is_ours = file.read(len(magic)) in (b"", magic)
     if not is_ours:
         raise errors.CheckpointError(f"{files.named(new)} is not ours: move it away")

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 import types
 from typing import Any
 
@@ -12,66 +13,111 @@ from torch.utils import data
 import relive
 from relive import errors
 from relive.integrations import torch as relive_torch
-from relive.windows import batches as batches_lib
+from relive.windows import batches_test
 
-SCHEMA = relive.Schema(
-    {"image": relive.Field((4, 4), "uint8"), "state": relive.Field(3, "float32")},
-    relive.Field((), "int64"),
-    reward=relive.Field((), "float32"),
-    extras={"flag": relive.Field((), bool), "half": relive.Field(2, "float16")},
-)
+EVERY_KIND = batches_test.EVERY_KIND
+leaves, transitions = batches_test.array_leaves, batches_test.transitions
 
 
-def fill(buffer: Any, count: int = 40) -> Any:
-    rng = np.random.default_rng(0)
-    for t in range(count):
-        observation = {"image": rng.integers(0, 256, (4, 4), np.uint8), "state": rng.random(3, np.float32)}
-        buffer.add(observation, t, t / 4, terminated=t % 7 == 6, flag=t % 2 == 0, half=np.full(2, t, np.float16))
+def ring(count: int = 40) -> relive.RingReplayBuffer:
+    buffer: relive.RingReplayBuffer = batches_test.fill(relive.RingReplayBuffer(50, batches_test.SCHEMA, seed=0), count)
     return buffer
 
 
-def transitions(**settings: Any) -> relive.PrioritizedReplayBuffer:
-    buffer: relive.PrioritizedReplayBuffer = fill(relive.PrioritizedReplayBuffer(50, SCHEMA, seed=0, **settings))
-    return buffer
+def check_tensor(tensor: torch.Tensor, array: Any) -> None:
+    expected = array.astype(np.float32) if array.dtype.kind == "f" else array
+    assert tensor.device.type == "cpu"
+    assert tensor.numpy().dtype == expected.dtype
+    assert tensor.numpy().tobytes() == expected.tobytes()
 
 
-def sequences() -> relive.SequenceReplayBuffer:
-    buffer: relive.SequenceReplayBuffer = fill(relive.SequenceReplayBuffer(50, SCHEMA, length=3, pad=True, seed=0))
-    return buffer
-
-
-def leaves(batch: Any) -> dict[str, Any]:
-    return {path: array for path, array in batches_lib.leaves(batch) if path != "keys"}
-
-
-@pytest.mark.parametrize("make", [transitions, sequences])
-def test_every_field_is_the_tensor_of_its_array_and_floats_have_the_default_dtype(make: Any) -> None:
-    batch = make().sample(16)
+@EVERY_KIND
+def test_every_field_is_the_tensor_of_its_array_and_floats_have_the_default_dtype(draw: Callable[[], Any]) -> None:
+    batch = draw()
     tensors = relive_torch.as_tensors(batch)
     assert type(tensors) is type(batch)
     found = leaves(tensors)
     assert found.keys() == leaves(batch).keys()
     for path, array in leaves(batch).items():
-        tensor = found[path]
-        expected = array.astype(np.float32) if array.dtype.kind == "f" else array
-        assert tensor.device.type == "cpu"
-        assert tensor.numpy().dtype == expected.dtype
-        assert tensor.numpy().tobytes() == expected.tobytes()
-    assert tensors.keys is batch.keys
-    assert len(tensors) == 16
+        check_tensor(found[path], array)
+    for name in batches_test.NAMES:
+        assert getattr(tensors, name, None) is getattr(batch, name, None)
+    assert len(tensors) == 8
+
+
+def test_what_needs_no_cast_lies_in_the_memory_of_the_batch() -> None:
+    batch = transitions().sample(8)
+    tensors = relive_torch.as_tensors(batch)
     batch.reward[...] = 77
     assert (tensors.reward == 77).all()
+
+
+@pytest.mark.parametrize("unit", ["timesteps", "fragments"])
+def test_items_become_a_dict_of_tensors(unit: Any) -> None:
+    buffer = relive.ItemReplayBuffer(20, unit, seed=0)
+    buffer.add({"obs": np.arange(6.0).reshape(3, 2), "keys": [7, 8, 9]})
+    items = buffer.sample(4)
+    tensors = relive_torch.as_tensors(items)
+    assert tensors.keys() == items.keys()
+    for name, array in items.items():
+        check_tensor(tensors[name], array)
+
+
+def test_rollouts_and_their_advantages_become_tensors() -> None:
+    rollout = relive.RolloutBuffer(max_steps=3)
+    for t in range(3):
+        rollout.add({"eye": [float(t)], "hand": t}, action=t % 2, reward=1.0, value=0.5, terminated=t == 1)
+    steps = rollout.arrays()
+    tensors: dict[str, Any] = relive_torch.as_tensors(steps)
+    assert tensors.keys() == steps.keys()
+    assert tensors["observation"].keys() == {"eye", "hand"}
+    check_tensor(tensors["observation"]["eye"], steps["observation"]["eye"])
+    check_tensor(tensors["terminated"], steps["terminated"])
+    arrays = rollout.advantages(gamma=0.5, lambda_=0.5)
+    advantages, returns = relive_torch.as_tensors(arrays)
+    check_tensor(advantages, arrays[0])
+    check_tensor(returns, arrays[1])
+
+
+def test_samples_of_episodes_become_a_batch() -> None:
+    buffer: relive.EpisodeReplayBuffer[Any, int] = relive.EpisodeReplayBuffer(seed=0)
+    episode_id = buffer.start_episode_nowait("agent")
+    for t in range(5):
+        buffer.append_observation_action_reward_nowait(episode_id, {"x": torch.full((2,), float(t))}, t, t / 2)
+    buffer.end_episode_nowait(episode_id, {"x": torch.full((2,), 5.0)})
+    drawn = buffer.sample_n_step_nowait(16, 3, 0.5)
+    batch = relive_torch.as_tensors(drawn)
+    assert batch.observation["x"].tolist() == [[each.start_step] * 2 for each in drawn]
+    assert batch.reward.tolist() == [each.reward for each in drawn]
+    assert [batch.reward.dtype, batch.next_discount.dtype, batch.weights.dtype] == [torch.float32] * 3
+    assert [batch.action.dtype, batch.steps.dtype, batch.is_terminal.dtype] == [torch.int64, torch.int64, torch.bool]
+    assert batch.probabilities.isnan().all()
+    assert (batch.keys == -1).all()
+
+
+def test_samples_of_texts_are_refused_by_name() -> None:
+    buffer: relive.EpisodeReplayBuffer[Any, str] = relive.EpisodeReplayBuffer(seed=0)
+    episode_id = buffer.start_episode_nowait("agent")
+    buffer.append_observation_action_reward_nowait(episode_id, 0.0, "left", 0.0)
+    buffer.end_episode_nowait(episode_id, 1.0)
+    with pytest.raises(errors.ArgumentError, match="^action must be of a dtype that tensors have, got <U4$"):
+        relive_torch.as_tensors(buffer.sample_n_step_nowait(2, 1, 0.9))
 
 
 def test_floats_become_what_is_asked_for() -> None:
     batch = transitions().sample(4)
     assert batch.weights.dtype == np.float64
     for asked in (torch.float64, torch.bfloat16):
-        there = relive_torch.as_tensors(batch, float_dtype=asked)
+        there = relive_torch.as_tensors(batch, dtype=asked)
         assert {there.reward.dtype, there.weights.dtype, there.extras["half"].dtype} == {asked}
         assert [there.action.dtype, there.extras["flag"].dtype] == [torch.int64, torch.bool]
+    as_stored = relive_torch.as_tensors(batch, dtype=None)
+    assert [as_stored.reward.dtype, as_stored.weights.dtype] == [torch.float32, torch.float64]
+    assert as_stored.extras["half"].dtype == torch.float16
+    batch.weights[...] = 77
+    assert (as_stored.weights == 77).all()
     (batch,) = data.DataLoader(
-        relive_torch.ReplayDataset(transitions(), 4, num_batches=1, float_dtype=torch.float64), batch_size=None
+        relive_torch.ReplayDataset(transitions(), 4, num_batches=1, dtype=torch.float64), batch_size=None
     )
     assert batch.reward.dtype == torch.float64
     torch.set_default_dtype(torch.float64)
@@ -84,20 +130,20 @@ def test_floats_become_what_is_asked_for() -> None:
 def test_a_finite_number_does_not_become_infinite() -> None:
     buffer = relive.RingReplayBuffer(9, seed=0)
     buffer.add(1e39, 0, 0.5, np.inf)
-    with pytest.raises(errors.ArgumentError, match=r"^observation must fit torch.float32: set float_dtype for more$"):
+    with pytest.raises(errors.ArgumentError, match=r"^observation must fit torch.float32: set dtype for more$"):
         relive_torch.as_tensors(buffer.sample(2))
-    there = relive_torch.as_tensors(buffer.sample(2), float_dtype=torch.float64)
+    there = relive_torch.as_tensors(buffer.sample(2), dtype=torch.float64)
     assert there.observation.tolist() == [1e39] * 2
     assert there.next_observation.tolist() == [np.inf] * 2
 
 
-@pytest.mark.parametrize("wrong", [torch.int64, np.float32, "float32"])
+@pytest.mark.parametrize("wrong", [torch.int64, np.float32, np.dtype("f4"), "float32"])
 def test_a_dtype_that_is_not_one_of_floats_is_refused(wrong: Any) -> None:
-    rule = "^float_dtype must be a dtype of torch for floats, got "
+    rule = "^dtype must be a dtype of torch for floats, 'default' or None, got "
     with pytest.raises(errors.ArgumentTypeError, match=rule):
-        relive_torch.as_tensors(transitions().sample(2), float_dtype=wrong)
+        relive_torch.as_tensors(transitions().sample(2), dtype=wrong)
     with pytest.raises(errors.ArgumentTypeError, match=rule):
-        relive_torch.ReplayDataset(transitions(), 2, float_dtype=wrong)
+        relive_torch.ReplayDataset(transitions(), 2, dtype=wrong)
 
 
 def test_a_batch_without_extras_has_none() -> None:
@@ -134,7 +180,10 @@ def test_what_lies_backwards_or_cannot_be_written_to_is_copied() -> None:
 
 def test_a_batch_of_tensors_is_none_of_a_buffer() -> None:
     there: Any = relive_torch.as_tensors(transitions().sample(8))
-    with pytest.raises(errors.ArgumentTypeError, match="^batch must be what a buffer has drawn, got TransitionBat"):
+    with pytest.raises(
+        errors.ArgumentTypeError,
+        match="^observation/hand/angle must be what a buffer has drawn: arrays of numpy, got tensor",
+    ):
         relive_torch.as_tensors(there)
 
 
@@ -144,18 +193,27 @@ def test_what_tensors_cannot_hold_is_refused_by_name() -> None:
     buffer.add(0.0, 1, 0.5, 1.0, word="abc")
     with pytest.raises(errors.ArgumentError, match="^extras/word must be of a dtype that tensors have, got <U3$"):
         relive_torch.as_tensors(buffer.sample(2))
-    wrong: Any = {"reward": np.zeros(3)}
-    with pytest.raises(errors.ArgumentTypeError, match="^batch must be what a buffer has drawn, got "):
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name"),
+    [(3, "batch"), (None, "batch"), ({"reward": [1.0]}, "reward"), ({"a": {"b": 1.0}}, "a/b"), ((np.ones(2), 1), "1")],
+)
+def test_what_no_buffer_draws_is_refused_by_name(wrong: Any, name: str) -> None:
+    with pytest.raises(
+        errors.ArgumentTypeError, match=f"^{name} must be what a buffer has drawn: arrays of numpy, got "
+    ):
         relive_torch.as_tensors(wrong)
 
 
-@pytest.mark.parametrize("make", [transitions, sequences])
-def test_a_batch_goes_to_a_device(make: Any) -> None:
-    batch = relive_torch.as_tensors(make().sample(4))
+@EVERY_KIND
+def test_a_batch_goes_to_a_device(draw: Callable[[], Any]) -> None:
+    batch = relive_torch.as_tensors(draw())
     there = batch.to("meta", non_blocking=True)
     assert type(there) is type(batch)
     assert {tensor.device.type for tensor in leaves(there).values()} == {"meta"}
-    assert there.keys is batch.keys
+    for name in batches_test.NAMES:
+        assert getattr(there, name, None) is getattr(batch, name, None)
 
 
 def test_priorities_come_back_from_tensors() -> None:
@@ -217,6 +275,43 @@ def test_a_length_is_said_where_there_is_one() -> None:
         len(relive_torch.ReplayDataset(transitions(), 8))
 
 
+def test_a_data_loader_yields_the_batches_of_the_buffer() -> None:
+    twin = transitions()
+    loaded = relive_torch.data_loader(transitions(), 8, num_batches=5, dtype=torch.float64, n_step=2)
+    assert len(loaded) == 5
+    for batch in loaded:
+        expected = twin.sample(8, n_step=2)
+        assert batch.keys.tolist() == expected.keys.tolist()
+        assert batch.reward.tolist() == expected.reward.tolist()
+        assert batch.reward.dtype == torch.float64
+
+
+def test_a_data_loader_pins_memory() -> None:
+    assert relive_torch.data_loader(ring(), 8, pin_memory=True).pin_memory
+
+
+@FORKS
+def test_a_data_loader_has_workers() -> None:
+    drawn = [batch.keys.tolist() for batch in relive_torch.data_loader(ring(), 8, num_batches=6, num_workers=2)]
+    assert len(drawn) == len(set(map(tuple, drawn))) == 6
+
+
+def test_copies_in_workers_are_refused_for_priorities_that_they_would_not_be_told_of() -> None:
+    with pytest.raises(errors.ArgumentError, match="^num_workers must be 0 for a buffer with priorities, .*, got 2$"):
+        relive_torch.data_loader(transitions(), 8, num_workers=2)
+    with pytest.raises(errors.ArgumentError, match="^num_workers must be at least 0, got -1$"):
+        relive_torch.data_loader(ring(), 8, num_workers=-1)
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": 4}])
+def test_a_loader_that_would_join_batches_is_refused(options: dict[str, Any]) -> None:
+    dataset = relive_torch.ReplayDataset(transitions(), 8, num_batches=8)
+    with pytest.raises(
+        errors.ArgumentError, match="^batch_size of a DataLoader must be None for a ReplayDataset: use "
+    ):
+        next(iter(data.DataLoader(dataset, **options)))
+
+
 def test_an_option_that_sample_does_not_take_is_refused_at_once() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'n_setp'"):
         relive_torch.ReplayDataset(transitions(), 8, n_setp=3)
@@ -244,9 +339,9 @@ def test_wrong_arguments_are_refused() -> None:
     wrong: Any = relive.EpisodeReplayBuffer()
     with pytest.raises(errors.ArgumentTypeError, match="^buffer must be an instance of ColumnReplayBuffer, got "):
         relive_torch.ReplayDataset(wrong, 8)
-    for settings in ({"batch_size": 0}, {"batch_size": 8, "num_batches": 0}):
+    for batch_size, num_batches in ((0, 1), (8, 0)):
         with pytest.raises(errors.ArgumentError, match="must be at least 1, got 0$"):
-            relive_torch.ReplayDataset(transitions(), **settings)
+            relive_torch.ReplayDataset(transitions(), batch_size, num_batches=num_batches)
 
 
 def test_a_worker_seeds_its_generator_by_its_number_and_its_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,8 +355,8 @@ def test_a_worker_seeds_its_generator_by_its_number_and_its_pass(monkeypatch: py
         assert drawn == [twin.sample(8).keys.tolist() for _ in range(2)]
 
 
-@pytest.mark.parametrize("make", [transitions, sequences])
-def test_every_tensor_is_pinned(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@EVERY_KIND
+def test_every_tensor_is_pinned(draw: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU alone has nothing to pin for."""
     pinned: list[int] = []
 
@@ -270,14 +365,12 @@ def test_every_tensor_is_pinned(make: Any, monkeypatch: pytest.MonkeyPatch) -> N
         return tensor
 
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
-    batch = relive_torch.as_tensors(make().sample(4))
-    there = batch.pin_memory()
+    there = relive_torch.as_tensors(draw()).pin_memory()
     assert sorted(pinned) == sorted(id(tensor) for tensor in leaves(there).values())
-    assert there.keys is batch.keys
 
 
 def test_map_leaves_the_keys_alone_and_a_repr_shows_tensors() -> None:
-    batch = relive_torch.as_tensors(sequences().sample(4)).map(lambda tensor: tensor[None])
+    batch = relive_torch.as_tensors(batches_test.sequences().sample(4)).map(lambda tensor: tensor[None])
     assert isinstance(batch, relive.SequenceBatch)
     assert batch.observation["image"].shape == (1, 4, 4, 4, 4)
     assert batch.keys.shape == (4,)

@@ -7,15 +7,19 @@
 The keys are names for `update_priorities`, and nothing to calculate with: they are an array of numpy in all of them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 import dataclasses
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar
+import functools
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 
 from relive import errors
 from relive.common import arrays
+from relive.common import notebook
+from relive.common import trees
 from relive.common import validation
+from relive.schema import casting
 
 if TYPE_CHECKING:
     # Type checkers know defaults of type variables; Python does from 3.13 on.
@@ -28,11 +32,42 @@ Tree: TypeAlias = Any
 """An array, or a dict of trees: an observation or an action of a schema with names."""
 
 
-class _Batch(Generic[A]):
-    """What both kinds of batches can do."""
+class Sample(Protocol):
+    """What is needed of a `ReplaySample`."""
+
+    observation: Any
+    action: Any
+    next_observation: Any
+    next_discount: float
+    is_terminal: bool
+    actual_n: int
+
+    @property
+    def reward(self) -> float: ...  # noqa: D102
+
+
+class Batch(Generic[A]):
+    """What all batches can do: a subclass is a dataclass whose fields are arrays, and dicts of arrays or batches.
+
+    A subclass declares `map` for type checkers, which cannot be told here that it returns one of the same class.
+    """
 
     __slots__ = ()
-    weights: A
+    _NAMES: ClassVar[tuple[str, ...]] = ("keys",)
+    """The fields that name rows: no framework calculates with them."""
+
+    def map(self, function: Callable[[A], B]) -> "Batch[B]":
+        """Return the batch with `function(array)` in the place of each array, also of nested ones; the keys stay.
+
+        >>> import numpy as np
+        >>> import relive
+        >>> buffer = relive.RingReplayBuffer(10, seed=0)
+        >>> keys = buffer.add_episode([0.0, 1.0, 2.0], [0, 1], [0.0, 1.0], terminated=True)
+        >>> buffer.sample(4).map(np.float32).reward.dtype
+        dtype('float32')
+        """
+        mapped: Batch[B] = _converted("", self, lambda path, array: function(array))
+        return mapped
 
     def to(self, device: Any, *, non_blocking: bool = False) -> Self:
         """Return a batch of tensors on a device.
@@ -44,9 +79,7 @@ class _Batch(Generic[A]):
         Raises:
             ArgumentTypeError: It is no batch of tensors.
         """
-        self._require_tensors("to")
-        moved: Self = converted(self, lambda path, tensor: tensor.to(device, non_blocking=non_blocking))
-        return moved
+        return self._with_each("to", device, non_blocking=non_blocking)
 
     def pin_memory(self) -> Self:
         """Return a batch of tensors in memory that a device can copy from while the CPU goes on.
@@ -54,27 +87,45 @@ class _Batch(Generic[A]):
         Raises:
             ArgumentTypeError: It is no batch of tensors.
         """
-        self._require_tensors("pin_memory")
-        pinned: Self = converted(self, lambda path, tensor: tensor.pin_memory())
-        return pinned
+        return self._with_each("pin_memory")
 
-    def _require_tensors(self, call: str) -> None:
-        """Raise ArgumentTypeError unless the arrays have such a method, as tensors of torch do."""
-        if not hasattr(self.weights, call):
-            held = type(self.weights).__name__
+    def _with_each(self, call: str, *arguments: Any, **options: Any) -> Self:
+        """Return the batch with what such a method of each array returns, which tensors of torch have."""
+        if not hasattr(self._first, call):
+            held = type(self._first).__name__
             raise errors.ArgumentTypeError(f"{call} needs a batch of tensors, got one of {held}: as_tensors makes it")
+        called: Self = _converted("", self, lambda path, tensor: getattr(tensor, call)(*arguments, **options))
+        return called
+
+    def _require_numpy(self, call: str) -> None:
+        if not isinstance(self._first, np.ndarray):
+            held = type(self._first).__name__
+            raise errors.ArgumentTypeError(
+                f"{call} needs a batch of arrays of numpy, got one of {held}: convert what it returns"
+            )
+
+    @property
+    def _first(self) -> Any:
+        """One of the arrays, [B, ...] as all of them are."""
+        return next(leaf for _, leaf in leaves(self))
 
     def __len__(self) -> int:
         """Return B."""
-        return len(self.weights)
+        return len(self._first)
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{path}: {_shape(array)}" for path, array in leaves(self))
+        shown = ", ".join(f"{path}: {_shape(leaf)}" for path, leaf in leaves(self))
         return f"{type(self).__name__}({shown})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the fields with their dtypes, shapes and bytes."""
+        arrays_of = ((path, leaf) for path, leaf in leaves(self) if hasattr(leaf, "dtype"))
+        rows = [(path, str(leaf.dtype), tuple(leaf.shape), int(leaf.nbytes)) for path, leaf in arrays_of]
+        return notebook.table(f"<{type(self).__name__} of {len(self)}>", rows)
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, eq=False, repr=False)
-class TransitionBatch(_Batch[A]):
+class TransitionBatch(Batch[A]):
     """n-step transitions: `target = reward + next_discount * V(next_observation)` holds for each of them.
 
     Attributes:
@@ -104,22 +155,58 @@ class TransitionBatch(_Batch[A]):
     weights: A
     extras: dict[str, Tree]
 
-    def map(self, function: Callable[[A], B]) -> "TransitionBatch[B]":
-        """Return the batch with `function(array)` in the place of each array, also of nested ones; the keys stay.
+    if TYPE_CHECKING:
 
-        >>> import numpy as np
+        def map(self, function: Callable[[A], B]) -> "TransitionBatch[B]": ...  # noqa: D102
+
+    @classmethod
+    def from_samples(cls, samples: Sequence[Sample]) -> "TransitionBatch[arrays.Array]":
+        """Return the samples of an EpisodeReplayBuffer as one batch, with weights of 1.
+
+        A sample does not say which row it is of, nor how likely it was: keys are -1, and probabilities are NaN.
+
+        Args:
+            samples: What `sample_n_step` has returned; observations and actions are numbers, arrays, or nested dicts
+                of them, each of one shape in all samples.
+
+        Raises:
+            ArgumentTypeError: Something is no ReplaySample.
+            ArgumentError: There is no sample, or samples differ in the keys of a dict.
+            SchemaError: An observation or action is no array, or samples differ in its shape.
+
         >>> import relive
-        >>> buffer = relive.RingReplayBuffer(10, seed=0)
-        >>> keys = buffer.add_episode([0.0, 1.0, 2.0], [0, 1], [0.0, 1.0], terminated=True)
-        >>> buffer.sample(4).map(np.float32).reward.dtype
-        dtype('float32')
+        >>> buffer = relive.EpisodeReplayBuffer(seed=0)
+        >>> episode_id = buffer.start_episode_nowait("agent")
+        >>> buffer.append_observation_action_reward_nowait(episode_id, [0.0, 0.5], 1, 2.0)
+        >>> buffer.end_episode_nowait(episode_id, [1.0, 1.5])
+        >>> relive.TransitionBatch.from_samples(buffer.sample_n_step_nowait(2, 1, 0.9)).observation
+        array([[0. , 0.5],
+               [0. , 0.5]])
         """
-        mapped: TransitionBatch[B] = converted(self, lambda path, array: function(array))
-        return mapped
+        validation.require_instance("samples", samples, Sequence)
+        if not samples:
+            raise errors.ArgumentError("samples must have at least 1 sample, got 0")
+        for number, each in enumerate(samples):
+            if not hasattr(each, "actual_n"):
+                shown = validation.short_repr(each)
+                raise errors.ArgumentTypeError(f"sample {number} must be a ReplaySample, got {shown}")
+        return TransitionBatch(
+            observation=_stacked("observation", [each.observation for each in samples]),
+            action=_stacked("action", [each.action for each in samples]),
+            reward=np.array([each.reward for each in samples]),
+            next_observation=_stacked("next_observation", [each.next_observation for each in samples]),
+            next_discount=np.array([each.next_discount for each in samples]),
+            is_terminal=np.array([each.is_terminal for each in samples]),
+            steps=np.array([each.actual_n for each in samples]),
+            keys=np.full(len(samples), -1),
+            probabilities=np.full(len(samples), np.nan),
+            weights=np.ones(len(samples)),
+            extras={},
+        )
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, eq=False, repr=False)
-class SequenceBatch(_Batch[A]):
+class SequenceBatch(Batch[A]):
     """Runs of consecutive steps, each of one episode. Where `mask` is False everything else holds zeros.
 
     Attributes:
@@ -151,42 +238,91 @@ class SequenceBatch(_Batch[A]):
     weights: A
     extras: dict[str, Tree]
 
-    def map(self, function: Callable[[A], B]) -> "SequenceBatch[B]":
-        """Return the batch with `function(array)` in the place of each array, also of nested ones; the keys stay."""
-        mapped: SequenceBatch[B] = converted(self, lambda path, array: function(array))
-        return mapped
+    if TYPE_CHECKING:
+
+        def map(self, function: Callable[[A], B]) -> "SequenceBatch[B]": ...  # noqa: D102
 
 
-def require_arrays(batch: object) -> None:
-    """Raise ArgumentTypeError unless that is a batch of arrays of numpy."""
-    if not isinstance(batch, TransitionBatch | SequenceBatch) or not isinstance(batch.weights, np.ndarray):
-        raise errors.ArgumentTypeError(f"batch must be what a buffer has drawn, got {validation.short_repr(batch)}")
+def converted(drawn: Any, convert: Callable[[str, arrays.Array], Any]) -> Any:
+    """Return what a buffer has drawn with `convert(path, array)` in the place of each array but the keys.
+
+    Args:
+        drawn: A batch, arrays in dicts or tuples, or a list of ReplaySamples, which become a batch.
+        convert: What is called.
+
+    Raises:
+        ArgumentTypeError: It holds something else, such as the arrays of a framework.
+        ArgumentError: Samples cannot be a batch.
+    """
+
+    def checked(path: str, leaf: Any) -> Any:
+        if not isinstance(leaf, np.ndarray):
+            rule = f"{path or 'batch'} must be what a buffer has drawn: arrays of numpy"
+            raise errors.ArgumentTypeError(f"{rule}, got {validation.short_repr(leaf)}")
+        return convert(path, leaf)
+
+    return _converted("", TransitionBatch.from_samples(drawn) if isinstance(drawn, list) else drawn, checked)
 
 
-def converted(batch: Any, convert: Callable[[str, Any], Any]) -> Any:
-    """Return the batch with `convert(path, array)` in the place of each array but the keys."""
-    names = [field.name for field in dataclasses.fields(batch) if field.name != "keys"]
-    return dataclasses.replace(batch, **{name: _converted(name, getattr(batch, name), convert) for name in names})
+@functools.cache
+def array_names(kind: Any) -> list[str]:
+    """Return the names of the fields of a class of batches that hold arrays."""
+    return [field.name for field in dataclasses.fields(kind) if field.name not in kind._NAMES]
 
 
 def leaves(batch: Any) -> Iterator[tuple[str, Any]]:
-    """Yield every array of a batch with its path."""
-    for field in dataclasses.fields(batch):
-        yield from _leaves(field.name, getattr(batch, field.name))
+    """Yield every array of a batch with its path, the keys and the like too."""
+    return _leaves("", batch)
 
 
-def _converted(path: str, tree: Tree, convert: Callable[[str, Any], Any]) -> Tree:
+def _converted(path: str, tree: Tree, convert: Callable[[str, Any], Any]) -> Any:
+    if isinstance(tree, Batch):
+        names = array_names(type(tree))
+        parts = {name: _converted(_joined(path, name), getattr(tree, name), convert) for name in names}
+        return dataclasses.replace(tree, **parts)  # type: ignore[type-var]
     if isinstance(tree, Mapping):
-        return {key: _converted(f"{path}/{key}", part, convert) for key, part in tree.items()}
+        return {key: _converted(_joined(path, key), part, convert) for key, part in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(_converted(_joined(path, place), part, convert) for place, part in enumerate(tree))
     return convert(path, tree)
 
 
 def _leaves(path: str, tree: Tree) -> Iterator[tuple[str, Any]]:
-    if isinstance(tree, Mapping):
+    if isinstance(tree, Batch):
+        for field in dataclasses.fields(tree):  # type: ignore[arg-type]
+            yield from _leaves(_joined(path, field.name), getattr(tree, field.name))
+    elif isinstance(tree, Mapping):
         for key, part in tree.items():
-            yield from _leaves(f"{path}/{key}", part)
+            yield from _leaves(_joined(path, key), part)
     else:
         yield path, tree
+
+
+def _joined(path: str, name: object) -> str:
+    return f"{path}/{name}" if path else str(name)
+
+
+def _stacked(name: str, values: list[Any]) -> Tree:
+    """Return values of one structure as a tree of arrays [B, ...].
+
+    Raises:
+        ArgumentError: They have other keys.
+        SchemaError: They have other shapes, or one is no array.
+    """
+    parts = [trees.flat(name, value) for value in values]
+    columns = {}
+    for part in parts:
+        if part.keys() != parts[0].keys():
+            rule = f"{name} must have the same keys in all samples"
+            raise errors.ArgumentError(f"{rule}, got {', '.join(parts[0])} and {', '.join(part)}")
+    for path in parts[0]:
+        rows = [casting.as_array(path, part[path]) for part in parts]
+        for row in rows:
+            if row.shape != rows[0].shape:
+                rule = f"{path} must have one shape in all samples"
+                raise errors.SchemaError(f"{rule}, got {list(rows[0].shape)} and {list(row.shape)}")
+        columns[path] = np.stack(rows)
+    return trees.nested(name, columns)
 
 
 def _shape(array: Any) -> str:

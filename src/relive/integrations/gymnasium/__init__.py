@@ -1,0 +1,12 @@
+"""Environments of Gymnasium: schemas from their spaces, and their steps in buffers as they are made."""
+
+from relive.integrations.gymnasium import episode_recorder
+from relive.integrations.gymnasium import recorder
+from relive.integrations.gymnasium import spaces
+from relive.integrations.gymnasium import vector_recorder
+
+EpisodeRecorder = episode_recorder.EpisodeRecorder
+Recorder = recorder.Recorder
+VectorRecorder = vector_recorder.VectorRecorder
+from_env = spaces.from_env
+schema_from_spaces = spaces.schema_from_spaces

@@ -1,0 +1,135 @@
+"""The episodes of one environment in an EpisodeReplayBuffer, as they are made: spaces of any kind.
+
+o0, info = env.reset()                     start_episode_nowait
+o1, r0, ... = env.step(a0)                 append_observation_action_reward_nowait(o0, a0, r0)
+o2, r1, True, ... = env.step(a1)           the same of o1, a1, r1; end_episode_nowait(o2)
+"""
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from relive import errors
+from relive.common import copies
+from relive.common import validation
+from relive.episodes import buffer as episode_buffer
+from relive.episodes import episode as episode_lib
+from relive.integrations.gymnasium import recording
+
+if TYPE_CHECKING:
+    import gymnasium
+
+
+class EpisodeRecorder(recording.Wrapper):
+    """Records the episodes of one environment into an EpisodeReplayBuffer; it is used as the environment is.
+
+    Observations and actions are those of the environment, of any space (Text, Sequence, Graph, OneOf too), and copied
+    as the buffer copies them. An episode ends as COMPLETED if the environment terminates it, as TRUNCATED if it is
+    truncated there, or by `reset` or `close` before its time, and as ABORTED if `step` raises; always with the
+    observation that was reached.
+
+    Args:
+        env: The environment.
+        buffer: Where its episodes go. If its limiter holds steps back, or its admission starts, `step` or `reset`
+            raises before the environment does anything.
+        agent_id: Whose episodes they are.
+
+    Raises:
+        ArgumentTypeError: An argument is of another type.
+
+    >>> import gymnasium
+    >>> import relive
+    >>> from relive.integrations import gymnasium as relive_gymnasium
+    >>> buffer = relive.EpisodeReplayBuffer(max_transitions=1_000, seed=0)
+    >>> env = relive_gymnasium.EpisodeRecorder(gymnasium.make("CartPole-v1"), buffer, agent_id="cart")
+    >>> observation, info = env.reset(seed=0)
+    >>> ended = False
+    >>> while not ended:
+    ...     observation, reward, terminated, truncated, info = env.step(0)
+    ...     ended = terminated or truncated
+    >>> buffer.get_stats().completed
+    1
+    """
+
+    def __init__(
+        self, env: "gymnasium.Env[Any, Any]", buffer: episode_buffer.EpisodeReplayBuffer[Any, Any], *, agent_id: str
+    ) -> None:
+        super().__init__(env)
+        validation.require_instance("buffer", buffer, episode_buffer.EpisodeReplayBuffer)
+        self.buffer = buffer
+        self._agent_id = validation.string("agent_id", agent_id)
+        self._episode_id = ""
+        self._observation: Any = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Do what the environment does, and start an episode; one that is running ends as truncated.
+
+        Raises:
+            NotReadyError: The admission holds starts back; nothing was reset.
+            ClosedError: The buffer is closed; the same.
+        """
+        with self.buffer.admit_nowait() as ticket:
+            self._end("TRUNCATED")
+            observation, info = self.env.reset(seed=seed, options=options)
+            self._observation = copies.copied(observation)
+            self._episode_id = self.buffer.start_episode_nowait(self._agent_id, ticket=ticket)
+        return observation, info
+
+    def step(self, action: Any, *, policy_version: int | None = None) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Do what the environment does, and append the step. If that fails, the episode is ABORTED: `reset` follows.
+
+        Args:
+            action: For the environment.
+            policy_version: Which version of the policy chose the action; None for that of the step before.
+
+        Raises:
+            NotReadyError: No episode is running, or the limiter holds inserts back; the environment was not stepped.
+            ArgumentError: policy_version is no integer of at least that of the step before; the same. Or the reward is
+                not a finite number.
+            ClosedError: The buffer is closed; the environment was not stepped.
+        """
+        if not self._is_running:
+            raise recording.needs_reset()
+        self.buffer._store[self._episode_id].check_next_step(policy_version)
+        if not self.buffer._gate.can_insert():
+            raise recording.held_back(self.buffer.limiter)
+        # The environment may change what it is given, and the array that it returned before.
+        taken = copies.copied(action)
+        reward: Any
+        try:
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            following = copies.copied(observation)
+            self.buffer.append_observation_action_reward_nowait(
+                self._episode_id, self._observation, taken, reward, policy_version=policy_version
+            )
+        except BaseException:
+            # What was raised first goes on, also where a journal cannot be written.
+            with contextlib.suppress(errors.CheckpointError):
+                self._end("ABORTED")
+            raise
+        self._observation = following
+        if terminated or truncated:
+            self._end("COMPLETED" if terminated else "TRUNCATED")
+        return observation, reward, terminated, truncated, info
+
+    def close(self) -> None:
+        """End an episode that is running as truncated, or as aborted in a closed buffer, and close the environment."""
+        try:
+            self._end("TRUNCATED")
+        finally:
+            super().close()
+
+    @property
+    def _is_running(self) -> bool:
+        """Whether an episode of ours is open; it may have been cleared, or aborted by a supervisor."""
+        return self._episode_id in self.buffer._store.open
+
+    def _end(self, status: episode_lib.FinalStatus) -> None:
+        """End the episode, if it is running, with the observation that was reached."""
+        if self._is_running:
+            try:
+                self.buffer.end_episode_nowait(self._episode_id, self._observation, status)
+            except errors.ReplayError as error:
+                # The buffer is closed, or its journal cannot be written: nobody is left to end it later.
+                self.buffer._give_up(self._episode_id, error)
+                if not isinstance(error, errors.ClosedError):
+                    raise

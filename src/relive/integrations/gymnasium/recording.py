@@ -1,0 +1,236 @@
+"""What the recorders share: the buffer, what is given with a step, frames out of stacks, and fields of infos."""
+
+from collections.abc import Iterator, Mapping
+import contextlib
+import operator
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from relive import errors
+from relive.buffers import column
+from relive.common import arrays
+from relive.common import copies
+from relive.common import imports
+from relive.common import trees
+from relive.common import validation
+from relive.integrations.gymnasium import spaces
+from relive.schema import casting
+from relive.schema import schema as schema_lib
+from relive.waiting import rate_limiters
+from relive.waiting import threads
+
+with imports.optional_dependency("gymnasium"):
+    import gymnasium
+
+Buffer: TypeAlias = "column.ColumnReplayBuffer[Any] | threads.ThreadSafeReplayBuffer[Any]"
+
+
+class Wrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """A recorder of one environment. An environment that is made anew from its spec is not recorded."""
+
+    spec: Any = property(operator.attrgetter("env.spec"))
+
+    def __init__(self, env: "gymnasium.Env[Any, Any]") -> None:
+        validation.require_instance("env", env, gymnasium.Env)
+        super().__init__(env)
+
+
+def held_back(limiter: rate_limiters.RateLimiter) -> errors.NotReadyError:
+    """Return the error of a step that would have to wait: it is raised before the environment is stepped."""
+    return errors.NotReadyError(f"step held back by {limiter!r}: draw samples first")
+
+
+def needs_reset() -> errors.NotReadyError:
+    """Return the error of a step without an episode."""
+    return errors.NotReadyError("step needs an episode that is running: call reset first")
+
+
+def kept(space: spaces.Space, value: Any) -> Any:
+    """Return a value of a space, or a batch of them, as a tree of copies; arrays of other libraries become numpy's.
+
+    Raises:
+        SchemaError: One of those cannot: it is on another device, or belongs to a graph of gradients.
+    """
+    return _kept(spaces.tree_of(space, value))
+
+
+def _kept(tree: Any) -> Any:
+    if isinstance(tree, Mapping):
+        return {key: _kept(part) for key, part in tree.items()}
+    if isinstance(tree, np.ndarray) or not hasattr(tree, "__array__"):
+        return copies.copied(tree)
+    return casting.as_array(f"a {type(tree).__name__}", tree).copy()
+
+
+class Target:
+    """Where the steps of environments go, and what the code that steps them gives: copied, and checked before that.
+
+    Args:
+        buffer: One of columns, that is called and not awaited.
+        action_space: Of one environment.
+        infos: Keys of an info, by the extra that each of them is stored as.
+        lead: The axes that lead: none, or one of all environments.
+
+    Raises:
+        ArgumentTypeError: The buffer is another one, or the infos are not texts by text.
+        ArgumentError: The buffer has no extra that one of the infos is for.
+    """
+
+    def __init__(
+        self, buffer: Buffer, action_space: spaces.Space, infos: Mapping[str, str] | None, lead: tuple[int, ...]
+    ) -> None:
+        if not isinstance(buffer, column.ColumnReplayBuffer | threads.ThreadSafeReplayBuffer):
+            raise errors.ArgumentTypeError(
+                f"buffer must be a ColumnReplayBuffer or a ThreadSafeReplayBuffer, got {validation.short_repr(buffer)}"
+            )
+        self._buffer, self._space, self._lead, self._zeros = buffer, action_space, lead, np.zeros(lead)
+        self.infos = checked_infos(infos)
+        with _inside(buffer) as columns:
+            schema, self.streams = columns.schema, columns.streams
+        for extra in self.infos:
+            if schema is not None and extra not in schema.extras:
+                known = ", ".join(schema.extras) or "none"
+                raise errors.ArgumentError(f"infos must be for extras of the schema, which are {known}, got {extra!r}")
+        self._schema: schema_lib.Schema | None = None
+
+    def given(self, action: Any, extras: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return copies of an action and of extras, as trees, in the dtypes of the schema if there is one.
+
+        Raises:
+            NotReadyError: The limiter holds inserts back; a ThreadSafeReplayBuffer waits once the step is there.
+            ArgumentError: An extra is given that infos hold, or a stream.
+            SchemaError: A value does not fit its field, or an extra is missing or unknown.
+        """
+        if isinstance(self._buffer, column.ColumnReplayBuffer) and not self._buffer.can_insert():
+            raise held_back(self._buffer.limiter)
+        for extra in extras:
+            if extra in self.infos:
+                raise errors.ArgumentError(
+                    f"extra {extra!r} must not be given: infos finds it under {self.infos[extra]!r}"
+                )
+            if extra in ("stream", "streams"):
+                raise errors.ArgumentError(f"{extra} must not be given: a recorder knows where its steps go")
+        action, extras = kept(self._space, action), {name: _kept(value) for name, value in extras.items()}
+        schema = self._schema_of_given()
+        if schema is None:
+            return action, extras
+        columns: dict[str, Any] = schema.rows(self._zeros, action, self._zeros, extras, self._lead)
+        return trees.nested("action", columns), trees.nested("extras", columns)
+
+    def _schema_of_given(self) -> schema_lib.Schema | None:
+        """Return the schema of what is given; None as long as the buffer has none."""
+        if self._schema is None:
+            with _inside(self._buffer) as columns:
+                whole = columns.schema
+            if whole is not None:
+                unused = schema_lib.Field((), np.float64)
+                extras = {name: fields for name, fields in whole.extras.items() if name not in self.infos}
+                self._schema = schema_lib.Schema(unused, whole.action, reward=unused, extras=extras)
+        return self._schema
+
+
+@contextlib.contextmanager
+def _inside(buffer: Buffer) -> "Iterator[column.ColumnReplayBuffer[Any]]":
+    """Yield the buffer itself, or the one in a shell while no other thread is at it."""
+    if isinstance(buffer, column.ColumnReplayBuffer):
+        yield buffer
+    else:
+        with buffer.locked() as columns:
+            yield columns
+
+
+def checked_infos(infos: Any) -> dict[str, str]:
+    """Return which extra is found under which key of an info.
+
+    Raises:
+        ArgumentTypeError: They are not texts by text.
+    """
+    if infos is None:
+        return {}
+    if not isinstance(infos, Mapping) or not all(type(text) is str for pair in infos.items() for text in pair):
+        raise errors.ArgumentTypeError(f"infos must be keys of the info by extra, got {validation.short_repr(infos)}")
+    return dict(infos)
+
+
+def found(info: Mapping[str, Any], extra: str, key: str) -> Any:
+    """Return what an info holds under a key.
+
+    Raises:
+        ArgumentError: There is nothing.
+    """
+    if key not in info:
+        raise errors.ArgumentError(
+            f"info must hold {key!r} for the extra {extra!r}, got {validation.short_repr(list(info))}"
+        )
+    return info[key]
+
+
+class Frames:
+    """Takes single frames out of observations that an environment has stacked.
+
+    Args:
+        buffer: Where the frames go, one a step; it stacks them again when it draws.
+        frame_stack: How many frames an observation has along its first axis; 1 if it is no stack.
+
+    Raises:
+        ArgumentError: The buffer stacks another number of frames.
+    """
+
+    def __init__(self, buffer: Buffer, frame_stack: int) -> None:
+        self._number = validation.positive_int("frame_stack", frame_stack)
+        with _inside(buffer) as columns:
+            of_buffer = getattr(columns.window, "frame_stack", None)
+            self._padding = str(getattr(columns.window, "stack_padding", None))
+        if self._number > 1 and of_buffer not in (None, self._number):
+            raise errors.ArgumentError(f"frame_stack must be {of_buffer}, as that of the buffer, got {self._number}")
+
+    def newest(self, tree: Any, num_leading: int = 0) -> Any:
+        """Return the last frame of each stack; the stack is the first axis behind the leading ones."""
+        if self._number == 1:
+            return tree
+        if isinstance(tree, Mapping):
+            return {key: self.newest(part, num_leading) for key, part in tree.items()}
+        return np.moveaxis(tree, num_leading, 0)[-1]
+
+    def check_first(self, tree: Any, num_leading: int = 0) -> None:
+        """Raise ArgumentError unless each stack is one frame behind what pads a stack in the buffer."""
+        for stack in self._stacks(tree, num_leading):
+            padding = {"zeros": np.zeros_like(stack[-1]), "first": stack[-1]}.get(self._padding)
+            if padding is not None and not are_same(stack[:-1], np.broadcast_to(padding, stack[:-1].shape)):
+                raise errors.ArgumentError(
+                    f"observation must begin with frames that are {self._padding!r}, as the stack_padding of the buffer"
+                )
+
+    def check_next(self, before: Any, after: Any, num_leading: int = 0, where: Any = ...) -> None:
+        """Raise ArgumentError unless each stack is the one before it with another frame behind.
+
+        Args:
+            before: The stacks of the observations before.
+            after: The same a step later.
+            num_leading: How many axes lead.
+            where: Which rows to look at, of one leading axis.
+        """
+        for old, new in zip(self._stacks(before, num_leading), self._stacks(after, num_leading), strict=True):
+            if not are_same(old[1:, where], new[:-1, where]):
+                raise errors.ArgumentError("observation must be the stack before it with another frame behind")
+
+    def _stacks(self, tree: Any, num_leading: int) -> list[arrays.Array]:
+        """Return the stacks in a tree, the frames first; none where observations are no stacks."""
+        if self._number == 1:
+            return []
+        stacks = [np.asarray(stack) for _, stack in sorted(trees.flat("observation", tree).items())]
+        for stack in stacks:
+            if stack.ndim <= num_leading or stack.shape[num_leading] != self._number:
+                raise errors.ArgumentError(
+                    f"observation must be a stack of {self._number} frames, got shape {stack.shape}"
+                )
+        return [np.moveaxis(stack, num_leading, 0) for stack in stacks]
+
+
+def are_same(these: Any, those: Any) -> bool:
+    """Return whether two trees of arrays hold the same values; a NaN is like a NaN."""
+    one, other = ({path: np.asarray(leaf) for path, leaf in trees.flat("", tree).items()} for tree in (these, those))
+    return one.keys() == other.keys() and all(
+        np.array_equal(one[path], other[path], equal_nan=one[path].dtype.kind in "fc") for path in one
+    )

@@ -1,0 +1,224 @@
+"""Spaces of Gymnasium as trees of fields, their values as trees, and both ways back.
+
+    Dict(image=Box(0, 255, (84, 84), uint8), hand=Tuple((Discrete(3), MultiBinary(2))))
+
+has the columns observation/image, observation/hand/0 and observation/hand/1.
+"""
+
+from collections.abc import Mapping
+import contextlib
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from relive import errors
+from relive.common import imports
+from relive.common import validation
+from relive.schema import schema as schema_lib
+
+with imports.optional_dependency("gymnasium"):
+    import gymnasium
+    from gymnasium import spaces
+    from gymnasium import vector
+
+Environment: TypeAlias = "gymnasium.Env[Any, Any] | vector.VectorEnv[Any, Any, Any] | str"
+Space: TypeAlias = "spaces.Space[Any]"
+
+_LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+_RULE = "must be made of Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple spaces"
+
+
+def schema_from_spaces(
+    observation_space: Space,
+    action_space: Space,
+    *,
+    frame_stack: int = 1,
+    reward_dtype: Any = "float32",
+    extras: Mapping[str, Any] | None = None,
+) -> schema_lib.Schema:
+    """Return the schema that steps of these spaces fit: one field for each Box, Discrete, MultiDiscrete, MultiBinary.
+
+    Args:
+        observation_space: Of one environment.
+        action_space: The same.
+        frame_stack: How many frames an observation of the space stacks along its first axis; one of them is stored.
+        reward_dtype: A float dtype; Gymnasium's rewards are float64, and are rounded to it.
+        extras: A Field, a tree of Fields, or a space for each extra, by name.
+
+    Raises:
+        ArgumentError: A space is, or holds, one of another kind; or its frames are not as many as `frame_stack`.
+
+    >>> import gymnasium
+    >>> from relive.integrations import gymnasium as relive_gymnasium
+    >>> box, discrete = gymnasium.spaces.Box(-1, 1, (4,)), gymnasium.spaces.Discrete(2)
+    >>> relive_gymnasium.schema_from_spaces(box, discrete).fields["observation"]
+    Field((4,), 'float32')
+    """
+    frame_stack = validation.positive_int("frame_stack", frame_stack)
+    return schema_lib.Schema(
+        _one_frame(fields_of("observation_space", observation_space), frame_stack),
+        fields_of("action_space", action_space),
+        reward=schema_lib.Field((), reward_dtype),
+        extras={
+            name: fields_of(name, extra) if isinstance(extra, spaces.Space) else extra
+            for name, extra in (extras or {}).items()
+        },
+    )
+
+
+def from_env(
+    env: Environment,
+    *,
+    frame_stack: int = 1,
+    reward_dtype: Any = "float32",
+    extras: Mapping[str, Any] | None = None,
+) -> schema_lib.Schema:
+    """Return the schema of the steps of an environment, or of each of the environments of a vector environment.
+
+    Args:
+        env: The environment; or an id, of which one is made, and closed again.
+        frame_stack: As in `schema_from_spaces`.
+        reward_dtype: As in `schema_from_spaces`.
+        extras: As in `schema_from_spaces`.
+
+    Raises:
+        ArgumentError: As `schema_from_spaces` has it; or Gymnasium makes no environment of the id.
+
+    >>> from relive.integrations import gymnasium as relive_gymnasium
+    >>> relive_gymnasium.from_env("CartPole-v1").action
+    Field((), 'int64')
+    """
+    if isinstance(env, str):
+        with contextlib.closing(_made(env)) as made:
+            return from_env(made, frame_stack=frame_stack, reward_dtype=reward_dtype, extras=extras)
+    if isinstance(env, vector.VectorEnv):
+        pair = env.single_observation_space, env.single_action_space
+    elif isinstance(env, gymnasium.Env):
+        pair = env.observation_space, env.action_space
+    else:
+        raise errors.ArgumentTypeError(
+            f"env must be an environment of Gymnasium, or an id of one, got {validation.short_repr(env)}"
+        )
+    return schema_from_spaces(*pair, frame_stack=frame_stack, reward_dtype=reward_dtype, extras=extras)
+
+
+def _made(env_id: str) -> "gymnasium.Env[Any, Any]":
+    try:
+        return gymnasium.make(env_id)
+    except (gymnasium.error.Error, ImportError) as error:
+        said = " ".join(str(error).split())
+        raise errors.ArgumentError(f"env must be an id that Gymnasium knows, got {env_id!r}: {said}") from error
+
+
+# From spaces.
+
+
+def fields_of(name: str, space: object) -> Any:
+    """Return the field, or the tree of fields, of a space that is called `name` in an error.
+
+    Raises:
+        ArgumentError: It is, or holds, a space of another kind.
+    """
+    if isinstance(space, _LEAVES):
+        return schema_lib.Field(space.shape or (), space.dtype)
+    if isinstance(space, spaces.Dict):
+        return {key: fields_of(f"{name}/{key}", part) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return {str(number): fields_of(f"{name}/{number}", part) for number, part in enumerate(space.spaces)}
+    found = type(space).__name__ if isinstance(space, spaces.Space) else validation.short_repr(space)
+    raise errors.ArgumentError(f"{name} {_RULE}, got {found}")
+
+
+def _one_frame(tree: Any, frame_stack: int) -> Any:
+    """Return the fields of one frame of those that stack so many along the first axis."""
+    if frame_stack == 1:
+        return tree
+    if isinstance(tree, Mapping):
+        return {key: _one_frame(part, frame_stack) for key, part in tree.items()}
+    if tree.shape[:1] != (frame_stack,):
+        raise errors.ArgumentError(
+            f"observation_space must stack {frame_stack} frames along its first axis, got shape {tree.shape}"
+        )
+    return schema_lib.Field(tree.shape[1:], tree.dtype)
+
+
+def tree_of(space: Space, value: Any) -> Any:
+    """Return a value of a space, or a batch of them, as a tree: a tuple is a dict with the keys "0", "1" and so on.
+
+    Nothing is copied, and what is not of the space is returned as it is: the schema says what is wrong with it.
+
+    >>> from gymnasium import spaces
+    >>> from relive.integrations.gymnasium import spaces as space_trees
+    >>> space_trees.tree_of(spaces.Tuple((spaces.Discrete(3), spaces.Discrete(2))), (2, 0))
+    {'0': 2, '1': 0}
+    """
+    if isinstance(space, spaces.Dict) and isinstance(value, Mapping):
+        return {key: tree_of(space[key], part) if key in space.spaces else part for key, part in value.items()}
+    if isinstance(space, spaces.Tuple) and isinstance(value, tuple | list) and len(value) == len(space.spaces):
+        return {str(number): tree_of(*pair) for number, pair in enumerate(zip(space.spaces, value, strict=True))}
+    return value
+
+
+# To spaces.
+
+
+def space_of(name: str, tree: schema_lib.Tree) -> Space:
+    """Return the space of all values of a tree of fields, which is called `name` in an error.
+
+    A field does not know of narrower bounds, or that its numbers are those of a Discrete.
+
+    Raises:
+        ArgumentError: A field is of a dtype that no Box has.
+
+    >>> import relive
+    >>> from relive.integrations.gymnasium import spaces
+    >>> spaces.space_of("action", relive.Field(2, "float32"))
+    Box(-inf, inf, (2,), float32)
+    """
+    if not isinstance(tree, schema_lib.Field):
+        return spaces.Dict({key: space_of(f"{name}/{key}", part) for key, part in tree.items()})
+    dtype: Any = tree.dtype
+    low: Any
+    high: Any
+    if dtype.kind == "f":
+        low, high = -np.inf, np.inf
+    elif dtype.kind in "iu":
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    elif dtype.kind == "b":
+        low, high = np.zeros(tree.shape, np.bool_), np.ones(tree.shape, np.bool_)
+    else:
+        raise errors.ArgumentError(f"{name} must be of bools, integers or floats for a space, got {dtype}")
+    return spaces.Box(low, high, tree.shape, dtype)
+
+
+def check_space(name: str, space: object, tree: schema_lib.Tree) -> None:
+    """Raise ArgumentError unless a space, which is called `name` in it, has the shapes and the dtypes of the fields."""
+    _check_same(name, fields_of(name, space), tree)
+
+
+def _check_same(name: str, declared: schema_lib.Tree, stored: schema_lib.Tree) -> None:
+    """Raise ArgumentError unless two trees have the same fields."""
+    if isinstance(declared, Mapping) and isinstance(stored, Mapping) and declared.keys() == stored.keys():
+        for key in sorted(stored):
+            _check_same(f"{name}/{key}", declared[key], stored[key])
+    elif declared != stored:
+        raise errors.ArgumentError(f"{name} must be of {_shown(stored)}, as what is stored, got {_shown(declared)}")
+
+
+def _shown(tree: schema_lib.Tree) -> str:
+    return f"keys {validation.short_repr(sorted(tree))}" if isinstance(tree, Mapping) else str(tree)
+
+
+def value_of(space: Space, tree: Any) -> Any:
+    """Return a tree as a value of a space, or as a batch of them: a tuple where the space is a Tuple.
+
+    >>> from gymnasium import spaces
+    >>> from relive.integrations.gymnasium import spaces as space_trees
+    >>> space_trees.value_of(spaces.Tuple((spaces.Discrete(3), spaces.Discrete(2))), {"0": 2, "1": 0})
+    (2, 0)
+    """
+    if isinstance(space, spaces.Dict):
+        return {key: value_of(part, tree[key]) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(value_of(part, tree[str(number)]) for number, part in enumerate(space.spaces))
+    return tree

@@ -1,0 +1,187 @@
+"""The steps of environments side by side, each in a stream of a buffer, as they are made.
+
+Where an episode ends in one of them, what comes next is as the metadata of the vector environment say:
+
+    NEXT_STEP    step t ends; step t + 1 resets it, ignores the action, and is no step: it is not stored
+    SAME_STEP    step t ends and resets: it returns the first observation, and the last one as infos["final_obs"]
+    DISABLED     step t ends; reset(options={"reset_mask": mask}) must come before step t + 1
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from relive import errors
+from relive.common import arrays
+from relive.common import copies
+from relive.common import imports
+from relive.common import trees
+from relive.common import validation
+from relive.integrations.gymnasium import autoreset
+from relive.integrations.gymnasium import recording
+from relive.integrations.gymnasium import spaces
+
+with imports.optional_dependency("gymnasium"):
+    from gymnasium import vector
+
+
+class VectorRecorder(vector.VectorWrapper):
+    """Records what happens in the environments of a vector environment; it is used as the vector environment is.
+
+    What it returns is handed on as it is, and neither kept nor changed. An episode that `reset` ends before its time is
+    TRUNCATED in the buffer, at the observation that was reached.
+
+    Args:
+        env: The vector environment. Its metadata must say its autoreset mode, and it must do what they say.
+        buffer: Where its steps go, with as many streams as there are environments. If its limiter holds them back,
+            `step` raises before the environments are stepped; a ThreadSafeReplayBuffer waits.
+        frame_stack: How many frames each environment stacks along the first axis of its observation; the newest alone
+            is stored, and the buffer's own `frame_stack` must be the same.
+        infos: Keys of the infos that `step` returns, by the extra that each of them is stored as.
+
+    Raises:
+        ArgumentError: The metadata say no autoreset mode, or an argument breaks its rule.
+
+    >>> import gymnasium
+    >>> import relive
+    >>> from relive.integrations import gymnasium as relive_gymnasium
+    >>> envs = gymnasium.make_vec("CartPole-v1", 4)
+    >>> buffer = relive.RingReplayBuffer(1_000, relive_gymnasium.from_env(envs), streams=4, seed=0)
+    >>> envs = relive_gymnasium.VectorRecorder(envs, buffer)
+    >>> observations, infos = envs.reset(seed=0)
+    >>> for _ in range(50):
+    ...     observations, rewards, terminated, truncated, infos = envs.step(envs.action_space.sample())
+    >>> 150 < len(buffer) < 200, buffer.get_stats().spliced_episodes
+    (True, 0)
+    """
+
+    def __init__(
+        self,
+        env: "vector.VectorEnv[Any, Any, Any]",
+        buffer: recording.Buffer,
+        *,
+        frame_stack: int = 1,
+        infos: Mapping[str, str] | None = None,
+    ) -> None:
+        validation.require_instance("env", env, vector.VectorEnv)
+        super().__init__(env)
+        self._target = recording.Target(buffer, env.single_action_space, infos, (env.num_envs,))
+        self.buffer = buffer
+        if self._target.streams != env.num_envs:
+            raise errors.ArgumentError(
+                f"buffer must have a stream for each of {env.num_envs} environments, got streams={self._target.streams}"
+            )
+        self._mode = autoreset.mode_of(env)
+        self._shows_rewards = autoreset.shows_rewards(env)
+        self._frames = recording.Frames(buffer, frame_stack)
+        self._reused_arrays = autoreset.ReusedArrays()
+        self._observations: Any = None
+        # In which environments an episode is running; None if all must be reset first.
+        self._is_running: arrays.Bools | None = None
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Do what the vector environment does; episodes that are open in what is reset end as truncated.
+
+        Raises:
+            ArgumentError: A mask of what to reset is given where environments reset themselves, or is none.
+        """
+        is_reset = autoreset.reset_mask(self._mode, self.env.num_envs, options)
+        was_running, self._is_running = self._is_running, None
+        if was_running is None and not is_reset.all():
+            raise errors.ArgumentError("reset_mask must be True for each environment, as none is running")
+        # Its annotation knows of one seed alone; environments side by side take a list too.
+        seeds: Any = seed
+        # Gymnasium's environments take the mask out of their options, and wrappers around this one still need it.
+        observations, infos = self.env.reset(seed=seeds, options=copies.copied(options))
+        tree = recording.kept(self.env.single_observation_space, observations)
+        rows = is_reset.nonzero()[0]
+        first = trees.rows(tree, rows)
+        self._frames.check_first(first, num_leading=1)
+        for stream in rows.tolist():
+            self.buffer.end_episode(stream=stream)
+        if was_running is None:
+            self._observations = tree
+        else:
+            trees.put(self._observations, rows, first)
+        self._is_running = is_reset if was_running is None else was_running | is_reset
+        return observations, infos
+
+    def step(self, actions: Any, **extras: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Do what the vector environment does, and store the steps.
+
+        Args:
+            actions: For the environments [S, ...].
+            extras: The other fields of the schema [S, ...], such as what the policy knows of the actions.
+
+        Raises:
+            NotReadyError: An environment was not reset, or the limiter holds inserts back; none was stepped.
+            ArgumentError: An extra is given that `infos` names; the same. Or the environment does not do what its
+                metadata say, the infos lack a key, or a frame is not stacked on those before it; the steps are not
+                stored, and `reset` must follow.
+            SchemaError: An action or an extra does not fit its field; none was stepped. Or what they answer does not;
+                the steps are not stored, and `reset` must follow.
+        """
+        is_step = self._checked_running()
+        taken, extras = self._target.given(actions, extras)
+        self._is_running = None
+        answer = self.env.step(actions)
+        observations, *numbers, infos = answer
+        rewards, terminated, truncated = map(np.asarray, numbers)
+        has_ended = np.logical_or(terminated, truncated)
+        autoreset.check(self._mode, is_step, rewards if self._shows_rewards else None, has_ended, infos)
+        following = tree = recording.kept(self.env.single_observation_space, observations)
+        self._reused_arrays.check(tree)
+        # What has ended was reset by SAME_STEP, is reset by NEXT_STEP in the next step, or waits for `reset`.
+        is_first, goes_on = ~is_step, ~has_ended
+        if self._mode is autoreset.SAME_STEP:
+            is_first, goes_on = has_ended, is_step
+            following = self._with_last(tree, has_ended, infos)
+        self._frames.check_next(self._observations, following, 1, where=is_step)
+        self._frames.check_first(trees.rows(tree, is_first), 1)
+        if is_step.any():
+            rows = is_step.nonzero()[0]
+            found = {
+                extra: autoreset.info_column(infos, extra, key, rows, is_first)
+                for extra, key in self._target.infos.items()
+            }
+            at: Any = slice(None) if is_step.all() else rows  # A slice copies nothing.
+            observations, following = (self._frames.newest(each, 1) for each in (self._observations, following))
+            self.buffer.extend(
+                trees.rows(observations, at),
+                trees.rows(taken, at),
+                rewards[at],
+                trees.rows(following, at),
+                terminated=terminated[at],
+                truncated=truncated[at],
+                streams=None if is_step.all() else rows,
+                **trees.rows(extras, at),
+                **found,
+            )
+        self._observations, self._is_running = tree, goes_on
+        return answer
+
+    def _checked_running(self) -> arrays.Bools:
+        """Return where an episode is running [S]; raise NotReadyError unless every environment may be stepped."""
+        is_running = self._is_running
+        if is_running is None:
+            raise errors.NotReadyError("step needs episodes that are running: call reset first")
+        if self._mode is autoreset.DISABLED and not is_running.all():
+            waiting = (~is_running).nonzero()[0].tolist()
+            raise errors.NotReadyError(
+                f"step needs episodes that are running: call reset(options={{'reset_mask': ...}}) of {waiting} first"
+            )
+        return is_running
+
+    def _with_last(self, tree: Any, has_ended: arrays.Bools, infos: Mapping[str, Any]) -> Any:
+        """Return observations [S, ...] with those that came last where an episode has ended, and a reset followed."""
+        if not has_ended.any():
+            return tree
+        following, space = copies.copied(tree), self.env.single_observation_space
+        for row in has_ended.nonzero()[0].tolist():
+            last = spaces.tree_of(space, autoreset.final_observation(infos, row))
+            self._reused_arrays.watch(row, last, trees.rows(tree, row))
+            trees.put(following, row, recording.kept(space, last))
+        return following
