@@ -4,17 +4,21 @@ model = DQN("MlpPolicy", env, replay_buffer_class=ReplayBuffer, replay_buffer_kw
 model.learn(10_000)
 batch = model.replay_buffer.buffer.sample(32)
 
+ReplayBuffer       takes the place of their ReplayBuffer, DictReplayBuffer and NStepReplayBuffer
+HerReplayBuffer    takes the place of theirs: goals are relabelled when drawn
+
 What they call obs, done and infos["TimeLimit.truncated"] comes in here, and their ReplayBufferSamples go out; all else
 is RingReplayBuffer's.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 import copy
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
 from relive import errors
+from relive.buffers import hindsight
 from relive.buffers import ring
 from relive.common import arrays
 from relive.common import copies
@@ -22,7 +26,7 @@ from relive.common import duplicates
 from relive.common import imports
 from relive.common import trees
 from relive.common import validation
-from relive.integrations import recording
+from relive.integrations.gymnasium import recording
 from relive.schema import schema as schema_lib
 from relive.windows import batches
 from relive.windows import returns
@@ -30,9 +34,11 @@ from relive.windows import transitions
 
 with imports.optional_dependency("sb3"):
     from gymnasium import spaces
+    from stable_baselines3 import her
     from stable_baselines3.common import buffers
     from stable_baselines3.common import type_aliases
     from stable_baselines3.common import vec_env
+    from stable_baselines3.her import goal_selection_strategy as strategies
     import torch
 
 Space: TypeAlias = "spaces.Space[Any]"
@@ -51,7 +57,9 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         action_space: The same.
         device: Where samples go.
         n_envs: How many environments step side by side; each has a stream of the buffer.
-        optimize_memory_usage: Must be False: an observation is stored once anyway.
+        optimize_memory_usage: Makes no difference: an observation is stored once either way.
+        handle_timeout_termination: Whether an end with "TimeLimit.truncated" is a truncation; if not, all ends are
+            terminations.
         n_steps: Steps in a transition at most; fewer where an episode ends.
         gamma: The discount factor, that of the algorithm; with `n_steps` above 1 it must be given.
         frame_stack: How many frames an observation stacks along its first axis, such as the channels of an image that a
@@ -78,6 +86,7 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         device: "torch.device | str" = "auto",
         n_envs: int = 1,
         optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
         *,
         n_steps: int = 1,
         gamma: float | None = None,
@@ -88,15 +97,14 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         buffer_size = validation.positive_int("buffer_size", buffer_size)
         if buffer_size < n_envs:
             raise errors.ArgumentError(f"buffer_size must be at least n_envs = {n_envs}, got {buffer_size}")
-        if optimize_memory_usage:
-            raise errors.ArgumentError("optimize_memory_usage must be False, as each observation is stored once anyway")
+        validation.boolean("optimize_memory_usage", optimize_memory_usage)
+        self.handle_timeout_termination = validation.boolean("handle_timeout_termination", handle_timeout_termination)
         n_steps = validation.positive_int("n_steps", n_steps)
         if gamma is None and n_steps > 1:
             raise errors.ArgumentError(f"gamma must be given with n_steps = {n_steps}, and be that of the algorithm")
         frame_stack = validation.positive_int("frame_stack", frame_stack)
         # That of the base: theirs would allocate its arrays.
         super(buffers.ReplayBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs)
-        self.handle_timeout_termination = True  # load_replay_buffer looks for it.
         self.n_steps = n_steps
         self.gamma = gamma
         self._frame_stack = frame_stack
@@ -116,7 +124,8 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
             frame_stack=frame_stack,
             stack_padding=stack_padding,
             streams=n_envs,
-            seed=_seed_of(action_space) if seed is None else seed,
+            # Of a copy of the generator: it stays as it is.
+            seed=int(copy.deepcopy(action_space.np_random).integers(2**63)) if seed is None else seed,
         )
         self._frames = recording.Frames(self._buffer, frame_stack)
 
@@ -139,7 +148,6 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
             if own != other:
                 raise errors.ArgumentError(f"buffer must have {name} = {own}, got {other}")
         self._buffer, self._reached = buffer, None
-        self._count()
 
     def size(self) -> int:
         """Return how many steps are stored, of all environments together."""
@@ -148,12 +156,22 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
     def reset(self) -> None:
         """Forget every step."""
         self.buffer.clear()
-        self._count()
 
-    def _count(self) -> None:
-        """Set in their words how much is stored: pos is where the next step goes, and size() until it is full."""
-        self.full = self.buffer.is_full
-        self.pos = self.buffer.history.next_key % self.buffer_size if self.full else len(self.buffer)
+    def _pos(self) -> int:
+        return self.buffer.history.next_key % self.buffer_size if self.full else self.size()
+
+    def _not_kept(self) -> NoReturn:
+        raise AttributeError("arrays of steps are not kept here: call self.buffer.read(self.buffer.eligible_keys())")
+
+    # The base sets both, to what they are then.
+    full = property(lambda self: self.buffer.is_full, lambda self, _: None, doc="Whether the next step evicts another.")
+    pos = property(_pos, lambda self, _: None, doc="Where the next step goes: `size()` until it is full.")
+    observations = next_observations = actions = rewards = timeouts = property(_not_kept)
+
+    @property
+    def dones(self) -> dict[int, bool]:
+        """What a second `learn` with optimize_memory_usage=True writes an end to, which the next step shows anyway."""
+        return {}
 
     # Writing.
 
@@ -183,21 +201,31 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
             SchemaError: An observation does not fit its space, or a reward is too large for a float32.
             ArgumentError: A frame is not stacked on those before it.
         """
-        observation, following = self._rows(obs), self._rows(next_obs)
-        is_truncated = np.array([info.get("TimeLimit.truncated", False) for info in infos], np.bool_)
+        if not len(reward) == len(done) == len(infos) == self.n_envs:
+            rule = f"reward, done and infos must be of {self.n_envs} environments"
+            raise errors.SchemaError(f"{rule}, got {len(reward)}, {len(done)} and {len(infos)}")
+        observation = _each(self._rows, obs, self.obs_shape)
+        following = _each(self._rows, next_obs, self.obs_shape)
+        action = action.reshape(self.n_envs, self.action_dim).astype(self._action.dtype, copy=False)
+        step = self._frames.newest(observation, 1), action, reward, self._frames.newest(following, 1)
         if self._frame_stack > 1:
-            self._check_stacks(observation, following, np.asarray(done, np.bool_))
-        self.buffer.extend(
-            self._frames.newest(observation, 1),
-            action.reshape(self.n_envs, self.action_dim).astype(self._action.dtype, copy=False),
-            reward,
-            self._frames.newest(following, 1),
-            terminated=np.logical_and(done, ~is_truncated),
-            truncated=is_truncated,
-        )
+            cut = self._cut_streams(observation, following, np.asarray(done, np.bool_))
+            encoder: Any = self._buffer.history.encoder
+            if cut:  # A step that is refused must not have ended an episode.
+                encoder.rows(self.n_envs, *step, {})
+            for stream in cut:
+                self._buffer.end_episode(stream=stream)
+        if self.n_envs == 1:  # `add` does the same as `extend` in half the time.
+            limit = self._is_limit(infos[0])
+            self._buffer.add(*map(_first, step), terminated=bool(done[0]) and not limit, truncated=limit)
+        else:
+            limits = np.array([*map(self._is_limit, infos)])
+            self._buffer.extend(*step, terminated=np.greater(done, limits), truncated=limits)
         if self._frame_stack > 1:
             self._reached = copies.copied(following)
-        self._count()
+
+    def _is_limit(self, info: dict[str, Any]) -> bool:
+        return self.handle_timeout_termination and bool(info.get("TimeLimit.truncated", False))
 
     # Drawing.
 
@@ -251,7 +279,7 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         rewards = env.normalize_reward(history.storage.read(rows, ["reward"])["reward"])
         return returns.discounted_sums(rewards, batch.steps, self.buffer.window_for(None, None).gamma)
 
-    def _column(self, array: arrays.Array) -> "torch.Tensor":
+    def _column(self, array: arrays.Array) -> Any:
         return self.to_torch(array.reshape(-1, 1), copy=False)
 
     # Frames.
@@ -268,40 +296,140 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
             shape = (shape[0] // self._frame_stack, *shape[1:])
         return schema_lib.Field(shape, space.dtype)
 
-    def _rows(self, observation: Any) -> Any:
-        """Return observations [n_envs, ...] as the buffer has them: frames of a stack along an axis of their own."""
+    def _rows(self, array: Any, shape: tuple[int, ...]) -> Any:
+        """Return an observation [n_envs, ...] as the buffer has it: frames of a stack along an axis of their own."""
+        array = np.asarray(array)
+        if array.shape[:1] != (self.n_envs,):
+            raise errors.SchemaError(f"observation must be of {self.n_envs} environments, got shape {array.shape}")
+        if shape == (1,) and array.ndim == 1:  # Of a Discrete space.
+            return array[:, np.newaxis]
+        if self._frame_stack > 1 and array.shape[1:] == shape:
+            return array.reshape(self.n_envs, self._frame_stack, -1, *shape[1:])
+        return array
 
-        def rows(array: Any, shape: tuple[int, ...]) -> Any:
-            array = np.asarray(array)
-            if shape == (1,) and array.shape == (self.n_envs,):  # Of a Discrete space.
-                return array[:, np.newaxis]
-            if self._frame_stack > 1 and array.shape == (self.n_envs, *shape):
-                return array.reshape(self.n_envs, self._frame_stack, -1, *shape[1:])
-            return array
-
-        return _each(rows, observation, self.obs_shape)
-
-    def _check_stacks(self, observation: Any, following: Any, has_ended: arrays.Bools) -> None:
-        """Raise ArgumentError unless each stack is one of the frames that are stored, and end what does not go on."""
-        goes_on = self.buffer.history.is_open(np.arange(self.n_envs))
+    def _cut_streams(self, observation: Any, following: Any, has_ended: arrays.Bools) -> list[int]:
+        """Return the streams whose open episodes do not go on; raise ArgumentError if a stack is not as is stored."""
+        is_open = self._buffer.history.is_open(np.arange(self.n_envs))
         # Of another buffer that took its place nobody knows what was reached.
-        goes_on &= self._reached is not None and _are_same(observation, self._reached)
+        goes_on = is_open & (self._reached is not None and _are_same(observation, self._reached))
         self._frames.check_next(observation, following, 1, where=~has_ended)
         self._frames.check_first(trees.rows(observation, ~goes_on), 1)
-        for stream in (~goes_on).nonzero()[0].tolist():
+        streams: list[int] = (is_open & ~goes_on).nonzero()[0].tolist()
+        return streams
+
+
+class HerReplayBuffer(ReplayBuffer, her.HerReplayBuffer):
+    """What takes the place of their HerReplayBuffer: a part of what is drawn gets goals that were achieved later.
+
+    Rewards for those goals are what `compute_reward` of the first environment returns; a `done` stays what it was.
+    Unlike theirs it also draws from episodes that still run, up to where they are, and from those of which the
+    beginning was evicted.
+
+    Args:
+        buffer_size: As that of ReplayBuffer, like all that is not named here.
+        observation_space: A Dict with the keys "achieved_goal" and "desired_goal".
+        action_space: Of one environment.
+        env: What computes rewards; None until `set_env`. Copies and pickles are without it.
+        device: Where samples go.
+        n_envs: How many environments step side by side.
+        optimize_memory_usage: Makes no difference.
+        handle_timeout_termination: Whether an end with "TimeLimit.truncated" is a truncation.
+        n_sampled_goal: How many transitions with another goal are drawn for each one with its own.
+        goal_selection_strategy: Where the goal was achieved: after the step ("future"), at the end of the episode
+            ("final"), anywhere in it ("episode"); a string or a GoalSelectionStrategy.
+        copy_info_dict: Must be False: `compute_reward` gets empty infos, as those of the steps are not stored.
+        seed: For the generator of the draws.
+
+    Raises:
+        ArgumentError: A setting breaks its rule.
+    """
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: Space,
+        action_space: Space,
+        env: "vec_env.VecEnv | None",
+        device: "torch.device | str" = "auto",
+        n_envs: int = 1,
+        optimize_memory_usage: bool = False,
+        handle_timeout_termination: bool = True,
+        n_sampled_goal: int = 4,
+        goal_selection_strategy: "strategies.GoalSelectionStrategy | str" = "future",
+        copy_info_dict: bool = False,
+        *,
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        n_sampled_goal = validation.non_negative_int("n_sampled_goal", n_sampled_goal)
+        self._strategy: Any = str(getattr(goal_selection_strategy, "name", goal_selection_strategy)).lower()
+        validation.require_choice("goal_selection_strategy", self._strategy, tuple(strategies.KEY_TO_GOAL_STRATEGY))
+        if validation.boolean("copy_info_dict", copy_info_dict):
+            raise errors.ArgumentError("copy_info_dict must be False, as infos are not stored, got True")
+        for key in ("achieved_goal", "desired_goal"):
+            if not isinstance(observation_space, spaces.Dict) or key not in observation_space.spaces:
+                raise errors.ArgumentError(f"observation_space must be a Dict with {key!r}, got {observation_space}")
+        super().__init__(
+            buffer_size,
+            observation_space,
+            action_space,
+            device,
+            n_envs,
+            optimize_memory_usage,
+            handle_timeout_termination,
+            seed=seed,
+        )
+        self.env: Any = env
+        self._share = 1 - 1 / (n_sampled_goal + 1)
+
+    def sample(self, batch_size: int, env: "vec_env.VecNormalize | None" = None) -> Any:
+        """Return exactly batch_size transitions as their DictReplayBufferSamples; see ReplayBuffer.
+
+        Raises:
+            NotReadyError: Nothing is stored, or there is no environment.
+            ArgumentError: `batch_size` is not an integer of at least 1.
+        """
+        if self.env is None:
+            raise errors.NotReadyError("sample has no environment to compute rewards: call set_env first")
+        batch = self.buffer.sample(batch_size)
+        count = int(self._share * len(batch))
+        relabelled = hindsight.relabel(
+            self.buffer,
+            batch,
+            compute=self._judged,
+            strategy=self._strategy,
+            share=count / len(batch),
+            open_episodes=True,
+        )
+        relabelled.is_terminal = batch.is_terminal
+        return self._samples(relabelled, env)
+
+    def truncate_last_trajectory(self) -> None:
+        """Truncate the episodes that are open, as load_replay_buffer does unless it is told not to."""
+        for stream in range(self.n_envs):
             self.buffer.end_episode(stream=stream)
 
+    def _judged(self, achieved: arrays.Array, goals: arrays.Array) -> tuple[arrays.Array, arrays.Bools]:
+        """Return the rewards [k] of steps for other goals, and that none of them is an end."""
+        count = len(goals)
+        infos: list[dict[str, Any]] = [{} for _ in range(count)]
+        rewards = self.env.env_method("compute_reward", achieved, goals, infos, indices=[0])[0]
+        return np.reshape(rewards, -1), np.zeros(count, np.bool_)
 
-def _seed_of(space: Space) -> int:
-    """Return a seed from the generator of a space, which stays as it is."""
-    return int(copy.deepcopy(space.np_random).integers(2**63))
+    def _rewards(self, batch: batches.TransitionBatch, env: "vec_env.VecNormalize | None") -> arrays.Array:
+        rewards: arrays.Array = self._normalize_reward(batch.reward, env)
+        return rewards
 
 
 def _each(answer: Callable[[Any, tuple[int, ...]], Any], tree: Any, shapes: Any) -> Any:
     """Return what `answer` does of each array of an observation, given its shape in the space."""
-    if isinstance(shapes, Mapping):
+    if isinstance(shapes, dict):
         return {key: answer(tree[key], shape) for key, shape in shapes.items()}
     return answer(tree, shapes)
+
+
+def _first(tree: Any) -> Any:
+    """Return the first row of each array."""
+    return {key: part[0] for key, part in tree.items()} if isinstance(tree, dict) else tree[0]
 
 
 def _stacked(array: arrays.Array, shape: tuple[int, ...]) -> arrays.Array:

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Iterator
+import copy
 import pathlib
 from typing import Any
 
@@ -12,13 +13,16 @@ pytest.importorskip("stable_baselines3")
 import gymnasium
 from gymnasium import spaces
 import stable_baselines3
+from stable_baselines3 import her
 from stable_baselines3.common import buffers
+from stable_baselines3.common import envs
 from stable_baselines3.common import vec_env
 import torch
 
 import relive
 from relive import errors
 from relive import testing
+from relive.common import trees
 from relive.integrations import stable_baselines3 as relive_sb3
 
 DISCRETE = spaces.Discrete(3)
@@ -154,11 +158,18 @@ def steps(draw: st.DrawFn, n_envs: int) -> list[Any]:
 
 
 @hypothesis.given(
-    data=st.data(), n_envs=st.sampled_from([1, 3]), num_rows=st.integers(1, 12), n_steps=st.integers(1, 4)
+    data=st.data(),
+    n_envs=st.sampled_from([1, 3]),
+    num_rows=st.integers(1, 12),
+    n_steps=st.integers(1, 4),
+    heeds_limits=st.booleans(),
 )
-def test_what_is_stored_equals_what_theirs_stores(data: Any, n_envs: int, num_rows: int, n_steps: int) -> None:
+def test_what_is_stored_equals_what_theirs_stores(
+    data: Any, n_envs: int, num_rows: int, n_steps: int, heeds_limits: bool
+) -> None:
     space, action_space = spaces.Box(-1, 1_000, (3,), np.float32), spaces.MultiDiscrete([3, 3])
-    settings = {"n_steps": n_steps, "gamma": 0.5} if n_steps > 1 else {}
+    settings: dict[str, Any] = {"n_steps": n_steps, "gamma": 0.5} if n_steps > 1 else {}
+    settings["handle_timeout_termination"] = heeds_limits
     both = with_twin(space, action_space, num_rows * n_envs, n_envs, **settings)
     for step in data.draw(steps(n_envs)):
         both.add(*step)
@@ -270,6 +281,32 @@ def test_n_steps_of_the_algorithm_do_not_reach_the_buffer_and_their_warning_says
     assert 'replay_buffer_kwargs={"n_steps": 3, "gamma": 0.99}' in str(warned[0].message)
 
 
+def test_time_limits_may_be_terminations() -> None:
+    settings = {"handle_timeout_termination": False}
+    model = model_of(stable_baselines3.DQN, described(2, ends="truncated"), replay_buffer_kwargs=settings).learn(60)
+    stats = model.replay_buffer.buffer.get_stats()
+    assert (stats.truncated_episodes, stats.terminated_episodes > 8) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "action_space"),
+    [(stable_baselines3.DQN, DISCRETE), (stable_baselines3.SAC, BOX), (stable_baselines3.TD3, BOX)],
+)
+def test_algorithms_train_on_several_steps(algorithm: Any, action_space: Any) -> None:
+    settings = {"n_steps": 3, "gamma": 0.99, "handle_timeout_termination": True}
+    env = described(2, action_space=action_space)
+    model = model_of(algorithm, env, replay_buffer_kwargs=settings, optimize_memory_usage=True).learn(60)
+    assert model.replay_buffer.sample(50).discounts.min() == np.float32(0.99) ** 3
+    assert model.replay_buffer.buffer.get_stats().sampled > 0
+
+
+def test_a_second_run_that_optimizes_memory_goes_on_in_another_episode() -> None:
+    model = model_of(stable_baselines3.DQN, described(), optimize_memory_usage=True).learn(22)
+    with pytest.warns(UserWarning, match="The last trajectory in the replay buffer will be truncated"):
+        model.learn(22)
+    assert (model.replay_buffer.size(), model.replay_buffer.buffer.get_stats().spliced_episodes) == (44, 1)
+
+
 def test_an_episode_that_a_reset_cuts_is_truncated_and_counted() -> None:
     model = model_of(stable_baselines3.DQN, described()).learn(22)
     model.learn(22, reset_num_timesteps=False)
@@ -305,12 +342,12 @@ def play(env: Any, count: int, *replay_buffers: Any) -> Any:
     obs = env.reset()
     for _ in range(count):
         next_obs, reward, done, infos = env.step(np.zeros(env.num_envs, np.int64))
-        reached = next_obs.copy()
+        reached = copy.deepcopy(next_obs)
         for row in done.nonzero()[0]:
-            reached[row] = infos[row]["terminal_observation"]
+            trees.put(reached, row, infos[row]["terminal_observation"])
         for replay_buffer in replay_buffers:
             replay_buffer.add(obs, reached, np.zeros(env.num_envs, np.int64), reward, done, infos)
-        reached[...] = 77
+        trees.put(reached, ..., 77 if isinstance(reached, np.ndarray) else dict.fromkeys(reached, 77))
         obs = next_obs
     return obs
 
@@ -419,6 +456,10 @@ def test_what_is_no_stack_is_refused_and_not_stored() -> None:
         add([1, 3], [3, 4])
     add([1, 2], [2, 3])
     assert (frames.size(), frames.buffer.get_stats().truncated_episodes) == (2, 0)
+    with pytest.raises(errors.ArgumentError, match="reward must be finite"):
+        pair = np.array([[[0, 5]], [[5, 6]]], np.float32)
+        frames.add(pair[0], pair[1], np.zeros(1, np.int64), np.array([np.nan]), np.array([False]), [{}])
+    assert frames.buffer.get_stats().open_episodes == 1
     add([2, 3], [3, 3], done=True)
     with pytest.raises(errors.ArgumentError, match="observation must begin with frames that are 'zeros'"):
         add([3, 3], [3, 4])
@@ -509,6 +550,9 @@ def test_capacity_counts_the_steps_of_all_environments_exactly() -> None:
     assert (buffer.size(), buffer.pos, buffer.full) == (0, 0, False)
     with pytest.raises(errors.NotReadyError, match="sample has nothing to draw: no step is stored"):
         buffer.sample(1)
+    obs = np.zeros((4, 3), np.float32)
+    buffer.buffer.extend(obs, np.zeros((4, 1), np.int64), np.ones(4, np.float32), obs)
+    assert (buffer.size(), buffer.pos, buffer.full) == (4, 4, False)
 
 
 def test_a_reset_forgets_the_stacks_too() -> None:
@@ -568,7 +612,8 @@ def test_what_is_wrong_is_refused_by_name() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"buffer_size": 0}, "buffer_size must be at least 1, got 0"),
         ({"buffer_size": 3, "n_envs": 4}, "buffer_size must be at least n_envs = 4, got 3"),
-        ({"optimize_memory_usage": True}, "optimize_memory_usage must be False, as each observation is stored once"),
+        ({"optimize_memory_usage": 2}, "optimize_memory_usage must be True or False, got 2"),
+        ({"handle_timeout_termination": None}, "handle_timeout_termination must be True or False, got None"),
         ({"n_steps": 0}, "n_steps must be at least 1, got 0"),
         ({"n_steps": 2}, "gamma must be given with n_steps = 2"),
         ({"gamma": 1.5}, r"gamma must be in \(0, 1\], got 1.5"),
@@ -585,6 +630,12 @@ def test_what_is_wrong_is_refused_by_name() -> None:
         keywords: dict[str, Any] = {"buffer_size": 9, "observation_space": space, "action_space": DISCRETE} | settings
         with pytest.raises(errors.ArgumentError, match=message):
             relive_sb3.ReplayBuffer(**keywords)
+
+
+@pytest.mark.parametrize("name", ["observations", "next_observations", "actions", "rewards", "timeouts"])
+def test_their_arrays_are_not_there_and_the_error_says_what_is(name: str) -> None:
+    with pytest.raises(AttributeError, match=r"call self.buffer.read\(self.buffer.eligible_keys\(\)\)"):
+        getattr(filled(), name)
 
 
 def test_a_buffer_with_other_settings_is_refused() -> None:
@@ -608,8 +659,179 @@ def test_observations_that_do_not_fit_their_space_are_refused_and_not_stored() -
     before = all_of(buffer)
     for obs, message in [
         (np.full((1, 3), 0.1), "observation must be of dtype float32, got float64: cast it with"),
-        (np.zeros((1, 4), np.float32), r"observation must be of shape \(1, 3\), got \(1, 4\)"),
+        (np.zeros((1, 4), np.float32), r"observation must be of shape \(3,\), got \(4,\)"),
+        (np.zeros((2, 3), np.float32), r"observation must be of 1 environments, got shape \(2, 3\)"),
+        (np.zeros(3, np.float32), r"observation must be of 1 environments, got shape \(3,\)"),
     ]:
         with pytest.raises(errors.SchemaError, match=message):
             buffer.add(obs, obs, np.zeros(1, np.int64), np.ones(1), np.array([False]), [{}])
     assert all_of(buffer) == before
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_a_step_of_another_number_of_environments_is_refused_and_not_stored(n_envs: int) -> None:
+    buffer = filled(20, n_envs)
+    before = all_of(buffer)
+    obs, action = np.zeros((n_envs, 3), np.float32), np.zeros(n_envs, np.int64)
+    fine: dict[str, Any] = {"reward": np.ones(n_envs), "done": np.zeros(n_envs, np.bool_), "infos": [{}] * n_envs}
+    wrong: dict[str, Any] = {"reward": np.ones(n_envs + 1), "done": np.zeros(0, np.bool_), "infos": [{}] * (n_envs + 1)}
+    message = f"reward, done and infos must be of {n_envs} environments, got "
+    for name, value in wrong.items():
+        with pytest.raises(errors.SchemaError, match=message):
+            buffer.add(obs, obs, action, **(fine | {name: value}))
+    assert all_of(buffer) == before
+
+
+# Hindsight.
+
+
+class Goals(Described):
+    """Tells where it is and where it is to go; the reward is how near that is, and the goal is never reached."""
+
+    def __init__(self, number: int = 0, *, kind: str = "vector") -> None:
+        super().__init__(number)
+        place = spaces.Discrete(1_000) if kind == "discrete" else spaces.Box(0, 1_000, (3,), np.float32)
+        self.kind = kind
+        self.observation_space = spaces.Dict({"achieved_goal": place, "desired_goal": place, "observation": place})
+
+    def look(self) -> Any:
+        here = np.array([self.number, self.episode, self.t], np.float32)
+        goal = np.full(3, 900, np.float32)
+        if self.kind == "discrete":
+            return {"achieved_goal": self.t, "desired_goal": 900, "observation": self.t}
+        return {"achieved_goal": here, "desired_goal": goal, "observation": here}
+
+    def compute_reward(self, achieved: Any, desired: Any, infos: Any) -> Any:
+        assert len(infos) == len(achieved)
+        return 10 - np.abs(achieved - desired).sum(axis=-1)
+
+
+def goals(count: int = 1, **options: Any) -> vec_env.DummyVecEnv:
+    return vec_env.DummyVecEnv([lambda number=number: Goals(number, **options) for number in range(count)])
+
+
+def with_hindsight(env: Any, **settings: Any) -> tuple[Any, Any]:
+    """Returns one of ours and one of theirs, with whole episodes of every environment."""
+    arguments = (200, env.observation_space, DISCRETE, env, "cpu", env.num_envs)
+    made: tuple[Any, Any] = (
+        relive_sb3.HerReplayBuffer(*arguments, seed=0, **settings),
+        her.HerReplayBuffer(*arguments, **settings),
+    )
+    # Three episodes have 3 + 4 + 5 steps, in whichever order.
+    play(env, 12, *made)
+    return made
+
+
+@pytest.fixture
+def seeded() -> None:
+    np.random.seed(0)  # noqa: NPY002
+
+
+@pytest.mark.usefixtures("seeded")
+@pytest.mark.parametrize("strategy", ["future", "FINAL", her.GoalSelectionStrategy.EPISODE])
+@pytest.mark.parametrize("kind", ["vector", "discrete"])
+@pytest.mark.parametrize("is_normalized", [False, True])
+def test_hindsight_draws_the_transitions_that_theirs_draws(strategy: Any, kind: str, is_normalized: bool) -> None:
+    env = goals(2, kind=kind)
+    ours, theirs = with_hindsight(env, n_sampled_goal=1, goal_selection_strategy=strategy)
+    normalize: Any = None
+    if is_normalized:
+        normalize = vec_env.VecNormalize(env, norm_obs=kind == "vector")
+        normalize.ret_rms.var = np.float64(4)
+    assert {*rows(ours.sample(6_000, normalize))} == {*rows(theirs.sample(6_000, normalize))}
+
+
+@pytest.mark.parametrize(("n_sampled_goal", "batch_size", "count"), [(0, 9, 0), (1, 9, 4), (4, 256, 204)])
+def test_so_many_transitions_get_other_goals_as_in_theirs(n_sampled_goal: int, batch_size: int, count: int) -> None:
+    ours, theirs = with_hindsight(goals(), n_sampled_goal=n_sampled_goal)
+    for replay_buffer in (ours, theirs):
+        samples = replay_buffer.sample(batch_size)
+        assert (samples.observations["desired_goal"] != 900).all(dim=1).sum() == count
+        torch.testing.assert_close(
+            *(part["desired_goal"] for part in (samples.observations, samples.next_observations))
+        )
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        (stable_baselines3.DQN, {}),
+        (stable_baselines3.DQN, {"discrete_obs_space": True}),
+        (stable_baselines3.SAC, {"continuous": True}),
+        (stable_baselines3.DDPG, {"continuous": True}),
+    ],
+)
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_an_algorithm_trains_in_hindsight(algorithm: Any, settings: Any, n_envs: int) -> None:
+    env = vec_env.DummyVecEnv([lambda: envs.BitFlippingEnv(4, **settings)] * n_envs)
+    keywords: dict[str, Any] = {"n_sampled_goal": 4, "goal_selection_strategy": "future", "copy_info_dict": False}
+    model = algorithm(
+        "MultiInputPolicy",
+        env,
+        replay_buffer_class=relive_sb3.HerReplayBuffer,
+        replay_buffer_kwargs=keywords,
+        buffer_size=200,
+        learning_starts=20,
+        batch_size=16,
+        policy_kwargs={"net_arch": [8]},
+        seed=0,
+        device="cpu",
+    ).learn(240)
+    stats = model.replay_buffer.buffer.get_stats()
+    assert (stats.size, stats.spliced_episodes, stats.sampled > 0) == (200, 0, True)
+    assert (model.replay_buffer.sample(500).rewards == 0).any()
+    model.replay_buffer.buffer.check()
+
+
+def test_hindsight_is_saved_and_loaded_by_an_algorithm(tmp_path: pathlib.Path) -> None:
+    settings: dict[str, Any] = {"replay_buffer_class": relive_sb3.HerReplayBuffer, "seed": 0, "device": "cpu"}
+    model = stable_baselines3.DQN("MultiInputPolicy", goals(), **settings).learn(20)
+    model.save_replay_buffer(tmp_path / "buffer.pkl")
+    other: Any = stable_baselines3.DQN("MultiInputPolicy", goals(), **settings)
+    other.load_replay_buffer(tmp_path / "buffer.pkl", truncate_last_traj=False)
+    kept: Any = model.replay_buffer
+    assert other.replay_buffer.buffer.get_stats().open_episodes == kept.buffer.get_stats().open_episodes == 1
+    assert rows(other.replay_buffer.sample(20)) == rows(kept.sample(20))
+    other.load_replay_buffer(tmp_path / "buffer.pkl")
+    assert other.replay_buffer.buffer.get_stats().open_episodes == 0
+    assert other.learn(20).replay_buffer.size() == 40
+
+
+def test_without_an_environment_nothing_is_drawn_in_hindsight() -> None:
+    env = goals()
+    buffer: Any = relive_sb3.HerReplayBuffer(20, env.observation_space, DISCRETE, None, "cpu")
+    play(env, 5, buffer)
+    with pytest.raises(errors.NotReadyError, match="sample has no environment to compute rewards: call set_env first"):
+        buffer.sample(4)
+    assert buffer.buffer.get_stats().sampled == 0
+    buffer.set_env(env)
+    assert len(buffer.sample(4).rewards) == 4
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"n_sampled_goal": -1}, "n_sampled_goal must be at least 0, got -1"),
+        (
+            {"goal_selection_strategy": "random"},
+            "goal_selection_strategy must be 'future' or 'final' or 'episode', got",
+        ),
+        ({"copy_info_dict": True}, "copy_info_dict must be False, as infos are not stored, got True"),
+        ({"observation_space": BOX}, r"observation_space must be a Dict with 'achieved_goal', got Box"),
+        (
+            {"observation_space": spaces.Dict({"achieved_goal": BOX})},
+            "observation_space must be a Dict with 'desired_goal'",
+        ),
+        ({"buffer_size": 0}, "buffer_size must be at least 1, got 0"),
+    ],
+)
+def test_what_is_wrong_about_hindsight_is_refused(wrong: dict[str, Any], message: str) -> None:
+    env = goals()
+    fine: dict[str, Any] = {
+        "buffer_size": 9,
+        "observation_space": env.observation_space,
+        "action_space": DISCRETE,
+        "env": env,
+    }
+    with pytest.raises(errors.ArgumentError, match=message):
+        relive_sb3.HerReplayBuffer(**(fine | wrong))

@@ -277,7 +277,7 @@ def leaves(batch: Any) -> Iterator[tuple[str, Any]]:
 
 def _converted(path: str, tree: Tree, convert: Callable[[str, Any], Any]) -> Any:
     if isinstance(tree, Batch):
-        names = array_names(type(tree))
+        names = array_names(type(tree))  # type: ignore[arg-type]  # A class has a hash of its own.
         parts = {name: _converted(_joined(path, name), getattr(tree, name), convert) for name in names}
         return dataclasses.replace(tree, **parts)  # type: ignore[type-var]
     if isinstance(tree, Mapping):
