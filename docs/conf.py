@@ -18,7 +18,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinxcontrib.programoutput",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "decisions", "install.md"]
 
 # Docstrings put names between single backticks.
 default_role = "code"

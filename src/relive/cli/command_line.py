@@ -1,89 +1,71 @@
 """The command line: `relive COMMAND [OPTIONS]`.
 
 Exit codes: 0 the command did its work, 1 it could not, 2 it was mistyped, 130 it was interrupted. An error is one line.
-A command's module is imported when the command runs, so that `relive --help` needs numpy alone.
+A command's module is imported when the command runs, so that `relive --help` does not wait for numpy.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
-import importlib
+from collections.abc import Callable, Iterable, Sequence
+import difflib
 import os
+import pkgutil
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import relive
 
 _EXAMPLES = """examples:
-  relive demo --watch                   a network learns; watch its buffer
-  relive bench --quick                  relive beside what else is installed
-  relive inspect replay                 what is in a checkpoint or a journal
-  relive verify replay && echo whole    is all of it as it was written?
-  relive repair replay                  put in order what a crash has left
-  relive convert replay steps.parquet   hand the steps over to another tool
+  relive demo                    watch a network learn
+  relive bench --quick           beside what else there is
+  relive inspect replay          what is in it?
+  relive verify replay           is all as it was written?
+  relive repair replay           after a crash
+  relive convert replay steps.parquet
 
-`relive COMMAND --help` has more for each. The exit code is 0 if a command did
-its work, 1 if it could not, 2 if it was mistyped, 130 if it was interrupted.
+`relive COMMAND --help` says more. Exit codes: 0 it is done,
+1 it could not be done, or something is broken, 2 it was
+mistyped, 130 it was interrupted. An error is one line.
 """
 
 _DEMO_EXAMPLES = """examples:
-  relive demo                        learn CartPole, and draw a learning curve
-  relive demo --watch                see what is stored, drawn and dropped
-  relive demo --seed 7 --quiet       another seed; print the result alone
+  relive demo --seed 7 --quiet     print the result alone
   relive demo --env Acrobot-v1 --plot acrobot.png
-  relive demo --buffer prioritized   from a PrioritizedReplayBuffer
-  relive demo --buffer sequence      a task that needs memory
 
 It needs the extra relive[demo].
 """
 
 _BENCH_EXAMPLES = """examples:
-  relive bench --list                              all workloads and peers
-  relive bench --quick                             are the answers right?
-  relive bench --workload uniform prioritized-1m   two workloads, full size
-  relive bench --workload images --peers relive cpprb take
-  relive bench --markdown page.md --plot picture.png --json figures.json
+  relive bench --list              all workloads and peers
+  relive bench --quick             are the answers right?
+  relive bench --workload uniform prioritized-1m
+  relive bench --peers relive cpprb --json figures.json
 
-A peer that is not installed is named and left out, with the package that brings
-it, as in pip install cpprb. Every answer is checked: a fast wrong one is
-reported as wrong.
+A peer that is not installed is named and left out. Every
+answer is checked: a fast wrong one is reported as wrong.
 """
 
 _INSPECT_EXAMPLES = """examples:
-  relive inspect replay                         tables: sizes, episodes, files
-  relive inspect replay --json | jq .stats      the same as one JSON object
-  relive inspect replay --report replay.html    a page with charts, in one file
+  relive inspect replay --json | jq .stats
+  relive inspect replay --report replay.html
 
-The exit code is 1 if something is broken; needs the extra: relive[cli].
+The exit code is 1 if something is broken. The report needs
+the extra relive[cli], which also draws nicer tables.
 """
 
 _CONVERT_EXAMPLES = """examples:
-  relive convert replay steps.parquet             for pandas, polars, DuckDB
-  relive convert steps.parquet replay             and back, to the last bit
-  relive convert replay minari:cartpole/mine-v0   for those who learns offline
-  relive convert minari:D4RL/pen/human-v2 replay --info success
+  relive convert replay steps.parquet
+  relive convert steps.parquet replay
+  relive convert minari:D4RL/pen/human-v2 replay
 
-FROM and TO are told by their form: minari:ID, FILE.parquet, or the directory
-of a checkpoint; FROM may also be that of a journal. Minari keeps published
-datasets on this machine after, for example, minari download D4RL/pen/human-v2.
-A checkpoint that is written is one of a RingReplayBuffer. Priorities,
-generators and counters are in checkpoints alone. Parquet needs the extra
-relive[arrow], Minari relive[minari].
+FROM is told by what it holds, TO by its name: minari:ID,
+FILE.parquet, or a directory, which is there, has no ending,
+or ends with a slash. Minari knows what was fetched with
+`minari download ID`. Priorities and counters are kept in
+checkpoints alone. Parquet needs the extra relive[arrow],
+Minari relive[minari].
 """
 
-_MODULES = {
-    "demo": "relive.cli.demo",
-    "bench": "relive.bench.command",
-    "inspect": "relive.cli.inspect",
-    "verify": "relive.cli.verify",
-    "repair": "relive.cli.repair",
-    "convert": "relive.cli.convert",
-}
-"""Where the work of each command is."""
-
-_BUFFERS = {"episode": ("env", "actors"), "prioritized": ("env",), "sequence": ()}
-"""The buffers of the demo, and the options of which each makes use beside those that all of them know."""
-
-_DEFAULTS = {"env": "CartPole-v1", "actors": 8}
+_Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -96,60 +78,92 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
+    """A parser whose errors are one line, with the nearest of the words that it knows."""
+
+    def __init__(self, **keywords: Any) -> None:
+        super().__init__(formatter_class=_Help, allow_abbrev=False, **keywords)
+        self.set_defaults(parser=self)
+
+    def words(self) -> list[str]:
+        """Return the commands, the options and their choices."""
+        return [str(word) for action in self._actions for word in (*action.option_strings, *(action.choices or ()))]
+
+    def refuse(self, unknown: Sequence[str], command: str | None) -> NoReturn:
+        """Say that arguments have no meaning here, and exit with 2."""
+        option = unknown[0].partition("=")[0]
+        if option in self.words():
+            self.error(f"{option} must follow the command, as in relive {command} {option}")
+        if not option.startswith("-"):
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        self.error(f"there is no option {option!r}{hint(option, self.words())}")
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and where help is, and exit with 2."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        # A full disk, or a reader of a pipe that has left, is for `main` to tell of; argparse would hide it.
+        (file or sys.stderr).write(message)
+        sys.stdout.flush()
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        choices = list(action.choices or ())
+        if choices and value not in choices:
+            near = hint(value, choices)
+            if isinstance(action, argparse._SubParsersAction):
+                self.error(f"there is no command {value!r}{near or ', only ' + ', '.join(choices)}")
+            raise argparse.ArgumentError(action, f"must be {' or '.join(choices)}, got {value!r}{near}")
+
+
+def hint(word: str, known: Iterable[str]) -> str:
+    """Return a question for the nearest of the known words, in whatever case; nothing if none is near.
+
+    >>> from relive.cli import command_line
+    >>> command_line.hint("--JSN", ["--json", "--report"]), command_line.hint("x", ["--json"])
+    (', did you mean --json?', '')
+    """
+    names = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word.lower(), names, 1)
+    return f", did you mean {names[near[0]]}?" if near else ""
 
 
 def _integer_from(least: int) -> Callable[[str], int]:
     """Return a converter of option values to integers of at least `least`."""
 
     def convert(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"must be an integer, got {text!r}") from None
-        if value < least:
-            raise argparse.ArgumentTypeError(f"must be at least {least}, got {value}")
-        return value
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"must be an integer of at least {least}, got {text!r}")
+        return int(text)
 
     return convert
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
-    top = _Parser(
-        prog="relive",
-        description="Replay memory for reinforcement learning.",
-        epilog=_EXAMPLES,
-        formatter_class=_Help,
-        allow_abbrev=False,
+    top = _Parser(prog="relive", description="Replay memory for reinforcement learning.", epilog=_EXAMPLES)
+    top.add_argument(
+        "-V", "--version", action="version", version=f"relive {relive.__version__}", help="print the version"
     )
-    top.add_argument("--version", action="version", version=f"relive {relive.__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
+    _add_demo(commands)
+    _add_bench(commands)
+    _add_saved(commands)
+    _add_convert(commands)
+    return top
+
+
+def _add_demo(commands: _Commands) -> None:
     demo = commands.add_parser(
         "demo",
         help="learn a task from a replay buffer, and show it",
-        description="A small network in numpy learns from a replay buffer: double Q-learning. At the end the best "
-        "network plays 20 episodes without exploring. Interrupt it (Ctrl-C) to end early with what was learned.",
+        description="Actor coroutines fill an EpisodeReplayBuffer while a learner awaits samples of it: double "
+        "Q-learning with a small network in numpy. At the end the best network plays 20 episodes without exploring. "
+        "Interrupt it (Ctrl-C) to end early with what was learned.",
         epilog=_DEMO_EXAMPLES,
-        formatter_class=_Help,
-        allow_abbrev=False,
     )
-    demo.set_defaults(parser=demo)
+    demo.set_defaults(run="relive.cli.demo:run")
     demo.add_argument(
-        "--buffer",
-        choices=_BUFFERS,
-        default="episode",
-        help="episode: actor coroutines fill an EpisodeReplayBuffer while a learner awaits samples of it; "
-        "prioritized: a plain loop with a PrioritizedReplayBuffer; sequence: a plain loop with a SequenceReplayBuffer, "
-        "and a recurrent network that has to remember what it saw (%(default)s)",
-    )
-    demo.add_argument(
-        "--env",
-        help=f"a Gymnasium environment with discrete actions; not with --buffer sequence ({_DEFAULTS['env']})",
+        "--env", default="CartPole-v1", help="a Gymnasium environment with discrete actions (%(default)s)"
     )
     demo.add_argument("--seed", type=_integer_from(0), default=0, help="the same seed gives the same run (%(default)s)")
     demo.add_argument(
@@ -158,38 +172,22 @@ def parser() -> argparse.ArgumentParser:
         default=60_000,
         help="environment steps at most, over all actors (%(default)s)",
     )
-    demo.add_argument(
-        "--actors",
-        type=_integer_from(1),
-        help=f"actor coroutines; with --buffer episode alone ({_DEFAULTS['actors']})",
-    )
+    demo.add_argument("--actors", type=_integer_from(1), default=8, help="actor coroutines (%(default)s)")
     demo.add_argument(
         "--plot", default="relive-demo.png", metavar="PATH", help="where the learning curve goes, a PNG (%(default)s)"
     )
-    shown = demo.add_mutually_exclusive_group()
-    shown.add_argument(
-        "--watch",
-        action="store_true",
-        help="show what the buffer says of itself, four times a second; in a terminal alone, elsewhere print lines",
-    )
-    shown.add_argument("--quiet", action="store_true", help="print the last line alone")
-    _add_bench(commands)
-    _add_saved(commands)
-    _add_convert(commands)
-    return top
+    demo.add_argument("--quiet", action="store_true", help="print the last line alone")
 
 
-def _add_bench(commands: "argparse._SubParsersAction[_Parser]") -> None:
+def _add_bench(commands: _Commands) -> None:
     bench = commands.add_parser(
         "bench",
         help="measure relive beside other libraries, and check what all of them answer",
         description="Measures draws, updates, adds and memory of relive and of the libraries that are installed, by "
         "turns, one thread each, and checks every answer on data that describes itself.",
         epilog=_BENCH_EXAMPLES,
-        formatter_class=_Help,
-        allow_abbrev=False,
     )
-    bench.set_defaults(parser=bench)
+    bench.set_defaults(run="relive.bench.command:run")
     bench.add_argument("--list", action="store_true", help="print the names of workloads and peers, and what they are")
     bench.add_argument("--workload", nargs="+", metavar="NAME", help="workloads, or families of them (all)")
     bench.add_argument("--peers", nargs="+", metavar="NAME", help="whom to measure (all that are installed)")
@@ -202,15 +200,13 @@ def _add_bench(commands: "argparse._SubParsersAction[_Parser]") -> None:
     bench.add_argument("--plot", metavar="FILE", help="where a picture goes, a PNG")
 
 
-def _add_saved(commands: "argparse._SubParsersAction[_Parser]") -> None:
+def _add_saved(commands: _Commands) -> None:
     inspect = commands.add_parser(
         "inspect",
         help="show what is in a checkpoint or a journal",
         description="Shows what relive wrote: a checkpoint, a journal, a memory map or a Parquet file, and whether all "
         "of it is as it was written. It loads the buffer, and changes nothing.",
         epilog=_INSPECT_EXAMPLES,
-        formatter_class=_Help,
-        allow_abbrev=False,
     )
     inspect.add_argument("--report", metavar="FILE", help="where a page with charts goes, HTML in one file")
     verify = commands.add_parser(
@@ -218,14 +214,12 @@ def _add_saved(commands: "argparse._SubParsersAction[_Parser]") -> None:
         help="say whether a checkpoint or a journal is whole; exit code 0 or 1",
         description="Reads all that relive wrote: a checkpoint, a journal, a memory map or a Parquet file; loads the "
         "buffer, and says that it is whole, or names every file that is broken. It changes nothing.",
-        allow_abbrev=False,
     )
     repair = commands.add_parser(
         "repair",
         help="put in order what a crash has left of a checkpoint or a journal",
         description="Gives a checkpoint its name back and deletes what was never completed beside it; cuts a torn "
         "record off a journal. Of what is damaged nothing is deleted. A second repair finds nothing to do.",
-        allow_abbrev=False,
     )
     repair.add_argument(
         "--drop-damaged",
@@ -234,25 +228,22 @@ def _add_saved(commands: "argparse._SubParsersAction[_Parser]") -> None:
     )
     for command in (inspect, verify):
         command.add_argument("--json", action="store_true", help="print one JSON object instead of words")
-    for command in (inspect, verify, repair):
-        command.set_defaults(parser=command)
+    for name, command in {"inspect": inspect, "verify": verify, "repair": repair}.items():
+        command.set_defaults(run=f"relive.cli.saved:{name}")
         command.add_argument("path", metavar="PATH", help="the directory of a checkpoint or a journal")
 
 
-def _add_convert(commands: "argparse._SubParsersAction[_Parser]") -> None:
-    """Add the command that carries steps over."""
+def _add_convert(commands: _Commands) -> None:
     convert = commands.add_parser(
         "convert",
         help="carry steps over between checkpoints, Parquet files and Minari datasets",
         description="Reads the steps of FROM into memory, and writes them to TO, to the last bit: observations, "
         "actions, rewards, extras, final observations, and how episodes ended. FROM is left as it is.",
         epilog=_CONVERT_EXAMPLES,
-        formatter_class=_Help,
-        allow_abbrev=False,
     )
-    convert.set_defaults(parser=convert)
-    convert.add_argument("source", metavar="FROM", help="a directory, FILE.parquet or minari:ID")
-    convert.add_argument("target", metavar="TO", help="the same, of another kind; its parent must exist")
+    convert.set_defaults(run="relive.cli.convert:run")
+    convert.add_argument("source", metavar="FROM", help="a checkpoint, a journal, a Parquet file, or minari:ID")
+    convert.add_argument("target", metavar="TO", help="a directory, FILE.parquet, or minari:ID; its parent must exist")
     convert.add_argument(
         "--overwrite", action="store_true", help="replace what relive wrote at TO before, once the new one is whole"
     )
@@ -278,49 +269,33 @@ def _add_convert(commands: "argparse._SubParsersAction[_Parser]") -> None:
     )
 
 
-def _settle(options: argparse.Namespace) -> None:
-    """Give options that were left out their defaults, and exit with 2 if one makes no sense with the buffer."""
-    for name, default in _DEFAULTS.items():
-        is_used, is_given = name in _BUFFERS[options.buffer], getattr(options, name) is not None
-        if is_given and not is_used:
-            options.parser.error(f"argument --{name}: not allowed with --buffer {options.buffer}")
-        if is_used and not is_given:
-            setattr(options, name, default)
-
-
-def _drop_stdout() -> None:
-    """Let what is still to be printed go nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return what was typed, or exit with 2."""
+    options, unknown = parser().parse_known_args(arguments)
+    if unknown:
+        options.parser.refuse(unknown, options.command)
+    return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    top = parser()
-    options, unknown = top.parse_known_args(arguments)
-    if unknown:
-        (top if options.command is None else options.parser).error(f"unrecognized arguments: {' '.join(unknown)}")
-    if options.command is None:
-        top.print_help()
-        return 0
-    if options.command == "demo":
-        _settle(options)
+    name = "relive"
     try:
-        code: int = importlib.import_module(_MODULES[options.command]).run(options)
+        options = _options(arguments)
+        name = options.parser.prog
+        code: int = pkgutil.resolve_name(options.run)(options) if options.command else options.parser.print_help() or 0
         sys.stdout.flush()
-    except relive.ReplayError as error:
-        sys.stderr.write(f"relive {options.command}: {error}\n")
-        return 1
     except KeyboardInterrupt:
-        sys.stderr.write(f"\nrelive {options.command}: interrupted\n")
+        sys.stderr.write(f"\n{name}: interrupted\n")
         return 130
-    except BrokenPipeError:  # The reader of a pipe has left; Python would complain of it once more on the way out.
-        _drop_stdout()
-        return 1
-    except OSError as error:  # Such as a full disk, where what is printed goes.
-        sys.stderr.write(f"relive {options.command}: {error.strerror or error}\n")
+    except (relive.ReplayError, MemoryError, OSError) as error:
+        if isinstance(error, MemoryError):
+            sys.stderr.write(f"{name}: there is not enough memory: {error}\n")
+        elif not isinstance(error, BrokenPipeError):  # The reader of a pipe may leave.
+            sys.stderr.write(f"{name}: {getattr(error, 'strerror', None) or error}\n")
         try:
             sys.stdout.flush()
-        except OSError:
-            _drop_stdout()
+        except OSError:  # Python would complain of it once more on the way out.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return code

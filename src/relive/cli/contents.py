@@ -1,47 +1,42 @@
 """What is in a buffer, as numbers and images to look at: asked of the buffer itself."""
 
-import dataclasses
-from typing import Any
+from collections.abc import Iterator
+import itertools
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from relive.buffers import column
-from relive.cli import distribution
-from relive.cli import frames as frames_lib
 from relive.common import arrays
 from relive.episodes import buffer as episode_buffer
 from relive.kernels import append
 
-_MOST_GROUPS, _LEAST_ROWS = 50, 10
-"""How many groups of rows there are at most, and how many rows are in each at least, if there are so many."""
+Values: TypeAlias = arrays.Floats
+Contents: TypeAlias = dict[str, Values]
+"""Numbers by what they are: of episodes in the order in which they began, of rows from the oldest to the newest.
+
+A priority is NaN where a row may not be drawn.
+"""
+Image: TypeAlias = npt.NDArray[np.uint8]
+
+_LEAST_SIDE = 8
+_MOST_SIDE = 512
+_MOST_PIXELS = 1 << 24
+_MOST_IMAGES = 24
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Contents:
-    """What is in a buffer; nothing of one that is not known, or was not made.
-
-    Attributes:
-        distributions: Of lengths and returns in the order in which the episodes began, and of what each row has.
-        by_age: Means over groups of rows of about one age, the newest first [groups].
-        frames: Observations that are images, if some were asked for.
-    """
-
-    distributions: dict[str, distribution.Distribution] = dataclasses.field(default_factory=dict)
-    by_age: dict[str, arrays.Floats] = dataclasses.field(default_factory=dict)
-    frames: list[frames_lib.Frame] = dataclasses.field(default_factory=list)
-
-
-def of(buffer: object, num_frames: int = 0) -> Contents:
-    """Return what is in a buffer of columns or of episodes, with so many frames of each field at most."""
+def of(buffer: object) -> Contents:
+    """Return what is in a buffer of columns or of episodes; nothing of another one."""
+    found: dict[str, npt.ArrayLike] = {}
     if isinstance(buffer, column.ColumnReplayBuffer) and buffer.schema is not None:
-        return _of_columns(buffer, num_frames)
-    if isinstance(buffer, episode_buffer.EpisodeReplayBuffer):
-        return _of_episodes(buffer, num_frames)
-    return Contents()
+        found = _of_columns(buffer)
+    elif isinstance(buffer, episode_buffer.EpisodeReplayBuffer):
+        found = _of_episodes(buffer)
+    return {name: np.asarray(values, np.float64) for name, values in found.items()}
 
 
-def _of_columns(buffer: "column.ColumnReplayBuffer[Any]", num_frames: int) -> Contents:
+def _of_columns(buffer: "column.ColumnReplayBuffer[Any]") -> dict[str, npt.ArrayLike]:
     history = buffer.history
     slots = history.alive_slots()
     episodes, first, row_episode, stored = np.unique(
@@ -52,55 +47,77 @@ def _of_columns(buffer: "column.ColumnReplayBuffer[Any]", num_frames: int) -> Co
     lengths = history.lengths_of(episodes)
     has_ended = history.episodes[append.END][episodes] != append.OPEN
     order = np.argsort(first)
-    distributions = {
-        "episode_lengths": _spread(lengths[order][has_ended[order]]),
-        "episode_returns": _spread(returns[order][(has_ended & (stored == lengths))[order]]),
-        "rewards": _spread(rewards),
+    found: dict[str, npt.ArrayLike] = {
+        "episode lengths": lengths[order][has_ended[order]],
+        "episode returns": returns[order][(has_ended & (stored == lengths))[order]],
+        "rewards": rewards,
     }
-    per_row: dict[str, npt.NDArray[Any]] = {}
     if buffer.has_priorities:
         keys = history.keys(slots)
         is_eligible = np.isin(keys, buffer.eligible_keys())
-        per_row["priorities"] = np.full(len(keys), np.nan)
-        per_row["priorities"][is_eligible] = buffer.get_priorities(keys[is_eligible])
+        priorities = np.full(len(keys), np.nan)
+        priorities[is_eligible] = buffer.get_priorities(keys[is_eligible])
+        found["priorities"] = priorities
     times_sampled = buffer._draws.times_sampled(slots)
-    if times_sampled is not None:
-        per_row["times_sampled"] = times_sampled
-    distributions |= {name: _spread(values) for name, values in per_row.items()}
-    return Contents(
-        distributions=distributions | {"ages": _spread(np.arange(len(slots)))},
-        by_age={name: _means_by_age(values) for name, values in per_row.items()},
-        frames=frames_lib.of_columns(buffer, num_frames),
-    )
+    return found if times_sampled is None else found | {"times sampled": times_sampled}
 
 
-def _of_episodes(buffer: "episode_buffer.EpisodeReplayBuffer[Any, Any]", num_frames: int) -> Contents:
+def _of_episodes(buffer: "episode_buffer.EpisodeReplayBuffer[Any, Any]") -> dict[str, npt.ArrayLike]:
     episodes = list(buffer._store)
     ended = [episode for episode in episodes if episode.status in ("COMPLETED", "TRUNCATED")]
-    found = {
-        "episode_lengths": [len(episode.rewards) for episode in ended],
-        "episode_returns": [sum(episode.rewards) for episode in ended],
+    return {
+        "episode lengths": [len(episode.rewards) for episode in ended],
+        "episode returns": [sum(episode.rewards) for episode in ended],
         "rewards": [reward for episode in episodes for reward in episode.rewards],
-        "open_seconds": list(buffer.get_stats().open_ages.values()),
+        "seconds open": list(buffer.get_stats().open_ages.values()),
     }
-    return Contents(
-        distributions={name: _spread(np.array(values)) for name, values in found.items()},
-        frames=frames_lib.of_objects([each for episode in episodes for each in episode.observations], num_frames),
-    )
 
 
-def _spread(values: npt.NDArray[Any]) -> distribution.Distribution:
-    return distribution.of([values], len(values))
+def images(buffer: object, count: int) -> Iterator[tuple[str, Image]]:
+    """Yield what are images among so many observations at random, the same at each call: a title, and [H, W, 3]."""
+    found = ((title, image_of(value)) for title, value in _observations(buffer, count))
+    return itertools.islice(((title, image) for title, image in found if image is not None), _MOST_IMAGES)
 
 
-def _means_by_age(values: npt.NDArray[Any]) -> arrays.Floats:
-    """Return the means over groups of rows that were added one after another, the newest first [groups]."""
-    rows = len(values)
-    groups = min(_MOST_GROUPS, -(-rows // _LEAST_ROWS))
-    group = (rows - 1 - np.arange(rows)) * groups // max(rows, 1)
-    is_finite = np.isfinite(values)
-    counts = np.bincount(group[is_finite], minlength=groups)
-    sums = np.bincount(group[is_finite], values[is_finite], minlength=groups)
-    means: arrays.Floats = np.full(groups, np.nan)
-    np.divide(sums, counts, out=means, where=counts > 0)
-    return means
+def _observations(buffer: object, count: int) -> Iterator[tuple[str, Any]]:
+    """Yield observations, or the values in those that are dicts, and what they are."""
+    if isinstance(buffer, column.ColumnReplayBuffer) and buffer.schema is not None:
+        slots = buffer.history.alive_slots()
+        rows = _some(len(slots), count)
+        fields = buffer.history.storage.read(slots[rows], buffer.schema.observation_paths)
+        for path, values in fields.items():
+            yield from ((f"{path}, row {row:,}", value) for row, value in zip(rows, values, strict=True))
+    elif isinstance(buffer, episode_buffer.EpisodeReplayBuffer):
+        stored = [observation for episode in buffer._store for observation in episode.observations]
+        for place in _some(len(stored), count):
+            observation = stored[place]
+            yield f"observation {place:,}", observation
+            if isinstance(observation, dict):
+                yield from ((f"observation {place:,}, {name}", value) for name, value in observation.items())
+
+
+def _some(rows: int, count: int) -> list[int]:
+    """Return the numbers of at most `count` rows, in order."""
+    rng = np.random.default_rng(0)
+    return sorted(rng.choice(rows, min(rows, count), replace=False, shuffle=False).tolist()) if rows else []
+
+
+def image_of(value: Any) -> Image | None:
+    """Return an array of bytes as an image [H, W, 3]: one of [H, W], [H, W, C] or [C, H, W] with 1, 3 or 4 channels.
+
+    Three channels are colours; four are more often the newest frames of a game than red, green, blue and opacity, and
+    are put side by side. A large image loses rows and columns. Anything else is none.
+    """
+    if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or not 2 <= value.ndim <= 3:
+        return None
+    planes = value[..., np.newaxis] if value.ndim == 2 else value
+    if planes.shape[2] not in (1, 3, 4):
+        planes = np.moveaxis(planes, 0, 2)
+    if planes.shape[2] not in (1, 3, 4) or min(planes.shape[:2]) < _LEAST_SIDE or value.size > _MOST_PIXELS:
+        return None
+    step = -(-max(planes.shape[:2]) // _MOST_SIDE)
+    planes = planes[::step, ::step]
+    if planes.shape[2] == 3:
+        return planes
+    grey = np.concatenate(list(np.moveaxis(planes, 2, 0)), axis=1)
+    return np.stack([grey] * 3, axis=2)

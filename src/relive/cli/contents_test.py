@@ -35,50 +35,31 @@ def test_episodes_of_columns_are_as_they_were_added() -> None:
         stored += [rewards] if rows > 0 else []
         rows -= len(rewards)
     lengths = [len(rewards) for rewards in reversed(stored)]
-    assert found.distributions["episode_lengths"].kept.tolist() == lengths
+    assert found["episode lengths"].tolist() == lengths
     whole = list(reversed(stored if rows == 0 else stored[:-1]))
-    assert found.distributions["episode_returns"].kept == pytest.approx([rewards.sum() for rewards in whole])
-    assert found.distributions["rewards"].kept.tolist() == [*np.concatenate(episodes)[-59:], 5.0]
-    assert found.distributions["ages"].kept.tolist() == list(range(60))
-
-
-def test_means_by_age_begin_with_the_newest_rows() -> None:
-    buffer = relive.PrioritizedReplayBuffer(1000, seed=0, max_times_sampled=3)
-    for t in range(1000):
-        buffer.add(t, 0, 0.0, t + 1)
-    buffer.update_priorities(buffer.eligible_keys(), np.arange(1000.0))
-    buffer.sample(100)
-    found = contents.of(buffer)
-    assert found.by_age["priorities"].tolist() == [989.5 - 20 * group for group in range(50)]
-    assert found.by_age["times_sampled"].sum() * 20 == pytest.approx(100)
-    assert found.distributions["times_sampled"].count == 1000
-
-
-def test_few_rows_are_not_cut_into_many_groups() -> None:
-    buffer = relive.PrioritizedReplayBuffer(100, seed=0)
-    for t in range(11):
-        buffer.add(t, 0, 0.0)
-    assert len(contents.of(buffer).by_age["priorities"]) == 2
+    assert found["episode returns"] == pytest.approx([rewards.sum() for rewards in whole])
+    assert found["rewards"].tolist() == [*np.concatenate(episodes)[-59:], 5.0]
 
 
 def test_rows_without_a_priority_are_counted_apart() -> None:
     buffer = relive.SequenceReplayBuffer(100, length=5, prioritized=True, seed=0)
     for t in range(20):
         buffer.add(t, 0, 0.0, t + 1)
-    spread = contents.of(buffer).distributions["priorities"]
-    assert (spread.count, spread.num_not_finite) == (16, 4)
+    assert np.isnan(contents.of(buffer)["priorities"]).tolist() == [False] * 16 + [True] * 4
 
 
 def test_of_an_empty_buffer_there_is_nothing() -> None:
-    assert contents.of(relive.RingReplayBuffer(10, seed=0)) == contents.Contents()
-    assert contents.of(None) == contents.Contents()
     schema = relive.Schema(relive.Field((), "int64"), relive.Field((), "int64"))
-    empty: list[Any] = [relive.PrioritizedReplayBuffer(10, schema, seed=0), relive.EpisodeReplayBuffer(seed=0)]
+    empty: list[Any] = [
+        relive.PrioritizedReplayBuffer(10, schema, seed=0),
+        relive.EpisodeReplayBuffer(seed=0),
+        relive.RingReplayBuffer(10, seed=0),
+        relive.RolloutBuffer(10),
+        None,
+    ]
     for buffer in empty:
-        found = contents.of(buffer)
-        assert [spread.count for spread in found.distributions.values()] == [0] * len(found.distributions)
-        assert found.frames == []
-        assert all(not len(means) for means in found.by_age.values())
+        assert all(values.size == 0 for values in contents.of(buffer).values())
+        assert list(contents.images(buffer, 3)) == []
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble"])
@@ -86,7 +67,7 @@ def test_rewards_may_be_any_float(dtype: str) -> None:
     schema = relive.Schema(relive.Field((), "int64"), relive.Field((), "int64"), reward=relive.Field((), dtype))
     buffer = relive.RingReplayBuffer(10, schema, seed=0)
     buffer.add(0, 0, 0.5, 1, terminated=True)
-    assert contents.of(buffer).distributions["episode_returns"].kept.tolist() == [0.5]
+    assert contents.of(buffer)["episode returns"].tolist() == [0.5]
 
 
 def test_episodes_of_objects_are_as_they_were_written() -> None:
@@ -99,16 +80,10 @@ def test_episodes_of_objects_are_as_they_were_written() -> None:
         if status is not None:
             buffer.end_episode_nowait(episode_id, None, status)
     found = contents.of(buffer)
-    assert found.distributions["episode_lengths"].kept.tolist() == [1, 2, 5]
-    assert found.distributions["episode_returns"].kept.tolist() == [1, 20, 50_000]
-    assert found.distributions["rewards"].count == 15
-    assert found.distributions["open_seconds"].count == 1
-
-
-def test_frames_are_taken_where_they_are_asked_for() -> None:
-    for buffer in (examples.prioritized(), examples.episodes()):
-        assert len(contents.of(buffer, 2).frames) == 2
-        assert contents.of(buffer).frames == []
+    assert found["episode lengths"].tolist() == [1, 2, 5]
+    assert found["episode returns"].tolist() == [1, 20, 50_000]
+    assert found["rewards"].size == 15
+    assert found["seconds open"].size == 1
 
 
 def test_episodes_come_in_the_order_in_which_they_began() -> None:
@@ -117,5 +92,77 @@ def test_episodes_come_in_the_order_in_which_they_began() -> None:
     buffer.add(0, 0, 100.0, 1, terminated=True, stream=0)
     buffer.add(1, 0, 10.0, 2, terminated=True, stream=1)
     found = contents.of(buffer)
-    assert found.distributions["episode_lengths"].kept.tolist() == [2, 1]
-    assert found.distributions["episode_returns"].kept.tolist() == [11.0, 100.0]
+    assert found["episode lengths"].tolist() == [2, 1]
+    assert found["episode returns"].tolist() == [11.0, 100.0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "shown"),
+    [
+        ((84, 84), (84, 84)),
+        ((84, 80, 1), (84, 80)),
+        ((84, 80, 3), (84, 80)),
+        ((3, 20, 10), (20, 10)),
+        ((1, 20, 10), (20, 10)),
+        ((20, 10, 4), (20, 40)),
+        ((4, 20, 10), (20, 40)),
+        ((600, 20), (300, 10)),
+        ((512, 8), (512, 8)),
+        ((2, 84, 84), None),
+        ((84, 84, 2), None),
+        ((7, 84), None),
+        ((84,), None),
+        ((3, 84, 84, 3), None),
+        ((1 << 13, 1 << 13), None),
+        ((3, 4, 4), None),
+    ],
+)
+def test_images_are_known_by_their_shape(shape: tuple[int, ...], shown: tuple[int, int] | None) -> None:
+    image = contents.image_of(np.zeros(shape, np.uint8))
+    assert (image is None) if shown is None else (image is not None and image.shape == (*shown, 3))
+    assert contents.image_of(np.zeros(shape, np.float32)) is None
+
+
+def test_planes_keep_their_order_and_colours_theirs() -> None:
+    planes = np.arange(4, dtype=np.uint8)[:, None, None] + np.zeros((4, 8, 8), np.uint8)
+    image, same = contents.image_of(planes), contents.image_of(np.moveaxis(planes, 0, 2))
+    assert image is not None
+    assert same is not None
+    assert image[0, :, 1].tolist() == [0] * 8 + [1] * 8 + [2] * 8 + [3] * 8
+    assert np.array_equal(image, same)
+    colours = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
+    image = contents.image_of(colours)
+    assert image is not None
+    assert np.array_equal(image, colours)
+
+
+def test_images_are_rows_of_the_buffer() -> None:
+    buffer = examples.prioritized()
+    observations = buffer.read(range(60)).observation
+    found = list(contents.images(buffer, 4))
+    assert len(found) == 4
+    for title, image in found:
+        row = int(title.removeprefix("observation, row "))
+        assert np.array_equal(image[..., 0], observations[row])
+    assert [title for title, _ in found] == [title for title, _ in contents.images(buffer, 4)]
+    assert len(list(contents.images(buffer, 1000))) == 24
+    assert list(contents.images(buffer, 0)) == []
+
+
+def test_each_field_of_a_dict_with_images_is_shown() -> None:
+    buffer = relive.RingReplayBuffer(10, seed=0)
+    observation = {"left": examples.frame(1), "right": examples.frame(2), "speed": 3.0}
+    buffer.add(observation, 0, 0.0, observation)
+    assert [title for title, _ in contents.images(buffer, 3)] == ["observation/left, row 0", "observation/right, row 0"]
+
+
+def test_images_among_objects_are_in_their_order() -> None:
+    buffer = relive.EpisodeReplayBuffer[Any, Any](seed=0)
+    episode_id = buffer.start_episode_nowait("agent")
+    observations = [{"camera": examples.frame(t), "text": ""} for t in range(5)]
+    for observation in [*observations, examples.frame(7), {3: examples.frame(8)}, "none"]:
+        buffer.append_observation_action_reward_nowait(episode_id, observation, 0, 0.0)
+    found = list(contents.images(buffer, 100))
+    titles = [*(f"observation {t}, camera" for t in range(5)), "observation 5", "observation 6, 3"]
+    assert [title for title, _ in found] == titles
+    assert [int(image[0, 0, 0]) for _, image in found] == [0, 1, 2, 3, 4, 7, 8]

@@ -1,7 +1,7 @@
 """`relive convert`: carries the steps of a checkpoint, a Parquet file or a Minari dataset over to another of the three.
 
     checkpoint, journal ─┐                         ┌─ checkpoint
-    FILE.parquet         ├──> a buffer in memory ──┤  FILE.parquet
+    Parquet file         ├──> a buffer in memory ──┤  FILE.parquet
     minari:ID           ─┘                         └─ minari:ID
 
 What exists is not replaced unless one says so, and then by a rename, once the new one is whole.
@@ -11,14 +11,16 @@ import argparse
 import enum
 import importlib
 import os
+import pathlib
 import sys
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import relive
 from relive import errors
 from relive.buffers import column
+from relive.cli import command_line
 from relive.cli import formatting
-from relive.cli import progress
+from relive.cli import terminal
 from relive.common import imports
 from relive.integrations import replaced_file
 from relive.persistence import files
@@ -36,7 +38,9 @@ else:
 AnyBuffer: TypeAlias = "column.ColumnReplayBuffer[Any]"
 
 _MINARI = "minari:"
-_SEPARATORS = os.sep + (os.altsep or "")
+_PARQUET = ".parquet"
+_FORMS = f"a directory, FILE{_PARQUET} or {_MINARI}ID"
+_SEPARATORS = (os.sep, os.altsep or os.sep)
 
 
 class Kind(enum.Enum):
@@ -47,50 +51,60 @@ class Kind(enum.Enum):
     MINARI = "Minari dataset"
 
 
-def kind_of(text: str) -> Kind:
-    """Return what somebody means by FROM or TO, by its form alone.
-
-    >>> from relive.cli import convert
-    >>> [convert.kind_of(text).value for text in ("replay", "steps.parquet", "minari:pendulum/mine-v0")]
-    ['checkpoint', 'Parquet file', 'Minari dataset']
-    """
-    if text.startswith(_MINARI):
-        return Kind.MINARI
-    return Kind.PARQUET if text.lower().endswith(".parquet") else Kind.CHECKPOINT
-
-
 def run(options: argparse.Namespace) -> int:
     """Convert FROM to TO; return 0."""
-    source, target = kind_of(options.source), kind_of(options.target)
+    # What is missing is said before anything is read.
+    target = _kind_of_target(options)
+    _import(target)
+    source = _kind_of_source(options)
+    _import(source)
     _check(options, source, target)
     _check_target(options, target)
-    # What is missing is said before anything is read.
-    _ = minari_lib.add_dataset if Kind.MINARI in (source, target) else None
-    _ = arrow_lib.add_parquet if Kind.PARQUET in (source, target) else None
-    try:
-        with progress.shown("reading") as show:
-            buffer = _read(options, source, show)
-        if buffer.schema is None:
-            said = formatting.plain(options.source)
-            raise errors.CheckpointError(f"{said} holds no step, and does not say what one holds: nothing to convert")
-        with progress.shown("writing") as show:
-            num_steps, num_episodes = _write(options, target, buffer, show)
-    except MemoryError as error:
-        raise errors.ArgumentError(f"FROM must fit into memory: {error}") from error
+    with terminal.progress("reading") as show:
+        buffer = _read(options, source, show)
+    if buffer.schema is None:
+        said = formatting.plain(options.source)
+        raise errors.CheckpointError(f"{said} holds no step, and does not say what one holds: nothing to convert")
+    with terminal.progress("writing") as show:
+        num_steps, num_episodes = _write(options, target, buffer, show)
     counts = f"{formatting.counted(num_steps, 'step')} in {formatting.counted(num_episodes, 'episode')}"
     sys.stdout.write(f"wrote {counts} to {formatting.plain(options.target)}\n")
     return 0
 
 
+def _import(kind: Kind) -> None:
+    """Raise MissingExtraError unless the library of a kind is installed."""
+    if kind is not Kind.CHECKPOINT:
+        _ = minari_lib.add_dataset if kind is Kind.MINARI else arrow_lib.add_parquet
+
+
+def _kind_of_source(options: argparse.Namespace) -> Kind:
+    """Return what FROM is: what is there says so, and not its name."""
+    if options.source.startswith(_MINARI):
+        return Kind.MINARI
+    found = places.kind_of(files.absolute("FROM", options.source))
+    return Kind.PARQUET if found is places.Kind.PARQUET else Kind.CHECKPOINT
+
+
+def _kind_of_target(options: argparse.Namespace) -> Kind:
+    """Return what TO is to be, by its form; exit with 2 if that says nothing."""
+    text = options.target
+    if text.startswith(_MINARI):
+        return Kind.MINARI
+    ending = pathlib.PurePath(text).suffix
+    if not ending or text.endswith(_SEPARATORS) or os.path.isdir(text):
+        return Kind.CHECKPOINT
+    if ending.lower() != _PARQUET:
+        rule = f"TO must be {_FORMS}, where a new directory has no ending, or a slash behind it"
+        options.parser.error(f"{rule}, got {text!r}{command_line.hint(ending, [_PARQUET])}")
+    return Kind.PARQUET
+
+
 def _check(options: argparse.Namespace, source: Kind, target: Kind) -> None:
     """Exit with 2 if FROM, TO and the options make no sense together."""
     refuse = options.parser.error
-    for text in (options.source, options.target):
-        if text in ("", _MINARI):
-            refuse(f"FROM and TO must be a directory, FILE.parquet or {_MINARI}ID, got {text!r}")
-        bare = text.rstrip(_SEPARATORS)
-        if bare != text and kind_of(bare) is Kind.PARQUET and not os.path.isdir(text):
-            refuse(f"FROM and TO must be a directory, FILE.parquet or {_MINARI}ID, got {text!r}: leave the slash out")
+    if _MINARI in (options.source, options.target):
+        refuse(f"FROM and TO must be {_FORMS}, got {_MINARI!r}")
     if source is target:
         refuse(f"FROM and TO are both a {source.value}: there is nothing to convert")
     if options.capacity is not None and target is not Kind.CHECKPOINT:
@@ -110,19 +124,14 @@ def _check_target(options: argparse.Namespace, target: Kind) -> None:
         return
     absolute = files.absolute if target is Kind.CHECKPOINT else replaced_file.absolute
     path = absolute("TO", options.target)
+    label = files.named(path)
     replaced_file.check_parent(path)
-    _check_is_new(options, target, path)
+    if not options.overwrite and os.path.lexists(files.newest(path) if target is Kind.CHECKPOINT else path):
+        raise errors.ArgumentError(f"{label} exists: name another path, or say --overwrite")
     older = places.older(path) if target is Kind.CHECKPOINT else []
     if older:
         names = ", ".join(os.path.basename(each) for each in older)
-        label = files.named(path)
         raise errors.CheckpointError(f"{label} has older ones beside it, which would be lost: move {names} away first")
-
-
-def _check_is_new(options: argparse.Namespace, target: Kind, path: str) -> None:
-    """Raise ArgumentError if something is at a path that is not to be replaced."""
-    if not options.overwrite and os.path.lexists(files.newest(path) if target is Kind.CHECKPOINT else path):
-        raise errors.ArgumentError(f"{files.named(path)} exists: name another path, or say --overwrite")
 
 
 # Reading.
@@ -159,30 +168,21 @@ def _new(options: argparse.Namespace, schema: relive.Schema, num_steps: int, str
 
 
 def _saved(path: str, show: state.Progress | None) -> AnyBuffer:
-    """Return the buffer of a checkpoint or a journal; code that is in neither is not run.
+    """Return the buffer of a checkpoint or a journal, which stays as it is; code that is in neither is not run.
 
     Raises:
         CheckpointError: There is none, or it is broken, or not one of columns.
     """
-    label = files.named(path)
     if places.kind_of_buffer(path) is places.Kind.JOURNAL:
-        found = inspect.examine(path)
-        if found.findings is not None and found.findings.damage is not None:
-            raise errors.CheckpointError(f"{found.findings.damage}: relive repair puts the rest aside")
-        if found.findings is not None and found.findings.num_torn_bytes:
-            raise errors.CheckpointError(f"{label} has a torn record at its end: relive repair cuts it off")
-        if found.buffer is None:
-            raise errors.CheckpointError(f"{label} cannot be converted: {'; '.join(found.faults) or found.reason}")
-        buffer = found.buffer
+        found = inspect.examine(path, show)
+        buffer, reason = found.buffer, "; ".join(found.faults) or found.reason
     else:
         reason = inspect.why_not(places.read_manifest(path).values)
-        if reason:
-            raise errors.CheckpointError(f"{label} cannot be converted: {reason}")
-        buffer = inspect.load(path, progress=show)
-    if not isinstance(buffer, column.ColumnReplayBuffer):
-        name = type(buffer).__name__
-        raise errors.CheckpointError(f"{label} cannot be converted: it is of {name}, whose steps are no columns")
-    return buffer
+        buffer = None if reason else inspect.load(path, progress=show)
+    if isinstance(buffer, column.ColumnReplayBuffer):
+        return buffer
+    reason = reason or f"it is of {type(buffer).__name__}, whose steps are no columns"
+    raise errors.CheckpointError(f"{files.named(path)} cannot be converted: {reason}")
 
 
 # Writing.

@@ -15,13 +15,15 @@ import pytest
 import relive
 from relive.cli import command_line
 from relive.cli import convert
-from relive.cli import progress
 from relive.cli import saved_examples_test as examples
+from relive.cli import terminal
 from relive.common import trees
 from relive.integrations import arrow
 from relive.integrations import minari as relive_minari
 from relive.integrations import stored_episodes
 from relive.persistence import state
+
+ENDING = "where a new directory has no ending, or a slash behind it"
 
 
 @pytest.fixture(autouse=True)
@@ -204,13 +206,23 @@ def test_what_appears_meanwhile_stays(
     assert pathlib.Path(target).read_text() == "mine"
 
 
-def test_a_slash_tells_a_directory(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_read_is_told_by_its_content(capsys: pytest.CaptureFixture[str]) -> None:
     source = buffer()
-    source.save("odd.parquet")
-    arrow.write_parquet(source, "steps.parquet")
-    assert converted(capsys, "odd.parquet/", "copy.parquet")[0] == 0
-    assert converted(capsys, "steps.parquet", "odd.parquet/", "--overwrite")[0] == 0
-    assert len(relive.RingReplayBuffer.load("odd.parquet")) == 10
+    source.save("steps.csv")
+    arrow.write_parquet(source, "old.parquet")
+    os.rename("old.parquet", "steps")
+    assert converted(capsys, "steps.csv", "copy.parquet")[0] == 0
+    assert converted(capsys, "steps", "copy")[0] == 0
+    assert facts(relive.RingReplayBuffer.load("copy")) == facts(source)
+
+
+def test_a_slash_or_what_is_there_tells_a_directory(capsys: pytest.CaptureFixture[str]) -> None:
+    arrow.write_parquet(buffer(), "steps.parquet")
+    for target in ("run.v2/", "run.v2", "run.v2/"):
+        assert converted(capsys, "steps.parquet", target, "--overwrite")[0] == 0
+        assert len(relive.RingReplayBuffer.load("run.v2")) == 10
+    message = "path must be that of a directory, got 'odd.parquet': leave .parquet out\n"
+    assert converted(capsys, "steps.parquet", "odd.parquet/") == (1, "", message)
 
 
 def test_a_journal_is_rebuilt(capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,14 +238,14 @@ def test_a_journal_that_is_not_whole_is_left_as_it_is(capsys: pytest.CaptureFixt
     segments = examples.segments(pathlib.Path("journal"))
     whole = segments[-1].read_bytes()
     segments[-1].write_bytes(whole[:-3])
-    torn = "journal has a torn record at its end: relive repair cuts it off\n"
+    torn = "journal cannot be converted: it ends with a torn record of 51 B: relive repair cuts it off\n"
     assert converted(capsys, "journal", "steps.parquet") == (1, "", torn)
     assert segments[-1].read_bytes() == whole[:-3]
     segments[-1].write_bytes(whole)
     examples.change_byte(segments[0], 100)
     code, out, error = converted(capsys, "journal", "steps.parquet")
     assert (code, out) == (1, "")
-    assert error.endswith(": relive repair puts the rest aside\n")
+    assert "is damaged at byte" in error
     assert not os.path.exists("steps.parquet")
 
 
@@ -271,10 +283,12 @@ def test_other_buffers_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (["old.parquet", "nowhere/replay"], "nowhere/replay cannot be made: nowhere does not exist\n"),
         (["old.parquet", "saved/replay"], "saved/replay cannot be made: saved is a checkpoint, which holds no other"),
-        (["nowhere", "saved/here/steps.parquet"], "saved/here/steps.parquet cannot be made: "),
-        (["nowhere", "saved/steps.parquet"], "saved/steps.parquet cannot be made: saved is a checkpoint, which holds "),
-        (["here.parquet", "replay"], "here.parquet is a directory: name a file\n"),
-        (["nowhere", "a\0.parquet"], "TO must be the path of a file, got 'a\\x00.parquet'\n"),
+        (["saved", "saved/here/steps.parquet"], "saved/here/steps.parquet cannot be made: "),
+        (["saved", "saved/steps.parquet"], "saved/steps.parquet cannot be made: saved is a checkpoint, which holds "),
+        (["here.parquet", "new"], "here.parquet is empty: neither a checkpoint nor a journal\n"),
+        (["map", "new.parquet"], "map is a memory map, which holds rows and no buffer: "),
+        (["old.parquet", "here.parquet"], "here.parquet exists: name another path, or say --overwrite\n"),
+        (["saved", "a\0.parquet"], "TO must be the path of a file, got 'a\\x00.parquet'\n"),
         (["unknown", "steps.parquet"], "unknown holds no step, and does not say what one holds: nothing to convert\n"),
         (["unknown", "minari:mine/test-v0"], "unknown holds no step, and does not say what one holds: nothing to conv"),
         (
@@ -295,6 +309,7 @@ def test_what_cannot_be_is_one_line_and_exit_code_1(
     os.makedirs("datasets/mine")
     relive.RingReplayBuffer(9).save("unknown")
     relive.RolloutBuffer(9).save("rollout")
+    relive.MemmapStorage("map", relive.Schema(relive.Field((), "i8"), relive.Field((), "i8")), 10).close()
     pathlib.Path("letter.parquet").write_text("a letter")
     buffer().save("saved")
     arrow.write_parquet(buffer(), "old.parquet")
@@ -310,37 +325,39 @@ def test_what_cannot_be_is_one_line_and_exit_code_1(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["a", "b"], "FROM and TO are both a checkpoint: there is nothing to convert"),
-        (["a.parquet", "b.PARQUET"], "FROM and TO are both a Parquet file: there is nothing to convert"),
-        (["minari:a-v0", "minari:b-v0"], "FROM and TO are both a Minari dataset: there is nothing to convert"),
-        (["", "a.parquet"], "FROM and TO must be a directory, FILE.parquet or minari:ID, got ''"),
-        (["a.parquet", "minari:"], "FROM and TO must be a directory, FILE.parquet or minari:ID, got 'minari:'"),
-        (["a", "a.parquet", "--capacity", "3"], "argument --capacity: not allowed where TO is a Parquet file"),
-        (["a", "a.parquet", "--capacity", "0"], "argument --capacity: must be at least 1, got 0"),
-        (["a", "a.parquet", "--info", "x"], "argument --info: not allowed where FROM is a checkpoint"),
-        (["a", "a.parquet", "--no-infos"], "argument --no-infos: not allowed where FROM is a checkpoint"),
-        (["minari:a-v0", "a", "--info", "x", "--no-infos"], "argument --no-infos: not allowed with argument --info"),
-        (["a", "a.parquet", "--incomplete", "refuse"], "argument --incomplete: not allowed where TO is a Parquet file"),
+        ("saved b", "FROM and TO are both a checkpoint: there is nothing to convert"),
+        ("saved run.v2/", "FROM and TO are both a checkpoint: there is nothing to convert"),
+        ("saved old/", "FROM and TO are both a checkpoint: there is nothing to convert"),
+        ("old b.PARQUET", "FROM and TO are both a Parquet file: there is nothing to convert"),
+        ("minari:a-v0 minari:b-v0", "FROM and TO are both a Minari dataset: there is nothing to convert"),
+        ("old minari:", f"FROM and TO must be {convert._FORMS}, got 'minari:'"),
+        ("saved a.csv", f"TO must be {convert._FORMS}, {ENDING}, got 'a.csv'"),
+        ("saved a.npz", f"TO must be {convert._FORMS}, {ENDING}, got 'a.npz'"),
+        ("nowhere a.prquet", f"TO must be {convert._FORMS}, {ENDING}, got 'a.prquet', did you mean .parquet?"),
+        ("old run.v2", f"TO must be {convert._FORMS}, {ENDING}, got 'run.v2'"),
+        ("saved a.parquet --capacity 3", "argument --capacity: not allowed where TO is a Parquet file"),
+        ("a a.parquet --capacity 0", "argument --capacity: must be an integer of at least 1, got '0'"),
+        ("saved a.parquet --info x", "argument --info: not allowed where FROM is a checkpoint"),
+        ("saved a.parquet --no-infos", "argument --no-infos: not allowed where FROM is a checkpoint"),
+        ("minari:a-v0 a --info x --no-infos", "argument --no-infos: not allowed with argument --info"),
+        ("saved a.parquet --incomplete refuse", "argument --incomplete: not allowed where TO is a Parquet file"),
         (
-            ["a", "minari:a-v0", "--overwrite"],
+            "saved minari:a-v0 --overwrite",
             "argument --overwrite: not allowed where TO is a Minari dataset: delete it with minari delete",
         ),
-        (["a"], "the following arguments are required: TO"),
-        (["a", "b.parquet", "--to"], "unrecognized arguments: --to"),
-        (
-            ["a", "b.parquet/"],
-            "FROM and TO must be a directory, FILE.parquet or minari:ID, got 'b.parquet/': leave the slash out",
-        ),
-        (
-            ["b.parquet/", "a"],
-            "FROM and TO must be a directory, FILE.parquet or minari:ID, got 'b.parquet/': leave the slash out",
-        ),
+        ("a", "the following arguments are required: TO"),
+        ("a b.parquet --from", "there is no option '--from', did you mean --info?"),
     ],
 )
 def test_what_makes_no_sense_is_one_line_and_exit_code_2(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert converted(capsys, *arguments) == (2, "", f"{message} (see relive convert --help)\n")
+    buffer().save("saved")
+    arrow.write_parquet(buffer(), "old.parquet")
+    os.rename("old.parquet", "old")
+    before = sorted(os.listdir())
+    assert converted(capsys, *arguments.split()) == (2, "", f"{message} (see relive convert --help)\n")
+    assert sorted(os.listdir()) == before
 
 
 @pytest.mark.parametrize("target", ["steps.parquet", "minari:mine/test-v0"])
@@ -366,7 +383,7 @@ def test_what_does_not_fit_into_memory_is_one_line(
 
     buffer().save("replay")
     monkeypatch.setattr(convert, "_read", refuse)
-    message = "FROM must fit into memory: cannot allocate 8 TiB\n"
+    message = "there is not enough memory: cannot allocate 8 TiB\n"
     assert converted(capsys, "replay", "steps.parquet") == (1, "", message)
 
 
@@ -392,7 +409,7 @@ def test_reading_and_writing_are_shown(monkeypatch: pytest.MonkeyPatch, capsys: 
 
         def __exit__(self, *_: object) -> None: ...
 
-    monkeypatch.setattr(progress, "shown", Shown)
+    monkeypatch.setattr(terminal, "progress", Shown)
     buffer().save("replay")
     steps = ["replay", "steps.parquet", "minari:mine/test-v0", "again"]
     for source, target in itertools.pairwise(steps):

@@ -7,16 +7,6 @@ import numpy as np
 
 _MOST_CHARACTERS = 300
 
-_DISTRIBUTIONS = {
-    "episode_lengths": "episode length",
-    "episode_returns": "episode return",
-    "rewards": "reward",
-    "priorities": "priority",
-    "times_sampled": "times sampled",
-    "ages": "age in steps",
-    "open_seconds": "open for, s",
-}
-
 
 def number(value: float | None) -> str:
     """Return a number of four digits, or all of an integer; a dash for none.
@@ -27,18 +17,11 @@ def number(value: float | None) -> str:
     """
     if value is None:
         return "—"
-    if not math.isfinite(value):
-        return str(value)
-    if value == int(value) and abs(value) < 1e15:
-        return f"{int(value):,}"
-    if not 1e-4 <= abs(value) < 1e15:
-        return f"{value:.4g}"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return np.format_float_positional(value, 4, fractional=False, trim="-")
+    is_grouped = abs(value) < 1e15 and (value == int(value) or abs(value) >= 1000)
+    return f"{value:,.0f}" if is_grouped else f"{value:.4g}"
 
 
-def size(nbytes: int) -> str:
+def size(nbytes: float) -> str:
     """Return a number of bytes.
 
     >>> from relive.cli import formatting
@@ -46,12 +29,9 @@ def size(nbytes: int) -> str:
     ('512 B', '3.0 MiB')
     """
     if nbytes < 1024:
-        return f"{nbytes} B"
-    value, units = nbytes / 1024, ["KiB", "MiB", "GiB", "TiB"]
-    while value >= 1024 and len(units) > 1:
-        value /= 1024
-        units.pop(0)
-    return f"{value:,.1f} {units[0]}"
+        return f"{nbytes:.0f} B"
+    power = min(int(math.log2(nbytes) // 10), 4)
+    return f"{nbytes / 1024**power:,.1f} {' KMGT'[power]}iB"
 
 
 def counted(count: int, noun: str) -> str:
@@ -91,11 +71,6 @@ def _dtype(description: Any) -> str:
         return np.dtype(description).name
     except TypeError:
         return description
-
-
-def distribution(name: str) -> str:
-    """Return what a distribution is of."""
-    return _DISTRIBUTIONS.get(name, name)
 
 
 def plain(text: str) -> str:

@@ -58,8 +58,3 @@ def test_sizes_have_a_unit(nbytes: int, words: str) -> None:
 )
 def test_settings_are_one_line_that_a_terminal_shows(value: Any, words: str) -> None:
     assert formatting.setting(value) == words
-
-
-def test_an_unknown_distribution_has_its_own_name() -> None:
-    assert formatting.distribution("ages") == "age in steps"
-    assert formatting.distribution("heights") == "heights"

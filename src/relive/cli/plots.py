@@ -1,166 +1,133 @@
 """The pictures of a report, as PNG."""
 
-from collections.abc import Callable, Iterator
-import dataclasses
+from collections.abc import Iterator
 import io
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from relive.cli import contents
 from relive.cli import formatting
-from relive.common import arrays
 from relive.common import imports
 
 with imports.optional_dependency("cli"):
+    from matplotlib import axes as axes_lib
     from matplotlib import figure
-    from matplotlib import image
+    from matplotlib import image as image_lib
     from matplotlib import ticker
-
-Axes: TypeAlias = Any
 
 _BLUE, _ORANGE, _GREY = "#2f6fb0", "#d9792b", "#5c6670"
 _MOST_BINS = 40
 _MOST_DOTS = 20_000
-_LEAST_WIDTH = 6
-"""A histogram of whole numbers is at least as wide, so that one bar looks like one."""
-
+_MOST_GROUPS, _LEAST_ROWS = 50, 10
+"""How many groups of rows there are at most, and how many rows are in each at least, if there are so many."""
 _LARGEST_WHOLE = 2.0**50
+_LARGEST = 1e300
+"""The width of a larger range would be infinite."""
+_UNITS = {
+    "episode lengths": ("steps", "episodes"),
+    "rewards": ("reward", "steps"),
+    "priorities": ("raw priority", "rows"),
+    "times sampled": ("times sampled", "rows"),
+}
+"""What the axes of a histogram say."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Picture:
-    """A picture of a page.
-
-    Attributes:
-        title: What it shows.
-        caption: What to know about it, in a sentence.
-        png: The file.
-        alt: What it shows, for those who cannot see it.
-    """
+class Picture(NamedTuple):
+    """A picture of a page: what it shows, what to know about it, and the file."""
 
     title: str
     caption: str
     png: bytes
-    alt: str
 
 
-def of(found: contents.Contents) -> Iterator[Picture]:
-    """Yield a picture of each distribution there is something of, and of what depends on the age of a row."""
-    yield from _histogram(found, "episode_lengths", "Episode lengths", "steps", "episodes")
-    yield from _returns(found)
-    yield from _histogram(found, "rewards", "Rewards", "reward", "steps")
-    yield from _histogram(found, "priorities", "Priorities", "raw priority", "rows")
-    yield from _histogram(found, "times_sampled", "Draw counts", "times sampled", "rows")
-    yield from _by_age(found, "times_sampled", "Draw counts by age", "mean times sampled")
-    yield from _by_age(found, "priorities", "Priorities by age", "mean raw priority")
+def charts(found: contents.Contents) -> Iterator[Picture]:
+    """Yield a picture of each kind of numbers there is something of, and of what depends on the age of a row."""
+    for name, values in found.items():
+        finite = np.clip(values[np.isfinite(values)], -_LARGEST, _LARGEST)
+        if len(finite) and name in _UNITS:
+            yield _histogram(name, finite)
+        if len(finite) and name == "episode returns":
+            yield _returns(finite)
+        if len(finite) and name in ("priorities", "times sampled"):
+            yield _by_age(name, values)
 
 
-def frames(found: contents.Contents) -> Iterator[Picture]:
-    """Yield the frames that were taken."""
-    for frame in found.frames:
-        file = io.BytesIO()
-        # A colour map in greys would make some pixels one darker.
-        pixels = frame.image if frame.image.ndim == 3 else np.stack([frame.image] * 3, axis=2)
-        image.imsave(file, pixels, format="png")
-        yield Picture(frame.title, "", file.getvalue(), f"The observation of {frame.title}")
-
-
-def _drawn(title: str, caption: str, alt: str, x: str, y: str, draw: Callable[[Axes], None]) -> Picture:
-    picture = figure.Figure(figsize=(5.6, 3.1), layout="constrained", facecolor="white")
-    axes = picture.add_subplot()
-    draw(axes)
-    axes.set_xlabel(x, color=_GREY)
-    axes.set_ylabel(y, color=_GREY)
-    axes.tick_params(colors=_GREY, labelsize=9)
-    axes.grid(axis="y", color="#e6e9ec", linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color("#c5ccd3")
+def frame(title: str, pixels: contents.Image) -> Picture:
+    """Return an observation as a picture, pixel by pixel."""
     file = io.BytesIO()
+    image_lib.imsave(file, pixels, format="png")
+    return Picture(title, "", file.getvalue())
+
+
+def _axes(x: str, y: str) -> axes_lib.Axes:
+    """Return axes of a new figure, in the manner of all of them."""
+    axes = figure.Figure(figsize=(5.6, 3.1), layout="constrained").add_subplot(xlabel=x, ylabel=y)
+    axes.grid(axis="y", color="#e6e9ec")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(colors=_GREY, labelsize=9)
+    return axes
+
+
+def _png(axes: axes_lib.Axes) -> bytes:
+    file = io.BytesIO()
+    picture: Any = axes.figure
     picture.savefig(file, format="png", dpi=160)
-    return Picture(title, caption, file.getvalue(), alt)
+    return file.getvalue()
 
 
-def _histogram(found: contents.Contents, name: str, title: str, x: str, y: str) -> Iterator[Picture]:
-    """Yield the histogram of a distribution, if it has numbers."""
-    spread = found.distributions.get(name)
-    if spread is None or spread.quartiles is None or spread.least is None or spread.most is None:
-        return
-    values, median = spread.kept, spread.quartiles[1]
+def _histogram(name: str, values: contents.Values) -> Picture:
+    x, y = _UNITS[name]
+    axes = _axes(x, y)
     edges = _edges(values)
-    counts = np.histogram(values, edges)[0]
-
-    def draw(axes: Axes) -> None:
-        axes.bar(edges[:-1], counts, np.diff(edges), align="edge", color=_BLUE, edgecolor="white", linewidth=0.4)
-        axes.axvline(median, color=_ORANGE, linewidth=1.5)
-        axes.yaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-        if edges[-1] - edges[0] < _LEAST_WIDTH and _are_whole(values):
-            middle = (edges[0] + edges[-1]) / 2
-            axes.set_xlim(middle - _LEAST_WIDTH / 2, middle + _LEAST_WIDTH / 2)
-            axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-
-    least, most = formatting.number(spread.least), formatting.number(spread.most)
-    shown = "" if len(values) == spread.count else f", a share of {len(values) / spread.count:.1%} drawn here"
-    text = f"{spread.count:,} {y} from {least} to {most}{shown}; the line is the median, {formatting.number(median)}"
-    yield _drawn(title, text, f"Histogram: {text}", x, y, draw)
+    axes.stairs(np.histogram(values, edges)[0], edges, fill=True, color=_BLUE)
+    median = np.quantile(values, 0.5, method="inverted_cdf").item()
+    axes.axvline(median, color=_ORANGE, linewidth=1.5)
+    axes.yaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    least, most, line = (formatting.number(value) for value in (values.min(), values.max(), median))
+    caption = f"{len(values):,} {y} from {least} to {most}; the line is the median, {line}"
+    return Picture(name.capitalize(), caption, _png(axes))
 
 
-def _are_whole(values: arrays.Floats) -> bool:
-    return bool(np.array_equal(values, np.round(values)))
+def _are_whole(values: contents.Values) -> bool:
+    return bool((values == np.rint(values)).all() and np.abs(values).max() < _LARGEST_WHOLE)
 
 
-def _edges(values: arrays.Floats) -> arrays.Floats:
-    """Return the edges of at most about `_MOST_BINS` bins; of whole numbers each bin has as many."""
-    least, most = float(values.min()), float(values.max())
-    if most - least < _LARGEST_WHOLE and max(abs(least), abs(most)) < _LARGEST_WHOLE and _are_whole(values):
-        step = (most - least + 1) // _MOST_BINS + 1
-        whole: arrays.Floats = np.arange(least - 0.5, most + step, step)
-        return whole
-    edges: arrays.Floats = least * np.linspace(1, 0, _MOST_BINS + 1) + most * np.linspace(0, 1, _MOST_BINS + 1)
-    if np.unique(edges).size == edges.size:
+def _edges(values: contents.Values) -> contents.Values:
+    """Return the edges of at most about `_MOST_BINS` bins; each of whole numbers holds as many of them."""
+    least, most = values.min(), values.max()
+    if _are_whole(values):
+        step = np.ceil((most - least + 1) / _MOST_BINS)
+        return np.arange(least - 0.5, most + step, step)
+    edges = np.linspace(least, most, _MOST_BINS + 1)
+    if (np.diff(edges) > 0).all():
         return edges
-    width = max(abs(least), abs(most), 1e-300) * 1e-6  # All are about the same.
-    one: arrays.Floats = np.array([least - width, most + width])
-    return one
+    width = max(abs(least), abs(most)) * 1e-6  # All are about the same.
+    return np.array([least - width, most + width])
 
 
-def _returns(found: contents.Contents) -> Iterator[Picture]:
-    """Yield the returns in the order of the episodes, with their running mean."""
-    spread = found.distributions.get("episode_returns")
-    if spread is None or not spread.count:
-        return
-    returns = spread.kept
-    window = max(1, len(returns) // 20)
-
-    def draw(axes: Axes) -> None:
-        dots = np.unique(np.linspace(0, len(returns) - 1, _MOST_DOTS).astype(np.int64))
-        axes.plot(dots, returns[dots], ".", color=_BLUE, alpha=0.45, markersize=9 if len(dots) < 200 else 4)
-        if window > 1:
-            sums = np.cumsum(np.insert(returns, 0, 0.0))
-            means = (sums[window:] - sums[:-window]) / window
-            axes.plot(np.arange(window - 1, len(returns)), means, color=_ORANGE)
-        axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-
-    text = f"{formatting.counted(spread.count, 'episode')} of which all steps are here, in the order they began"
+def _returns(values: contents.Values) -> Picture:
+    """Return the returns in the order of the episodes, with their running mean."""
+    axes = _axes("episode", "return")
+    dots = np.unique(np.linspace(0, len(values) - 1, _MOST_DOTS).astype(np.int64))
+    axes.plot(dots, values[dots], ".", color=_BLUE, alpha=0.45, markersize=9 if len(dots) < 200 else 4)
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+    caption = f"{formatting.counted(len(values), 'episode')} of which all steps are here, in the order they began"
+    window = len(values) // 20
     if window > 1:
-        text = f"{text}; the line is the mean of {window:,}"
-    yield _drawn("Returns over time", text, f"Plot: the returns of {text}", "episode", "return", draw)
+        means = np.convolve(values, np.full(window, 1 / window), "valid")
+        axes.plot(np.arange(window - 1, len(values)), means, color=_ORANGE)
+        caption += f"; the line is the mean of {window:,}"
+    return Picture("Returns over time", caption, _png(axes))
 
 
-def _by_age(found: contents.Contents, name: str, title: str, y: str) -> Iterator[Picture]:
-    """Yield the means of groups of rows of about one age."""
-    means, spread = found.by_age.get(name), found.distributions.get("ages")
-    if means is None or spread is None or not len(means) or np.isnan(means).all():
-        return
-    width = spread.count / len(means)
-
-    def draw(axes: Axes) -> None:
-        axes.bar(
-            np.arange(len(means)) * width, means, width, align="edge", color=_BLUE, edgecolor="white", linewidth=0.4
-        )
-
-    text = f"means of about {formatting.counted(round(width), 'row')} each, the newest on the left"
-    yield _drawn(title, text, f"Bars: {text}", "age in steps", y, draw)
+def _by_age(name: str, values: contents.Values) -> Picture:
+    """Return the means of groups of rows of about one age, the newest first."""
+    groups = np.array_split(values[::-1], min(_MOST_GROUPS, -(-len(values) // _LEAST_ROWS)))
+    finite = [group[np.isfinite(group)] for group in groups]
+    edges = np.cumsum([0, *map(len, groups)])
+    axes = _axes("age in steps", f"mean {_UNITS[name][0]}")
+    axes.stairs([group.mean() if len(group) else np.nan for group in finite], edges, fill=True, color=_BLUE)
+    caption = f"means of about {formatting.counted(len(groups[0]), 'row')} each, the newest on the left"
+    return Picture(f"{name.capitalize()} by age", caption, _png(axes))

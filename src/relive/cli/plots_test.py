@@ -4,32 +4,20 @@ import io
 
 import hypothesis
 from hypothesis import strategies as st
+from matplotlib import axes
 from matplotlib import image
 import numpy as np
 import pytest
 
 from relive.cli import contents
-from relive.cli import distribution
-from relive.cli import frames
 from relive.cli import plots
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def found(name: str, values: list[float], by_age: list[float] | None = None) -> contents.Contents:
-    """Return contents with one distribution."""
-    return contents.Contents(
-        distributions={
-            name: distribution.of([np.array(values)], len(values)),
-            "ages": distribution.of([np.arange(len(values))], len(values)),
-        },
-        by_age={} if by_age is None else {name: np.array(by_age)},
-    )
-
-
 @hypothesis.settings(max_examples=2 * hypothesis.settings().max_examples)
 @hypothesis.given(
-    values=st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=30)
+    values=st.lists(st.floats(-plots._LARGEST, plots._LARGEST), min_size=1, max_size=30)
     | st.lists(st.integers(-100, 100).map(float), min_size=1, max_size=30)
 )
 def test_each_value_is_in_one_bin(values: list[float]) -> None:
@@ -52,44 +40,40 @@ def test_bins_of_whole_numbers_have_whole_widths(values: list[float], edges: lis
 
 
 @pytest.mark.parametrize(
-    ("name", "values", "by_age", "titles"),
+    ("name", "values", "titles"),
     [
-        ("rewards", [1.0], None, ["Rewards"]),
-        ("rewards", [], None, []),
-        ("rewards", [float("nan")], None, []),
-        ("episode_lengths", [3.0, 90.0], None, ["Episode lengths"]),
-        ("episode_returns", [1.0] * 100, None, ["Returns over time"]),
-        ("episode_returns", [], None, []),
-        ("priorities", [1.0, 2.0], [float("nan"), 1.0], ["Priorities", "Priorities by age"]),
-        ("priorities", [float("nan")], [float("nan")], []),
-        ("times_sampled", [0.0, 3.0], [1.0, 2.0], ["Draw counts", "Draw counts by age"]),
-        ("times_sampled", [], [], []),
+        ("rewards", [1.0], ["Rewards"]),
+        ("rewards", [-1.7e308, 1.7e308, 0.5], ["Rewards"]),
+        ("rewards", [0.0, 5e-324], ["Rewards"]),
+        ("rewards", [], []),
+        ("rewards", [float("nan")], []),
+        ("episode lengths", [3.0, 90.0], ["Episode lengths"]),
+        ("episode returns", [1.0] * 100, ["Returns over time"]),
+        ("episode returns", [float("inf")], []),
+        ("priorities", [*([float("nan")] * 10), 1.0, 2.0], ["Priorities", "Priorities by age"]),
+        ("times sampled", [0.0, 3.0], ["Times sampled", "Times sampled by age"]),
+        ("seconds open", [3.0], []),
     ],
 )
-def test_there_is_a_picture_of_all_there_is_something_of(
-    name: str, values: list[float], by_age: list[float] | None, titles: list[str]
-) -> None:
-    pictures = list(plots.of(found(name, values, by_age)))
+def test_there_is_a_chart_of_all_there_is_something_of(name: str, values: list[float], titles: list[str]) -> None:
+    pictures = list(plots.charts({name: np.array(values)}))
     assert [picture.title for picture in pictures] == titles
-    assert all(picture.png.startswith(PNG) and picture.alt for picture in pictures)
+    assert all(picture.png.startswith(PNG) and picture.caption for picture in pictures)
+
+
+def test_means_by_age_begin_with_the_newest_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[list[float]] = []
+    monkeypatch.setattr(axes.Axes, "stairs", lambda self, values, *rest, **how: drawn.append(list(values)))
+    list(plots.charts({"priorities": np.arange(1000.0)}))
+    assert drawn[1] == [989.5 - 20 * group for group in range(50)]
+    list(plots.charts({"priorities": np.arange(11.0)}))
+    assert drawn[3] == [7.5, 2.0]
 
 
 @pytest.mark.parametrize("channels", [(), (3,)])
 def test_a_frame_has_the_pixels_of_its_observation(channels: tuple[int, ...]) -> None:
     pixels = np.arange(256, dtype=np.uint8)[::-1].repeat(3).reshape(16, 48)[:, :: 1 if channels else 3]
-    pixels = pixels.reshape(16, 16, *channels)
-    shown = contents.Contents(frames=[frames.Frame("one", pixels)])
-    (picture,) = plots.frames(shown)
-    found = np.rint(image.imread(io.BytesIO(picture.png))[..., :3] * 255)
-    assert (found == (pixels if channels else pixels[..., np.newaxis])).all()
-
-
-def test_of_what_is_broken_there_is_no_picture() -> None:
-    broken = contents.Contents()
-    assert list(plots.of(broken)) == list(plots.frames(broken)) == []
-
-
-def test_a_share_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distribution, "MOST_KEPT", 500)
-    (picture,) = plots.of(found("rewards", [float(number) for number in range(1000)]))
-    assert "1,000 steps from 0 to 999, a share of" in picture.caption
+    shown = contents.image_of(pixels.reshape(16, 16, *channels))
+    assert shown is not None
+    found = np.rint(image.imread(io.BytesIO(plots.frame("one", shown).png))[..., :3] * 255)
+    assert (found == shown).all()

@@ -51,6 +51,17 @@ def journal(path: pathlib.Path, steps: int = 30, segment_bytes: int = 1000) -> r
     return buffer
 
 
+def queued() -> relive.EpisodeReplayBuffer[Any, Any]:
+    """Return a buffer that has handed an episode to its learner, and keeps another for it."""
+    buffer = relive.EpisodeReplayBuffer[Any, Any](seed=0)
+    for number in range(2):
+        episode_id = buffer.start_episode_nowait("agent")
+        buffer.append_observation_action_reward_nowait(episode_id, number, 0, 1.0)
+        buffer.end_episode_nowait(episode_id, number)
+    buffer.next_episodes_nowait(1)
+    return buffer
+
+
 def segments(path: pathlib.Path) -> list[pathlib.Path]:
     """Return the segments of a journal, the oldest first."""
     return sorted(path.glob("segment-*.relive"))

@@ -4,10 +4,13 @@ from collections.abc import Sequence
 import dataclasses
 from typing import Any
 
+import numpy as np
+
 from relive.cli import contents
 from relive.cli import formatting
 
-_NOT_FINITE = {"priorities": "not eligible"}
+_LABELS = ("count", "without", "min", "25 %", "median", "75 %", "max", "mean")
+"""What there is to say of numbers: how many there are, how many rows are without one, and how they are spread."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,15 +52,21 @@ def _overview(said: dict[str, Any]) -> Table:
 
 
 def _distributions(found: contents.Contents) -> Table:
-    rows = []
-    for name, spread in found.distributions.items():
-        if spread.count or spread.num_not_finite:
-            values = (spread.least, *(spread.quartiles or (None,) * 3), spread.most, spread.mean)
-            rest = (
-                f" (+ {spread.num_not_finite:,} {_NOT_FINITE.get(name, 'not finite')})" if spread.num_not_finite else ""
-            )
-            rows.append((formatting.distribution(name), f"{spread.count:,}{rest}", *map(formatting.number, values)))
-    return Table("Distributions", ("", "count", "min", "25 %", "median", "75 %", "max", "mean"), rows, num_words=1)
+    columns = {name: _numbers(values) for name, values in found.items() if len(values)}
+    rows = list(zip(_LABELS, *columns.values(), strict=True)) if columns else []
+    rows = [row for row in rows if row[0] != "without" or set(row[1:]) != {"0"}]
+    return Table("Distributions", ("", *columns), rows, num_words=1)
+
+
+def _numbers(values: contents.Values) -> list[str]:
+    """Return what there is to say of numbers, in words: see `_LABELS`."""
+    finite = values[np.isfinite(values)]
+    counts = [len(finite), len(values) - len(finite)]
+    if not len(finite):
+        return [*map(formatting.number, counts), *["—"] * 6]
+    mean = np.sum(finite / len(finite)).item()  # The sum of the largest floats has no value.
+    quartiles = np.quantile(finite, (0, 0.25, 0.5, 0.75, 1), method="inverted_cdf").tolist()
+    return [formatting.number(number) for number in (*counts, *quartiles, mean)]
 
 
 def _statistics(said: dict[str, Any]) -> Table:

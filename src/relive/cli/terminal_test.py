@@ -1,0 +1,92 @@
+"""Tables and bars, on a terminal and elsewhere."""
+
+import io
+import re
+import sys
+import time
+
+import pytest
+
+from relive.cli import tables
+from relive.cli import terminal
+
+TABLES = [
+    tables.Table("", (), [("kind", "checkpoint"), ("broken", "a file " * 20)]),
+    tables.Table("Files", ("file", "array", "size"), [("[red]rows.npy", "int64 [3]", "156.4 KiB")]),
+]
+
+
+class Screen(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def screen_of(monkeypatch: pytest.MonkeyPatch) -> Screen:
+    """Return what a terminal of 60 columns shows."""
+    found = Screen()
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, found)
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return found
+
+
+def seen(screen: Screen) -> str:
+    """Return what was shown, without its colours."""
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.getvalue())
+
+
+def test_on_a_terminal_tables_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = screen_of(monkeypatch)
+    terminal.show("/replay", TABLES)
+    assert "\x1b[1m/replay" in screen.getvalue()
+    lines = seen(screen).splitlines()
+    assert max(map(len, lines)) <= 60
+    assert [" ".join(line.split()) for line in lines if ".npy" in line] == ["[red]rows.npy int64 [3] 156.4 KiB"]
+    assert "".join(seen(screen).split()).count("afile") == 20
+
+
+def test_without_a_terminal_tables_are_lines_of_which_nothing_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.show("/replay", TABLES)
+    assert capsys.readouterr().out.splitlines() == [
+        "/replay",
+        " kind    checkpoint",
+        " broken  " + ("a file " * 20).strip(),
+        "",
+        "Files",
+        " file           array           size",
+        " [red]rows.npy  int64 [3]  156.4 KiB",
+    ]
+
+
+def test_without_rich_a_terminal_gets_lines_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = screen_of(monkeypatch)
+    monkeypatch.setitem(sys.modules, "rich", None)
+    terminal.show("/replay", TABLES[:1])
+    assert screen.getvalue().startswith("/replay\n kind    checkpoint\n")
+    with terminal.progress("reading") as show:
+        assert show is None
+
+
+def test_without_a_terminal_there_is_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    with terminal.progress("reading") as show:
+        assert show is None
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_bar_comes_after_a_second_and_goes_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = screen_of(monkeypatch)
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with terminal.progress("reading") as show:
+        assert show is not None
+        show(1, 4)
+        assert screen.getvalue() == ""
+        now = 101.0
+        show(2, 4)
+        show(3, 4)
+    assert re.search("reading .* 50%", seen(screen))
+    assert screen.getvalue().endswith("\x1b[2K")  # The line is erased.
