@@ -70,7 +70,8 @@ class Watch:
                 "resets",
                 f"{self.suspected_resets} steps go from the final observation of a terminated episode to another "
                 "observation: the environment resets by a step, which must not be stored "
-                "(VectorRecorder leaves it out)",
+                "(VectorRecorder leaves it out), or what was given as the final observation was the first of the next "
+                "episode (give that of infos['final_obs'])",
             )
 
     def record_first(self, store: steps_lib.StepStore) -> None:
