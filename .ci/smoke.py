@@ -1,10 +1,14 @@
-"""Use what one extra brings: `python .ci/smoke.py EXTRA`, in an environment with the wheel and that extra alone."""
+"""Use what one extra brings: `python .ci/smoke.py EXTRA`, in an environment with the wheel and that extra alone.
+
+The extra `none` runs what README shows of numpy alone.
+"""
 
 import asyncio
 import contextlib
 import importlib
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -26,6 +30,18 @@ def command(*arguments: str) -> str:
     """Return what `relive ARGUMENTS` prints."""
     ended = subprocess.run([sys.executable, "-m", "relive", *arguments], check=True, stdout=subprocess.PIPE, text=True)
     return ended.stdout
+
+
+def extra_none(integration: Any) -> None:
+    """Run the blocks of README that need numpy alone."""
+    run = 0
+    for block in re.findall(r"^```python\n(.*?)^```$", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+        try:
+            exec(compile(block, "README.md", "exec"), {"__name__": "__main__"})
+            run += 1
+        except ImportError as error:
+            print(f"a block needs more: {error}")
+    assert run == 2
 
 
 def extra_cli(integration: Any) -> None:
@@ -101,6 +117,7 @@ def extra_ray(integration: Any) -> None:
     asyncio.run(run())
 
 
+README = pathlib.Path("README.md").absolute()
 MODULES = {"sb3": "stable_baselines3"}
 """Where the integration of an extra is, if not in the module of that name."""
 
@@ -108,7 +125,7 @@ MODULES = {"sb3": "stable_baselines3"}
 def main(extra: str) -> None:
     """Use an extra in a directory of its own."""
     module = f"relive.integrations.{MODULES.get(extra, extra)}"
-    integration = None if extra in ("cli", "demo", "bench", "numba") else importlib.import_module(module)
+    integration = None if extra in ("none", "cli", "demo", "bench", "numba") else importlib.import_module(module)
     with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
         globals()[f"extra_{extra}"](integration)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+_DOCS = pathlib.Path(__file__).parent
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -24,13 +25,15 @@ def blocks_of(text: str) -> list[str]:
 class Blocks(pytest.Item):
     """All blocks of a page."""
 
+    page: pathlib.Path
+
     def runtest(self) -> None:
         """Run them in an empty directory, as far as the libraries are installed that they import."""
         namespace: dict[str, Any] = {"__name__": "__main__"}
         with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
-            for block in blocks_of(self.path.read_text(encoding="utf-8")):
+            for block in blocks_of(self.page.read_text(encoding="utf-8")):
                 try:
-                    exec(compile(block, str(self.path), "exec"), namespace)
+                    exec(compile(block, str(self.page), "exec"), namespace)
                 except ImportError as error:
                     if not error.name or error.name.startswith("relive"):
                         raise
@@ -38,12 +41,16 @@ class Blocks(pytest.Item):
 
 
 class Page(pytest.File):
-    """A page."""
+    """A page; README, which no conftest lies beside, goes with the first one."""
 
     def collect(self) -> Iterator[pytest.Item]:
         """Yield its blocks as one test, if it has any."""
-        if blocks_of(self.path.read_text(encoding="utf-8")):
-            yield Blocks.from_parent(self, name="blocks")
+        is_first = self.path == _DOCS / "index.md"
+        for page in [self.path, _DOCS.parent / "README.md"] if is_first else [self.path]:
+            if blocks_of(page.read_text(encoding="utf-8")):
+                item = Blocks.from_parent(self, name=f"blocks of {page.name}")
+                item.page = page
+                yield item
 
 
 def pytest_collect_file(file_path: pathlib.Path, parent: pytest.Collector) -> pytest.Collector | None:
