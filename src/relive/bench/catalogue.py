@@ -41,7 +41,7 @@ class Peer:
             package = self.distribution or error.name
             raise tasks.CannotError(f"{error.name} is not installed: run pip install {package}") from error
         except Exception as error:  # A library that is broken, in whatever way, must not end the others' run.
-            raise tasks.CannotError(f"does not load: {in_one_line(error)}") from error
+            raise tasks.CannotError(f"does not load: {tasks.in_one_line(error)}") from error
         make: tasks.Make = getattr(adapter, self.make)
         return make
 
@@ -55,7 +55,7 @@ PEERS = {
     for peer in (
         Peer("relive", "own", None, "the ring, prioritized and sequence buffers of columns"),
         Peer("relive-numba", "own", "numba", "the same, with kernels compiled by numba", "make_compiled"),
-        Peer("relive-episodes", "own_episodes", None, "EpisodeReplayBuffer"),
+        Peer("relive-episodes", "own", None, "EpisodeReplayBuffer", "make_episodes"),
         Peer("cpprb", "with_cpprb", "cpprb", "C++"),
         Peer("tianshou", "with_tianshou", "tianshou", "numpy, and a sum tree in numba"),
         Peer("sb3", "with_sb3", "stable-baselines3", "numpy, and tensors of torch"),
@@ -63,16 +63,10 @@ PEERS = {
         Peer("rllib", "with_rllib", "ray", "episodes in Python"),
         Peer("flashbax", "with_flashbax", "flashbax", "jax, jitted on the CPU"),
         Peer("reverb", "with_reverb", "dm-reverb", "a server in C++"),
-        Peer("naive", "own_episodes", None, "a deque of episodes and numpy's choice with weights", "make_naive"),
+        Peer("naive", "limits", None, "a deque of episodes and numpy's choice with weights", "make_naive"),
         Peer("take", "limits", None, "a limit: one ndarray.take a column of the same bytes", "make_take", True),
         Peer("copy", "limits", None, "a limit: a plain copy of the same bytes", "make_copy", True),
         Peer("await", "limits", None, "a limit: an await of an empty function", "make_await", True),
         Peer("files", "limits", None, "a limit: np.save and np.load of the same bytes", "make_files", True),
     )
 }
-
-
-def in_one_line(error: BaseException) -> str:
-    """Return the type and the first line of what an error says."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__

@@ -1,8 +1,7 @@
 """`relive bench`: measures the workloads that were asked for, prints tables, and writes what it was asked to write."""
 
 import argparse
-from collections.abc import Sequence
-import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 import json
 import os
 import pathlib
@@ -13,10 +12,17 @@ import warnings
 from relive import errors
 from relive.bench import catalogue
 from relive.bench import machine
+from relive.bench import picture
 from relive.bench import report
 from relive.bench import results
 from relive.bench import runner
 from relive.bench import workloads
+from relive.common import imports
+
+with imports.optional_dependency("bench"):
+    from rich import console as rich_console
+    from rich import live as rich_live
+    from rich import text as rich_text
 
 _FILES = ("json", "markdown", "plot")
 
@@ -26,67 +32,77 @@ def run(options: argparse.Namespace) -> int:
     if options.list:
         sys.stdout.write(_listing())
         return 0
+    families = {one.name: family for family, members in workloads.FAMILIES.items() for one in members}
     try:
-        chosen, peers = _workloads(options.workload), _peers(options.peers)
+        _check_known("workload", options.workload, {*families, *families.values()})
+        _check_known("peers", options.peers, catalogue.PEERS)
     except errors.ArgumentError as error:
         parser: argparse.ArgumentParser = options.parser
         parser.error(str(error))
+    wanted = set(options.workload or families)
+    chosen = [one for name, one in workloads.WORKLOADS.items() if {name, families[name]} & wanted]
+    peers = {name: peer for name, peer in catalogue.PEERS.items() if not options.peers or name in options.peers}
     for name in _FILES:
         _check_path(name, getattr(options, name))
+    if options.plot:
+        picture.check([one.name for one in chosen])
     arguments = _arguments(options)
     if not machine.is_held_to_one_thread(os.environ):
         machine.start_anew(arguments)
     machine.hold_torch()
-    settings = runner.Settings.chosen(options.repeats, options.quick)
-    rows = []
+    settings = runner.Settings(options.repeats or (3 if options.quick else 7), options.quick)
     with warnings.catch_warnings(action="ignore"):
-        for workload in chosen:
-            rows.append(runner.measure(workload, peers, settings, _say))
-            _say("")  # The table comes in the place of what was going on.
-            sys.stdout.write(rows[-1].table())
-            sys.stdout.flush()
+        rows = list(_measured(chosen, peers, settings))
     measured = results.Run(
         command=shlex.join(["relive", *arguments]),
-        facts=machine.facts(),
-        versions={name: peer.version() for name, peer in peers.items() if any(row.has(name) for row in rows)},
+        machine=machine.facts(),
+        versions={one.peer: catalogue.PEERS[one.peer].version() for row in rows for one in row.measured},
         settings=settings.in_words(),
         rows=rows,
     )
     if options.json:
         _write("json", options.json, json.dumps(measured.as_json(), indent=1) + "\n")
-    if options.plot:
-        report.save_picture(measured, options.plot)
     if options.markdown:
-        _write("markdown", options.markdown, report.page(measured, _picture(options)))
+        seen_from = pathlib.Path(options.markdown).parent
+        seen = os.path.relpath(options.plot, seen_from) if options.plot else None
+        _write("markdown", options.markdown, report.page(measured, seen))
+    if options.plot:
+        picture.save(measured, options.plot)
     return 0
 
 
-def _workloads(names: Sequence[str] | None) -> list[workloads.Workload]:
-    """Return the workloads of those names or families, all of them if None, in the order of the tables."""
-    known = {name for one in workloads.WORKLOADS.values() for name in (one.name, one.family)}
+def _measured(
+    chosen: Sequence[workloads.Workload], peers: Mapping[str, catalogue.Peer], settings: runner.Settings
+) -> Iterator[results.Row]:
+    """Yield what came of each workload, after printing it; on a terminal, say meanwhile what is going on."""
+    wide = None if sys.stdout.isatty() else 1_000  # A line stays a line for what reads a pipe.
+    console = rich_console.Console(width=wide, markup=False, emoji=False, highlight=False)
+    for workload in chosen:
+        # No thread draws it anew: that would be timed, too.
+        stderr = rich_console.Console(stderr=True)
+        with rich_live.Live(console=stderr, auto_refresh=False, transient=True) as live:
+
+            def say(words: str, live: rich_live.Live = live) -> None:
+                live.update(rich_text.Text(words, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+            row = runner.measure(workload, peers, settings, say)
+        report.print_table(row, console)
+        yield row
+
+
+def _check_known(option: str, names: Sequence[str] | None, known: Collection[str]) -> None:
     for name in names or ():
         if name not in known:
-            raise errors.ArgumentError(f"--workload must be one of {', '.join(sorted(known))}, got {name}")
-    return [one for one in workloads.WORKLOADS.values() if not names or one.name in names or one.family in names]
-
-
-def _peers(names: Sequence[str] | None) -> dict[str, catalogue.Peer]:
-    """Return the peers of those names, all of them if None, in the order of the tables."""
-    for name in names or ():
-        if name not in catalogue.PEERS:
-            raise errors.ArgumentError(f"--peers must be some of {', '.join(catalogue.PEERS)}, got {name}")
-    return {name: peer for name, peer in catalogue.PEERS.items() if not names or name in names}
+            raise errors.ArgumentError(f"--{option} must be one of {', '.join(sorted(known))}, got {name}")
 
 
 def _listing() -> str:
     """Return every name there is and what it stands for."""
     width = max(map(len, [*workloads.WORKLOADS, *catalogue.PEERS]))
     lines = ["workloads (a family stands for all of its own):"]
-    family = ""
-    for one in workloads.WORKLOADS.values():
-        label = f"{one.family}:" if one.family != family else ""
-        family = one.family
-        lines.append(f"  {label:13}{one.name:{width}}  {one.title}")
+    for family, members in workloads.FAMILIES.items():
+        labels = [f"{family}:", *[""] * len(members)]
+        lines += [f"  {label:13}{one.name:{width}}  {one.title}" for label, one in zip(labels, members, strict=False)]
     lines.append("peers:")
     lines += [f"  {'':13}{peer.name:{width}}  {peer.what}" for peer in catalogue.PEERS.values()]
     return "\n".join(lines) + "\n"
@@ -95,24 +111,12 @@ def _listing() -> str:
 def _arguments(options: argparse.Namespace) -> list[str]:
     """Return the command line that the options came from, without the name of the program."""
     arguments = ["bench"]
-    for name in ("workload", "peers"):
-        if getattr(options, name):
-            arguments += [f"--{name}", *getattr(options, name)]
-    if options.repeats:
-        arguments += ["--repeats", str(options.repeats)]
-    if options.quick:
-        arguments.append("--quick")
-    for name in _FILES:
-        if getattr(options, name):
-            arguments += [f"--{name}", getattr(options, name)]
+    for name in ("workload", "peers", "repeats", "quick", *_FILES):
+        value = getattr(options, name)
+        if value:
+            values = [] if value is True else value if isinstance(value, list) else [str(value)]
+            arguments += [f"--{name}", *values]
     return arguments
-
-
-def _picture(options: argparse.Namespace) -> str | None:
-    """Return where the picture is, seen from the page; None if there is none."""
-    if not options.plot:
-        return None
-    return os.path.relpath(options.plot, pathlib.Path(options.markdown).parent)
 
 
 def _check_path(name: str, path: str | None) -> None:
@@ -126,11 +130,3 @@ def _write(name: str, path: str, content: str) -> None:
         pathlib.Path(path).write_text(content, encoding="utf-8")
     except OSError as error:
         raise errors.ArgumentError(f"--{name} could not be written to {path}: {error.strerror}") from error
-
-
-def _say(line: str) -> None:
-    """Show what is going on, in the last line of a terminal; elsewhere nobody waits for it."""
-    if sys.stderr.isatty():
-        with contextlib.suppress(BrokenPipeError):
-            sys.stderr.write(f"\r\x1b[K{line}")
-            sys.stderr.flush()

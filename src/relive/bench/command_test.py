@@ -13,7 +13,6 @@ from typing import NoReturn
 
 import pytest
 
-from relive.bench import command
 from relive.bench import machine
 
 # The layer of the benchmarks does not know that of the command line.
@@ -36,18 +35,18 @@ def exit_code(*arguments: str) -> int:
 
 
 def test_a_quick_run_prints_and_writes_all_there_is(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Workloads by the name of their family, and one of several sizes."""
+    """A workload that is drawn, those of a family, and one of several sizes."""
     (tmp_path / "docs").mkdir()
     files = ("--json", "b.json", "--markdown", "docs/b.md", "--plot", "b.png")
-    assert exit_code("--quick", "--workload", "add", "growth-tree", "--peers", "relive", "take", *files) == 0
+    assert exit_code("--quick", "--workload", "n-step", "add", "growth-tree", "--peers", "relive", "take", *files) == 0
     out = capsys.readouterr().out
     assert re.search(r"^add: .*microseconds a step$", out, re.MULTILINE)
-    assert re.search(r"^  relive +\d+\.\d\d +\d+\.\d\d +\d+\.\d\d +1\.00$", out, re.MULTILINE)
+    assert re.search(r"^relive +[\d.]+ +[\d.]+ to [\d.,]+ +1\.00  right *$", out, re.MULTILINE)
     assert re.search(r"^growth-tree: .*microseconds a batch$", out, re.MULTILINE)
-    assert re.search(r"^  relive +1,000 +\d+\.\d\d +\d+\.\d\d +\d+\.\d\d +1\.00$", out, re.MULTILINE)
+    assert re.search(r"^relive +1,000 +[\d.]+ +[\d.]+ to [\d.,]+ +1\.00  right *$", out, re.MULTILINE)
     written = json.loads((tmp_path / "b.json").read_text())
-    assert [one["workload"] for one in written["workloads"]] == ["add", "add-images", "growth-tree"]
-    given = "relive bench --workload add growth-tree --peers relive take --quick " + " ".join(files)
+    assert [one["workload"] for one in written["workloads"]] == ["n-step", "add", "add-images", "growth-tree"]
+    given = "relive bench --workload n-step add growth-tree --peers relive take --quick " + " ".join(files)
     assert written["command"] == given
     page = (tmp_path / "docs" / "b.md").read_text()
     assert given in page
@@ -84,16 +83,16 @@ def test_every_name_can_be_looked_up(capsys: pytest.CaptureFixture[str]) -> None
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("--help") == 0
     out = capsys.readouterr().out
-    assert "relive bench --workload images --peers relive cpprb take" in out
-    assert "pip install cpprb" in out
+    assert "relive bench --peers relive cpprb" in out
+    assert "a fast wrong one is reported as wrong" in out
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--workload", "unifrom"], "relive bench: --workload must be one of add, .*, uniform-17, got unifrom"),
-        (["--peers", "sb4"], "relive bench: --peers must be some of relive, .*, files, got sb4"),
-        (["--repeats", "0"], "relive bench: argument --repeats: must be at least 1, got 0"),
+        (["--peers", "sb4"], "relive bench: --peers must be one of await, .*, torchrl, got sb4"),
+        (["--repeats", "0"], "relive bench: argument --repeats: must be an integer of at least 1, got '0'"),
     ],
 )
 def test_a_mistyped_name_is_one_line_with_the_choices_and_exit_code_2(
@@ -120,7 +119,7 @@ def test_a_file_that_cannot_be_written_is_said(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == f"relive bench: --json could not be written to {long}: File name too long\n"
 
 
-@pytest.mark.parametrize("library", ["matplotlib", "psutil"])
+@pytest.mark.parametrize("library", ["matplotlib", "psutil", "rich"])
 def test_without_its_extra_it_is_refused_in_one_line(library: str) -> None:
     script = (
         f"import sys; sys.modules['{library}'] = None; from relive.cli.command_line import main; exit(main(['bench']))"
@@ -163,9 +162,46 @@ def test_threads_are_held_to_one_by_starting_anew(monkeypatch: pytest.MonkeyPatc
 def test_who_waits_at_a_terminal_sees_what_is_going_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    arguments = ["--quick", "--repeats", "1", "--workload", "growth-tree", "--peers", "relive"]
+    assert exit_code(*arguments) == 0
+    assert not capsys.readouterr().err
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    command._say("uniform: filling relive")
-    assert capsys.readouterr().err == "\r\x1b[Kuniform: filling relive"
+    assert exit_code(*arguments) == 0
+    out, err = capsys.readouterr()
+    assert "growth-tree: filling relive at 3,000" in err
+    assert "\x1b" not in out
+
+
+@pytest.mark.parametrize("columns", ["60", "120"])
+def test_a_table_fits_a_terminal(
+    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"TERM": "xterm", "NO_COLOR": "1", "COLUMNS": columns}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert exit_code("--quick", "--repeats", "1", "--workload", "growth-tree", "--peers", "relive") == 0
+    lines = re.sub("\x1b[^m]*m", "", capsys.readouterr().out).splitlines()
+    assert max(map(len, lines)) <= int(columns)
+    assert any(re.match(r"relive +10,000 .* right", line) for line in lines)
+
+
+def test_a_picture_of_nothing_is_refused_before_anything_is_measured(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("--workload", "add", "--plot", "b.png") == 1
+    message = "--plot needs one of the workloads uniform, n-step, prioritized-1m, loop, got add, add-images"
+    assert capsys.readouterr() == ("", f"relive bench: {message}\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_picture_without_a_peer_is_refused_after_all_else_was_written(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ("--json", "b.json", "--plot", "b.png")
+    assert exit_code("--quick", "--workload", "loop", "--peers", "await", *files) == 1
+    assert capsys.readouterr().err.startswith("relive bench: --plot needs a peer that was measured in uniform, ")
+    assert [path.name for path in tmp_path.iterdir()] == ["b.json"]
 
 
 def test_a_machine_has_the_name_that_its_system_gives_it_or_what_python_calls_it(

@@ -1,36 +1,29 @@
-"""What a step costs where many coroutines append at once, and what draws and appends cost as episodes become many."""
+"""What a step costs where many coroutines append at once, and where many episodes are open."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
-import dataclasses
 import itertools
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 import relive
 from relive.bench import verification
+from relive.bench.peers import own
 
 _EPISODE, _EPISODES = 50, 2
 """Steps of an episode, and how many of them a coroutine lives through."""
 _STORED, _LEAST, _BATCH, _APPENDS = 50_000, 500, 256, 2_000
 _OBSERVATIONS: list[Any] = list(np.arange(4 * (_EPISODE + 1), dtype=np.float32).reshape(-1, 4))
 
-_Work: TypeAlias = Coroutine[Any, Any, None]
+_Work: TypeAlias = Coroutine[Any, Any, Any]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Crowd:
-    """Those who run at once.
-
-    Attributes:
-        act: Returns what a coroutine does, by its number.
-        draw: Returns an awaited draw, where there is something to draw from.
-        stats: Returns the statistics of the buffer, where there is one.
-    """
+class _Crowd(NamedTuple):
+    """What a coroutine does, by its number; an awaited draw, and the statistics, where there is a buffer."""
 
     act: Callable[[int], _Work]
-    draw: Callable[[], Coroutine[Any, Any, object]] | None = None
+    draw: Callable[[], _Work] | None = None
     stats: Callable[[], Any] | None = None
 
 
@@ -39,7 +32,7 @@ def _capacity(size: int) -> int:
     return min(_STORED, size * _EPISODES * _EPISODE // 2)
 
 
-def _awaiting(size: int, yields: bool, limiter: relive.RateLimiter | None) -> _Crowd:
+def _awaiting(peer: str, size: int, yields: bool, limiter: relive.RateLimiter | None) -> _Crowd:
     async def nothing() -> None:
         pass
 
@@ -49,10 +42,10 @@ def _awaiting(size: int, yields: bool, limiter: relive.RateLimiter | None) -> _C
             if yields:
                 await asyncio.sleep(0)
 
-    return _Crowd(act=act)
+    return _Crowd(act)
 
 
-def _to_episodes(size: int, yields: bool, limiter: relive.RateLimiter | None) -> _Crowd:
+def _to_episodes(peer: str, size: int, yields: bool, limiter: relive.RateLimiter | None) -> _Crowd:
     buffer = relive.EpisodeReplayBuffer[Any, int](max_transitions=_capacity(size), limiter=limiter, seed=0)
 
     async def act(number: int) -> None:
@@ -64,13 +57,13 @@ def _to_episodes(size: int, yields: bool, limiter: relive.RateLimiter | None) ->
                     await asyncio.sleep(0)
             await buffer.end_episode(episode_id, _OBSERVATIONS[-1])
 
-    return _Crowd(act=act, draw=lambda: buffer.sample_n_step(_BATCH, 3, 0.99), stats=buffer.get_stats)
+    return _Crowd(act, lambda: buffer.sample_n_step(_BATCH, 3, 0.99), buffer.get_stats)
 
 
-def _to_columns(size: int, yields: bool, limiter: relive.RateLimiter | None) -> _Crowd:
-    buffer = relive.AsyncReplayBuffer(
-        relive.RingReplayBuffer(_capacity(size), streams=size, n_step=3, limiter=limiter, seed=0)
-    )
+def _to_columns(peer: str, size: int, yields: bool, limiter: relive.RateLimiter | None) -> _Crowd:
+    with own.kernels(own.KERNELS[peer]):
+        ring = relive.RingReplayBuffer(_capacity(size), streams=size, n_step=3, limiter=limiter, seed=0)
+    buffer = relive.AsyncReplayBuffer(ring)
 
     async def act(number: int) -> None:
         for _ in range(_EPISODES):
@@ -80,20 +73,20 @@ def _to_columns(size: int, yields: bool, limiter: relive.RateLimiter | None) -> 
                 if yields:
                     await asyncio.sleep(0)
 
-    return _Crowd(act=act, draw=lambda: buffer.sample(_BATCH), stats=buffer.get_stats)
+    return _Crowd(act, lambda: buffer.sample(_BATCH), buffer.get_stats)
 
 
-_CROWDS = {"relive": _to_columns, "relive-episodes": _to_episodes, "await": _awaiting}
+_CROWDS = {"relive": _to_columns, "relive-numba": _to_columns, "relive-episodes": _to_episodes, "await": _awaiting}
 
 
 def crowd(
-    size: int, peer: str, *, yields: bool = False, learns: bool = False, limits: bool = False
+    peer: str, size: int, *, yields: bool = False, learns: bool = False, limits: bool = False
 ) -> verification.Entrant:
     """Return coroutines that take 100 steps each, with a new buffer in every call.
 
     Args:
-        size: How many there are.
         peer: What they append to.
+        size: How many there are.
         yields: Whether each lets the others run after a step, as one that awaits its environment does.
         learns: Whether a learner draws beside them, whenever it has a turn.
         limits: Whether a limiter holds them and the learner together: each step is drawn once on average.
@@ -102,7 +95,7 @@ def crowd(
 
     async def run() -> Any:
         ratio = relive.SampleToInsertRatio(1.0, min_size=_LEAST, error_buffer=4.0 * _BATCH) if limits else None
-        crowd = _CROWDS[peer](size, yields, ratio)
+        crowd = _CROWDS[peer](peer, size, yields, ratio)
         learner = asyncio.create_task(_draw(crowd.draw)) if learns and crowd.draw else None
         await asyncio.gather(*map(crowd.act, range(size)))
         if learner:
@@ -117,40 +110,15 @@ def crowd(
     return verification.Entrant(lambda: asyncio.run(run()), check, steps=steps)
 
 
-async def _draw(draw: Callable[[], Coroutine[Any, Any, object]]) -> None:
+async def _draw(draw: Callable[[], _Work]) -> None:
     while True:
         await draw()
 
 
-def _with_episodes(episodes: int, steps: int, is_open: bool) -> tuple[relive.EpisodeReplayBuffer[int, int], list[str]]:
-    """Return a buffer with that many episodes of that many steps, and their ids."""
-    buffer = relive.EpisodeReplayBuffer[int, int](seed=0)
-    ids = [buffer.start_episode_nowait("agent") for _ in range(episodes)]
-    for episode_id in ids:
-        for t in range(steps):
-            buffer.append_observation_action_reward_nowait(episode_id, t, t, float(t))
-        if not is_open:
-            buffer.end_episode_nowait(episode_id, steps)
-    return buffer, ids
-
-
-def drawing(episodes: int) -> verification.Entrant:
-    """Return a draw of 256 from a million transitions in that many finished episodes: of 10,000 steps at most."""
-    buffer, _ = _with_episodes(episodes, min(10_000, 1_000_000 // episodes), is_open=False)
-
-    def check(samples: list[relive.ReplaySample[int, int]], findings: verification.Findings) -> None:
-        starts, steps = (np.array([getattr(one, name) for one in samples]) for name in ("start_step", "actual_n"))
-        is_wrong = [one.observation != one.start_step or one.action != one.start_step for one in samples]
-        following = np.array([one.next_observation for one in samples])
-        findings.add(len(samples), {"observation": np.array(is_wrong), "next observation": following != starts + steps})
-
-    return verification.Entrant(lambda: buffer.sample_n_step_nowait(_BATCH, 3, 0.99), check)
-
-
-def appending(episodes: int) -> verification.Entrant:
+def appending(peer: str, episodes: int) -> verification.Entrant:
     """Return awaited appends to that many open episodes by turns."""
-    buffer, ids = _with_episodes(episodes, 2, is_open=True)
-    turns = itertools.cycle(ids)
+    buffer = relive.EpisodeReplayBuffer[int, int](seed=0)
+    turns = itertools.cycle([buffer.start_episode_nowait("agent") for _ in range(episodes)])
 
     async def append() -> None:
         for episode_id in itertools.islice(turns, _APPENDS):

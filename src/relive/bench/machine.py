@@ -8,7 +8,7 @@ import io
 import os
 import pathlib
 import platform
-import shutil
+import re
 import sys
 import tempfile
 from typing import NoReturn
@@ -25,11 +25,7 @@ with imports.optional_dependency("bench"):
 _CPU = pathlib.Path("/proc/cpuinfo")
 
 ONE_THREAD = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "NUMEXPR_NUM_THREADS": "1",
-    "NUMBA_NUM_THREADS": "1",
+    **{f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "NUMBA")},
     "VECLIB_MAXIMUM_THREADS": "1",
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
 }
@@ -93,11 +89,9 @@ def facts() -> dict[str, str]:
 
 def _processor() -> str:
     """Return the name of the processor, as Linux knows it or else as Python does."""
-    if _CPU.exists():
-        for line in _CPU.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    told = _CPU.read_text(encoding="utf-8") if _CPU.exists() else ""
+    named = re.search(r"^model name\s*: (.+)$", told, re.MULTILINE)
+    return named[1] if named else platform.processor() or platform.machine()
 
 
 def resident() -> int:
@@ -107,25 +101,16 @@ def resident() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def require(*, memory: int = 0, disk: int = 0) -> None:
+def require(*, memory: int, disk: int) -> None:
     """Check that so many bytes are free, of memory and where temporary files go.
 
     Raises:
         CannotError: They are not.
     """
-    for what, wanted, free in (("memory", memory, free_memory()), ("disk", disk, free_disk())):
+    free_memory, free_disk = psutil.virtual_memory().available, psutil.disk_usage(tempfile.gettempdir()).free
+    for what, wanted, free in (("memory", memory, free_memory), ("disk", disk, free_disk)):
         if wanted * _SLACK > free:
             raise tasks.CannotError(f"takes {_gigabytes(wanted)} of {what}, and {_gigabytes(free)} are free")
-
-
-def free_memory() -> int:
-    """Return how many bytes of memory a process can have without another giving up its own."""
-    return int(psutil.virtual_memory().available)
-
-
-def free_disk() -> int:
-    """Return how many bytes are free where temporary files go."""
-    return shutil.disk_usage(tempfile.gettempdir()).free
 
 
 def _gigabytes(size: int) -> str:

@@ -9,7 +9,6 @@ import multiprocessing
 import statistics
 import time
 import timeit
-from typing import Any
 
 from relive.bench import catalogue
 from relive.bench import machine
@@ -23,63 +22,22 @@ _MOST = 1 << 20
 _SMALL = 4_000
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Settings:
-    """How long to measure.
+    """How long to measure: in how many rounds, and whether in small rings and short turns."""
 
-    Attributes:
-        repeats: Rounds.
-        seconds: Of a turn in a round, at least.
-        is_quick: Whether the rings are small.
-    """
+    repeats: int
+    is_quick: bool
 
-    repeats: int = 7
-    seconds: float = 0.01
-    is_quick: bool = False
-
-    @classmethod
-    def chosen(cls, repeats: int | None, is_quick: bool) -> "Settings":
-        """Return the settings of a quick run or a full one, with another number of rounds if given."""
-        settings = cls(repeats=3, seconds=0.001, is_quick=True) if is_quick else cls()
-        return settings if repeats is None else dataclasses.replace(settings, repeats=repeats)
+    @property
+    def seconds(self) -> float:
+        """How long a turn in a round is at least."""
+        return 0.001 if self.is_quick else 0.01
 
     def in_words(self) -> str:
         """Return what a reader should know of them."""
         size = ", small rings (--quick): these figures say nothing about speed" if self.is_quick else ""
         return f"Medians of {self.repeats} rounds, turns of {self.seconds * 1e3:g} milliseconds at least{size}"
-
-
-class _Contestant:
-    """Who takes part, what it returned last, and what was wrong with that."""
-
-    def __init__(self, entrant: verification.Entrant) -> None:
-        self._entrant, self._findings = entrant, verification.Findings()
-        self._failure = ""
-        self._last: Any = entrant.call()
-
-    def __call__(self) -> None:
-        """Make the call, unless it has failed before."""
-        if not self._failure:
-            try:
-                self._last = self._entrant.call()
-            except Exception as error:  # Whatever ails one peer must not end the run of the others.
-                self._failure = catalogue.in_one_line(error)
-
-    def check(self) -> None:
-        """Check what was returned last."""
-        if self._last is not None and self._entrant.check and not self._failure:
-            self._entrant.check(self._last, self._findings)
-
-    def outcome(self, outcome: results.Outcome, timing: results.Timing) -> results.Outcome:
-        """Return what came of it."""
-        if self._failure:
-            return dataclasses.replace(outcome, reason=self._failure)
-        return dataclasses.replace(
-            outcome,
-            timing=timing.per(self._entrant.steps),
-            wrong=self._findings.shares(),
-            small_wrong=self._entrant.small.shares(),
-        )
 
 
 def measure(
@@ -96,41 +54,44 @@ def measure(
         settings: How.
         say: Told what is being prepared, for somebody who waits.
     """
-    if settings.is_quick:
-        workload = workload.quick()
+    workload = workload.quick() if settings.is_quick else workload
     outcomes: dict[str, results.Outcome] = {}
-    contestants: dict[str, _Contestant] = {}
-    for peer in peers.values():
-        for size in workload.sizes:
-            label = f"{peer.name} at {size:,}" if workload.counted else peer.name
-            outcome = results.Outcome(peer=peer.name, size=size)
-            try:
-                if workload.task and not workload.timed:
-                    say(f"{workload.name}: filling {label} in a process of its own")
-                    outcome = dataclasses.replace(outcome, bytes_a_step=bytes_a_step(peer, workload.task))
-                elif line := workload.line(peer):
-                    say(f"{workload.name}: filling {label}")
-                    contestants[label] = _Contestant(line(size))
-                else:
-                    continue
-            except tasks.CannotError as error:
-                outcome = dataclasses.replace(outcome, reason=str(error))
-            except Exception as error:  # As above.
-                outcome = dataclasses.replace(outcome, reason=f"failed: {catalogue.in_one_line(error)}")
-            outcomes[label] = outcome
-    if contestants:
-        say(f"{workload.name}: timing {', '.join(contestants)}")
+    entrants: dict[str, verification.Entrant] = {}
+    asked = [peer for peer in peers.values() if not workload.only or peer.name in workload.only]
+    for peer, size in ((peer, size) for peer in asked for size in workload.sizes):
+        label = f"{peer.name} at {size:,}" if workload.counted else peer.name
+        say(f"{workload.name}: filling {label}")
+        outcome = results.Outcome(peer=peer.name, size=size)
+        try:
+            if workload.is_timed:
+                entrant = workload.entrant(peer, size)
+                entrant.last = entrant.call()
+                entrants[label] = entrant
+            else:
+                outcome = dataclasses.replace(outcome, value=bytes_a_step(peer, workload.task))
+        except tasks.CannotError as error:
+            outcome = dataclasses.replace(outcome, not_measured=str(error))
+        except Exception as error:  # Whatever ails one peer must not end the run of the others.
+            outcome = dataclasses.replace(outcome, not_measured=f"failed: {tasks.in_one_line(error)}")
+        outcomes[label] = outcome
+    if entrants:
+        say(f"{workload.name}: timing {', '.join(entrants)}")
     timings = interleaved(
-        contestants,
-        rounds=settings.repeats,
-        seconds=settings.seconds,
-        after=lambda label: contestants[label].check(),
+        entrants, rounds=settings.repeats, seconds=settings.seconds, after=lambda label: entrants[label].look()
     )
-    outcomes |= {label: one.outcome(outcomes[label], timings[label]) for label, one in contestants.items()}
-    contestants.clear()
+    for label, entrant in entrants.items():
+        part = timings[label].per(entrant.steps)
+        outcomes[label] = dataclasses.replace(
+            outcomes[label],
+            value=None if entrant.failure else part.median * 1e6,
+            seconds=None if entrant.failure else part,
+            wrong=entrant.findings.shares(),
+            wrong_in_a_small_ring=entrant.small.shares(),
+            not_measured=entrant.failure,
+        )
+    entrants.clear()
     gc.collect()
-    facts = {name: getattr(workload, name) for name in ("name", "title", "family", "unit", "counted", "why")}
-    return results.Row(outcomes=list(outcomes.values()), **facts)
+    return results.Row(workload, list(outcomes.values()))
 
 
 def interleaved(

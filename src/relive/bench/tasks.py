@@ -1,18 +1,18 @@
 """What is asked of every peer alike, and what an adapter of a peer has to do for it."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
+import functools
 import itertools
+import math
+import tempfile
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from relive.common import arrays
 from relive.testing import synthetic
 
-Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], arrays.Array]
-"""Returns an array of that shape and dtype."""
 Answer: TypeAlias = dict[str, arrays.Array]
 """A batch in the shape that all are compared in.
 
@@ -21,20 +21,18 @@ terminal [B] and, where the peer answers one, discount [B], for the bootstrap va
 reward and terminal [B, T, ...], and a mask [B, T] where the peer pads. Importance weights are weights [B].
 """
 
-
 DISCRETE = synthetic.Kind((), "int64")
 """The action of most tasks."""
 
-_PRIORITIES = 16
 _MOST_STEPS, _MOST_BYTES = 4_000, 1 << 26
 
-Feature: TypeAlias = Literal["n_step", "frame_stack", "sequences", "prioritized", "streams", "by_episode"]
+Feature: TypeAlias = Literal["n_step", "frame_stack", "sequence_length", "prioritized", "streams", "by_episode"]
 """What a task may ask for, and not every peer has."""
 
 _WORDS: dict[Feature, str] = {
     "n_step": "several steps at once",
     "frame_stack": "stacks of frames",
-    "sequences": "sequences",
+    "sequence_length": "sequences",
     "prioritized": "priorities",
     "streams": "many streams at once",
     "by_episode": "whole episodes",
@@ -62,6 +60,7 @@ class Task:
         by_episode: Whether the task is for buffers that keep whole episodes.
         streams: Environments that write side by side.
         episode_lengths: The shortest and the longest episode.
+        is_mapped: Whether the columns lie in files that are mapped into memory.
     """
 
     capacity: int
@@ -78,38 +77,28 @@ class Task:
     by_episode: bool = False
     streams: int = 1
     episode_lengths: tuple[int, int] = (50, 350)
+    is_mapped: bool = False
+
+    @property
+    def stacked_shape(self) -> tuple[int, ...]:
+        """The shape of an observation with its stack."""
+        return (self.frame_stack, *self.observation.shape) if self.frame_stack > 1 else self.observation.shape
 
     def story(self, steps: int) -> synthetic.Story:
         """Return episodes of this task's kind, of that many steps at least."""
         steps = max(steps, self.streams * self.episode_lengths[1])  # An episode for every stream.
         return synthetic.Story(self.observation, self.action, self.episode_lengths, steps, self.frame_stack)
 
-    def refuse(self, *features: Feature) -> None:
-        """Raise CannotError if the task asks for one of those features."""
-        asked = self._asked()
-        for feature in features:
-            if asked[feature]:
-                raise CannotError(f"has nothing for {_WORDS[feature]}")
+    def asks(self, feature: Feature) -> bool:
+        """Return whether a buffer needs that feature."""
+        return bool(getattr(self, feature) != getattr(Task, feature))
 
-    def refuse_unless(self, feature: Feature) -> None:
-        """Raise CannotError unless the task asks for that feature."""
-        if not self._asked()[feature]:
-            raise CannotError(f"is for {_WORDS[feature]} alone")
-
-    def refuse_above(self, most: int) -> None:
-        """Raise CannotError if more steps are to be stored: for peers that keep Python objects for each."""
-        if self.capacity > most:
-            raise CannotError(f"keeps Python objects for each step: more than {most:,} of them do not fit")
-
-    def _asked(self) -> dict[Feature, bool]:
-        return {
-            "n_step": self.n_step > 1,
-            "frame_stack": self.frame_stack > 1,
-            "sequences": self.sequence_length > 0,
-            "prioritized": self.prioritized,
-            "streams": self.streams > 1,
-            "by_episode": self.by_episode,
-        }
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays.Array:
+        """Return an array; of a mapped task in a temporary file of its own, which is gone when the array is."""
+        if not self.is_mapped:
+            return np.empty(shape, dtype)
+        with tempfile.TemporaryFile() as file:
+            return np.asarray(np.memmap(file, dtype, "w+", shape=shape))  # A memmap would be slower to take from.
 
 
 class Buffer:
@@ -117,7 +106,29 @@ class Buffer:
 
     `prepared` and `answer` are not timed: they turn what all peers share into what a user of this peer has in hand,
     and back.
+
+    Attributes:
+        lacks: Features that the peer does not have.
+        needs: Features without which it is of no use.
+        most: Steps at most, for a peer that keeps Python objects for each.
+        names: Under which name, or by which key, a batch has what is called so in an Answer.
     """
+
+    lacks: Sequence[Feature] = ()
+    needs: Sequence[Feature] = ()
+    most: float = math.inf
+    names: Mapping[str, Any] = {}
+
+    def __init__(self, task: Task) -> None:
+        for feature in self.lacks:
+            if task.asks(feature):
+                raise CannotError(f"has nothing for {_WORDS[feature]}")
+        for feature in self.needs:
+            if not task.asks(feature):
+                raise CannotError(f"is for {_WORDS[feature]} alone")
+        if task.capacity > self.most:
+            raise CannotError(f"keeps Python objects for each step: more than {self.most:,} of them do not fit")
+        self.task = task
 
     def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
         """Store whole episodes in the fastest way the peer has; the last one may still be open."""
@@ -126,26 +137,18 @@ class Buffer:
                 self.add(self.prepared(step))
 
     def prepared(self, step: synthetic.Step) -> Any:
-        """Return a step as the peer's `add` takes it."""
+        """Return a step, or one of every stream with an axis in front, as `add` takes it."""
         return step
 
-    def prepared_streams(self, steps: list[synthetic.Step]) -> Any:
-        """Return one step of every stream as the peer's `extend` takes it."""
-        raise CannotError("has no way to add a step of every stream at once")
-
     def add(self, prepared: Any) -> None:
-        """Add one step."""
+        """Add a step, or one of every stream."""
         raise CannotError("has no way to add one step")
-
-    def extend(self, prepared: Any) -> None:
-        """Add one step of every stream."""
-        raise CannotError("has no way to add a step of every stream at once")
 
     def sample(self) -> Any:
         """Draw a batch."""
         raise CannotError("has no such draw")
 
-    def update(self, sample: Any, priorities: npt.NDArray[np.float64]) -> None:
+    def update(self, sample: Any, priorities: arrays.Floats) -> None:
         """Give the elements of a batch new priorities."""
         raise CannotError("has no priorities")
 
@@ -158,62 +161,25 @@ class Buffer:
         raise CannotError("has no way to load itself")
 
     def answer(self, sample: Any) -> Answer:
-        """Return a batch in the shape that all are compared in."""
-        raise CannotError("has no such draw")
-
-
-class Feed:
-    """What a buffer is fed while it is timed, prepared beforehand: steps that go on from those that filled it.
-
-    Args:
-        buffer: Prepares them.
-        task: Says how many streams there are, and how large a batch is.
-        story: What the streams live through.
-        episodes: What comes next; the whole ones among them are fed over and over.
-    """
-
-    def __init__(
-        self,
-        buffer: Buffer,
-        task: Task,
-        story: synthetic.Story,
-        episodes: Iterable[synthetic.Episode],
-    ) -> None:
-        self._buffer, self._task, self._story, self._episodes = buffer, task, story, episodes
-        rng = np.random.default_rng(1)
-        drawn = [rng.random(task.batch_size) + 0.01 for _ in range(_PRIORITIES)]
-        self.priorities: Iterator[npt.NDArray[np.float64]] = itertools.cycle(drawn)
-
-    def steps(self) -> Iterator[Any]:
-        """Give single steps, as the buffer's `add` takes them, without end."""
-        step_bytes = 2 * self._task.observation.nbytes * self._task.frame_stack
-        most = min(_MOST_STEPS, _MOST_BYTES // step_bytes)
-        first: list[Any] = []
-        whole: list[Any] = []
-        for episode in self._episodes:
-            prepared = [self._buffer.prepared(step) for step in episode.steps()]
-            (first if episode.start else whole).extend(prepared)
-            if len(whole) >= most:
-                break
-        return itertools.chain(first, itertools.cycle(whole))
-
-    def rows(self) -> Iterator[Any]:
-        """Give a step of every stream, as the buffer's `extend` takes it, without end.
-
-        Each stream lives through an episode of its own over and over; all are of one length, and begin out of step.
-        """
-        length, streams = int(self._story.lengths[1]), self._task.streams
-        steps = [list(self._story.part(number, 0, length).steps()) for number in range(1, streams + 1)]
-        rows = [[steps[k][(t + 7 * k) % length] for k in range(streams)] for t in range(length)]
-        return itertools.cycle([self._buffer.prepared_streams(row) for row in rows])
+        """Return a batch in the shape that all are compared in; what `names` finds in it, if not said otherwise."""
+        shaped = ("observation", "next_observation", "action" if self.task.action.shape else "")
+        lead, answer = 2 if self.task.sequence_length else 1, {}
+        for name, key in self.names.items():
+            column = sample.get(key) if hasattr(sample, "get") else getattr(sample, key, None)
+            if column is not None:
+                column = np.asarray(column)
+                answer[name] = column if name in shaped else column.reshape(column.shape[:lead])
+        return answer
 
 
 Make: TypeAlias = Callable[[Task], Buffer]
 """Returns a buffer for a task."""
+Following: TypeAlias = Callable[[], Iterator[Any]]
+"""Returns what a buffer is fed while it is timed, prepared beforehand and without end."""
 
 
-def filled(make: Make, task: Task, steps: int, more: int) -> tuple[Buffer, synthetic.Story, Feed]:
-    """Return a buffer that so many steps were added to, the story that they are from, and what comes next.
+def filled(make: Make, task: Task, steps: int, more: int) -> tuple[Buffer, synthetic.Story, Following]:
+    """Return a buffer that so many steps were added to, the story that they are from, and the steps that go on.
 
     Args:
         make: Returns the buffer.
@@ -223,10 +189,45 @@ def filled(make: Make, task: Task, steps: int, more: int) -> tuple[Buffer, synth
     """
     story, buffer = task.story(steps + more), make(task)
     head, rest = story.until(steps)
-    feed = Feed(buffer, task, story, rest)
     if task.streams > 1:
-        for row in itertools.islice(feed.rows(), steps // task.streams):
-            buffer.extend(row)
-    else:
-        buffer.fill(head)
-    return buffer, story, feed
+        rows = functools.partial(following_rows, buffer, task, story)
+        for row in itertools.islice(rows(), steps // task.streams):
+            buffer.add(row)
+        return buffer, story, rows
+    buffer.fill(head)
+    return buffer, story, functools.partial(following_steps, buffer, task, rest)
+
+
+def following_steps(buffer: Buffer, task: Task, episodes: Iterable[synthetic.Episode]) -> Iterator[Any]:
+    """Return the steps of those episodes; once at their end, the whole episodes among them over and over."""
+    most = min(_MOST_STEPS, _MOST_BYTES // (2 * task.observation.nbytes * task.frame_stack))
+    first: list[Any] = []
+    whole: list[Any] = []
+    for episode in episodes:
+        (first if episode.start else whole).extend(map(buffer.prepared, episode.steps()))
+        if len(whole) >= most:
+            break
+    return itertools.chain(first, itertools.cycle(whole))
+
+
+def following_rows(buffer: Buffer, task: Task, story: synthetic.Story) -> Iterator[Any]:
+    """Return a step of every stream over and over.
+
+    Each stream lives through an episode of its own; all are of one length, and begin out of step.
+    """
+    length, streams = int(story.lengths[1]), range(task.streams)
+    steps = [[vars(step).values() for step in story.part(k + 1, 0, length).steps()] for k in streams]
+    rows = [[steps[k][(t + 7 * k) % length] for k in streams] for t in range(length)]
+    return itertools.cycle([buffer.prepared(synthetic.Step(*map(np.array, zip(*row, strict=True)))) for row in rows])
+
+
+def joined(parts: Iterable[dict[str, arrays.Array]]) -> dict[str, arrays.Array]:
+    """Return columns one after the other."""
+    kept = list(parts)
+    return {name: np.concatenate([part[name] for part in kept]) for name in kept[0]}
+
+
+def in_one_line(error: BaseException) -> str:
+    """Return the type and the first line of what an error says."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__

@@ -9,7 +9,6 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from relive.bench import tasks
 from relive.common import arrays
@@ -51,19 +50,38 @@ class Findings:
 
 @dataclasses.dataclass
 class Entrant:
-    """A call that is ready to be timed, and what tells whether its answers are right.
+    """Who takes part: a call that is ready to be timed, and what tells whether its answers are right.
 
     Attributes:
         call: What is timed.
         check: Adds to the findings what is wrong with what the call returned; None where nothing could be right.
         small: What was wrong in a small ring.
         steps: Equal parts of a call, by which the time is divided.
+        findings: What was wrong with what was returned while it was timed.
+        failure: What ended its part.
+        last: What was returned last.
     """
 
     call: Callable[[], Any]
     check: Callable[[Any, Findings], None] | None = None
     small: Findings = dataclasses.field(default_factory=Findings)
     steps: int = 1
+    findings: Findings = dataclasses.field(default_factory=Findings)
+    failure: str = ""
+    last: Any = None
+
+    def __call__(self) -> None:
+        """Make the call, unless it has failed before."""
+        if not self.failure:
+            try:
+                self.last = self.call()
+            except Exception as error:  # Whatever ails one peer must not end the run of the others.
+                self.failure = tasks.in_one_line(error)
+
+    def look(self) -> None:
+        """Check what was returned last."""
+        if self.last is not None and self.check and not self.failure:
+            self.check(self.last, self.findings)
 
 
 def check(task: tasks.Task, story: synthetic.Story, answer: tasks.Answer, findings: Findings) -> None:
@@ -102,12 +120,11 @@ def _transitions(task: tasks.Task, story: synthetic.Story, answer: tasks.Answer)
         "discount": np.isclose(discounts, np.where(ends_here, 0.0, task.gamma**horizons), _RELATIVE, _ABSOLUTE)
         | (terminal != ends_here),
         "next observation": ends_here
-        | (is_next_known & (next_episodes == episodes) & (next_steps == steps + horizons))[...],
+        | (is_next_known & (next_episodes == episodes) & (next_steps == steps + horizons)),
     }
     is_possible = horizons <= left
     explained = sum(fit.astype(int) for fit in fits.values()) * is_possible
-    best = np.argmax(explained[::-1], axis=0)
-    best = task.n_step - 1 - best  # The longest one of those that explain most.
+    best = task.n_step - 1 - np.argmax(explained[::-1], axis=0)  # The longest one of those that explain most.
     wrong = {part: is_known & ~np.take_along_axis(fit, best[np.newaxis], axis=0)[0] for part, fit in fits.items()}
     wrong["action"] = is_known & ~_all(answer["action"] == story.actions(episodes, steps), len(steps))
     wrong["observation"] = ~is_known
@@ -189,19 +206,18 @@ def _checked(make: tasks.Make, task: tasks.Task) -> Findings:
     """Return what is wrong with the returns of one buffer."""
     small, findings = _small(task), Findings()
     filled = int(2.3 * small.capacity)
-    buffer, story, feed = tasks.filled(make, small, filled, 2 * small.capacity)
+    buffer, story, following = tasks.filled(make, small, filled, 2 * small.capacity)
     if task.prioritized:
         _check_priorities(buffer, small, story, filled, findings)
-    steps = feed.rows() if task.streams > 1 else feed.steps()
-    add = buffer.extend if task.streams > 1 else buffer.add
+    steps = following()
     for _ in range(_BATCHES):
         for _ in range(1 if task.streams > 1 else 3):
-            add(next(steps))
+            buffer.add(next(steps))
         sample = buffer.sample()
         answer = buffer.answer(sample)
         check(small, story, answer, findings)
         if task.prioritized:
-            buffer.update(sample, _priorities(*_places(story, answer)))
+            buffer.update(sample, _priorities(story, answer))
     return findings
 
 
@@ -213,11 +229,12 @@ def _small(task: tasks.Task) -> tasks.Task:
         capacity = 16 * task.streams
     elif task.sequence_length:
         capacity = 2 * task.batch_size * task.episode_lengths[1]
-    shape, dtype = task.observation.shape, task.observation.dtype
-    if len(shape) > 1:
-        shape = tuple(min(side, _SIDE) for side in shape)
+    observation = task.observation
+    if len(observation.shape) > 1:
+        shape = tuple(min(side, _SIDE) for side in observation.shape)
+        observation = synthetic.Kind(shape, observation.dtype)
     return dataclasses.replace(
-        task, capacity=capacity, observation=synthetic.Kind(shape, dtype), episode_lengths=lengths
+        task, capacity=capacity, observation=observation, episode_lengths=lengths, is_mapped=False
     )
 
 
@@ -232,18 +249,18 @@ def _check_priorities(
     batches = _BATCHES * 256 // task.batch_size
     for _ in range(batches):
         sample = buffer.sample()
-        buffer.update(sample, _priorities(*_places(story, buffer.answer(sample))))
+        buffer.update(sample, _priorities(story, buffer.answer(sample)))
     ends = np.cumsum(story.lengths)
     numbers = np.arange(filled - task.capacity, filled)
     episodes = np.searchsorted(ends, numbers, side="right")
-    stored = _priorities(episodes, numbers - ends[episodes - 1])
+    stored = _priority(episodes, numbers - ends[episodes - 1])
     shares = np.bincount(stored.astype(int), weights=stored**task.alpha, minlength=_CLASSES + 1)
     shares = shares / shares.sum()
     drawn = np.zeros(_CLASSES + 1)
     for _ in range(batches):
         sample = buffer.sample()
         answer = buffer.answer(sample)
-        priorities = _priorities(*_places(story, answer))
+        priorities = _priorities(story, answer)
         buffer.update(sample, priorities)  # What they are already: some peers want an update after every draw.
         drawn += np.bincount(priorities.astype(int), minlength=_CLASSES + 1)
         if "weights" in answer:
@@ -256,11 +273,11 @@ def _check_priorities(
     findings.add(int(total), {_SHARE: np.repeat(is_off, drawn.astype(int))})
 
 
-def _places(story: synthetic.Story, answer: tasks.Answer) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return of which episodes and steps the observations of a batch are [B]."""
+def _priorities(story: synthetic.Story, answer: tasks.Answer) -> arrays.Floats:
+    """Return what the steps of a batch are to be drawn by [B]."""
     episodes, steps, _ = story.place(answer["observation"])
-    return episodes, steps
+    return _priority(episodes, steps)
 
 
-def _priorities(episodes: npt.NDArray[np.int64], steps: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+def _priority(episodes: arrays.Ints, steps: arrays.Ints) -> arrays.Floats:
     return np.asarray(1 + (episodes + steps) % _CLASSES, np.float64)

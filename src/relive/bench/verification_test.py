@@ -5,7 +5,6 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from relive.bench import tasks
@@ -43,9 +42,7 @@ def test_nothing_is_found_in_right_answers(task: tasks.Task) -> None:
 
 def task_of(name: str) -> tasks.Task:
     """Return the task of a workload."""
-    task = workloads.WORKLOADS[name].task
-    assert task
-    return task
+    return workloads.WORKLOADS[name].task
 
 
 def setting(name: str, change: Callable[[arrays.Array], object]) -> Spoil:
@@ -191,6 +188,7 @@ class Skewed(tasks.Buffer):
     """relive's own prioritized buffer, whose every second draw is uniform, or whose weights are all alike."""
 
     def __init__(self, task: tasks.Task, fault: str) -> None:
+        super().__init__(task)
         self._inner, self._uniform = own.make(task), own.make(dataclasses.replace(task, prioritized=False))
         self._fault, self._draws = fault, 0
 
@@ -211,7 +209,7 @@ class Skewed(tasks.Buffer):
         is_uniform = self._fault == "share of draws" and self._draws % 2
         return (self._uniform if is_uniform else self._inner).sample()
 
-    def update(self, sample: Any, priorities: npt.NDArray[np.float64]) -> None:
+    def update(self, sample: Any, priorities: arrays.Floats) -> None:
         self._inner.update(sample, priorities)
 
     def answer(self, sample: object) -> tasks.Answer:

@@ -1,32 +1,34 @@
 """What is measured: a task, what is timed of it, and at which sizes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 import dataclasses
 import functools
 import glob
+import itertools
 import os
 import shutil
 import tempfile
 from typing import Any, TypeAlias
 import weakref
 
+import numpy as np
+
 from relive.bench import catalogue
 from relive.bench import coroutines
+from relive.bench import machine
 from relive.bench import tasks
 from relive.bench import verification
 from relive.bench.peers import own
 from relive.testing import synthetic
 
 Call: TypeAlias = Callable[[], object]
-Timed: TypeAlias = Callable[[tasks.Buffer, tasks.Feed], Call]
+Timed: TypeAlias = Callable[[tasks.Buffer, tasks.Following], Call]
 """Returns the call to time, given a full buffer and what it is fed. What the call returns is checked, unless None."""
-Line: TypeAlias = Callable[[int], verification.Entrant]
-"""Returns who takes part at that size; raises CannotError where it does not fit."""
-Sizes: TypeAlias = tuple[Sequence[int], Sequence[int]]
-"""Those of a full run and of a quick one, from the smallest on."""
 
-OVERFILL = 1.05
+_OVERFILL = 1.05
 """How often over a ring is filled before it is measured."""
+_BYTES = 32
+"""Of memory that a step takes at most, beside the columns."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,124 +37,102 @@ class Workload:
 
     Attributes:
         name: What the command calls it.
-        family: A name for this and its like.
         title: What the tables call it.
-        task: What every peer's buffer has to do; None where only some peers take part, by `lines`.
+        task: What every peer's buffer has to do.
         timed: What is timed of the task; None where the memory of a stored step is measured instead.
-        lines: Those who take part where there is no task, by the names of the peers.
-        sizes: At which `lines` are measured, from the smallest on.
+        enter: Returns who takes part where there is no task, by the peer's name and size.
+        only: The peers that take part; all of them if empty.
+        sizes: From the smallest on.
         quick_sizes: The same in a quick run.
-        counted: What the sizes count, where growth is shown; nothing otherwise.
-        steps: Equal parts of a call, by which the time is divided.
+        sized: Returns what is different in the task at a size.
+        counted: What the sizes count, where they are compared with each other; nothing otherwise.
+        steps: Equal parts of a call, by which the time is divided; 0 if there is one for each stored step.
         part: What such a part is called.
-        why: Why others are faster, said where one is.
     """
 
     name: str
-    family: str
     title: str
-    task: tasks.Task | None = None
+    task: tasks.Task
     timed: Timed | None = None
-    lines: Mapping[str, Line] = dataclasses.field(default_factory=dict)
+    enter: Callable[[str, int], verification.Entrant] | None = None
+    only: Collection[str] = ()
     sizes: Sequence[int] = (0,)
     quick_sizes: Sequence[int] = (0,)
+    sized: Callable[[int], dict[str, Any]] = lambda size: {}
     counted: str = ""
     steps: int = 1
     part: str = "batch"
-    why: str = ""
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it is about time, and not about memory."""
+        return self.timed is not None or self.enter is not None
 
     @property
     def unit(self) -> str:
         """What the values of the table are."""
-        return f"bytes a {self.part}" if self.task and not self.timed else f"microseconds a {self.part}"
+        return f"{'microseconds' if self.is_timed else 'bytes'} a {self.part}"
 
     def quick(self) -> "Workload":
         """Return the same at a hundredth of the size, or less."""
         task = self.task
-        if task:
-            sequences = task.batch_size * task.episode_lengths[1] // 4 if task.sequence_length else 0
-            least = 8 * max(task.streams, 70, sequences)
-            task = dataclasses.replace(task, capacity=max(least, min(task.capacity // 100, 2_000)))
+        sequences = task.batch_size * task.episode_lengths[1] // 4 if task.sequence_length else 0
+        least = 8 * max(task.streams, 70, sequences)
+        task = dataclasses.replace(task, capacity=max(least, min(task.capacity // 100, 2_000)))
         return dataclasses.replace(self, task=task, sizes=self.quick_sizes)
 
-    def line(self, peer: catalogue.Peer) -> Line | None:
-        """Return how that peer takes part; None if it does not."""
-        task, timed = self.task, self.timed
-        if task and timed:
-            return lambda size: of_buffer(peer, peer.load(), task, timed, self.steps)
-        return self.lines.get(peer.name)
+    def entrant(self, peer: catalogue.Peer, size: int) -> verification.Entrant:
+        """Return a peer, ready to be timed: with a buffer that is full and more, unless the workload has its own.
+
+        What it returns in a small ring was looked at before.
+
+        Raises:
+            CannotError: The peer has nothing for the task, or there is no room for it.
+        """
+        if self.enter:
+            return self.enter(peer.name, size)
+        assert self.timed
+        task, make = dataclasses.replace(self.task, **self.sized(size)), peer.load()
+        if task.is_mapped:
+            row = task.observation.nbytes + task.action.nbytes + 6  # A reward and two flags.
+            machine.require(memory=_BYTES * task.capacity, disk=row * task.capacity)
+        small = verification.Findings() if peer.is_limit else verification.check_small_ring(make, task)
+        buffer, story, following = tasks.filled(make, task, int(task.capacity * _OVERFILL), 10_000)
+        if task.is_mapped:  # Timing must not run beside what is still being written.
+            getattr(os, "sync", lambda: None)()
+
+        def check(drawn: Any, findings: verification.Findings) -> None:
+            verification.check(task, story, buffer.answer(drawn), findings)
+
+        call, steps = self.timed(buffer, following), self.steps or task.capacity
+        return verification.Entrant(call, None if peer.is_limit else check, small, steps)
 
 
-def of_buffer(
-    peer: catalogue.Peer, make: tasks.Make, task: tasks.Task, timed: Timed, steps: int = 1
-) -> verification.Entrant:
-    """Return a peer with a buffer that is full and more, after a look at what it returns in a small ring.
-
-    Raises:
-        CannotError: The peer has nothing for the task, or there is no room for it.
-    """
-    small = verification.Findings() if peer.is_limit else verification.check_small_ring(make, task)
-    buffer, story, feed = tasks.filled(make, task, int(task.capacity * OVERFILL), 10_000)
-
-    def check(drawn: Any, findings: verification.Findings) -> None:
-        verification.check(task, story, buffer.answer(drawn), findings)
-
-    return verification.Entrant(timed(buffer, feed), None if peer.is_limit else check, small, steps)
+def adding(buffer: tasks.Buffer, following: tasks.Following) -> Call:
+    """Time one step more, or one of every stream."""
+    add, step = buffer.add, following().__next__
+    return lambda: add(step())
 
 
-def sampling(buffer: tasks.Buffer, feed: tasks.Feed) -> Call:
-    """Time a draw."""
-    return buffer.sample
-
-
-def updating(buffer: tasks.Buffer, feed: tasks.Feed) -> Call:
-    """Time a draw and new priorities for what was drawn."""
-    sample, update, priorities = buffer.sample, buffer.update, feed.priorities.__next__
+def drawing(buffer: tasks.Buffer, following: tasks.Following, *, adds: int = 0, updates: bool = False) -> Call:
+    """Time so many steps more, a draw, and new priorities for what was drawn."""
+    rng, step = np.random.default_rng(1), following().__next__ if adds else None
+    priorities = itertools.cycle([rng.random(buffer.task.batch_size) + 0.01 for _ in range(16)]).__next__
+    add, sample, update = buffer.add, buffer.sample, buffer.update
 
     def call() -> object:
+        if step:
+            for _ in range(adds):
+                add(step())
         drawn = sample()
-        update(drawn, priorities())
+        if updates:
+            update(drawn, priorities())
         return drawn
 
     return call
 
 
-def adding(buffer: tasks.Buffer, feed: tasks.Feed) -> Call:
-    """Time one step more."""
-    add, step = buffer.add, feed.steps().__next__
-    return lambda: add(step())
-
-
-def adding_and_sampling(buffer: tasks.Buffer, feed: tasks.Feed) -> Call:
-    """Time one step more, and a draw."""
-    add, step, sample = buffer.add, feed.steps().__next__, buffer.sample
-
-    def call() -> object:
-        add(step())
-        return sample()
-
-    return call
-
-
-def extending(buffer: tasks.Buffer, feed: tasks.Feed) -> Call:
-    """Time one step more of every stream."""
-    extend, row = buffer.extend, feed.rows().__next__
-    return lambda: extend(row())
-
-
-def looping(buffer: tasks.Buffer, feed: tasks.Feed) -> Call:
-    """Time four steps more, a draw, and new priorities for what was drawn."""
-    add, step, update = buffer.add, feed.steps().__next__, updating(buffer, feed)
-
-    def call() -> object:
-        for _ in range(4):
-            add(step())
-        return update()
-
-    return call
-
-
-def saving(buffer: tasks.Buffer, feed: tasks.Feed) -> Call:
+def saving(buffer: tasks.Buffer, following: tasks.Following) -> Call:
     """Time saving, until all of it is on the disk."""
     path = _temporary_path(buffer)
 
@@ -167,7 +147,7 @@ def saving(buffer: tasks.Buffer, feed: tasks.Feed) -> Call:
     return call
 
 
-def loading(buffer: tasks.Buffer, feed: tasks.Feed) -> Call:
+def loading(buffer: tasks.Buffer, following: tasks.Following) -> Call:
     """Time loading, and one draw."""
     path = _temporary_path(buffer)
     buffer.save(path)
@@ -186,193 +166,128 @@ def _temporary_path(buffer: tasks.Buffer) -> str:
     return os.path.join(directory, "saved")
 
 
-_SMALL = synthetic.Kind((4,), "float32")
-_MIDDLE = synthetic.Kind((17,), "float32")
-_PLAIN = tasks.Task(capacity=1_000_000, observation=_SMALL)
-_WIDE = dataclasses.replace(_PLAIN, observation=_MIDDLE, action=synthetic.Kind((6,), "float32"))
-_PRIORITIZED = dataclasses.replace(_PLAIN, prioritized=True)
-_SAVED = dataclasses.replace(_PRIORITIZED, observation=_MIDDLE)
-_STREAMS = dataclasses.replace(_PLAIN, streams=64, episode_lengths=(100, 100))
-_EPISODES = dataclasses.replace(_PLAIN, n_step=5, by_episode=True, episode_lengths=(5, 15))
-_IMAGES = tasks.Task(capacity=20_000, observation=synthetic.Kind((84, 84), "uint8"), frame_stack=4)
-"""More than any cache holds, and room for those who store a stack twice a step."""
-_SEQUENCES = tasks.Task(
-    capacity=20_000,
-    observation=synthetic.Kind((64, 64, 3), "uint8"),
-    sequence_length=64,
-    batch_size=16,
-    episode_lengths=(100, 300),
-)
-
-_WHY = {
-    "images": "Numpy gathers the stacks and those that follow them by a take each, after finding where each frame is. "
-    "cpprb does all of it in one loop in C++.",
-    "n-step": "cpprb works out its returns when steps are added, for one n and one gamma, so that a draw only gathers. "
-    "relive works them out when they are drawn: adding costs nothing more, and every draw may have its own n.",
-    "prioritized": "A call of numpy costs half a microsecond to two whatever it does, and relive makes more than fifty "
-    "of them in a draw and its update: most of the time while the tree fits in a cache. Compiled trees make none.",
-    "add": "relive checks every field for its shape and dtype, and that each episode goes on where it was; it keeps "
-    "where episodes begin and end and what may be drawn. sb3 assigns to arrays unchecked.",
-    "extend": "In most calls some of the 64 episodes end, and relive keeps books of where each begins and ends. sb3 "
-    "keeps a flag a step and knows no episodes; its draws have to do without.",
-    "saving": "relive takes a checksum of every byte, and checks it: a file may come from anywhere. What is pickled "
-    "can be read by nobody else, and runs code.",
-}
-"""Why others are faster, by family."""
-_WHY["loop"] = _WHY["prioritized"]
+def _mapped(size: int) -> dict[str, Any]:
+    """Return that many steps in mapped files; long episodes are stored fast, and cost a draw nothing."""
+    return {"capacity": size, "is_mapped": True, "episode_lengths": (1_000, 3_000)}
 
 
-def _of(family: str, name: str, title: str, task: tasks.Task | None, timed: Timed | None, **rest: Any) -> Workload:
-    """Return a workload of a family."""
-    return Workload(name=name, family=family, title=title, task=task, timed=timed, why=_WHY.get(family, ""), **rest)
+def _divided(episodes: int) -> dict[str, Any]:
+    """Return a million steps in that many episodes, or fewer steps: 10,000 of each at most."""
+    length = min(10_000, 1_000_000 // episodes)
+    return {"capacity": length * episodes, "episode_lengths": (length, length)}
 
 
-def _lines(family: str, name: str, title: str, lines: Mapping[str, Line], sizes: Sizes, **rest: Any) -> Workload:
-    """Return a workload that only some peers take part in."""
-    return _of(family, name, title, None, None, lines=lines, sizes=sizes[0], quick_sizes=sizes[1], **rest)
+_F4, _F6, _F17 = (synthetic.Kind((size,), "float32") for size in (4, 6, 17))
+_FRAME, _CLIP = synthetic.Kind((84, 84), "uint8"), synthetic.Kind((64, 64, 3), "uint8")
+_COLUMNS, _EPISODES = tuple(own.KERNELS), ("relive-episodes",)
+_OWN, _AWAIT = (*_COLUMNS, *_EPISODES), (*_COLUMNS, *_EPISODES, "await")
+_crowd = functools.partial(functools.partial, coroutines.crowd)
+
+# What several workloads have in common. Images are more than any cache holds, and leave room for those who store a
+# stack twice a step.
+_STACKS: dict[str, Any] = {"observation": _FRAME, "frame_stack": 4, "capacity": 20_000}
+_UPDATED: dict[str, Any] = {"prioritized": True, "timed": functools.partial(drawing, updates=True)}
+_LOOPED: dict[str, Any] = {"prioritized": True, "timed": functools.partial(drawing, adds=4, updates=True), "steps": 4}
+_ADDED: dict[str, Any] = {"timed": adding, "part": "step"}
+_STREAMS: dict[str, Any] = {"streams": 64, "steps": 64, "episode_lengths": (100, 100)}
+_SAVED: dict[str, Any] = {"prioritized": True, "observation": _F17, "steps": 0, "part": "stored step"}
+_SEQUENCES: dict[str, Any] = {"observation": _CLIP, "capacity": 20_000, "sequence_length": 64, "batch_size": 16}
+_SEQUENCES |= {"episode_lengths": (100, 300)}
+_HELD: dict[str, Any] = {"timed": None, "part": "step"}
+_SHORT: dict[str, Any] = {"by_episode": True, "n_step": 5, "episode_lengths": (5, 15)}
+_DIVIDED: dict[str, Any] = {"counted": "episodes", "sized": _divided, "only": _EPISODES, "by_episode": True}
+_FEW = "episodes of about 10 steps of f32[4]"
+_CROWD: dict[str, Any] = {"sizes": (1_000,), "quick_sizes": (50,), "part": "step"}
+_GROWN: dict[str, Any] = {"sizes": tuple(10**k for k in range(4, 9)), "quick_sizes": (1_000, 3_000, 10_000)}
+_MAPPED: dict[str, Any] = _GROWN | {"counted": "steps", "sized": _mapped}
 
 
-def _crowd(name: str, title: str, peers: Sequence[str], **settings: bool) -> Workload:
-    """Return a workload of coroutines."""
-    lines = {peer: functools.partial(coroutines.crowd, peer=peer, **settings) for peer in peers}
-    title = f"a step of one of 1,000 coroutines{title}"
-    return _lines("coroutines", name, title, lines, ((1_000,), (50,)), part="step")
+def _of(name: str, title: str, **settings: Any) -> Workload:
+    """Return a workload, of a million steps if not said otherwise, given its settings and those of its task."""
+    of_task: dict[str, Any] = {"capacity": 10**6, "observation": _F4}
+    of_task |= {key: settings.pop(key) for key in settings.keys() & tasks.Task.__dataclass_fields__}
+    return Workload(name=name, title=title, task=tasks.Task(**of_task), **{"timed": drawing} | settings)
 
 
-def _mapped(
-    size: int, peer: str, make: tasks.Make, timed: Timed = sampling, prioritized: bool = False
-) -> verification.Entrant:
-    """Return a peer with that many steps in mapped files; long episodes are stored fast, and cost a draw nothing."""
-    task = dataclasses.replace(_PLAIN, capacity=size, prioritized=prioritized, episode_lengths=(1_000, 3_000))
-    entrant = of_buffer(catalogue.PEERS[peer], make, task, timed)
-    getattr(os, "sync", lambda: None)()  # Timing must not run beside what is still being written.
-    return entrant
-
-
-_BOTH = ("relive", "relive-episodes")
-_GROWN: Sizes = (tuple(10**digits for digits in range(4, 9)), (1_000, 3_000, 10_000))
-_UNIFORM = {
-    "relive": functools.partial(_mapped, peer="relive", make=own.make_mapped),
-    "take": functools.partial(_mapped, peer="take", make=own.make_mapped_take),
-}
-_BY_PRIORITY = {
-    "relive": functools.partial(_mapped, peer="relive", make=own.make_mapped, timed=updating, prioritized=True)
-}
-
-_ALL = (
-    _of("uniform", "uniform", "a draw of 256, observation f32[4]", _PLAIN, sampling),
-    _of("uniform", "uniform-17", "a draw of 256, observation f32[17], action f32[6]", _WIDE, sampling),
-    *(
-        _of(
-            "images",
-            f"images-{size}",
-            f"a draw of {size} stacks of four 84x84 images",
-            dataclasses.replace(_IMAGES, batch_size=size),
-            sampling,
-        )
-        for size in (32, 256)
+FAMILIES = {
+    "uniform": (
+        _of("uniform", "a draw of 256, observation f32[4]"),
+        _of("uniform-17", "a draw of 256, observation f32[17], action f32[6]", observation=_F17, action=_F6),
     ),
-    _of(
-        "n-step", "n-step", "a 5-step draw of 256, observation f32[4]", dataclasses.replace(_PLAIN, n_step=5), sampling
+    "images": (
+        _of("images-32", "a draw of 32 stacks of four 84x84 images", batch_size=32, **_STACKS),
+        _of("images-256", "a draw of 256 stacks of four 84x84 images", **_STACKS),
     ),
-    *(
-        _of(
-            "prioritized",
-            f"prioritized-{name}",
-            f"a prioritized draw of 256 and its update, {size:,} steps of f32[4]",
-            dataclasses.replace(_PRIORITIZED, capacity=size),
-            updating,
-        )
+    "n-step": (_of("n-step", "a 5-step draw of 256, observation f32[4]", n_step=5),),
+    "prioritized": tuple(
+        _of(f"prioritized-{name}", f"a prioritized draw of 256 and its update, {size:,} steps of f32[4]", **task)
         for name, size in {"10k": 10**4, "100k": 10**5, "1m": 10**6, "10m": 10**7}.items()
+        for task in [_UPDATED | {"capacity": size}]
     ),
-    _of(
-        "loop",
-        "loop",
-        "a loop of 4 adds, a prioritized draw of 32 and its update",
-        dataclasses.replace(_PRIORITIZED, batch_size=32),
-        looping,
-        steps=4,
-        part="step",
+    "loop": (
+        _of("loop", "a loop of 4 adds, a prioritized draw of 32 and its update", batch_size=32, part="step", **_LOOPED),
     ),
-    _of(
-        "sequences", "sequences", "a draw of 16 sequences of 64 steps, observation u8[64, 64, 3]", _SEQUENCES, sampling
-    ),
-    *(
+    "sequences": (_of("sequences", "a draw of 16 sequences of 64 steps, observation u8[64, 64, 3]", **_SEQUENCES),),
+    "episodes": (
+        *(
+            _of(f"episodes-{name}", f"an added step and a 5-step draw of 256 from {size:,} {_FEW}", **task)
+            for name, size in {"1k": 10**3, "10k": 10**4, "100k": 10**5}.items()
+            for task in [_SHORT | {"timed": functools.partial(drawing, adds=1), "capacity": 10 * size}]
+        ),
         _of(
-            "episodes",
-            f"episodes-{name}",
-            f"an added step and a 5-step draw of 256 from {size:,} episodes of about 10 steps of f32[4]",
-            dataclasses.replace(_EPISODES, capacity=10 * size),
-            adding_and_sampling,
-        )
-        for name, size in {"1k": 10**3, "10k": 10**4, "100k": 10**5}.items()
+            "episodes-drawn",
+            "a 3-step draw of 256 from 1,000,000 transitions",
+            **{"n_step": 3, "sizes": (100, 1_000, 10_000, 100_000), "quick_sizes": (1, 3)} | _DIVIDED,
+        ),
+        _of(
+            "episodes-open",
+            "an awaited append to one of many open episodes",
+            **{"enter": coroutines.appending, "sizes": (10, 100, 1_000, 20_000), "quick_sizes": (10, 100)} | _DIVIDED,
+            part="step",
+        ),
     ),
-    _lines(
-        "episodes",
-        "episodes-drawn",
-        "a 3-step draw of 256 from 1,000,000 transitions",
-        {"relive-episodes": coroutines.drawing},
-        ((100, 1_000, 10_000, 100_000), (1, 3)),
-        counted="episodes",
-    ),
-    _lines(
-        "episodes",
-        "episodes-open",
-        "an awaited append to one of many open episodes",
-        {"relive-episodes": coroutines.appending},
-        ((10, 100, 1_000, 20_000), (10, 100)),
-        counted="episodes",
-        part="step",
-    ),
-    _crowd("coroutines", "", (*_BOTH, "await")),
-    _crowd("coroutines-yielding", ", each of which then lets the others run", (*_BOTH, "await"), yields=True),
-    _crowd("coroutines-learner", ", beside a learner that draws 256 at its turns", _BOTH, learns=True),
-    _crowd("coroutines-limited", ", each drawn once by a learner", _BOTH, learns=True, limits=True),
-    _of("add", "add", "adding a step of f32[4]", _PLAIN, adding, part="step"),
-    _of(
-        "add",
-        "add-images",
-        "adding a step of four stacked 84x84 images, one of them new",
-        _IMAGES,
-        adding,
-        part="step",
-    ),
-    _of(
-        "extend", "extend", "adding a step of f32[4] of each of 64 streams", _STREAMS, extending, steps=64, part="step"
-    ),
-    *(
-        _of("saving", name, title, _SAVED, timed, steps=_SAVED.capacity, part="stored step")
-        for name, title, timed in (
-            ("save", "saving 1,000,000 steps of f32[17] with priorities, to the disk", saving),
-            ("load", "loading 1,000,000 steps of f32[17] with priorities, and one draw", loading),
+    "coroutines": tuple(
+        _of(name, f"a step of one of 1,000 coroutines{rest}", enter=crowd, only=only, **_CROWD)
+        for name, rest, only, crowd in (
+            ("coroutines", "", _AWAIT, coroutines.crowd),
+            ("coroutines-yielding", ", each of which then lets the others run", _AWAIT, _crowd(yields=True)),
+            ("coroutines-learner", ", beside a learner that draws 256 at its turns", _OWN, _crowd(learns=True)),
+            ("coroutines-limited", ", each drawn once by a learner", _OWN, _crowd(learns=True, limits=True)),
         )
     ),
-    _of("memory", "memory", "memory of a step of f32[4]", _PLAIN, None, part="step"),
-    _of("memory", "memory-prioritized", "memory of a step of f32[4] with a priority", _PRIORITIZED, None, part="step"),
-    _lines(
-        "growth",
-        "growth-uniform",
-        "a uniform draw of 256 from steps of f32[4] in mapped files",
-        _UNIFORM,
-        _GROWN,
-        counted="steps",
+    "add": (
+        _of("add", "adding a step of f32[4]", **_ADDED),
+        _of("add-images", "adding a step of four stacked 84x84 images, one of them new", **_ADDED, **_STACKS),
     ),
-    _lines(
-        "growth",
-        "growth-tree",
-        "a stratified draw of 256 from the sum tree alone, and their weights set",
-        {"relive": own.tree},
-        _GROWN,
-        counted="leaves",
+    "extend": (_of("extend", "adding a step of f32[4] of each of 64 streams", **_ADDED, **_STREAMS),),
+    "saving": (
+        _of("save", "saving 1,000,000 steps of f32[17] with priorities, to the disk", timed=saving, **_SAVED),
+        _of("load", "loading 1,000,000 steps of f32[17] with priorities, and one draw", timed=loading, **_SAVED),
     ),
-    _lines(
-        "growth",
-        "growth-prioritized",
-        "a prioritized draw of 256 and its update, steps of f32[4] in mapped files",
-        _BY_PRIORITY,
-        _GROWN,
-        counted="steps",
+    "memory": (
+        _of("memory", "memory of a step of f32[4]", **_HELD),
+        _of("memory-prioritized", "memory of a step of f32[4] with a priority", prioritized=True, **_HELD),
     ),
-)
+    "growth": (
+        _of(
+            "growth-uniform",
+            "a uniform draw of 256 from steps of f32[4] in mapped files",
+            only=(*_COLUMNS, "take"),
+            **_MAPPED,
+        ),
+        _of(
+            "growth-tree",
+            "a stratified draw of 256 from the sum tree alone, and their weights set",
+            **{"enter": own.tree, "only": _COLUMNS, "counted": "leaves"} | _GROWN,
+        ),
+        _of(
+            "growth-prioritized",
+            "a prioritized draw of 256 and its update, steps of f32[4] in mapped files",
+            only=_COLUMNS,
+            **_UPDATED | _MAPPED,
+        ),
+    ),
+}
+"""The workloads, by a name for each and its like."""
 
-WORKLOADS = {one.name: one for one in _ALL}
+WORKLOADS = {one.name: one for family in FAMILIES.values() for one in family}

@@ -1,34 +1,29 @@
 """What each workload times: the verbs of a buffer, in their order, with what was prepared beforehand."""
 
+import functools
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from relive.bench import tasks
 from relive.bench import workloads
+from relive.common import arrays
 from relive.testing import synthetic
 
 
 class Recorder(tasks.Buffer):
     """A buffer that only notes what it is asked to do."""
 
-    def __init__(self) -> None:
+    def __init__(self, task: tasks.Task) -> None:
+        super().__init__(task)
         self.verbs: list[str] = []
         self.added: list[Any] = []
         self.drawn: list[object] = []
         self.updated: list[object] = []
 
-    def prepared_streams(self, steps: list[synthetic.Step]) -> Any:
-        return steps
-
     def add(self, prepared: Any) -> None:
         self.verbs.append("add")
-        self.added.append(prepared)
-
-    def extend(self, prepared: Any) -> None:
-        self.verbs.append("extend")
         self.added.append(prepared)
 
     def sample(self) -> Any:
@@ -36,7 +31,7 @@ class Recorder(tasks.Buffer):
         self.drawn.append(object())
         return self.drawn[-1]
 
-    def update(self, sample: Any, priorities: npt.NDArray[np.float64]) -> None:
+    def update(self, sample: Any, priorities: arrays.Floats) -> None:
         assert priorities.shape == (256,)
         self.verbs.append("update")
         self.updated.append(sample)
@@ -48,20 +43,22 @@ def recorded(
     """Return the buffer after that many timed calls, and what they returned."""
     kind = synthetic.Kind((4,), "float32")
     task = tasks.Task(capacity=100, observation=kind, streams=streams, episode_lengths=lengths)
-    story, buffer = task.story(60), Recorder()
-    call = timed(buffer, tasks.Feed(buffer, task, story, story.until(20)[1]))
+    buffer, _, following = tasks.filled(Recorder, task, 20, 40)
+    assert isinstance(buffer, Recorder)
+    buffer.verbs.clear()
+    buffer.added.clear()
+    call = timed(buffer, following)
     return buffer, [call() for _ in range(calls)]
 
 
 @pytest.mark.parametrize(
     ("timed", "verbs"),
     [
-        (workloads.sampling, "sample"),
-        (workloads.updating, "sample update"),
+        (workloads.drawing, "sample"),
+        (functools.partial(workloads.drawing, updates=True), "sample update"),
         (workloads.adding, "add"),
-        (workloads.adding_and_sampling, "add sample"),
-        (workloads.extending, "extend"),
-        (workloads.looping, "add add add add sample update"),
+        (functools.partial(workloads.drawing, adds=1), "add sample"),
+        (functools.partial(workloads.drawing, adds=4, updates=True), "add add add add sample update"),
     ],
 )
 def test_a_call_does_what_is_timed_and_answers_what_was_drawn(timed: workloads.Timed, verbs: str) -> None:
@@ -86,8 +83,9 @@ def test_steps_go_on_from_where_the_ring_was_filled_and_then_begin_again() -> No
 
 
 def test_streams_live_through_episodes_out_of_step() -> None:
-    buffer, _ = recorded(workloads.extending, 12, streams=2, lengths=(5, 5))
-    first, second = zip(*buffer.added, strict=True)
-    assert [step.observation[1] for step in first] == [0, 1, 2, 3, 4] * 2 + [0, 1]
-    assert [step.observation[1] for step in second] == [2, 3, 4, 0, 1] * 2 + [2, 3]
-    assert {step.observation[0] for step in second} == {2}
+    buffer, _ = recorded(workloads.adding, 12, streams=2, lengths=(5, 5))
+    first, second = np.stack([step.observation for step in buffer.added], axis=1)
+    assert first[:, 1].tolist() == [0, 1, 2, 3, 4] * 2 + [0, 1]
+    assert second[:, 1].tolist() == [2, 3, 4, 0, 1] * 2 + [2, 3]
+    assert set(second[:, 0]) == {2}
+    assert [step.truncated.any() or step.terminated.any() for step in buffer.added[:5]] == [0, 0, 1, 0, 1]

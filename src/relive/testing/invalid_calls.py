@@ -74,6 +74,6 @@ def _columns(count: int, observation: str, action: str, reward: str, which: Any 
 
 
 def _episode(length: int) -> Columns:
-    """Return the arguments for an episode of so many steps."""
+    """Return the arguments for an episode of that many steps."""
     observations = synthetic.observations_of(0, 1, np.arange(length + 1))
     return _columns(length, "observations", "actions", "rewards") | {"observations": observations, "terminated": True}

@@ -40,14 +40,17 @@ class Kind:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One step as an environment gives it; with a frame stack the observations are stacks [S, ...], newest last."""
+    """One step as an environment gives it, or several with an axis in front: a float and two bools, or arrays of them.
+
+    With a frame stack the observations are stacks [S, ...], newest last.
+    """
 
     observation: arrays.Array
     action: arrays.Array
-    reward: float
+    reward: Any
     next_observation: arrays.Array
-    terminated: bool
-    truncated: bool
+    terminated: Any
+    truncated: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,24 +91,19 @@ class Episode:
         return np.moveaxis(windows, -1, 1)
 
     @property
-    def is_last(self) -> arrays.Bools:
-        """Whether it is the last step of an episode that has ended [T]."""
-        return np.asarray(np.arange(len(self)) == (len(self) - 1 if self.terminated or self.truncated else -1))
+    def rows(self) -> Step:
+        """All of its steps in arrays [T, ...]."""
+        is_last, observations = np.arange(len(self)) == len(self) - 1, self.observations
+        ends = (is_last & self.terminated, is_last & self.truncated)
+        return Step(observations[:-1], self.actions, self.rewards, observations[1:], *ends)
 
     def steps(self) -> Iterator[Step]:
         """Yield its steps in order, each with arrays of its own."""
-        observations, ends = self.observations, self.is_last
-        following = np.array(observations[0])
-        for t in range(len(self)):
-            observation, following = following, np.array(observations[t + 1])
-            yield Step(
-                observation,
-                self.actions[t],
-                float(self.rewards[t]),
-                following,
-                bool(ends[t]) and self.terminated,
-                bool(ends[t]) and self.truncated,
-            )
+        rows, following = self.rows, np.array(self.observations[0])
+        flags = zip(rows.terminated.tolist(), rows.truncated.tolist(), strict=True)
+        for t, ends in enumerate(flags):
+            observation, following = following, np.array(rows.next_observation[t])
+            yield Step(observation, self.actions[t], float(self.rewards[t]), following, *ends)
 
 
 class Story:
@@ -300,7 +298,7 @@ class Writer:
         return keys
 
     def add_episode(self, length: int) -> list[int]:
-        """Add an episode of so many steps to a random stream, and return their keys."""
+        """Add an episode of that many steps to a random stream, and return their keys."""
         stream = int(self.rng.integers(self.buffer.streams))
         self._leave(stream)
         episode = self._begin(stream)

@@ -1,32 +1,32 @@
-"""What numpy takes for the same bytes: one `take` a column, a plain copy, plain assignments, and files of columns."""
+"""What numpy and Python take without a library: the least for the same bytes, and a buffer that one would write."""
 
+import collections
 from collections.abc import Iterable
 import itertools
 import os
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from relive.bench import tasks
+from relive.common import arrays
 from relive.testing import synthetic
 
 _BATCHES = 4096
 """Batches drawn beforehand: so many that their rows are not in a cache because they were read a moment ago."""
 
 
-def _columns(task: tasks.Task, allocate: tasks.Allocate) -> dict[str, npt.NDArray[Any]]:
-    """Return an array a field, every byte of it written to: a step's observation, action, reward, and two flags."""
-    kinds = {"observation": task.observation, "action": task.action, "reward": synthetic.Kind((), "float32")}
-    kinds |= dict.fromkeys(("terminated", "truncated"), synthetic.Kind((), "bool"))
-    columns = {name: allocate((task.capacity, *kind.shape), np.dtype(kind.dtype)) for name, kind in kinds.items()}
-    for name, column in columns.items():
-        column.fill(kinds[name].dtype != "bool")
-    return columns
-
-
 class _Written(tasks.Buffer):
-    """What need not be filled: every array was written to, and what it holds does not matter."""
+    """What need not be filled: every byte of its columns was written to, and what it holds does not matter."""
+
+    def __init__(self, task: tasks.Task) -> None:
+        super().__init__(task)
+        kinds = {"observation": task.observation, "action": task.action, "reward": synthetic.Kind((), "float32")}
+        kinds |= dict.fromkeys(("terminated", "truncated"), synthetic.Kind((), "bool"))
+        self.columns: dict[str, arrays.Array] = {}
+        for name, kind in kinds.items():
+            column = self.columns[name] = task.allocate((task.capacity, *kind.shape), np.dtype(kind.dtype))
+            column.fill(kind.dtype != "bool")
 
     def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
         pass
@@ -35,37 +35,30 @@ class _Written(tasks.Buffer):
 class _Take(_Written):
     """Gathers the rows of a batch, which were drawn beforehand, by a `take` a column; assigns where steps are added."""
 
-    def __init__(self, task: tasks.Task, allocate: tasks.Allocate = np.empty) -> None:
-        task.refuse("by_episode", "prioritized")
-        self._task, self._columns, self._cursor = task, _columns(task, allocate), 0
-        rng = np.random.default_rng(0)
+    lacks = ("by_episode", "prioritized")
+
+    def __init__(self, task: tasks.Task) -> None:
+        super().__init__(task)
+        self._cursor = 0
         spans = np.arange(task.sequence_length) if task.sequence_length else np.arange(1 - task.frame_stack, 1)
-        shape = (_BATCHES, task.batch_size)
-        first = rng.integers(task.frame_stack, task.capacity - max(task.sequence_length, task.n_step), shape)
+        first = np.random.default_rng(0).integers(
+            task.frame_stack, task.capacity - max(task.sequence_length, task.n_step), (_BATCHES, task.batch_size)
+        )
         self._rows = itertools.cycle(first[..., np.newaxis] + spans if len(spans) > 1 else first)
 
     def prepared(self, step: synthetic.Step) -> Any:
-        newest = step.observation[-1] if self._task.frame_stack > 1 else step.observation
+        newest = step.observation[-1] if self.task.frame_stack > 1 else step.observation
         return newest, step.action, step.reward, step.terminated, step.truncated
 
-    def prepared_streams(self, steps: list[synthetic.Step]) -> Any:
-        return tuple(np.stack(column) for column in zip(*map(self.prepared, steps), strict=True))
-
     def add(self, prepared: Any) -> None:
-        for column, value in zip(self._columns.values(), prepared, strict=True):
-            column[self._cursor] = value
-        self._cursor = (self._cursor + 1) % self._task.capacity
-
-    def extend(self, prepared: Any) -> None:
-        stop = self._cursor + len(prepared[0])
-        if stop > self._task.capacity:
-            self._cursor, stop = 0, len(prepared[0])
-        for column, value in zip(self._columns.values(), prepared, strict=True):
-            column[self._cursor : stop] = value
-        self._cursor = stop
+        start, stop = self._cursor, self._cursor + self.task.streams
+        place = slice(start, stop) if self.task.streams > 1 else start
+        for column, value in zip(self.columns.values(), prepared, strict=True):
+            column[place] = value
+        self._cursor = stop if stop + self.task.streams <= self.task.capacity else 0
 
     def sample(self) -> Any:
-        rows, columns, task = next(self._rows), self._columns, self._task
+        rows, columns, task = next(self._rows), self.columns, self.task
         batch = {"observation": columns["observation"].take(rows, axis=0)}
         anchors = rows if task.sequence_length or rows.ndim == 1 else rows[:, -1]
         for name in ("action", "reward", "terminated"):
@@ -75,12 +68,16 @@ class _Take(_Written):
         return batch
 
 
-class _Copy(_Written):
+class _Copy(tasks.Buffer):
     """Copies a batch that was gathered beforehand."""
 
     def __init__(self, task: tasks.Task) -> None:
+        super().__init__(task)
         take = _Take(task)
         self._batches = itertools.cycle([take.sample() for _ in range(2)])
+
+    def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
+        pass
 
     def sample(self) -> Any:
         return {name: column.copy() for name, column in next(self._batches).items()}
@@ -89,18 +86,20 @@ class _Copy(_Written):
 class _Files(_Written):
     """Columns like those of a prioritized buffer, a file each: `np.save` and `np.load` of the same bytes."""
 
+    needs = ("prioritized",)
+
     def __init__(self, task: tasks.Task) -> None:
-        task.refuse_unless("prioritized")
-        self._columns = _columns(task, np.empty) | {"priority": np.ones(task.capacity)}
+        super().__init__(task)
+        self.columns["priority"] = np.ones(task.capacity)
         self._is_loaded = False
 
     def save(self, path: str) -> None:
         os.makedirs(path, exist_ok=True)
-        for name, column in self._columns.items():
+        for name, column in self.columns.items():
             np.save(os.path.join(path, f"{name}.npy"), column)
 
     def load(self, path: str) -> None:
-        self._columns = {name: np.load(os.path.join(path, f"{name}.npy")) for name in self._columns}
+        self.columns = {name: np.load(os.path.join(path, f"{name}.npy")) for name in self.columns}
         self._is_loaded = True
 
     def sample(self) -> Any:
@@ -115,4 +114,44 @@ class _Await(tasks.Buffer):
         raise tasks.CannotError("is a limit of coroutines")
 
 
-make_take, make_copy, make_files, make_await = _Take, _Copy, _Files, _Await
+class _Naive(tasks.Buffer):
+    """A deque of episodes, and numpy's choice among them in proportion to their lengths."""
+
+    lacks = ("frame_stack", "sequence_length", "prioritized", "streams")
+    needs = ("by_episode",)
+
+    def __init__(self, task: tasks.Task) -> None:
+        super().__init__(task)
+        self._rng = np.random.default_rng(0)
+        self._episodes: collections.deque[list[synthetic.Step]] = collections.deque()
+        self._is_open, self._steps = False, 0
+
+    def add(self, prepared: Any) -> None:
+        if not self._is_open:
+            self._episodes.append([])
+        self._episodes[-1].append(prepared)
+        self._is_open = not (prepared.terminated or prepared.truncated)
+        self._steps += 1
+        while self._steps > self.task.capacity:
+            self._steps -= len(self._episodes.popleft())
+
+    def sample(self) -> Any:
+        episodes, gamma = list(self._episodes), self.task.gamma
+        lengths = np.array([len(episode) for episode in episodes])
+        chosen = self._rng.choice(len(episodes), self.task.batch_size, p=lengths / lengths.sum())
+        starts = self._rng.integers(lengths[chosen])
+        batch = []
+        for number, start in zip(chosen.tolist(), starts.tolist(), strict=True):
+            steps = episodes[number][start : start + self.task.n_step]
+            reward = sum(step.reward * gamma**k for k, step in enumerate(steps))
+            discount = 0.0 if steps[-1].terminated else gamma ** len(steps)
+            first = (steps[0].observation, steps[0].action, reward)
+            batch.append((*first, steps[-1].next_observation, steps[-1].terminated, discount))
+        return batch
+
+    def answer(self, sample: Any) -> tasks.Answer:
+        names = ("observation", "action", "reward", "next_observation", "terminal", "discount")
+        return dict(zip(names, map(np.array, zip(*sample, strict=True)), strict=True))
+
+
+make_take, make_copy, make_files, make_await, make_naive = _Take, _Copy, _Files, _Await, _Naive

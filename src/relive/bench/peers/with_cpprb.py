@@ -1,22 +1,31 @@
 """cpprb: ReplayBuffer and PrioritizedReplayBuffer, with its compressions of next observations and stacks."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import cpprb
 import numpy as np
-import numpy.typing as npt
 
 from relive.bench import tasks
+from relive.common import arrays
 from relive.testing import synthetic
 
 
 class _Buffer(tasks.Buffer):
+    lacks = ("sequence_length", "by_episode", "streams")
+    names: Mapping[str, str] = {
+        "observation": "obs",
+        "action": "act",
+        "reward": "rew",
+        "next_observation": "next_obs",
+        "terminal": "done",
+        "discount": "discounts",
+        "weights": "weights",
+    }
+
     def __init__(self, task: tasks.Task) -> None:
-        task.refuse("sequences", "by_episode", "streams")
-        self._task = task
-        shape = task.observation.shape
-        stacked = (*shape, task.frame_stack) if task.frame_stack > 1 else shape
+        super().__init__(task)
+        stacked = (*task.observation.shape, task.frame_stack) if task.frame_stack > 1 else task.observation.shape
         fields: dict[str, Any] = {
             "obs": {"shape": stacked, "dtype": task.observation.dtype},
             "act": {"shape": task.action.shape or 1, "dtype": task.action.dtype},
@@ -36,27 +45,17 @@ class _Buffer(tasks.Buffer):
 
     def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
         for episode in episodes:
-            observations = self._last(episode.observations, 1)
-            if len(episode):
-                self._buffer.add(
-                    obs=observations[:-1],
-                    next_obs=observations[1:],
-                    act=episode.actions,
-                    rew=episode.rewards,
-                    done=episode.is_last * np.float32(episode.terminated),
-                )
-            if episode.terminated or episode.truncated:
-                self._buffer.on_episode_end()
+            self.add(self.prepared(episode.rows))
 
     def prepared(self, step: synthetic.Step) -> Any:
         columns = {
-            "obs": self._last(step.observation, 0),
-            "next_obs": self._last(step.next_observation, 0),
+            "obs": self._stack_last(step.observation),
+            "next_obs": self._stack_last(step.next_observation),
             "act": step.action,
             "rew": step.reward,
-            "done": float(step.terminated),
+            "done": np.float32(step.terminated),
         }
-        return columns, step.terminated or step.truncated
+        return columns, np.any(step.terminated | step.truncated)
 
     def add(self, prepared: Any) -> None:
         columns, is_last = prepared
@@ -65,11 +64,11 @@ class _Buffer(tasks.Buffer):
             self._buffer.on_episode_end()
 
     def sample(self) -> Any:
-        if self._task.prioritized:
-            return self._buffer.sample(self._task.batch_size, beta=self._task.beta)
-        return self._buffer.sample(self._task.batch_size)
+        if self.task.prioritized:
+            return self._buffer.sample(self.task.batch_size, beta=self.task.beta)
+        return self._buffer.sample(self.task.batch_size)
 
-    def update(self, sample: Any, priorities: npt.NDArray[np.float64]) -> None:
+    def update(self, sample: Any, priorities: arrays.Floats) -> None:
         self._buffer.update_priorities(sample["indexes"], priorities)
 
     def save(self, path: str) -> None:
@@ -80,26 +79,15 @@ class _Buffer(tasks.Buffer):
         self._buffer.load_transitions(f"{path}.npz")
 
     def answer(self, sample: Any) -> tasks.Answer:
-        answer = {
-            "observation": self._first(sample["obs"]),
-            "action": sample["act"] if self._task.action.shape else sample["act"][:, 0],
-            "reward": sample["rew"][:, 0],
-            "next_observation": self._first(sample["next_obs"]),
-            "terminal": sample["done"][:, 0] > 0,
-        }
-        if "discounts" in sample:
-            answer["discount"] = sample["discounts"][:, 0]
-        if "weights" in sample:
-            answer["weights"] = sample["weights"]
+        answer = super().answer(sample)
+        if self.task.frame_stack > 1:
+            answer |= {name: np.moveaxis(answer[name], -1, 1) for name in ("observation", "next_observation")}
         return answer
 
-    def _last(self, stacks: Any, axis: int) -> Any:
+    def _stack_last(self, stacks: arrays.Array) -> arrays.Array:
         """Move the axis of a frame stack to the end, where cpprb has it."""
-        return np.moveaxis(stacks, axis, -1) if self._task.frame_stack > 1 else stacks
-
-    def _first(self, stacks: Any) -> Any:
-        """Move the axis of a frame stack back."""
-        return np.moveaxis(stacks, -1, 1) if self._task.frame_stack > 1 else stacks
+        task = self.task
+        return np.moveaxis(stacks, -1 - len(task.observation.shape), -1) if task.frame_stack > 1 else stacks
 
 
 make = _Buffer

@@ -6,19 +6,19 @@ from typing import Any
 import flashbax
 import jax
 import numpy as np
-import numpy.typing as npt
 
 from relive.bench import tasks
+from relive.common import arrays
 from relive.testing import synthetic
 
-_CHUNK = 1_000
-_FEW = 10_000
+_CHUNK, _FEW = 1_000, 10_000
 
 
 class _Buffer(tasks.Buffer):
+    lacks = ("by_episode", "streams", "n_step")
+
     def __init__(self, task: tasks.Task) -> None:
-        task.refuse("by_episode", "streams", "n_step")
-        self._task = task
+        super().__init__(task)
         limits = {"max_length": task.capacity, "min_length": 1, "sample_batch_size": task.batch_size}
         buffer: Any
         if task.sequence_length:
@@ -34,9 +34,8 @@ class _Buffer(tasks.Buffer):
             buffer = flashbax.make_prioritised_flat_buffer(add_sequences=True, priority_exponent=task.alpha, **limits)
         else:
             buffer = flashbax.make_flat_buffer(add_sequences=True, **limits)
-        story = task.story(1_000)
-        first = next(iter(next(story.episodes()).steps()))
-        self._state = buffer.init(self._row(first))
+        first = next(task.story(1_000).episodes()).rows
+        self._state = buffer.init({name: column[0] for name, column in self._columns(first).items()})
         self._key = jax.random.PRNGKey(0)
         self._add = jax.jit(buffer.add, donate_argnums=0)
         self._sample = jax.jit(lambda state, key: (buffer.sample(state, key), jax.random.split(key, 1)[0]))
@@ -44,23 +43,17 @@ class _Buffer(tasks.Buffer):
             self._set = jax.jit(buffer.set_priorities, donate_argnums=0)
 
     def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
-        if self._task.capacity <= _FEW:
+        if self.task.capacity <= _FEW:
             super().fill(episodes)
             return
-        parts: dict[str, list[Any]] = {}
-        for episode in episodes:
-            ends = episode.is_last & episode.terminated
-            rows = (episode.observations[:-1], episode.actions, episode.rewards, ends)
-            for name, part in zip(("observation", "action", "reward", "terminal"), rows, strict=True):
-                parts.setdefault(name, []).append(part)
-        columns = {name: np.concatenate(column) for name, column in parts.items()}
+        columns = tasks.joined(self._columns(episode.rows) for episode in episodes)
         # The last whole chunks: one length, or it would be compiled once for each.
         total = len(columns["reward"])
         for start in range(total % _CHUNK, total, _CHUNK):
             self.add(self._lead({name: column[start : start + _CHUNK] for name, column in columns.items()}))
 
     def prepared(self, step: synthetic.Step) -> Any:
-        return self._lead({name: value[np.newaxis] for name, value in self._row(step).items()})
+        return self._lead({name: value[np.newaxis] for name, value in self._columns(step).items()})
 
     def add(self, prepared: Any) -> None:
         self._state = jax.block_until_ready(self._add(self._state, prepared))
@@ -69,29 +62,27 @@ class _Buffer(tasks.Buffer):
         sample, self._key = jax.block_until_ready(self._sample(self._state, self._key))
         return sample
 
-    def update(self, sample: Any, priorities: npt.NDArray[np.float64]) -> None:
+    def update(self, sample: Any, priorities: arrays.Floats) -> None:
         self._state = jax.block_until_ready(self._set(self._state, sample.indices, priorities))
 
     def answer(self, sample: Any) -> tasks.Answer:
-        if self._task.sequence_length:
+        if self.task.sequence_length:
             return {name: np.asarray(column) for name, column in sample.experience.items()}
         first, second = sample.experience.first, sample.experience.second
         answer = {name: np.asarray(column) for name, column in first.items()}
         return answer | {"next_observation": np.asarray(second["observation"])}
 
-    def _row(self, step: synthetic.Step) -> dict[str, Any]:
+    def _columns(self, step: synthetic.Step) -> dict[str, Any]:
         return {
             "observation": np.asarray(step.observation),
-            "action": np.asarray(step.action, np.int32 if self._task.action.dtype == "int64" else None),
-            "reward": np.float32(step.reward),
-            "terminal": np.bool_(step.terminated),
+            "action": np.asarray(step.action, np.int32 if self.task.action.dtype == "int64" else None),
+            "reward": np.asarray(step.reward, np.float32),
+            "terminal": np.asarray(step.terminated),
         }
 
     def _lead(self, rows: dict[str, Any]) -> dict[str, Any]:
         """Add the axis of the batch that a trajectory buffer wants."""
-        if not self._task.sequence_length:
-            return rows
-        return {name: column[np.newaxis] for name, column in rows.items()}
+        return {name: column[np.newaxis] for name, column in rows.items()} if self.task.sequence_length else rows
 
 
 make = _Buffer

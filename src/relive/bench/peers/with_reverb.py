@@ -9,21 +9,20 @@ import tensorflow as tf
 from relive.bench import tasks
 from relive.testing import synthetic
 
-_MOST = 1_000_000
 _TABLE = "steps"
 
 
 class _Buffer(tasks.Buffer):
+    lacks = ("n_step", "by_episode", "streams")
+    most = 1_000_000
+
     def __init__(self, task: tasks.Task) -> None:
-        task.refuse("n_step", "by_episode", "streams")
-        task.refuse_above(_MOST)
+        super().__init__(task)
         if task.prioritized:
             raise tasks.CannotError("draws ahead of the updates, and is not measured with priorities")
-        self._task = task
         self._length = task.sequence_length + 1 if task.sequence_length else 2
-        stack = (task.frame_stack,) if task.frame_stack > 1 else ()
         kinds = {
-            "observation": (self._length, *stack, *task.observation.shape),
+            "observation": (self._length, *task.stacked_shape),
             "action": (self._length - 1, *task.action.shape),
             "reward": (self._length - 1,),
             "terminal": (self._length - 1,),
@@ -76,15 +75,15 @@ class _Buffer(tasks.Buffer):
         if self._batches is None:
             self._writer.flush()
             dataset = reverb.TrajectoryDataset.from_table_signature(
-                self._client.server_address, _TABLE, max_in_flight_samples_per_worker=2 * self._task.batch_size
+                self._client.server_address, _TABLE, max_in_flight_samples_per_worker=2 * self.task.batch_size
             )
-            self._batches = dataset.batch(self._task.batch_size).prefetch(2).as_numpy_iterator()
+            self._batches = dataset.batch(self.task.batch_size).prefetch(2).as_numpy_iterator()
         return next(self._batches).data
 
     def answer(self, sample: Any) -> tasks.Answer:
         observation = sample["observation"]
         names = ("action", "reward", "terminal")
-        if self._task.sequence_length:
+        if self.task.sequence_length:
             return {"observation": observation[:, :-1], **{name: sample[name] for name in names}}
         rest = {name: sample[name][:, 0] for name in names}
         return {"observation": observation[:, 0], "next_observation": observation[:, 1], **rest}

@@ -5,22 +5,21 @@ from typing import Any
 import uuid
 
 import numpy as np
-import numpy.typing as npt
 import ray.rllib.env.single_agent_episode as single_agent_episode
 import ray.rllib.utils.replay_buffers.episode_replay_buffer as episode_replay_buffer
 import ray.rllib.utils.replay_buffers.prioritized_episode_buffer as prioritized_episode_buffer
 
 from relive.bench import tasks
+from relive.common import arrays
 from relive.testing import synthetic
-
-_MOST = 1_000_000
 
 
 class _Buffer(tasks.Buffer):
+    lacks = ("frame_stack", "streams")
+    most = 1_000_000
+
     def __init__(self, task: tasks.Task) -> None:
-        task.refuse("frame_stack", "streams")
-        task.refuse_above(_MOST)
-        self._task = task
+        super().__init__(task)
         self._episode_id, self._step = "", 0
         self._buffer: Any
         if task.prioritized:
@@ -30,26 +29,16 @@ class _Buffer(tasks.Buffer):
 
     def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
         for episode in episodes:
-            if len(episode):
-                observations, actions, rewards = map(list, (episode.frames, episode.actions, episode.rewards))
-                self._add(observations, actions, rewards, episode.terminated, episode.truncated)
+            columns = map(list, (episode.frames, episode.actions, episode.rewards))
+            self.add((*columns, episode.terminated, episode.truncated))
 
     def prepared(self, step: synthetic.Step) -> Any:
-        return (
-            [step.observation, step.next_observation],
-            [step.action],
-            [step.reward],
-            step.terminated,
-            step.truncated,
-        )
+        observations = [step.observation, step.next_observation]
+        return observations, [step.action], [step.reward], step.terminated, step.truncated
 
     def add(self, prepared: Any) -> None:
-        self._add(*prepared)
-
-    def _add(
-        self, observations: list[Any], actions: list[Any], rewards: list[Any], terminated: bool, truncated: bool
-    ) -> None:
-        """Add a part of an episode, as an environment runner gives it."""
+        # A part of an episode, as an environment runner gives it.
+        observations, actions, rewards, terminated, truncated = prepared
         if not self._step:
             self._episode_id = uuid.uuid4().hex
         part = single_agent_episode.SingleAgentEpisode(
@@ -66,7 +55,7 @@ class _Buffer(tasks.Buffer):
         self._buffer.add([part])
 
     def sample(self) -> Any:
-        task = self._task
+        task = self.task
         if task.sequence_length:
             # A row holds one observation more than it holds whole steps.
             return self._buffer.sample(batch_size_B=task.batch_size, batch_length_T=task.sequence_length + 1)
@@ -75,11 +64,11 @@ class _Buffer(tasks.Buffer):
             return self._buffer.sample(task.batch_size, beta=task.beta, **settings)
         return self._buffer.sample(task.batch_size, sample_episodes=True, **settings)
 
-    def update(self, sample: Any, priorities: npt.NDArray[np.float64]) -> None:
+    def update(self, sample: Any, priorities: arrays.Floats) -> None:
         self._buffer.update_priorities(priorities)
 
     def answer(self, sample: Any) -> tasks.Answer:
-        if self._task.sequence_length:
+        if self.task.sequence_length:
             # The reward beside an observation is the one before it; the last row of an episode has no action.
             return {
                 "observation": sample["obs"][:, :-1],
@@ -95,10 +84,10 @@ class _Buffer(tasks.Buffer):
             "next_observation": np.array([one.get_observations(-1) for one in sample]),
             "terminal": np.array([one.is_terminated for one in sample]),
         }
-        if self._task.prioritized:
+        if self.task.prioritized:
             answer["weights"] = np.array([one.get_extra_model_outputs("weights", 0) for one in sample])
         steps = np.array([one.get_extra_model_outputs("n_step", 0) for one in sample])
-        return answer | {"discount": self._task.gamma**steps}
+        return answer | {"discount": self.task.gamma**steps}
 
 
 make = _Buffer

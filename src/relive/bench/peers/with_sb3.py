@@ -1,5 +1,6 @@
 """stable-baselines3: ReplayBuffer and NStepReplayBuffer; torch tensors on the CPU."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from gymnasium import spaces
@@ -19,11 +20,19 @@ def _space(kind: synthetic.Kind) -> spaces.Space[Any]:
 
 
 class _Buffer(tasks.Buffer):
+    lacks = ("prioritized", "sequence_length", "by_episode")
+    names: Mapping[str, str] = {
+        "observation": "observations",
+        "action": "actions",
+        "reward": "rewards",
+        "next_observation": "next_observations",
+        "terminal": "dones",
+        "discount": "discounts",
+    }
+
     def __init__(self, task: tasks.Task) -> None:
-        task.refuse("prioritized", "sequences", "by_episode")
-        self._batch_size, self._streams, self._has_action_axis = task.batch_size, task.streams, bool(task.action.shape)
-        stack = (task.frame_stack,) if task.frame_stack > 1 else ()
-        observation = _space(synthetic.Kind(stack + task.observation.shape, task.observation.dtype))
+        super().__init__(task)
+        observation = _space(synthetic.Kind(task.stacked_shape, task.observation.dtype))
         settings = {"device": "cpu", "n_envs": task.streams}
         if task.n_step > 1:
             settings |= {"n_steps": task.n_step, "gamma": task.gamma}
@@ -32,40 +41,21 @@ class _Buffer(tasks.Buffer):
             self._buffer = buffers.ReplayBuffer(task.capacity, observation, _space(task.action), **settings)
 
     def prepared(self, step: synthetic.Step) -> Any:
-        return self.prepared_streams([step])
-
-    def prepared_streams(self, steps: list[synthetic.Step]) -> Any:
-        # As a vector environment gives them.
+        # As a vector environment gives it, also one of a single environment.
+        rows = {name: np.asarray(column) for name, column in vars(step).items()}
+        if self.task.streams == 1:
+            rows = {name: column[np.newaxis] for name, column in rows.items()}
         return (
-            np.stack([step.observation for step in steps]),
-            np.stack([step.next_observation for step in steps]),
-            np.stack([step.action for step in steps]),
-            np.array([step.reward for step in steps], np.float32),
-            np.array([step.terminated or step.truncated for step in steps]),
-            [{"TimeLimit.truncated": True} if step.truncated else {} for step in steps],
+            *(rows[name] for name in ("observation", "next_observation", "action", "reward")),
+            rows["terminated"] | rows["truncated"],
+            [{"TimeLimit.truncated": True} if is_truncated else {} for is_truncated in rows["truncated"]],
         )
 
     def add(self, prepared: Any) -> None:
         self._buffer.add(*prepared)
 
-    def extend(self, prepared: Any) -> None:
-        self._buffer.add(*prepared)
-
     def sample(self) -> Any:
-        return self._buffer.sample(self._batch_size)
-
-    def answer(self, sample: Any) -> tasks.Answer:
-        actions = sample.actions.numpy()
-        answer = {
-            "observation": sample.observations.numpy(),
-            "action": actions if self._has_action_axis else actions[:, 0],
-            "reward": sample.rewards.numpy()[:, 0],
-            "next_observation": sample.next_observations.numpy(),
-            "terminal": sample.dones.numpy()[:, 0] > 0,
-        }
-        if getattr(sample, "discounts", None) is not None:
-            answer["discount"] = sample.discounts.numpy()[:, 0]
-        return answer
+        return self._buffer.sample(self.task.batch_size)
 
 
 make = _Buffer

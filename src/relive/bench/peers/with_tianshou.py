@@ -1,25 +1,33 @@
 """tianshou: ReplayBuffer and PrioritizedReplayBuffer; n-step returns as its policies compute them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 import pickle
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tianshou.algorithm.algorithm_base as algorithm_base
 import tianshou.data as tianshou_data
 import torch
 
 from relive.bench import tasks
+from relive.common import arrays
 from relive.testing import synthetic
 
 _FEW = 10_000
+_NAMES = {"obs": "observation", "act": "action", "rew": "reward", "obs_next": "next_observation"}
+_NAMES |= {name: name for name in ("terminated", "truncated")}
 
 
 class _Buffer(tasks.Buffer):
+    lacks = ("sequence_length", "by_episode")
+    names: Mapping[str, str] = {
+        **{attribute: name for name, attribute in _NAMES.items()},
+        "terminal": "terminated",
+        "weights": "weight",
+    }
+
     def __init__(self, task: tasks.Task) -> None:
-        task.refuse("sequences", "by_episode")
-        self._task = task
+        super().__init__(task)
         settings: dict[str, Any] = {}
         if task.frame_stack > 1:  # As its Atari examples have it.
             settings = {"stack_num": task.frame_stack, "save_only_last_obs": True, "ignore_obs_next": True}
@@ -34,59 +42,29 @@ class _Buffer(tasks.Buffer):
             self._buffer = tianshou_data.ReplayBuffer(task.capacity, **settings)
 
     def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
-        capacity = self._task.capacity
-        if capacity <= _FEW or self._task.streams > 1:
+        capacity = self.task.capacity
+        if capacity <= _FEW or self.task.streams > 1:
             super().fill(episodes)
             return
         # Step by step takes minutes; set_batch is how its from_data fills a buffer, with the cursor at slot 0.
-        columns: dict[str, list[Any]] = {}
-        for episode in episodes:
-            observations = episode.frames
-            ends = episode.is_last
-            part = {
-                "obs": observations[:-1],
-                "act": episode.actions,
-                "rew": episode.rewards.astype(float),
-                "terminated": ends & episode.terminated,
-                "truncated": ends & episode.truncated,
-                "done": ends,
-            }
-            if self._task.frame_stack == 1:
-                part["obs_next"] = observations[1:]
-            for name, column in part.items():
-                columns.setdefault(name, []).append(column)
-        joined = {name: np.concatenate(parts)[-capacity:] for name, parts in columns.items()}
-        self._buffer.set_batch(tianshou_data.Batch(info=tianshou_data.Batch(), **joined))
+        columns = tasks.joined(map(self._columns, episodes))
+        newest = {name: column[-capacity:] for name, column in columns.items()}
+        self._buffer.set_batch(tianshou_data.Batch(info=tianshou_data.Batch(), **newest))
         self._buffer._size = capacity
         self._buffer.last_index = np.array([capacity - 1])
-        if self._task.prioritized:
+        if self.task.prioritized:
             self._buffer.init_weight(np.arange(capacity))
 
     def prepared(self, step: synthetic.Step) -> Any:
-        return {
-            "obs": step.observation,
-            "act": step.action,
-            "rew": step.reward,
-            "terminated": step.terminated,
-            "truncated": step.truncated,
-            "obs_next": step.next_observation,
-            "info": {},
-        }
-
-    def prepared_streams(self, steps: list[synthetic.Step]) -> Any:
-        columns = zip(*(self.prepared(step).values() for step in steps), strict=True)
-        names = ("obs", "act", "rew", "terminated", "truncated", "obs_next", "info")
-        return {name: np.array(column) for name, column in zip(names, columns, strict=True)}
+        info: Any = {} if self.task.streams == 1 else np.array([{}] * self.task.streams)
+        return {name: getattr(step, attribute) for name, attribute in _NAMES.items()} | {"info": info}
 
     def add(self, prepared: Any) -> None:
         self._buffer.add(tianshou_data.Batch(**prepared))
 
-    def extend(self, prepared: Any) -> None:
-        self._buffer.add(tianshou_data.Batch(**prepared))
-
     def sample(self) -> Any:
-        batch, rows = self._buffer.sample(self._task.batch_size)
-        if self._task.n_step == 1:
+        batch, rows = self._buffer.sample(self.task.batch_size)
+        if self.task.n_step == 1:
             return batch, rows
         following: list[Any] = []
 
@@ -97,11 +75,11 @@ class _Buffer(tasks.Buffer):
             return torch.tensor([[0.0, 1.0]]).repeat(len(later), 1)
 
         algorithm_base.Algorithm.compute_nstep_return(
-            batch, self._buffer, rows, target, self._task.gamma, self._task.n_step
+            batch, self._buffer, rows, target, self.task.gamma, self.task.n_step
         )
         return batch, following[0]
 
-    def update(self, sample: Any, priorities: npt.NDArray[np.float64]) -> None:
+    def update(self, sample: Any, priorities: arrays.Floats) -> None:
         self._buffer.update_weight(sample[1], priorities)
 
     def save(self, path: str) -> None:
@@ -115,20 +93,22 @@ class _Buffer(tasks.Buffer):
 
     def answer(self, sample: Any) -> tasks.Answer:
         batch, other = sample
-        answer = {
-            "observation": batch.obs,
-            "action": batch.act,
-            "reward": batch.rew,
-            "next_observation": batch.obs_next,
-            "terminal": batch.terminated,
-        }
-        if self._task.n_step > 1:
+        answer = super().answer(batch)
+        if self.task.n_step > 1:
             sums, with_value = batch.returns.numpy().T
             discount = with_value - sums
             answer |= {"reward": sums, "discount": discount, "terminal": discount == 0, "next_observation": other}
-        if self._task.prioritized:
-            answer["weights"] = batch.weight
         return answer
+
+    def _columns(self, episode: synthetic.Episode) -> dict[str, Any]:
+        """Return an episode as the buffer keeps it: the newest frame of a stack alone."""
+        rows = episode.rows
+        columns = {name: getattr(rows, attribute) for name, attribute in _NAMES.items()}
+        columns |= {"rew": rows.reward.astype(float), "done": rows.terminated | rows.truncated}
+        if self.task.frame_stack > 1:
+            del columns["obs_next"]
+            columns["obs"] = rows.observation[:, -1]
+        return columns
 
 
 make = _Buffer

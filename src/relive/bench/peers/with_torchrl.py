@@ -1,23 +1,31 @@
 """torchrl: TensorDictReplayBuffer over a LazyTensorStorage, with its MultiStepTransform and SliceSampler."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tensordict
 import torch
 import torchrl.data as torchrl_data
 import torchrl.envs.transforms as transforms
 
 from relive.bench import tasks
+from relive.common import arrays
 from relive.testing import synthetic
 
 
 class _Buffer(tasks.Buffer):
+    lacks = ("streams",)
+    names: Mapping[str, Any] = {
+        "observation": "observation",
+        "action": "action",
+        "reward": ("next", "reward"),
+        "next_observation": ("next", "observation"),
+        "terminal": ("next", "terminated"),
+    }
+
     def __init__(self, task: tasks.Task) -> None:
-        task.refuse("streams")
-        self._task = task
+        super().__init__(task)
         settings: dict[str, Any] = {"batch_size": task.batch_size}
         if task.sequence_length:
             settings["batch_size"] = task.batch_size * task.sequence_length
@@ -41,14 +49,10 @@ class _Buffer(tasks.Buffer):
 
     def fill(self, episodes: Iterable[synthetic.Episode]) -> None:
         for episode in episodes:
-            if len(episode):
-                ends = episode.is_last
-                columns = (episode.observations[:-1], episode.actions, episode.rewards, episode.observations[1:])
-                self._buffer.extend(_rows(*columns, ends & episode.terminated, ends & episode.truncated))
+            self._buffer.extend(_rows(episode.rows))
 
     def prepared(self, step: synthetic.Step) -> Any:
-        one = (step.observation, step.action, step.reward, step.next_observation, step.terminated, step.truncated)
-        rows = _rows(*(np.asarray(value)[np.newaxis] for value in one))
+        rows = _rows(synthetic.Step(*(np.asarray(value)[np.newaxis] for value in vars(step).values())))
         # The transform joins steps over time: it is for those that come as a batch with that axis.
         return rows if self._has_transform else rows[0]
 
@@ -61,28 +65,22 @@ class _Buffer(tasks.Buffer):
     def sample(self) -> Any:
         return self._buffer.sample()
 
-    def update(self, sample: Any, priorities: npt.NDArray[np.float64]) -> None:
+    def update(self, sample: Any, priorities: arrays.Floats) -> None:
         self._buffer.update_priority(sample["index"], torch.as_tensor(priorities))
 
     def answer(self, sample: Any) -> tasks.Answer:
-        shape = (self._task.batch_size, self._task.sequence_length) if self._task.sequence_length else (len(sample),)
-        following = sample["next"]
-        columns = {
-            "observation": sample["observation"],
-            "action": sample["action"],
-            "reward": following["reward"][:, 0],
-            "next_observation": following["observation"],
-            "terminal": following["terminated"][:, 0],
-        }
-        if self._task.by_episode:
+        if self.task.by_episode:
             return self._windows(sample)
+        if self.task.sequence_length:
+            sample = sample.reshape(self.task.batch_size, self.task.sequence_length)
+        answer = super().answer(sample)
         if self._has_transform:
-            columns["discount"] = self._task.gamma ** sample["steps_to_next_obs"]
-        return {name: column.numpy().reshape(shape + column.shape[1:]) for name, column in columns.items()}
+            answer["discount"] = self.task.gamma ** sample["steps_to_next_obs"].numpy().reshape(-1)
+        return answer
 
     def _windows(self, sample: Any) -> tasks.Answer:
         """Return each slice as one transition of as many steps as it has."""
-        following, gamma = sample["next"], self._task.gamma
+        following, gamma = sample["next"], self.task.gamma
         last = np.flatnonzero(following["truncated"].numpy()[:, 0])
         first = np.concatenate([[0], last[:-1] + 1])
         rewards, lengths = following["reward"].numpy()[:, 0], last - first + 1
@@ -97,21 +95,21 @@ class _Buffer(tasks.Buffer):
         }
 
 
-def _rows(observation: Any, action: Any, reward: Any, following: Any, terminated: Any, truncated: Any) -> Any:
+def _rows(steps: synthetic.Step) -> Any:
     """Return steps as collectors of torchrl give them."""
-    flags = {"terminated": torch.as_tensor(terminated)[:, None], "truncated": torch.as_tensor(truncated)[:, None]}
+    flags = {name: torch.as_tensor(getattr(steps, name))[:, None] for name in ("terminated", "truncated")}
     return tensordict.TensorDict(
         {
-            "observation": torch.as_tensor(np.array(observation)),
-            "action": torch.as_tensor(action),
+            "observation": torch.as_tensor(np.array(steps.observation)),
+            "action": torch.as_tensor(steps.action),
             "next": {
-                "observation": torch.as_tensor(np.array(following)),
-                "reward": torch.as_tensor(reward, dtype=torch.float32)[:, None],
+                "observation": torch.as_tensor(np.array(steps.next_observation)),
+                "reward": torch.as_tensor(steps.reward, dtype=torch.float32)[:, None],
                 "done": flags["terminated"] | flags["truncated"],
                 **flags,
             },
         },
-        [len(observation)],
+        [len(steps.reward)],
     )
 
 

@@ -1,0 +1,90 @@
+"""The picture of a run, by its words and bars."""
+
+import dataclasses
+import pathlib
+
+from matplotlib import figure
+from matplotlib import patches
+import pytest
+
+from relive.bench import picture
+from relive.bench import results
+from relive.bench import workloads
+
+
+def outcome(peer: str, microseconds: float, **wrong: float) -> results.Outcome:
+    """Return the outcome of a peer that took that long, and what was wrong with it."""
+    return results.Outcome(peer=peer, value=microseconds, wrong=wrong)
+
+
+OUTCOMES = [
+    outcome("relive", 100.0),
+    outcome("relive-numba", 50.0),
+    outcome("cpprb", 70.0, reward=0.5),
+    outcome("rllib", 24_000.0),
+    outcome("flashbax", 350.0, discount=0.25),
+    outcome("take", 10.0),
+    results.Outcome(peer="torchrl", not_measured="does not load"),
+]
+RUN = results.Run(
+    command="",
+    machine={},
+    versions={},
+    settings="",
+    rows=[results.Row(workloads.WORKLOADS[name], OUTCOMES) for name in ("add", *picture.PANELS)],
+)
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[figure.Figure]:
+    """The pictures that are saved, instead of files."""
+    kept: list[figure.Figure] = []
+    monkeypatch.setattr(figure.Figure, "savefig", lambda self, *args, **settings: kept.append(self))
+    return kept
+
+
+def test_it_has_a_panel_for_each_of_four_workloads(drawn: list[figure.Figure]) -> None:
+    picture.save(RUN, "p.png")
+    panels = drawn[0].axes
+    assert [panel.get_title() for panel in panels] == list(picture.PANELS.values())
+    assert panels[0].get_xlabel() == "microseconds for a batch of 256, less is better"
+    assert panels[3].get_xlabel() == "microseconds for a step of the loop, less is better"
+    peers = ["relive-numba", "cpprb", "relive", "flashbax", "rllib", "take"]
+    assert [label.get_text() for label in panels[0].get_yticklabels()] == peers
+
+
+def test_a_bar_says_its_figure_and_what_is_wrong(drawn: list[figure.Figure]) -> None:
+    picture.save(RUN, "p.png")
+    panel = drawn[0].axes[0]
+    assert [text.get_text() for text in panel.texts] == [
+        "50",
+        "70, wrong: reward in 50.0%",
+        "100",
+        "350, wrong: discount in 25.0%",
+        "24,000 (bar cut)",
+        "10",
+    ]
+    bars = [bar for bar in panel.patches if isinstance(bar, patches.Rectangle)]
+    widths = [bar.get_width() for bar in bars]
+    assert widths == [50.0, 70.0, 100.0, 350.0, 400.0, 10.0]
+    assert [bar.get_hatch() for bar in bars] == [None, "////", None, "////", None, None]
+    colors = [bar.get_facecolor() for bar in bars]
+    assert colors[0] == colors[2] != colors[1] == colors[3] == colors[4] != colors[5]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_was_not_measured_has_no_panel(count: int, drawn: list[figure.Figure]) -> None:
+    few = RUN.rows[: count + 1]
+    empty = results.Row(RUN.rows[-1].workload, OUTCOMES[-1:])
+    picture.save(dataclasses.replace(RUN, rows=[*few, empty]), "p.png")
+    assert sum(panel.axison for panel in drawn[0].axes) == count
+
+
+def test_it_is_a_png(tmp_path: pathlib.Path) -> None:
+    picture.save(RUN, str(tmp_path / "p.png"))
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def test_one_that_cannot_be_written_is_said(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ValueError, match="^--plot could not be written to .*: Is a directory$"):
+        picture.save(RUN, str(tmp_path))
