@@ -206,7 +206,8 @@ def _of(name: str, title: str, **settings: Any) -> Workload:
     """Return a workload, of a million steps if not said otherwise, given its settings and those of its task."""
     of_task: dict[str, Any] = {"capacity": 10**6, "observation": _F4}
     of_task |= {key: settings.pop(key) for key in settings.keys() & tasks.Task.__dataclass_fields__}
-    return Workload(name=name, title=title, task=tasks.Task(**of_task), **{"timed": drawing} | settings)
+    of_workload: dict[str, Any] = {"timed": drawing} | settings
+    return Workload(name=name, title=title, task=tasks.Task(**of_task), **of_workload)
 
 
 FAMILIES = {

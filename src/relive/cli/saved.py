@@ -22,17 +22,18 @@ from relive.persistence import places
 
 def inspect(options: argparse.Namespace) -> int:
     """Print what is at a path, as tables or as JSON, and write a page about it; return 1 if something is broken."""
-    page = None if options.report is None else _page(options.report)
+    report: str | None = options.report
+    page = None if report is None else _page(report)
     examined = _examined(options, "reading")
     said = examined.summary()
-    if page is not None:
-        _write(options.report, page(said, examined.buffer))
+    if report is not None and page is not None:
+        _write(report, page(said, examined.buffer))
     if options.json:
         sys.stdout.write(json.dumps(said, indent=1, allow_nan=False) + "\n")
     else:
         terminal.show(said["path"], tables.of(said, contents.of(examined.buffer)))
-        if page is not None:
-            sys.stdout.write(f"report in {options.report}\n")
+        if report is not None:
+            sys.stdout.write(f"report in {report}\n")
     return 1 if said["faults"] else 0
 
 

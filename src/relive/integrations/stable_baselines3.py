@@ -1,14 +1,14 @@
-"""Stable-Baselines3: its DQN, SAC and other off-policy algorithms train, unmodified, from a RingReplayBuffer.
+"""Stable-Baselines3: replay buffer classes that let its off-policy algorithms train from a RingReplayBuffer.
 
 model = DQN("MlpPolicy", env, replay_buffer_class=ReplayBuffer, replay_buffer_kwargs={"n_steps": 3, "gamma": 0.99})
 model.learn(10_000)
 batch = model.replay_buffer.buffer.sample(32)
 
-ReplayBuffer       takes the place of their ReplayBuffer, DictReplayBuffer and NStepReplayBuffer
-HerReplayBuffer    takes the place of theirs: goals are relabelled when drawn
+ReplayBuffer       replaces their ReplayBuffer, DictReplayBuffer and NStepReplayBuffer
+HerReplayBuffer    replaces theirs: goals are relabelled when drawn
 
-What they call obs, done and infos["TimeLimit.truncated"] comes in here, and their ReplayBufferSamples go out; all else
-is RingReplayBuffer's.
+It converts obs, done and infos["TimeLimit.truncated"] to steps, and batches to ReplayBufferSamples; everything else is
+done by RingReplayBuffer.
 """
 
 from collections.abc import Callable
@@ -45,31 +45,30 @@ Space: TypeAlias = "spaces.Space[Any]"
 
 
 class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
-    """What an algorithm of Stable-Baselines3 takes as its `replay_buffer_class`; the steps are in `buffer`.
+    """A `replay_buffer_class` for the algorithms of Stable-Baselines3; the steps are in `buffer`.
 
-    The algorithm passes the first six arguments; the others are for its `replay_buffer_kwargs`. As in its own buffers
-    draws are uniform, rewards and actions are float32 where they are floats, and of the two ends of an episode it is
-    termination alone that is a "done".
+    The algorithm passes the first six arguments; pass the others in `replay_buffer_kwargs`. As in its own buffers,
+    draws are uniform, float rewards and actions are float32, and only termination, not truncation, is a "done".
 
     Args:
-        buffer_size: Steps stored at most, of all environments together; the oldest goes first.
-        observation_space: Of one environment; a Dict of spaces is stored as such.
-        action_space: The same.
-        device: Where samples go.
-        n_envs: How many environments step side by side; each has a stream of the buffer.
-        optimize_memory_usage: Makes no difference: an observation is stored once either way.
-        handle_timeout_termination: Whether an end with "TimeLimit.truncated" is a truncation; if not, all ends are
+        buffer_size: Maximum number of stored steps, over all environments; the oldest are evicted first.
+        observation_space: The observation space of one environment; may be a Dict.
+        action_space: The action space of one environment.
+        device: The device of samples.
+        n_envs: Number of parallel environments; each has its own stream of the buffer.
+        optimize_memory_usage: No effect: each observation is stored once in any case.
+        handle_timeout_termination: Whether ends with "TimeLimit.truncated" are truncations; if not, all ends are
             terminations.
-        n_steps: Steps in a transition at most; fewer where an episode ends.
-        gamma: The discount factor, that of the algorithm; with `n_steps` above 1 it must be given.
-        frame_stack: How many frames an observation stacks along its first axis, such as the channels of an image that a
-            VecFrameStack has stacked. One a step is stored, and they are stacked again when drawn.
-        stack_padding: What stands before the first frame of an episode: "zeros", or the "first" frame again.
-        seed: For the generator of the draws. None takes one from the generator of the action space, which is left as it
-            is, and which an algorithm seeds with its own `seed`.
+        n_steps: Maximum number of steps in a transition; fewer at the end of an episode.
+        gamma: The discount factor of the algorithm; required with `n_steps` above 1.
+        frame_stack: Number of frames stacked along the first axis of an observation, such as by VecFrameStack. One
+            frame per step is stored, and they are stacked again when drawn.
+        stack_padding: Padding before the first frame of an episode: "zeros", or repetitions of the "first" frame.
+        seed: Seed or generator for sampling. None derives one from the generator of the action space, which algorithms
+            seed with their own `seed` and which is not advanced.
 
     Raises:
-        ArgumentError: A setting breaks its rule.
+        ArgumentError: A setting is invalid.
 
     >>> from relive.integrations import stable_baselines3 as relive_sb3
     >>> import stable_baselines3
@@ -103,12 +102,12 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         if gamma is None and n_steps > 1:
             raise errors.ArgumentError(f"gamma must be given with n_steps = {n_steps}, and be that of the algorithm")
         frame_stack = validation.positive_int("frame_stack", frame_stack)
-        # That of the base: theirs would allocate its arrays.
+        # The constructor of the base class: that of ReplayBuffer would allocate arrays.
         super(buffers.ReplayBuffer, self).__init__(buffer_size, observation_space, action_space, device, n_envs)
         self.n_steps = n_steps
         self.gamma = gamma
         self._frame_stack = frame_stack
-        # The observations that were reached, whole stacks of them: to see where an episode goes on.
+        # The last next observations, as whole stacks, to see whether an episode continues.
         self._reached: Any = None
         dtype: Any = self._maybe_cast_dtype(action_space.dtype)
         self._action = schema_lib.Field(self.action_dim, dtype)
@@ -124,19 +123,19 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
             frame_stack=frame_stack,
             stack_padding=stack_padding,
             streams=n_envs,
-            # Of a copy of the generator: it stays as it is.
+            # From a copy of the generator, which is not advanced.
             seed=int(copy.deepcopy(action_space.np_random).integers(2**63)) if seed is None else seed,
         )
         self._frames = recording.Frames(self._buffer, frame_stack)
 
-    # What it is.
+    # Properties.
 
     @property
     def buffer(self) -> ring.RingReplayBuffer:
-        """Where the steps are; another one with the same settings, such as one that was loaded, may take its place.
+        """The underlying buffer; it may be replaced by another with the same settings, such as a loaded one.
 
         Raises:
-            ArgumentError: It has other settings.
+            ArgumentError: The new buffer has other settings.
         """
         return self._buffer
 
@@ -150,11 +149,11 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         self._buffer, self._reached = buffer, None
 
     def size(self) -> int:
-        """Return how many steps are stored, of all environments together."""
+        """Return the number of stored steps, over all environments."""
         return len(self.buffer)
 
     def reset(self) -> None:
-        """Forget every step."""
+        """Remove every step."""
         self.buffer.clear()
 
     def _pos(self) -> int:
@@ -163,15 +162,17 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
     def _not_kept(self) -> NoReturn:
         raise AttributeError("arrays of steps are not kept here: call self.buffer.read(self.buffer.eligible_keys())")
 
-    # The base sets both, to what they are then.
+    # The base class sets both, to their current values.
     full = property(lambda self: self.buffer.is_full, lambda self, _: None, doc="Whether the next step evicts another.")
     pos = property(_pos, lambda self, _: None, doc="Where the next step goes: `size()` until it is full.")
-    observations = next_observations = actions = rewards = timeouts = property(_not_kept)
-
-    @property
-    def dones(self) -> dict[int, bool]:
-        """What a second `learn` with optimize_memory_usage=True writes an end to, which the next step shows anyway."""
-        return {}
+    # The base declares arrays.
+    observations: Any = property(_not_kept)
+    next_observations: Any = property(_not_kept)
+    actions: Any = property(_not_kept)
+    rewards: Any = property(_not_kept)
+    timeouts: Any = property(_not_kept)
+    # A second `learn` with optimize_memory_usage=True writes an end here, which the next step shows anyway.
+    dones: Any = property(lambda self: {})
 
     # Writing.
 
@@ -184,22 +185,22 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         done: arrays.Array,
         infos: list[dict[str, Any]],
     ) -> None:
-        """Add a step of every environment.
+        """Add one step of every environment.
 
-        An episode goes on where it begins with what was reached before; where not, as after a reset in the middle of
-        one, the one before is truncated there.
+        An episode continues if the step begins with the last next observation; if not, as after a reset in mid-episode,
+        the open episode is truncated.
 
         Args:
             obs: o_t, a dict of them for a Dict space [n_envs, ...].
-            next_obs: o_{t+1}, the last one where an episode has ended [n_envs, ...].
-            action: a_t, scaled as the policy has it [n_envs, ...].
+            next_obs: o_{t+1}, the final observation where an episode has ended [n_envs, ...].
+            action: a_t, scaled as by the policy [n_envs, ...].
             reward: r_t [n_envs].
-            done: Whether an episode has ended with the step, in whichever way [n_envs].
-            infos: Those of the step; "TimeLimit.truncated" says which ends were truncations.
+            done: Whether an episode has ended with the step, by termination or truncation [n_envs].
+            infos: The infos of the step; "TimeLimit.truncated" marks truncations.
 
         Raises:
             SchemaError: An observation does not fit its space, or a reward is too large for a float32.
-            ArgumentError: A frame is not stacked on those before it.
+            ArgumentError: A frame stack does not continue the previous one.
         """
         if not len(reward) == len(done) == len(infos) == self.n_envs:
             rule = f"reward, done and infos must be of {self.n_envs} environments"
@@ -211,7 +212,7 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         if self._frame_stack > 1:
             cut = self._cut_streams(observation, following, np.asarray(done, np.bool_))
             encoder: Any = self._buffer.history.encoder
-            if cut:  # A step that is refused must not have ended an episode.
+            if cut:  # A refused step must not end an episode.
                 encoder.rows(self.n_envs, *step, {})
             for stream in cut:
                 self._buffer.end_episode(stream=stream)
@@ -236,8 +237,8 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         of the steps in each transition, or None if no gamma was given, for that of the algorithm.
 
         Args:
-            batch_size: How many, B.
-            env: What normalizes observations, and each reward, by the statistics that it has now.
+            batch_size: The batch size, B.
+            env: Normalizes observations and rewards with its current statistics.
 
         Raises:
             NotReadyError: Nothing is stored.
@@ -246,7 +247,7 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         return self._samples(self.buffer.sample(batch_size), env)
 
     def _get_samples(self, batch_inds: Any, env: "vec_env.VecNormalize | None" = None) -> Any:
-        """Return the transitions from the steps with those keys [B]; the rest is as in `sample`."""
+        """Return the transitions from the steps with those keys [B]; otherwise like `sample`."""
         return self._samples(self.buffer.read(batch_inds), env)
 
     def _samples(self, batch: batches.TransitionBatch, env: "vec_env.VecNormalize | None") -> Any:
@@ -266,12 +267,12 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         )
 
     def _observations(self, tree: Any, env: "vec_env.VecNormalize | None") -> Any:
-        """Return observations as the algorithm has them: normalized, and stacks as they came."""
+        """Return observations as the algorithm expects them: normalized, and stacked as they were given."""
         observations = self._normalize_obs(_each(_stacked, tree, self.obs_shape), env)
         return _each(lambda array, _: self.to_torch(array, copy=False), observations, self.obs_shape)
 
     def _rewards(self, batch: batches.TransitionBatch, env: "vec_env.VecNormalize | None") -> arrays.Array:
-        """Return the sums of the rewards [B], each of which was normalized."""
+        """Return the sums of normalized rewards [B]."""
         if env is None:
             return batch.reward
         history = self.buffer.history
@@ -285,7 +286,7 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
     # Frames.
 
     def _fields(self, space: Any, shape: Any) -> Any:
-        """Return the field of an observation, or of one frame of it, or the tree of them."""
+        """Return the field or tree of fields of an observation, or of one frame of it."""
         if isinstance(space, spaces.Dict):
             return {key: self._fields(part, shape[key]) for key, part in space.spaces.items()}
         if self._frame_stack > 1:
@@ -297,20 +298,20 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         return schema_lib.Field(shape, space.dtype)
 
     def _rows(self, array: Any, shape: tuple[int, ...]) -> Any:
-        """Return an observation [n_envs, ...] as the buffer has it: frames of a stack along an axis of their own."""
+        """Return an observation [n_envs, ...] for the buffer, with the frames of a stack on a separate axis."""
         array = np.asarray(array)
         if array.shape[:1] != (self.n_envs,):
             raise errors.SchemaError(f"observation must be of {self.n_envs} environments, got shape {array.shape}")
-        if shape == (1,) and array.ndim == 1:  # Of a Discrete space.
+        if shape == (1,) and array.ndim == 1:  # A Discrete space.
             return array[:, np.newaxis]
         if self._frame_stack > 1 and array.shape[1:] == shape:
             return array.reshape(self.n_envs, self._frame_stack, -1, *shape[1:])
         return array
 
     def _cut_streams(self, observation: Any, following: Any, has_ended: arrays.Bools) -> list[int]:
-        """Return the streams whose open episodes do not go on; raise ArgumentError if a stack is not as is stored."""
+        """Return the streams whose open episodes do not continue; raise ArgumentError for inconsistent stacks."""
         is_open = self._buffer.history.is_open(np.arange(self.n_envs))
-        # Of another buffer that took its place nobody knows what was reached.
+        # For a replaced buffer the last next observations are unknown.
         goes_on = is_open & (self._reached is not None and _are_same(observation, self._reached))
         self._frames.check_next(observation, following, 1, where=~has_ended)
         self._frames.check_first(trees.rows(observation, ~goes_on), 1)
@@ -319,29 +320,28 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
 
 
 class HerReplayBuffer(ReplayBuffer, her.HerReplayBuffer):
-    """What takes the place of their HerReplayBuffer: a part of what is drawn gets goals that were achieved later.
+    """A replacement of their HerReplayBuffer: part of each batch is relabelled with goals achieved later.
 
-    Rewards for those goals are what `compute_reward` of the first environment returns; a `done` stays what it was.
-    Unlike theirs it also draws from episodes that still run, up to where they are, and from those of which the
-    beginning was evicted.
+    Rewards for those goals come from `compute_reward` of the first environment; `done` is unchanged. Unlike theirs, it
+    also draws from open episodes and from those whose beginning was evicted.
 
     Args:
-        buffer_size: As that of ReplayBuffer, like all that is not named here.
+        buffer_size: As in ReplayBuffer, as are all arguments not listed here.
         observation_space: A Dict with the keys "achieved_goal" and "desired_goal".
-        action_space: Of one environment.
-        env: What computes rewards; None until `set_env`. Copies and pickles are without it.
-        device: Where samples go.
-        n_envs: How many environments step side by side.
-        optimize_memory_usage: Makes no difference.
+        action_space: The action space of one environment.
+        env: The environment that computes rewards; None until `set_env`. Not copied or pickled.
+        device: The device of samples.
+        n_envs: Number of parallel environments.
+        optimize_memory_usage: No effect.
         handle_timeout_termination: Whether an end with "TimeLimit.truncated" is a truncation.
-        n_sampled_goal: How many transitions with another goal are drawn for each one with its own.
-        goal_selection_strategy: Where the goal was achieved: after the step ("future"), at the end of the episode
-            ("final"), anywhere in it ("episode"); a string or a GoalSelectionStrategy.
-        copy_info_dict: Must be False: `compute_reward` gets empty infos, as those of the steps are not stored.
-        seed: For the generator of the draws.
+        n_sampled_goal: Number of relabelled transitions for each one with its original goal.
+        goal_selection_strategy: Where the new goal is taken from: after the step ("future"), the end of the episode
+            ("final"), or anywhere in it ("episode"); a string or a GoalSelectionStrategy.
+        copy_info_dict: Must be False: `compute_reward` gets empty infos, since infos are not stored.
+        seed: Seed or generator for sampling.
 
     Raises:
-        ArgumentError: A setting breaks its rule.
+        ArgumentError: A setting is invalid.
     """
 
     def __init__(
@@ -404,12 +404,12 @@ class HerReplayBuffer(ReplayBuffer, her.HerReplayBuffer):
         return self._samples(relabelled, env)
 
     def truncate_last_trajectory(self) -> None:
-        """Truncate the episodes that are open, as load_replay_buffer does unless it is told not to."""
+        """Truncate all open episodes, as load_replay_buffer does by default."""
         for stream in range(self.n_envs):
             self.buffer.end_episode(stream=stream)
 
     def _judged(self, achieved: arrays.Array, goals: arrays.Array) -> tuple[arrays.Array, arrays.Bools]:
-        """Return the rewards [k] of steps for other goals, and that none of them is an end."""
+        """Return the rewards [k] of steps for other goals, with no terminations."""
         count = len(goals)
         infos: list[dict[str, Any]] = [{} for _ in range(count)]
         rewards = self.env.env_method("compute_reward", achieved, goals, infos, indices=[0])[0]
@@ -421,7 +421,7 @@ class HerReplayBuffer(ReplayBuffer, her.HerReplayBuffer):
 
 
 def _each(answer: Callable[[Any, tuple[int, ...]], Any], tree: Any, shapes: Any) -> Any:
-    """Return what `answer` does of each array of an observation, given its shape in the space."""
+    """Apply a function to each array of an observation, given its shape in the space."""
     if isinstance(shapes, dict):
         return {key: answer(tree[key], shape) for key, shape in shapes.items()}
     return answer(tree, shapes)
@@ -437,7 +437,7 @@ def _stacked(array: arrays.Array, shape: tuple[int, ...]) -> arrays.Array:
 
 
 def _are_same(these: Any, those: Any) -> arrays.Bools:
-    """Return in which rows [k] two trees hold the same bytes."""
+    """Return whether two trees hold the same bytes in each row [k]."""
     pairs = zip(trees.flat("observation", these).values(), trees.flat("observation", those).values(), strict=True)
     same = [_bytes(this) == _bytes(that) for this, that in pairs]
     return np.asarray(np.concatenate(same, axis=1).all(axis=1))

@@ -217,8 +217,9 @@ class Spoiled(Scripted):
     """Rewards a text in its second step."""
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        observation, reward, *rest = super().step(action)
-        return observation, "much" if (self.episode, self.time) == (1, 1) else reward, *rest
+        observation, reward, terminated, truncated, info = super().step(action)
+        is_second = (self.episode, self.time) == (1, 1)
+        return observation, "much" if is_second else reward, terminated, truncated, info
 
 
 def test_what_cannot_be_stored_needs_a_reset_and_splices_nothing() -> None:
@@ -709,7 +710,7 @@ def test_statistics_of_one_environment_too(is_inside: bool) -> None:
     else:
         env = gymnasium.wrappers.RecordEpisodeStatistics(relive_gymnasium.Recorder(env, buffer))
     for episode in range(4):
-        env.reset()
+        _, info = env.reset()
         for step in range(length_of(1, episode)):
             *_, info = env.step(0)
             assert ("episode" in info) == (step + 1 == length_of(1, episode))
