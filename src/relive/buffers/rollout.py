@@ -1,11 +1,11 @@
-"""A rollout for on-policy learning: steps in time order, and their generalised advantage estimates.
+"""RolloutBuffer: steps in time order for on-policy learning, with generalised advantage estimation.
 
     add(o_t, a_t, r_t, value=V(o_t), ...)   t = 0, 1, ..., T - 1, at most max_steps
     arrays()                                observation, action, ...: each [T, ...]
     advantages(gamma, lambda_, V(o_T))      advantages [T] and returns [T]
     clear()                                 the next rollout goes into the same arrays
 
-With S environments at once a reward is [S], every other shape has S in front too, and returns are [T, S, ...].
+With S parallel environments a reward is [S], every other shape has a leading S, and returns are [T, S, ...].
 """
 
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -36,13 +36,13 @@ _BOOL = np.dtype(np.bool_)
 
 
 class RolloutBuffer(checkpointable.Checkpointable):
-    """Stores the steps of one rollout, of one environment or of several side by side.
+    """Stores one rollout of one environment or of several parallel ones, and computes its advantages.
 
-    The first `add` fixes shapes and dtypes, and whether rewards are numbers or arrays [S] of S environments. Then the
-    arrays are allocated, once. What is added and what is returned is copied.
+    The first `add` fixes shapes and dtypes, and whether rewards are numbers or arrays [S] of S environments; the arrays
+    are then allocated once. Values are copied in and out.
 
     Args:
-        max_steps: How many steps a rollout has at most; a step of S environments is one.
+        max_steps: Maximum number of steps in a rollout; a step of S environments counts once.
 
     Raises:
         ArgumentError: max_steps is not an integer of at least 1.
@@ -73,12 +73,12 @@ class RolloutBuffer(checkpointable.Checkpointable):
 
     @property
     def capacity(self) -> int:
-        """How many steps a rollout has at most."""
+        """Maximum number of steps in a rollout."""
         return self._max_steps
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room for another step."""
+        """Whether the rollout is full."""
         return self._size == self._max_steps
 
     def add(
@@ -87,23 +87,25 @@ class RolloutBuffer(checkpointable.Checkpointable):
         action: Any,
         reward: Any,
         value: npt.ArrayLike = 0.0,
+        *,
         terminated: npt.ArrayLike = False,
         truncated: npt.ArrayLike = False,
         next_value: npt.ArrayLike = 0.0,
         **extras: Any,
     ) -> None:
-        """Append one step. Of S environments, a number or a bool stands for all of them.
+        """Append one step. With S environments, a single number or bool applies to all of them.
 
         Args:
             observation: o_t, an array or a tree of arrays: a mapping by name.
             action: a_t, the same.
-            reward: r_t, a number; or an array [S], and then everything else leads with S.
+            reward: r_t, a number; or an array [S], and then all other arguments have a leading axis S.
             value: V(o_t).
             terminated: Whether the task ended with this step: nothing is bootstrapped after it.
-            truncated: Whether we stopped looking after this step: next_value is bootstrapped.
-            next_value: V of the final observation, after a truncated step; not read after any other. A step that was
-                terminated and truncated is terminated.
-            extras: More arrays or trees of arrays, such as the log-probability of the action; the same names each time.
+            truncated: Whether the episode was truncated after this step: next_value is bootstrapped.
+            next_value: V of the final observation after a truncated step; otherwise ignored. Termination takes
+                precedence over truncation.
+            extras: Further arrays or trees of arrays, such as the log-probability of the action; the same names at
+                every step.
 
         Raises:
             ArgumentError: The rollout is full.
@@ -135,8 +137,8 @@ class RolloutBuffer(checkpointable.Checkpointable):
         """Return the steps as fresh arrays [T, ...] by name, in time order.
 
         Returns:
-            observation, action, reward, value, terminated, truncated, next_value, and the extras by their names. What
-            was added as a tree is a tree again: a dict by name.
+            observation, action, reward, value, terminated, truncated, next_value, and the extras by their names. Trees
+            are returned as nested dicts.
 
         Raises:
             NotReadyError: No step was added.
@@ -156,14 +158,13 @@ class RolloutBuffer(checkpointable.Checkpointable):
         """Return the advantages [T] and the returns [T], or [T, S] of S environments. O(T).
 
         Equation 16 of Schulman et al. 2016, "High-Dimensional Continuous Control Using Generalized Advantage
-        Estimation", within each episode; the returns are the advantages plus the values. Computed in float64, returned
-        in the dtype of the reward or of the value, whichever holds more.
+        Estimation", within each episode; the returns are the advantages plus the values. Computed in float64, and
+        returned in the wider dtype of reward and value.
 
         Args:
             gamma: The discount factor, in (0, 1].
-            lambda_: How far rewards count before values do, in [0, 1]: 0 gives one-step errors, 1 gives discounted
-                returns minus values.
-            last_value: V of the observation after the newest step, a number or [S]; read where the episode goes on.
+            lambda_: The GAE parameter, in [0, 1]: 0 gives one-step errors, 1 gives discounted returns minus values.
+            last_value: V of the observation after the newest step, a number or [S]; used where the episode continues.
 
         Raises:
             ArgumentError: `gamma` or `lambda_` lies outside its range.
@@ -177,7 +178,7 @@ class RolloutBuffer(checkpointable.Checkpointable):
         columns = self._steps("advantages")
         reward, value = columns["reward"], columns["value"]
         dtype = np.result_type(reward, value)
-        # All that follows is float64 at least, as last_value is.
+        # From here on everything is at least float64, as last_value is.
         last = _spread("last_value", last_value, self._lead, np.result_type(dtype, np.float64))
         next_values = np.concatenate([value[1:], last[np.newaxis]])
         next_values = np.where(columns["truncated"], columns["next_value"], next_values)
@@ -188,11 +189,11 @@ class RolloutBuffer(checkpointable.Checkpointable):
         return advantages.astype(dtype), (advantages + value).astype(dtype)
 
     def clear(self) -> None:
-        """Forget every step; shapes and dtypes stay as they are."""
+        """Remove every step; shapes and dtypes stay as they are."""
         self._size = 0
 
     def __len__(self) -> int:
-        """Return how many steps the rollout has, T."""
+        """Return the number of steps in the rollout, T."""
         return self._size
 
     def __repr__(self) -> str:
@@ -256,7 +257,7 @@ def _float_dtype(value: npt.ArrayLike) -> np.dtype[Any]:
 
 
 def _spread(name: str, value: npt.ArrayLike, lead: tuple[int, ...], dtype: np.dtype[Any]) -> arrays_lib.Array:
-    """Return `value` as an array of shape `lead`; one number is that of all environments."""
+    """Return `value` as an array of shape `lead`; a single number applies to all environments."""
     shape = () if np.ndim(value) == 0 else lead
     return np.broadcast_to(casting.cast_exact(name, value, shape, dtype), lead)
 

@@ -27,7 +27,7 @@ Step: TypeAlias = tuple[Any, Any, bool, bool, Any]
 def rollout_of(steps: Sequence[Step]) -> rollout_lib.RolloutBuffer:
     rollout = rollout_lib.RolloutBuffer(len(steps))
     for t, (reward, value, terminated, truncated, next_value) in enumerate(steps):
-        rollout.add(float(t), t, reward, value, terminated, truncated, next_value)
+        rollout.add(float(t), t, reward, value, terminated=terminated, truncated=truncated, next_value=next_value)
     return rollout
 
 
@@ -156,7 +156,15 @@ def test_environments_side_by_side_equal_each_alone(size: int, length: int, seed
     rollout = rollout_lib.RolloutBuffer(len(streams))
     for step in streams:
         reward, value, terminated, truncated, next_value = map(np.array, zip(*step, strict=True))
-        rollout.add(np.zeros((size, 2)), np.zeros(size), reward, value, terminated, truncated, next_value)
+        rollout.add(
+            np.zeros((size, 2)),
+            np.zeros(size),
+            reward,
+            value,
+            terminated=terminated,
+            truncated=truncated,
+            next_value=next_value,
+        )
     together = rollout.advantages(0.9, 0.8, last)
     for k in range(size):
         alone = rollout_of([step[k] for step in streams]).advantages(0.9, 0.8, last[k])
@@ -432,9 +440,9 @@ def add(rollout: rollout_lib.RolloutBuffer, rng: random.Random, environments: in
         np.full((*lead, 3), number, np.int16),
         np.full(lead, number / 3, np.float32),
         np.full(lead, number / 9, np.float32),
-        np.full(lead, number % 3 == 0),
-        np.full(lead, number % 2 == 0),
-        np.full(lead, 2.0, np.float32),
+        terminated=np.full(lead, number % 3 == 0),
+        truncated=np.full(lead, number % 2 == 0),
+        next_value=np.full(lead, 2.0, np.float32),
         name=np.full(lead, f"row {number}", "<U6"),
     )
 

@@ -182,7 +182,7 @@ def _add_demo(commands: _Commands) -> None:
 def _add_bench(commands: _Commands) -> None:
     bench = commands.add_parser(
         "bench",
-        help="measure relive beside other libraries, and check what all of them answer",
+        help="measure relive beside other libraries, and check all results",
         description="Measures draws, updates, adds and memory of relive and of the libraries that are installed, by "
         "turns, one thread each, and checks every answer on data that describes itself.",
         epilog=_BENCH_EXAMPLES,
