@@ -19,6 +19,35 @@ REFUSED = {
     r"\b[Ss]hells that wait\b": "async and thread-safe wrappers",
     r"\bby a rule of your own\b": "custom samplers",
     r"\bof one's own\b": "custom, a user's",
+    r"\bof your own\b": "custom",
+}
+
+# Refused everywhere but in tests.
+REFUSED_OUTSIDE_TESTS = {
+    r"\boutlives? (its|your|a) process\b": "persistence, survives a restart",
+    r"\b([Ss]omebody|[Aa]nybody|[Nn]obody|[Ww]hosoever|[Ww]hom)\b": "a caller, a user, no process",
+    r"\bsays? of (itself|themselves)\b": "its manifest, its description, its statistics",
+    r"\b(tell|tells|told) of (what|which|all)\b": "record, notify, report",
+    r"\bwhat (comes|came) of\b": "the result, the outcome",
+    r"\bas [`\w.]+ has it\b": "as in",
+    r"\b[Tt]he law of (it|this)\b": "Invariant",
+    r"\b[Tt]he rest is as in\b": "otherwise like",
+    r"\bit is said\b|\bhas said so\b|\bhas said it\b": "the subject and the verb",
+    r"\bis asked of\b": "is required",
+    r"\bbreaks? (its|a|their) rules?\b": "is invalid",
+    r"\b[Ss]o many (a|of|are|is|may|steps|rows|episodes|agents|samples|streams|others|versions)\b": "that many, n",
+    r"\b[Hh]ands? over\b": "pass, return",
+    r"\bstopped looking\b": "truncated, cut off",
+    r"\b(has|have|agents|agent) lived\b": "history, transitions",
+    r"\bleft no trace\b": "changed nothing",
+    r"\bis closing once\b": "Closing twice has no effect",
+    r"\bgoes first\b": "is evicted first",
+    r"\w, ever[.;]": "so far",
+    r"\b[Ss]ee to it that\b": "ensure that",
+    r"\b[Tt]ake note\b": "record",
+    r"\bwith suspicion\b": "validated when read",
+    r"^(What|Who) (says|draws|decides|makes|plays|reads|writes|takes|does|stands)\b": "name the thing and what it does",
+    r"^Give (the|so) ": "Yield",
 }
 PAGES = [pathlib.Path("README.md"), *pathlib.Path("docs").rglob("*.md")]
 NOT_PAGES = {"CHANGELOG.md", "benchmarks.md"}
@@ -43,7 +72,8 @@ def main() -> int:
             lines += [(path, *line) for line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)]
     faults = 0
     for path, number, line in lines:
-        for pattern, instead in REFUSED.items():
+        refused = REFUSED if path.name.endswith("_test.py") else REFUSED | REFUSED_OUTSIDE_TESTS
+        for pattern, instead in refused.items():
             if found := re.search(pattern, line):
                 faults += 1
                 print(f"{path}:{number}: say {instead} instead of {found[0]!r}")

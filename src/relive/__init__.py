@@ -1,6 +1,6 @@
 """relive: the replay memory of reinforcement learning, in pure Python on numpy alone.
 
-A name is imported when it is first used: who only trains does not wait for asyncio, nor who only acts for the columns.
+Public names are imported lazily, on first use: `import relive` loads neither asyncio nor numpy before they are needed.
 """
 
 import importlib
@@ -93,10 +93,10 @@ if typing.TYPE_CHECKING:
     from relive.windows.sequences import EpisodeWindow as EpisodeWindow
     from relive.windows.sequences import SequenceWindow as SequenceWindow
     from relive.windows.transitions import TransitionWindow as TransitionWindow
-else:  # A type checker that saw this would take any name for one of ours.
+else:  # Hidden from type checkers, which would otherwise accept any name.
 
     def __getattr__(name: str) -> object:
-        """Return a public name, or a module that has some (PEP 562)."""
+        """Import and return a public name, or a module that defines some (PEP 562)."""
         if name in _MODULES:
             value = getattr(importlib.import_module(f"relive.{_MODULES[name]}"), name)
             globals()[name] = value
@@ -288,5 +288,5 @@ _MODULES = {
 
 
 def __dir__() -> list[str]:
-    """Return what is there, imported or not."""
+    """Return all names, imported or not."""
     return sorted({*globals(), *__all__})

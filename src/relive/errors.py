@@ -1,7 +1,7 @@
 """Every error that relive raises on purpose.
 
     ReplayError
-    ├── ArgumentError (ValueError)                an argument breaks a rule
+    ├── ArgumentError (ValueError)                an argument is invalid
     │   ├── ArgumentTypeError (TypeError)         an argument is of the wrong type
     │   ├── UnknownEpisodeError (KeyError)        no such episode is stored
     │   ├── UnknownKeyError (KeyError)            no row of that key is stored
@@ -16,7 +16,7 @@
     ├── CheckpointError                           a saved buffer cannot be read back
     └── MissingExtraError (ImportError)           an optional library is not installed
 
-and MisuseWarning (UserWarning), which tells of what no single call shows.
+and MisuseWarning (UserWarning), for misuse that no single call shows.
 
 A message is one line that names the thing, the rule and the value. A call that raised has changed nothing.
 """
@@ -26,18 +26,18 @@ class ReplayError(Exception):
     """The base of every error that relive raises on purpose."""
 
     def __str__(self) -> str:
-        """Return the message as it was written, also where KeyError would quote it."""
+        """Return the message unquoted, which KeyError would quote."""
         return Exception.__str__(self)
 
 
 class ArgumentError(ReplayError, ValueError):
-    """An argument breaks a rule, or the call does not fit the state of what it names."""
+    """An argument is invalid, or the call does not fit the current state."""
 
 
 class ArgumentTypeError(ArgumentError, TypeError):
     """An argument is of the wrong type.
 
-    It is a TypeError, as Python has it, and a ValueError, as every refused argument is: one `except` catches both.
+    It is both a TypeError and, like every ArgumentError, a ValueError.
     """
 
 
@@ -50,31 +50,31 @@ class UnknownKeyError(ArgumentError, KeyError):
 
 
 class OutOfRangeError(ArgumentError, IndexError):
-    """An index names nothing there is."""
+    """An index is out of range."""
 
 
 class SchemaError(ArgumentError):
-    """A value does not fit the field that it was meant for."""
+    """A value does not fit its field."""
 
 
 class NotReadyError(ReplayError, ValueError, RuntimeError):
-    """What was asked for is not there yet; the awaited form of the same call waits for it."""
+    """The data that was requested is not available yet; the awaited form of the same call waits for it."""
 
 
 class ClosedError(ReplayError, RuntimeError):
-    """The buffer was closed: nobody can write to it or wait for it any more."""
+    """The buffer is closed: it can no longer be written to or waited for."""
 
 
 class EventLoopError(ReplayError, RuntimeError):
-    """A buffer that belongs to one event loop was awaited from another."""
+    """A buffer that belongs to one event loop was awaited in another."""
 
 
 class ShardLostError(ReplayError, ConnectionError):
-    """A shard of a fleet does not return: its process has died or hangs, or its machine cannot be reached."""
+    """A shard of a fleet does not respond: its process has died or hangs, or its machine is unreachable."""
 
 
 class SamplerError(ReplayError, RuntimeError):
-    """A custom sampler drew something that cannot be read."""
+    """A custom sampler returned an invalid draw."""
 
 
 class CorruptionError(ReplayError):
@@ -90,4 +90,4 @@ class MissingExtraError(ReplayError, ImportError):
 
 
 class MisuseWarning(UserWarning):
-    """A buffer is used in a way that looks wrong: its steps do not follow each other, or resets are stored as steps."""
+    """A buffer appears to be misused: its steps do not follow each other, or resets are stored as steps."""

@@ -1,4 +1,4 @@
-"""Admission: when an episode may start, so that none is too old by the time the learner is trained on it.
+"""Admission: limits when episodes may start, so that none is too stale when the learner trains on it.
 
     learner's version   i                 moves on with each batch of B episodes
     admitted            N                 tickets given and not given back, used or not
@@ -7,9 +7,9 @@
 Episodes are trained on in order, B a version. So the N-th is trained on at version i0 + floor((N - 1) / B), and if it
 starts at version i, that is at most max_lag later: floor((N - 1) / B) <= i - i0 + max_lag, equation 3 of AReaL (Fu et
 al. 2025, arXiv 2505.24298), which counts from i0 = 0. Here i0 is the first version that the learner sets: a run that
-goes on at version 100 does not admit a hundred batches at once.
+resumes at version 100 does not admit a hundred batches at once.
 
-Nothing here waits. Who is dropped gives the place back: the learner will never be trained on it.
+Nothing here waits. A dropped episode gives its place back, since the learner will never train on it.
 """
 
 from collections.abc import Callable
@@ -22,18 +22,18 @@ from relive.persistence import registry
 
 
 class Admission(registry.Configurable):
-    """Holds starts of episodes back, so that none lags more than `max_lag` versions behind when it is trained on.
+    """Limits the staleness of training data: no episode lags more than `max_lag` versions when it is trained on.
 
-    That holds if the learner takes the episodes in order, with `next_episodes` or `next_groups`, `episodes_per_version`
-    for each version. One that takes fewer is ahead of its actors, and their episodes get older.
+    This holds if the learner takes `episodes_per_version` episodes for each version, in order, with `next_episodes` or
+    `next_groups`. If it takes fewer, episodes get older.
 
     Args:
-        max_lag: How many versions the policy may move on between the start of an episode and its training; at 0 actors
-            and learner take turns.
-        episodes_per_version: Episodes that the learner is trained on from one version to the next.
+        max_lag: Maximum number of policy updates between the start of an episode and its training; with 0, actors and
+            learner alternate.
+        episodes_per_version: Number of episodes that the learner trains on per version.
 
     Raises:
-        ArgumentError: max_lag is not an integer of at least 0, or episodes_per_version not one of at least 1.
+        ArgumentError: max_lag is not an integer of at least 0, or episodes_per_version is not one of at least 1.
 
     >>> from relive.agents import admission
     >>> rule = admission.Admission(max_lag=1, episodes_per_version=4)
@@ -49,15 +49,15 @@ class Admission(registry.Configurable):
         return f"Admission(max_lag={self.max_lag}, episodes_per_version={self.episodes_per_version})"
 
     def most_admitted(self, versions: int) -> int:
-        """Return how many episodes may have been admitted once the policy has moved on by so many versions."""
+        """Return how many episodes may have been admitted after that many policy updates."""
         return (versions + self.max_lag + 1) * self.episodes_per_version
 
 
 class Ticket:
-    """The right to start episodes; what `EpisodeReplayBuffer.admit` gives.
+    """The right to start episodes; returned by `EpisodeReplayBuffer.admit`.
 
-    It is used up by `start_episode(..., ticket=ticket)`. What is left of it goes back with `release()`, at the end of
-    a `with ticket:` block, and when the ticket is garbage collected.
+    Used up by `start_episode(..., ticket=ticket)`. Unused episodes are given back by `release()`, at the end of a `with
+    ticket:` block, and when the ticket is garbage collected.
     """
 
     __slots__ = ("__weakref__", "_desk", "_left")
@@ -67,11 +67,11 @@ class Ticket:
 
     @property
     def left(self) -> int:
-        """How many episodes it still admits."""
+        """Number of episodes that the ticket still admits."""
         return self._left
 
     def release(self) -> None:
-        """Give back what is left of it; does nothing if that is nothing."""
+        """Give back what is left of the ticket, if anything."""
         left, self._left = self._left, 0
         if left:
             self._desk.take_back(left)
@@ -88,7 +88,7 @@ class Ticket:
         raise errors.ArgumentTypeError("a ticket cannot be copied or pickled: admit again where it is needed")
 
     def __del__(self) -> None:
-        # Anything may be going on, in any thread: what came back is only laid down.
+        # This may run at any time in any thread, so it only records what came back.
         if self._left:
             self._desk.report_lost(self._left)
 
@@ -97,9 +97,9 @@ class Desk:
     """Issues tickets for one buffer, and counts them.
 
     Args:
-        rule: When; None for always.
+        rule: The admission rule; None to admit all.
         came_back: Called when places have come back, in the thread that owns the buffer.
-        lost: Called when a ticket was lost, from any thread; what calls `came_back` soon.
+        lost: Called from any thread when a ticket was lost; must call `came_back` soon.
     """
 
     def __init__(self, rule: Admission | None, came_back: Callable[[], None], lost: Callable[[], None]) -> None:
@@ -113,19 +113,19 @@ class Desk:
         """How many versions the policy has moved on since the first one that was set; None before that."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy has: the tickets that were not used are the original's."""
+        """Return the state of a copy; unused tickets belong to the original."""
         return {**vars(self), "_lost_tickets": [], "_reserved": 0}
 
     @property
     def admitted(self) -> int:
-        """How many episodes were admitted and have not given their place back, open ones and trained ones too."""
+        """Number of admitted episodes that have not given their place back, including open and trained ones."""
         return self._admitted
 
     def checked_count(self, count: object) -> int:
-        """Return how many episodes a ticket is asked for.
+        """Return the checked number of episodes for a ticket.
 
         Raises:
-            ArgumentError: That is not an integer of at least 1, or more than there ever are places for at once.
+            ArgumentError: It is not an integer of at least 1, or more than can ever be admitted at once.
         """
         checked = validation.positive_int("count", count)
         if self._rule is not None and checked > self._rule.most_admitted(0):
@@ -135,7 +135,7 @@ class Desk:
         return checked
 
     def can_admit(self, count: int) -> bool:
-        """Return whether so many more episodes may start."""
+        """Return whether that many more episodes may start."""
         while self._lost_tickets:
             self._reserved -= self._lost_tickets.pop()
         if self._rule is None:
@@ -143,7 +143,7 @@ class Desk:
         return self._admitted + self._reserved + count <= self._rule.most_admitted(self.versions or 0)
 
     def admit(self, count: int) -> Ticket:
-        """Return a ticket for so many episodes; they must be admissible now."""
+        """Return a ticket for that many episodes; they must be admissible now."""
         self._reserved += count
         return Ticket(self, count)
 
@@ -175,35 +175,35 @@ class Desk:
             self._reserved -= 1
 
     def give_back(self, count: int) -> None:
-        """Record that so many episodes which have started will never be trained on."""
+        """Record that `count` started episodes will never be trained on."""
         if count:
             self._admitted = max(self._admitted - count, 0)
             self._came_back()
 
     def take_back(self, count: int) -> None:
-        """Record that a ticket for so many episodes is not wanted any more."""
+        """Record that a ticket for `count` episodes was released."""
         self._reserved -= count
         self._came_back()
 
     def report_lost(self, count: int) -> None:
-        """Record, in any thread, that a ticket for so many episodes was lost."""
+        """Record, in any thread, that a ticket for that many episodes was lost."""
         self._lost_tickets.append(count)
         self._lost()
 
     def move_on(self, versions: int) -> None:
-        """Record that the policy has moved on by so many versions more, after the first was set."""
+        """Record that the policy has advanced by that many versions."""
         assert self.versions is not None
         self.versions += versions
         self._came_back()
 
     def begin(self, versions: int | None, admitted: int) -> None:
-        """Begin to count anew, with so many episodes that the learner will still be trained on.
+        """Restart counting, with `admitted` episodes that the learner may still train on.
 
-        More than there are places for are as many as there are places for: else nothing could start for long.
+        The number is capped at the number of places, since otherwise nothing could start for a long time.
 
         Args:
-            versions: How many versions the policy has moved on since the first; None if none was said.
-            admitted: Those episodes.
+            versions: Number of policy updates since the first version; None if no version was set.
+            admitted: The number of those episodes.
         """
         self.versions = versions
         self._admitted = admitted if self._rule is None else min(admitted, self._rule.most_admitted(versions or 0))

@@ -1,10 +1,10 @@
-"""How the episodes that a learner was trained on differ from those that were produced.
+"""TrainingBias: how the episodes that a learner trained on differ from those produced.
 
-Filters choose: who drops the stale ones and the stragglers trains on episodes that are shorter, or better, than those
-that the actors have lived. The two sides are summed up here, so that the difference can be read off.
+Dropping stale episodes and stragglers selects: the remaining ones may be shorter or better than average. Both sides are
+summed up here to make the difference visible.
 
     produced    every episode that has ended
-    trained     those of them that a sample came from, or that were handed out and not rejected
+    trained     those that were sampled, or delivered and not rejected
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,7 +33,7 @@ class Drops:
         self._sources = {OTHERS}
 
     def count(self, reason: str, source: str, episodes: int = 1) -> None:
-        """Count so many episodes more. O(1)."""
+        """Count that many episodes more. O(1)."""
         by_source = self._counts.setdefault(_named(reason, self._reasons, MOST_REASONS + len(REASONS)), {})
         source = _named(source, self._sources, MOST_SOURCES)
         by_source[source] = by_source.get(source, 0) + episodes
@@ -46,7 +46,7 @@ class Drops:
 
 
 def _named(name: str, known: set[str], most: int) -> str:
-    """Return the name if it is known, or among the first `most` beside OTHERS, which are; else OTHERS."""
+    """Return the name if it is among the first `most` names; else OTHERS."""
     if name not in known:
         if len(known) > most:
             return OTHERS
@@ -55,10 +55,10 @@ def _named(name: str, known: set[str], most: int) -> str:
 
 
 class ExactSum:
-    """The sum of the floats that were added.
+    """An exact sum of floats.
 
     Args:
-        terms: Those of another one, to go on from.
+        terms: The terms of another sum to continue from.
 
     >>> from relive.agents import bias
     >>> total = bias.ExactSum()
@@ -73,7 +73,7 @@ class ExactSum:
         """Floats whose exact sum it is; another ExactSum can be made of them."""
 
     def add(self, number: float) -> None:
-        """Add a number. What is too large for a float makes the sum infinite for good. O(terms), of which few are."""
+        """Add a number. An overflow makes the sum infinite permanently. O(terms), which are few."""
         kept = 0
         for term in self.terms:
             larger, smaller = (number, term) if abs(number) >= abs(term) else (term, number)
@@ -96,17 +96,17 @@ class ExactSum:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class EpisodeTotals:
-    """Means over some episodes; None where there is nothing to take the mean of.
+    """Means over episodes; None if there are none.
 
     Attributes:
-        episodes: How many there are.
-        transitions: How many they have together.
-        mean_length: Transitions an episode.
-        mean_return: The sum of an episode's rewards, undiscounted, on average.
-        completed_share: Which share of them ended as COMPLETED, in [0, 1].
-        truncated_share: As TRUNCATED.
-        aborted_share: As ABORTED.
-        mean_policy_version: The oldest version of the policy in an episode, on average over those that say one.
+        episodes: Number of episodes.
+        transitions: Total number of transitions.
+        mean_length: Mean number of transitions per episode.
+        mean_return: Mean undiscounted return.
+        completed_share: Share that ended as COMPLETED, in [0, 1].
+        truncated_share: Share that ended as TRUNCATED.
+        aborted_share: Share that ended as ABORTED.
+        mean_policy_version: Mean of the oldest policy version of each episode, where known.
     """
 
     episodes: int
@@ -121,11 +121,11 @@ class EpisodeTotals:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingBias:
-    """What was produced beside what was trained on.
+    """Statistics of produced episodes and of those trained on.
 
     Attributes:
         produced: All episodes that have ended.
-        trained: Those of them that a sample came from, or that were handed out and not rejected.
+        trained: Those that were sampled, or delivered and not rejected.
     """
 
     produced: EpisodeTotals
@@ -133,7 +133,7 @@ class TrainingBias:
 
     @property
     def difference(self) -> dict[str, float]:
-        """The means and shares of `trained` minus those of `produced`, by name, where both are known."""
+        """The means and shares of `trained` minus those of `produced`, by name, if both are known."""
         answer = {}
         for field in dataclasses.fields(EpisodeTotals):
             produced, trained = getattr(self.produced, field.name), getattr(self.trained, field.name)
@@ -147,13 +147,13 @@ class Tally:
     """Sums over episodes that have ended, without rounding.
 
     Attributes:
-        episodes: How many.
-        transitions: Theirs.
-        completed: How many ended as COMPLETED.
-        truncated: As TRUNCATED.
-        aborted: As ABORTED.
-        with_version: How many have a known version of the policy.
-        versions: The sum of the oldest of each.
+        episodes: Number of episodes.
+        transitions: Number of transitions.
+        completed: Number of episodes that ended as COMPLETED.
+        truncated: Number that ended as TRUNCATED.
+        aborted: Number that ended as ABORTED.
+        with_version: Number with a known policy version.
+        versions: The sum of their oldest versions.
         returns: The sum of the sums of rewards.
     """
 
@@ -199,7 +199,7 @@ class Tally:
 
 
 def oldest_version(episode: episode_lib.Episode[Any, Any]) -> int | None:
-    """Return the oldest version of the policy that an episode says; None if it says none. They never go down. O(1)."""
+    """Return the oldest known policy version of an episode; None if unknown. O(1), as versions never decrease."""
     if episode.policy_version is None and episode.version_changes:
         return episode.version_changes[0][1]
     return episode.policy_version

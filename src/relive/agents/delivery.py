@@ -1,15 +1,15 @@
-"""The calls of an episode buffer for asynchronous learners: when an episode may start, and what the learner gets next.
+"""Delivery: the calls of an episode buffer for asynchronous learners, which consume each episode once.
 
     actor                                             learner
     ticket = await buffer.admit()                     await buffer.next_episodes(count)
     await buffer.start_episode(..., ticket=ticket)    buffer.reject(episode_ids)
                                                       buffer.set_policy_version(version)
 
-Deciding and waiting are apart, as in the buffer: an awaited call waits for its turn, then takes, and awaits nothing in
+Deciding and waiting are separate, as in the buffer: an awaited call waits for its turn, then takes, without awaiting in
 between.
 
-Learners are served first come, first served. But one with a `max_lag` has no use for what is older: while it waits,
-those behind it are given that, and what is fresh enough for it is kept. So none waits for what another one cannot take.
+Learners are served first come, first served. But while a learner with a `max_lag` waits, episodes that are too old for
+it go to later callers, and fresh ones are kept for it. So no caller waits for episodes that only others can use.
 """
 
 import asyncio
@@ -42,17 +42,17 @@ Unit: TypeAlias = list[episode_lib.Episode[Any, Any]]
 
 
 class Request:
-    """What one call for the next episodes, or groups, asks for.
+    """A request for the next episodes or groups.
 
     Args:
-        line: Returns the line that it is for.
-        count: How many.
-        max_lag: By how much the learner's version may be ahead; None for any.
-        accept: Whether the learner wants what it is given a copy of; None for all.
+        line: Returns the queue of items requested from.
+        count: Number of items.
+        max_lag: Maximum lag behind the learner's version; None for any.
+        accept: Decides from a copy whether an item is wanted; None for all.
 
     Attributes:
-        kept: The oldest version that is kept for those who asked before; None if none is.
-        accepted: What waits and was accepted, by key; it is not asked about again.
+        kept: The oldest version reserved for earlier requests; None if none is.
+        accepted: Accepted items that still wait, by key; they are not checked again.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Request:
 
 
 class DeliveryWaiters:
-    """The coroutines that wait at one buffer for a ticket, for episodes or for groups."""
+    """The coroutines waiting for tickets, episodes or groups of one buffer."""
 
     def __init__(self) -> None:
         self.starts = gate_lib.FairCondition()
@@ -74,7 +74,7 @@ class DeliveryWaiters:
         self._timer: asyncio.TimerHandle | None = None
 
     def __reduce__(self) -> tuple[type[Self], tuple[()]]:
-        """Return how to make a copy, at which nobody waits."""
+        """Return how to make a copy, without waiters."""
         return type(self), ()
 
     async def wait_for(
@@ -84,19 +84,19 @@ class DeliveryWaiters:
         due: Callable[[], float | None],
         request: Request | None = None,
     ) -> None:
-        """Return when it is the caller's turn in one of the queues and `ready()` returns True.
+        """Wait until it is the caller's turn in a queue and `ready()` returns True.
 
-        Other tasks run first, even if there is no need to wait.
+        Always yields to other tasks first.
 
         Args:
-            queue: Which.
-            ready: What raises if the buffer is closed.
-            due: Returns when time alone will change an answer, by the monotonic clock; None if it will not.
-            request: What stands for the caller in the queue.
+            queue: The queue.
+            ready: Returns whether the caller may proceed; raises if the buffer is closed.
+            due: Returns when passing time will next matter, by the monotonic clock; None if never.
+            request: Represents the caller in the queue.
         """
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
-            self._loop, self._timer = loop, None  # The timer of a loop that was closed never rings.
+            self._loop, self._timer = loop, None  # The timer of a closed loop never fires.
         await asyncio.sleep(0)
 
         def asked() -> bool:
@@ -114,36 +114,36 @@ class DeliveryWaiters:
                 self._timer = None
 
     def started(self, due: float | None) -> None:
-        """Record that an episode has started: there may be another time to wait for."""
+        """Record that an episode has started, which may set a new due time."""
         if self._does_time_matter():
             self._set_timer(due)
 
     def wake(self) -> None:
-        """Let the first of each queue ask again."""
+        """Let the first waiters of each queue check again."""
         self.wake_starts()
         self.wake_learner()
 
     def wake_learner(self) -> None:
-        """Let the first of those that wait for episodes or groups ask again."""
+        """Let the first waiters for episodes or groups check again."""
         self.episodes.notify()
         self.groups.notify()
 
     def wake_starts(self) -> None:
-        """Let the first of those that wait for a ticket ask again."""
+        """Let the first waiters for a ticket check again."""
         self.starts.notify(_STARTS_A_TURN)
 
     def wake_starts_soon(self) -> None:
-        """Do the same from any thread, in the event loop, if there are any."""
+        """Schedule `wake_starts` in the event loop, from any thread."""
         if self._loop is not None and self.starts.waiting:
             with contextlib.suppress(RuntimeError):  # It is closed.
                 self._loop.call_soon_threadsafe(self.wake_starts)
 
     def _does_time_matter(self) -> bool:
-        """Return whether somebody waits for what may fall due."""
+        """Return whether any waiter depends on a due time."""
         return bool(self.starts.waiting or self.groups.waiting)
 
     def _set_timer(self, due: float | None) -> None:
-        """Set a timer for the next due time, if there is one. It only gets later: what starts now falls due last."""
+        """Set a timer for the next due time, if any. Due times only get later: what starts now falls due last."""
         if due is not None and self._timer is None and self._loop is not None and not self._loop.is_closed():
             self._timer = self._loop.call_later(max(due - time.monotonic(), 0), self._ring)
 
@@ -157,7 +157,7 @@ Act = TypeVar("Act")
 
 
 class Delivery(Generic[Obs, Act]):
-    """The calls of an episode buffer that admit episodes and hand each out once."""
+    """The calls of an episode buffer that admit episodes and deliver each of them once."""
 
     _store: store_lib.EpisodeStore[Obs, Act]
     _gate: gate_lib.Gate
@@ -167,24 +167,24 @@ class Delivery(Generic[Obs, Act]):
 
     @property
     def admission(self) -> admission_lib.Admission | None:
-        """What decides when an episode may start; None for always."""
+        """The admission rule for starting episodes; None to admit all."""
         return self._hand_outs.admission
 
     @property
     def groups(self) -> groups_lib.Groups | None:
-        """How many episodes belong together; None for no groups."""
+        """The rule for groups of episodes; None for no groups."""
         return self._hand_outs.groups
 
     async def admit(self, count: int = 1) -> admission_lib.Ticket:
-        """Return a ticket to start `count` episodes; waits, first come, first served, while the Admission asks for it.
+        """Return a ticket to start `count` episodes; waits, first come, first served, while the Admission requires it.
 
-        Without an Admission there is always one. Other tasks run first, even if there is no need to wait.
+        Without an Admission, a ticket is always available. Always yields to other tasks first.
 
         Args:
-            count: How many episodes, such as all of a group: they are admitted together, or not at all.
+            count: Number of episodes, such as the size of a group: all are admitted together, or none.
 
         Raises:
-            ArgumentError: `count` is not an integer of at least 1, or more than there are ever places for.
+            ArgumentError: `count` is not an integer of at least 1, or more than can ever be admitted.
             ClosedError: The buffer is closed, or was closed while waiting.
         """
         self._gate.bind_to_loop()
@@ -199,7 +199,7 @@ class Delivery(Generic[Obs, Act]):
         return self._hand_outs.desk.admit(count)
 
     def admit_nowait(self, count: int = 1) -> admission_lib.Ticket:
-        """Do what `admit` does, and raise what it raises, as a plain call.
+        """Do what `admit` does, with the same exceptions, as a plain call.
 
         Raises:
             NotReadyError: The Admission holds starts back.
@@ -217,25 +217,25 @@ class Delivery(Generic[Obs, Act]):
         max_lag: int | None = None,
         accept: Callable[[episode_lib.Episode[Obs, Act]], bool] | None = None,
     ) -> list[episode_lib.Episode[Obs, Act]]:
-        """Return copies of the `count` episodes that ended first, of those not handed out yet; waits for the last one.
+        """Return copies of the next `count` episodes, in the order in which they ended; waits until there are enough.
 
-        Each is handed out once; it stays stored, and can be drawn, until it is evicted. ABORTED episodes are passed
-        over, and those without a transition; in a buffer with `groups`, also those with a group_id. The first call
-        begins with what is stored then. Other tasks run first, even if there is no need to wait.
+        Each episode is delivered once; it stays stored, and can be sampled, until it is evicted. ABORTED episodes and
+        those without a transition are skipped, as are, in a buffer with `groups`, those with a group_id. The first call
+        begins with the episodes stored then. Always yields to other tasks first.
 
         Args:
-            count: How many: just so many, or it waits. A call that is cancelled has taken none.
-            max_lag: By how much the learner's version may be ahead of the oldest one in an episode. Those before the
-                ones that are handed out which are older, or say no version, are dropped as "stale". None for any.
-                While the call waits, those that are too old for it are given to the calls behind it.
-            accept: A plain function of a copy of an episode that returns whether it is to be handed out: the next ones
-                in order are asked about as they come, and those that it refuses are dropped as "rejected" at once, also
-                if the call is then cancelled. Each is asked about once; but those that were accepted and not handed
-                out, because there were too few, wait on, and the next call asks again. What it raises comes out here,
-                and that episode waits on. It must not call the buffer. None for all.
+            count: The exact number of episodes to return. A cancelled call takes none.
+            max_lag: Maximum lag of an episode's oldest version behind the learner's. Older episodes, and those of
+                unknown version, that precede the delivered ones are dropped as "stale". None for any. While the call
+                waits, episodes that are too old for it go to later calls.
+            accept: A plain function that takes a copy of an episode and returns whether to deliver it. It is called for
+                the next episodes in order; those that it refuses are dropped as "rejected" at once, even if the call is
+                then cancelled. It is called once for each episode, except that accepted ones that could not be
+                delivered yet are checked again by the next call. Its exceptions propagate, and that episode stays in
+                the queue. It must not call the buffer. None to accept all.
 
         Raises:
-            ArgumentError: An argument breaks its rule, `count` is more than can be stored, max_lag is given before
+            ArgumentError: An argument is invalid, `count` is more than can be stored, max_lag is given before
                 `set_policy_version` was called, or `accept` does not return True or False.
             ClosedError: The buffer is closed, or was closed while waiting.
         """
@@ -254,7 +254,7 @@ class Delivery(Generic[Obs, Act]):
         """Do what `next_episodes` does, as a plain call; works on a closed buffer too.
 
         Raises:
-            NotReadyError: Fewer have ended, or were accepted; those that `accept` refused stay dropped.
+            NotReadyError: Too few episodes have ended or were accepted; those that `accept` refused stay dropped.
         """
         request = self._episode_request(count, max_lag, accept)
         units = self._next_nowait(request, "next_episodes", "episodes: end more of them")
@@ -267,15 +267,15 @@ class Delivery(Generic[Obs, Act]):
         max_lag: int | None = None,
         accept: Callable[[list[episode_lib.Episode[Obs, Act]]], bool] | None = None,
     ) -> list[list[episode_lib.Episode[Obs, Act]]]:
-        """Return copies of the `count` groups that became whole first, of those not handed out yet; waits for them.
+        """Return copies of the next `count` complete groups, in the order of completion; waits until there are enough.
 
-        A group is a list of its episodes, the first to end first: `size` of them, or fewer where its time was up. Each
-        is handed out once. It lets the other tasks run first, also where it need not wait.
+        A group is a list of its episodes in the order in which they ended: `size` of them, or fewer after its timeout.
+        Each group is delivered once. Always yields to other tasks first.
 
         Args:
-            count: How many: just so many, or it waits. A call that is cancelled has taken none.
-            max_lag: As in `next_episodes`, of the oldest episode of a group: a group is dropped as a whole.
-            accept: As in `next_episodes`, of a list of copies, those of a group.
+            count: The exact number of groups to return. A cancelled call takes none.
+            max_lag: As in `next_episodes`, for the oldest episode of a group; groups are dropped as a whole.
+            accept: As in `next_episodes`, but takes a list of copies of the episodes of a group.
 
         Raises:
             ArgumentError: The buffer was made without `groups`, or as in `next_episodes`.
@@ -296,24 +296,25 @@ class Delivery(Generic[Obs, Act]):
         """Do what `next_groups` does, as a plain call; works on a closed buffer too.
 
         Raises:
-            NotReadyError: Fewer are whole, or were accepted; those that `accept` refused stay dropped.
+            NotReadyError: Too few groups are complete or were accepted; those that `accept` refused stay dropped.
         """
         request = self._group_request("next_groups_nowait", count, max_lag, accept)
         return self._next_nowait(request, "next_groups", "whole groups: end more episodes")
 
     def reject(self, episode_ids: Iterable[str], *, reason: str = "rejected") -> int:
-        """Give back episodes that were handed out, or that wait to be, and return how many that were.
+        """Drop episodes that were delivered or wait for delivery, and return how many were dropped.
 
-        They are dropped for that reason, and give their places back; they stay stored, and can be drawn. One that waits
-        in a group takes along the others that wait in it: the group is given up. Ids of other episodes count for
-        nothing: those that run, that were dropped or rejected before, or that are not stored any more.
+        They are counted under `reason` and give their places back, but stay stored and can be sampled. If an episode
+        waits in a group, the whole group is given up. Other ids are ignored: episodes that are open, already dropped or
+        rejected, or no longer stored.
 
         Args:
-            episode_ids: Which.
-            reason: What `get_drops` counts them as; the first hundred reasons are named.
+            episode_ids: Ids of the episodes.
+            reason: The reason in `get_drops`; the first hundred reasons are listed by name.
 
         Raises:
-            ArgumentTypeError: episode_ids is one string, or holds something else than strings, or reason is no string.
+            ArgumentTypeError: episode_ids is one string, or holds something other than strings, or reason is not a
+                string.
             ArgumentError: reason is empty.
         """
         if isinstance(episode_ids, str) or not isinstance(episode_ids, Iterable):
@@ -328,32 +329,32 @@ class Delivery(Generic[Obs, Act]):
         return self._hand_outs.reject(self._store, checked, reason)
 
     def get_drops(self) -> Mapping[str, Mapping[str, int]]:
-        """Return how many episodes the learner was not given: reason -> agent_id -> episodes; for reading only.
+        """Return the number of episodes dropped before training: reason -> agent_id -> episodes; read-only.
 
-        The reasons are "aborted", "cleared", "empty", "evicted", "rejected", "stale" and "straggler", and those that
-        `reject` was told. The first thousand agents are named, the others count as "(others)". A buffer that is only
-        drawn from drops nothing.
+        The reasons are "aborted", "cleared", "empty", "evicted", "rejected", "stale" and "straggler", and those given
+        to `reject`. The first thousand agents are listed by name, the others as "(others)". A buffer that is only
+        sampled from drops nothing.
         """
         self._hand_outs.pass_time()
         return self._hand_outs.drops.view()
 
     def get_training_bias(self) -> bias.TrainingBias:
-        """Return statistics of all episodes that have ended, and of those that the learner was trained on.
+        """Return statistics of all ended episodes, and of those that the learner trained on.
 
-        Those are the ones that a sample came from, or that were handed out and not rejected. O(steps that are stored).
+        The latter are those that were sampled, or delivered and not rejected. O(stored steps).
         """
         produced, trained = self._hand_outs.sums(self._store)
         return bias.TrainingBias(produced=produced.totals(), trained=trained.totals())
 
     def _begin_handing_out(self, admission: admission_lib.Admission | None, groups: groups_lib.Groups | None) -> None:
-        """Make the queues; the store and the gate are there already."""
+        """Create the queues; the store and the gate exist already."""
         self._queues = DeliveryWaiters()
         self._follow(self._new_hand_outs(admission, groups))
         if groups is not None:
             self._check_room(admission, groups.size)
 
     def _check_room(self, admission: admission_lib.Admission | None, size: int) -> None:
-        """Raise ArgumentError if a group of that size could never be whole."""
+        """Raise ArgumentError if a group of that size could never be complete."""
         rooms = {
             f"max_transitions = {self._store.max_transitions}": self._store.max_transitions,
             f"max_episodes = {self._store.max_episodes}": self._store.max_episodes,
@@ -370,11 +371,11 @@ class Delivery(Generic[Obs, Act]):
         return queue.LearnerQueue(admission, groups, self._queues.wake_starts, self._queues.wake_starts_soon)
 
     def _follow(self, hand_outs: queue.LearnerQueue) -> None:
-        """Make this the buffer's queue, which listens to its store."""
+        """Set the buffer's queue, and make it listen to its store."""
         self._hand_outs, self._store.listeners = hand_outs, [hand_outs]
 
     def _has_rules_of(self, given: state.StateReader) -> bool:
-        """Return whether admission and groups are those of a state."""
+        """Return whether admission and groups match a state."""
         saved, own = given.part("settings"), self._hand_outs
         return all(
             settings.are_same(settings.encoded(mine), saved.value(name))
@@ -387,7 +388,7 @@ class Delivery(Generic[Obs, Act]):
         return None if book is None else book.due
 
     async def _next(self, condition: gate_lib.FairCondition, request: Request) -> list[Unit]:
-        """Wait in one of the queues for what a call asks for, and hand it out."""
+        """Wait in a queue until a request can be met, and deliver it."""
 
         def ready() -> bool:
             self._gate.refuse_if_closed()
@@ -400,14 +401,14 @@ class Delivery(Generic[Obs, Act]):
         return self._take(request)
 
     def _next_nowait(self, request: Request, call: str, missing: str) -> list[Unit]:
-        """Hand out what a call asks for, or raise NotReadyError."""
+        """Deliver what a request asks for, or raise NotReadyError."""
         found = self._num_ready(request)
         if found < request.count:
             raise errors.NotReadyError(f"{call}_nowait found {found} of {request.count} {missing}, or await {call}")
         return self._take(request)
 
     def _episode_request(self, count: object, max_lag: object, accept: Any) -> Request:
-        """Return what a call for the next episodes asks for, checked."""
+        """Return the checked request for the next episodes."""
         request = self._request(lambda: self._hand_outs.begin_line(self._store), 1, count, max_lag, accept)
         if self._hand_outs.line is None:
             self._write_hand_out([], [], "")
@@ -417,7 +418,7 @@ class Delivery(Generic[Obs, Act]):
         return request
 
     def _group_request(self, call: str, count: object, max_lag: object, accept: Any) -> Request:
-        """Return what a call for the next groups asks for, checked."""
+        """Return the checked request for the next groups."""
         if self.groups is None:
             raise errors.ArgumentError(f"{call} needs a buffer with groups: EpisodeReplayBuffer(groups=Groups(size))")
         return self._request(lambda: self._hand_outs.whole_groups(), self.groups.least_size, count, max_lag, accept)
@@ -441,7 +442,7 @@ class Delivery(Generic[Obs, Act]):
         return Request(line, count, max_lag, accept)
 
     def _write_hand_out(self, delivered: Unit, dropped: Unit, reason: str) -> None:
-        """Write to the journal, if there is one, what is handed out and what is dropped, and why."""
+        """Journal, if a journal is attached, what is delivered, what is dropped, and why."""
         if self._journal is not None:
             self._journal.hand_out(delivered, dropped, reason)
 
@@ -450,26 +451,26 @@ class Delivery(Generic[Obs, Act]):
         return self._hand_outs.desk.can_admit(count)
 
     def _least_version(self, request: Request) -> int | None:
-        """Return the oldest version that is fresh enough; None if all are."""
+        """Return the oldest acceptable version; None if all are."""
         version = self._store.policy_version
         return None if request.max_lag is None or version is None else version - request.max_lag
 
     def _num_ready(self, request: Request) -> int:
-        """Return how many wait that a call can be given; it was asked whether it accepts as many as it needs."""
+        """Return how many items are ready for a request, after calling `accept` for as many as needed."""
         least = self._least_version(request)
         if request.accept is not None:
             while self._refuse(request, request.accept, least):
-                pass  # Others have moved up.
+                pass  # More items became available.
         return request.line().num_fresh(least, request.kept)
 
     def _refuse(self, request: Request, accept: Callable[[Unit], object], least: int | None) -> bool:
-        """Ask about the next ones, drop those that are refused, and return whether any was asked about."""
+        """Call `accept` for the next items, drop the refused ones, and return whether any was checked."""
         line, has_asked = request.line(), False
         request.accepted = {key: unit for key, unit in request.accepted.items() if key in line and line[key] is unit}
         for key in line.find(request.count, least, request.kept)[0]:
             if key not in request.accepted:
                 if key not in line:
-                    continue  # What was asked before has called the buffer.
+                    continue  # An earlier `accept` has called the buffer.
                 unit, has_asked = line[key], True
                 if validation.boolean("what accept returns", accept(_copied(unit))):
                     request.accepted[key] = unit
@@ -479,7 +480,7 @@ class Delivery(Generic[Obs, Act]):
         return has_asked
 
     def _take(self, request: Request) -> list[Unit]:
-        """Hand out what a call asks for, which is there."""
+        """Deliver what a request asks for, which must be ready."""
         line = request.line()
         fresh, stale = line.find(request.count, self._least_version(request), request.kept)
         answer = [_copied(line[key]) for key in fresh]
@@ -490,10 +491,10 @@ class Delivery(Generic[Obs, Act]):
 
 
 def checked_name(name: str, value: object) -> str:
-    """Return a string that names something.
+    """Return a checked, non-empty string.
 
     Raises:
-        ArgumentTypeError: `value` is no string.
+        ArgumentTypeError: `value` is not a string.
         ArgumentError: It is empty.
     """
     text = validation.string(name, value)
@@ -503,5 +504,5 @@ def checked_name(name: str, value: object) -> str:
 
 
 def _copied(episodes: Unit) -> Unit:
-    """Return copies that share nothing with the store that a caller could change."""
+    """Return copies that share nothing mutable with the store."""
     return [copies.copied(episode) for episode in episodes]

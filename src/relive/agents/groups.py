@@ -1,12 +1,12 @@
-"""Groups of episodes that are trained on together, such as k returns to one prompt: which are whole, which never will.
+"""Groups of episodes that are trained on together, such as k responses to one prompt.
 
-    gathering    some of its episodes run, or have ended; another may start
-    whole        all have ended, or its time was up and enough had: it waits for the learner
-    closed       it was handed out, or given up; remembered while an episode of it is stored
+    gathering    some of its episodes are open or have ended; another may start
+    whole        all have ended, or enough had at its timeout: it waits for the learner
+    closed       it was delivered or given up; remembered while an episode of it is stored
 
-Only episodes that ended with a transition, and not as ABORTED, count. One that does not makes room for another attempt.
-The law of this file: time is an argument, and what falls due is dealt with before anything else happens; so it does not
-matter who looks at the clock, or how often.
+Only episodes that ended with a transition, and not as ABORTED, count; any other makes room for another attempt.
+Invariant: time is an argument, and due groups are handled before anything else, so results do not depend on how often
+the clock is checked.
 """
 
 import collections
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class PendingEpisodes(Generic[T]):
-    """Items in order of arrival. Each call but `find` costs O(1), or O(different versions)."""
+    """Items in order of arrival. Each call but `find` costs O(1) or O(distinct versions)."""
 
     def __init__(self) -> None:
         self._items: collections.OrderedDict[str, tuple[T, int | None]] = collections.OrderedDict()
@@ -37,21 +37,21 @@ class PendingEpisodes(Generic[T]):
         return key in self._items
 
     def __iter__(self) -> Iterator[T]:
-        """Give the items, the first to come first."""
+        """Yield the items in order of arrival."""
         return (item for item, _ in self._items.values())
 
     def keys(self) -> Iterator[str]:
-        """Give their keys in that order."""
+        """Yield their keys in that order."""
         return iter(self._items)
 
     def append(self, key: str, item: T, version: int | None) -> None:
-        """Put an item last, under a key that no other has."""
+        """Append an item under a unique key."""
         assert key not in self._items
         self._items[key] = item, version
         self._versions[version] = self._versions.get(version, 0) + 1
 
     def pop(self, key: str) -> T:
-        """Remove the item of that key, wherever it stands, and return it."""
+        """Remove and return the item with that key."""
         item, version = self._items.pop(key)
         self._versions[version] -= 1
         if not self._versions[version]:
@@ -59,13 +59,13 @@ class PendingEpisodes(Generic[T]):
         return item
 
     def copy(self) -> Self:
-        """Return another line of the same items."""
+        """Return a copy with the same items."""
         other = type(self)()
         other._items, other._versions = self._items.copy(), self._versions.copy()
         return other
 
     def num_fresh(self, least: int | None, kept: int | None = None) -> int:
-        """Return how many items are fresh enough and not kept for others."""
+        """Return how many items are fresh enough and not reserved."""
         return sum(
             count
             for version, count in self._versions.items()
@@ -73,14 +73,14 @@ class PendingEpisodes(Generic[T]):
         )
 
     def find(self, count: int, least: int | None, kept: int | None = None) -> tuple[list[str], list[str]]:
-        """Return the keys of the first items, and those of the items before them that are too old.
+        """Return the keys of the first fresh items, and those of the stale items before them.
 
-        O(items that are passed).
+        O(items passed over).
 
         Args:
-            count: How many at most.
-            least: The oldest version that is fresh enough, and no item without one is; None if all are.
-            kept: The oldest version that is kept for others; None if none is.
+            count: Maximum number of items.
+            least: The oldest acceptable version; items of unknown version are then stale. None if all are fresh.
+            kept: The oldest version reserved for others; None if none is.
         """
         fresh: list[str] = []
         stale: list[str] = []
@@ -100,7 +100,7 @@ class PendingEpisodes(Generic[T]):
         """Recount the versions.
 
         Raises:
-            CorruptionError: They are not those of the items.
+            CorruptionError: They disagree with the items.
         """
         versions = collections.Counter(version for _, version in self._items.values())
         if versions != self._versions:
@@ -122,17 +122,17 @@ Dropped: TypeAlias = list[tuple[str, Episode]]
 
 
 class Groups(registry.Configurable):
-    """How many episodes make a group, and how long to wait for the last of them.
+    """The size of groups of episodes, and how long to wait for the last episode.
 
     Args:
-        size: Episodes in a group.
-        timeout: Seconds after the start of a group's first episode in which the others must have ended, above 0; None
-            for any.
-        min_size: So many are enough when the time is up: the group is then handed out as it is. With fewer it is given
-            up, and those that have ended are dropped. None for `size`.
+        size: Number of episodes in a group.
+        timeout: Seconds, from the start of a group's first episode, within which all must have ended, above 0; None for
+            no limit.
+        min_size: Number of episodes that suffices at the timeout: the group is then delivered as it is. With fewer, it
+            is given up and its ended episodes are dropped. None for `size`.
 
     Raises:
-        ArgumentError: A number breaks its rule, min_size is above size, or it is given without a timeout.
+        ArgumentError: A number is invalid, min_size is above size, or it is given without a timeout.
 
     >>> from relive.agents import groups
     >>> groups.Groups(8, timeout=600, min_size=6)
@@ -161,7 +161,7 @@ class Groups(registry.Configurable):
 
     @property
     def least_size(self) -> int:
-        """The fewest episodes that a group is handed out with."""
+        """Minimum number of episodes in a delivered group."""
         return self.size if self.min_size is None else self.min_size
 
 
@@ -179,33 +179,33 @@ class _Group:
 
 
 class GroupBook:
-    """The groups of one buffer, by id. Each call costs O(episodes of a group), whatever else there is.
+    """The groups of one buffer, by id. Each call costs O(episodes of a group).
 
     Args:
-        rule: What makes them whole.
+        rule: The rule for completeness.
     """
 
     def __init__(self, rule: Groups) -> None:
         self._rule = rule
         self._groups: dict[str, _Group] = {}
-        # By start of their first episodes, so the first is the next to fall due.
+        # Ordered by the start of their first episodes, so the first is the next to fall due.
         self._gathering: collections.OrderedDict[str, _Group] = collections.OrderedDict()
         self.whole: PendingEpisodes[list[Episode]] = PendingEpisodes()
         """Those that wait for the learner, each a list of its episodes, the first to end first."""
 
     def __len__(self) -> int:
-        """Return how many groups are remembered."""
+        """Return the number of groups remembered."""
         return len(self._groups)
 
     @property
     def due(self) -> float | None:
-        """When the next group falls due, by the clock that `started` was given; None if none will."""
+        """When the next group falls due, by the clock given to `started`; None if none will."""
         if self._rule.timeout is None or not self._gathering:
             return None
         return next(iter(self._gathering.values())).since + self._rule.timeout
 
     def pass_time(self, now: float) -> Dropped:
-        """Close the groups whose time is up, and return the episodes that are dropped for it. O(1) amortised."""
+        """Close the groups whose timeout has passed, and return the dropped episodes. O(1) amortised."""
         dropped: Dropped = []
         while (due := self.due) is not None and due <= now:
             group_id, group = next(iter(self._gathering.items()))
@@ -216,7 +216,7 @@ class GroupBook:
         return dropped
 
     def restart_times(self, now: float) -> None:
-        """Count the time of the groups that gather from now on."""
+        """Restart the timeouts of gathering groups."""
         for group in self._gathering.values():
             group.since = now
 
@@ -235,7 +235,7 @@ class GroupBook:
             )
 
     def started(self, group_id: str, now: float) -> None:
-        """Record that an episode has started in a group that `check_start` let pass."""
+        """Record that an episode has started in a group, after `check_start`."""
         group = self._groups.get(group_id)
         if group is None:
             group = self._groups[group_id] = self._gathering[group_id] = _Group("GATHERING", now)
@@ -243,12 +243,12 @@ class GroupBook:
         group.stored += 1
 
     def ended(self, group_id: str, episode: Episode, *, counts: bool) -> bool:
-        """Record that a running episode of a group has ended, and return whether it came too late for its group.
+        """Record that an open episode of a group has ended, and return whether it came too late.
 
         Args:
             group_id: Its group.
             episode: The episode.
-            counts: Whether it is one to train on.
+            counts: Whether it can be trained on.
         """
         group = self._groups[group_id]
         group.running -= 1
@@ -266,7 +266,7 @@ class GroupBook:
         return "evicted" if self._groups[group_id].phase == "EVICTED" else "straggler"
 
     def left(self, group_id: str, episode: Episode) -> Dropped:
-        """Record that an ended episode of a group was evicted, and return the episodes that are dropped for it."""
+        """Record that an ended episode of a group was evicted, and return the dropped episodes."""
         group = self._groups[group_id]
         dropped: Dropped = [("evicted", each) for each in self.give_up(group_id, episode, "EVICTED")]
         group.stored -= 1
@@ -276,7 +276,7 @@ class GroupBook:
         return dropped
 
     def give_up(self, group_id: str, episode: Episode, phase: Phase = "CLOSED") -> list[Episode]:
-        """Close the group of an episode, if the episode waits in it, and return all that waited."""
+        """Close the group of an episode, if the episode waits in it, and return all its waiting episodes."""
         group = self._groups[group_id]
         waits = any(each is episode for each in group.ended)
         return self._close(group_id, group, phase) if waits else []
@@ -286,12 +286,12 @@ class GroupBook:
         return self._close(group_id, self._groups[group_id], "CLOSED")
 
     def waiting(self) -> Iterator[Episode]:
-        """Yield the episodes that have ended and wait, for their group or for the learner."""
+        """Yield the ended episodes that wait for their group or for the learner."""
         for group in self._groups.values():
             yield from group.ended
 
     def is_closed(self, group_id: str) -> bool:
-        """Return whether a group was handed out or given up."""
+        """Return whether a group was delivered or given up."""
         return self._groups[group_id].phase in ("CLOSED", "EVICTED")
 
     def _make_whole(self, group_id: str, group: _Group) -> None:
@@ -300,7 +300,7 @@ class GroupBook:
         self.whole.append(group_id, group.ended, oldest_version(group.ended))
 
     def _close(self, group_id: str, group: _Group, phase: Phase) -> list[Episode]:
-        """Close a group that was not, and return the episodes that waited in it."""
+        """Close a group, and return its waiting episodes."""
         ended, group.ended = group.ended, []
         if group.phase == "WHOLE":
             self.whole.pop(group_id)
@@ -309,10 +309,10 @@ class GroupBook:
         group.phase = phase
         return ended
 
-    # To outlive the process.
+    # Persistence.
 
     def copy(self) -> Self:
-        """Return another book of the same groups."""
+        """Return a copy with the same groups."""
         other = type(self)(self._rule)
         for group_id, group in self._groups.items():
             other._groups[group_id] = copied = copy.copy(group)
@@ -322,10 +322,10 @@ class GroupBook:
         return other
 
     def phases(self) -> list[tuple[str, Phase, float]]:
-        """Return each group as its id, where it stands, and when its first episode started, by the same clock.
+        """Return the id of each group, its phase, and when its first episode started, by the same clock.
 
-        Those that gather come first, in the order of their starts, then the whole ones in the order of the line, and
-        then the closed ones by name.
+        Gathering groups come first, in the order of their starts, then complete ones in order of completion, then
+        closed ones by name.
         """
         ids = [*self._gathering, *self.whole.keys()]
         listed = set(ids)
@@ -338,10 +338,10 @@ class GroupBook:
 
         Args:
             phases: As `phases` returns them.
-            episodes: Those of groups, the ended ones in the order of their ends, and whether each waits.
+            episodes: The episodes of groups, ended ones in order of ending, and whether each waits.
 
         Raises:
-            CorruptionError: There cannot be such groups of these episodes.
+            CorruptionError: The groups contradict the episodes.
         """
         for group_id, phase, since in phases:
             if group_id in self._groups:
@@ -364,7 +364,7 @@ class GroupBook:
         self.check()
 
     def check(self) -> None:
-        """Raise CorruptionError if a group is what none can be."""
+        """Raise CorruptionError if a group is inconsistent."""
         self.whole.check()
         for group_id, group in self._groups.items():
             waiting = len(group.ended)
@@ -392,6 +392,6 @@ class GroupBook:
 
 
 def oldest_version(episodes: Iterable[Episode]) -> int | None:
-    """Return the oldest version of the policy in some episodes; None if none says one."""
+    """Return the oldest policy version of some episodes; None if unknown."""
     versions = map(bias.oldest_version, episodes)
     return min((version for version in versions if version is not None), default=None)

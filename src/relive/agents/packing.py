@@ -1,9 +1,9 @@
-"""Sequences of tokens as rectangles: padded on the right, with a mask, and nowhere else.
+"""TokenBatch: sequences of tokens as rectangles, padded on the right, with a mask.
 
     tokens     1 5 6 7 2 9 9 8 2        mask    T T T T T T T T T
                1 5 6 4 0 0 0 0 0                T T T T . . . . .
 
-Padding exists in a batch alone: what is stored has none.
+Padding exists only in batches: stored sequences have none.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,12 +41,12 @@ _AT_ONCE = 2**18
 
 
 def new(max_tokens: int, log_probability_dtype: np.dtype[Any]) -> ragged.RaggedColumns:
-    """Return a place for sequences of so many tokens together."""
+    """Return an empty store for sequences of `max_tokens` tokens in total."""
     return ragged.RaggedColumns(max_tokens, FIELDS | {"logprobs": log_probability_dtype}, SEQUENCE_FIELDS)
 
 
 def add(rows: ragged.RaggedColumns, joined: tokens.TokenEpisode) -> int:
-    """Store the sequences of an episode, which fit together, and return how many left for them.
+    """Store the sequences of an episode, which must fit, and return how many were evicted.
 
     Raises:
         SchemaError: The dtype of the log-probabilities does not fit that of the column.
@@ -60,7 +60,7 @@ def add(rows: ragged.RaggedColumns, joined: tokens.TokenEpisode) -> int:
     try:
         return rows.extend(joined.columns, joined.lengths, values)
     except errors.SchemaError:
-        # All else has the dtype of its column.
+        # Everything else has the dtype of its column.
         raise errors.SchemaError(
             f"logprobs must fit {rows.dtype('logprobs')}, which the first episode had: give them as that, "
             f"got {joined.columns['logprobs'].dtype}"
@@ -68,7 +68,7 @@ def add(rows: ragged.RaggedColumns, joined: tokens.TokenEpisode) -> int:
 
 
 def check(rows: ragged.RaggedColumns) -> None:
-    """Raise CorruptionError if a sequence held is none that could be added. O(tokens)."""
+    """Raise CorruptionError if a stored sequence is invalid. O(tokens)."""
     rows.check()
     ends = np.cumsum(rows.lengths)
     first, begin = 0, 0
@@ -84,7 +84,7 @@ def check(rows: ragged.RaggedColumns) -> None:
 
 
 def _check_tokens(columns: Mapping[str, arrays.Array]) -> None:
-    """Raise CorruptionError if a token [N] cannot be."""
+    """Raise CorruptionError if a token [N] is invalid."""
     logs, versions, mask = columns["logprobs"], columns["policy_versions"], columns["loss_mask"]
     is_generated = versions >= 0
     rules = {
@@ -104,7 +104,7 @@ def _check_tokens(columns: Mapping[str, arrays.Array]) -> None:
 
 
 def _counted(columns: Mapping[str, arrays.Array], lengths: arrays.Ints) -> dict[str, arrays.Ints]:
-    """Return the two counts of sequences of those lengths [S], whose tokens stand end to end in columns [N]."""
+    """Return the two counts for sequences of those lengths [S], whose tokens are concatenated in columns [N]."""
     starts = np.cumsum(lengths) - lengths
     mask = columns["loss_mask"]
     trained = np.add.reduceat(mask, starts, dtype=np.int64)
@@ -119,28 +119,28 @@ _PADDING = {"loss_mask": False, "logprobs": 0.0, "policy_versions": -1, "rewards
 
 @dataclasses.dataclass(kw_only=True, slots=True, eq=False, repr=False)
 class TokenBatch(batches.Batch[batches.A]):
-    """Sequences of tokens, a row each, as fresh arrays. B is how many, L the length of the longest.
+    """A batch of token sequences, one per row. B is the number of rows, L the length of the longest.
 
-    Rows are padded on the right, where `attention_mask` is False: nothing there is to be trained on. A row is an
+    Rows are padded on the right, where `attention_mask` is False; exclude the padding from the loss. A row is an
     episode, or the part of one between two mismatches.
 
     Attributes:
-        tokens: [B, L]; int64, as indices are; `pad_token_id` where there is none.
+        tokens: [B, L]; int64; `pad_token_id` in the padding.
         attention_mask: Whether there is a token [B, L].
-        loss_mask: Whether it was generated and is to be trained on [B, L].
-        logprobs: That of each generated token when it was generated, given all tokens before it in its row,
-            bit for bit as it was given; 0 elsewhere [B, L].
-        policy_versions: Which version of the policy generated the token; -1 elsewhere [B, L].
-        rewards: What followed a response, at its last token; 0 elsewhere [B, L].
+        loss_mask: Whether the token was generated and should be trained on [B, L].
+        logprobs: Log-probability of each generated token at generation time, given all tokens before it in its row, bit
+            for bit as it was given; 0 elsewhere [B, L].
+        policy_versions: The policy version that generated the token; -1 elsewhere [B, L].
+        rewards: The reward of a response, at its last token; 0 elsewhere [B, L].
         steps: The step of the episode that the token belongs to, as part of its prompt or response; -1 for none [B, L].
-        lengths: How many tokens the row has [B].
-        keys: Names of the rows in the buffer that they are from; -1 for none [B].
-        returns: The sum of all rewards of the episode, also of those that are in other rows [B].
-        is_exact: Whether each prompt of the episode began with the whole prompt and response before it [B].
+        lengths: Number of tokens in the row [B].
+        keys: Keys of the sequences in the buffer; -1 for none [B].
+        returns: Undiscounted return of the episode, including rewards in its other rows [B].
+        is_exact: Whether each prompt of the episode began with the entire previous prompt and response [B].
         episode_ids: The episode [B].
-        agent_ids: Who lived it [B].
-        group_ids: Which episodes it belongs with, such as the other returns to its prompt; None for none [B].
-        mismatches: Why the row does not go on from the one before in its episode; None for the first one of it [B].
+        agent_ids: The agent of the episode [B].
+        group_ids: The group of the episode, such as all responses to one prompt; None for none [B].
+        mismatches: Why the row does not continue the previous row of its episode; None for the first row [B].
     """
 
     _NAMES: ClassVar[tuple[str, ...]] = ("keys", "episode_ids", "agent_ids", "group_ids", "mismatches")
@@ -173,19 +173,20 @@ class TokenBatch(batches.Batch[batches.A]):
         pad_token_id: int = 0,
         pad_to_multiple_of: int = 1,
     ) -> "TokenBatch[arrays.Array]":
-        """Return the sequences of episodes whose actions are TokenSteps, in order; of an inexact one each part.
+        """Return a batch of the sequences of episodes whose actions are TokenSteps, in order.
 
-        Rewards are those of the episodes, whose observations are not looked at. An episode without a step has no row.
+        An inexact episode gives a row for each part, an episode without steps none. Rewards are taken from the
+        episodes, whose observations are ignored.
 
         Args:
-            episodes: Such as a group of an EpisodeReplayBuffer.
-            pad_token_id: The token where there is none.
+            episodes: The episodes, such as a group from an EpisodeReplayBuffer.
+            pad_token_id: The token used as padding.
             pad_to_multiple_of: L is a multiple of this.
 
         Raises:
-            ArgumentTypeError: Something is no Episode, or an action no TokenStep.
-            ArgumentError: No episode has a step, `pad_token_id` or `pad_to_multiple_of` breaks its rule, or a step came
-                with a reward that is not that of its episode.
+            ArgumentTypeError: An element is not an Episode, or an action is not a TokenStep.
+            ArgumentError: No episode has a step, `pad_token_id` or `pad_to_multiple_of` is invalid, or a step has a
+                reward that differs from that in its episode.
 
         >>> import relive
         >>> step = relive.TokenStep(prompt=[1, 5], response=[7, 2], logprobs=[-0.5, -0.25], policy_version=0)
@@ -233,9 +234,9 @@ class TokenBatch(batches.Batch[batches.A]):
         pad_token_id: int,
         pad_to_multiple_of: int,
     ) -> "TokenBatch[arrays.Array]":
-        """Return sequences of those lengths [B], at least one, whose tokens and the like stand end to end in columns.
+        """Return a batch of at least one sequence of those lengths [B], given concatenated columns.
 
-        The rest is as in the batch.
+        The other arguments are as in the batch.
         """
         width = -(-int(lengths.max()) // pad_to_multiple_of) * pad_to_multiple_of
         mask = np.arange(width) < lengths[:, np.newaxis]
@@ -254,14 +255,14 @@ class TokenBatch(batches.Batch[batches.A]):
         )
 
     def packed(self: "TokenBatch[arrays.Array]") -> dict[str, arrays.Array]:
-        """Return the rows end to end, without padding: fresh arrays by name.
+        """Return the rows concatenated without padding: fresh arrays by name.
 
         Returns:
-            tokens, loss_mask, logprobs, policy_versions, rewards and steps [N], and cu_seqlens [B + 1]:
-            row b stands from cu_seqlens[b] to cu_seqlens[b + 1].
+            tokens, loss_mask, logprobs, policy_versions, rewards and steps [N], and cu_seqlens [B + 1]: row b extends
+            from cu_seqlens[b] to cu_seqlens[b + 1].
 
         Raises:
-            ArgumentTypeError: The batch is of a framework: convert what this returns.
+            ArgumentTypeError: The batch holds arrays of a framework: pack first, then convert.
         """
         self._require_numpy("packed")
         columns: dict[str, arrays.Array] = {
@@ -273,7 +274,7 @@ class TokenBatch(batches.Batch[batches.A]):
 def sources_of(
     joined: tokens_lib.TokenEpisode, episode_id: str, agent_id: str, group_id: str | None
 ) -> list[tokens_lib.SequenceSource]:
-    """Return where each sequence of an episode comes from [S]."""
+    """Return the source of each sequence of an episode [S]."""
     return [
         tokens_lib.SequenceSource(episode_id=episode_id, agent_id=agent_id, group_id=group_id, mismatch=mismatch)
         for mismatch in joined.mismatches
@@ -284,7 +285,7 @@ def checked_padding(pad_token_id: object, pad_to_multiple_of: object) -> tuple[i
     """Return both as ints.
 
     Raises:
-        ArgumentError: `pad_token_id` is no integer of at least 0, or `pad_to_multiple_of` none of at least 1.
+        ArgumentError: `pad_token_id` is not an integer of at least 0, or `pad_to_multiple_of` is not one of at least 1.
     """
     return (
         validation.non_negative_int("pad_token_id", pad_token_id),

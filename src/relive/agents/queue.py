@@ -1,21 +1,20 @@
-"""What the learner is given, each episode once and whole groups at a time, and what it is not given, and why.
+"""LearnerQueue: delivers each episode, or complete group, to the learner once, and counts what is dropped and why.
 
-    an episode started    a ticket is used; its group has one more that runs
+    an episode started    a ticket is used; its group has one more open episode
     it ended              it waits: in the line of single episodes, or in its group
                           or it is dropped: "aborted", "empty", "straggler"
-    the learner asks      the first that wait are handed out; those before them that are too old are dropped: "stale";
+    the learner asks      the first that wait are delivered; those before them that are too old are dropped: "stale";
                           those that it does not accept are dropped: "rejected"
-    it gives one back     if it waited, or was handed out, it is dropped: "rejected", or for a reason of the learner's
+    it rejects one        if it waited, or was delivered, it is dropped: "rejected", or for the learner's reason
     it is evicted         if it waited, it is dropped: "evicted"
     cleared               if it waited, it is dropped: "cleared"
 
-An episode that is dropped is counted, and gives the place back that its ticket took, if that counts still. The law of
-this file: it is told of what has happened, in order, and decides nothing about the store: an episode that was handed
-out stays there, and can be drawn.
+A dropped episode is counted and gives back the place that its ticket took, if that still counts. Invariant: the queue
+is notified of events in order and does not affect the store: a delivered episode stays there and can be sampled.
 
 The line of single episodes begins with the first request for one. Until then nothing waits in it, and nothing is
-dropped: a learner that draws samples loses nothing by an eviction. Episodes with a group_id belong to the groups if the
-buffer has a rule for these; else a group_id is a name like another.
+dropped, so evictions do not count for a learner that only samples. Episodes with a group_id belong to groups only if
+the buffer has a rule for them; otherwise a group_id has no effect.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,21 +42,21 @@ so that it has none to give back."""
 
 
 class LearnerQueue:
-    """What the learner of one buffer is handed, and what was dropped.
+    """What the learner of one buffer was given, and what was dropped.
 
     Args:
-        admission: When one may start; None for always.
-        groups: What makes a group whole; None if there are none.
+        admission: The rule for starting episodes; None to admit all.
+        groups: The rule for complete groups; None for no groups.
         came_back: Called when places have come back.
-        lost: Called when a ticket was lost, from any thread; what calls `came_back` soon.
+        lost: Called from any thread when a ticket was lost; must call `came_back` soon.
 
     Attributes:
-        desk: What gives the tickets.
+        desk: Issues the tickets.
         line: Single episodes that wait; None before the first request.
         book: The groups; None without a rule for them.
-        drops: How many episodes were not given to the learner, and why.
-        produced: Sums over the episodes that have ended and are not stored any more.
-        trained: Sums over those of them that the learner was trained on.
+        drops: Counts of dropped episodes, by reason.
+        produced: Sums over the ended episodes that are no longer stored.
+        trained: Sums over those of them that the learner trained on.
     """
 
     def __init__(
@@ -78,11 +77,11 @@ class LearnerQueue:
         self.line: Line | None = None
         self.book = None if groups is None else groups_lib.GroupBook(groups)
         self._handed: set[Episode] = set()
-        # Those that had been trained on when the places began to be counted.
+        # Episodes trained on before places were counted.
         self._uncounted: set[Episode] = set()
         self._stopped: float | None = None
 
-    # What happens.
+    # Events.
 
     def check_start(self, group_id: str | None, ticket: object) -> None:
         """Raise an error unless an episode of that group may start with that ticket."""
@@ -92,7 +91,7 @@ class LearnerQueue:
             self.book.check_start(group_id)
 
     def started(self, store: Store, episode: Episode) -> None:
-        """Record that an episode has started, which `check_start` let pass."""
+        """Record that an episode has started, after `check_start`."""
         if self.book is not None and episode.group_id is not None:
             self.book.started(episode.group_id, self.now())
 
@@ -112,7 +111,7 @@ class LearnerQueue:
             self._drop([(reason, episode)])
 
     def evicted(self, store: Store, episode: Episode) -> None:
-        """Record that an ended episode makes room for others, just before it goes."""
+        """Record that an ended episode is about to be evicted."""
         self.sum_up(store, episode)
         if self.book is not None and episode.group_id is not None:
             self.pass_time()
@@ -122,7 +121,7 @@ class LearnerQueue:
         self.forget(episode)
 
     def cleared(self, store: Store) -> None:
-        """Record that all episodes will be forgotten, just before they are."""
+        """Record that all episodes are about to be removed."""
         waiting: groups_lib.Dropped = [("cleared", episode) for episode in self._waiting()]
         for episode in store.finished:
             self.sum_up(store, episode)
@@ -140,43 +139,43 @@ class LearnerQueue:
             self.trained.add(episode)
 
     def forget(self, episode: Episode) -> None:
-        """Forget what is known of an episode that goes."""
+        """Forget an episode that is removed."""
         self._handed.discard(episode)
         self._uncounted.discard(episode)
 
     def stop_clock(self) -> None:
-        """Let no time pass for the groups until `start_clock`, while a journal is played back."""
+        """Stop the clock of the groups until `start_clock`, while a journal is replayed."""
         self._stopped = time.monotonic()
 
     def restart_times(self) -> None:
-        """Give groups that gather all their time again."""
+        """Restart the timeouts of gathering groups."""
         if self.book is not None:
             self.book.restart_times(self.now())
 
     def start_clock(self) -> None:
-        """Let time pass again."""
+        """Start the clock of the groups again."""
         self._stopped = None
 
     def now(self) -> float:
-        """Return what time it is for the groups, by the monotonic clock."""
+        """Return the current time of the groups, by the monotonic clock."""
         return time.monotonic() if self._stopped is None else self._stopped
 
     def pass_time(self) -> None:
-        """Drop what falls due."""
+        """Close due groups, and drop their episodes."""
         if self.book is not None and self.book.due is not None:
             self._drop(self.book.pass_time(self.now()))
 
     def move_on(self, store: Store, versions: int) -> None:
-        """Record that the policy has moved on by so many versions, or that the first one was set."""
+        """Record that the policy has advanced by that many versions, or that the first one was set."""
         if self.desk.versions is None:
             self.begin_count(store, 0)
         else:
             self.desk.move_on(versions)
 
-    # What the learner asks for.
+    # Requests of the learner.
 
     def begin_line(self, store: Store) -> Line:
-        """Return the line of single episodes, which begins with those that have ended so far."""
+        """Return the line of single episodes, created with those that have ended so far."""
         if self.line is None:
             self.line = groups_lib.PendingEpisodes()
             for episode in store.finished:
@@ -190,23 +189,23 @@ class LearnerQueue:
         return self.line
 
     def whole_groups(self) -> Line:
-        """Return the line of whole groups, in a queue that has groups."""
+        """Return the line of complete groups; the queue must have groups."""
         assert self.book is not None
         self.pass_time()
         return self.book.whole
 
     def hand_out(self, line: Line, fresh: Iterable[str], stale: Iterable[str]) -> None:
-        """Record that some of a line were handed out, and that those before them were too old; by key."""
+        """Record, by key, which items of a line were delivered, and which stale ones before them were dropped."""
         for key in fresh:
             self._handed.update(self._take(line, key))
         for key in stale:
             self.drop(line, key, "stale")
 
     def deliver(self, store: Store, episode_ids: Iterable[str]) -> None:
-        """Hand out episodes, and whole groups, as a journal says; those that are not stored any more are passed over.
+        """Deliver episodes and complete groups as recorded in a journal, ignoring those no longer stored.
 
         Raises:
-            CheckpointError: One of them can have been handed out to nobody.
+            CheckpointError: One of them cannot have been delivered.
         """
         for episode_id in episode_ids:
             if not store.has(episode_id):
@@ -221,13 +220,13 @@ class LearnerQueue:
             self._handed.add(episode)
 
     def drop(self, line: Line, key: str, reason: str) -> None:
-        """Take what has that key out of a line, and drop it."""
+        """Remove the item with that key from a line, and drop it."""
         self._drop([(reason, episode) for episode in self._take(line, key)])
 
     def reject(self, store: Store, episode_ids: Iterable[str], reason: str) -> int:
-        """Drop those of the episodes that were handed out, or that wait, and return how many that were.
+        """Drop those of the episodes that were delivered or wait, and return how many there were.
 
-        One that waits takes along those that wait in the same group.
+        A waiting episode drops all that wait in the same group.
         """
         rejected: list[Episode] = []
         for episode_id in episode_ids:
@@ -247,7 +246,7 @@ class LearnerQueue:
         return len(rejected)
 
     def sums(self, store: Store) -> tuple[bias.Tally, bias.Tally]:
-        """Return the sums over all that was produced, and was trained on, stored or not. O(steps that are stored)."""
+        """Return the sums over all episodes produced, and all trained on, stored or not. O(stored steps)."""
         produced, trained = self.produced.copy(), self.trained.copy()
         for episode in store.finished:
             produced.add(episode)
@@ -255,10 +254,10 @@ class LearnerQueue:
                 trained.add(episode)
         return produced, trained
 
-    # To outlive the process.
+    # Persistence.
 
     def snapshot(self) -> Self:
-        """Return a queue that stands as this one does and does not go on. O(groups), and a pointer an episode."""
+        """Return a snapshot of this queue. O(groups), and a pointer per episode."""
         other = copy.copy(self)
         other._handed, other._uncounted = self._handed.copy(), self._uncounted.copy()
         other.line = None if self.line is None else self.line.copy()
@@ -269,7 +268,7 @@ class LearnerQueue:
         return other
 
     def turns(self, episodes: Iterable[Episode]) -> list[int]:
-        """Return how each of the stored episodes stands."""
+        """Return the state of each stored episode."""
         waiting = set(self._waiting())
 
         def turn(episode: Episode) -> int:
@@ -282,15 +281,15 @@ class LearnerQueue:
         return list(map(turn, episodes))
 
     def resume(self, store: Store, turns: Sequence[int], phases: Iterable[tuple[str, groups_lib.Phase, float]]) -> None:
-        """Take up where another one has stopped; whether there is a line, and what is counted, is set before.
+        """Restore the state of another queue; whether there is a line, and the counters, must be set before.
 
         Args:
             store: The episodes.
             turns: What `turns` returned.
-            phases: What the groups were, with the times of the clock when each began.
+            phases: The phases of the groups, with their start times.
 
         Raises:
-            CorruptionError: They cannot have been so.
+            CorruptionError: The state is inconsistent.
         """
         waiting = self._settle_turns(store, turns)
         if self.book is not None:
@@ -302,21 +301,21 @@ class LearnerQueue:
         self.check(store)
 
     def rebuild(self, store: Store, turns: Sequence[int]) -> None:
-        """Make the best of the stored episodes, where nothing is known of the groups and of admission.
+        """Rebuild groups and admission from the stored episodes, without a saved state of them.
 
-        The times of groups begin again, and so does the count of admitted episodes: with those not trained on so far.
+        Group timeouts restart, and so does the count of admitted episodes, with those not trained on so far.
 
         Args:
             store: The episodes.
-            turns: What `turns` returned, with another rule for groups perhaps.
+            turns: What `turns` returned, perhaps with a different rule for groups.
 
         Raises:
-            CorruptionError: They cannot have been so.
+            CorruptionError: The state is inconsistent.
         """
         waiting = self._settle_turns(store, turns)
         waiting = {episode for episode in waiting if _why_not(episode) is None}
         if self.groups is None and any(turns):
-            self.line = groups_lib.PendingEpisodes()  # What was handed out in groups is not to be handed out again.
+            self.line = groups_lib.PendingEpisodes()  # Episodes delivered in groups must not be delivered again.
         if self.groups is not None:
             self.book = groups_lib.GroupBook(self.groups)
             self._rebuild(self.book, store, waiting)
@@ -325,7 +324,7 @@ class LearnerQueue:
         self.check(store)
 
     def _rebuild(self, book: groups_lib.GroupBook, store: Store, waiting: set[Episode]) -> None:
-        """Fill a book with all episodes of groups, of which some have ended and wait."""
+        """Fill a book with all episodes of groups, given those that have ended and wait."""
         now = time.monotonic()
         grouped = [episode for episode in store if episode.group_id is not None]
         for episode in grouped:
@@ -338,7 +337,7 @@ class LearnerQueue:
                 self.drops.count(book.reason(group_id), episode.agent_id)
 
     def _settle_turns(self, store: Store, turns: Sequence[int]) -> set[Episode]:
-        """Restore what was handed out, and return the ended episodes that were neither handed out nor dropped."""
+        """Restore the delivered episodes, and return the ended ones that were neither delivered nor dropped."""
         by_turn: tuple[set[Episode], ...] = (set(), set(), set(), set(), set())
         for episode, turn in zip(store, turns, strict=True):
             by_turn[turn].add(episode)
@@ -348,7 +347,7 @@ class LearnerQueue:
         return {episode for episode in pending if episode.status != "IN_PROGRESS"}
 
     def _line_up(self, store: Store, waiting: set[Episode]) -> None:
-        """Begin the line again, if there is one, with those of `waiting` that are for it."""
+        """Recreate the line, if there is one, with those of `waiting` that belong to it."""
         if self.line is not None:
             self.line = groups_lib.PendingEpisodes()
             for episode in store.finished:
@@ -356,7 +355,7 @@ class LearnerQueue:
                     _put_in_line(self.line, episode)
 
     def check(self, store: Store) -> None:
-        """Raise CorruptionError if something waits, or was handed out, that cannot be."""
+        """Raise CorruptionError if the waiting or delivered episodes are inconsistent."""
         waiting = list(self._waiting())
         for episode in (*self._handed, *waiting):
             if episode not in store or episode.status == "IN_PROGRESS" or _why_not(episode) is not None:
@@ -380,7 +379,7 @@ class LearnerQueue:
                 raise errors.CorruptionError("episodes that wait must be in the order in which they ended")
 
     def _lines_up(self, episode: Episode) -> bool:
-        """Return whether an episode is for the line, if there is one, or for the groups."""
+        """Return whether an episode belongs to the line, if there is one, or to the groups."""
         return self.line is not None or self._is_grouped(episode)
 
     def _is_grouped(self, episode: Episode) -> bool:
@@ -397,20 +396,20 @@ class LearnerQueue:
         return episode in self._handed or store.was_drawn(episode)
 
     def begin_count(self, store: Store, versions: int | None = None) -> None:
-        """Begin to count places, with the episodes that are open, or have ended and may be trained on. O(episodes)."""
+        """Start counting places, with the episodes that are open, or have ended and may be trained on. O(episodes)."""
         others = [each for each in store.finished if not self._lines_up(each) and _why_not(each) is None]
         drawn = {episode for episode in others if self._was_trained_on(store, episode)}
         self._uncounted = self._handed | drawn
         self.desk.begin(versions, len(store.open) + len(list(self._waiting())) + len(others) - len(drawn))
 
     def _take(self, line: Line, key: str) -> list[Episode]:
-        """Take what has that key out of a line."""
+        """Remove the item with that key from a line."""
         if self.book is not None and line is self.book.whole:
             return self.book.take(key)
         return line.pop(key)
 
     def _drop(self, dropped: groups_lib.Dropped) -> None:
-        """Count episodes that the learner is not trained on, and take the places back that they have."""
+        """Count dropped episodes, and take their places back."""
         for reason, episode in dropped:
             self.drops.count(reason, episode.agent_id)
         self.desk.give_back(sum(episode not in self._uncounted for _, episode in dropped))

@@ -1,11 +1,11 @@
-"""What a checkpoint keeps of hand-outs: how each episode stands, and one plain-1 value with all the rest.
+"""The checkpointed state of a LearnerQueue: the state of each episode, and one plain-1 value with the rest.
 
-    episode_turn    |u1 [E]      0 neither handed out nor dropped, 1 handed out, 2 dropped, 3 and 4 as 1 and
+    episode_turn    |u1 [E]      0 neither delivered nor dropped, 1 delivered, 2 dropped, 3 and 4 as 1 and
                                  0, but trained on before the places of an Admission began to be counted
     group_age       <f8 [G]      seconds since the first episode of each group started
     hand_outs       |u1 [...]    a dict: admitted, versions, has_line, drops, groups, produced, trained
 
-That is no JSON because a group may have any name, and a sum of versions may be larger than 64 bits.
+It is not JSON, since a group may have any name, and a sum of versions may exceed 64 bits.
 """
 
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ _MOST_SUM = validation.LARGEST**2
 
 
 def state_dict(queue: LearnerQueue, episodes: Iterable[Episode]) -> state.State:
-    """Return the arrays that a checkpoint keeps of a queue, and the stored episodes in the order of their starts."""
+    """Return the checkpoint arrays of a queue, given the stored episodes in the order of their starts."""
     phases = [] if queue.book is None else queue.book.phases()
     now = queue.now()
     return {
@@ -49,7 +49,7 @@ def state_dict(queue: LearnerQueue, episodes: Iterable[Episode]) -> state.State:
 
 
 def base_state_dict(queue: LearnerQueue, store: Store) -> state.State:
-    """Return what `state_dict` would if all that is stored had been evicted just now."""
+    """Return the state as if everything stored had just been evicted."""
     produced, trained = queue.sums(store)
     return {
         "episode_turn": np.zeros(0, np.uint8),
@@ -65,10 +65,10 @@ def load(given: state.StateReader, store: Store, hand_outs: LearnerQueue, *, is_
         given: The state.
         store: The episodes.
         hand_outs: The queue.
-        is_same_rule: Whether admission and groups are what they were. If not, what is known of them is not taken.
+        is_same_rule: Whether admission and groups are unchanged. If not, their saved state is ignored.
 
     Raises:
-        CheckpointError: They cannot have been so.
+        CheckpointError: The state is inconsistent.
     """
     turns = given.array("episode_turn", np.uint8, (len(list(store)),)).tolist()
     if max(turns, default=0) > queue_lib.PENDING_UNCOUNTED:

@@ -1,11 +1,11 @@
-"""The replay memory of language-model agents: sequences of tokens, as the model saw and generated them.
+"""TokenReplayBuffer: token sequences of language-model agents, as the model saw and generated them.
 
     add_episode(steps)    join the steps, or flag the episode     token_episode
                           values and offsets, oldest out first    ragged
     sample(batch_size)    draw sequences, pad them                token_batch
 
-The law of this file: an episode is joined and checked before anything moves, every token comes back as it was given,
-and every sequence that was ever added is held, evicted or cleared.
+Invariant: an episode is joined and checked before anything is stored, tokens are returned unchanged, and every sequence
+ever added is stored, evicted or cleared.
 """
 
 from collections.abc import Sequence
@@ -35,18 +35,18 @@ else:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TokenBufferStats(statistics.Statistics):
-    """What a token buffer holds, and what has happened to it: appended = sequences + evicted + cleared.
+    """Statistics of a token buffer: appended = sequences + evicted + cleared.
 
     Attributes:
-        sequences: Sequences held now.
+        sequences: Sequences stored now.
         tokens: Their tokens.
-        trained_tokens: Those of them that are to be trained on.
-        episodes: Episodes added, ever.
-        inexact_episodes: Those of them in which a prompt did not begin with what was there before it.
-        appended: Sequences added, ever; each beyond the first of its episode stands for a mismatch.
-        evicted: Sequences that made room for others, ever.
-        cleared: Sequences that `clear` forgot, ever.
-        sampled: Sequences drawn, ever; one drawn twice counts twice.
+        trained_tokens: Those of them in the loss mask.
+        episodes: Episodes added so far.
+        inexact_episodes: Those of them in which a prompt did not begin with the previous prompt and response.
+        appended: Sequences added so far; each one after the first of an episode is due to a mismatch.
+        evicted: Sequences evicted so far.
+        cleared: Sequences that `clear` forgot so far.
+        sampled: Sequences drawn so far; one drawn twice counts twice.
     """
 
     sequences: int
@@ -61,21 +61,22 @@ class TokenBufferStats(statistics.Statistics):
 
 
 class TokenReplayBuffer(checkpointable.Checkpointable):
-    """Stores episodes of language-model agents, first in, first out, and returns padded batches of their tokens.
+    """Stores token episodes of language-model agents, first in, first out, and samples padded batches.
 
-    The steps of an episode are joined to one sequence if each prompt begins with the whole prompt and response before
-    it. If one does not, the episode is flagged, and its parts are sequences of their own: see `TokenBatch.mismatches`.
-    Each sequence takes 25 bytes a token and what a log-probability takes. What is added and what is returned is copied.
+    The steps of an episode are joined into one sequence if each prompt begins with the entire previous prompt and
+    response. If one does not, the episode is flagged, and its parts become separate sequences: see
+    `TokenBatch.mismatches`. Each token takes 25 bytes plus its log-probability. Values are copied in and out.
 
     Args:
-        max_tokens: Tokens held at most, over all sequences: never exceeded. The oldest sequences leave for new ones.
-        pad_token_id: The token that fills up the rows of a batch.
-        pad_to_multiple_of: The length of the rows of a batch is a multiple of this, so that there are fewer lengths.
-        seed: For the generator of the draws; the same seed and the same calls give the same draws.
+        max_tokens: Maximum number of stored tokens, over all sequences; the oldest sequences are evicted first.
+        pad_token_id: The token used as padding in batches.
+        pad_to_multiple_of: Rows of a batch are padded to a multiple of this, which limits the number of distinct
+            shapes.
+        seed: Seed or generator for sampling; the same seed and the same calls give the same draws.
 
     Raises:
-        ArgumentError: max_tokens or pad_to_multiple_of is not an integer of at least 1, pad_token_id none of at
-            least 0, or numpy makes no generator of the seed.
+        ArgumentError: max_tokens or pad_to_multiple_of is not an integer of at least 1, pad_token_id is not one of at
+            least 0, or the seed is invalid.
 
     >>> import relive
     >>> buffer = relive.TokenReplayBuffer(max_tokens=1_000, seed=0)
@@ -113,17 +114,17 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
 
     @property
     def capacity(self) -> int:
-        """Tokens held at most."""
+        """Maximum number of stored tokens."""
         return self._max_tokens
 
     @property
     def rng(self) -> np.random.Generator:
-        """The generator of the draws."""
+        """The random generator used for sampling."""
         return self._rng
 
     @property
     def policy_version(self) -> int | None:
-        """The version of the learner's policy; None before the first `set_policy_version`."""
+        """The learner's policy version; None before the first `set_policy_version`."""
         return self._policy_version
 
     # Writing.
@@ -136,12 +137,12 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
         Args:
             steps: Its steps in time order; at least one.
             agent_id: The agent that acted in it.
-            group_id: Which episodes it belongs with, such as the other returns to its prompt.
+            group_id: The group of the episode, such as all responses to one prompt.
 
         Raises:
-            ArgumentTypeError: `steps` is no sequence of TokenSteps, or an id no string.
+            ArgumentTypeError: `steps` is not a sequence of TokenSteps, or an id is not a string.
             ArgumentError: There is no step, or the sequences have more tokens together than max_tokens.
-            SchemaError: The log-probabilities do not fit the dtype of the first that were added.
+            SchemaError: The log-probabilities do not fit the dtype of the first ones added.
         """
         joined = tokens.join(steps)
         agent_id = validation.string("agent_id", agent_id)
@@ -168,16 +169,16 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
         return np.arange(first_key, first_key + len(sources))
 
     def set_policy_version(self, version: int) -> None:
-        """Set the version of the learner's policy, from which the lag of a sequence is counted.
+        """Set the learner's policy version, from which the lag of sequences is counted.
 
         Raises:
             ArgumentTypeError: `version` is not an integer.
-            ArgumentError: It is below 0, or below the one before.
+            ArgumentError: It is below 0, or below the previous version.
         """
         self._policy_version = validation.next_version(version, self._policy_version)
 
     def clear(self) -> None:
-        """Forget every sequence. Keys, counters, the generator and the policy's version stay as they are."""
+        """Remove every sequence. Keys, counters, the random generator and the policy version are not reset."""
         if self._rows is not None:
             self._cleared += len(self._rows)
             self._rows.clear()
@@ -186,19 +187,18 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
     # Reading.
 
     def sample(self, batch_size: int, *, max_lag: int | None = None) -> packing.TokenBatch:
-        """Return exactly batch_size sequences, uniform over those that may be drawn, with replacement.
+        """Return exactly batch_size sequences, drawn uniformly with replacement.
 
-        A sequence without a token to be trained on is never drawn. O(sequences held + tokens drawn).
+        Sequences without a token to train on are never drawn. O(stored sequences + tokens drawn).
 
         Args:
-            batch_size: How many.
-            max_lag: So many versions the policy may have moved on since it generated the oldest token of a sequence
-                that is to be trained on; None for any number. A window, and no exact match: what comes late is drawn
-                for as long as it lies in it, and what a newer policy generated always is.
+            batch_size: The batch size.
+            max_lag: Maximum number of policy versions since the oldest trainable token of a sequence was generated;
+                None for any number. Sequences of a newer policy may always be drawn.
 
         Raises:
-            ArgumentError: batch_size is not an integer of at least 1, max_lag none of at least 0, or max_lag is given
-                and no version was set.
+            ArgumentError: batch_size is not an integer of at least 1, max_lag is not one of at least 0, or max_lag is
+                given and no version was set.
             NotReadyError: No sequence may be drawn.
         """
         batch_size = validation.positive_int("batch_size", batch_size)
@@ -210,7 +210,7 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
         return batch
 
     def eligible_keys(self, *, max_lag: int | None = None) -> arrays.Ints:
-        """Return the keys of all sequences that may be drawn, the oldest first. O(sequences held).
+        """Return the keys of all sequences that may be drawn, oldest first. O(stored sequences).
 
         Raises:
             ArgumentError: As in `sample`.
@@ -233,7 +233,7 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
         """Return the sequences with those keys [B], whether they may be drawn or not.
 
         Raises:
-            UnknownKeyError: No sequence of one of the keys is held.
+            UnknownKeyError: No sequence with one of the keys is stored.
             ArgumentError: There is no key.
         """
         names = validation.integers("keys", keys)
@@ -266,10 +266,10 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
         newest = int(rows.row_values("oldest_version")[is_trained].max())
         return f"the smallest lag is {(self._policy_version or 0) - newest}: add newer ones, or give a larger max_lag"
 
-    # The rest.
+    # Statistics and checks.
 
     def get_stats(self) -> TokenBufferStats:
-        """Return what is held and what has happened so far. O(sequences held)."""
+        """Return statistics of the buffer. O(stored sequences)."""
         rows = self._rows
         return TokenBufferStats(
             sequences=len(self._sources),
@@ -290,7 +290,7 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
         }
 
     def check(self) -> None:
-        """Recount everything that is held. O(tokens held).
+        """Verify all invariants by recounting everything that is held. O(tokens held).
 
         Raises:
             CorruptionError: An invariant does not hold; the message says which.
@@ -308,7 +308,7 @@ class TokenReplayBuffer(checkpointable.Checkpointable):
             )
 
     def __len__(self) -> int:
-        """Return how many tokens are held, as max_tokens counts; `get_stats().sequences` says how many sequences."""
+        """Return the number of stored tokens; `get_stats().sequences` is the number of sequences."""
         return 0 if self._rows is None else self._rows.num_values
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of a token buffer: its sequences, oldest first, and where each comes from.
+"""The checkpointed state of a token buffer: its sequences, oldest first, and their sources.
 
     sequences/lengths          9                 3          [S]
     sequences/values/tokens    1 5 6 7 2 9 9 8 2 4 4 3      and the other fields of a token [N]
@@ -6,7 +6,7 @@
     sources                    c c c c           c c        bytes, as a PlainCodec writes a source, one after another
     source_ends                4                 6          [S]
 
-Where in a ring they lie is not kept.
+Their positions in the ring are not saved.
 """
 
 from collections.abc import Mapping
@@ -30,13 +30,13 @@ COUNTERS = ("episodes", "inexact_episodes", "appended", "evicted", "cleared", "s
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenState:
-    """What a buffer goes on with.
+    """The state of a buffer.
 
     Attributes:
         rows: Its sequences; None if no episode was ever added.
-        sources: Where each comes from, by key, the oldest first.
-        policy_version: The version of the policy, if it was set.
-        counters: What was counted, by name.
+        sources: The source of each, by key, oldest first.
+        policy_version: The policy version, if it was set.
+        counters: The counters, by name.
     """
 
     rows: ragged.RaggedColumns | None
@@ -64,10 +64,10 @@ class TokenState:
 
     @classmethod
     def of(cls, given: state_lib.StateReader, max_tokens: int) -> "TokenState":
-        """Return what was given, for a buffer of that many tokens.
+        """Validate and return the state, for a buffer of that many tokens.
 
         Raises:
-            CheckpointError: No buffer can be in such a state.
+            CheckpointError: The state is invalid.
         """
         version = None if given.value("policy_version") is None else given.integer("policy_version")
         counters = {name: given.part("counters").integer(name) for name in COUNTERS}
@@ -117,7 +117,7 @@ def _rows(given: state_lib.StateReader, counters: Mapping[str, int], max_tokens:
 
 
 def _sources(given: state_lib.StateReader, rows: ragged.RaggedColumns | None) -> dict[int, tokens.SequenceSource]:
-    """Return where each sequence comes from, by key."""
+    """Return the source of each sequence, by key."""
     first_key, count = (0, 0) if rows is None else (rows.first_key, len(rows))
     ends = given.integers("source_ends", count, 0, state_lib.MOST)
     content = given.array("sources", np.uint8, (int(ends[-1]) if count else 0,)).tobytes()

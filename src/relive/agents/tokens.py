@@ -1,13 +1,13 @@
-"""One answer of a language model: what it saw, what it said, and what its policy knew when it said it.
+"""TokenStep: one response of a language model, with its prompt and log-probabilities.
 
-    prompt               p p p p p            all that the model saw before it returned [P]
+    prompt               p p p p p            all that the model saw before the response [P]
     response                         a a a a    what it generated then [A]
     logprobs              l l l l    of exactly these tokens, by the policy that generated them [A]
     policy_version                 v v v v    which version of the policy that was [A]
     loss_mask                      T T T F    which of them are to be trained on [A]
     reward                               r    what followed
 
-Nobody can make these up later: another tokenizer, chat template or policy gives other tokens and numbers.
+These cannot be reconstructed later: another tokenizer, chat template or policy gives other tokens and numbers.
 """
 
 from collections.abc import Sequence
@@ -43,17 +43,17 @@ FLOATS = (np.float16, np.float32, np.float64)
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False, eq=False, slots=True)
 class TokenStep:
-    """One answer of a language model, token by token. All is checked and copied; the arrays cannot be written to.
+    """One response of a language model, token by token. Values are checked and copied; the arrays are read-only.
 
     Attributes:
-        prompt: All tokens that the model saw before it returned, the whole context [P]; P may be 0.
-        response: The tokens that it generated [A]; at least one. The one that ends a turn is one of them, if it was
+        prompt: All tokens that the model saw before the response, the entire context [P]; P may be 0.
+        response: The tokens that it generated [A]; at least one. Includes the token that ends a turn, if it was
             generated.
-        logprobs: The logarithm of the probability with which each was drawn [A], by the policy as it was then:
-            in the dtype they came in, and never changed.
-        policy_version: Which version of the policy generated each [A].
-        loss_mask: Which of them are to be trained on [A].
-        reward: What followed the response.
+        logprobs: The log-probability with which each was drawn [A], by the policy at that time, in their original
+            dtype.
+        policy_version: The policy version that generated each [A].
+        loss_mask: Which of them to train on [A].
+        reward: The reward for the response.
 
     >>> import relive
     >>> step = relive.TokenStep(prompt=[1, 15, 4], response=[7, 2], logprobs=[-0.5, -0.25], policy_version=3)
@@ -80,20 +80,21 @@ class TokenStep:
         loss_mask: npt.ArrayLike | None = None,
         reward: float = 0.0,
     ) -> None:
-        """Make the step of array-likes, copied.
+        """Create a step from array-likes, which are copied.
 
         Args:
             prompt: Integers in [0, 2^31) [P].
             response: Integers in [0, 2^31) [A].
-            logprobs: Finite floats [A], at most 0; up to 0.01 is taken for rounding. For a token that was not
-                drawn but forced, give 0 and leave it out of the loss mask.
-            policy_version: An integer of at least 0; or one for each token [A], where the weights changed on the way.
+            logprobs: Finite floats [A], at most 0, with a tolerance of 0.01 for rounding. For a token that was forced,
+                not drawn, give 0 and exclude it from the loss mask.
+            policy_version: An integer of at least 0; or one for each token [A], if the weights changed during
+                generation.
             loss_mask: Bools [A]; None for all True.
             reward: A finite number.
 
         Raises:
-            ArgumentTypeError: Something is of another type.
-            ArgumentError: Something breaks its rule; the message says what, and where.
+            ArgumentTypeError: An argument has the wrong type.
+            ArgumentError: An argument is invalid; the message says which, and where.
         """
         tokens = _tokens("response", response)
         count = len(tokens)
@@ -117,7 +118,7 @@ class TokenStep:
 
 
 def _array(value: Any) -> arrays.Array | None:
-    """Return the array that numpy makes of `value`; None if it makes none."""
+    """Return `value` as a numpy array; None if that fails."""
     try:
         return np.asarray(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
@@ -125,10 +126,10 @@ def _array(value: Any) -> arrays.Array | None:
 
 
 def _row(name: str, value: Any, kind: str) -> arrays.Array:
-    """Return `value` as an array [k] that is not copied yet; `kind` says of what."""
+    """Return `value` as an array [k] of that kind, without a copy."""
     array = _array(value)
     has_mask = isinstance(value, np.ndarray) and isinstance(value, np.ma.MaskedArray)
-    # numpy takes True for 1 where it stands among numbers.
+    # numpy converts True among numbers to 1.
     has_bools = isinstance(value, list | tuple) and kind != "bools" and not _BOOLS.isdisjoint(map(type, value))
     if array is None or array.ndim != 1 or has_mask or has_bools:
         raise errors.ArgumentTypeError(f"{name} must be a row of {kind}, got {validation.short_repr(value)}")
@@ -148,7 +149,7 @@ def _tokens(name: str, value: Any) -> Tokens:
 
 
 def are_logprobs(array: arrays.Array) -> arrays.Bools:
-    """Return where floats [k] may be logarithms of probabilities of what was drawn [k]."""
+    """Return where floats [k] are valid log-probabilities of drawn tokens [k]."""
     return np.asarray(np.isfinite(array) & (array <= _MOST_ROUNDED))
 
 
@@ -190,16 +191,16 @@ def _check_count(name: str, array: arrays.Array, count: int) -> None:
 
 
 def _check(name: str, array: arrays.Array, holds: arrays.Bools, rule: str) -> None:
-    """Raise ArgumentError unless a rule holds [k] for every entry of an array [k]."""
+    """Raise ArgumentError unless the rule holds for every entry of an array [k]."""
     if not holds.all():
         place = int(np.flatnonzero(~holds)[0])
         raise errors.ArgumentError(f"{name} must be {rule}, got {array[place]} at position {place}")
 
 
 class TokenStepCodec:
-    """Writes TokenSteps, and all that a PlainCodec writes; give it as `codec` to save, load, attach and recover.
+    """A codec for TokenSteps and all that a PlainCodec supports; pass it to save, load, attach and recover.
 
-    A step comes back bit for bit, and checked as a new one is. One within a list or dict is refused.
+    Steps are restored bit for bit, and validated. A step inside a list or dict is refused.
 
     >>> import relive
     >>> codec = relive.TokenStepCodec()
@@ -217,18 +218,18 @@ class TokenStepCodec:
         """Return the bytes of a value.
 
         Raises:
-            ArgumentError: It is no TokenStep, and a PlainCodec does not write it.
+            ArgumentError: It is not a TokenStep, and a PlainCodec does not support it.
         """
         if type(value) is TokenStep:
             return _MARK + self._plain.encode(tuple(getattr(value, name) for name in _NAMES))
         return self._plain.encode(value)
 
     def decode(self, content: bytes) -> Any:
-        """Return the value of the bytes, no matter who wrote them.
+        """Return the value of the bytes, which may be untrusted.
 
         Raises:
-            ArgumentTypeError: `content` is no bytes.
-            CheckpointError: `encode` does not write such bytes.
+            ArgumentTypeError: `content` is not bytes.
+            CheckpointError: The bytes are invalid.
         """
         if type(content) is not bytes or not content.startswith(_MARK):
             return self._plain.decode(content)
@@ -245,13 +246,13 @@ class TokenStepCodec:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TokenMismatch:
-    """Where a prompt stops being what was there before it.
+    """Where a prompt first differs from the previous prompt and response.
 
     Attributes:
-        step: The step whose prompt it is, from 1 on.
+        step: The step of the prompt, from 1.
         position: The first token of that prompt that differs.
-        expected: The token that the step before had there, in its prompt and response.
-        found: The token that is there; None if the prompt ends before.
+        expected: The token at that position in the previous prompt and response.
+        found: The token in the prompt; None if the prompt ends before.
     """
 
     step: int
@@ -265,9 +266,9 @@ class TokenEpisode:
     """The steps of one episode, joined: one sequence if they are exact, else more.
 
     Attributes:
-        columns: The FIELDS by name, of the tokens of all sequences one after the other [N].
-        lengths: How many tokens each sequence has [S].
-        mismatches: Why each sequence does not go on from the one before [S]; None for the first.
+        columns: The FIELDS by name, for the concatenated tokens of all sequences [N].
+        lengths: Number of tokens of each sequence [S].
+        mismatches: Why each sequence does not continue the previous one [S]; None for the first.
         total_reward: The sum of the rewards of all steps.
     """
 
@@ -278,19 +279,19 @@ class TokenEpisode:
 
     @property
     def is_exact(self) -> bool:
-        """Whether each prompt begins with the whole prompt and response before it."""
+        """Whether each prompt begins with the entire previous prompt and response."""
         return len(self.mismatches) == 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class SequenceSource:
-    """Where a sequence of tokens comes from.
+    """The source of a sequence of tokens.
 
     Attributes:
         episode_id: Its episode.
-        agent_id: Who lived that.
-        group_id: Which episodes belong together, such as the returns to one prompt; None for none.
-        mismatch: Why it does not go on from the sequence before it; None if it begins its episode.
+        agent_id: The agent of the episode.
+        group_id: The group of the episode, such as all responses to one prompt; None for none.
+        mismatch: Why it does not continue the previous sequence; None for the first of its episode.
     """
 
     episode_id: str
@@ -300,12 +301,12 @@ class SequenceSource:
 
 
 def join(steps: Sequence[TokenStep]) -> TokenEpisode:
-    """Return the steps of an episode, the first one first, as few sequences of tokens as there can be.
+    """Join the steps of an episode into as few sequences of tokens as possible.
 
-    O(tokens of all prompts and returns).
+    O(tokens of all prompts and responses).
 
     Raises:
-        ArgumentTypeError: `steps` is no sequence, or one of them no TokenStep.
+        ArgumentTypeError: `steps` is not a sequence, or one of them is not a TokenStep.
         ArgumentError: There is none.
 
     >>> import relive
@@ -353,7 +354,7 @@ def join(steps: Sequence[TokenStep]) -> TokenEpisode:
 
 
 def _columns(steps: Sequence[TokenStep], pieces: list[arrays.Array], sizes: list[int]) -> dict[str, arrays.Array]:
-    """Return the columns [N] of steps [K] whose new prompts and returns, in turn, are pieces of those sizes [2 K]."""
+    """Return the columns [N] of steps [K], given their new prompts and responses as pieces of those sizes [2 K]."""
     is_response = np.repeat(np.tile([False, True], len(steps)), sizes)
     ends = np.cumsum(sizes)
     logprobs = np.concatenate([step.logprobs for step in steps])
@@ -373,7 +374,7 @@ def _columns(steps: Sequence[TokenStep], pieces: list[arrays.Array], sizes: list
 
 
 def _mismatch(number: int, before: TokenStep, after: TokenStep) -> TokenMismatch | None:
-    """Return where the prompt of a step differs from the prompt and response before it, if it does."""
+    """Return where the prompt of a step differs from the previous prompt and response, if it does."""
     begin = 0
     for known in (before.prompt, before.response):
         given = after.prompt[begin : begin + len(known)]
@@ -387,13 +388,13 @@ def _mismatch(number: int, before: TokenStep, after: TokenStep) -> TokenMismatch
 
 
 def steps_of(episode: episode_lib.Episode[Any, TokenStep]) -> list[TokenStep]:
-    """Return the steps of an episode whose actions are TokenSteps, each with the reward that it got in the episode.
+    """Return the steps of an episode whose actions are TokenSteps, with the rewards of the episode.
 
-    Observations are not looked at: a TokenStep has all that its model saw.
+    Observations are ignored: a TokenStep has all that its model saw.
 
     Raises:
-        ArgumentTypeError: An action is no TokenStep.
-        ArgumentError: A step came with a reward of its own, not 0, and not that of the episode.
+        ArgumentTypeError: An action is not a TokenStep.
+        ArgumentError: A step has a nonzero reward that differs from that in the episode.
     """
     steps = []
     for number, (step, reward) in enumerate(zip(episode.actions, episode.rewards, strict=True)):

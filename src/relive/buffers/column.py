@@ -1,4 +1,4 @@
-"""The buffer of columns: it joins stored steps, a window, a sampler and a rate limiter.
+"""ColumnReplayBuffer: combines stored steps, a window, a sampler and a rate limiter.
 
     add, extend, add_episode, add_steps                       sample
        │  check, and make bytes of rows    schema.encoding       │  may it?              RateLimiter
@@ -6,7 +6,7 @@
        │  what follows them, what may      kernels.append        │  which rows?          Window, kernels.windows
        ▼  be drawn                                               ▼  their bytes          Storage
 
-Ring, prioritized and sequence buffers are this one with another window and another sampler.
+Ring, prioritized and sequence buffers are this buffer with different windows and samplers.
 """
 
 from collections.abc import Callable
@@ -62,25 +62,26 @@ MOST_STREAMS = 2**19
 
 
 class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
-    """Stores steps of fixed shapes and dtypes in preallocated columns, and returns windows of them.
+    """A replay buffer of preallocated columns: stores steps of fixed shapes and dtypes, and samples windows of them.
 
-    Most people want RingReplayBuffer, PrioritizedReplayBuffer or SequenceReplayBuffer; this one takes any window.
+    This is the general class, which takes any window. Most users want RingReplayBuffer, PrioritizedReplayBuffer or
+    SequenceReplayBuffer.
 
-    It has no locks and awaits nothing: AsyncReplayBuffer and ThreadSafeReplayBuffer are shells around it.
+    It has no locks and never waits; wrap it in an AsyncReplayBuffer or a ThreadSafeReplayBuffer to share it.
 
     Args:
-        capacity: Steps stored at most; the oldest goes first.
-        schema: What a step holds; None to take it from the first one. It is enforced either way.
+        capacity: Maximum number of stored steps; the oldest are evicted first.
+        schema: The fields of a step; None to infer them from the first step. Enforced either way.
         window: Which rows make one element of a batch.
         sampler: Draws the anchors; UniformSampler if None.
-        streams: How many environments or actors write side by side; at most 2^19.
-        storage: Where the columns are, of the same capacity; by default arrays in memory.
-        limiter: Says when a step may be added and a batch drawn; by default a batch needs one anchor.
-        max_times_sampled: How often an anchor may be drawn before it retires; None for any number of times.
-        seed: For the generator of the draws; the same seed and the same calls give the same batches.
+        streams: Number of environments or actors that write in parallel; at most 2^19.
+        storage: Where the columns are stored; must have the same capacity. By default, arrays in memory.
+        limiter: Decides when steps may be added and batches drawn; by default sampling needs one anchor.
+        max_times_sampled: How many times an anchor may be drawn before it is retired; None for no limit.
+        seed: Seed or generator for sampling; the same seed and the same calls give the same batches.
 
     Raises:
-        ArgumentError: A setting breaks its rule.
+        ArgumentError: A setting is invalid.
     """
 
     _SETTINGS: ClassVar[tuple[str, ...]] = (
@@ -140,70 +141,70 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         with memory.room_for(capacity, step_bytes):
             self._draws.attach()
 
-    # What it is.
+    # Properties.
 
     @property
     def capacity(self) -> int:
-        """How many steps are stored at most."""
+        """Maximum number of stored steps."""
         return self._store.capacity
 
     @property
     def streams(self) -> int:
-        """How many environments or actors write side by side."""
+        """Number of environments or actors that write in parallel."""
         return self._store.streams
 
     @property
     def schema(self) -> schema_lib.Schema | None:
-        """What a step holds; None until the first one says so."""
+        """The fields of a step; None until the first step is added."""
         return self._store.schema if self._store.has_begun else None
 
     @property
     def window(self) -> window_lib.Window[Batch]:
-        """What says which rows make one element of a batch."""
+        """The window, which decides which rows make one element of a batch."""
         return self._window
 
     @property
     def sampler(self) -> sampler_lib.Sampler:
-        """What draws the anchors."""
+        """The sampler, which draws the anchors."""
         return self._draws.sampler
 
     @property
     def limiter(self) -> rate_limiters.RateLimiter:
-        """What says when a step may be added and a batch drawn."""
+        """The rate limiter, which decides when steps may be added and batches drawn."""
         return self._limited.limiter
 
     @property
     def appended(self) -> int:
-        """How many steps were added, ever."""
+        """How many steps were added so far."""
         return self._counters.inserted
 
     @property
     def has_priorities(self) -> bool:
-        """Whether update_priorities and get_priorities mean anything."""
+        """Whether the buffer has priorities."""
         return isinstance(self.sampler, prioritized.PrioritizedSampler)
 
     @property
     def history(self) -> steps_lib.StepStore:
-        """The steps themselves, to read and not to change."""
+        """The stored steps; read-only."""
         return self._store
 
     @property
     def rng(self) -> np.random.Generator:
-        """The generator of the draws."""
+        """The random generator used for sampling."""
         return self._rng
 
     def __len__(self) -> int:
-        """Return how many steps are stored."""
+        """Return the number of stored steps."""
         return len(self._store)
 
     @property
     def is_full(self) -> bool:
-        """Whether the next step evicts another."""
+        """Whether the buffer is full, so that the next step evicts the oldest."""
         return len(self) == self.capacity
 
     @property
     def num_eligible(self) -> int:
-        """How many anchors may be drawn now."""
+        """Number of anchors that may be drawn now."""
         return len(self._draws)
 
     def __repr__(self) -> str:
@@ -229,20 +230,20 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         """Add one step and return its key.
 
         Args:
-            observation: o_t. If the step before announced another one, the episode is closed as truncated there, and
-                this step begins the next one: nothing is spliced.
+            observation: o_t. If it differs from the next_observation of the previous step, the open episode is closed
+                as truncated and this step begins a new one: unrelated steps are never joined.
             action: a_t.
             reward: r_t.
-            next_observation: o_{t+1}, where it is known already; without it the step can be drawn as soon as the next
-                one has come. A truncated step needs it.
-            terminated: Whether the task ended with the step: a bool, or 0 or 1 of any type.
-            truncated: Whether we stopped looking after it. Termination wins over truncation.
-            stream: Which environment or actor it is of; required where there are several.
+            next_observation: o_{t+1}, if already known; otherwise the step becomes drawable once the next step is
+                added. Required for a truncated step.
+            terminated: Whether the task ended with this step: a bool, or 0 or 1 of any type.
+            truncated: Whether the episode was truncated after it. Termination takes precedence.
+            stream: The environment or actor of the step; required if there are several.
             extras: The other fields of the schema.
 
         Raises:
             SchemaError: A value does not fit its field, or an extra is missing or unknown.
-            ArgumentError: Another argument breaks its rule.
+            ArgumentError: Another argument is invalid.
             NotReadyError: The limiter holds inserts back.
         """
         steps = encoding.one_step(
@@ -273,22 +274,22 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         streams: Any = None,
         **extras: Any,
     ) -> arrays.Keys:
-        """Add one step of every stream and return their keys [S]; does what `add` does for one stream after another.
+        """Add one step to every stream and return their keys [S]; equivalent to calling `add` for each stream.
 
         Args:
             observation: o_t of each stream [S, ...].
             action: a_t [S, ...].
             reward: r_t [S].
             next_observation: o_{t+1} [S, ...], or None if none of them is known yet.
-            terminated: Whether the task ended with the step [S]; None for nowhere.
-            truncated: Whether we stopped looking after it [S]; None for nowhere.
-            streams: Distinct numbers of the streams [S], where not all of them have a step; None for all, in order.
+            terminated: Whether the task ended with the step [S]; None for all False.
+            truncated: Whether the episode was truncated after it [S]; None for all False.
+            streams: The streams that have a step, as distinct numbers [S]; None for all, in order.
             extras: The other fields of the schema [S, ...].
 
         Raises:
             SchemaError: A value does not fit its field, or an extra is missing or unknown.
-            ArgumentError: Another argument breaks its rule.
-            NotReadyError: The limiter holds inserts back; it is asked once for all steps of the call.
+            ArgumentError: Another argument is invalid.
+            NotReadyError: The limiter holds inserts back; it decides once for all steps of the call.
         """
         steps = encoding.step_of_each(
             self._store.encoder,
@@ -322,15 +323,15 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             observations: o_0 to o_T [T + 1, ...].
             actions: a_0 to a_{T-1} [T, ...].
             rewards: r_0 to r_{T-1} [T].
-            terminated: Whether the task ended with the last step; otherwise the episode was truncated there.
-            stream: Which environment or actor it is of; required where there are several. If an episode is open
-                there, it is closed as truncated.
+            terminated: Whether the task ended with the last step; if not, the episode is truncated there.
+            stream: The environment or actor of the episode; required if there are several. An episode open there is
+                closed as truncated.
             extras: The other fields of the schema [T, ...].
 
         Raises:
             SchemaError: A value does not fit its field, or an extra is missing or unknown.
-            ArgumentError: The episode has no step or more than `capacity`, or another argument breaks its rule.
-            NotReadyError: The limiter holds inserts back; it is asked once for all steps of the call.
+            ArgumentError: The episode has no step or more than `capacity`, or another argument is invalid.
+            NotReadyError: The limiter holds inserts back; it decides once for all steps of the call.
         """
         steps = encoding.whole_episode(
             self._store.encoder,
@@ -358,23 +359,23 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         stream: int | None = None,
         **extras: Any,
     ) -> arrays.Keys:
-        """Add T consecutive steps of one stream and return their keys [T]; do what `add` does for one after another.
+        """Add T consecutive steps of one stream and return their keys [T]; equivalent to calling `add` for each step.
 
-        They go on with the episode that is open in the stream, if they begin where it stands.
+        They continue the episode that is open in the stream if they begin at its newest observation.
 
         Args:
-            observations: o_t to o_{t+T} [T + 1, ...]; the last is what follows the newest step.
+            observations: o_t to o_{t+T} [T + 1, ...]; the last one follows the newest step.
             actions: a_t to a_{t+T-1} [T, ...].
             rewards: r_t to r_{t+T-1} [T].
             terminated: Whether the task ended with the last step.
-            truncated: Whether we stopped looking after the last step.
-            stream: Which environment or actor they are of; required where there are several.
+            truncated: Whether the episode was truncated after the last step.
+            stream: The environment or actor of the step; required if there are several.
             extras: The other fields of the schema [T, ...].
 
         Raises:
             SchemaError: A value does not fit its field, or an extra is missing or unknown.
-            ArgumentError: There is no step or more than `capacity`, or another argument breaks its rule.
-            NotReadyError: The limiter holds inserts back; it is asked once for all steps of the call.
+            ArgumentError: There is no step or more than `capacity`, or another argument is invalid.
+            NotReadyError: The limiter holds inserts back; it decides once for all steps of the call.
         """
         steps = encoding.consecutive_steps(
             self._store.encoder,
@@ -398,7 +399,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             raise errors.NotReadyError(f"{call} held back by {self._limited.limiter!r}: draw samples first")
 
     def _append(self, steps: encoding.Steps) -> int:
-        """Write steps of which everything was checked, and return the key of the first."""
+        """Write steps that were already checked, and return the key of the first."""
         store, counters, draws = self._store, self._counters, self._draws
         num, streams = store.num_view, steps.streams
         key, rows, count = num[append.NEXT_KEY], num[append.ROWS], len(streams)
@@ -426,13 +427,13 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return key
 
     def end_episode(self, stream: int | None = None) -> bool:
-        """End the episode that is open in a stream as truncated after its newest step, and return whether one was.
+        """End the open episode of a stream as truncated after its newest step, and return whether there was one.
 
-        That is what to call when an environment is reset before its episode has ended. Without it an episode goes on if
-        the next step happens to begin with the observation that was announced.
+        Call this when an environment is reset before its episode has ended. Otherwise the episode continues if the next
+        step happens to begin with the next_observation of the last one.
 
         Args:
-            stream: Of which environment or actor; required where there are several.
+            stream: The environment or actor; required if there are several.
 
         Raises:
             ArgumentError: There is no such stream, or its newest step was added without a next observation.
@@ -453,22 +454,21 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return True
 
     def _end_episode(self, stream: int) -> None:
-        """Truncate the episode that is open in the stream."""
         self._gathers.finish()
         self._store.cut(stream)
         if self._draws.follows_writes:
             self._draws.appended(self._store.next_key, 0, 0)
 
     def can_insert(self) -> bool:
-        """Return whether the limiter lets `add`, `extend`, `add_steps` and `add_episode` pass now. O(1)."""
+        """Return whether the limiter allows `add`, `extend`, `add_steps` and `add_episode` now. O(1)."""
         return self._limited.can_insert()
 
     # Drawing.
 
     def can_sample(self, batch_size: int) -> bool:
-        """Return whether `sample` would return such a batch now; draws nothing.
+        """Return whether `sample` would succeed now, without drawing.
 
-        O(1), with max_times_sampled O(capacity).
+        O(1); O(capacity) with max_times_sampled.
 
         Raises:
             ArgumentError: batch_size is not an integer of at least 1, or is more than the limiter ever allows.
@@ -477,7 +477,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return self._limited.can_sample(batch_size) and self._draws.can_draw(batch_size)
 
     def sample_keys(self, batch_size: int) -> arrays.Keys:
-        """Draw as `sample` does, and return the keys alone [B]; `read` returns their windows.
+        """Draw as `sample` does and return only the keys [B]; `read` returns their windows.
 
         Raises:
             ArgumentError: batch_size is not an integer of at least 1.
@@ -490,42 +490,42 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         """Return exactly batch_size windows, drawn with replacement.
 
         Args:
-            batch_size: How many, B.
-            beta: The exponent of the importance weights, instead of the sampler's own; with priorities alone.
+            batch_size: The batch size, B.
+            beta: Exponent of the importance weights, overriding the sampler's; only with priorities.
 
         Raises:
-            ArgumentError: An argument breaks its rule.
+            ArgumentError: An argument is invalid.
             NotReadyError: Nothing is eligible, or the limiter holds samples back.
         """
         return self._sample(self._window, batch_size, beta)
 
     def batches(self, batch_size: int, *, prefetch: int = 2, beta: float | None = None) -> prefetch_lib.Batches[Batch]:
-        """Return an endless iterator of what `sample` returns, gathered ahead in a thread while the learner works.
+        """Return an endless iterator of batches as from `sample`, prefetched in a thread while the learner works.
 
-        Batch i is drawn, and counted by the limiter and by max_times_sampled, when batch i - prefetch is handed out;
-        the first ones when the first is. It is what `sample` would have returned then: the same calls give the same
-        batches, and what was added, rated or cleared since is not in it. A call that writes steps waits for the gathers
-        under way, so let the learner work between `next` and `add`.
+        Batch i is drawn, and counted by the limiter and by max_times_sampled, when batch i - prefetch is returned; the
+        first batches are drawn with the first `next`. A batch is what `sample` would have returned at that moment: the
+        same calls give the same batches, and later additions, priorities and `clear` do not affect it. A call that
+        writes steps waits for batches being gathered, so let the learner work between `next` and `add`.
 
-        Where nothing can be drawn ahead, the next `next` tries again; it raises NotReadyError only once the batches
-        that were drawn ahead have been handed out. It also raises what a gather has raised, in the place of its batch.
+        If nothing can be drawn ahead, the following `next` tries again; it raises NotReadyError only once all
+        prefetched batches were returned. An exception raised while gathering a batch is raised in place of that batch.
 
         Args:
-            batch_size: How many windows in a batch, B.
-            prefetch: How many batches are drawn ahead, each of which takes memory; 0 for plain `sample`, and no thread.
+            batch_size: Number of windows in a batch, B.
+            prefetch: Number of batches drawn ahead, each of which takes memory; 0 for plain `sample` without a thread.
             beta: As in `sample`.
 
         Raises:
-            ArgumentError: An argument breaks its rule.
+            ArgumentError: An argument is invalid.
         """
         return self._batches(self._window, batch_size, prefetch, beta)
 
     def read(self, keys: Any, *, beta: float | None = None) -> Batch:
-        """Return the windows that start at the steps with those keys [B]; the rest is as in `sample`.
+        """Return the windows that start at the steps with those keys [B]; otherwise like `sample`.
 
         Raises:
             UnknownKeyError: No step of one of the keys is stored.
-            ArgumentError: No window can start at one of them, or beta breaks its rule.
+            ArgumentError: No window can start at one of them, or beta is invalid.
         """
         return self._read(self._window, keys, beta)
 
@@ -536,7 +536,6 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     def _batches(
         self, window: window_lib.Window[Batch], batch_size: int, prefetch: int, beta: float | None
     ) -> prefetch_lib.Batches[Batch]:
-        """Return an iterator of what `_sample` returns."""
         batch_size = self._limited.checked_batch_size(batch_size)
         if beta is not None:
             self.sampler.exponent(beta)
@@ -544,7 +543,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return prefetch_lib.Batches(lambda: self._drawn(window, batch_size, beta), self._gathers, prefetch)
 
     def _drawn(self, window: window_lib.Window[Batch], batch_size: int, beta: float | None) -> Callable[[], Batch]:
-        """Draw batch_size anchors, and return what gathers their windows; no step may be written before it has."""
+        """Draw anchors, and return a function that gathers their windows; no step may be written until it returns."""
         (slots, probabilities), weights = self._draw(batch_size, beta)
         return functools.partial(window.read, self._store, slots, probabilities, weights)
 
@@ -559,7 +558,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return window.read(self._store, slots, probabilities, weights)
 
     def _draw(self, batch_size: int, beta: float | None) -> tuple[sampler_lib.Draw, arrays.Floats]:
-        """Draw batch_size anchors, and return them with their importance weights; if that fails, nothing is counted."""
+        """Draw batch_size anchors and return them with their importance weights; a failed draw counts nothing."""
         batch_size = self._limited.checked_batch_size(batch_size)
         exponent = None if beta is None else self.sampler.exponent(beta)
         if not self._limited.can_sample(batch_size):
@@ -567,7 +566,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             raise errors.NotReadyError(f"sample held back by {self.limiter!r}: add steps first")
         self._draws.require_draw(batch_size)
         if beta is None:
-            # A schedule is asked once a draw, so only when everything else allows the draw.
+            # A schedule is evaluated once per draw, so only when everything else allows the draw.
             exponent = self.sampler.exponent()
         drawn = self._draws.draw(batch_size, self._rng, exponent)
         self._counters.sampled += batch_size
@@ -578,7 +577,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return np.sort(self._store.keys(self._draws.anchors.slots()))
 
     def readable_slots(self, keys: Any) -> arrays.Ints:
-        """Return where the steps with those keys are [B], from each of which a window can be read.
+        """Return the slots of the steps with those keys [B]; a window can be read from each.
 
         Raises:
             UnknownKeyError: No step of one of the keys is stored.
@@ -594,16 +593,17 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     # Priorities and eligibility.
 
     def update_priorities(self, keys: Any, priorities: Any) -> int:
-        """Give steps new priorities, and return how many of them were still stored.
+        """Update the priorities of steps, and return how many of them were still stored.
 
-        A key whose step was overwritten is dropped and counted; the step in its place keeps its own priority.
+        Keys whose steps were overwritten are ignored and counted as stale; the steps in their place keep their
+        priorities.
 
         Args:
-            keys: Of steps, as a batch has them [B].
-            priorities: Raw ones, finite and at least 0 [B] or [B, 1]; where a key is there twice, the last one wins.
+            keys: Keys of the steps, such as `batch.keys` [B].
+            priorities: Raw priorities, finite and at least 0 [B] or [B, 1]; for a repeated key, the last one wins.
 
         Raises:
-            ArgumentError: A priority breaks its rule, the lengths differ, or the buffer has no priorities.
+            ArgumentError: A priority is invalid, the lengths differ, or the buffer has no priorities.
         """
         sampler = self._prioritized_sampler("update_priorities")
         keys = validation.integers("keys", keys)
@@ -620,7 +620,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         """Raise what `update_priorities` would raise for these priorities [B], and change nothing.
 
         Raises:
-            ArgumentError: A priority breaks its rule, or the buffer has no priorities.
+            ArgumentError: A priority is invalid, or the buffer has no priorities.
         """
         sampler = self._prioritized_sampler("check_priorities")
         count = validation.leading_length("priorities", priorities)
@@ -639,7 +639,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     def set_eligible(self, keys: Any, eligible: bool) -> int:
         """Set whether the anchors with those keys may be drawn, and return how many of them were still stored.
 
-        An anchor whose window cannot be read is not drawn, whatever is said here, until it can.
+        An anchor whose window cannot be read yet is not drawn in any case.
 
         Raises:
             ArgumentError: `keys` are not integers, or `eligible` is not True or False.
@@ -662,7 +662,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return sampler
 
     def _alive_of(self, keys: arrays.Keys, *others: arrays.Array) -> tuple[arrays.Array, ...]:
-        """Return the keys of steps that are still stored, and what belongs to them."""
+        """Return the keys that are still stored, and the matching entries of the other arrays."""
         if self._store.are_alive(keys):
             return keys, *others
         alive = self._store.is_alive(keys)
@@ -681,23 +681,23 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         keep: int = 1,
         progress: state.Progress | None = None,
     ) -> None:
-        """Save the buffer as a directory, or as a new one in the place of an older.
+        """Save the buffer as a checkpoint directory, replacing an older checkpoint at the same path.
 
-        It is built beside, synced to the disk, and renamed: a reader of `path` finds the old one or the new one,
-        whole, whatever happens meanwhile. It takes memory for one chunk of a column, 16 MiB.
+        The checkpoint is written beside `path`, synced to disk and renamed, so a reader finds either the old or the new
+        one, complete, even after a crash. Memory use is one chunk of a column, 16 MiB.
 
         Args:
-            path: The directory: one that is not there, is empty, or is a checkpoint.
-            copy_rows: Whether to copy the rows out of the storage. If not, which a MemmapStorage alone can do without,
-                they stay in its files and are flushed: the checkpoint is good until the next step is written, and is
-                loaded with `storage=MemmapStorage(...)`.
-            keep: How many checkpoints stay: this one at `path`, those before it at `path.1`, `path.2` and so on.
-            progress: Called now and then with the bytes written so far and the bytes there are.
+            path: The directory: must be missing, empty, or a checkpoint.
+            copy_rows: Whether to copy the rows into the checkpoint. If False, which requires a MemmapStorage, they stay
+                in its files and are flushed: the checkpoint is valid until the next step is written, and is loaded with
+                `storage=MemmapStorage(...)`.
+            keep: Number of checkpoints to keep: this one at `path`, earlier ones at `path.1`, `path.2` and so on.
+            progress: Called periodically with the number of bytes written so far and the total.
 
         Raises:
-            ArgumentError: `path` is something else than a checkpoint, `keep` is not an integer of at least 1, or the
-                storage is no memory map and its rows are not to be copied.
-            CheckpointError: It could not be written, somebody else is writing it, or something cannot be saved.
+            ArgumentError: `path` is something other than a checkpoint, `keep` is not an integer of at least 1, or the
+                rows are not to be copied and the storage is not a memory map.
+            CheckpointError: The checkpoint could not be written, another writer holds it, or something cannot be saved.
         """
         copy_rows = validation.boolean("copy_rows", copy_rows)
         checkpoint.save(self._full_state(copy_rows=copy_rows), path, keep=keep, progress=progress)
@@ -720,21 +720,21 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return column_state.ColumnState(self._store, self._draws, self._counters)
 
     def attach(self, journal: "journal_lib.Journal", *, priorities: bool = False) -> None:
-        """Write to a journal from now on: each step, end and `clear` just before it happens, so that none is lost.
+        """Write every change to a journal from now on, just before it is applied, so that none is lost.
 
-        A new journal begins with all that is stored now: as a record, or as a checkpoint in its directory if that has
-        more than 16 MiB. One that holds something goes on after it: the buffer must be what `recover` has returned.
-        Draws are not written.
+        An empty journal begins with everything stored now: as one record, or, above 16 MiB, as a checkpoint in its
+        directory. A journal with contents is continued: the buffer must be the one that `recover` returned. Draws are
+        not written.
 
         Args:
-            journal: An open one that no buffer writes to. While it is attached, a call that it cannot write raises
-                CheckpointError, and nothing has changed.
-            priorities: Whether `update_priorities` is written too, 16 bytes for each of them.
+            journal: An open journal that no other buffer writes to. While it is attached, a call that cannot be
+                journaled raises CheckpointError and changes nothing.
+            priorities: Whether to journal `update_priorities` too, 16 bytes per priority.
 
         Raises:
-            ArgumentError: A journal is attached already, this one holds something else than the buffer, or the buffer
-                has no priorities that could be written.
-            CheckpointError: It could not be written.
+            ArgumentError: A journal is already attached, this one does not match the buffer, or `priorities` is set and
+                the buffer has none.
+            CheckpointError: The journal could not be written.
         """
         priorities = validation.boolean("priorities", priorities)
         if priorities:
@@ -758,7 +758,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         )
 
     def _replay_priorities(self, keys: arrays.Keys, priorities: arrays.Floats) -> None:
-        """Set priorities that a journal tells of: of rows that were all stored when they got them."""
+        """Set priorities read from a journal; all their rows were stored when they were written."""
         sampler = self._prioritized_sampler("a journal of priorities")
         priorities = validation.non_negative_floats("priority", priorities, len(keys))
         alive, of_alive = self._alive_of(keys, priorities)
@@ -768,9 +768,9 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     # Everything else.
 
     def get_stats(self) -> column_stats.ColumnBufferStats:
-        """Return what is stored, what is drawn, and what has happened so far. O(capacity), and no row is read.
+        """Return statistics of the buffer. O(capacity), without reading rows.
 
-        But for the extra `policy_version`, if there is one: of the oldest and the newest row, and those drawn lately.
+        The one exception is the extra `policy_version`, read for the oldest, the newest and recently drawn rows.
         """
         return column_stats.of(self._store, self._draws, self._counters)
 
@@ -781,20 +781,20 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     def explain(self, batch: AnyBatch, /) -> "tuple[origins.RowOrigin | None, ...]": ...
 
     def explain(self, asked: Any, /) -> Any:
-        """Return where a row came from, given its key, or where the rows of a batch came from [B].
+        """Return the origin of a row, given its key, or of each row of a batch [B].
 
-        It changes nothing, and costs much the same for any number of steps stored.
+        Changes nothing; the cost hardly depends on the number of stored steps.
 
         Args:
-            asked: The key of a step; or a batch that this buffer has drawn, for the steps that its windows start from.
+            asked: The key of a step; or a batch drawn from this buffer, for the first steps of its windows.
 
         Returns:
-            Of a key, a RowOrigin: stream, episode, step, age, draws, priority. Of a batch a tuple of them, with None
-            for what is not stored any more.
+            For a key, a RowOrigin: stream, episode, step, age, draws, priority. For a batch, a tuple of them, with None
+            for rows that are no longer stored.
 
         Raises:
             UnknownKeyError: No step of that key is stored.
-            ArgumentTypeError: It is neither an integer nor a batch.
+            ArgumentTypeError: `asked` is neither an integer nor a batch.
 
         >>> import relive
         >>> buffer = relive.RingReplayBuffer(10, seed=0)
@@ -816,9 +816,9 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return origins.rows(self._store, self._draws, np.array([key]))[0]
 
     def clear(self) -> None:
-        """Forget every step and every open episode.
+        """Remove every step and every open episode.
 
-        Keys and the counters of `get_stats` go on, as does the largest priority so far; the generator is not reset.
+        Keys, the counters of `get_stats`, the largest priority so far and the random generator are not reset.
         """
         self._gathers.finish()
         if self._journal is not None:
@@ -826,12 +826,11 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         self._forget()
 
     def _forget(self) -> None:
-        """Take every row away."""
         self._draws.clear()
         self._counters.watch.clear()
 
     def check(self) -> None:
-        """Recount everything that is stored, the long way.
+        """Verify all invariants by recounting everything that is stored.
 
         Raises:
             CorruptionError: An invariant does not hold; the message says which.

@@ -1,11 +1,11 @@
-"""What a buffer of columns writes to a journal, and how that is played back.
+"""The journal records of a column buffer, and their replay.
 
-    STEP       stream u32, flags u8 (1 terminated, 2 truncated, 4 the next observation is there); the row's blocks, and
+    STEP       stream u32, flags u8 (1 terminated, 2 truncated, 4 the next observation is given); the row's blocks, and
                those of the next observation
     STEPS      their number k u32, flags u8 (4 as above); the streams i64 [k]; every column [k, ...] in the order of the
                schema, those of the next observations; terminated and truncated, a byte each [k]
     EPISODE    stream u32, flags u8 (1), its steps T u32; every column [T, ...]; the final observation's columns
-    RUN        as EPISODE, flags u8 (1, 2): consecutive steps, which may go on with what is open in the stream
+    RUN        as EPISODE, flags u8 (1, 2): consecutive steps, which may continue the stream's open episode
     FIRST      the kind u8 of the record of the first step of a buffer that was made without a schema, the length of
                what follows u32, the fields as a PlainCodec writes them, and the payload of that record
     CLEAR      how many rows were evicted so far i64
@@ -13,7 +13,8 @@
     END        the stream u32, whose open episode is truncated
     PRIORITIES the keys i64 [k] and their raw priorities f64 [k]; only if the buffer is told to write them
 
-All numbers are little endian; columns are as the schema has them. Each is written before what it tells of happens.
+All numbers are little endian; columns have the dtypes of the schema. Each record is written before its change is
+applied.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -45,7 +46,7 @@ _FIRST = struct.Struct("<BI")
 
 
 class ColumnJournal:
-    """Writes to a journal what happens to a buffer, just before it does."""
+    """Writes the changes of a buffer to a journal, before they are applied."""
 
     def __init__(
         self,
@@ -57,11 +58,11 @@ class ColumnJournal:
     ) -> None:
         self._journal, self._store, self._writes_priorities = journal, store, priorities
         self._syncs = True
-        # The first record of each segment behind the oldest, and the key of the first row that is in none before it.
+        # For each segment after the oldest: its first record, and the key of the first row not in an earlier segment.
         self._begun = list(begun)
 
     def begin(self, base: Callable[[], bytes]) -> None:
-        """Make the journal ready; `base` returns what its next segment begins with."""
+        """Prepare the journal; `base` returns the contents that its next segment begins with."""
 
         def based() -> bytes:
             payload = base()
@@ -71,7 +72,7 @@ class ColumnJournal:
         self._journal.begin(based)
 
     def write(self, steps: encoding.Steps) -> None:
-        """Write what steps are about to be written."""
+        """Journal steps that are about to be stored."""
         streams, next_rows = steps.streams, steps.next_rows
         if type(streams) is tuple:
             flags = steps.events[0] if next_rows is None else steps.events[0] | _HAS_NEXT
@@ -104,7 +105,7 @@ class ColumnJournal:
 
     @contextlib.contextmanager
     def syncing_later(self) -> Iterator[None]:
-        """Leave it to `synced`, in a `with`, to sync what is written."""
+        """Defer syncing to `synced`, within a `with` block."""
         self._syncs = False
         try:
             yield
@@ -112,7 +113,7 @@ class ColumnJournal:
             self._syncs = True
 
     async def synced(self) -> None:
-        """Return when what was written is on the disk, if the policy wants it there."""
+        """Wait until everything written is on disk, if the policy requires it."""
         if self._journal.is_due:
             await self._journal.synced()
 
@@ -120,40 +121,40 @@ class ColumnJournal:
         self._journal.append(kind, payload, sync=self._syncs)
 
     def clear(self) -> None:
-        """Write that every row goes."""
+        """Journal that every row is removed."""
         self._append(CLEAR, _little(np.array([self._store.num_evicted])))
 
     def end_episode(self, stream: int) -> None:
-        """Write that the episode that is open in a stream ends as truncated."""
+        """Journal that the open episode of a stream is truncated."""
         self._append(END, stream.to_bytes(4, "little"))
 
     def set_eligible(self, keys: arrays.Ints, eligible: bool) -> None:
-        """Write that a user says whether the anchors with those keys may be drawn."""
+        """Journal a call of `set_eligible`."""
         self._append(ELIGIBLE, bytes([eligible]) + _little(keys))
 
     def set_priorities(
         self, keys: arrays.Ints, priorities: arrays.Floats, sampler: prioritized.PrioritizedSampler
     ) -> None:
-        """Write which priorities steps get, if those are written."""
+        """Journal new priorities, if priorities are journaled."""
         if self._writes_priorities:
             sampler.check_priorities(priorities)
             self._append(PRIORITIES, _little(keys) + priorities.astype("<f8", copy=False).tobytes())
 
     def _write(self, kind: int, parts: Sequence[bytes], steps: encoding.Steps) -> None:
-        """Write a record of steps; with their schema, if it is not known before."""
+        """Write a record of steps; with their schema, if it is the first."""
         if self._begun:
             self._prune()
         payload = b"".join(parts)
         if not self._store.has_begun:
             fields = codec.PlainCodec().encode(settings.encoded(steps.encoder.schema))
-            # In one record: of two, the disk may have had room for one.
+            # In one record: with two, the disk could fill up after the first.
             kind, payload = FIRST, b"".join([_FIRST.pack(kind, len(fields)), fields, payload])
         self._append(kind, payload)
 
     def _prune(self) -> None:
-        """Let go of segments that no row is left of.
+        """Delete segments of which no row is left.
 
-        It comes before what may fail, not after what was written; and what evicted their rows is on the disk first.
+        It runs before the call that may fail, and the records that evicted the rows are on disk first.
         """
         oldest_key = self._store.oldest_key
         while self._begun and self._begun[0][1] <= oldest_key:
@@ -163,14 +164,14 @@ class ColumnJournal:
 
 
 class Replay:
-    """Plays back what a journal holds.
+    """Replays the records of a journal.
 
     Args:
         store: The steps of the buffer.
         append_steps: Writes steps to it.
         end_episode: Truncates the episode that is open in a stream.
-        forget: Takes every row away.
-        bar: Sets of slots whether they are barred.
+        forget: Removes every row.
+        bar: Sets whether slots are barred.
         set_priorities: Sets the priorities of steps with some keys.
     """
 
@@ -194,10 +195,10 @@ class Replay:
         self.begun.append((number, self._store.next_key))
 
     def apply(self, kind: int, payload: bytes) -> None:
-        """Do what a record tells of.
+        """Apply a record.
 
         Raises:
-            CheckpointError: There is no such record.
+            CheckpointError: The record is unknown or malformed.
         """
         if kind == FIRST:
             self._first(payload)
@@ -222,7 +223,7 @@ class Replay:
             raise errors.CheckpointError(f"is of kind {kind} with {len(payload)} bytes, which cannot be here")
 
     def end(self) -> None:
-        """Record that there is no more."""
+        """Finish the replay: there are no more records."""
 
     def _first(self, payload: bytes) -> None:
         part = _Parts(payload)
@@ -242,7 +243,7 @@ class Replay:
         if num_evicted > store.next_key - len(store):
             raise errors.CheckpointError(f"says that {num_evicted} rows were evicted, which were not there")
         self._forget()
-        # What was there when the segment began counts as evicted, and was cleared in truth.
+        # Rows present when the segment began were counted as evicted, but were in fact cleared.
         store.num_view[append.CLEARED] = store.oldest_key - num_evicted
 
     def _end(self, stream: int) -> None:
@@ -307,7 +308,7 @@ class Replay:
         return encoding.Steps(encoder, np.full(length, stream), events, rows, next_rows, True)
 
     def _is_picky(self, schema: schema_lib.Schema) -> bool:
-        """Return whether not all bytes are values of each field."""
+        """Return whether some byte patterns are invalid for a field."""
         if self._has_picky_fields is None:
             self._has_picky_fields = not all(dtypes.takes_any_bytes(field.dtype) for field in schema.fields.values())
         return self._has_picky_fields
@@ -318,12 +319,12 @@ class Replay:
 
 
 def _event(flags: int) -> int:
-    """Return the event of a step with those flags: termination wins."""
+    """Return the event of a step with those flags; termination takes precedence."""
     return encoding.TERMINATED if flags & _TERMINATED else flags & _TRUNCATED
 
 
 class _Parts:
-    """The parts of a payload, one after the other."""
+    """Reads a payload part by part."""
 
     def __init__(self, payload: bytes) -> None:
         self._payload, self._place = payload, 0
@@ -347,7 +348,7 @@ class _Parts:
         return np.frombuffer(content, np.bool_)
 
     def columns(self, schema: schema_lib.Schema, paths: Iterable[str], count: int) -> dict[str, arrays.Array]:
-        """Return the columns of so many rows."""
+        """Return the columns of that many rows."""
         columns: dict[str, arrays.Array] = {}
         for path in paths:
             field = schema.fields[path]
@@ -360,7 +361,7 @@ class _Parts:
         return self._payload[self._place :]
 
     def end(self) -> None:
-        """Raise CheckpointError if there is more."""
+        """Raise CheckpointError if anything is left."""
         if self._place != len(self._payload):
             raise errors.CheckpointError("has bytes behind its last value")
 
@@ -371,7 +372,7 @@ def _sizes(schema: schema_lib.Schema, blocks: Sequence[Sequence[str]]) -> list[i
 
 
 def _check_values(schema: schema_lib.Schema, blocks: Sequence[Sequence[str]], row: Sequence[bytes]) -> None:
-    """Raise CheckpointError unless the bytes of those blocks are values."""
+    """Raise CheckpointError unless the bytes are valid values of those blocks."""
     for paths, values in zip(blocks, row, strict=False):
         fields = [(path, schema.fields[path].dtype, schema.fields[path].shape) for path in paths]
         dtypes.check_values(np.ndarray(1, np.dtype(fields), values))

@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of a column buffer: its rows, its anchors and its counters."""
+"""The checkpointed state of a column buffer: rows, anchors and counters."""
 
 from collections.abc import Callable
 
@@ -24,14 +24,14 @@ class ColumnState:
         return self._taken(self._store.rows_state())
 
     def base_state_dict(self) -> state_lib.State:
-        """Return the state as it would be if all that is stored had been evicted just now."""
+        """Return the state as if everything stored had just been evicted."""
         return self._taken(self._store.rows_state().without_rows())
 
     def state_dict_in_place(self) -> state_lib.State:
-        """Return the state with the rows left where they are, in a memory map, which is flushed.
+        """Return the state without the rows, which stay in a memory map that is flushed.
 
         Raises:
-            ArgumentError: The storage is another one.
+            ArgumentError: The storage is not a memory map.
         """
         storage = self._storage
         if not isinstance(storage, memmap.MemmapStorage):
@@ -51,12 +51,12 @@ class ColumnState:
 
         Args:
             given: The state.
-            is_new: Whether the buffer was made for it, from its settings.
-            clear: Takes every row away; called when the state was found to be one.
+            is_new: Whether the buffer was just created from the saved settings.
+            clear: Removes every row; called once the state is validated.
 
         Raises:
-            CheckpointError: No buffer of those settings can be in that state, or its rows are in another map, and
-                nothing has changed; or a column of a file turns out to be damaged.
+            CheckpointError: The state is impossible with these settings, or its rows are in another map: nothing has
+                changed. Or a column file is damaged.
         """
         store = self._store
         schema, storage = settings.load(given.part("settings"), {"schema": None})["schema"], None
@@ -84,7 +84,7 @@ class ColumnState:
         self._counters.restore(counters)
 
     def _check_map(self, given: state_lib.StateReader, is_new: bool) -> None:
-        """Raise CheckpointError unless the storage is the memory map whose rows those of a checkpoint are."""
+        """Raise CheckpointError unless the storage is the memory map that holds the rows of the checkpoint."""
         storage = self._storage
         if not is_new or not isinstance(storage, memmap.MemmapStorage):
             raise errors.CheckpointError("the rows are in a memory map: load with storage=MemmapStorage(...)")

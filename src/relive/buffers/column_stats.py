@@ -1,4 +1,4 @@
-"""What a column buffer holds, and what has happened to it."""
+"""Statistics of a column buffer."""
 
 import dataclasses
 
@@ -21,15 +21,15 @@ _COUNTS = ("inserted", "sampled", "spliced_episodes", "suspected_resets", "stale
 
 @dataclasses.dataclass(kw_only=True)
 class Counters:
-    """What a buffer counts since it was made; `len` is how many anchors may be drawn now.
+    """Counters of a buffer since it was created; `len` is the number of anchors that may be drawn now.
 
     Attributes:
-        anchors: Which ones.
+        anchors: The anchors.
         inserted: Steps added.
         sampled: Anchors drawn.
-        spliced_episodes: Episodes that were closed since the next step did not follow.
-        stale_keys: Keys whose step was gone.
-        watch: What looks like misuse, with its own count.
+        spliced_episodes: Episodes closed because the next step did not follow.
+        stale_keys: Keys whose step was no longer stored.
+        watch: Detects misuse, and has its own count.
     """
 
     anchors: anchors_lib.Anchors
@@ -57,7 +57,7 @@ class Counters:
         return {name: getattr(self, name) for name in _COUNTS}
 
     def check_values(self, given: state.StateReader, next_key: int) -> None:
-        """Raise CheckpointError if those cannot be the counts of a buffer whose next step has that key."""
+        """Raise CheckpointError if the counts are impossible, given the key of the next step."""
         for name in _COUNTS:
             given.integer(name)
         # Each step has a key, counted from 0.
@@ -66,45 +66,45 @@ class Counters:
             given.integer(name, 0, next_key)
 
     def restore(self, given: state.StateReader) -> None:
-        """Go on from those counts."""
+        """Continue from those counts."""
         for name in _COUNTS:
             setattr(self, name, given.integer(name))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ColumnBufferStats(statistics.Statistics):
-    """Numbers about a buffer of columns: what it holds now, what is drawn, and counts since it was made.
+    """Statistics of a column buffer: its current contents, its draws, and counts since it was created.
 
-    Steps that are not stored any more are in `dropped`: `appended == size + sum(dropped.values())`.
+    Steps that are no longer stored are in `dropped`: `appended == size + sum(dropped.values())`.
 
     Attributes:
         size: Steps stored.
         capacity: Steps stored at most.
         num_eligible: Anchors that may be drawn now.
-        open_episodes: Episodes that are going on.
+        open_episodes: Episodes in progress.
         terminated_episodes: Episodes stored, in whole or in part, that terminated.
-        truncated_episodes: The same that were truncated.
+        truncated_episodes: Likewise, that were truncated.
         nbytes: Bytes of the columns as their schema counts them, of the observations beside them and of the timeline.
         never_drawn: Anchors that may be drawn now and never were.
-        effective_sample_size: Of how many anchors, drawn alike, draws would be as diverse as they are (Kish 1965):
-            1 / sum_i P_i^2, which is num_eligible without priorities. 0 if nothing can be drawn, None if the sampler
-            does not tell.
-        mean_drawn_age: How many steps had been added, on average, behind an anchor that was drawn; of the last 256
-            draws. None before the first one.
-        policy_lag: By how much, on average, the policy_version of the newest step is ahead of that of an anchor that
-            was drawn; of the last 256 draws, where they are still stored. None if there are none, if the schema has no
-            integer extra `policy_version` of shape (), or if the storage is closed.
-        max_policy_lag: The same of the oldest step stored.
-        appended: Steps added, ever.
-        sampled: Anchors drawn, ever.
-        evicted: Steps overwritten, ever.
-        cleared: Steps that `clear` forgot, ever.
-        spliced_episodes: Episodes closed as truncated since the next step began with another observation than was
-            announced: a reset that nobody reported. Ever, as the next three.
-        suspected_resets: Steps of `extend` that go from the final observation of an episode that terminated to another:
-            a reset of the environment that was stored as a step.
-        stale_keys: Keys whose step was gone when priorities or eligibility for it arrived.
-        spent: Anchors retired since they were drawn max_times_sampled times.
+        effective_sample_size: Number of uniformly drawn anchors that would give the same diversity of draws (Kish
+            1965): 1 / sum_i P_i^2, which is num_eligible without priorities. 0 if nothing can be drawn, None if
+            unknown.
+        mean_drawn_age: Mean age of the anchors of the last 256 draws, in steps added after them. None before the first
+            draw.
+        policy_lag: How far, on average, the policy_version of the newest step is ahead of that of the anchors of the
+            last 256 draws that are still stored. None if there are none, if the schema has no integer extra
+            `policy_version` of shape (), or if the storage is closed.
+        max_policy_lag: The same for the oldest stored step.
+        appended: Steps added so far.
+        sampled: Anchors drawn so far.
+        evicted: Steps overwritten so far.
+        cleared: Steps that `clear` forgot so far.
+        spliced_episodes: Episodes closed as truncated because the next step began with a different observation than
+            expected: an unreported reset. Counted since the start, as are the next three.
+        suspected_resets: Steps of `extend` that lead from the final observation of a terminated episode to a new one:
+            probably an environment reset that was stored as a step.
+        stale_keys: Keys whose step was no longer stored when its priority or eligibility was set.
+        spent: Anchors retired after max_times_sampled draws.
     """
 
     size: int
@@ -130,27 +130,27 @@ class ColumnBufferStats(statistics.Statistics):
 
     @property
     def never_drawn_share(self) -> float:
-        """Which share of the anchors that may be drawn never was, in [0, 1]; 0 where there are none."""
+        """Share of the eligible anchors that were never drawn, in [0, 1]; 0 if there are none."""
         return self.never_drawn / max(self.num_eligible, 1)
 
     @property
     def mean_draws(self) -> float:
-        """How many draws there were for each step added: the replay ratio in samples a step."""
+        """Draws per step added: the replay ratio."""
         return self.sampled / max(self.appended, 1)
 
     @property
     def oldest_age(self) -> int:
-        """How many steps were added behind the oldest one stored."""
+        """Number of steps added after the oldest stored one."""
         return max(self.size - 1, 0)
 
     @property
     def dropped(self) -> dict[str, int]:
-        """How many steps are not stored any more, by reason."""
+        """Number of steps that are no longer stored, by reason."""
         return {"evicted": self.evicted, "cleared": self.cleared}
 
 
 def of(store: steps_lib.StepStore, draws: draws_lib.Draws, counters: Counters) -> ColumnBufferStats:
-    """Return the numbers about a buffer of those parts. O(capacity), a few bytes of each slot."""
+    """Return the statistics of a buffer with those parts. O(capacity), a few bytes per slot."""
     numbers = store.rows_state().numbers
     ends = np.bincount(store.episodes[append.END][numbers], minlength=3).tolist()
     last_keys, last_ages = draws.last_draws()
@@ -180,9 +180,9 @@ def of(store: steps_lib.StepStore, draws: draws_lib.Draws, counters: Counters) -
 
 
 def _policy_lags(store: steps_lib.StepStore, drawn: arrays.Ints) -> tuple[float | None, int | None]:
-    """Return how far the policy of the newest step is ahead of that of the `drawn` keys, and of that of the oldest.
+    """Return how far the policy of the newest step is ahead of the `drawn` keys, and of the oldest step.
 
-    It reads those rows alone, and returns None where the storage is closed.
+    Reads only those rows, and returns None if the storage is closed.
     """
     field = store.schema.fields.get(_POLICY_VERSION) if len(store) else None
     if field is None or field.shape or field.dtype.kind not in "iu":

@@ -1,11 +1,11 @@
-"""Which rows of a buffer may be drawn, and the draws: the sampler is told of every change, and draws.
+"""Draws from a buffer: tracks which rows are eligible and notifies the sampler of changes.
 
     what happens             what it does to anchors                      told to the sampler
     rows come and go         `kernels.append`, and windows over steps     its weights are written; hooks
     set_eligible is called   BARRED                                       removed, or added
     a batch is drawn         SPENT, where draws are limited               removed, what was drawn often enough
 
-Eligibility is decided when something changes, so a draw never finds a row in vain.
+Eligibility is decided when something changes, so a draw never has to reject a row.
 """
 
 import collections
@@ -41,17 +41,17 @@ class Draws:
 
     Args:
         store: The rows.
-        window: From which of them a window may start.
-        sampler: What draws them, once `attach` was called.
-        max_times_sampled: How often an anchor may be drawn before it retires; None for any number of times.
+        window: Decides which of them a window may start from.
+        sampler: Draws them, once `attach` was called.
+        max_times_sampled: How many times an anchor may be drawn before it is retired; None for no limit.
 
     Attributes:
-        anchors: Which rows may be drawn.
+        anchors: The rows that may be drawn.
         num_spent: How many anchors have retired so far.
         follows_writes: Whether `appended` does anything that `kernels.append` has not done.
 
     Raises:
-        ArgumentError: max_times_sampled breaks its rule.
+        ArgumentError: max_times_sampled is invalid.
     """
 
     def __init__(
@@ -72,14 +72,14 @@ class Draws:
         self.sampler = sampler
         self.num_spent = 0
         self._times: npt.NDArray[np.int32] = np.zeros(0 if max_times_sampled is None else store.capacity, np.int32)
-        # The last draws, with the key of the next row then; the newest last.
+        # The last draws, each with the key of the next row at that time; the newest last.
         self._last: collections.deque[tuple[arrays_lib.Ints, int]] = collections.deque()
         self._num_last = 0
-        # Which anchors the hooks of a sampler know to be eligible.
+        # The anchors that the sampler's hooks were told are eligible.
         self._told: arrays_lib.Bools = np.zeros(0, np.bool_)
 
     def attach(self) -> None:
-        """Make the sampler that of these anchors: the last thing in a constructor that can fail.
+        """Attach the sampler to these anchors; must be the last step of a constructor that can fail.
 
         Raises:
             ArgumentError: The sampler belongs to another buffer, or cannot draw with its settings.
@@ -94,22 +94,22 @@ class Draws:
         return len(self.anchors)
 
     def is_readable(self, slots: arrays_lib.Ints) -> arrays_lib.Bools:
-        """Return from which of `slots` a window can be read, whether or not it may be drawn."""
+        """Return whether a window can be read from each of `slots`, eligible or not."""
         return self.anchors.has(append.READABLE, slots)
 
     def times_sampled(self, slots: arrays_lib.Ints) -> arrays_lib.Ints | None:
-        """Return how often the anchors in `slots` were drawn; None where draws are not counted."""
+        """Return how often the anchors in `slots` were drawn; None if draws are not counted."""
         return None if self.max_times_sampled is None else self._times[slots].astype(np.int64)
 
-    # What happens to the rows.
+    # Changes of the rows.
 
     def appended(self, key: int, count: int, num_evicted: int) -> None:
-        """Take in `count` rows that were appended, from that key on.
+        """Handle `count` appended rows, starting at `key`.
 
         Args:
             key: The key of the first of them.
             count: How many.
-            num_evicted: How many rows went for them.
+            num_evicted: How many rows were evicted for them.
         """
         store = self._store
         if self.max_times_sampled is not None:
@@ -127,9 +127,9 @@ class Draws:
             self._tell_hooks(np.unique(np.concatenate([changed, entered, evicted])), evicted)
 
     def _tell_hooks(self, changed: arrays_lib.Ints, evicted: arrays_lib.Ints) -> None:
-        """Tell the sampler of the slots that have changed, to some of which other rows have come."""
+        """Notify the sampler's hooks of the changed slots, some of which hold new rows."""
         if self._store.rating.is_live and self._store.older > 0:
-            # Rows went before the others came, and others with them that had them in their stacks of frames.
+            # Evicted rows, and rows whose frame stacks contained them, were removed before the new rows came.
             changed = self._store.alive_slots()
         was, now = self._told[changed], self.anchors.is_eligible(changed)
         is_other = np.isin(changed, evicted)
@@ -137,19 +137,19 @@ class Draws:
         self.sampler.appended(changed[now & (~was | is_other)], evicted, changed[was & (~now | is_other)])
 
     def _tell(self, entered: arrays_lib.Ints, left: arrays_lib.Ints) -> None:
-        """Tell the sampler which anchors became eligible and which ceased to be, other than by a write."""
+        """Notify the sampler which anchors became or ceased to be eligible, other than by a write."""
         if len(self._told):
             self._told[entered], self._told[left] = True, False
         self.sampler.added(entered)
         self.sampler.removed(left)
 
     def set_barred(self, slots: arrays_lib.Ints, is_barred: bool) -> None:
-        """Take the anchors in `slots`, which are distinct, out of the draws whatever they are, or let them in."""
+        """Bar the anchors in the distinct `slots` from being drawn, or lift the bar."""
         change = self.anchors.set if is_barred else self.anchors.unset
         self._tell(*change(append.BARRED, slots))
 
     def clear(self) -> None:
-        """Forget everything about every row, all of which go."""
+        """Remove every row."""
         slots = self._store.alive_slots()
         eligible = slots[self.anchors.is_eligible(slots)]
         if self.max_times_sampled is not None:
@@ -166,7 +166,7 @@ class Draws:
         most = self.max_times_sampled
         if most is None:
             return len(self) > 0 and self.sampler.can_draw()
-        # This is asked at every step while a draw is awaited: no sum where not even fresh anchors would be enough.
+        # Called at every step while a draw is awaited, so skip the sum if not even fresh anchors would suffice.
         return size <= most * len(self) and size <= self._num_left(most)
 
     def require_any(self) -> None:
@@ -175,7 +175,7 @@ class Draws:
             raise errors.NotReadyError(f"sample has nothing to draw: {self._shortfall()}")
 
     def require_draw(self, size: int) -> None:
-        """Raise NotReadyError if no anchor is eligible, or they may not be drawn so often."""
+        """Raise NotReadyError if no anchor is eligible, or too few draws of them are left."""
         if self.can_draw(size):
             return
         self.require_any()
@@ -188,7 +188,7 @@ class Draws:
         )
 
     def _num_left(self, most: int) -> int:
-        """Return how many draws the anchors have left together."""
+        """Return how many draws all anchors together have left."""
         return int(np.sum(most - self._times[self.sampler.drawable()].astype(np.int64)))
 
     def draw(
@@ -196,10 +196,10 @@ class Draws:
     ) -> tuple[sampler_lib.Draw, arrays_lib.Floats]:
         """Return `size` anchors and their importance weights [size]; if anything fails, no draw is counted.
 
-        Draws beyond what an anchor has left are made again, from the other anchors: as if one were drawn after another.
+        Draws beyond an anchor's limit are redrawn from the other anchors, as if drawn one at a time.
 
         Args:
-            size: How many, with `require_draw` passed.
+            size: The number of draws; `require_draw` has passed.
             rng: The randomness.
             beta: What the sampler's `exponent` returned.
         """
@@ -220,7 +220,7 @@ class Draws:
     def _draw_limited(
         self, size: int, rng: np.random.Generator, beta: float | None, most: int
     ) -> tuple[sampler_lib.Draw, arrays_lib.Floats]:
-        """Return as `draw` does, where an anchor is drawn `most` times at most."""
+        """Draw as `draw` does, each anchor at most `most` times."""
         sampler, before = self.sampler, self._times.copy()
         slots, probabilities, importance = [], [], []
         try:
@@ -245,7 +245,7 @@ class Draws:
         return sampler_lib.Draw(np.concatenate(slots), np.concatenate(probabilities)), weights
 
     def last_draws(self) -> tuple[arrays_lib.Keys, arrays_lib.Ints]:
-        """Return the keys of the last draws, the newest last, and how many rows had come behind each [at most LAST]."""
+        """Return the keys of the last draws, newest last, and their ages in rows [at most LAST]."""
         capacity = self._store.capacity
         ages = [np.remainder(next_key - 1 - slots, capacity) for slots, next_key in self._last]
         keys = [next_key - 1 - age for (_, next_key), age in zip(self._last, ages, strict=True)]
@@ -253,7 +253,7 @@ class Draws:
         return np.concatenate([empty, *keys])[-LAST:], np.concatenate([empty, *ages])[-LAST:]
 
     def num_never_drawn(self) -> int:
-        """Return how many of the eligible anchors no draw has had. O(capacity)."""
+        """Return how many eligible anchors were never drawn. O(capacity)."""
         flags = self._store.facts & (append.ELIGIBILITY | append.DRAWN)
         return int(np.count_nonzero(flags == append.READABLE))
 
@@ -270,7 +270,7 @@ class Draws:
     def state(self, slots: arrays_lib.Ints) -> state_lib.State:
         """Return what a checkpoint keeps of the rows in `slots`, oldest first [N].
 
-        That a window can be read is not kept: it follows from the rows.
+        Readability is not saved: it follows from the rows.
         """
         arrays: dict[str, npt.NDArray[Any]] = {"barred": self.anchors.has(append.BARRED, slots)}
         times = self.times_sampled(slots)
@@ -281,7 +281,7 @@ class Draws:
         return {"num_spent": self.num_spent, "sampler": sampler, "arrays": arrays}
 
     def check_state(self, given: state_lib.StateReader, rows: int) -> None:
-        """Raise CheckpointError if that is no state of the anchors among so many rows."""
+        """Raise CheckpointError if the state is invalid for that many rows."""
         sampled, most = given.part("counters").integer("sampled"), self.max_times_sampled
         given.booleans("barred", rows)
         num_spent = 0
@@ -299,7 +299,7 @@ class Draws:
         self.sampler.check_state(given.part("sampler"), rows)
 
     def rehearse(self, rows: steps_state.RowsState, given: state_lib.StateReader) -> None:
-        """Raise what `restore` would raise with those rows, by restoring a twin; nothing changes here."""
+        """Raise what `restore` would raise with those rows, by restoring a copy."""
         store = steps_lib.StepStore(self._store.capacity, self._store.streams, older=self._store.older)
         store.restore_rows(rows)
         twin = Draws(store, self._window, settings.twin(self.sampler), self.max_times_sampled)
@@ -307,7 +307,7 @@ class Draws:
         twin.restore(given)
 
     def restore(self, given: state_lib.StateReader) -> None:
-        """Restore a state, with the rows that the store has now; nothing was known of them."""
+        """Restore a state for the rows that the store has now."""
         store, most = self._store, self.max_times_sampled
         slots = store.alive_slots()
         flags = np.where(self._window.is_readable(store, slots), append.READABLE, 0)
@@ -324,7 +324,7 @@ class Draws:
         self.num_spent = given.integer("num_spent")
         self._last.clear()
         keys, ages = _last_draws(given)
-        # As draws of one row each: the key of the next row differs.
+        # As draws of one row each, since the keys of the next row differ.
         for key, age in zip(keys.tolist(), ages.tolist(), strict=True):
             self._last.append((np.array([key % store.capacity]), key + age + 1))
         self._num_last = len(keys)
@@ -333,7 +333,7 @@ class Draws:
         self.sampler.restore(given.part("sampler"), slots)
 
     def check(self) -> None:
-        """Raise CorruptionError if what may be drawn is not what the rows, the users and the draws make of it."""
+        """Raise CorruptionError if eligibility disagrees with the rows, the barred anchors or the draws."""
         slots = self._store.alive_slots()
         if not np.array_equal(self.is_readable(slots), self._window.is_readable(self._store, slots)):
             raise errors.CorruptionError("the anchors that count as readable are not those that can be read")
@@ -351,7 +351,7 @@ class Draws:
 
 
 def _times_before(slots: arrays_lib.Ints) -> arrays_lib.Ints:
-    """Return for each of `slots` [B] how often the same slot stands before it."""
+    """Return how often each of `slots` [B] occurred before in the array."""
     order = np.argsort(slots, kind="stable")
     ordered = slots[order]
     begins = np.concatenate([[True], ordered[1:] != ordered[:-1]])
@@ -366,7 +366,7 @@ def _last_draws(given: state_lib.StateReader) -> tuple[arrays_lib.Ints, arrays_l
     """Return keys and ages of the last draws.
 
     Raises:
-        CheckpointError: No rows with keys below the next one can have been drawn like that.
+        CheckpointError: The draws are impossible for the keys given out so far.
     """
     next_key = given.integer("next_key")
     keys = given.integers("draw_key", None, 0, next_key - 1)

@@ -1,4 +1,4 @@
-"""Hindsight: a goal was missed, but another place was reached, and the way there can be learned from as if wanted.
+"""Hindsight experience replay: relabel drawn transitions with goals that their episodes achieved.
 
     o_0 ─ ... ─ o_t ─ o_{t+1} ─ ... ─ o_{t+m} ─ ... ─ o_K          K: the newest observation that is known
                 │     └─ what these achieved says the rewards
@@ -6,7 +6,7 @@
                                                         final      j = K
                                                         episode    j uniform over a + 1 .. K, where o_a is the oldest
 
-Goals change in a batch that was drawn. What is stored stays as it happened.
+Goals are replaced in the drawn batch. The stored steps do not change.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,38 +49,37 @@ def relabel(
     n_step: int | None = None,
     gamma: float | None = None,
 ) -> batches.TransitionBatch:
-    """Return a copy of the batch with other goals in round(share * B) rows: goals that their own episodes achieved.
+    """Return a copy of the batch with round(share * B) rows relabeled to goals that their own episodes achieved.
 
     This is hindsight experience replay (Andrychowicz et al. 2017, sections 3.3 and 4.5) at draw time. Neither the
     buffer nor `batch` changes. `buffer.rng` chooses the rows, each at most once, and the goals.
 
-    A row that gets another goal is read from the buffer again. `compute` judges each step of its window: the reward,
-    and whether the task terminates with it. The first step with which it does is the window's last. A termination that
-    was recorded counts no more there, since it may be that of the old goal; one that has nothing to do with the goal
-    must show in what was achieved, for `compute` to see it.
+    A relabeled row is read from the buffer again. `compute` returns the reward of each step of its window, and whether
+    the task terminates there; the window ends at the first such step. The recorded termination is ignored, since it may
+    belong to the old goal; a termination unrelated to the goal must show in what was achieved, for `compute` to see it.
 
-    A row can get another goal if its episode has ended and the observation after it is known, which it is not where an
-    episode terminated and nobody gave it. A longer window stops before a step of which that is so.
+    A row can be relabeled if its episode has ended and its next observation is known, which may be missing where an
+    episode terminated. A longer window stops before such a step.
 
     Args:
-        buffer: What the batch was drawn from.
-        batch: As it was drawn [B].
-        compute: Returns the rewards [k] and whether the task terminates [k], of k steps at once: given what the
-            observations after them achieved, and their goals, both [k, ...], or dicts of such arrays.
-        strategy: Where the goal was achieved: after the step ("future"), at the end of the episode ("final"), or
-            anywhere in what is stored of the episode ("episode").
-        share: Which part of the rows, 0 to 1.
-        achieved: The key in the observation, or the path "key/key", of what it achieves.
-        desired: The key or the path of what it is to achieve: a field of the same shape and dtype.
-        open_episodes: Whether rows of episodes that go on can get goals too, of what is known of them so far.
-        n_step: What the batch was drawn with, if not with the buffer's own.
-        gamma: What the batch was drawn with, if not with the buffer's own.
+        buffer: The buffer that the batch was drawn from.
+        batch: The batch as drawn [B].
+        compute: Called with the achieved goals after k steps and their desired goals, both [k, ...] or dicts of such
+            arrays; returns the rewards [k] and whether the task terminates [k].
+        strategy: Where the new goal is taken from: after the step ("future"), the end of the episode ("final"), or
+            anywhere in the stored part of the episode ("episode").
+        share: The share of rows to relabel, 0 to 1.
+        achieved: Key of the achieved goal in the observation, or its path "key/key".
+        desired: Key or path of the desired goal: a field of the same shape and dtype.
+        open_episodes: Whether to relabel rows of open episodes too, with goals achieved so far.
+        n_step: The n_step that the batch was drawn with, if not the buffer's.
+        gamma: The gamma that the batch was drawn with, if not the buffer's.
 
     Raises:
-        UnknownKeyError: A step of the batch is not stored any more.
-        NotReadyError: Fewer than round(share * B) rows can get another goal.
-        SchemaError: `compute` returned something else than k rewards and k bools.
-        ArgumentError: Another argument breaks its rule.
+        UnknownKeyError: A step of the batch is no longer stored.
+        NotReadyError: Fewer than round(share * B) rows can be relabeled.
+        SchemaError: `compute` returned something other than k rewards and k bools.
+        ArgumentError: Another argument is invalid.
 
     >>> import numpy as np
     >>> import relive
@@ -123,7 +122,7 @@ def relabel(
     answer = copy.deepcopy(batch)
     if not count:
         return answer
-    # What compute answers is known only after the draws: if it is refused they are taken back.
+    # The result of compute is known only after the draws: if it is invalid, the generator is restored.
     state = buffer.rng.bit_generator.state
     try:
         places = buffer.rng.choice(candidates, count, replace=False, shuffle=False)
@@ -151,7 +150,7 @@ def relabel(
     return answer
 
 
-# Which rows, and which goals.
+# Rows and goals.
 
 
 def _paths(schema: schema_lib.Schema, name: str, key: str) -> dict[str, str]:
@@ -171,12 +170,12 @@ def _fields(schema: schema_lib.Schema, paths: Mapping[str, str]) -> schema_lib.T
 
 
 def _known(store: steps_lib.StepStore, episodes: arrays.Ints) -> arrays.Ints:
-    """Return the step of the newest observation that is known of each of those episodes."""
+    """Return the step of the newest known observation of each episode."""
     return store.lengths_of(episodes) - 1 + store.is_known(episodes)
 
 
 def _have_goals(store: steps_lib.StepStore, slots: arrays.Ints, open_episodes: bool) -> arrays.Bools:
-    """Return of which of the rows in `slots` [B] another goal can be judged."""
+    """Return which of the rows in `slots` [B] can be relabeled."""
     episodes = store.episodes_of(slots)
     have: arrays.Bools = store.steps_of(slots) < _known(store, episodes)
     if not open_episodes:
@@ -187,9 +186,9 @@ def _have_goals(store: steps_lib.StepStore, slots: arrays.Ints, open_episodes: b
 def _goal_rows(
     store: steps_lib.StepStore, slots: arrays.Ints, strategy: Strategy, rng: np.random.Generator
 ) -> tuple[arrays.Ints, arrays.Bools]:
-    """Return for each of `slots` [k] the row where the goal was achieved, and whether it was right after that row.
+    """Return for each of `slots` [k] the row of the goal, and whether it was achieved right after that row.
 
-    There it is behind the episode.
+    If it was, the observation is the one stored behind the episode.
     """
     episodes = store.episodes_of(slots)
     base = store.episodes[append.OLDEST][episodes] if strategy == "episode" else slots
@@ -202,9 +201,9 @@ def _goal_rows(
 
 
 def _later(store: steps_lib.StepStore, slots: arrays.Ints, offsets: arrays.Ints) -> arrays.Ints:
-    """Return the rows `offsets` [k] steps after those in `slots` [k], which are there."""
+    """Return the rows `offsets` [k] steps after those in `slots` [k]; they must exist."""
     rows, span, _, fact = store.follow(slots, int(offsets.max(initial=0)) + 1)
-    # The row after the last complete one is the newest of an open episode: what it observed is known.
+    # The row after the last complete one is the newest of an open episode; its observation is known.
     complete = rows[np.minimum(offsets, span - 1), np.arange(len(slots))]
     return np.where(offsets < span, complete, fact >> append.LINK)
 
@@ -220,7 +219,7 @@ def _achieved(
     return {goal_path: columns[path] for goal_path, path in paths.items()}
 
 
-# What becomes of them.
+# Relabeling.
 
 
 def _judged(
@@ -268,7 +267,7 @@ def _write_goals(
     paths: Mapping[str, str],
     goals: Columns,
 ) -> None:
-    """Write the goals [k, ...] into observations of those steps [k], into each frame that is one."""
+    """Write the goals [k, ...] into the observations of those steps [k], and into each frame that is not padding."""
     leaves = trees.flat("observation", observation)
     is_frame = np.arange(window.frame_stack)[::-1] <= steps[:, np.newaxis]
     is_frame |= window.stack_padding == "first"

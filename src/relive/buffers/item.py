@@ -1,4 +1,4 @@
-"""A replay memory of items: batches that are cut when they are added and drawn as units.
+"""ItemReplayBuffer: batches that are cut into items when added, and drawn as units.
 
     storage_unit     an item is                     cut by
     "timesteps"      one row                        the rows
@@ -6,8 +6,8 @@
     "episodes"       a complete episode             columns eps_id, t, terminated and truncated
     "fragments"      the batch as it was added      nothing; its columns may differ in length
 
-The law of this file: a batch is checked and cut before anything moves, so a refused add has changed nothing and a draw
-finds only items that fit each other.
+Invariant: a batch is checked and cut before anything is stored, so an `add` that raises changes nothing and all stored
+items fit together.
 """
 
 from collections.abc import Mapping
@@ -38,16 +38,16 @@ StorageUnit = item_cuts.StorageUnit
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ItemBufferStats(statistics.Statistics):
-    """What an item buffer holds, and what has happened to it.
+    """Statistics of an item buffer.
 
     Attributes:
-        items: Items held now.
-        timesteps: Time steps held now.
-        bytes: Bytes of the items held now.
-        added: Items added, ever.
-        sampled: Items drawn, ever; one drawn twice counts twice.
-        evicted: Items that made room for others, ever.
-        dropped: Episodes not stored because they were not complete, ever.
+        items: Items stored now.
+        timesteps: Time steps stored now.
+        bytes: Bytes of the items stored now.
+        added: Items added so far.
+        sampled: Items drawn so far; one drawn twice counts twice.
+        evicted: Items evicted so far.
+        dropped: Episodes not stored because they were not complete so far.
     """
 
     items: int
@@ -62,21 +62,19 @@ class ItemBufferStats(statistics.Statistics):
 class ItemReplayBuffer(checkpointable.Checkpointable):
     """Stores the items of added batches, first in, first out, and returns batches of items drawn uniformly.
 
-    A batch is a mapping of columns: arrays with a row for each time step. Every batch brings columns of the same names,
-    dtypes and shapes of a row as the first one did. Arrays are copied in and out.
+    A batch is a mapping of columns: arrays with a row for each time step. Every batch must have columns of the same
+    names, dtypes and row shapes as the first one. Arrays are copied in and out.
 
     Args:
-        capacity: Time steps held at most, whatever the unit: never exceeded. A fragment is as long as its longest
-            column.
-        storage_unit: What an item is. "timesteps": each row. "sequences": a run of rows; column seq_lens says how long
-            each is. "episodes": rows in succession with equal eps_id; kept if complete, that is if its first t is 0 and
-            its last row is terminated or truncated, else dropped and counted. "fragments": the batch as it is; its
-            columns may differ in length.
-        seed: For the generator of the draws; the same seed and the same calls give the same draws.
+        capacity: Maximum number of stored time steps, whatever the unit. A fragment is as long as its longest column.
+        storage_unit: The storage unit, which defines what an item is. "timesteps": each row. "sequences": a run of
+            rows; column seq_lens says how long each is. "episodes": consecutive rows with equal eps_id; stored only if
+            complete, that is, if the first t is 0 and the last row is terminated or truncated, else dropped and
+            counted. "fragments": the batch as it is; its columns may differ in length.
+        seed: Seed or generator for sampling; the same seed and the same calls give the same draws.
 
     Raises:
-        ArgumentError: capacity is not an integer of at least 1, there is no such storage_unit, or numpy makes no
-            generator of the seed.
+        ArgumentError: capacity is not an integer of at least 1, storage_unit is unknown, or the seed is invalid.
 
     >>> import relive
     >>> buffer = relive.ItemReplayBuffer(10, "sequences", seed=0)
@@ -111,31 +109,31 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
 
     @property
     def capacity(self) -> int:
-        """Time steps held at most."""
+        """Maximum number of stored time steps."""
         return self._capacity
 
     @property
     def storage_unit(self) -> StorageUnit:
-        """What an item is."""
+        """The storage unit, which defines what an item is."""
         return self._unit
 
     @property
     def rng(self) -> np.random.Generator:
-        """The generator of the draws."""
+        """The random generator used for sampling."""
         return self._rng
 
     def add(self, columns: Mapping[str, npt.ArrayLike]) -> None:
-        """Cut the batch into items and store a copy of each; the oldest items leave until there is room.
+        """Cut the batch into items and store a copy of each; the oldest items are evicted to make room.
 
         O(rows of the batch), however many items are held.
 
         Args:
-            columns: Array-likes by name, [rows, ...]; all of one length, but for seq_lens [items] with the unit
-                "sequences", and but for fragments.
+            columns: Array-likes by name, [rows, ...]; all of the same length, except seq_lens [items] with the unit
+                "sequences", and except fragments.
 
         Raises:
-            SchemaError: A column is missing or unknown, is no array, holds Python objects, differs in dtype or shape
-                from that of the first add or in length from the others, or cannot be cut by.
+            SchemaError: A column is missing or unknown, is not an array, holds Python objects, differs in dtype or
+                shape from that of the first add or in length from the others, or cannot be cut by.
             ArgumentError: The items have more time steps together than the capacity, or the batch has none.
             ArgumentTypeError: `columns` is not a mapping, or a name is not a string.
         """
@@ -200,7 +198,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
             setattr(self, f"_{name}", count)
 
     def get_stats(self) -> ItemBufferStats:
-        """Return what is held and what has happened so far. O(columns)."""
+        """Return statistics of the buffer. O(columns)."""
         return ItemBufferStats(
             items=self._store.items,
             timesteps=self._store.timesteps,
@@ -212,15 +210,14 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
         )
 
     def clear(self) -> None:
-        """Forget every item.
+        """Remove every item.
 
-        The columns that every add must bring stay as they are, the counters of `get_stats` that count since the
-        beginning go on, and the generator is not reset.
+        The required columns, the cumulative counters of `get_stats` and the random generator are not reset.
         """
         self._store.clear()
 
     def check(self) -> None:
-        """Recount everything that is held. O(items).
+        """Verify all invariants by recounting everything that is held. O(items).
 
         Raises:
             CorruptionError: An invariant does not hold; the message says which.
@@ -232,7 +229,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
             )
 
     def __len__(self) -> int:
-        """Return how many time steps are held, as capacity counts; `get_stats().items` says how many items."""
+        """Return the number of stored time steps; `get_stats().items` is the number of items."""
         return self._store.timesteps
 
     def __repr__(self) -> str:
@@ -245,11 +242,11 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
         return item_store.Fragments(self._capacity) if is_ragged else item_store.Rows(self._capacity)
 
     def _is_lengths(self, name: str) -> bool:
-        """Return whether a column says how long items are; it then have a number an item, and is not stored."""
+        """Return whether a column holds the lengths of the items; it has one entry per item and is not stored."""
         return self._unit == "sequences" and name == "seq_lens"
 
     def _checked(self, columns: Mapping[str, npt.ArrayLike]) -> dict[str, arrays_lib.Array]:
-        """Return the columns as arrays, each as it was in the first add."""
+        """Return the columns as arrays, checked against those of the first add."""
         if not isinstance(columns, Mapping):
             raise errors.ArgumentTypeError(
                 f"columns must be a mapping of names to arrays, got {validation.short_repr(columns)}"
@@ -273,7 +270,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
 
 
 def _as_array(name: object, values: npt.ArrayLike) -> arrays_lib.Array:
-    """Return a column as an array [rows, ...] that is not copied yet."""
+    """Return a column as an array [rows, ...], without a copy."""
     if not isinstance(name, str):
         raise errors.ArgumentTypeError(f"columns must have strings for names, got {validation.short_repr(name)}")
     array = casting.as_array(f"column {name}", values)

@@ -1,6 +1,6 @@
 """How a batch of columns is cut into items.
 
-Each cut returns the lengths of the items in a batch [k], and whether each is complete [k]: what is not is dropped.
+Each function returns the lengths of the items in a batch [k], and whether each is complete [k]; others are dropped.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,12 +33,12 @@ def _timesteps(columns: Mapping[str, arrays.Array]) -> tuple[arrays.Ints, arrays
 
 
 def _sequences(columns: Mapping[str, arrays.Array]) -> tuple[arrays.Ints, arrays.Bools]:
-    """Return the runs of rows that seq_lens says."""
+    """Return the runs of rows given by seq_lens."""
     others = {name: column for name, column in columns.items() if name != "seq_lens"}
     _require(columns, "sequences", {"seq_lens": "seq_lens" in columns, "a column of rows": bool(others)})
     rows = _row_count(others)
     lengths = _column(columns, "seq_lens", "iu", "an integer a sequence").astype(np.int64)
-    # No length is above the number of rows, so that the sum does not wrap around.
+    # No length exceeds the number of rows, so the sum cannot overflow.
     if (lengths < 1).any() or (lengths > rows).any() or lengths.sum() != rows:
         raise errors.SchemaError(
             f"column seq_lens must hold integers of at least 1 that sum to the {rows} rows of the other columns, "
@@ -71,7 +71,7 @@ def _fragments(columns: Mapping[str, arrays.Array]) -> tuple[arrays.Ints, arrays
 
 
 def _column(columns: Mapping[str, arrays.Array], name: str, kinds: str, rule: str) -> arrays.Array:
-    """Return the column [k] that items are cut by; its dtype is of one of the `kinds` that numpy has letters for."""
+    """Return the column [k] that items are cut by; its dtype must be one of the numpy `kinds`."""
     column = columns[name]
     if column.ndim != 1 or column.dtype.kind not in kinds:
         raise errors.SchemaError(

@@ -1,9 +1,9 @@
-"""What a checkpoint keeps of an item buffer: the items, oldest first, and what every add must bring.
+"""The checkpointed state of an item buffer: its items, oldest first, and the required columns.
 
     lengths      3        1    2              rows of each item [items]; of fragments, of each column [items, columns]
     rows/name    r r r    r    r r            those of one item after those of another
 
-Where in a ring they lie is not kept.
+Their positions in the ring are not saved.
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,10 +42,10 @@ class ItemState:
     """The items of a buffer, oldest first.
 
     Attributes:
-        columns: A column of no rows for each name that every add must bring.
+        columns: An empty column for each required name.
         lengths: How many rows each item has [items], or of fragments each column of it [items, columns].
         rows: The rows of the items, one after the other, by name.
-        counters: What was counted, by name.
+        counters: The counters, by name.
     """
 
     columns: Mapping[str, arrays.Array]
@@ -55,10 +55,10 @@ class ItemState:
 
     @classmethod
     def of(cls, given: state.StateReader, unit: item_cuts.StorageUnit, capacity: int) -> "ItemState":
-        """Return what was given, for a buffer of that unit and capacity.
+        """Return the state that was given, for a buffer of that unit and capacity.
 
         Raises:
-            CheckpointError: No buffer can be in such a state.
+            CheckpointError: The state is invalid.
         """
         columns = _columns(given.value("columns"))
         if columns:
@@ -96,12 +96,12 @@ class ItemState:
 
 
 def item_lengths(lengths: arrays.Ints) -> arrays.Ints:
-    """Return how many time steps each item has [items], of what is kept of their lengths."""
+    """Return how many time steps each item has [items], from the saved lengths."""
     return lengths if lengths.ndim == 1 else lengths.max(axis=1, initial=0)
 
 
 def pieces(column: state.ChunkedArray, lengths: arrays.Ints) -> Iterator[arrays.Array]:
-    """Yield the rows of each item of those lengths [items], as arrays of their own; about a chunk is read at once."""
+    """Yield the rows of each item of those lengths [items], as separate arrays; reads about a chunk at a time."""
     ends = np.cumsum(lengths)
     row_bytes = column.dtype.itemsize * int(np.prod(column.shape[1:], dtype=np.int64))
     size = max(1, state.CHUNK // max(row_bytes, 1))

@@ -1,7 +1,7 @@
-"""Where items are held, first in, first out: in a ring of rows, or each in arrays of its own.
+"""Storage of items, first in, first out: in a ring of rows, or each in its own arrays.
 
-Both count capacity in time steps, evict the oldest items until a new one fits, and answer copies. What they are given
-was checked: the columns are those of every add, and the items fit the capacity together.
+Both count capacity in time steps, evict the oldest items until a new one fits, and return copies. Callers check
+arguments: the columns are the required ones, and the items together fit the capacity.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,8 +27,8 @@ class Rows:
         slot    0  1  2  3  4  5  6  7          an item has lengths[k] rows from slot starts[k] on; this one has
         rows    c  c     a  a  b  c  c          starts 3, 5, 6 and lengths 2, 1, 4, and the next row goes to slot 2
 
-    So an item costs 16 bytes and no Python object, a draw is one `take` a column, and what has left is overwritten:
-    nothing that was added is kept alive. Item k of all that ever were has its entries at k modulo capacity.
+    So an item costs 16 bytes and no Python object, a draw is one `take` per column, and evicted rows are overwritten.
+    The k-th item ever added has its entries at k modulo capacity.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -52,7 +52,7 @@ class Rows:
         return self.timesteps * sum(column[:1].nbytes for column in self._columns.values())
 
     def add(self, columns: Mapping[str, arrays_lib.Array], lengths: arrays_lib.Ints) -> int:
-        """Store the items of the given lengths [items], at least 1 each, and return how many left for them."""
+        """Store items of the given lengths [items], at least 1 each, and return how many were evicted."""
         if not self._columns:
             self._allocate(columns)
         rows = int(lengths.sum())
@@ -71,13 +71,13 @@ class Rows:
         return evicted
 
     def _allocate(self, columns: Mapping[str, arrays_lib.Array]) -> None:
-        """Make a ring for each column, for rows as those have."""
+        """Allocate a ring for each column."""
         self._columns = {
             name: np.zeros((self._capacity, *values.shape[1:]), values.dtype) for name, values in columns.items()
         }
 
     def _evict(self, excess: int) -> int:
-        """Take the oldest items out until they had at least `excess` rows, and return how many. O(excess)."""
+        """Evict the oldest items until at least `excess` rows are free, and return how many. O(excess)."""
         if excess <= 0:
             return 0
         entries = np.arange(self._oldest, self._oldest + min(excess, self.items)) % self._capacity
@@ -97,7 +97,7 @@ class Rows:
         return {name: column.take(slots, axis=0) for name, column in self._columns.items()}, lengths
 
     def state(self) -> dict[str, arrays_lib.Array | state.LazyArray]:
-        """Return the lengths of the items [items] and their rows, oldest first: what is there when they are read."""
+        """Return the lengths of the items [items] and their rows, oldest first; the rows are read lazily."""
         first_slot = (self._cursor - self.timesteps) % self._capacity
         arrays: dict[str, arrays_lib.Array | state.LazyArray] = {
             "lengths": _of_ring(self._lengths, self._oldest, self.items)
@@ -107,7 +107,7 @@ class Rows:
         return arrays
 
     def fill(self, kept: "item_state.ItemState") -> None:
-        """Take in the items of a state; there is none yet."""
+        """Load the items of a state into an empty store."""
         self._allocate({name: kept.columns[name] for name in kept.rows})
         items, self.timesteps = len(kept.lengths), int(kept.lengths.sum())
         for name, rows in kept.rows.items():
@@ -120,7 +120,7 @@ class Rows:
         self._cursor = self.timesteps % self._capacity
 
     def clear(self) -> None:
-        """Forget every item."""
+        """Remove every item."""
         self._oldest = self._next
         self.timesteps = 0
 
@@ -135,15 +135,14 @@ class Rows:
 
 
 class Fragments:
-    """Items of columns of any length, each with arrays of its own: a fragment that leaves frees what it had.
+    """Items whose columns may differ in length, each with its own arrays, which are freed on eviction.
 
-    A ring a column would not do: a column with one row a fragment would get as many slots as there are time steps.
+    One ring per column would waste memory: a column with one row per fragment would get a slot for every time step.
     """
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._deque: counts.CountedDeque[dict[str, arrays_lib.Array]] = counts.CountedDeque()
-        # Of no rows.
         self._columns: Mapping[str, arrays_lib.Array] = {}
         self.bytes = 0
 
@@ -158,7 +157,7 @@ class Fragments:
         return self._deque.total
 
     def add(self, columns: Mapping[str, arrays_lib.Array], lengths: arrays_lib.Ints) -> int:
-        """Store the columns as one item of that length [1], and return how many left for it."""
+        """Store the columns as one item of that length [1], and return how many were evicted."""
         self._columns = self._columns or {name: values[:0].copy() for name, values in columns.items()}
         fragment = {name: values.copy() for name, values in columns.items()}
         before, steps = self.items, int(lengths[0])
@@ -191,7 +190,7 @@ class Fragments:
         return arrays
 
     def fill(self, kept: "item_state.ItemState") -> None:
-        """Take in the items of a state; there is none yet."""
+        """Load the items of a state into an empty store."""
         self._columns = kept.columns
         columns = {
             name: list(item_state.pieces(rows, kept.lengths[:, place]))
@@ -203,7 +202,7 @@ class Fragments:
             self.bytes += _bytes(fragment)
 
     def clear(self) -> None:
-        """Forget every item."""
+        """Remove every item."""
         self._deque = counts.CountedDeque()
         self.bytes = 0
 
@@ -218,7 +217,7 @@ class Fragments:
 
 
 def _of_ring(ring: arrays_lib.Array, first: int, count: int) -> state.LazyArray:
-    """Return `count` entries of a ring from one on, as a column."""
+    """Return `count` entries of a ring, starting at `first`, as a column."""
 
     def read(start: int, stop: int) -> arrays_lib.Array:
         return ring.take(np.arange(first + start, first + stop) % len(ring), axis=0)
@@ -227,7 +226,7 @@ def _of_ring(ring: arrays_lib.Array, first: int, count: int) -> state.LazyArray:
 
 
 def _joined(column: arrays_lib.Array, arrays: Sequence[arrays_lib.Array], lengths: arrays_lib.Ints) -> state.LazyArray:
-    """Return arrays of those lengths, with rows as `column` has them, one after the other, as a column."""
+    """Return the concatenation of arrays of those lengths, with rows like `column`, as a lazy column."""
     ends = np.cumsum(lengths)
     begins = ends - lengths
 

@@ -1,13 +1,13 @@
-"""JointReplayBuffer: steps of environments with several agents, drawn together.
+"""JointReplayBuffer: steps of multi-agent environments, drawn jointly.
 
     add                                              sample
      │  check every agent's step      joint_steps     │  may it?                       RateLimiter
-     │  cut what does not go on       StepStore         │  which joint steps?            JointTable
+     │  cut what does not follow       StepStore         │  which joint steps?            JointTable
      │  evict the oldest joint step   JointTable      │  for each agent: its rows,     Window
      ▼  write a row of each agent     StepStore         ▼  and zeros where it is absent  joint_batch
 
-Each agent has a history of its own, of its own schema, and its returns end where it does. The law of this file: a joint
-step is there with the rows of all its agents, or not at all; so whatever is stored can be drawn.
+Each agent has its own history and schema, and its returns end where its own run ends. Invariant: a joint step is stored
+with the rows of all its agents or not at all, so every stored step can be drawn.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,23 +42,23 @@ MOST_RUNS = 2**19
 
 
 class JointReplayBuffer(checkpointable.Checkpointable):
-    """Stores the newest `capacity` joint steps of the agents of an environment, and draws what they lived together.
+    """A replay buffer for multi-agent environments: stores the newest `capacity` joint steps and samples them jointly.
 
-    A joint step holds a row of each agent that acted in it. Its place in a batch is that step for every agent; who was
-    absent is masked. Agents may hold different things, leave before others, come later, and come back.
+    A joint step holds a row for each agent that acted in it. A position in a batch is the same joint step for every
+    agent; absent agents are masked. Agents may have different schemas, leave early, join late, and return.
 
     Args:
-        capacity: Joint steps stored at most, that is, steps of environments; the oldest goes first.
-        schemas: What a step of each agent holds, by name; of an agent that is not named, its first step says so.
+        capacity: Maximum number of stored joint steps, that is, environment steps; the oldest are evicted first.
+        schemas: The schema of each agent, by name; inferred from the first step of an agent that is not named.
         agents: The names of all agents that may ever act: `possible_agents` of a PettingZoo environment.
-        n_step: Steps in a transition at most; fewer where the agent's run, or what is known of it, ends earlier.
+        n_step: Maximum number of steps in a transition; fewer if the agent's run, or what is known of it, ends earlier.
         gamma: The discount factor, in (0, 1].
-        streams: How many environments write side by side; times agents at most 2^19.
-        limiter: Says when a joint step may be added and a batch drawn; by default a batch needs one joint step.
-        seed: For the generator of the draws; the same seed and the same calls give the same batches.
+        streams: Number of environments that write in parallel; at most 2^19 streams times agents.
+        limiter: Decides when steps may be added and batches drawn; by default sampling needs one joint step.
+        seed: Seed or generator for sampling; the same seed and the same calls give the same batches.
 
     Raises:
-        ArgumentError: A setting breaks its rule.
+        ArgumentError: A setting is invalid.
 
     >>> import relive
     >>> buffer = relive.JointReplayBuffer(1_000, agents=["walker", "runner"], gamma=0.9, seed=0)
@@ -114,11 +114,11 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         self._by_name = dict(zip(self._numbers, self._histories, strict=True))
         self._begin({self._numbers[agent]: schema for agent, schema in schemas.items()})
 
-    # What it is.
+    # Properties.
 
     @property
     def capacity(self) -> int:
-        """How many joint steps are stored at most."""
+        """Maximum number of stored joint steps."""
         return self._table.capacity
 
     @property
@@ -128,17 +128,17 @@ class JointReplayBuffer(checkpointable.Checkpointable):
 
     @property
     def schemas(self) -> dict[str, schema_lib.Schema]:
-        """What a step of each agent holds; without those of which no step has said so yet."""
+        """The schema of each agent, by name, as far as known."""
         return {agent: history.schema for agent, history in self._by_name.items() if history.has_begun}
 
     @property
     def streams(self) -> int:
-        """How many environments write side by side."""
+        """Number of environments that write in parallel."""
         return self._streams
 
     @property
     def n_step(self) -> int:
-        """Steps in a transition at most."""
+        """Maximum number of steps in a transition."""
         return self._window.n_step
 
     @property
@@ -148,26 +148,26 @@ class JointReplayBuffer(checkpointable.Checkpointable):
 
     @property
     def limiter(self) -> rate_limiters.RateLimiter:
-        """What says when a joint step may be added and a batch drawn."""
+        """The rate limiter, which decides when steps may be added and batches drawn."""
         return self._limited.limiter
 
     @property
     def rng(self) -> np.random.Generator:
-        """The generator of the draws."""
+        """The random generator used for sampling."""
         return self._rng
 
     def __len__(self) -> int:
-        """Return how many joint steps are stored."""
+        """Return the number of stored joint steps."""
         return len(self._table)
 
     @property
     def is_full(self) -> bool:
-        """Whether the next joint step evicts another."""
+        """Whether the buffer is full, so that the next joint step evicts the oldest."""
         return self._table.is_full
 
     @property
     def num_eligible(self) -> int:
-        """How many joint steps may be drawn now: all that are stored."""
+        """Number of joint steps that may be drawn now: all that are stored."""
         return len(self._table)
 
     def __repr__(self) -> str:
@@ -194,27 +194,27 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         stream: int | None = None,
         **extras: Mapping[str, Any],
     ) -> int:
-        """Add one joint step and return its key: the dicts by agent that a PettingZoo environment takes and returns.
+        """Add one joint step, given as dicts by agent as in PettingZoo, and return its key.
 
-        The agents in `actions` are there; what the other mappings hold of others does not matter. An agent that was
-        there in the step before, did not end and is not in this one has left: its run is truncated where it was last
-        seen. When it acts again a new run of it begins. The episode ends once every agent that is there has ended, or
-        with `end_episode`.
+        The agents in `actions` are present; entries of other agents in the other mappings are ignored. An agent that
+        was present in the previous step, has not ended and is absent now has left: its run is truncated after its last
+        step, and a new run begins when it acts again. The episode ends once every present agent has ended, or with
+        `end_episode`.
 
         Args:
-            observations: o_t of each agent. If an agent that goes on was told another one in the step before, the
-                episode ends there, as truncated for all its agents, and this step begins the next one.
-            actions: a_t of each agent that is there.
+            observations: o_t of each agent. If it differs from the next observation that the previous step gave for a
+                continuing agent, the episode is truncated there for all its agents and this step begins a new one.
+            actions: a_t of each agent that is present.
             rewards: r_t of each.
-            next_observations: o_{t+1} of each; an agent that terminated may be left out.
-            terminations: Whether the task ended for the agent; None for nobody.
-            truncations: Whether we stopped looking at the agent; None for nobody. Termination wins over truncation.
-            stream: Which environment it is; required where there are several.
+            next_observations: o_{t+1} of each; agents that terminated may be omitted.
+            terminations: Whether the task ended for the agent; None for all False.
+            truncations: Whether the agent was truncated; None for all False. Termination takes precedence.
+            stream: The environment; required if there are several.
             extras: The other fields of the agents' schemas, each a mapping by agent.
 
         Raises:
-            SchemaError: A value does not fit its field, or an extra is missing or unknown; the message says of whom.
-            ArgumentError: Another argument breaks its rule.
+            SchemaError: A value does not fit its field, or an extra is missing or unknown; the message names the agent.
+            ArgumentError: Another argument is invalid.
             NotReadyError: The limiter holds inserts back.
         """
         stream = encoding.stream_number(self._streams, stream)
@@ -241,13 +241,13 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         return self._write(stream, steps)
 
     def _begin(self, schemas: Mapping[int, schema_lib.Schema]) -> None:
-        """Make room for the steps of agents, given their schemas by number: of all, or if that fails of none."""
+        """Allocate storage for agents, given their schemas by number: for all of them, or on failure for none."""
         storages = {agent: memory.ColumnStorage(schema, self.capacity) for agent, schema in schemas.items()}
         for agent, storage in storages.items():
             self._histories[agent].begin(storage)
 
     def _write(self, stream: int, steps: joint_rows.Steps) -> int:
-        """Write a joint step, of which everything was checked, and return its key."""
+        """Write a joint step that was already checked, and return its key."""
         self._cut(stream, [agent for agent in range(len(self._histories)) if agent not in steps])
         if self._table.is_full:
             for agent in self._table.agents_of_oldest():
@@ -265,13 +265,13 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         return key
 
     def end_episode(self, stream: int | None = None) -> bool:
-        """End the episode that goes on in a stream, and return whether one did; agents still there are truncated.
+        """End the open episode of a stream, truncating the agents still present, and return whether there was one.
 
-        That is what to call when an environment is reset before its episode has ended. Without it the episode goes on
-        if the agents happen to begin the next step with the observations that were announced.
+        Call this when an environment is reset before its episode has ended. Otherwise the episode continues if the
+        agents happen to begin the next step with the expected observations.
 
         Args:
-            stream: Of which environment; required where there are several.
+            stream: The environment; required if there are several.
 
         Raises:
             ArgumentError: There is no such stream.
@@ -283,25 +283,25 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         return True
 
     def _end(self, stream: int) -> None:
-        """End the episode that goes on in a stream."""
+        """End the open episode of a stream."""
         self._cut(stream, range(len(self._histories)))
         self._table.end(stream)
 
     def _cut(self, stream: int, agents: Sequence[int]) -> None:
-        """Truncate the runs of those agents that go on in a stream; what came after them was announced."""
+        """Truncate the open runs of those agents in a stream; their next observations are known."""
         for agent in agents:
             history = self._histories[agent]
             if history.is_open(stream):
                 history.cut(stream)
 
     def can_insert(self) -> bool:
-        """Return whether the limiter lets `add` pass now. O(1)."""
+        """Return whether the limiter allows `add` now. O(1)."""
         return self._limited.can_insert()
 
     # Drawing.
 
     def can_sample(self, batch_size: int) -> bool:
-        """Return whether `sample` would return such a batch now; draws nothing. O(1).
+        """Return whether `sample` would succeed now, without drawing. O(1).
 
         Raises:
             ArgumentError: batch_size is not an integer of at least 1, or is more than the limiter ever allows.
@@ -310,7 +310,7 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         return bool(len(self)) and self._limited.can_sample(batch_size)
 
     def sample_keys(self, batch_size: int) -> arrays.Keys:
-        """Draw as `sample` does, and return the keys alone [B]; `read` returns what was lived there.
+        """Draw as `sample` does and return only the keys [B]; `read` returns their transitions.
 
         Raises:
             ArgumentError: batch_size is not an integer of at least 1.
@@ -322,34 +322,34 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         if not self._limited.can_sample(batch_size):
             raise errors.NotReadyError(f"sample held back by {self._limited.limiter!r}: add steps first")
         self._counters.sampled += batch_size
-        # What is below 1, times the count, is below it.
+        # A number below 1, times the count, is below the count.
         return self._table.oldest_key + (self._rng.random(batch_size) * len(self)).astype(np.int64)
 
     def sample(
         self, batch_size: int, *, n_step: int | None = None, gamma: float | None = None
     ) -> joint_batch.JointBatch:
-        """Return what the agents lived from exactly batch_size joint steps on, drawn uniformly with replacement.
+        """Return the agents' transitions from exactly batch_size joint steps, drawn uniformly with replacement.
 
         O(batch_size) for each agent, however many joint steps are stored.
 
         Args:
-            batch_size: How many, B.
-            n_step: Instead of the buffer's own.
-            gamma: Instead of the buffer's own.
+            batch_size: The batch size, B.
+            n_step: Overrides the buffer's setting.
+            gamma: Overrides the buffer's setting.
 
         Raises:
-            ArgumentError: An argument breaks its rule.
+            ArgumentError: An argument is invalid.
             NotReadyError: Nothing is stored, or the limiter holds samples back.
         """
         window = self._window_for(n_step, gamma)
         return self._read(window, self.sample_keys(batch_size))
 
     def read(self, keys: Any, *, n_step: int | None = None, gamma: float | None = None) -> joint_batch.JointBatch:
-        """Return what the agents lived from the joint steps with those keys on [B]; the rest is as in `sample`.
+        """Return the agents' transitions from the joint steps with those keys [B]; otherwise like `sample`.
 
         Raises:
             UnknownKeyError: No joint step of one of the keys is stored.
-            ArgumentError: Another argument breaks its rule.
+            ArgumentError: Another argument is invalid.
         """
         window = self._window_for(n_step, gamma)
         keys = validation.integers("keys", keys)
@@ -362,7 +362,7 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         return np.arange(self._table.oldest_key, self._table.next_key)
 
     def _window_for(self, n_step: int | None, gamma: float | None) -> transitions.TransitionWindow:
-        """Return what a sample is read with: the buffer's own window, with another n_step or gamma if given."""
+        """Return the buffer's window, with n_step or gamma overridden if given."""
         if n_step is None and gamma is None:
             return self._window
         return transitions.TransitionWindow(
@@ -370,7 +370,7 @@ class JointReplayBuffer(checkpointable.Checkpointable):
         )
 
     def _read(self, window: transitions.TransitionWindow, keys: arrays.Keys) -> joint_batch.JointBatch:
-        """Return what the agents lived from the joint steps with those keys on [B], which are stored."""
+        """Return the agents' transitions from the joint steps with those keys [B], which must be stored."""
         table, ones = self._table, np.ones(len(keys))
         slots = table.slots(keys)
         agents = {}
@@ -397,7 +397,7 @@ class JointReplayBuffer(checkpointable.Checkpointable):
 
     @classmethod
     def _loaded(cls, state: state_lib.State, instead: dict[str, Any], **options: Any) -> Self:
-        # The agents are no plain setting: their names are with what they have lived.
+        # `agents` is not a plain setting: the names are saved with the histories.
         return super()._loaded(state, {"agents": joint_state.names(cls._given(state)), **instead}, **options)
 
     def _state(self, **options: Any) -> state_lib.State:
@@ -414,23 +414,23 @@ class JointReplayBuffer(checkpointable.Checkpointable):
     def _kept(self) -> "joint_state.Kept":
         return joint_state.Kept(self._table, self._by_name)
 
-    # Everything else.
+    # Statistics and checks.
 
     def get_stats(self) -> joint_batch.JointBufferStats:
-        """Return what is stored and what has happened so far. O(agents + streams)."""
+        """Return statistics of the buffer. O(agents + streams)."""
         return joint_batch.of(self._table, self._by_name, self._counters)
 
     def clear(self) -> None:
-        """Forget every joint step and every episode that goes on.
+        """Remove every joint step and every open episode.
 
-        Keys, the numbers of episodes and the counters of `get_stats` go on; the generator is not reset.
+        Keys, episode numbers, the counters of `get_stats` and the random generator are not reset.
         """
         for history in self._histories:
             history.clear()
         self._table.clear()
 
     def check(self) -> None:
-        """Recount everything that is stored, the long way.
+        """Verify all invariants by recounting everything that is stored.
 
         Raises:
             CorruptionError: An invariant does not hold; the message says which.

@@ -1,4 +1,4 @@
-"""What a joint draw returns: arrays of each agent, the same place in all of them for the same step of an environment.
+"""Batches of joint steps: arrays per agent, in which the same position is the same environment step.
 
 place              0        1        2
 episode, step     3, 0     3, 4     1, 7
@@ -26,13 +26,13 @@ _COUNTS = ("inserted", "sampled", "spliced_episodes")
 
 @dataclasses.dataclass(kw_only=True)
 class Counters:
-    """What a joint buffer counts since it was made; `len` is how many joint steps may be drawn now.
+    """Counters of a joint buffer since it was created; `len` is the number of joint steps that may be drawn now.
 
     Attributes:
         table: The joint steps.
         inserted: Joint steps added.
         sampled: Joint steps drawn.
-        spliced_episodes: Episodes that were ended since the next step did not follow.
+        spliced_episodes: Episodes ended because the next step did not follow.
     """
 
     table: joint_rows.JointTable
@@ -50,37 +50,37 @@ class Counters:
 
     @staticmethod
     def checked(given: state.StateReader, next_key: int) -> dict[str, int]:
-        """Return the counts of a state by name; raise CheckpointError if the next joint step cannot have that key."""
+        """Return the counts of a state by name; raise CheckpointError if they contradict the next key."""
         # Each joint step has a key, counted from 0.
         given.integer("inserted", next_key, next_key)
         given.integer("spliced_episodes", 0, next_key)
         return {name: given.integer(name) for name in _COUNTS}
 
     def restore(self, counts: Mapping[str, int]) -> None:
-        """Go on from those counts."""
+        """Continue from those counts."""
         for name, count in counts.items():
             setattr(self, name, count)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JointBufferStats(statistics.Statistics):
-    """Numbers about a joint buffer: what it holds now, and counts since it was made.
+    """Statistics of a joint buffer: its current contents, and counts since it was created.
 
-    Joint steps that are not stored any more were evicted or cleared: `appended == size + evicted + cleared`.
+    Joint steps that are no longer stored were evicted or cleared: `appended == size + evicted + cleared`.
 
     Attributes:
         size: Joint steps stored, each of which may be drawn.
-        capacity: Joint steps stored at most.
-        agent_steps: In how many of those stored each agent is, by name.
-        open_episodes: Episodes of environments that are going on.
+        capacity: Maximum number of stored joint steps.
+        agent_steps: Number of stored joint steps with each agent, by name.
+        open_episodes: Environment episodes in progress.
         nbytes: Bytes of the agents' columns as their schemas count them, of the observations beside them, of their
-            timelines, and of what says which rows belong together.
-        appended: Joint steps added, ever.
-        sampled: Joint steps drawn, ever.
-        evicted: Joint steps overwritten, ever.
-        cleared: Joint steps that `clear` forgot, ever.
-        spliced_episodes: Episodes that were ended since an agent went on from another observation than was announced: a
-            reset that nobody reported. Ever.
+            timelines, and of the table that joins their rows.
+        appended: Joint steps added so far.
+        sampled: Joint steps drawn so far.
+        evicted: Joint steps overwritten so far.
+        cleared: Joint steps that `clear` forgot so far.
+        spliced_episodes: Episodes ended so far because an agent continued from an unexpected observation: an unreported
+            reset.
     """
 
     size: int
@@ -98,7 +98,7 @@ class JointBufferStats(statistics.Statistics):
 def of(
     table: joint_rows.JointTable, histories: Mapping[str, steps_lib.StepStore], counters: Counters
 ) -> JointBufferStats:
-    """Return the numbers about a buffer of those parts. O(agents + streams)."""
+    """Return the statistics of a buffer with those parts. O(agents + streams)."""
     return JointBufferStats(
         size=len(table),
         capacity=table.capacity,
@@ -118,7 +118,7 @@ Tree: TypeAlias = batches.Tree
 
 @dataclasses.dataclass(kw_only=True, slots=True, eq=False, repr=False)
 class AgentBatch(batches.Batch[batches.A]):
-    """n-step transitions of one agent. Where `mask` is False it was absent, and everything else holds zeros.
+    """n-step transitions of one agent. Where `mask` is False the agent was absent, and all other arrays hold zeros.
 
     `target = reward + next_discount * V(next_observation)` holds for each of them. Shapes are those of one agent; in
     `JointBatch.stacked` an axis of agents [A] follows that of the batch [B].
@@ -129,9 +129,9 @@ class AgentBatch(batches.Batch[batches.A]):
         reward: The sum over k < m of gamma^k r_{t+k} [B], added up as float64, in the reward's dtype.
         next_observation: o_{t+m} [B, ...]; zeros where the agent terminated there and it was not given.
         next_discount: gamma^m, or 0 if the window reached the agent's termination [B], in the reward's dtype.
-        is_terminal: Whether it did [B].
-        steps: m [B], at least 1 and at most n where the agent was there; less where it ended or left earlier.
-        mask: Whether the agent was there [B].
+        is_terminal: Whether the window reached the agent's termination [B].
+        steps: m [B], from 1 to n where the agent was present; fewer than n if it ended or left earlier.
+        mask: Whether the agent was present [B].
         extras: Each extra of step t [B, ...].
     """
 
@@ -152,16 +152,15 @@ class AgentBatch(batches.Batch[batches.A]):
 
 @dataclasses.dataclass(kw_only=True, slots=True, eq=False, repr=False)
 class JointBatch(batches.Batch[batches.A]):
-    """Steps of an environment, with what each agent lived from there on.
+    """Joint steps of environments, with the transitions of each agent.
 
     Attributes:
-        agents: The transitions of each agent by name, [B] or [B, ...] each: those at one place are of one step of one
-            environment. An agent is missing while nobody has said what its steps hold: it has no schema, and was never
-            there.
+        agents: The transitions of each agent by name, [B] or [B, ...] each; the same position is the same environment
+            step. Agents that were never present and have no schema are missing.
         episodes: The numbers of the episodes [B]; they count the episodes of all environments, from 0.
         start_step: How many steps of the episode came before [B].
         keys: The names of the joint steps [B]; for `read`.
-        probabilities: How likely each of them was to be drawn [B].
+        probabilities: The probability with which each was drawn [B].
         weights: Importance weights [B]; 1, as draws are uniform.
     """
 
@@ -177,11 +176,11 @@ class JointBatch(batches.Batch[batches.A]):
         def map(self, function: Callable[[batches.A], batches.B]) -> "JointBatch[batches.B]": ...  # noqa: D102
 
     def stacked(self: "JointBatch[arrays.Array]") -> AgentBatch[arrays.Array]:
-        """Return the transitions of all agents as one, [B, A] or [B, A, ...] each, with agents as in `agents`.
+        """Return the transitions of all agents stacked, [B, A] or [B, A, ...] each, in the order of `agents`.
 
         Raises:
-            ArgumentTypeError: The batch is of a framework: convert what this returns.
-            ArgumentError: The agents' steps do not hold the same: fields, shapes or dtypes differ.
+            ArgumentTypeError: The batch holds arrays of a framework: stack first, then convert.
+            ArgumentError: The agents' fields, shapes or dtypes differ.
         """
         self._require_numpy("stacked")
         fields = batches.array_names(AgentBatch)
@@ -189,7 +188,7 @@ class JointBatch(batches.Batch[batches.A]):
         return AgentBatch(**{name: self._stacked(name, [getattr(part, name) for part in parts]) for name in fields})
 
     def _stacked(self, name: str, trees: list[Tree]) -> Tree:
-        """Return the trees of arrays [B, ...] of all agents as one of arrays [B, A, ...]."""
+        """Stack the agents' trees of arrays [B, ...] into one of arrays [B, A, ...]."""
         kinds = [_kind(tree) for tree in trees]
         for agent, kind in zip(self.agents, kinds, strict=True):
             if kind != kinds[0]:
@@ -204,11 +203,11 @@ class JointBatch(batches.Batch[batches.A]):
 
 
 def of_agent(read: batches.TransitionBatch, mask: arrays.Bools) -> AgentBatch:
-    """Return the transitions of an agent at every place, given those where it was there, in their order.
+    """Return the transitions of an agent at every position, given those where it was present, in order.
 
     Args:
-        read: Its transitions, as many as `mask` is set.
-        mask: Where it was there [B].
+        read: Its transitions, one for each True in `mask`.
+        mask: Where it was present [B].
     """
     names = [name for name in batches.array_names(AgentBatch) if name != "mask"]
     return AgentBatch(mask=mask, **{name: _spread(getattr(read, name), mask) for name in names})
@@ -226,7 +225,7 @@ def _spread(tree: Tree, mask: arrays.Bools) -> Tree:
 
 
 def _kind(tree: Tree) -> str:
-    """Return in words what makes trees of one level alike."""
+    """Describe the structure of a tree, one level deep."""
     if isinstance(tree, dict):
         return f"a mapping with {', '.join(tree) or 'nothing'}"
     return f"dtype {tree.dtype} and shape {list(tree.shape[1:])}"

@@ -1,4 +1,4 @@
-"""Joint steps: which rows of which agents belong to one step of an environment, and to which episode that belongs.
+"""JointTable: which rows of the agents belong to one environment step, and to which episode.
 
     key          4     5     6     7     8        counts the joint steps ever added; here of two environments
     episode      2     3     2     3     4
@@ -6,8 +6,8 @@
     walker       4     5     -     6     7        the key of its row in a history of its own, -1 where it is absent
     runner       -     2     3     -     4
 
-A joint step goes when its slot is needed, and the rows of all its agents go with it. So an agent has one row for each
-of the joint steps it is in, in their order, and never more than `capacity`.
+A joint step is evicted when its slot is needed, together with the rows of all its agents. So an agent has one row for
+each joint step it is in, in the same order, and never more than `capacity`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,23 +39,23 @@ def checked(
     truncations: Any,
     extras: Mapping[str, Any],
 ) -> Steps:
-    """Return the steps that the arguments of `JointReplayBuffer.add` describe, and change nothing.
+    """Validate the arguments of `JointReplayBuffer.add` and return the steps they describe, changing nothing.
 
     Args:
         numbers: The numbers of the agents by name.
-        histories: What each agent has lived.
-        stream: Which environment they are in.
+        histories: The history of each agent.
+        stream: The environment.
         observations: Mappings with at least the agents in `actions`, as the next two.
-        actions: Who is there, and does what.
-        rewards: What they got.
-        next_observations: What came after; who terminated may be left out.
-        terminations: Whether they terminated; None for nobody.
-        truncations: Whether they were truncated; None for nobody.
-        extras: A mapping for each extra; whose schema has not that extra may be left out.
+        actions: The actions; their keys are the present agents.
+        rewards: The rewards.
+        next_observations: The next observations; agents that terminated may be omitted.
+        terminations: Whether they terminated; None for all False.
+        truncations: Whether they were truncated; None for all False.
+        extras: A mapping for each extra; agents without that extra may be omitted.
 
     Raises:
-        SchemaError: A value does not fit its field; the message says of which agent.
-        ArgumentError: An agent is unknown or missing somewhere, nobody is there, or another argument breaks its rule.
+        SchemaError: A value does not fit its field; the message names the agent.
+        ArgumentError: An agent is unknown or missing somewhere, no agent is present, or another argument is invalid.
     """
     flags = (("terminations", terminations), ("truncations", truncations))
     required = {"observations": observations, "rewards": rewards} | {
@@ -108,12 +108,12 @@ ABSENT = -1
 
 
 class JointTable(ring.Ring):
-    """The newest `capacity` joint steps of some agents, in `streams` environments side by side.
+    """The newest `capacity` joint steps of some agents, in `streams` parallel environments.
 
     Attributes:
-        next_episode: The number of the episode that begins next.
-        open_episode: The number of the episode that goes on in each environment, -1 where none does [streams].
-        open_length: Its steps so far [streams].
+        next_episode: The number of the next episode.
+        open_episode: The number of each environment's open episode, -1 if none [streams].
+        open_length: Its number of steps so far [streams].
     """
 
     def __init__(self, capacity: int, num_agents: int, streams: int) -> None:
@@ -127,12 +127,12 @@ class JointTable(ring.Ring):
 
     @property
     def num_agents(self) -> int:
-        """How many agents there are, present or not."""
+        """Number of agents, present or not."""
         return len(self._row_keys)
 
     @property
     def num_open(self) -> int:
-        """How many episodes go on."""
+        """Number of open episodes."""
         return int(np.count_nonzero(self.open_episode >= 0))
 
     @property
@@ -162,14 +162,14 @@ class JointTable(ring.Ring):
     # Writing.
 
     def evict(self) -> None:
-        """Take the oldest joint step away."""
+        """Evict the oldest joint step."""
         self.num_view[append.ROWS] -= 1
 
     def append(self, stream: int, row_keys: arrays.Ints) -> int:
         """Add a joint step to an environment, and return its key; there must be room for it.
 
         Args:
-            stream: Which environment. If no episode goes on there, one begins.
+            stream: The environment. If no episode is open there, one begins.
             row_keys: The keys of the agents' rows, -1 where they are absent [agents].
         """
         if self.open_episode[stream] < 0:
@@ -185,11 +185,11 @@ class JointTable(ring.Ring):
         return key
 
     def end(self, stream: int) -> None:
-        """End the episode that goes on in an environment, if one does."""
+        """End the open episode of an environment, if any."""
         self.open_episode[stream] = -1
 
     def clear(self) -> None:
-        """Take every joint step away, and forget the episodes that go on. Numbers and keys go on."""
+        """Remove all joint steps and open episodes. Episode numbers and keys are not reset."""
         self.num_view[append.CLEARED] += self.num_view[append.ROWS]
         self.num_view[append.ROWS] = 0
         self.open_episode[:] = -1
@@ -206,7 +206,7 @@ class JointTable(ring.Ring):
         open_episode: arrays.Ints,
         open_length: arrays.Ints,
     ) -> None:
-        """Hold just those joint steps, oldest first [N], their rows [agents, N], and open episodes [streams]."""
+        """Replace the contents by joint steps, oldest first [N], rows [agents, N], and open episodes [streams]."""
         num = self.num_view
         num[append.NEXT_KEY], num[append.ROWS] = next_key, len(episode)
         num[append.CLEARED] = next_key - len(episode) - num_evicted

@@ -1,10 +1,10 @@
-"""What a checkpoint keeps of a joint buffer: its joint steps, and the history of each agent beside them.
+"""The checkpointed state of a joint buffer: its joint steps, and the history of each agent.
 
     episode, step          of each joint step, oldest first [N]
     agents/0/present       whether the first agent is in it [N]
     agents/0/...           the agent's rows, one for each joint step it is in, as in a buffer of columns
 
-Keys of rows are not kept: an agent's rows are in the order of the joint steps, and so follow from who is present.
+Row keys are not saved: an agent's rows are in the order of the joint steps in which it is present.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,11 +35,11 @@ class JointState:
     Attributes:
         next_key: The key of the joint step that comes next.
         num_evicted: How many joint steps were evicted so far.
-        next_episode: The number of the episode that begins next.
+        next_episode: The number of the next episode.
         episode: The number of the episode of each joint step [N].
         step: How many steps of it came before [N].
-        open_episode: The number of the episode that goes on in each stream, -1 where none does [streams].
-        open_length: Its steps so far [streams].
+        open_episode: The number of each stream's open episode, -1 if none [streams].
+        open_length: Its number of steps so far [streams].
         present: Whether each agent is in each joint step [agents, N].
     """
 
@@ -54,7 +54,7 @@ class JointState:
 
     @classmethod
     def of_table(cls, table: joint_rows.JointTable) -> "JointState":
-        """Return that of a table."""
+        """Return the state of a table."""
         slots = table.alive_slots()
         row_keys = [table.row_keys(agent, slots) for agent in range(table.num_agents)]
         return cls(
@@ -70,10 +70,10 @@ class JointState:
 
     @classmethod
     def of(cls, given: state_lib.StateReader, num_agents: int, capacity: int, streams: int) -> "JointState":
-        """Return what was given, for so many agents in so many streams.
+        """Validate and return the state for that many agents and streams.
 
         Raises:
-            CheckpointError: No table can hold that, whatever the agents have lived.
+            CheckpointError: The state is invalid, whatever the histories are.
         """
         numbers = {name: given.integer(name) for name in _NUMBERS}
         next_key, last_episode = numbers["next_key"], numbers["next_episode"] - 1
@@ -114,7 +114,7 @@ class JointState:
         return row_keys
 
     def restore(self, table: joint_rows.JointTable, timelines: Sequence[steps_state.RowsState]) -> None:
-        """Make a table what that was which this was taken of."""
+        """Restore this state into a table."""
         table.restore(
             next_key=self.next_key,
             num_evicted=self.num_evicted,
@@ -127,7 +127,7 @@ class JointState:
         )
 
     def wrong(self, timelines: Sequence[steps_state.RowsState]) -> str:
-        """Return what is wrong with the joint steps, given what each agent has lived; nothing if they can be. O(N)."""
+        """Return what is wrong with the joint steps, given the agents' histories; empty if nothing is. O(N)."""
         if not self.present.any(axis=0).all():
             return "each must have an agent"
         if any(len(timeline) != present.sum() for timeline, present in zip(timelines, self.present, strict=True)):
@@ -165,19 +165,19 @@ class JointState:
         return ""
 
     def _newest(self, stream: arrays_lib.Ints) -> arrays_lib.Ints:
-        """Return where the newest step of the episode is that goes on in each stream [streams].
+        """Return the position of the newest step of each stream's open episode [streams].
 
-        -1 if it is not here any more, -2 if no episode goes on.
+        -1 if it is no longer stored, -2 if no episode is open.
         """
         newest = np.full(len(self.open_episode), -1)
-        newest[stream] = np.arange(len(stream))  # Of a stream that is there more than once the last one stays.
+        newest[stream] = np.arange(len(stream))  # For a repeated stream, the last assignment wins.
         if len(stream):
             newest[self.episode[newest] != self.open_episode] = -1
         newest[self.open_episode < 0] = _NOWHERE
         return newest
 
     def _wrong_runs(self, stream: arrays_lib.Ints, timelines: Sequence[steps_state.RowsState]) -> str:
-        """Return what is wrong with what the agents have lived, given the stream of each joint step [N]."""
+        """Return what is wrong with the agents' histories, given the stream of each joint step [N]."""
         newest = self._newest(stream)
         for timeline, present in zip(timelines, self.present, strict=True):
             if not (timeline.has_tail | (timeline.end == append.TERMINATED)).all():
@@ -201,11 +201,11 @@ def _is_constant(groups: arrays_lib.Ints, values: arrays_lib.Ints) -> bool:
 
 
 class Kept:
-    """The parts of a buffer that a state is taken of, and that one is given to.
+    """Saves and restores the state of a buffer's parts.
 
     Args:
         table: Its joint steps.
-        histories: What each agent has lived, by name.
+        histories: The history of each agent, by name.
     """
 
     def __init__(self, table: joint_rows.JointTable, histories: Mapping[str, steps_lib.StepStore]) -> None:
@@ -227,11 +227,11 @@ class Kept:
 
         Args:
             given: The state.
-            check: Raises CheckpointError if the rest of the state cannot be; called before anything changes.
+            check: Raises CheckpointError if the rest of the state is invalid; called before anything changes.
 
         Raises:
-            CheckpointError: No buffer of those settings can be in that state, and nothing has changed; or a column of a
-                file turns out to be damaged.
+            CheckpointError: The state is impossible with these settings: nothing has changed. Or a column file is
+                damaged.
         """
         capacity, streams = self._table.capacity, len(self._table.open_episode)
         if names(given) != list(self._histories):
@@ -258,7 +258,7 @@ class Kept:
         joint.restore(self._table, timelines)
 
     def check(self) -> None:
-        """Raise CorruptionError if what the agents have lived is not in order, or do not fit together. O(N)."""
+        """Raise CorruptionError if the agents' histories are broken or do not fit together. O(N)."""
         for history in self._histories.values():
             history.check()
         timelines = [history.rows_state() for history in self._histories.values()]
@@ -275,7 +275,7 @@ def names(given: state_lib.StateReader) -> list[str]:
     """Return the names of the agents of a state.
 
     Raises:
-        CheckpointError: They have none, or it has no agent.
+        CheckpointError: There are no names or no agents.
     """
     agents = given.part("agents")
     return [agents.part(str(number)).text("name") for number in range(len(given.value("agents")))]

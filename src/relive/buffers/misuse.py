@@ -1,8 +1,8 @@
-"""Misuse that no single call shows: recorded while steps are written, and warned of once.
+"""Detection of misuse that no single call shows; each cause is warned of once.
 
 spliced steps     a step that does not begin where the one before it ended: a shuffled stream, a wrong stream=
 reset steps       a step from the final observation of an episode that terminated to the first of the next one:
-a vector environment resets by a step of its own, which is no experience
+a vector environment that resets in a separate step, which is not a transition
 stacked frames    observations that a wrapper has stacked, in a buffer that stacks them again
 """
 
@@ -42,7 +42,7 @@ class Watch:
         self._warned: set[str] = set()
 
     def record_splices(self, count: int, inserted: int, store: steps_lib.StepStore) -> None:
-        """Record that so many of the newest steps of a store were spliced, with so many steps inserted so far."""
+        """Record that `count` of the newest steps were spliced, with `inserted` steps added so far."""
         self._splices.extend([inserted] * count)
         if len(self._splices) == self._splices.maxlen and inserted - self._splices[0] < _LAST_STEPS:
             self._warn(
@@ -75,13 +75,13 @@ class Watch:
             )
 
     def record_first(self, store: steps_lib.StepStore) -> None:
-        """Look at the shape of the observations, now that there is one."""
+        """Check the shape of the observations, once known."""
         if store.older <= 0:
             return
         stack = store.older + 1
         for path in store.observation_paths:
             shape = store.schema.fields[path].shape
-            # Three channels in front are more often colours.
+            # Three leading channels are usually colours.
             if len(shape) == 3 and shape[0] == stack != 3:
                 self._warn(
                     "stacks",
@@ -90,16 +90,16 @@ class Watch:
                 )
 
     def record_other(self, stream: int) -> None:
-        """Record that something else than a round was written to a stream."""
+        """Record that a stream was written to other than by `extend`."""
         self.finals.pop(stream, None)
 
     def clear(self) -> None:
-        """Forget the steps; what was counted and warned of stays."""
+        """Forget the steps; counts and warnings are kept."""
         self.finals.clear()
         self._splices.clear()
 
     def _warn(self, cause: str, message: str) -> None:
-        """Warn once a cause, where relive was called."""
+        """Warn once per cause, at the line that called relive."""
         if cause in self._warned:
             return
         self._warned.add(cause)
@@ -110,7 +110,7 @@ class Watch:
 
 
 def _cause_of_splices(store: steps_lib.StepStore) -> str:
-    """Return why the newest steps hardly follow each other, and what to do."""
+    """Return the likely cause of steps that do not follow each other, and the remedy."""
     window = transitions.TransitionWindow()
     slots = store.alive_slots()[-_LAST_STEPS:]
     slots = slots[window.is_readable(store, slots)]

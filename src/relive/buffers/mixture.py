@@ -1,4 +1,4 @@
-"""Batches with fixed shares from several buffers: demonstrations beside what the agent lives, offline beside online."""
+"""MixtureSampler: batches with fixed shares from several buffers, such as demonstrations and online experience."""
 
 from collections.abc import Mapping, Sequence
 import dataclasses
@@ -18,18 +18,18 @@ Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
 
 
 class MixtureSampler(Generic[Batch]):
-    """Draws every batch in fixed shares from several buffers.
+    """Samples batches with fixed shares from several buffers.
 
-    Each batch holds the same number of rows from each buffer: share times batch_size, rounded so that they sum up, the
-    largest remainders up. They stand in the order of the buffers. Keys of a mixture are its own: `sources` says which
-    buffer a row is from, and `update_priorities` finds the way back.
+    The number of rows from each buffer is the same in every batch: share times batch_size, rounded by largest
+    remainder. Rows are in the order of the buffers. A mixture has its own keys: `sources` returns the buffer of each
+    key, and `update_priorities` passes priorities on to the right buffer.
 
     Args:
-        buffers: At least one; of one schema, and with windows of one kind that give arrays of one shape.
-        shares: The share of each of them, above 0; in any unit, only their ratios count.
+        buffers: At least one; all with the same schema, and with windows that give arrays of the same shapes.
+        shares: The share of each buffer, above 0; only their ratios matter.
 
     Raises:
-        ArgumentError: There is no buffer, one is there twice, a share breaks its rule, or windows do not fit together.
+        ArgumentError: There is no buffer, a buffer is repeated, a share is invalid, or the windows do not fit together.
 
     >>> import relive
     >>> offline, online = relive.RingReplayBuffer(100, seed=0), relive.RingReplayBuffer(100, seed=1)
@@ -60,13 +60,13 @@ class MixtureSampler(Generic[Batch]):
         weights = [validation.finite_number("share", share) for share in shares]
         if min(weights) <= 0:
             raise errors.ArgumentError(f"shares must be above 0, got {min(weights):g}")
-        # Divided by the largest first: their sum could be infinite.
+        # Divided by the largest first, since their sum could overflow.
         relative = [weight / max(weights) for weight in weights]
         total = math.fsum(relative)
         self._shares = [weight / total for weight in relative]
 
     def counts(self, batch_size: int) -> list[int]:
-        """Return how many rows of a batch come from each buffer; they sum to batch_size.
+        """Return the number of rows of a batch from each buffer; they sum to batch_size.
 
         Raises:
             ArgumentError: batch_size is not an integer of at least 1.
@@ -82,15 +82,15 @@ class MixtureSampler(Generic[Batch]):
     def sample(self, batch_size: int, **options: Any) -> Batch:
         """Return exactly batch_size rows; importance weights are each buffer's own.
 
-        Nothing is drawn from any buffer before it is known that all of them can give their share.
+        Nothing is drawn unless all buffers can provide their share.
 
         Args:
-            batch_size: How many, B.
-            options: What the buffers' own `sample` takes besides, for all of them.
+            batch_size: The batch size, B.
+            options: Further arguments of the buffers' `sample`, for all of them.
 
         Raises:
-            ArgumentError: An argument breaks its rule, or the buffers' rows do not fit together.
-            NotReadyError: One of the buffers cannot return its share.
+            ArgumentError: An argument is invalid, or the buffers' rows do not fit together.
+            NotReadyError: A buffer cannot provide its share.
         """
         counts = self.counts(batch_size)
         for source, (buffer, count) in enumerate(zip(self._buffers, counts, strict=True)):
@@ -104,7 +104,7 @@ class MixtureSampler(Generic[Batch]):
                 buffer.sampler.exponent(options["beta"])
         drawn = [source for source, count in enumerate(counts) if count]
         calls = [self._call(self._buffers[source], options) for source in drawn]
-        # What refuses an argument, or does not fit, does so in batches of no row too.
+        # Invalid arguments and mismatches show even in empty batches.
         _joined([self._buffers[source].read([], **call) for source, call in zip(drawn, calls, strict=True)])
         parts = []
         for source, call in zip(drawn, calls, strict=True):
@@ -115,21 +115,21 @@ class MixtureSampler(Generic[Batch]):
 
     @staticmethod
     def _call(buffer: column.ColumnReplayBuffer[Batch], options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of one draw from a buffer; a schedule of beta is asked here."""
+        """Return the options of one draw from a buffer; evaluates a schedule of beta."""
         exponent = buffer.sampler.exponent(options.get("beta"))
         return {**options} if exponent is None else {**options, "beta": exponent}
 
     def sources(self, keys: Any) -> arrays.Ints:
-        """Return from which of the buffers, counted from 0, the rows with those keys are [B]."""
+        """Return the index of the buffer that each key belongs to [B]."""
         return validation.integers("keys", keys) % len(self._buffers)
 
     def update_priorities(self, keys: Any, priorities: Any) -> int:
-        """Give the rows of a batch new priorities, and return how many of them were still stored.
+        """Update the priorities of the rows of a batch, and return how many were still stored.
 
-        Rows of a buffer without priorities have none, and do not count.
+        Rows of buffers without priorities are ignored and not counted.
 
         Raises:
-            ArgumentError: A priority breaks its rule, or the lengths differ. Nothing has changed.
+            ArgumentError: A priority is invalid, or the lengths differ. Nothing has changed.
         """
         keys = validation.integers("keys", keys)
         priorities = validation.non_negative_floats("priority", priorities, len(keys))

@@ -1,4 +1,4 @@
-"""Where a row or a sample came from, for somebody who looks at a wrong one."""
+"""RowOrigin: where a row came from, for debugging."""
 
 import dataclasses
 from typing import Any, Literal, TypeAlias, get_args
@@ -15,23 +15,23 @@ EpisodeEnd: TypeAlias = Literal["OPEN", "TERMINATED", "TRUNCATED"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowOrigin:
-    """Where a stored step came from, and what has become of it.
+    """The origin and the current state of a stored step.
 
     Attributes:
-        key: Its name.
-        slot: Where it is in the storage.
-        stream: Which environment or actor it is of.
+        key: Its key.
+        slot: Its slot in the storage.
+        stream: The environment or actor that it came from.
         episode_start_key: The key of step 0 of its episode, which may have been evicted.
-        step: How many steps of the episode came before it.
-        episode_length: How many steps the episode has so far, evicted ones too.
+        step: Its position in the episode, from 0.
+        episode_length: Number of steps of the episode so far, including evicted ones.
         episode_end: How the episode ended.
-        age: How many steps were added after it, of all streams.
+        age: Number of steps added after it, in all streams.
         is_readable: Whether a window can start from it.
-        is_barred: Whether `set_eligible` has said that it may not be drawn.
+        is_barred: Whether it was excluded with `set_eligible`.
         is_eligible: Whether it may be drawn: readable, not barred, and not drawn max_times_sampled times.
-        times_sampled: How often it was drawn; None without max_times_sampled, which alone has draws counted.
-        priority: Its raw priority, or what it would get if it had none yet; None without priorities.
-        probability: How likely it is at one draw now; None if the sampler does not say.
+        times_sampled: How many times it was drawn; None without max_times_sampled.
+        priority: Its raw priority, or the one it would get if it has none yet; None without priorities.
+        probability: Its probability in a single draw now; None if unknown.
     """
 
     key: int
@@ -76,14 +76,14 @@ class RowOrigin:
 
 
 def rows(store: steps_lib.StepStore, draws: draws_lib.Draws, keys: arrays.Ints) -> tuple[RowOrigin | None, ...]:
-    """Return where the rows of those keys [k] came from; None for what is not stored."""
+    """Return the origins of the rows with those keys [k]; None for rows that are not stored."""
     is_alive = store.is_alive(keys)
     found = iter(_stored_rows(store, draws, store.slots(keys[is_alive])))
     return tuple(next(found) if is_there else None for is_there in is_alive.tolist())
 
 
 def _stored_rows(store: steps_lib.StepStore, draws: draws_lib.Draws, slots: arrays.Ints) -> list[RowOrigin]:
-    """Return where the rows in `slots` came from."""
+    """Return the origins of the rows in `slots`."""
     episodes, keys, sampler = store.episodes_of(slots), store.keys(slots), draws.sampler
     times = draws.times_sampled(slots)
     priorities = None

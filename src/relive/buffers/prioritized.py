@@ -14,34 +14,37 @@ from relive.windows import transitions
 
 
 class PrioritizedReplayBuffer(ring.RingReplayBuffer):
-    """A RingReplayBuffer that draws by priority: P_i ~ (priority_i + epsilon)^alpha (Schaul et al. 2016, equation 1).
+    """A RingReplayBuffer with proportional prioritization: P_i ~ (priority_i + epsilon)^alpha.
 
-    `batch.weights` are the importance weights (N P_i)^-beta; a learner gives the priorities of a batch back with
-    `update_priorities(batch.keys, ...)`. A new step has the largest raw priority so far, so that it is seen soon.
+    See Schaul et al. 2016, equation 1. `batch.weights` are the importance weights (N P_i)^-beta. Update the priorities
+    of a batch with `update_priorities(batch.keys, ...)`. A new step gets the largest raw priority so far, so that it is
+    drawn soon.
 
     Args:
-        capacity: Steps stored at most; the oldest goes first.
-        schema: What a step holds; None to take it from the first one. It is enforced either way.
-        n_step: Steps in a transition at most; fewer where the episode, or what is known of it, ends earlier.
+        capacity: Maximum number of stored steps; the oldest are evicted first.
+        schema: The fields of a step; None to infer them from the first step. Enforced either way.
+        n_step: Maximum number of steps in a transition; fewer if the episode, or what is known of it, ends earlier.
         gamma: The discount factor, in (0, 1].
-        frame_stack: Frames in an observation; each step gives one, and they are stacked when drawn.
-        stack_padding: What stands before the first frame of an episode: "zeros", or the "first" frame again.
-        streams: How many environments or actors write side by side.
-        storage: Where the columns are, of the same capacity; by default arrays in memory.
-        limiter: Says when a step may be added and a batch drawn; by default a batch needs one transition.
-        alpha: How much priorities matter, at least 0; 0 draws all alike.
-        beta: The exponent of the importance weights, at least 0: a number, or a schedule over the draws.
+        frame_stack: Number of frames stacked in an observation; each step stores one frame, and they are stacked when
+            drawn.
+        stack_padding: Padding before the first frame of an episode: "zeros", or repetitions of the "first" frame.
+        streams: Number of environments or actors that write in parallel.
+        storage: Where the columns are stored; must have the same capacity. By default, arrays in memory.
+        limiter: Decides when steps may be added and batches drawn; by default sampling needs one transition.
+        alpha: Exponent of the priorities, at least 0; with 0, sampling is uniform.
+        beta: Exponent of the importance weights, at least 0: a number, or a schedule over the draws.
         epsilon: Added to every priority, at least 0; with 0, a priority of 0 is never drawn.
-        weight_normalization: By what the weights are divided: by the largest in the "batch", by the largest that any
-            eligible transition would have ("buffer"), or by 1 ("none").
-        stratified: One draw from each of B equal shares of the probability, shuffled, instead of B independent ones.
-        new_priority: What a new step gets: the largest raw priority ever written ("running"), or of those stored
+        weight_normalization: What the weights are divided by: the largest in the "batch", the largest of any eligible
+            transition ("buffer"), or 1 ("none").
+        stratified: Whether to draw one transition from each of B equal shares of the probability, shuffled, instead of
+            B independently.
+        new_priority: The priority of a new step: the largest raw priority ever written ("running"), or of those stored
             ("live").
-        max_times_sampled: How often a transition may be drawn before it retires; None for any number of times.
-        seed: For the generator of the draws; the same seed and the same calls give the same batches.
+        max_times_sampled: How many times a transition may be drawn before it is retired; None for no limit.
+        seed: Seed or generator for sampling; the same seed and the same calls give the same batches.
 
     Raises:
-        ArgumentError: A setting breaks its rule.
+        ArgumentError: A setting is invalid.
 
     >>> import relive
     >>> buffer = relive.PrioritizedReplayBuffer(1_000, alpha=1.0, beta=1.0, epsilon=0.0, seed=0)

@@ -1,4 +1,4 @@
-"""RingReplayBuffer: n-step transitions of the newest `capacity` steps, drawn uniformly."""
+"""RingReplayBuffer: uniform replay of n-step transitions."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -16,24 +16,25 @@ from relive.windows import transitions
 
 
 class RingReplayBuffer(column.ColumnReplayBuffer[batches_lib.TransitionBatch]):
-    """Stores the newest `capacity` steps, and returns n-step transitions, uniform over all of them that are complete.
+    """A uniform replay buffer: stores the newest `capacity` steps and samples complete n-step transitions.
 
     Args:
-        capacity: Steps stored at most; the oldest goes first.
-        schema: What a step holds; None to take it from the first one. It is enforced either way.
-        n_step: Steps in a transition at most; fewer where the episode, or what is known of it, ends earlier.
+        capacity: Maximum number of stored steps; the oldest are evicted first.
+        schema: The fields of a step; None to infer them from the first step. Enforced either way.
+        n_step: Maximum number of steps in a transition; fewer if the episode, or what is known of it, ends earlier.
         gamma: The discount factor, in (0, 1].
-        frame_stack: Frames in an observation; each step gives one, and they are stacked when drawn.
-        stack_padding: What stands before the first frame of an episode: "zeros", or the "first" frame again.
-        streams: How many environments or actors write side by side.
-        storage: Where the columns are, of the same capacity; by default arrays in memory.
-        limiter: Says when a step may be added and a batch drawn; by default a batch needs one transition.
+        frame_stack: Number of frames stacked in an observation; each step stores one frame, and they are stacked when
+            drawn.
+        stack_padding: Padding before the first frame of an episode: "zeros", or repetitions of the "first" frame.
+        streams: Number of environments or actors that write in parallel.
+        storage: Where the columns are stored; must have the same capacity. By default, arrays in memory.
+        limiter: Decides when steps may be added and batches drawn; by default sampling needs one transition.
         sampler: Draws the anchors; UniformSampler if None.
-        max_times_sampled: How often a transition may be drawn before it retires; None for any number of times.
-        seed: For the generator of the draws; the same seed and the same calls give the same batches.
+        max_times_sampled: How many times a transition may be drawn before it is retired; None for no limit.
+        seed: Seed or generator for sampling; the same seed and the same calls give the same batches.
 
     Raises:
-        ArgumentError: A setting breaks its rule.
+        ArgumentError: A setting is invalid.
 
     >>> import relive
     >>> buffer = relive.RingReplayBuffer(1_000, n_step=3, gamma=0.9, seed=0)
@@ -94,13 +95,13 @@ class RingReplayBuffer(column.ColumnReplayBuffer[batches_lib.TransitionBatch]):
         """Return exactly batch_size transitions, drawn with replacement.
 
         Args:
-            batch_size: How many, B.
-            n_step: Instead of the buffer's own.
-            gamma: Instead of the buffer's own.
-            beta: The exponent of the importance weights, instead of the sampler's own; with priorities alone.
+            batch_size: The batch size, B.
+            n_step: Overrides the buffer's setting.
+            gamma: Overrides the buffer's setting.
+            beta: Exponent of the importance weights, overriding the sampler's; only with priorities.
 
         Raises:
-            ArgumentError: An argument breaks its rule.
+            ArgumentError: An argument is invalid.
             NotReadyError: No transition is eligible, or the limiter holds samples back.
         """
         return self._sample(self.window_for(n_step, gamma), batch_size, beta)
@@ -114,30 +115,30 @@ class RingReplayBuffer(column.ColumnReplayBuffer[batches_lib.TransitionBatch]):
         gamma: float | None = None,
         beta: float | None = None,
     ) -> prefetch_lib.Batches[batches_lib.TransitionBatch]:
-        """Return an endless iterator of what `sample` returns, gathered ahead in a thread while the learner works.
+        """Return an endless iterator of batches as from `sample`, prefetched in a thread while the learner works.
 
-        The rest is as in ColumnReplayBuffer.batches.
+        See ColumnReplayBuffer.batches.
 
         Args:
-            batch_size: How many transitions in a batch, B.
-            prefetch: How many batches are drawn ahead, each of which takes memory; 0 for plain `sample`, and no thread.
-            n_step: Instead of the buffer's own.
-            gamma: Instead of the buffer's own.
-            beta: The exponent of the importance weights, instead of the sampler's own; with priorities alone.
+            batch_size: Number of transitions in a batch, B.
+            prefetch: Number of batches drawn ahead, each of which takes memory; 0 for plain `sample` without a thread.
+            n_step: Overrides the buffer's setting.
+            gamma: Overrides the buffer's setting.
+            beta: Exponent of the importance weights, overriding the sampler's; only with priorities.
 
         Raises:
-            ArgumentError: An argument breaks its rule.
+            ArgumentError: An argument is invalid.
         """
         return self._batches(self.window_for(n_step, gamma), batch_size, prefetch, beta)
 
     def read(
         self, keys: Any, *, n_step: int | None = None, gamma: float | None = None, beta: float | None = None
     ) -> batches_lib.TransitionBatch:
-        """Return the transitions from the steps with those keys [B]; the rest is as in `sample`.
+        """Return the transitions that start at the steps with those keys [B]; otherwise like `sample`.
 
         Raises:
             UnknownKeyError: No step of one of the keys is stored.
-            ArgumentError: No transition can start at one of them, or another argument breaks its rule.
+            ArgumentError: No transition can start at one of them, or another argument is invalid.
         """
         return self._read(self.window_for(n_step, gamma), keys, beta)
 
@@ -146,7 +147,7 @@ class RingReplayBuffer(column.ColumnReplayBuffer[batches_lib.TransitionBatch]):
         return getattr(self._transitions, name) if of_window else super()._setting(name)
 
     def window_for(self, n_step: int | None, gamma: float | None) -> transitions.TransitionWindow:
-        """Return what a sample is read with: the buffer's own window, with another n_step or gamma if given."""
+        """Return the buffer's window, with n_step or gamma overridden if given."""
         window = self._transitions
         if n_step is None and gamma is None:
             return window

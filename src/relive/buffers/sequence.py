@@ -1,4 +1,4 @@
-"""SequenceReplayBuffer: runs of consecutive steps, for recurrent agents and world models."""
+"""SequenceReplayBuffer: sequences of consecutive steps, for recurrent agents and world models."""
 
 from typing import Any, ClassVar
 
@@ -18,28 +18,28 @@ from relive.windows import sequences
 
 
 class SequenceReplayBuffer(column.ColumnReplayBuffer[batches.SequenceBatch]):
-    """Stores the newest `capacity` steps, and returns sequences of `length` steps that never cross an episode's end.
+    """Stores the newest `capacity` steps and samples sequences of `length` steps, each from a single episode.
 
     Args:
-        capacity: Steps stored at most; the oldest goes first.
-        schema: What a step holds; None to take it from the first one. It is enforced either way.
+        capacity: Maximum number of stored steps; the oldest are evicted first.
+        schema: The fields of a step; None to infer them from the first step. Enforced either way.
         length: Steps in a sequence, burn-in included.
-        burn_in: How many of them, from the first on, are marked as not for the loss.
+        burn_in: Number of leading steps that are marked as burn-in, not for the loss.
         stride: Sequences start at every stride-th step of an episode.
-        pad: Whether sequences may reach over the end of an episode, so that every step of it is in one: from the first
-            step on, until a sequence has reached the end. What lies beyond is zeros, and masked.
-        prioritized: Whether to draw by priorities, which belong to the first step of a sequence.
-        streams: How many environments or actors write side by side.
-        storage: Where the columns are, of the same capacity; by default arrays in memory.
-        limiter: Says when a step may be added and a batch drawn; by default a batch needs one sequence.
-        sampler: Draws the first steps, instead of what `prioritized` says.
+        pad: Whether a sequence may extend past the end of its episode, so that every step is in some sequence. Steps
+            past the end are zeros and masked.
+        prioritized: Whether to sample by priority; the priority of a sequence is that of its first step.
+        streams: Number of environments or actors that write in parallel.
+        storage: Where the columns are stored; must have the same capacity. By default, arrays in memory.
+        limiter: Decides when steps may be added and batches drawn; by default sampling needs one sequence.
+        sampler: Draws the first steps; overrides `prioritized`.
         alpha, beta, epsilon, weight_normalization, stratified, new_priority: As in PrioritizedReplayBuffer, for
             prioritized=True; they are checked either way.
-        max_times_sampled: How often a sequence may be drawn before it retires; None for any number of times.
-        seed: For the generator of the draws; the same seed and the same calls give the same batches.
+        max_times_sampled: How many times a sequence may be drawn before it is retired; None for no limit.
+        seed: Seed or generator for sampling; the same seed and the same calls give the same batches.
 
     Raises:
-        ArgumentError: A setting breaks its rule.
+        ArgumentError: A setting is invalid.
 
     >>> import numpy as np
     >>> import relive
@@ -123,5 +123,5 @@ class SequenceReplayBuffer(column.ColumnReplayBuffer[batches.SequenceBatch]):
             return self._by_priority.settings()[name]
         if name == "prioritized":
             return self._prioritized
-        # The one of `prioritized` is made of the other settings.
+        # The sampler of `prioritized` is made from the other settings.
         return None if name == "sampler" and self._prioritized else super()._setting(name)

@@ -1,4 +1,4 @@
-"""Types of arrays, questions about a few flags, and objects that hold views of their own arrays."""
+"""Array types, fast checks of flags, and a base class for objects that hold views of their arrays."""
 
 import abc
 from typing import Any, ClassVar, TypeAlias
@@ -18,7 +18,7 @@ Slots: TypeAlias = npt.NDArray[np.int64]
 
 def any_set(flags: Bools | memoryview) -> bool:
     """Return whether one of a few flags is True; several times faster than `any` of numpy."""
-    # Of a bool made from other numbers every byte but 0 is True.
+    # In a bool array viewed from other numbers, every nonzero byte is True.
     return bool(flags.tobytes().strip(b"\x00"))
 
 
@@ -28,9 +28,9 @@ def all_set(flags: Bools) -> bool:
 
 
 class Derived(duplicates.CopiedWhole, abc.ABC):
-    """An object with attributes that are views of its others: a copy or a pickle makes them anew, of its own arrays.
+    """An object with attributes that are views of its arrays; copies and pickles recreate them.
 
-    A copied view would be an array of its own, which nobody writes to; a memoryview cannot be copied at all.
+    A copied view would be a separate array that is never written to, and a memoryview cannot be copied.
     """
 
     _DERIVED: ClassVar[tuple[str, ...]]
@@ -38,7 +38,7 @@ class Derived(duplicates.CopiedWhole, abc.ABC):
 
     @abc.abstractmethod
     def _derive(self) -> None:
-        """Make the derived attributes from the others."""
+        """Create the derived attributes from the others."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in self._DERIVED}

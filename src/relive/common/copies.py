@@ -1,7 +1,7 @@
-"""Copies of observations and actions: what a caller may still change is copied on the way in and on the way out.
+"""Copies of observations and actions: mutable values are copied on the way in and on the way out.
 
-The table in docs/guides/objects.md says what is copied and what is shared. What is met twice in one observation is
-copied once, and a graph keeps its cycles.
+The table in docs/guides/objects.md lists what is copied and what is shared. An object that occurs twice in one
+observation is copied once, and cycles are preserved.
 """
 
 import array
@@ -25,13 +25,13 @@ Copier: TypeAlias = Callable[[Any, Memo], Any]
 
 
 def copied(value: T) -> T:
-    """Return `value`, with a copy of everything in it that may change."""
+    """Return `value` with copies of everything mutable in it."""
     copier = COPIERS[type(value)]
     return value if copier is None else cast("T", copier(value, {}))
 
 
 def _part(value: Any, memo: Memo) -> Any:
-    """Return a copy of what is inside something else, the same one each time it is met."""
+    """Return a copy of a nested value, the same one each time it occurs."""
     copier = COPIERS[type(value)]
     if copier is None:
         return value
@@ -41,7 +41,7 @@ def _part(value: Any, memo: Memo) -> Any:
 
 
 def _are_shared(values: Iterable[Any]) -> bool:
-    """Return whether no value needs a copy, whatever is in it."""
+    """Return whether none of the values needs a copy."""
     return not any(map(_copier_of, set(map(type, values))))
 
 
@@ -76,7 +76,7 @@ def _tuple(values: Any, memo: Memo) -> Any:
     parts = [_part(value, memo) for value in values]
     if all(map(operator.is_, parts, values)):
         return values
-    # One of the parts may hold the tuple, and then its copy.
+    # A part may contain the tuple itself, and then its copy.
     return memo.setdefault(id(values), tuple(parts) if type(values) is tuple else values._make(parts))
 
 
@@ -96,15 +96,15 @@ def _dataclass(value: Any, memo: Memo) -> Any:
 
 
 def _clone(value: Any, memo: Memo) -> Any:
-    """Copy an object by its own method; a tensor without the history of its gradient, which would be kept with it."""
+    """Copy an object with its `clone` method; a tensor is detached first, so that its graph is not kept alive."""
     return (value.detach() if hasattr(value, "detach") else value).clone()
 
 
 class Copiers(MutableMapping[type, Callable[[Any], Any]]):
-    """A registry of functions that copy objects; each takes an object of its class and returns a copy.
+    """A registry of functions that copy objects, by class.
 
-    A class that is registered here is copied in that way and no other, and so are its subclasses, unless they are
-    registered themselves. It holds for all buffers of the process, and for what is stored or read from then on.
+    Objects of a registered class, and of subclasses that are not registered themselves, are copied with its function.
+    The registry applies to all buffers of the process, from then on.
 
     >>> import relive
     >>> class Board:
@@ -118,7 +118,7 @@ class Copiers(MutableMapping[type, Callable[[Any], Any]]):
         self._functions: dict[type, Callable[[Any], Any]] = {}
 
     def __setitem__(self, kind: type, copier: Callable[[Any], Any]) -> None:
-        """Register how objects of a class are copied.
+        """Register a function that takes an object of a class and returns a copy.
 
         Raises:
             ArgumentTypeError: `kind` is not a class, or `copier` cannot be called.
@@ -153,7 +153,7 @@ copiers = Copiers()
 
 
 class _CopierOfEachType(dict[type, Copier | None]):
-    """How to copy a value of each type; None for types that are shared. Learns a type when it meets one."""
+    """The copier of each type, looked up on first use; None for types that are shared."""
 
     def __missing__(self, kind: type) -> Copier | None:
         copier: Copier | None = None
@@ -179,7 +179,7 @@ def _by(registered: Callable[[Any], Any]) -> Copier:
 
 _COPIER_OF_BASE: dict[type, Copier | None] = {
     np.ndarray: _array,
-    # A scalar of several fields looks into the array that it was taken from.
+    # A structured scalar is a view into the array that it was taken from.
     np.void: _array,
     list: _list,
     collections.deque: _list,
@@ -187,7 +187,7 @@ _COPIER_OF_BASE: dict[type, Copier | None] = {
     set: _shallow,
     bytearray: _shallow,
     array.array: _shallow,
-    # There is one of each, also where it is a dataclass or has a method clone.
+    # Singletons, even if they are dataclasses or have a method `clone`.
     enum.Enum: None,
     type: None,
 }

@@ -1,8 +1,8 @@
-"""What a copy of an object of ours is: whole, or refused. Pickles are copies too, and half a copy there is not.
+"""Copies and pickles of relive's objects: complete, or refused.
 
-CopiedWhole    `copy.copy` does what `copy.deepcopy` does: a shallow copy would be a second one over the same arrays
-NeverCopied    all of them are refused: it belongs to threads, to files, or to what goes on beside it
-tell_forks     a forked process has a copy of everything: what belongs to its parent is told so
+CopiedWhole    `copy.copy` does what `copy.deepcopy` does: a shallow copy would share the arrays
+NeverCopied    copies are refused: the object is tied to threads, files or background work
+tell_forks     notifies objects in a forked process that they belong to its parent
 """
 
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class CopiedWhole:
-    """An object of which every copy is whole and independent."""
+    """An object whose copies are always deep."""
 
     def __copy__(self) -> Self:
         return copy.deepcopy(self)
@@ -34,10 +34,10 @@ class NeverCopied:
 
 
 def tell_forks(members: Iterable[T], tell: Callable[[T], None]) -> Callable[[], None]:
-    """Call `tell` with each of the members that there are then in every process that is forked from now on.
+    """In every process forked from now on, call `tell` with each of the current members.
 
     Returns:
-        What each such process calls.
+        The function that each such process calls.
     """
 
     def tell_all() -> None:

@@ -1,4 +1,4 @@
-"""Modules that are imported when something of them is first used: who never saves does not wait for what saves."""
+"""Lazy imports: modules that are imported on first use."""
 
 from collections.abc import Iterator
 import contextlib
@@ -11,7 +11,7 @@ from relive import errors
 
 @contextlib.contextmanager
 def optional_dependency(extra: str) -> Iterator[None]:
-    """Turn a failed import in its block into an error that says what to install.
+    """Turn a failed import in the `with` block into an error that says what to install.
 
     Raises:
         MissingExtraError: A library of that extra is not installed.
@@ -25,7 +25,7 @@ def optional_dependency(extra: str) -> Iterator[None]:
 
 
 class _LazyModule(types.ModuleType):
-    """Stands for a module."""
+    """A module that is imported on first use."""
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(importlib.import_module(self.__name__), name)
@@ -34,7 +34,7 @@ class _LazyModule(types.ModuleType):
 
 
 def lazy_module(name: str) -> types.ModuleType:
-    """Return what stands for the module of that name.
+    """Return a module that is imported when an attribute is first used.
 
     >>> from relive.common import imports
     >>> imports.lazy_module("relive.windows.returns").compute_discounted_return([1.0, 1.0], 0.5)

@@ -1,4 +1,4 @@
-"""What a notebook shows of a buffer or a batch: a line, and a table of its fields."""
+"""HTML representations of buffers and batches for notebooks."""
 
 from collections.abc import Iterable, Mapping
 import html
@@ -9,7 +9,7 @@ Row: TypeAlias = tuple[str, str, tuple[int, ...], int]
 
 
 def fields(prefix: str, described: Mapping[str, Any], count: int) -> list[Row]:
-    """Return a row for each field of a schema, whose column has `count` values."""
+    """Return a table row for each field of a schema with `count` stored values."""
     return [
         (f"{prefix}{path}", str(field.dtype), (count, *field.shape), count * field.nbytes)
         for path, field in described.items()
@@ -17,7 +17,7 @@ def fields(prefix: str, described: Mapping[str, Any], count: int) -> list[Row]:
 
 
 def table(title: str, rows: Iterable[Row]) -> str:
-    """Return a title and a table of fields as HTML, whatever their names hold; the title alone if there is no field.
+    """Return a title and a table of fields as escaped HTML; only the title if there are no fields.
 
     >>> from relive.common import notebook
     >>> notebook.table("<buffer>", [("reward", "float32", (1000,), 4000)])

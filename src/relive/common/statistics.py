@@ -1,4 +1,4 @@
-"""What the dataclasses that `get_stats` returns have in common."""
+"""Base class of the dataclasses that `get_stats` returns."""
 
 from collections.abc import Mapping
 import dataclasses
@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 
 class Statistics:
-    """A dataclass of numbers, with properties that are worked out of them."""
+    """A dataclass of numbers, with derived properties."""
 
     __slots__ = ()
 
@@ -15,10 +15,10 @@ class Statistics:
     """Fields with a number for each episode: as scalars they would be a new name for each."""
 
     def scalars(self) -> dict[str, float]:
-        """Return the finite numbers here by name, those of properties too, for a tool that plots or logs them.
+        """Return the finite numbers by name, properties included, for logging and plotting.
 
-        A number that has no meaning yet, None in its field, is left out. A mapping is a name for each of its numbers,
-        after a slash; those with a number for each episode are left out.
+        None values are omitted. A mapping becomes one name for each of its numbers, after a slash; mappings by episode
+        are omitted.
 
         >>> import relive
         >>> buffer = relive.RingReplayBuffer(100, seed=0)

@@ -1,9 +1,9 @@
-"""Nested mappings of strings as flat ones, by path; and rows of all their arrays at once.
+"""Trees: nested mappings with string keys, flattened by path.
 
     {"image": I, "hand": {"angle": A}}     is for the name "observation"
     {"observation/image": I, "observation/hand/angle": A}
 
-What is no mapping is a leaf: lists and tuples are arrays to be.
+Anything that is not a mapping is a leaf, lists and tuples included.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def flat(name: str, value: Any) -> dict[str, Any]:
-    """Return the leaves of `value` by path, in their order; a value that is no mapping is the leaf at `name`.
+    """Return the leaves of `value` by path, in their order; a value that is not a mapping is the leaf at `name`.
 
     Raises:
         ArgumentError: A mapping is empty, or a key is not a non-empty string without "/".
@@ -35,9 +35,9 @@ def flat(name: str, value: Any) -> dict[str, Any]:
 
 
 def nested(name: str, columns: Mapping[str, T]) -> T | dict[str, Any]:
-    """Return the tree that `flat(name, tree)` made `columns` of, which may hold paths of other trees as well.
+    """Return the tree at `name` from `columns`, the inverse of `flat`; paths of other trees are ignored.
 
-    Where no path is `name` or begins with it, the tree is an empty dict.
+    If no path is `name` or begins with it, the tree is an empty dict.
 
     >>> from relive.common import trees
     >>> trees.nested("observation", {"observation/image": 1, "observation/hand/angle": 2, "reward": 3})
@@ -60,7 +60,7 @@ def nested(name: str, columns: Mapping[str, T]) -> T | dict[str, Any]:
 
 
 def rows(tree: Any, places: Any) -> Any:
-    """Return the rows of every leaf at those places, as a tree of arrays that are copies."""
+    """Return copies of the rows of every leaf at those places, as a tree."""
     if isinstance(tree, Mapping):
         return {key: rows(child, places) for key, child in tree.items()}
     return np.asarray(tree)[places]

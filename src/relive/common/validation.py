@@ -1,4 +1,4 @@
-"""Checks of arguments: each returns the argument in the library's own type, or raises an error that names it."""
+"""Argument checks: each returns the argument in a canonical type, or raises an error that names it."""
 
 from collections.abc import Sequence
 import math
@@ -18,7 +18,7 @@ _NUMBERS = frozenset((bool, int, float))
 
 
 def short_repr(value: object) -> str:
-    """Return `value` for an error message: its representation on one short line."""
+    """Return the representation of `value` for an error message, on one short line."""
     return " ".join(reprlib.repr(value).split())
 
 
@@ -57,11 +57,11 @@ def _int_of_at_least(least: int, name: str, value: object) -> int:
 
 
 def next_version(version: object, before: int | None) -> int:
-    """Return the version of the learner's policy that comes after another one, as an int.
+    """Return the next policy version as an int, checked against the previous one.
 
     Raises:
         ArgumentTypeError: `version` is not an integer.
-        ArgumentError: It is below 0, or below the one before; None if there was none.
+        ArgumentError: It is below 0, or below the previous one, if any.
     """
     number = non_negative_int("version", version)
     if before is not None and number < before:
@@ -70,7 +70,7 @@ def next_version(version: object, before: int | None) -> int:
 
 
 def string(name: str, value: object) -> str:
-    """Return the string `value`; of its subclasses, such as numpy's, files know nothing.
+    """Return the string `value`; subclasses such as numpy's become plain str, which files need.
 
     Raises:
         ArgumentTypeError: `value` is not a string.
@@ -108,10 +108,10 @@ def as_float(value: SupportsFloat) -> float:
 
 
 def generator(name: str, value: Any) -> np.random.Generator:
-    """Return the generator that numpy makes of a seed; a generator is returned itself.
+    """Return the numpy generator for a seed; a generator is returned itself.
 
     Raises:
-        ArgumentTypeError: `value` is no seed.
+        ArgumentTypeError: `value` is not a seed.
         ArgumentError: `value` is negative.
     """
     if value is None or isinstance(value, np.random.Generator):
@@ -155,7 +155,7 @@ def non_negative_float(name: str, value: object) -> float:
 
 
 def boolean(name: str, value: object) -> bool:
-    """Return `value` as a bool; numpy's are bools too, and arrays of them of shape [].
+    """Return `value` as a bool; numpy bools and bool arrays of shape [] are accepted.
 
     Raises:
         ArgumentTypeError: `value` is neither True nor False.
@@ -181,14 +181,14 @@ def require_instance(name: str, value: object, kind: type) -> None:
 
 
 def ambiguous_truth(buffer: object) -> errors.ArgumentTypeError:
-    """Return the error for a buffer where True or False is wanted."""
+    """Return the error for a buffer used as a truth value."""
     return errors.ArgumentTypeError(
         f"{type(buffer).__name__} is neither True nor False: say `len(buffer) > 0` or `buffer is not None`"
     )
 
 
 def integers(name: str, value: Any) -> npt.NDArray[np.int64]:
-    """Return `value` as an array of integers [k]; nested ones are laid out in a row.
+    """Return `value` as a flat array of integers [k].
 
     Raises:
         ArgumentTypeError: `value` holds something else.
@@ -203,7 +203,7 @@ def flag(name: str, value: object) -> bool:
     """Return a flag as a bool: True, False, or 0 or 1 of any type of number, alone or as an array of one element.
 
     Raises:
-        ArgumentTypeError: `value` is no number.
+        ArgumentTypeError: `value` is not a number.
         ArgumentError: It is another number, or several.
     """
     kind = type(value)
@@ -219,7 +219,7 @@ def flags(name: str, value: Any, count: int) -> npt.NDArray[np.bool_]:
     """Return flags as an array of bools [count], as `flag` does for one; None is all False.
 
     Raises:
-        ArgumentTypeError: `value` holds something that is no number.
+        ArgumentTypeError: `value` holds something that is not a number.
         ArgumentError: It holds another number than 0 and 1, or has another shape.
     """
     if value is None:
@@ -248,7 +248,7 @@ def non_negative_floats(name: str, value: Any, count: int) -> npt.NDArray[np.flo
     """Return `value`, of shape [count] or [count, 1], as an array of floats [count], which may be `value` itself.
 
     Raises:
-        ArgumentTypeError: `value` holds something that is no real number.
+        ArgumentTypeError: `value` holds something that is not a real number.
         ArgumentError: `value` has another shape, or a number is negative, infinite or NaN; the message says
             in which row.
     """
@@ -266,7 +266,7 @@ def non_negative_floats(name: str, value: Any, count: int) -> npt.NDArray[np.flo
 
 
 def _array(value: Any) -> npt.NDArray[Any] | None:
-    """Return the array that numpy makes of `value`; None if it makes none, as of rows of different lengths."""
+    """Return `value` as a numpy array; None if that fails, as for ragged rows."""
     try:
         return np.asarray(value)
     except (TypeError, ValueError, RuntimeError):
@@ -275,9 +275,9 @@ def _array(value: Any) -> npt.NDArray[Any] | None:
 
 
 def tensor_calls(value: Any) -> list[str]:
-    """Return the methods to call, one after the other, before numpy can read a tensor.
+    """Return the methods to call, in order, before numpy can read a tensor.
 
-    No framework is imported: a tensor is what can be detached. For anything else the list is empty.
+    No framework is imported: anything with a method `detach` is a tensor. The list is empty for anything else.
     """
     if not hasattr(value, "detach"):
         return []
@@ -291,7 +291,7 @@ def tensor_calls(value: Any) -> list[str]:
 
 
 def leading_length(name: str, value: Any) -> int:
-    """Return how many entries `value` has; raise ArgumentTypeError if it is a single one."""
+    """Return the length of `value`; raise ArgumentTypeError if it is a scalar."""
     try:
         return len(value)
     except TypeError:

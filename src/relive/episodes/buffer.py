@@ -1,13 +1,13 @@
-"""The replay memory of asyncio actors: whole episodes of typed objects, drawn from as n-step samples.
+"""EpisodeReplayBuffer: whole episodes of typed objects from asyncio actors, sampled as n-step transitions.
 
     actor coroutines                    EpisodeReplayBuffer                       learner coroutine
     await start_episode      ────►   limiter: may this happen now?   ◄────   await sample_n_step
     await append_...         ────►   gate: wait until it may
     await end_episode        ────►   EpisodeStore: what is there
 
-The law of this file: deciding and waiting are apart. The `_nowait` methods decide and act at once; the awaited ones
-wait for their turn, then do what the `_nowait` one does, and await nothing in between. So a call that was cancelled
-has either happened or left no trace.
+Invariant: deciding and waiting are separate. The `_nowait` methods decide and act at once; the coroutines wait for
+their turn, then do what the `_nowait` method does without awaiting in between. So a cancelled call has either happened
+completely or not at all.
 """
 
 import asyncio
@@ -59,29 +59,29 @@ Act = TypeVar("Act")
 
 
 class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act], Generic[Obs, Act]):
-    """Stores the episodes of many agents and returns n-step samples, uniform over all complete transitions.
+    """Stores the episodes of many agents and samples n-step transitions, uniformly by default.
 
     Observations and actions may be any objects. Arrays, built-in containers, dataclasses, objects with a method
-    `clone()`, such as tensors, and objects of a class in `relive.copiers` are copied in and out. Other objects are kept
-    by reference, and must not be changed once they are stored.
+    `clone()`, such as tensors, and objects of a class in `relive.copiers` are copied in and out. Other objects are
+    stored by reference and must not be modified afterwards.
 
-    A buffer belongs to the event loop of the first awaited call until that loop is closed; then the next one takes it
-    over. It has no locks: in threads, guard it yourself.
+    A buffer is bound to the event loop of the first awaited call until that loop is closed. It has no locks and is not
+    thread-safe.
 
     Args:
-        max_transitions: Transitions kept at most; None for no limit. The episode that finished first goes first, and
-            whole. An open episode is never evicted: while only open ones are left the limit may be exceeded, and
-            `get_stats().overflow_transitions` says by how much.
-        max_episodes: Episodes kept at most, in the same way; open ones count too.
-        limiter: Decides when a step may be appended and a batch drawn; by default a batch needs one transition.
-        admission: Decides when an episode may start; each then needs a ticket of `admit`. None for always.
-        groups: Which episodes of one group_id are handed out together, by `next_groups`; None if none are.
-        sampler: Draws the transitions of `sample_n_step`; None for uniformly over all of them.
-        seed: For the generator of the draws; the same seed and the same calls give the same draws.
+        max_transitions: Maximum number of stored transitions; None for no limit. Whole episodes are evicted, those that
+            finished first first. An open episode is never evicted: while only open ones are left the limit may be
+            exceeded, by `get_stats().overflow_transitions`.
+        max_episodes: Likewise, the maximum number of stored episodes, including open ones.
+        limiter: Decides when steps may be appended and batches drawn; by default sampling needs one transition.
+        admission: Decides when an episode may start; each then needs a ticket from `admit`. None to admit all.
+        groups: How episodes are grouped by group_id for `next_groups`; None for no groups.
+        sampler: Draws the transitions for `sample_n_step`; None to draw uniformly.
+        seed: Seed or generator for sampling; the same seed and the same calls give the same draws.
 
     Raises:
         ArgumentError: A limit is not an integer of at least 1, the limiter asks for more than max_transitions, a group
-            has more episodes than the limits or the admission have room for, or numpy makes no generator of the seed.
+            has more episodes than the limits or the admission allow, or the seed is invalid.
 
     >>> import asyncio
     >>> import relive
@@ -134,21 +134,21 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         policy_version: int | None = None,
         ticket: admission_lib.Ticket | None = None,
     ) -> str:
-        """Open an episode of that agent and return its id, a fresh UUID. Never waits for the limiter.
+        """Start an episode of an agent and return its id, a fresh UUID. Never waits for the limiter.
 
-        With a journal that is to be synced it returns when the start is on the disk; if that fails, or the call is
+        With a journal that must be synced, it returns once the start is on disk; if that fails, or the call is
         cancelled meanwhile, the episode ends as ABORTED.
 
         Args:
-            agent_id: The agent that acts in it.
-            group_id: Which episodes it belongs with, such as the other returns to a prompt.
-            policy_version: The version of the policy it starts with, and that of its steps unless they get another.
-            ticket: One of `admit`, of which an episode is used up. A buffer with an Admission asks for it.
+            agent_id: The agent that acts in the episode.
+            group_id: The group of the episode, such as all responses to one prompt.
+            policy_version: The policy version of the episode; also of its steps, unless they specify another.
+            ticket: A ticket from `admit`, which uses up one of its episodes. Required by a buffer with an Admission.
 
         Raises:
             ArgumentTypeError: agent_id or group_id is not a string, or policy_version not an integer.
             ArgumentError: group_id is empty, policy_version is below 0, the ticket is missing, used up or of another
-                buffer, or the group has all its episodes, or was handed out or given up.
+                buffer, or the group is complete, already delivered or given up.
             ClosedError: The buffer is closed.
             CheckpointError: The journal could not be written or synced.
         """
@@ -172,7 +172,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         policy_version: int | None = None,
         ticket: admission_lib.Ticket | None = None,
     ) -> str:
-        """Do what `start_episode` does, and raise what it raises, as a plain call."""
+        """Do what `start_episode` does, with the same exceptions, as a plain call."""
         return self._start(agent_id, group_id, policy_version, ticket, sync=True)
 
     def _start(
@@ -184,7 +184,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         *,
         sync: bool,
     ) -> str:
-        """Open an episode; `sync` says whether the journal, if it is due, is synced within the call."""
+        """Start an episode; `sync` tells whether to sync the journal, if due, within the call."""
         self._gate.refuse_if_closed()
         agent_id = validation.string("agent_id", agent_id)
         if group_id is not None:
@@ -204,25 +204,24 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     async def append_observation_action_reward(
         self, episode_id: str, observation: Obs, action: Act, reward: float, *, policy_version: int | None = None
     ) -> None:
-        """Append one step; waits while the limiter holds inserts back. O(1).
+        """Append one step to an open episode; waits while the limiter holds inserts back. O(1).
 
-        One call in 32 lets the other tasks run first; the rest of those that need not wait go straight on. The step is
-        copied when the call begins. It becomes a transition, and can be drawn, when the observation after it is known.
-        With a journal that is to be synced it returns when the step is on the disk, and all who wait for that share one
-        sync; if that fails, or the call is cancelled meanwhile, the step is stored nevertheless.
+        One call in 32 yields to other tasks first; the others return at once if they need not wait. The step is copied
+        when the call begins. It becomes a transition, and can be drawn, once the next observation is known. With a
+        journal that must be synced, it returns once the step is on disk; concurrent calls share one sync. If the sync
+        fails, or the call is cancelled meanwhile, the step stays stored.
 
         Args:
             episode_id: An open episode.
             observation: o_t.
             action: a_t, chosen in o_t.
-            reward: r_t, what followed; a finite real number that a float holds exactly, or an array or tensor of shape
-                [] with one.
-            policy_version: Which version of the policy chose a_t; None for that of the step before, or of the start.
+            reward: r_t; a finite real number that a float holds exactly, or an array or tensor of shape [] with one.
+            policy_version: The policy version that chose a_t; None for that of the previous step, or of the start.
 
         Raises:
-            UnknownEpisodeError: No episode of that id is stored.
-            ArgumentError: The episode has ended, the reward is not a finite real number, or policy_version is no
-                integer of at least that of the step before.
+            UnknownEpisodeError: No episode with that id is stored.
+            ArgumentError: The episode has ended, the reward is not a finite real number, or policy_version is not an
+                integer of at least that of the previous step.
             ClosedError: The buffer is closed, or was closed while waiting.
         """
         self._gate.bind_to_loop()
@@ -237,7 +236,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     def append_observation_action_reward_nowait(
         self, episode_id: str, observation: Obs, action: Act, reward: float, *, policy_version: int | None = None
     ) -> None:
-        """Do what `append_observation_action_reward` does, and raise what it raises, as a plain call.
+        """Do what `append_observation_action_reward` does, with the same exceptions, as a plain call.
 
         Raises:
             NotReadyError: The limiter holds inserts back.
@@ -256,17 +255,17 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     ) -> None:
         """End an open episode with the observation after its last action. Never waits for the limiter.
 
-        With a journal it returns as `append_observation_action_reward` does.
+        With a journal, it waits for the sync as `append_observation_action_reward` does.
 
         Args:
             episode_id: An open episode.
             final_observation: o_T.
-            status: COMPLETED if the task ended (no bootstrap), TRUNCATED if we stopped looking, ABORTED if the actor
-                died (bootstrap in both).
+            status: COMPLETED if the task ended (no bootstrap), TRUNCATED if the episode was cut off, ABORTED if the
+                actor failed (bootstrap in both).
 
         Raises:
-            UnknownEpisodeError: No episode of that id is stored.
-            ArgumentError: The episode has ended already, or `status` is none of the three.
+            UnknownEpisodeError: No episode with that id is stored.
+            ArgumentError: The episode has ended already, or `status` is not one of the three.
             ClosedError: The buffer is closed.
         """
         self._gate.bind_to_loop()
@@ -277,11 +276,11 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     def end_episode_nowait(
         self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus = "COMPLETED"
     ) -> None:
-        """Do what `end_episode` does, and raise what it raises, as a plain call."""
+        """Do what `end_episode` does, with the same exceptions, as a plain call."""
         self._end(episode_id, final_observation, status, sync=True)
 
     def _end(self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus, *, sync: bool) -> None:
-        """End an open episode; `sync` says whether the journal, if it is due, is synced within the call."""
+        """End an open episode; `sync` tells whether to sync the journal, if due, within the call."""
         self._gate.refuse_if_closed()
         final_observation = copies.copied(final_observation)
         if self._journal is not None:
@@ -293,8 +292,8 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     def abort_episode_nowait(self, episode_id: str) -> bool:
         """End an episode as ABORTED, without a final observation, and return whether it was open.
 
-        For a supervisor that finds the actor dead; the actor itself leaves the block of `episode`. The episode keeps
-        the transitions whose next observation is known. Works on a closed buffer too.
+        Intended for a supervisor that finds an actor dead; actors themselves just leave the `episode` block. The
+        episode keeps the transitions whose next observation is known. Works on a closed buffer too.
         """
         is_open = episode_id in self._store.open
         if is_open:
@@ -309,10 +308,10 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         policy_version: int | None = None,
         ticket: admission_lib.Ticket | None = None,
     ) -> contextlib.AbstractAsyncContextManager["EpisodeWriter[Obs, Act]"]:
-        """Open an episode, as `start_episode` does, for the length of an `async with` block, which gets its writer.
+        """Return an async context manager that starts an episode, as `start_episode` does, and yields its writer.
 
-        A block that is left before `writer.end(...)`, by an exception, a cancellation or a return, ends the episode as
-        ABORTED; it keeps the transitions whose next observation is known.
+        If the block is left without `writer.end(...)`, by an exception, a cancellation or a return, the episode ends as
+        ABORTED and keeps the transitions whose next observation is known.
         """
         return self._episode(agent_id, group_id=group_id, policy_version=policy_version, ticket=ticket)
 
@@ -327,7 +326,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         self.abort_episode_nowait(episode_id)
 
     def _give_up(self, episode_id: str, error: BaseException) -> None:
-        """Abort an episode, if it is open, that nobody is left to end because of an error; that is what is raised."""
+        """Abort an episode, if it is open, after an error in its writer, which stays the exception raised."""
         try:
             self.abort_episode_nowait(episode_id)
         except errors.ReplayError as unwritten:
@@ -339,15 +338,15 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
 
     @property
     def policy_version(self) -> int | None:
-        """The version of the learner's policy; None before the first `set_policy_version`."""
+        """The learner's policy version; None before the first `set_policy_version`."""
         return self._store.policy_version
 
     def set_policy_version(self, version: int) -> None:
-        """Set the version of the learner's policy, from which the lag of a step is counted.
+        """Set the learner's policy version, from which the lag of steps is counted.
 
         Raises:
             ArgumentTypeError: `version` is not an integer.
-            ArgumentError: It is below 0, or below the one before.
+            ArgumentError: It is below 0, or below the previous version.
         """
         before = self._store.policy_version
         version = validation.next_version(version, before)
@@ -363,20 +362,21 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     ) -> list[samples_lib.ReplaySample[Obs, Act]]:
         """Return exactly batch_size n-step samples, drawn with replacement; waits until that is possible.
 
-        Other tasks run first, even if there is no need to wait.
+        Always yields to other tasks first.
 
         Args:
-            batch_size: How many samples.
-            n: How many rewards a sample sums at most; fewer where the episode, or what is known of it, ends earlier.
+            batch_size: Number of samples.
+            n: Maximum number of steps of a sample; fewer if the episode, or what is known of it, ends earlier.
             gamma: The discount factor, in (0, 1].
-            max_lag: By how much the learner's version may be ahead of that of the step that a sample starts at; it then
-                waits until there is such a step. None for any step, also one of an unknown version.
-            lag_decay: Below 1, a transition is drawn in proportion to lag_decay ** lag, and none of an unknown version;
+            max_lag: Maximum lag of the first step of a sample behind the learner's version; waits until there is such a
+                step. None for any step, including those of unknown version.
+            lag_decay: If below 1, a transition is drawn in proportion to lag_decay ** lag, and none of unknown version;
                 an actor ahead of the learner has lag 0.
 
         Raises:
-            ArgumentError: An argument breaks its rule, or the limiter could never allow such a batch; or max_lag or
-                lag_decay is given before `set_policy_version` was called, or to a buffer with a `_draw` of its own.
+            ArgumentError: An argument is invalid, or the limiter could never allow such a batch; or max_lag or
+                lag_decay is given before `set_policy_version` was called, or to a buffer with a custom sampler or
+                `_draw`.
             ClosedError: The buffer is closed, or was closed while waiting.
         """
         self._gate.bind_to_loop()
@@ -392,10 +392,10 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     def sample_n_step_nowait(
         self, batch_size: int, n: int, gamma: float, *, max_lag: int | None = None, lag_decay: float = 1.0
     ) -> list[samples_lib.ReplaySample[Obs, Act]]:
-        """Do what `sample_n_step` does, as a plain call. From a closed buffer it draws without asking the limiter.
+        """Do what `sample_n_step` does, as a plain call. A closed buffer ignores the limiter.
 
         Raises:
-            NotReadyError: No transition is complete, or of such a lag, or the limiter holds samples back.
+            NotReadyError: No transition is complete or within the lag, or the limiter holds samples back.
         """
         batch_size, n, gamma = self._checked_request(batch_size, n, gamma)
         lags = self._checked_lags(max_lag, lag_decay)
@@ -419,11 +419,11 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     def _draw(self, batch_size: int) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
         """Return batch_size draws, each an episode and the start step of a complete transition in it.
 
-        A subclass may override it, for a rule that belongs to the buffer; other rules are an EpisodeSampler. It is
-        called only if there is a complete transition. It may use `self._rng`, `self._store.finished` (the episode that
-        finished first is 0, the last one -1, each O(1)), `self._store.open` (a dict by id) and
-        `self._store.draw(size, rng)`, and must not change them; an episode may have no transition. What it returns is
-        checked. Here: what the sampler draws, or uniform over all complete transitions.
+        Subclasses may override it, but an EpisodeSampler is usually simpler. It is called only if there is a complete
+        transition. It may use `self._rng`, `self._store.finished` (in the order of finishing, O(1) access),
+        `self._store.open` (a dict by id) and `self._store.draw(size, rng)`, and must not change them; an episode may
+        have no transition. The result is validated. By default, the sampler draws, or the draw is uniform over all
+        complete transitions.
         """
         if self._sampler is None:
             return self._store.draw(batch_size, self._rng)
@@ -431,28 +431,28 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
 
     @property
     def sampler(self) -> samplers.EpisodeSampler[Obs, Act] | None:
-        """What draws the transitions; None for uniformly over all of them."""
+        """The sampler of transitions; None if they are drawn uniformly."""
         return self._sampler
 
-    # To outlive the process.
+    # Persistence.
 
     @property
     def limiter(self) -> rate_limiters.RateLimiter:
-        """What decides when a step may be appended and a batch drawn."""
+        """The rate limiter, which decides when steps may be appended and batches drawn."""
         return self._limited.limiter
 
     @property
     def appended(self) -> int:
-        """How many steps were appended, ever."""
+        """How many steps were appended so far."""
         return self._store.inserted
 
     def transitions_by_version(self) -> dict[int, int]:
-        """Return how many complete transitions there are of each known version of the policy, the oldest first."""
+        """Return the number of complete transitions of each known policy version, oldest first."""
         return self._store.versions.totals()
 
     @property
     def rng(self) -> np.random.Generator:
-        """The generator of the draws."""
+        """The random generator used for sampling."""
         return self._rng
 
     def save(
@@ -463,21 +463,21 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         keep: int = 1,
         progress: state_lib.Progress | None = None,
     ) -> None:
-        """Save the buffer as a directory; it may replace an older checkpoint.
+        """Save the buffer as a checkpoint directory, replacing an older checkpoint at the same path.
 
-        It is built beside, synced to the disk, and renamed: a reader of `path` finds the old one or the new one,
-        whole, whatever happens meanwhile. Everything is encoded twice, and takes memory for one chunk of 16 MiB.
+        The checkpoint is written beside `path`, synced to disk and renamed, so a reader finds either the old or the new
+        one, complete, even after a crash. Everything is encoded twice; memory use is one chunk of 16 MiB.
 
         Args:
-            path: The directory: one that is not there, is empty, or is a checkpoint.
-            codec: What makes bytes of observations and actions; a PlainCodec if None.
-            keep: How many checkpoints stay: this one at `path`, those before it at `path.1`, `path.2` and so on.
-            progress: Called now and then with the bytes written so far and the bytes there are.
+            path: The directory: must be missing, empty, or a checkpoint.
+            codec: Encodes observations and actions; a PlainCodec if None.
+            keep: Number of checkpoints to keep: this one at `path`, earlier ones at `path.1`, `path.2` and so on.
+            progress: Called periodically with the number of bytes written so far and the total.
 
         Raises:
-            ArgumentError: `path` is something else than a checkpoint, or `keep` is not an integer of at least 1.
-            CheckpointError: It could not be written, somebody else is writing it, or something cannot be saved: an
-                object that the codec does not know.
+            ArgumentError: `path` is something other than a checkpoint, or `keep` is not an integer of at least 1.
+            CheckpointError: The checkpoint could not be written, another writer holds it, or something cannot be saved,
+                such as an object that the codec does not support.
         """
         checkpoint.save(self._full_state(codec=codec_lib.checked(codec)), path, keep=keep, progress=progress)
 
@@ -489,11 +489,11 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         keep: int = 1,
         progress: state_lib.Progress | None = None,
     ) -> None:
-        """Save the buffer as it is when the call begins to run, as `save` does; a thread writes it meanwhile.
+        """Save the buffer as it is when the call begins, writing in a thread.
 
-        The event loop goes on: to begin costs O(open episodes), and a pointer for each of the others. If the call is
-        cancelled, a thread that has begun still writes all, or fails and leaves what was there. A closed buffer can be
-        saved.
+        The event loop keeps running: the snapshot costs O(open episodes), and a pointer for each other episode. If the
+        call is cancelled, a started thread still finishes, or fails and leaves the old checkpoint. A closed buffer can
+        be saved.
 
         Args:
             path: As in `save`.
@@ -530,20 +530,19 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
 
         Args:
             path: The directory.
-            codec: The one that it was saved with; a PlainCodec if None.
-            progress: Called now and then with the bytes read so far and the bytes there are.
-            instead: Arguments of the constructor in the place of the saved ones: a limiter of a class of your own is
-                not in the checkpoint.
+            codec: The codec it was saved with; a PlainCodec if None.
+            progress: Called periodically with the number of bytes read so far and the total.
+            instead: Constructor arguments that override the saved ones.
 
         Raises:
-            CheckpointError: There is no checkpoint, it is damaged, or of another class, codec or a newer version.
+            CheckpointError: There is no checkpoint, or it is damaged, of another class or codec, or of a newer version.
         """
         codec = codec_lib.checked(codec)
         with checkpoint.opened(path, progress=progress) as state:
             return cls._loaded(state, instead, codec=codec)
 
     def state_dict(self, *, codec: "codec_lib.Codec | None" = None) -> state_lib.State:
-        """Return what `save` would save, as one dict of JSON values, and of arrays by name under "arrays".
+        """Return the state of the buffer as a dict of JSON values, with arrays by name under "arrays".
 
         Nothing in it is shared with the buffer.
 
@@ -553,12 +552,12 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         return self._in_memory(self._full_state(codec=codec_lib.checked(codec)))
 
     def load_state_dict(self, state: state_lib.State, *, codec: "codec_lib.Codec | None" = None) -> None:
-        """Make the buffer what it was when it returned that state, which is left as it is and not shared.
+        """Restore the buffer to a state from `state_dict`, which is copied.
 
-        The settings must be those of the state. Writers of episodes that are not in it get UnknownEpisodeError.
+        The settings must match those of the state. Writers of episodes that are not in it raise UnknownEpisodeError.
 
         Raises:
-            CheckpointError: That is no state of such a buffer. Nothing has changed.
+            CheckpointError: The state is invalid for this buffer. Nothing has changed.
         """
         self._load_state(state, codec=codec_lib.checked(codec))
 
@@ -596,20 +595,20 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         self._queues.wake()
 
     def attach(self, journal: "journal_lib.Journal", *, codec: "codec_lib.Codec | None" = None) -> None:
-        """Write to a journal from now on: each step, start, end and `clear` just before it happens.
+        """Write every change to a journal from now on, just before it is applied.
 
-        A new journal begins with all that is stored now: as a record, or as a checkpoint in its directory if that has
-        more than 16 MiB. One that holds something goes on after it: the buffer must be what `recover` has returned.
-        Draws are not written.
+        An empty journal begins with everything stored now: as one record, or, above 16 MiB, as a checkpoint in its
+        directory. A journal with contents is continued: the buffer must be the one that `recover` returned. Draws are
+        not written.
 
         Args:
-            journal: An open one that no buffer writes to. While it is attached, a call that it cannot write raises
-                CheckpointError, and nothing has changed.
-            codec: What makes bytes of observations and actions; a PlainCodec if None.
+            journal: An open journal that no other buffer writes to. While it is attached, a call that cannot be
+                journaled raises CheckpointError and changes nothing.
+            codec: Encodes observations and actions; a PlainCodec if None.
 
         Raises:
-            ArgumentError: A journal is attached already, or this one holds something else than the buffer.
-            CheckpointError: It could not be written, or the codec does not know an object.
+            ArgumentError: A journal is already attached, or this one does not match the buffer.
+            CheckpointError: The journal could not be written, or the codec does not support an object.
         """
         self._attach(journal, codec=codec_lib.checked(codec))
 
@@ -642,39 +641,39 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         def ended() -> None:
             queue.start_clock()
             if self._written() != written:
-                # From here on each version that the learner moves on gives places.
+                # From now on, each new learner version frees places.
                 queue.begin_count(self._store, None if self._store.policy_version is None else 0)
 
         return episode_journal.Replay(self._store, handed=handed, ended=ended, **options)
 
-    # Everything else.
+    # Statistics and checks.
 
     def close(self) -> None:
-        """End writing and waiting: calls that wait now, or that write or wait later, raise ClosedError.
+        """Close the buffer: calls that wait now, and later calls that write or wait, raise ClosedError.
 
-        What is stored can still be drawn with `sample_n_step_nowait`. An open episode cannot be ended any more; leaving
-        its block makes it ABORTED. Closing twice is closing once.
+        Stored transitions can still be drawn with `sample_n_step_nowait`. An open episode can no longer be ended;
+        leaving its block makes it ABORTED. Closing twice has no effect.
         """
         self._gate.close()
         self._queues.wake()
 
     def get_stats(self) -> store_lib.EpisodeBufferStats:
-        """Return what is stored, what is drawn, and what has happened so far. O(open episodes)."""
+        """Return statistics of the buffer. O(open episodes)."""
         return self._store.stats()
 
     def explain(self, sample: samples_lib.ReplaySample[Obs, Act]) -> "origins.SampleOrigin":
-        """Return where a sample of this buffer came from, and what has become of its episode. O(episodes).
+        """Return the origin of a sample, and the current state of its episode. O(episodes).
 
         Raises:
-            ArgumentTypeError: `sample` is no ReplaySample.
+            ArgumentTypeError: `sample` is not a ReplaySample.
         """
         validation.require_instance("sample", sample, samples_lib.ReplaySample)
         return origins.sample(self._store, sample)
 
     def clear(self) -> None:
-        """Forget every episode, open ones too: their writers get UnknownEpisodeError.
+        """Remove every episode, open ones included: their writers raise UnknownEpisodeError.
 
-        The counters of `get_stats` that count since the beginning go on, and the generator is not reset.
+        The cumulative counters of `get_stats` and the random generator are not reset.
         """
         if self._journal is not None:
             self._journal.clear()
@@ -682,7 +681,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         self._gate.wake()
 
     def check(self) -> None:
-        """Recount everything that is stored.
+        """Verify all invariants by recounting everything that is stored.
 
         Raises:
             CorruptionError: An invariant does not hold; the message says which.
@@ -691,7 +690,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         self._hand_outs.check(self._store)
 
     def __len__(self) -> int:
-        """Return how many complete transitions are stored."""
+        """Return the number of complete transitions stored."""
         return len(self._store)
 
     def __repr__(self) -> str:
@@ -707,7 +706,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         return batch_size, validation.positive_int("n", n), validation.discount("gamma", gamma)
 
     def _checked_lags(self, max_lag: int | None, lag_decay: float) -> versions.Lags | None:
-        """Return which lags a sample call asks for; None if it does not."""
+        """Return the lags requested in a sample call; None if unrestricted."""
         if max_lag is None and type(lag_decay) is float and lag_decay == 1:
             return None
         lags = versions.asked(max_lag, lag_decay)
@@ -729,7 +728,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     def _checked_step(
         self, observation: Obs, action: Act, reward: float, policy_version: int | None
     ) -> tuple[Obs, Act, float, int | None]:
-        """Return the step as it is now: the caller may go on to change what it gave, also while the call waits."""
+        """Return a checked copy of the step, since the caller may modify its arguments while the call waits."""
         if type(reward) is not float or not math.isfinite(reward):
             reward = episode_lib.checked_reward(reward)
         return copies.copied(observation), copies.copied(action), reward, policy_version
@@ -753,12 +752,12 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         self._ended()
 
     def _ended(self) -> None:
-        """Wake those who wait for the end of an episode, which was just now."""
+        """Wake the callers that wait for the end of an episode."""
         self._gate.wake()
         self._queues.wake_learner()
 
     def _own_draws(self, batch_size: int) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
-        """Return what `_draw` does, checked; if that fails, the generator has not moved."""
+        """Return the validated result of `_draw`; on failure, restore the generator."""
         state = self._rng.bit_generator.state
         try:
             return self._store.checked_draws(self._draw(batch_size), batch_size)
@@ -784,7 +783,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
 
 
 class EpisodeWriter(Generic[Obs, Act]):
-    """Writes one episode; what `EpisodeReplayBuffer.episode` gives."""
+    """Writes one episode; created by `EpisodeReplayBuffer.episode`."""
 
     def __init__(self, buffer: EpisodeReplayBuffer[Obs, Act], episode_id: str) -> None:
         self._buffer = buffer
@@ -798,7 +797,7 @@ class EpisodeWriter(Generic[Obs, Act]):
     async def append(self, observation: Obs, action: Act, reward: float, *, policy_version: int | None = None) -> None:
         """Append one step; see EpisodeReplayBuffer.append_observation_action_reward.
 
-        Most calls do not give way to other tasks: an actor that awaits nothing else takes 32 steps a turn.
+        Most calls do not yield to other tasks: an actor that awaits nothing else appends 32 steps at a time.
         """
         await self._buffer.append_observation_action_reward(
             self._episode_id, observation, action, reward, policy_version=policy_version

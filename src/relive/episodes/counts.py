@@ -1,12 +1,12 @@
-"""A deque of items, each with a count, and running sums that find the item to which the p-th unit belongs.
+"""Collections of items with counts, and fast draws of items in proportion to their counts.
 
     items     a  b     c          finished episodes, oldest first
     counts    2  3     0          their transitions
     sums    0  2  5      5        units before each item, and before the next one
     units     a a b b b           unit 0 is a's first, unit 2 is b's first, unit 4 is b's last
 
-A finished episode never changes, so its sum is written once; what leaves on the left only moves the line from which
-units are counted. Appending and leaving cost O(1) amortised, finding k units O(k log items).
+A finished episode never changes, so its sum is written once; removing on the left only moves the start of counting.
+Appending and removing cost O(1) amortised, finding k units O(k log items).
 """
 
 import bisect
@@ -24,7 +24,7 @@ H = TypeVar("H", bound=Hashable)
 
 
 class _Shelf(Generic[H]):
-    """Items beside each other, with their counts."""
+    """Items with equal counts."""
 
     __slots__ = ("counts", "items", "units", "width")
 
@@ -36,7 +36,7 @@ class _Shelf(Generic[H]):
 
 
 class GrowingCounts(Generic[H]):
-    """Counts of items, 0 for an unknown item; memory is taken by the others alone."""
+    """Counts of items, 0 for unknown items."""
 
     def __init__(self) -> None:
         self._shelves: list[_Shelf[H]] = []
@@ -52,7 +52,7 @@ class GrowingCounts(Generic[H]):
         return shelf.counts[row]
 
     def grow(self, item: H) -> None:
-        """Give `item` one unit more. O(1)."""
+        """Increment the count of `item`. O(1)."""
         if item in self._rows:
             shelf, row = self._rows[item]
             count = shelf.counts[row] + 1
@@ -67,22 +67,22 @@ class GrowingCounts(Generic[H]):
         self.total += 1
 
     def put(self, item: H, count: int) -> None:
-        """Take in an item that is new with `count` >= 1 units: in the order of `iter`, all stand as they stood."""
+        """Add a new item with `count` >= 1 units; adding items in the order of `iter` restores the same order."""
         self._place(item, count)
         self.total += count
 
     def __iter__(self) -> Iterator[H]:
-        """Give the items as they stand, shelf by shelf."""
+        """Yield the items, shelf by shelf."""
         return itertools.chain.from_iterable(shelf.items for shelf in self._shelves)
 
     def pop(self, item: H) -> int:
-        """Take `item` out and return how many units it had. O(1)."""
+        """Remove `item` and return its count. O(1)."""
         count = self._take(item) if item in self._rows else 0
         self.total -= count
         return count
 
     def draw(self, size: int, rng: np.random.Generator) -> list[tuple[H, int]]:
-        """Return `size` independent units, each as its item and its rank in it; there must be a unit."""
+        """Draw `size` independent units, each as its item and its rank in it; there must be a unit."""
         ends = list(itertools.accumulate(shelf.units for shelf in self._shelves))
         random = rng.random
         drawn = []
@@ -100,7 +100,7 @@ class GrowingCounts(Generic[H]):
         """Recount the shelves.
 
         Raises:
-            CorruptionError: A shelf or the total is not what its items make it.
+            CorruptionError: A shelf or the total disagrees with its items.
         """
         for number, shelf in enumerate(self._shelves):
             rows = [self._rows.get(item) for item in shelf.items]
@@ -117,7 +117,7 @@ class GrowingCounts(Generic[H]):
             raise errors.CorruptionError(f"growing counts have {len(self._rows)} items, but not on their shelves")
 
     def _place(self, item: H, count: int) -> None:
-        """Put an item that stands nowhere on the shelf for `count`."""
+        """Put an item that is on no shelf on the shelf for `count`."""
         while len(self._shelves) < count.bit_length():
             self._shelves.append(_Shelf(2 << len(self._shelves)))
         shelf = self._shelves[count.bit_length() - 1]
@@ -127,7 +127,7 @@ class GrowingCounts(Generic[H]):
         shelf.units += count
 
     def _take(self, item: H) -> int:
-        """Take an item off its shelf, put the shelf's last one in its row, and return its count."""
+        """Take an item off its shelf, move the shelf's last one to its place, and return its count."""
         shelf, row = self._rows.pop(item)
         count = shelf.counts[row]
         last_item, last_count = shelf.items.pop(), shelf.counts.pop()
@@ -143,10 +143,10 @@ _SMALLEST = 64
 
 
 class CountedDeque(Generic[T]):
-    """Items in the order in which they came, each with a count of units."""
+    """Items in order of arrival, each with a count of units."""
 
     def __init__(self) -> None:
-        # Live items are _items[_head:], and item i has _sums[i + 1] - _sums[i] units. Before _head stands None.
+        # Live items are _items[_head:], and item i has _sums[i + 1] - _sums[i] units. Entries before _head are None.
         self._items: list[Any] = []
         self._sums: Ints = np.zeros(_SMALLEST, np.int64)
         self._head = 0
@@ -172,7 +172,7 @@ class CountedDeque(Generic[T]):
         return self._items[self._head :]
 
     def append(self, item: T, count: int) -> None:
-        """Put `item` last, with `count` >= 0 units."""
+        """Append `item` with `count` >= 0 units."""
         last = len(self._items)
         if last + 1 == len(self._sums):
             last = self._squeeze()
@@ -182,7 +182,7 @@ class CountedDeque(Generic[T]):
         self.num_empty += not count
 
     def popleft(self) -> T:
-        """Take the oldest item out and return it."""
+        """Remove and return the oldest item."""
         item = self[0]
         self.num_empty -= not self.count(0)
         self._items[self._head] = None
@@ -206,7 +206,7 @@ class CountedDeque(Generic[T]):
         return int(self._sums[self._head + index + 1] - self._sums[self._head + index])
 
     def _squeeze(self) -> int:
-        """Drop what has left, make room for as many again as there are, and return how many there are."""
+        """Drop removed items, double the space, and return the number of items."""
         live = self._sums[self._head : len(self._items) + 1]
         sums = np.zeros(max(_SMALLEST, 2 * len(live)), np.int64)
         sums[: len(live)] = live

@@ -6,8 +6,8 @@
     versions         v0   v1   v2        T      of the policy that chose the action; they never go down
     transitions      0    1    2         transition t is (o_t, a_t, r_t, o_t+1)
 
-A running episode has as many observations as actions: its last step waits for the observation after it, and is no
-transition yet. An aborted episode ends in that state when its final observation is not known.
+An open episode has as many observations as actions: its last step is not a transition until the next observation is
+known. An aborted episode stays in that state if its final observation is not known.
 """
 
 import bisect
@@ -36,10 +36,10 @@ def checked_reward(reward: Any) -> float:
 
     Raises:
         ArgumentTypeError: `reward` is not a real number.
-        ArgumentError: It is infinite or NaN, no float equals it, or it has another shape.
+        ArgumentError: It is infinite or NaN, cannot be represented as a float, or has another shape.
     """
     shape = getattr(reward, "shape", None)
-    if isinstance(shape, tuple):  # Of an array, a tensor or a numpy scalar.
+    if isinstance(shape, tuple):  # An array, a tensor or a numpy scalar.
         if shape:
             raise errors.ArgumentError(
                 f"reward must be one number, got shape {tuple(shape)}: give the .item() of one element"
@@ -53,19 +53,19 @@ _first, _second = operator.itemgetter(0), operator.itemgetter(1)
 
 @dataclasses.dataclass(kw_only=True, slots=True, eq=False, weakref_slot=True)
 class Episode(Generic[Obs, Act]):
-    """The steps of one agent from a reset on. Two episodes are equal if they are the same object.
+    """The steps of one agent, starting at a reset. Episodes compare by identity.
 
     Attributes:
-        episode_id: Its name, a UUID.
+        episode_id: Its id, a UUID.
         agent_id: The agent that acted in it.
-        observations: o_0 to o_T [T+1]; [T] while the last step waits for the observation after it.
+        observations: o_0 to o_T [T+1]; [T] while the observation after the last step is unknown.
         actions: a_0 to a_{T-1} [T].
         rewards: r_0 to r_{T-1} [T].
-        status: Where it stands.
-        start_time: Seconds since the epoch, by the wall clock; for people, nothing is ordered by it.
-        group_id: Which episodes it belongs with, such as the other returns to a prompt; None if it stands alone.
-        policy_version: The version of the policy it started with; None if that is not known.
-        version_changes: Where the steps go on with another version: pairs of the first such step and its version.
+        status: Its status.
+        start_time: Start time in seconds since the epoch, for information only.
+        group_id: Its group, such as all responses to one prompt; None if it has none.
+        policy_version: The policy version it started with; None if unknown.
+        version_changes: Changes of the policy version: pairs of the first step with a new version and the version.
     """
 
     episode_id: str
@@ -80,7 +80,7 @@ class Episode(Generic[Obs, Act]):
     version_changes: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
     def snapshot(self) -> Self:
-        """Return another episode of the same observations and actions, to which nothing is appended. O(steps)."""
+        """Return a copy that shares observations and actions but does not grow. O(steps)."""
         return dataclasses.replace(
             self,
             observations=self.observations.copy(),
@@ -90,7 +90,7 @@ class Episode(Generic[Obs, Act]):
         )
 
     def __len__(self) -> int:
-        """Return how many complete transitions it has."""
+        """Return the number of complete transitions."""
         return max(len(self.observations) - 1, 0)
 
     def append_observation_action_reward(
@@ -102,12 +102,13 @@ class Episode(Generic[Obs, Act]):
             observation: o_t.
             action: a_t.
             reward: r_t.
-            policy_version: Which version of the policy chose a_t; None for that of the step before, or of the start.
+            policy_version: The policy version that chose a_t; None for that of the previous step, or of the start.
 
         Raises:
-            ArgumentError: The episode has ended, or the version is no integer of at least that of the step before.
+            ArgumentError: The episode has ended, or the version is not an integer of at least that of the previous
+                step.
         """
-        if self.status != "IN_PROGRESS":  # At every step a call would take longer than its answer.
+        if self.status != "IN_PROGRESS":  # Inlined: it runs at every step.
             self.check_is_open()
         if policy_version is not None:
             version = self.checked_next_version(policy_version)
@@ -130,7 +131,7 @@ class Episode(Generic[Obs, Act]):
         return 1 if len(self.observations) > 1 else 0
 
     def abort(self) -> None:
-        """End the episode as ABORTED without a final observation: its last step stays without a transition.
+        """End the episode as ABORTED without a final observation: its last step does not become a transition.
 
         Raises:
             ArgumentError: The episode has ended already.
@@ -140,7 +141,7 @@ class Episode(Generic[Obs, Act]):
 
     @property
     def has_versions(self) -> bool:
-        """Whether any version of the policy is known."""
+        """Whether any policy version is known."""
         return self.policy_version is not None or bool(self.version_changes)
 
     @property
@@ -150,11 +151,11 @@ class Episode(Generic[Obs, Act]):
 
     @property
     def policy_versions(self) -> list[int | None]:
-        """The version that chose each action [T], None where it is not known. A new list, O(T)."""
+        """The policy version of each action [T], None if unknown. A new list, O(T)."""
         return [version for start, stop, version in self.version_runs() for _ in range(start, stop)]
 
     def version_runs(self) -> list[tuple[int, int, int | None]]:
-        """Return the runs of steps of one version: the first step, the one behind the last, and the version."""
+        """Return the runs of steps with the same version: start, stop and version."""
         starts = [0, *(start for start, _ in self.version_changes)]
         versions = [self.policy_version, *(version for _, version in self.version_changes)]
         runs = zip(starts, [*starts[1:], len(self.actions)], versions, strict=True)
@@ -169,17 +170,17 @@ class Episode(Generic[Obs, Act]):
         return changes[place - 1][1] if place else self.policy_version
 
     def first_step_of(self, version: int) -> int:
-        """Return the first step of that version, of which the episode has one. O(log of the changes)."""
+        """Return the first step of that version, which must occur. O(log of the changes)."""
         place = bisect.bisect_left(self.version_changes, version, key=_second)
         if place < len(self.version_changes) and self.version_changes[place][1] == version:
             return self.version_changes[place][0]
         return 0
 
     def checked_next_version(self, policy_version: int) -> int:
-        """Return the version that the next step comes with.
+        """Return the checked version of the next step.
 
         Raises:
-            ArgumentError: It is no integer of at least that of the step before.
+            ArgumentError: It is not an integer of at least that of the previous step.
         """
         version = validation.non_negative_int("policy_version", policy_version)
         before = self.newest_version
@@ -189,13 +190,13 @@ class Episode(Generic[Obs, Act]):
         return version
 
     def check_next_step(self, policy_version: int | None) -> None:
-        """Raise an error unless a step may come next, with that version."""
+        """Raise an error unless a step with that version may be appended."""
         self.check_is_open()
         if policy_version is not None:
             self.checked_next_version(policy_version)
 
     def check_is_open(self) -> None:
-        """Raise an error unless the episode may go on."""
+        """Raise an error unless the episode is open."""
         if self.status != "IN_PROGRESS":
             raise errors.ArgumentError(f"cannot append to finished episode {self.episode_id}: it is {self.status}")
 

@@ -1,4 +1,4 @@
-"""What an episode buffer writes to a journal, and how that is played back.
+"""The journal records of an episode buffer, and their replay.
 
     START     the episode's id, its start_time f64, and the agent's id as a PlainCodec writes it
     APPEND    the episode's id, the reward f64, the length of the observation u32, observation and action
@@ -10,16 +10,17 @@
     STEPPED   as APPEND, but with the policy's version u64 before the observation, where it is another than before
     LEARNED   the learner's version u64
     CARRIED   the kind u8 of a record above and its payload: START, then APPEND for each step so far
-    HANDED    what the learner was handed and what it was not: a list, as a PlainCodec writes it, of the ids of the
+    HANDED    which episodes the learner was given and which not: a list, as a PlainCodec writes it, of the ids of the
               episodes that were delivered, of those that were dropped, and of the reason for these; with neither,
               that the learner asks for single episodes for the first time
 
-All numbers are little endian, an id is 36 ASCII characters, and values are as the codec writes them. Each is written
-before what it tells of happens; but EVICT after it. If it never comes, the episode is back, and is evicted again by the
-next one who needs its place. Nobody waits until EVICT and HANDED are on the disk: they are with the record after them.
+All numbers are little endian, an id is 36 ASCII characters, and values are as the codec writes them. Each record is
+written before its change is applied, except EVICT, which is written after. If EVICT is lost, the episode is back, and
+is evicted again when its place is needed. No call waits for EVICT and HANDED to be on disk: they are synced with the
+next record.
 
-Episodes that are open when a segment begins are carried over: they are written once more behind its base. So no open
-episode needs a segment before it, and those go with the episodes that had finished before.
+Episodes that are open when a segment begins are carried over: they are written again after its base. So no open episode
+needs an earlier segment, and old segments can be deleted with the finished episodes.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -52,15 +53,15 @@ _LEARNED = struct.Struct("<Q")
 
 
 class EpisodeJournal:
-    """Writes to a journal what happens to a buffer, just before it does."""
+    """Writes the changes of a buffer to a journal, before they are applied."""
 
     def __init__(
         self, journal: journal_lib.Journal, store: Store, replay: "Replay | None", codec: codec_lib.Codec
     ) -> None:
         self._journal, self._store, self._codec = journal, store, codec
         self._evicted: list[Episode] = []
-        # The first record of each segment behind the oldest, and the episode that had finished last before it: they
-        # go in that order, so no segment before it is needed once that one has gone.
+        # For each segment after the oldest: its first record, and the episode that finished last before it. Once that
+        # episode is evicted, no earlier segment is needed.
         self._begun: list[tuple[int, str | None]] = []
         if replay is not None:
             if replay.codec_name != codec.name:
@@ -70,7 +71,7 @@ class EpisodeJournal:
             self._begun = replay.begun[1:]
 
     def begin(self, base: Callable[[], bytes]) -> None:
-        """Make the journal ready; `base` returns what its next segment begins with."""
+        """Prepare the journal; `base` returns the contents that its next segment begins with."""
 
         def based() -> bytes:
             payload = base()
@@ -82,7 +83,7 @@ class EpisodeJournal:
         self._store.listeners.append(self)
 
     def start(self, episode: Episode, *, sync: bool = True) -> None:
-        """Write that an episode starts; of `sync` here and below, see Journal.append."""
+        """Journal the start of an episode; for `sync`, see Journal.append."""
         self._journal.append(*_started(episode), sync=sync)
 
     def append(
@@ -95,7 +96,7 @@ class EpisodeJournal:
         *,
         sync: bool = True,
     ) -> None:
-        """Write that an episode gets a step."""
+        """Journal a step of an episode."""
         if policy_version is not None and policy_version == self._store[episode_id].newest_version:
             policy_version = None
         record = self._stepped(episode_id.encode(), observation, action, reward, policy_version)
@@ -104,51 +105,51 @@ class EpisodeJournal:
     def end(
         self, episode_id: str, final_observation: Any, status: episode_lib.FinalStatus, *, sync: bool = True
     ) -> None:
-        """Write that an episode ends."""
+        """Journal the end of an episode."""
         head = _END.pack(episode_id.encode(), 1 + episode_lib.FINAL_STATUSES.index(status))
         self._journal.append(END, head + self._codec.encode(final_observation), sync=sync)
 
     def abort(self, episode_id: str) -> None:
-        """Write that an episode ends without a final observation."""
+        """Journal that an episode ends without a final observation."""
         self._journal.append(ABORT, episode_id.encode())
 
     def learn(self, policy_version: int) -> None:
-        """Write which version the learner is of."""
+        """Journal the learner's policy version."""
         self._journal.append(LEARNED, _LEARNED.pack(policy_version))
 
     def clear(self) -> None:
-        """Write that every episode goes."""
+        """Journal that every episode is removed."""
         self._journal.append(CLEAR, b"")
         self._begun = [(first, None) for first, _ in self._begun]
-        with contextlib.suppress(errors.ReplayError):  # Written it is: what could not be deleted is, the next time.
+        with contextlib.suppress(errors.ReplayError):  # The record is written; deleting old segments is retried later.
             self._prune()
 
     def hand_out(self, delivered: Iterable[Episode], dropped: Iterable[Episode], reason: str) -> None:
-        """Write which episodes the learner is handed, and which are dropped for that reason."""
+        """Journal which episodes are delivered to the learner, and which are dropped for that reason."""
         ids = [[episode.episode_id for episode in episodes] for episodes in (delivered, dropped)]
         self._journal.append(HANDED, codec_lib.PlainCodec().encode([*ids, reason]), sync=False)
 
-    # As a listener of the store.
+    # Listener of the store.
 
     def started(self, store: Store, episode: Episode) -> None:
-        """Write what has made room for an episode."""
+        """Journal the evictions that made room for an episode."""
         self.settle()
 
     def ended(self, store: Store, episode: Episode) -> None:
-        """Write what has made room for the last transition of an episode."""
+        """Journal the evictions that made room for the last transition of an episode."""
         self.settle()
 
     def evicted(self, store: Store, episode: Episode) -> None:
-        """Record that an episode goes, for `settle`."""
+        """Record an eviction for `settle`."""
         self._evicted.append(episode)
 
     def cleared(self, store: Store) -> None:
-        """Do nothing: `clear` has written it."""
+        """Do nothing: `clear` has journaled it."""
 
     def settle(self) -> None:
-        """Write which episodes have gone to make room, just after they did, and let go of segments.
+        """Journal recent evictions and delete old segments.
 
-        If that fails, as on a full disk, it is done the next time: the call that made them go has happened.
+        On failure, as with a full disk, it is retried the next time: the call that evicted them has succeeded.
         """
         with contextlib.suppress(errors.ReplayError):
             if self._evicted:
@@ -160,12 +161,12 @@ class EpisodeJournal:
             self._prune()
 
     async def synced(self) -> None:
-        """Return when what was written is on the disk, if the policy wants it there."""
+        """Wait until everything written is on disk, if the policy requires it."""
         if self._journal.is_due:
             await self._journal.synced()
 
     def _prune(self) -> None:
-        """Let go of segments that no episode needs; what made the last one go is on the disk first."""
+        """Delete segments that no episode needs, after syncing the evictions."""
         gone = list(itertools.takewhile(lambda begun: begun[1] is None or not self._store.has(begun[1]), self._begun))
         if gone:
             self._journal.sync()
@@ -173,7 +174,7 @@ class EpisodeJournal:
             del self._begun[: len(gone)]
 
     def _carried(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the records of the episodes that are open now; none where the base holds them, which comes first."""
+        """Yield the records of the open episodes; none if the base already has them."""
         if not self._journal.num_records:
             return
         for episode in self._store.open.values():
@@ -212,13 +213,13 @@ def _finished_last(store: Store) -> str | None:
 
 
 class Replay:
-    """Plays back what a journal holds.
+    """Replays the records of a journal.
 
     Args:
         store: The episodes.
-        codec: What the journal was written with.
-        handed: Called with the ids of the episodes that the learner was handed, of those that were dropped, and why.
-        ended: Called when there is no more.
+        codec: The codec the journal was written with.
+        handed: Called with the ids of delivered episodes, the ids of dropped ones, and the reason.
+        ended: Called at the end.
     """
 
     def __init__(
@@ -232,12 +233,12 @@ class Replay:
         self.codec_name = codec.name
         """The name of the codec that the journal was written with."""
         self._limits = store.max_transitions, store.max_episodes
-        # What goes to make room is in the journal, and limits would only repeat it.
+        # Evictions are in the journal, so the limits are not applied.
         store.set_limits(None, None)
         self.begun: list[tuple[int, str | None]] = []
         """The first record of each segment, and the episode that had finished last before it."""
         self._takes_carried = False
-        # What went to make room for a start went before it, and is told of after it.
+        # Evictions for a start happened before it but are recorded after it.
         self._starting: Episode | None = None
 
     def base(self, number: int) -> None:
@@ -246,10 +247,10 @@ class Replay:
         self.begun.append((number, _finished_last(self._store)))
 
     def apply(self, kind: int, payload: bytes) -> None:
-        """Do what a record tells of. What it tells of an episode that began before the first segment is past.
+        """Apply a record. Records of episodes that began before the first segment are ignored.
 
         Raises:
-            CheckpointError: There is no such record.
+            CheckpointError: The record is unknown or malformed.
         """
         if kind != EVICT:
             self._begin_episode()
@@ -282,10 +283,10 @@ class Replay:
             raise errors.CheckpointError(f"is of kind {kind} with {len(payload)} bytes, which cannot be here")
 
     def end(self) -> None:
-        """Record that there is no more.
+        """Finish the replay: there are no more records.
 
         Raises:
-            CheckpointError: More steps are stored or have gone than there ever were.
+            CheckpointError: More steps are stored or evicted than were ever appended.
         """
         self._begin_episode()
         stats = self._store.stats()
@@ -305,7 +306,7 @@ class Replay:
         self._handed(delivered, dropped, reason)
 
     def _carry(self, kind: int, payload: bytes) -> None:
-        """Do what a record that was carried over tells of, unless the episode is known; the base counts its steps."""
+        """Apply a record that was carried over, unless the episode is known; the base has counted its steps."""
         if kind in (START, STARTED):
             self._takes_carried = not self._store.has(_id(payload[:_ID_SIZE]))
         if self._takes_carried:
@@ -361,7 +362,7 @@ class Replay:
             self._store.end(episode_id, final_observation, episode_lib.FINAL_STATUSES[status - 1])
 
     def _abort(self, payload: bytes) -> None:
-        episode_id = _id(payload)  # Nothing follows it.
+        episode_id = _id(payload)  # The payload ends here.
         if episode_id in self._store.open:
             self._store.abort(episode_id)
 
@@ -393,5 +394,5 @@ def _decoded(codec: codec_lib.Codec, content: bytes) -> Any:
         return codec.decode(content)
     except errors.ReplayError:
         raise
-    except Exception as error:  # Of a codec that is the user's own.
+    except Exception as error:  # Raised by a custom codec.
         raise errors.CheckpointError(f"cannot be decoded: {type(error).__name__}: {error}") from error

@@ -1,10 +1,10 @@
-"""What a checkpoint keeps of an episode store: every episode, which are open, and in which order they finished.
+"""The checkpointed state of an episode store: all episodes, which are open, and the order in which they finished.
 
     episodes    e0           e1               e2        in the order in which they started [E]
     steps       0 1 2        0 1              0 1 2     those of one episode after those of another [S]
     bytes       0 1 2 3      0 1              0 1 2 3   observations, one more where an episode has its final one [O]
 
-Observations and actions are as a codec encodes them, one after the other, with the place where each ends.
+Observations and actions are concatenated as encoded by a codec, with the position where each ends.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,14 +37,14 @@ _AT_ONCE = 1024
 
 
 class _Encoded:
-    """Values as bytes, one after the other: a column that encodes them when it is read.
+    """A column of concatenated encoded values, which are encoded when it is read.
 
-    So it takes the time of encoding twice, and no memory but for the places where each of them ends.
+    Encoding runs twice, but no memory is needed except for the end positions.
 
     Args:
-        rows: The values, those of one episode after those of another [E][...].
-        codec: What encodes them.
-        name: Returns what a value is called in an error, given its row and its place in that.
+        rows: The values, by episode [E][...].
+        codec: Encodes the values.
+        name: Returns the name of a value in errors, given its row and its position in the row.
     """
 
     def __init__(self, rows: Sequence[Sequence[Any]], codec: codec_lib.Codec, name: Callable[[int, int], str]) -> None:
@@ -57,7 +57,7 @@ class _Encoded:
         self.dtype = np.dtype(np.uint8)
 
     def read(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
-        """Return the bytes from the `start`-th on."""
+        """Return the bytes [start, stop)."""
         first, last = np.searchsorted(self.ends, (start, stop - 1), side="right").tolist()
         begin = int(self.ends[first - 1]) if first else 0
         content, encoded = io.BytesIO(), self._encoded(first, last + 1)
@@ -75,7 +75,7 @@ class _Encoded:
         return np.frombuffer(content.getbuffer(), np.uint8)[start - begin : stop - begin]
 
     def _encoded(self, start: int, stop: int) -> Iterator[bytes]:
-        """Yield the bytes of the values from the `start`-th on."""
+        """Yield the encoded values that contain the bytes [start, stop)."""
         row = int(self._begins.searchsorted(start, side="right")) - 1
         while start < stop:
             begin, end = int(self._begins[row]), min(int(self._begins[row + 1]), stop)
@@ -137,7 +137,7 @@ def state_dict(snapshot: Snapshot, codec: codec_lib.Codec) -> state.State:
 def _of_steps(
     episodes: Sequence[Episode], steps: arrays.Ints, dtype: np.dtype[Any], values: Callable[[Episode], Sequence[Any]]
 ) -> state.LazyArray:
-    """Return the values of all steps, those of one episode after those of another, which are collected when read."""
+    """Return the values of all steps, episode by episode, as a lazy column."""
     ends = steps.cumsum()
 
     def read(start: int, stop: int) -> arrays.Array:
@@ -157,7 +157,7 @@ def _groups_of(episodes: Sequence[Episode]) -> dict[str, Any]:
 
 
 def _versions_of(episodes: Sequence[Episode], steps: arrays.Ints) -> dict[str, Any]:
-    """Return the versions of starts and of steps, where there are any."""
+    """Return the policy versions of starts and steps, if any."""
     answer: dict[str, Any] = {}
     if any(episode.policy_version is not None for episode in episodes):
         answer["episode_policy_version"] = np.array([_number(episode.policy_version) for episode in episodes])
@@ -175,10 +175,10 @@ def _number(version: int | None) -> int:
 
 
 def load(given: state.StateReader, codec: codec_lib.Codec) -> Snapshot:
-    """Return what a store held, of the state that it returned then.
+    """Return the snapshot described by a state.
 
     Raises:
-        CheckpointError: No store can be in such a state.
+        CheckpointError: The state is invalid.
     """
     if given.text("codec") != codec.name:
         raise errors.CheckpointError(f"codec must be the one that saved, {given.text('codec')}, got {codec.name}")
@@ -224,7 +224,7 @@ def _check_counts(counts: dict[str, int], episodes: Sequence[Episode], num_drawn
 
 
 def _places(given: state.StateReader, name: str, expected: arrays.Ints) -> arrays.Ints:
-    """Return the places of just the expected episodes, in any order."""
+    """Return the positions of exactly the expected episodes, in any order."""
     places = given.integers(name, len(expected), 0, max(len(expected), int(expected.max(initial=0))))
     if not np.array_equal(np.sort(places), expected):
         raise errors.CheckpointError(f"array {name} must hold the places of those episodes, once each")
@@ -283,14 +283,14 @@ def _episodes(given: state.StateReader, codec: codec_lib.Codec) -> list[Episode]
 
 
 def _groups(given: state.StateReader, count: int) -> Iterator[Any]:
-    """Give the groups of the episodes; none has one where the arrays are missing."""
+    """Yield the group of each episode; None for all if the arrays are missing."""
     if not (given.has_array("episode_group") or given.has_array("episode_group_end")):
         return itertools.repeat(None, count)
     return _decoded(given, "episode_group", "episode_group_end", count, codec_lib.PlainCodec())
 
 
 def _decoded(given: state.StateReader, name: str, ends_name: str, count: int, codec: codec_lib.Codec) -> Iterator[Any]:
-    """Give so many values; their bytes are read some at a time, in order."""
+    """Yield that many decoded values, reading their bytes in chunks."""
     ends = given.integers(ends_name, count, 0, validation.LARGEST)
     if (np.diff(ends, prepend=0) < 0).any():
         raise errors.CheckpointError(f"array {ends_name} must not fall")
@@ -320,10 +320,10 @@ def _read(name: str, column: state.ChunkedArray, ends: arrays.Ints, codec: codec
 def _load_versions(
     given: state.StateReader, steps: arrays.Ints
 ) -> tuple[list[int | None], list[list[tuple[int, int]]]]:
-    """Return with which version each episode of so many steps started [E], and its changes [E].
+    """Return the version each episode started with [E], and its version changes [E].
 
     Raises:
-        CheckpointError: No episodes can be of such versions.
+        CheckpointError: The versions are invalid.
     """
     of_starts = np.full(len(steps), _NO_VERSION, np.int64)
     if given.has_array("episode_policy_version"):
@@ -349,15 +349,15 @@ def _load_versions(
 def _growing_by_version(
     given: state.StateReader, episodes: Sequence[Episode], growing_places: Sequence[int]
 ) -> list[tuple[int, Episode]]:
-    """Return the open episodes that have transitions of each version, as VersionCounts.growing gives them.
+    """Return the open episodes with transitions of each version, as VersionCounts.growing yields them.
 
     Args:
         given: The state.
         episodes: All of them.
-        growing_places: The places of the open ones that have a transition.
+        growing_places: The positions of the open ones that have a transition.
 
     Raises:
-        CheckpointError: Others are named.
+        CheckpointError: Other episodes are listed.
     """
     expected = sorted((version, place) for place in growing_places for version, _ in versions.runs(episodes[place]))
     places = given.integers("version_growing", len(expected), 0, len(episodes)).tolist()
@@ -371,7 +371,7 @@ def _last_lags(given: state.StateReader) -> list[int]:
     """Return the lags of the last draws, the newest last.
 
     Raises:
-        CheckpointError: There are more than are kept.
+        CheckpointError: There are too many.
     """
     lags: list[int] = given.integers("draw_lag", None, -validation.LARGEST, validation.LARGEST).tolist()
     if len(lags) > versions.LAST:

@@ -1,4 +1,4 @@
-"""Where a sample came from, and what has become of its episode: for debugging."""
+"""SampleOrigin: where a sample came from, for debugging."""
 
 import dataclasses
 from typing import Any
@@ -11,19 +11,19 @@ from relive.episodes import store as store_lib
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SampleOrigin:
-    """Where a sample of an EpisodeReplayBuffer came from, and what has become of its episode.
+    """The origin of a sample of an EpisodeReplayBuffer, and the current state of its episode.
 
     Attributes:
         episode_id: Its episode.
         agent_id: The agent that acted in it.
         step: Its first step, counted from the reset.
-        actual_n: How many steps it has.
+        actual_n: Its number of steps.
         is_stored: Whether its steps are still stored.
-        status: How the episode ended, if it did; None if it is gone.
-        start_time: When the episode started, in seconds since the epoch; None if it is gone.
-        episode_length: How many transitions the episode has by now; None if it is gone.
-        age: How many episodes finished after it; None if it is open or gone.
-        episodes_to_eviction: How many finished episodes go before it; None if it is open or gone.
+        status: The status of the episode; None if it is no longer stored.
+        start_time: When the episode started, in seconds since the epoch; None if it is no longer stored.
+        episode_length: Number of transitions of the episode now; None if it is no longer stored.
+        age: Number of episodes that finished after it; None if it is open or no longer stored.
+        episodes_to_eviction: Number of finished episodes evicted before it; None if it is open or no longer stored.
     """
 
     episode_id: str
@@ -53,7 +53,7 @@ class SampleOrigin:
 
 
 def sample(store: store_lib.EpisodeStore[Any, Any], drawn: samples.ReplaySample[Any, Any]) -> SampleOrigin:
-    """Return where a sample came from. O(episodes)."""
+    """Return the origin of a sample. O(episodes)."""
     origin = SampleOrigin(
         episode_id=drawn.episode_id,
         agent_id=drawn.agent_id,

@@ -1,9 +1,9 @@
-"""EpisodeSampler: draws from an episode buffer by another rule than uniformly over all transitions.
+"""EpisodeSampler: base class of custom samplers for episode buffers.
 
     buffer = EpisodeReplayBuffer(sampler=NewestFirst(episodes=100))
 
-A sampler is a subclass with one method, `_draw`, which is given public objects alone. It is saved, loaded and recovered
-by its name and its settings, as a limiter is; it keeps nothing of the episodes, so that many buffers may share one.
+A sampler is a subclass with one method, `_draw`, which receives only public objects. It is saved and loaded by its
+class name and settings, as a limiter is. It is stateless, so buffers may share one.
 """
 
 import abc
@@ -22,7 +22,7 @@ Act = TypeVar("Act")
 
 
 class EpisodeSampler(registry.Configurable, abc.ABC, Generic[Obs, Act]):
-    """Draws transitions of the stored episodes, with replacement.
+    """Base class of samplers that draw transitions of stored episodes, with replacement.
 
     >>> import relive
     >>> class EachEpisodeAlike(relive.EpisodeSampler[str, int]):
@@ -43,19 +43,18 @@ class EpisodeSampler(registry.Configurable, abc.ABC, Generic[Obs, Act]):
     ) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
         """Return `size` draws, each an episode and the start step of a complete transition in it.
 
-        What is returned is checked: each episode must be one of `episodes`, and its start step in [0, len(episode)).
+        The result is validated: each episode must be one of `episodes`, and its start step in [0, len(episode)).
 
         Args:
-            episodes: The stored ones that have a transition, at least one: those that have ended, the first to end
-                first, then the open ones. They must not be changed. An item costs O(1), once the open ones are listed,
-                and all others if some of them ended without a transition.
-            size: How many draws.
-            rng: The randomness, of the buffer; there must be no other.
+            episodes: The stored episodes that have a transition, at least one: first those that ended, in the order of
+                ending, then the open ones. Do not modify them. Indexing is O(1) after the first access.
+            size: Number of draws.
+            rng: The random generator of the buffer; use no other randomness.
         """
 
 
 class StoredEpisodes(Sequence[episode_lib.Episode[Obs, Act]]):
-    """The episodes of a store that have a transition, as `EpisodeSampler._draw` gets them."""
+    """The episodes of a store that have a transition, as passed to `EpisodeSampler._draw`."""
 
     def __init__(self, store: store_lib.EpisodeStore[Obs, Act]) -> None:
         self._store = store

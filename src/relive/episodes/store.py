@@ -4,9 +4,9 @@
     finished episodes   CountedDeque    never change; the one that finished first is the next to be evicted
     versions            VersionCounts   the same transitions by the version of the policy, where that is known
 
-The law of this file: arguments come checked, a call that raises has changed nothing, and nothing here costs more
-because there are more episodes. Room is made before something is inserted, out of finished episodes alone: an open
-one is never evicted under its writer, and one that has just ended stays until the next insert needs its place.
+Invariant: callers check arguments, a call that raises changes nothing, and costs do not grow with the number of
+episodes. Evictions happen before an insert and only among finished episodes: an open one is never evicted, and one that
+has just ended stays until the next insert needs its place.
 """
 
 import collections
@@ -31,33 +31,32 @@ from relive.episodes import versions as versions_lib
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class EpisodeBufferStats(statistics.Statistics):
-    """What an episode buffer holds, what is drawn, and what has happened to it.
+    """Statistics of an episode buffer.
 
-    Steps that are not stored as transitions, and never will be, are in `dropped`.
+    Steps that are not stored as transitions, and never will be, are counted in `dropped`.
 
     Attributes:
         total_episodes: Episodes stored now, open ones included; the next four are its parts.
         in_progress: Open ones.
-        completed: Those that ended as COMPLETED.
-        truncated: Those that ended as TRUNCATED.
-        aborted: Those that ended as ABORTED.
+        completed: Episodes that ended as COMPLETED.
+        truncated: Episodes that ended as TRUNCATED.
+        aborted: Episodes that ended as ABORTED.
         total_transitions: Complete transitions stored now.
-        num_agents: Different agents among the episodes stored now.
-        evicted_episodes: Episodes that made room for others, ever.
+        num_agents: Number of distinct agents of the stored episodes.
+        evicted_episodes: Episodes evicted so far.
         evicted_transitions: Their transitions.
         overflow_transitions: Transitions above max_transitions now, 0 without such a limit.
         open_ages: Seconds since the start of each open episode, by episode id, the oldest first.
-        waiting_steps: Steps of open episodes that wait for the observation after them: the newest of each.
-        never_drawn: Episodes stored now, open ones included, that no sample came from.
-        policy_version: The version of the learner's policy; None before the first `set_policy_version`.
-        policy_lag: By how much, on average, the learner's version was ahead of that of a step when it was drawn; of the
-            last 256 draws, where both versions were known. None if there are none.
-        max_policy_lag: By how much it is ahead of the oldest version of which a transition is stored; None if there
-            is none, or the learner's is not known.
-        appended: Steps appended, ever.
-        sampled: Samples drawn, ever.
-        aborted_steps: Last steps of aborted episodes, of which the next observation is not known. Ever.
-        cleared_steps: Steps that `clear` forgot, ever.
+        waiting_steps: Steps of open episodes whose next observation is not known yet: the newest of each.
+        never_drawn: Stored episodes, open ones included, that were never sampled.
+        policy_version: The learner's policy version; None before the first `set_policy_version`.
+        policy_lag: Mean lag of drawn steps behind the learner's version, over the last 256 draws with known versions.
+            None if there are none.
+        max_policy_lag: Lag of the oldest stored version behind the learner's; None if either is unknown.
+        appended: Steps appended so far.
+        sampled: Samples drawn so far.
+        aborted_steps: Last steps of aborted episodes, whose next observation is not known, so far.
+        cleared_steps: Steps that `clear` forgot so far.
     """
 
     total_episodes: int
@@ -85,22 +84,22 @@ class EpisodeBufferStats(statistics.Statistics):
 
     @property
     def never_drawn_share(self) -> float:
-        """Which share of the episodes no sample came from, in [0, 1]; 0 where there are none."""
+        """Share of the stored episodes that were never sampled, in [0, 1]; 0 if there are none."""
         return self.never_drawn / max(self.total_episodes, 1)
 
     @property
     def mean_draws(self) -> float:
-        """How many samples there were for each step appended: the replay ratio in samples a step."""
+        """Samples per step appended: the replay ratio."""
         return self.sampled / max(self.appended, 1)
 
     @property
     def oldest_open_age(self) -> float:
-        """For how many seconds the oldest open episode has been open; 0 where there is none."""
+        """Age of the oldest open episode in seconds; 0 if there is none."""
         return max(self.open_ages.values(), default=0.0)
 
     @property
     def dropped(self) -> dict[str, int]:
-        """How many steps are not stored as transitions and never will be, by reason.
+        """Number of steps that are not stored as transitions and never will be, by reason.
 
         `appended == total_transitions + waiting_steps + sum(dropped.values())`.
         """
@@ -114,40 +113,40 @@ _FINISHED_AT_LEAST = 1000
 
 
 class Listener(Protocol):
-    """What is told of the episodes of a store that start, end and leave.
+    """Is notified when episodes of a store start, end or are evicted.
 
-    It does not keep the store that it is told of: a buffer is then gone as soon as nobody needs it, or copied whole.
+    It must not keep a reference to the store, so that buffers are freed promptly and copied completely.
     """
 
     def started(self, store: "EpisodeStore[Any, Any]", episode: episode_lib.Episode[Any, Any]) -> None:
-        """Record that an episode was added, which is open."""
+        """Handle a new, open episode."""
         ...
 
     def ended(self, store: "EpisodeStore[Any, Any]", episode: episode_lib.Episode[Any, Any]) -> None:
-        """Record that an open episode has ended."""
+        """Handle the end of an open episode."""
         ...
 
     def evicted(self, store: "EpisodeStore[Any, Any]", episode: episode_lib.Episode[Any, Any]) -> None:
-        """Record that an ended episode makes room, while the store still knows whether a sample came from it."""
+        """Handle an eviction, while the store still knows whether the episode was sampled."""
         ...
 
     def cleared(self, store: "EpisodeStore[Any, Any]") -> None:
-        """Record that all episodes will be forgotten, just before they are."""
+        """Handle `clear`, just before all episodes are removed."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Snapshot(Generic[Obs, Act]):
-    """What a store held at one moment, for a checkpoint; the store may go on meanwhile.
+    """The contents of a store at one moment, for a checkpoint; the store may change afterwards.
 
     Attributes:
-        episodes: By id, in the order in which they started; open ones are as they were then.
+        episodes: All episodes by id, in the order in which they started.
         finished: Those that are not open, in the order in which they finished.
         growing: The open ones that have a transition, in the order that decides which of them is drawn.
         open_ages: Seconds since the start of each open one.
-        drawn: Those that samples came from.
+        drawn: Those that were sampled.
         counts: As `EpisodeStore.counts` returns them.
-        growing_by_version: As `VersionCounts.growing` gives them.
+        growing_by_version: As `VersionCounts.growing` yields them.
         last_lags: Of the last draws, as `VersionCounts.last_lags`.
     """
 
@@ -179,7 +178,7 @@ class EpisodeStore(Generic[Obs, Act]):
         self.clear()
 
     def clear(self) -> None:
-        """Forget every episode, open ones too. What is counted since the beginning stays counted."""
+        """Remove every episode, open ones included. Cumulative counts are kept."""
         for listener in self.listeners:
             listener.cleared(self)
         self.finished: counts_lib.CountedDeque[episode_lib.Episode[Obs, Act]] = counts_lib.CountedDeque()
@@ -201,14 +200,14 @@ class EpisodeStore(Generic[Obs, Act]):
         return self._episodes.get(episode.episode_id) is episode
 
     def has(self, episode_id: str) -> bool:
-        """Return whether an episode of that id is stored."""
+        """Return whether an episode with that id is stored."""
         return episode_id in self._episodes
 
     def __getitem__(self, episode_id: str) -> episode_lib.Episode[Obs, Act]:
-        """Return the episode of that id.
+        """Return the episode with that id.
 
         Raises:
-            UnknownEpisodeError: None of that id is stored.
+            UnknownEpisodeError: No episode with that id is stored.
         """
         try:
             return self._episodes[episode_id]
@@ -218,13 +217,13 @@ class EpisodeStore(Generic[Obs, Act]):
     def new_episode(
         self, agent_id: str, group_id: str | None = None, policy_version: int | None = None
     ) -> episode_lib.Episode[Obs, Act]:
-        """Return an episode of that agent, which is not in the store yet."""
+        """Create an episode of that agent, without adding it to the store."""
         return episode_lib.Episode(
             episode_id=str(uuid.uuid4()), agent_id=agent_id, group_id=group_id, policy_version=policy_version
         )
 
     def start(self, episode: episode_lib.Episode[Obs, Act]) -> None:
-        """Add an episode that is open and has no steps."""
+        """Add an open episode without steps."""
         while len(self._episodes) >= self._most_episodes and len(self.finished):
             self._evict()
         self._episodes[episode.episode_id] = episode
@@ -263,8 +262,8 @@ class EpisodeStore(Generic[Obs, Act]):
     def draw(self, size: int, rng: np.random.Generator) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
         """Return `size` independent transitions, uniform among all, each as its episode and start step.
 
-        That is a categorical draw of an episode by its number of transitions, then a uniform start in it. The store
-        must hold a transition. O(size log episodes).
+        Draws an episode by its number of transitions, then a uniform start in it. The store must hold a transition.
+        O(size log episodes).
         """
         units = rng.integers(len(self), size=size)
         in_finished = units < self.finished.total
@@ -279,7 +278,7 @@ class EpisodeStore(Generic[Obs, Act]):
     def checked_draws(
         self, draws: Iterable[tuple[Any, Any]], size: int
     ) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
-        """Return what a custom sampler drew, each start step as an int.
+        """Validate the draws of a custom sampler, and return them with start steps as ints.
 
         Raises:
             SamplerError: They are not `size` complete transitions of stored episodes.
@@ -300,42 +299,42 @@ class EpisodeStore(Generic[Obs, Act]):
         return pairs
 
     def note(self, draws: Sequence[tuple[episode_lib.Episode[Obs, Act], int]]) -> None:
-        """Record that samples of those stored episodes were drawn just now."""
+        """Record that those stored episodes were sampled."""
         self.sampled += len(draws)
         self._drawn.update([episode for episode, _ in draws])
 
     def was_drawn(self, episode: episode_lib.Episode[Obs, Act]) -> bool:
-        """Return whether a sample came from that stored episode."""
+        """Return whether that stored episode was sampled."""
         return episode in self._drawn
 
     def note_versions(self, versions: Iterable[int | None]) -> None:
-        """Record of which versions the steps were that have just been drawn, the newest last; one was set before."""
+        """Record the versions of the steps just drawn, newest last; the learner's version must be set."""
         assert self.policy_version is not None
         self.versions.note(self.policy_version, versions)
 
     def has_within(self, lags: versions_lib.Lags) -> bool:
-        """Return whether there is a transition of such a lag. O(1)."""
+        """Return whether there is a transition within those lags. O(1)."""
         return self.versions.has(self.policy_version, lags)
 
     def draw_within(
         self, size: int, rng: np.random.Generator, lags: versions_lib.Lags
     ) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
-        """Return `size` independent transitions of such lags; there must be one. See VersionCounts.draw."""
+        """Return `size` independent transitions within those lags; there must be one. See VersionCounts.draw."""
         assert self.policy_version is not None
         return self.versions.draw(size, rng, self.policy_version, lags)
 
     # As a whole.
 
     def __iter__(self) -> Iterator[episode_lib.Episode[Obs, Act]]:
-        """Give the episodes in the order in which they started."""
+        """Yield the episodes in the order in which they started."""
         return iter(self._episodes.values())
 
     def growing(self) -> Iterator[episode_lib.Episode[Obs, Act]]:
-        """Give the open episodes that have a transition, in the order that decides which of them is drawn."""
+        """Yield the open episodes that have a transition, in the order that determines draws."""
         return iter(self._open_counts)
 
     def counts(self) -> dict[str, int]:
-        """Return what is counted since the beginning, by name; and the learner's version, if there is one."""
+        """Return the cumulative counts by name, and the learner's version, if set."""
         return {
             "inserted": self.inserted,
             "sampled": self.sampled,
@@ -346,7 +345,7 @@ class EpisodeStore(Generic[Obs, Act]):
         }
 
     def snapshot(self) -> "Snapshot[Obs, Act]":
-        """Return all that is stored, as it is now. O(open episodes), and a pointer an episode."""
+        """Return a snapshot of the store. O(open episodes), and a pointer per episode."""
         now, copies = time.monotonic(), {episode: episode.snapshot() for episode in self.open.values()}
         drawn = self._drawn.copy()
         for episode, copied in copies.items():
@@ -365,7 +364,7 @@ class EpisodeStore(Generic[Obs, Act]):
         )
 
     def fill(self, snapshot: "Snapshot[Obs, Act]") -> None:
-        """Put all that a snapshot holds, whose episodes are used from now on, into a store that has none."""
+        """Load a snapshot into an empty store, which takes over its episodes."""
         for episode_id, episode in snapshot.episodes.items():
             self._episodes[episode_id] = episode
             self._statuses[episode.status] += 1
@@ -392,18 +391,18 @@ class EpisodeStore(Generic[Obs, Act]):
             self._evict()
 
     def set_evicted(self, episodes: int, transitions: int) -> None:
-        """Set how much was evicted so far, also before what is stored now came."""
+        """Set the eviction counts."""
         self._evicted_episodes, self._evicted_transitions = episodes, transitions
 
     def set_limits(self, max_transitions: int | None, max_episodes: int | None) -> None:
-        """Set the limits; what is beyond them goes when something else needs its place."""
+        """Set the limits; excess episodes are evicted at the next insert."""
         self.max_transitions, self.max_episodes = max_transitions, max_episodes
         self._most_transitions = math.inf if max_transitions is None else max_transitions
         self._most_episodes = math.inf if max_episodes is None else max_episodes
         self._most_finished = max(self._most_transitions, _FINISHED_AT_LEAST)
 
     def stats(self) -> EpisodeBufferStats:
-        """Return what is stored and what has happened. O(open episodes)."""
+        """Return statistics of the store. O(open episodes)."""
         now = time.monotonic()
         limit, stored = self.max_transitions, len(self)
         waiting = sum(bool(episode.actions) for episode in self.open.values())
@@ -436,7 +435,7 @@ class EpisodeStore(Generic[Obs, Act]):
         """Recount everything from the episodes themselves.
 
         Raises:
-            CorruptionError: A count or an episode is not what it must be.
+            CorruptionError: A count or an episode is inconsistent.
         """
         for episode_id, episode in self._episodes.items():
             _check_episode(episode_id, episode)
@@ -464,7 +463,7 @@ class EpisodeStore(Generic[Obs, Act]):
     def _finish(self, episode: episode_lib.Episode[Obs, Act]) -> None:
         """Move an episode that has just ended from the open ones to the finished ones.
 
-        Those that finished earlier make room now, where open episodes kept the store above a limit.
+        If open episodes kept the store above a limit, episodes that finished earlier are evicted now.
         """
         while self._is_over_a_limit() and len(self.finished):
             self._evict()
@@ -479,7 +478,7 @@ class EpisodeStore(Generic[Obs, Act]):
             listener.ended(self, episode)
 
     def _count_transition(self, episode: episode_lib.Episode[Obs, Act]) -> None:
-        """Count the transition that an open episode has just completed, after finished ones have made room for it."""
+        """Count a transition that an open episode has just completed, after evicting finished ones for it."""
         while self.finished.total + self._open_counts.total >= self._most_transitions and len(self.finished):
             self._evict()
         self._open_counts.grow(episode)
@@ -487,10 +486,10 @@ class EpisodeStore(Generic[Obs, Act]):
             self.versions.grow(episode)
 
     def _is_over_a_limit(self) -> bool:
-        """Return whether more is stored than the limits say.
+        """Return whether a limit is exceeded.
 
-        Episodes without a transition, which a crashing actor can make without end, do not count as transitions: as many
-        finished episodes as there may be transitions are enough.
+        Episodes without a transition, which a crashing actor can create endlessly, do not count as transitions, so the
+        number of finished episodes is limited to max_transitions too.
         """
         return (
             len(self) > self._most_transitions
@@ -516,7 +515,7 @@ class EpisodeStore(Generic[Obs, Act]):
 
 
 def _check_episode(episode_id: str, episode: episode_lib.Episode[Obs, Act]) -> None:
-    """Raise CorruptionError unless the episode has the shape that its status asks for."""
+    """Raise CorruptionError unless the episode has the shape that its status requires."""
     if episode.episode_id != episode_id:
         raise errors.CorruptionError(f"episode stored as {episode_id} calls itself {episode.episode_id}")
     steps = len(episode.actions)
@@ -543,7 +542,7 @@ def _check_episode(episode_id: str, episode: episode_lib.Episode[Obs, Act]) -> N
 
 
 def _check_equal(name: str, found: object, expected: object) -> None:
-    """Raise CorruptionError unless what was found is what must be."""
+    """Raise CorruptionError unless both are equal."""
     if found != expected:
         raise errors.CorruptionError(
             f"{name} must be {validation.short_repr(expected)}, found {validation.short_repr(found)}"

@@ -1,14 +1,14 @@
-"""How many transitions each version of the policy has made, and draws among those of some versions.
+"""VersionCounts: counts transitions by policy version, and draws among those of some versions.
 
     version    finished, oldest first    open          steps a0 a1 a2 are of version 6
     6          a 3  b 1                  d 2           b0 is too, b1 and b2 are of version 7
     7          b 2                       d 3  e 1      d is going on with version 7
 
-The versions in an episode never go down, so of each version it has one run of steps. Episodes are evicted in the order
-in which they finished, so what goes is the left of each deque. Appending costs O(1), evicting O(1) a run; a version of
-which nothing is stored is forgotten. A draw costs O(versions it may take + size log episodes).
+The versions in an episode never decrease, so each version has one run of steps. Episodes are evicted in the order in
+which they finished, from the left of each deque. Appending costs O(1), evicting O(1) per run; a version without stored
+transitions is dropped. A draw costs O(versions it may take + size log episodes).
 
-Steps whose version is not known are not in here.
+Steps of unknown version are not included.
 """
 
 import bisect
@@ -36,10 +36,10 @@ LAST = 256
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lags:
-    """Which lags may be drawn, and how likely. The lag is by how much the learner's version is ahead of a step's.
+    """Which lags may be drawn, and how likely. The lag of a step is the learner's version minus that of the step.
 
     Attributes:
-        max_lag: The largest one; None for any.
+        max_lag: The largest lag; None for any.
         decay: A transition is drawn in proportion to decay ** lag, in (0, 1]; an actor ahead of the learner has lag 0.
     """
 
@@ -52,7 +52,7 @@ class Lags:
 
 
 def asked(max_lag: object, lag_decay: object) -> Lags | None:
-    """Return which lags those arguments ask for; None where they leave everything as it is.
+    """Return the lags described by those arguments; None if unrestricted.
 
     Raises:
         ArgumentTypeError: `max_lag` is not an integer, or `lag_decay` not a number.
@@ -65,7 +65,7 @@ def asked(max_lag: object, lag_decay: object) -> Lags | None:
 
 
 def runs(episode: episode_lib.Episode[Obs, Act]) -> list[tuple[int, int]]:
-    """Return the versions of an episode's transitions, in order, and how many transitions there are of each."""
+    """Return the versions of an episode's transitions, in order, with the number of transitions of each."""
     most = len(episode)
     return [
         (version, min(stop, most) - start)
@@ -85,12 +85,12 @@ class _Pool(Generic[Obs, Act]):
 
     @property
     def total(self) -> int:
-        """How many there are."""
+        """Number of transitions."""
         return self.finished.total + self.growing.total
 
 
 class VersionCounts(Generic[Obs, Act]):
-    """The transitions of a store, by the version of the policy.
+    """The transitions of a store, by policy version.
 
     >>> from relive.episodes import episode, versions
     >>> counts = versions.VersionCounts()
@@ -113,12 +113,12 @@ class VersionCounts(Generic[Obs, Act]):
         """By how much the learner was ahead of the last steps drawn, the newest last; where the version is known."""
 
     def totals(self) -> dict[int, int]:
-        """Return how many transitions there are of each version, the oldest version first."""
+        """Return the number of transitions of each version, oldest version first."""
         return {version: self._pools[version].total for version in self._versions}
 
     @property
     def oldest(self) -> int | None:
-        """The oldest version of which a transition is stored."""
+        """The oldest version with a stored transition."""
         return self._versions[0] if self._versions else None
 
     def grow(self, episode: episode_lib.Episode[Obs, Act]) -> None:
@@ -134,7 +134,7 @@ class VersionCounts(Generic[Obs, Act]):
             pool.finished.append(episode, pool.growing.pop(episode))
 
     def evict(self, episode: episode_lib.Episode[Obs, Act]) -> None:
-        """Record that the episode that finished first goes."""
+        """Record that the episode that finished first is evicted."""
         for version, _ in runs(episode):
             pool = self._pools[version]
             pool.finished.popleft()
@@ -149,7 +149,7 @@ class VersionCounts(Generic[Obs, Act]):
     # Drawing.
 
     def has(self, learner: int | None, lags: Lags) -> bool:
-        """Return whether there is a transition that may be drawn while the learner is of that version. O(1)."""
+        """Return whether any transition may be drawn with that learner version. O(1)."""
         if learner is None or not self._versions:
             return False
         return lags.max_lag is None or learner - self._versions[-1] <= lags.max_lag
@@ -157,16 +157,16 @@ class VersionCounts(Generic[Obs, Act]):
     def draw(
         self, size: int, rng: np.random.Generator, learner: int, lags: Lags
     ) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
-        """Return `size` independent transitions, each as its episode and step, likely as `lags` says.
+        """Return `size` independent transitions, each as its episode and step, distributed as `lags` describes.
 
-        There must be one. That is a categorical draw of versions by transitions times decay ** lag, then a uniform
-        transition of each.
+        There must be one. Draws versions in proportion to transitions times decay ** lag, then a uniform transition of
+        each.
         """
         oldest = self._versions[0] if lags.max_lag is None else learner - lags.max_lag
         versions = self._versions[bisect.bisect_left(self._versions, oldest) :]
         totals = np.array([self._pools[version].total for version in versions])
         found = np.maximum(learner - np.array(versions), 0)
-        # The newest version has the smallest lag: seen from there, not all weights can become 0 by rounding.
+        # The newest version has the smallest lag: relative to it, the weights cannot all round to 0.
         with np.errstate(under="ignore"):
             sums = (totals * lags.decay ** (found - found[-1]).astype(np.float64)).cumsum()
         # The largest number below 1, times the sum of all, is rounded to less than that sum.
@@ -185,7 +185,7 @@ class VersionCounts(Generic[Obs, Act]):
         rng: np.random.Generator,
         drawn: dict[int, tuple[episode_lib.Episode[Obs, Act], int]],
     ) -> None:
-        """Put what the units at those places are, as transitions of one version, into `drawn`."""
+        """Write the transitions of one version for those units into `drawn`."""
         pool = self._pools[version]
         is_finished = units[places] < pool.finished.total
         from_finished, from_growing = places[is_finished].tolist(), places[~is_finished].tolist()
@@ -198,7 +198,7 @@ class VersionCounts(Generic[Obs, Act]):
     # As a whole.
 
     def growing(self) -> Iterator[tuple[int, episode_lib.Episode[Obs, Act]]]:
-        """Give each version with the open episodes that have a transition of it, in the order that decides draws."""
+        """Yield each version with the open episodes that have transitions of it, in draw order."""
         return ((version, episode) for version in self._versions for episode in self._pools[version].growing)
 
     def fill(
@@ -207,11 +207,11 @@ class VersionCounts(Generic[Obs, Act]):
         growing: Iterable[tuple[int, episode_lib.Episode[Obs, Act]]],
         last_lags: Iterable[int],
     ) -> None:
-        """Put episodes in where there are none.
+        """Load episodes into an empty object.
 
         Args:
-            finished: In the order in which they finished.
-            growing: As `growing` gives them.
+            finished: Finished episodes, in the order of finishing.
+            growing: As `growing` yields them.
             last_lags: As the attribute.
         """
         for episode in finished:
@@ -230,11 +230,11 @@ class VersionCounts(Generic[Obs, Act]):
         """Recount everything from the episodes of the store.
 
         Args:
-            finished: In the order in which they finished.
-            growing: The open ones, in any order.
+            finished: Finished episodes, in the order of finishing.
+            growing: Open episodes, in any order.
 
         Raises:
-            CorruptionError: Something else is here.
+            CorruptionError: The counts disagree with the episodes.
         """
         expected: dict[int, tuple[list[tuple[str, int]], dict[str, int]]] = {}
         for episode in finished:
@@ -256,7 +256,7 @@ class VersionCounts(Generic[Obs, Act]):
             )
 
     def _pool(self, version: int) -> _Pool[Obs, Act]:
-        """Return the pool of a version, a new one where there is none."""
+        """Return the pool of a version, creating it if needed."""
         pool = self._pools.get(version)
         if pool is None:
             pool = self._pools[version] = _Pool()

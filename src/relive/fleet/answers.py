@@ -1,4 +1,4 @@
-"""What a shard returns to writers, and numbers about it."""
+"""The replies of a shard to writers, and its statistics."""
 
 import dataclasses
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Seen:
-    """What a shard had when it returned: what a client has seen of it.
+    """What a client has seen of a shard.
 
     Attributes:
-        life: Which life of the shard it was, another number for each process.
-        inserted: How many steps it had ever stored.
-        rows: How many steps were stored then; of a buffer of episodes, transitions.
-        lost: How many rows were lost before.
+        life: The life of the shard: a different number for each process.
+        inserted: Number of steps ever stored.
+        rows: Number of steps stored then; transitions for an episode buffer.
+        lost: Number of rows lost before.
     """
 
     life: int
@@ -23,12 +23,12 @@ class Seen:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Ack:
-    """What a shard returns for a batch.
+    """The reply of a shard to a batch.
 
     Attributes:
-        seen: What the shard has now.
-        refused: Steps of the batch that the buffer refused.
-        error: Why, of the first of them.
+        seen: The current state of the shard.
+        refused: Number of steps of the batch that the buffer refused.
+        error: The error of the first of them.
     """
 
     seen: Seen
@@ -38,13 +38,13 @@ class Ack:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Settlement:
-    """What became of a batch that the writer had no answer to.
+    """The outcome of a batch that was not acknowledged.
 
     Attributes:
         passed: How many of its first steps were stored or refused; None for all. The others never will be.
-        refused: How many of those were refused.
-        error: Why, of the first of them, if the shard still knows.
-        seen: What the shard has now, as in an Ack: what counts as stored here is lost if the shard is.
+        refused: Number of those that were refused.
+        error: The error of the first of them, if still known.
+        seen: The current state of the shard, as in an Ack.
     """
 
     passed: int | None
@@ -55,26 +55,26 @@ class Settlement:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ShardStats:
-    """Numbers about one shard.
+    """Statistics of one shard.
 
     Attributes:
-        number: Which one.
-        host: The name of its machine.
-        pid: Its process.
-        life: Which life it is in, another number for each process.
-        buffer: What its buffer says of itself, as `get_stats` does.
+        number: Its number.
+        host: The host name of its machine.
+        pid: Its process id.
+        life: Its life: a different number for each process.
+        buffer: The `get_stats` of its buffer.
         inserted: Steps ever stored.
         sampled: Samples ever drawn.
         size: Transitions that can be drawn.
-        rows: Steps stored; of a buffer of episodes, transitions.
+        rows: Number of stored steps; transitions for an episode buffer.
         recovered: Steps ever stored when this life began.
-        lost: Rows that were there when a client last heard of an earlier life, and did not outlive it.
+        lost: Rows seen by a client in an earlier life and not recovered.
         refused: Steps that the buffer refused in this life.
-        repeated: Batches that came a second time in this life, and were not stored again.
+        repeated: Batches received again in this life, and not stored twice.
         writers: Writers whose lease has not run out.
         expired_leases: Leases that have run out in this life.
-        aborted: Open episodes that were ended since their writer, or the process, was gone; in this life.
-        cut: Open episodes that were truncated in this life since the buffer has too few streams for all of them.
+        aborted: Open episodes ended in this life because their writer or the process was gone.
+        cut: Open episodes truncated in this life because the buffer has too few streams.
     """
 
     number: int
@@ -97,5 +97,5 @@ class ShardStats:
 
     @property
     def seen(self) -> Seen:
-        """What a client has seen of the shard who has these numbers."""
+        """The corresponding Seen."""
         return Seen(life=self.life, inserted=self.inserted, rows=self.rows, lost=self.lost)

@@ -1,9 +1,9 @@
-"""What writers send to a shard: whole episodes, or the next steps of one that goes on.
+"""Chunks: what writers send to a shard, whole episodes or the next steps of one.
 
     writer     o0 o1 o2 o3 | o3 o4 o5 | o5 o6 o7 end       an episode of 7 steps in three chunks
                  a0 a1 a2  |  a3 a4   |  a5 a6
 
-A chunk can be cut: where a shard died in the middle of one, what it had not yet stored is a chunk of its own.
+A chunk can be split: if a shard dies while storing one, the rest becomes a separate chunk.
 """
 
 import dataclasses
@@ -19,10 +19,10 @@ Step: TypeAlias = tuple[Any, Any, float, int | None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ColumnChunk:
-    """Consecutive steps of one stream of a writer, for a shard with a buffer of columns.
+    """Consecutive steps of one stream of a writer, for a shard with a column buffer.
 
     Attributes:
-        stream: Which of the writer's streams they are of; the shard has a stream of its own for it.
+        stream: The writer's stream, which the shard maps to one of its own.
         is_start: Whether an episode begins with them.
         observations: o_t to o_{t+T} [T + 1, ...], a tree of arrays.
         actions: a_t to a_{t+T-1} [T, ...].
@@ -41,16 +41,16 @@ class ColumnChunk:
 
     @property
     def rows(self) -> int:
-        """How many steps it has, T."""
+        """Number of steps, T."""
         return len(self.rewards)
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is an episode from its beginning to its end."""
+        """Whether it is a complete episode."""
         return self.is_start and self.end != "OPEN"
 
     def rest(self, stored: int) -> "ColumnChunk":
-        """Return the chunk of its steps after the first `stored` ones, fewer than all."""
+        """Return a chunk without the first `stored` steps, which must not be all."""
         later = slice(stored, None)
         extras = {name: trees.rows(column, later) for name, column in self.extras.items()}
         return dataclasses.replace(
@@ -65,10 +65,10 @@ class ColumnChunk:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ColumnEnd:
-    """The end of an episode whose steps have all been sent: it is truncated after the newest.
+    """The end of an episode whose steps were all sent: truncated after the newest.
 
     Attributes:
-        stream: Which of the writer's streams it is in.
+        stream: The writer's stream.
     """
 
     stream: int
@@ -77,17 +77,17 @@ class ColumnEnd:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class EpisodeChunk:
-    """Consecutive steps of one episode of a writer, for a shard with a buffer of episodes.
+    """Consecutive steps of one episode of a writer, for a shard with an episode buffer.
 
     Attributes:
-        episode: The writer's own number of the episode.
+        episode: The writer's number for the episode.
         is_start: Whether it begins with them.
-        agent_id: Who lives it.
-        group_id: Which episodes it belongs with, if somebody has said it.
-        policy_version: Which version of the policy its first step was chosen by, unless the step says another one.
-        steps: Observation, action, reward, and the version of the policy if it is another one, for each step [T].
-        final: The final observation and the status, in a tuple, if it ended after them.
-        is_aborted: Whether it ended, and nobody knows what followed the last step.
+        agent_id: The agent.
+        group_id: The group, if any.
+        policy_version: The policy version of the first step, unless the step specifies another.
+        steps: Observation, action, reward, and the policy version if it changed, for each step [T].
+        final: The tuple of final observation and status, if the episode ended after the steps.
+        is_aborted: Whether it ended without a final observation.
     """
 
     episode: int
@@ -101,16 +101,16 @@ class EpisodeChunk:
 
     @property
     def rows(self) -> int:
-        """How many steps it has, T."""
+        """Number of steps, T."""
         return len(self.steps)
 
     def version_after(self, count: int) -> int | None:
-        """Return which version of the policy the step after the first `count` ones is of, unless it says so itself."""
+        """Return the policy version of the step after the first `count`, unless it specifies one."""
         said = [version for *_, version in self.steps[:count] if version is not None]
         return said[-1] if said else self.policy_version
 
     def rest(self, stored: int) -> "EpisodeChunk":
-        """Return the chunk of its steps after the first `stored` ones, fewer than all."""
+        """Return a chunk without the first `stored` steps, which must not be all."""
         return dataclasses.replace(
             self, is_start=False, policy_version=self.version_after(stored), steps=self.steps[stored:]
         )
@@ -120,7 +120,7 @@ Chunk: TypeAlias = ColumnChunk | ColumnEnd | EpisodeChunk
 
 
 def unstored(chunks: tuple[Chunk, ...], stored: int) -> tuple[Chunk, ...]:
-    """Return what is left of chunks, in their order, of which the first `stored` steps are stored already."""
+    """Return the chunks without their first `stored` steps."""
     left: list[Chunk] = []
     for chunk in chunks:
         if isinstance(chunk, ColumnEnd) or not chunk.rows or not stored:

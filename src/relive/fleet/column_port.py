@@ -1,7 +1,7 @@
-"""The port of a buffer of columns.
+"""ColumnPort: the port of a column buffer.
 
 stream 0        whole episodes, of all writers
-stream 1, 2 ..  one episode each that comes in several chunks, as long as it goes on
+stream 1, 2 ..  one open episode each that arrives in several chunks
 """
 
 from collections.abc import Hashable, Mapping
@@ -20,9 +20,9 @@ Place: TypeAlias = tuple[Hashable, int]
 
 
 class ColumnPort(port.Port):
-    """The one between a shard and its buffer of columns.
+    """The port between a shard and its column buffer.
 
-    If more episodes go on than there are streams, the one that waits longest for its next steps is truncated.
+    If more episodes are open than there are streams, the one that has waited longest for its next steps is truncated.
     """
 
     def __init__(self, buffer: column_lib.ColumnReplayBuffer[Any]) -> None:
@@ -32,7 +32,7 @@ class ColumnPort(port.Port):
         self._forget_streams()
 
     def describe(self) -> port.Description:
-        """Return what kind of buffer of columns it is."""
+        """Describe the column buffer."""
         kind, sampler = type(self._buffer).__name__, self._buffer.sampler
         if not isinstance(sampler, prioritized.PrioritizedSampler):
             return port.Description(kind=kind, has_columns=True)
@@ -66,7 +66,7 @@ class ColumnPort(port.Port):
                 self._release(place)
 
     def abandon(self, writer: Hashable) -> int:
-        """Truncate the open episodes of a writer, which will not go on."""
+        """Truncate the open episodes of a writer that is gone."""
         return sum([self._end(place) for place in list(self._streams) if place[0] == writer])
 
     def abandon_all(self) -> int:
@@ -75,7 +75,7 @@ class ColumnPort(port.Port):
         return sum([self._buffer.end_episode(stream=stream) for stream in range(self._buffer.streams)])
 
     def learn(self, policy_version: int) -> None:
-        """Raise ArgumentError: the versions of steps in columns are extras, which no draw looks at."""
+        """Raise ArgumentError: column buffers do not draw by policy version."""
         raise errors.ArgumentError(f"set_policy_version needs buffers of episodes, got {self.describe().kind}")
 
     def mass(self, options: Mapping[str, Any]) -> port.Mass:
@@ -92,18 +92,18 @@ class ColumnPort(port.Port):
         rows = self._buffer.sample(count, **options)
         sampler = self._buffer.sampler
         if isinstance(sampler, prioritized.PrioritizedSampler):
-            # It has counted a draw of its own; of those of the fleet, which overtake each other, the latest counts.
+            # The sampler has counted its own draw; ticks of the fleet may arrive out of order, so the latest counts.
             sampler.ticks = max(sampler.ticks - 1, tick + 1)
         return rows
 
     @property
     def size(self) -> int:
-        """How many anchors are eligible."""
+        """Number of eligible anchors."""
         return self._buffer.num_eligible
 
     @property
     def cut(self) -> int:
-        """How many open episodes were truncated since another one needed their stream."""
+        """Number of open episodes truncated because another one needed their stream."""
         return self._cut
 
     def _add(self, stream: int, chunk: chunks.ColumnChunk) -> None:
@@ -121,7 +121,7 @@ class ColumnPort(port.Port):
             )
 
     def _stream(self, place: Place) -> int:
-        """Return the buffer's stream of a writer's own one, which then is the newest of all."""
+        """Return the buffer's stream for a writer's stream, and mark it as most recently used."""
         stream = self._streams.pop(place, None)
         if stream is None:
             if not self._free:
@@ -140,7 +140,7 @@ class ColumnPort(port.Port):
         self._cut += 1
 
     def _end(self, place: Place) -> bool:
-        """End the episode that is open in a writer's stream, if there is one."""
+        """End the open episode of a writer's stream, if any."""
         if place not in self._streams:
             return False
         was_open = self._buffer.end_episode(stream=self._streams[place])

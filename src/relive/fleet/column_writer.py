@@ -1,7 +1,7 @@
-"""What actors write steps to a fleet with: the verbs of a buffer of columns, gathered into chunks.
+"""ColumnWriter: writes steps to a fleet, in chunks, with the methods of a column buffer.
 
-The law of this file: an awaited call copies its step as it is now, waits for room, then takes it, and awaits nothing in
-between. So a call that was cancelled has either happened or left no trace.
+Invariant: an awaited call copies its step, waits for room, then takes it without awaiting in between. So a cancelled
+call has either happened completely or not at all.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _WHOLE = -1
 
 @dataclasses.dataclass(slots=True)
 class _Run:
-    """Steps of one stream that were not yet sent, all of one layout."""
+    """Unsent steps of one stream, all with the same layout."""
 
     is_start: bool = True
     layout: Any = None
@@ -35,11 +35,11 @@ class _Run:
 
 
 class ColumnWriter(writer.Writer):
-    """Writes steps to a fleet of buffers of columns; what `ShardedReplay.writer` returns.
+    """Writes steps to a fleet of column buffers; returned by `ShardedReplay.writer`.
 
-    Steps are gathered until their episode ends, or there are `batch_steps` of them: until then, or `flush`, no shard
-    knows of them. While an episode goes on that comes in several chunks, it needs a stream of the shard's buffer beside
-    its stream 0; where there are too few, the one that waits longest for its next steps is truncated.
+    Steps are collected until their episode ends, there are `batch_steps` of them, or `flush` is called. An open episode
+    that is sent in several chunks needs a stream of the shard's buffer besides stream 0; if there are too few, the one
+    that has waited longest for its next steps is truncated.
     """
 
     def __init__(self, outbox: outbox_lib.Outbox, chunk_steps: int) -> None:
@@ -59,20 +59,21 @@ class ColumnWriter(writer.Writer):
         stream: int = 0,
         **extras: Any,
     ) -> None:
-        """Add one step; the arguments are those of ColumnReplayBuffer.add. Waits while too much is under way.
+        """Add one step; waits while too many batches are in flight. See ColumnReplayBuffer.add.
 
         Args:
-            observation: o_t. If it is not the step before's next_observation, the episode before is truncated there.
+            observation: o_t. If it differs from the previous step's next_observation, the open episode is truncated
+                there.
             action: a_t.
             reward: r_t.
-            next_observation: o_{t+1}; it has to be given.
+            next_observation: o_{t+1}; required.
             terminated: Whether the task ended with the step.
-            truncated: Whether we stopped looking after it. Termination wins over truncation.
-            stream: Which of the writer's own environments it is of.
+            truncated: Whether the episode was truncated after it. Termination takes precedence over truncation.
+            stream: The writer's environment that the step comes from.
             extras: The other fields of the schema.
 
         Raises:
-            ReplayError: A buffer has refused steps that were sent before; it is raised once.
+            ReplayError: A buffer refused steps sent earlier; raised once.
             ClosedError: The writer is closed.
         """
         stream = validation.non_negative_int("stream", stream)
@@ -94,7 +95,7 @@ class ColumnWriter(writer.Writer):
             self._send(stream, "TRUNCATED")
             run = self._runs[stream] = _Run()
         elif run.rewards and run.layout != layout:
-            # One of the two is refused by the buffer, and must not take the other with it.
+            # The buffer will refuse one of the two, which must not affect the other.
             self._send(stream, "OPEN")
             run = self._runs[stream]
         run.layout = layout
@@ -112,17 +113,17 @@ class ColumnWriter(writer.Writer):
     async def add_episode(
         self, observations: Any, actions: Any, rewards: Any, *, terminated: Any, **extras: Any
     ) -> None:
-        """Add a whole episode; the arguments are those of ColumnReplayBuffer.add_episode.
+        """Add a whole episode; see ColumnReplayBuffer.add_episode.
 
         Args:
             observations: o_0 to o_T [T + 1, ...].
             actions: a_0 to a_{T-1} [T, ...].
             rewards: r_0 to r_{T-1} [T].
-            terminated: Whether the task ended with the last step; otherwise the episode was truncated there.
+            terminated: Whether the task ended with the last step; if not, the episode is truncated there.
             extras: The other fields of the schema [T, ...].
 
         Raises:
-            ReplayError: A buffer has refused steps that were sent before; it is raised once.
+            ReplayError: A buffer refused steps sent earlier; raised once.
             ClosedError: The writer is closed.
         """
         terminated = validation.flag("terminated", terminated)
@@ -141,7 +142,7 @@ class ColumnWriter(writer.Writer):
         self._outbox.take(chunk)
 
     async def end_episode(self, stream: int = 0) -> bool:
-        """End the episode that is open in a stream as truncated after its newest step; return whether one was."""
+        """End the open episode of a stream as truncated, and return whether there was one."""
         stream = validation.non_negative_int("stream", stream)
         await self._room()
         is_open = stream in self._runs
@@ -161,7 +162,7 @@ class ColumnWriter(writer.Writer):
         self._runs.clear()
 
     def _send(self, stream: int, end: chunks.End) -> None:
-        """Let the steps of a stream go."""
+        """Send the steps of a stream."""
         run = self._runs[stream]
         if not run.rewards:
             self._outbox.take(chunks.ColumnEnd(stream=stream))
@@ -180,21 +181,21 @@ class ColumnWriter(writer.Writer):
 
 
 def _owned(name: str, value: Any) -> Any:
-    """Return `value` with arrays of its own in the place of all that is no mapping."""
+    """Return `value` with copies of all leaves as arrays."""
     if isinstance(value, Mapping):
         return {key: _owned(f"{name}/{key}", part) for key, part in value.items()}
     return np.array(casting.as_array(name, value))
 
 
 def _stacked(values: list[Any]) -> Any:
-    """Return trees of arrays as one tree of arrays with another axis in front."""
+    """Stack trees of arrays along a new leading axis."""
     if isinstance(values[0], dict):
         return {name: _stacked([value[name] for value in values]) for name in values[0]}
     return np.stack(values)
 
 
 def _are_equal(first: Any, second: Any) -> bool:
-    """Return whether two trees of arrays hold the same; a NaN is the same as another."""
+    """Return whether two trees of arrays are equal; NaNs are equal."""
     if isinstance(first, dict) or isinstance(second, dict):
         are_dicts = isinstance(first, dict) and isinstance(second, dict) and first.keys() == second.keys()
         return are_dicts and all(_are_equal(first[name], second[name]) for name in first)
@@ -204,7 +205,7 @@ def _are_equal(first: Any, second: Any) -> bool:
 
 
 def _layout(tree: Any) -> Any:
-    """Return what arrays of a tree must share to be stacked: their shapes, and what is no number its dtype."""
+    """Return the layout that trees must share to be stacked: shapes, and dtypes of non-numbers."""
     if isinstance(tree, dict):
         return {name: _layout(child) for name, child in tree.items()}
     return tree.shape if tree.dtype.kind in "biufc" else (tree.shape, tree.dtype.str)

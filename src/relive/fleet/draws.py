@@ -1,10 +1,9 @@
-"""How a client draws a batch from many shards.
+"""Draws: draws a batch from many shards.
 
     masses of all shards ──► a multinomial draw ──► parts, side by side ──► one batch, shuffled
 
-Where a shard is lost or emptied between its mass and its part, what is missing is drawn from the others. Shards count
-the draws of the whole fleet, for schedules, and lags from one version of the policy: what a client has heard of either
-it tells them with the next call.
+If a shard is lost or emptied in between, the missing part is drawn from the others. Shards share the draw count of the
+whole fleet, for schedules, and the policy version, for lags: a client passes on the newest of both with each call.
 """
 
 import asyncio
@@ -29,13 +28,13 @@ _PAUSE = 0.02
 
 
 class Draws:
-    """Draws of one client.
+    """The draws of one client.
 
     Args:
         shards: Reaches them.
-        description: What kind of buffer they have.
-        recovery: For how many seconds a shard is waited for, while none is there.
-        rng: For the shares of the shards, and the order of the rows.
+        description: The description of their buffers.
+        recovery: Seconds to wait for a shard if all are lost.
+        rng: Random generator for the shares of the shards and the order of rows.
     """
 
     def __init__(
@@ -51,15 +50,15 @@ class Draws:
         """Which version the learner's policy is of, as far as this client has heard."""
 
     async def masses(self, options: Mapping[str, Any]) -> Masses:
-        """Return how much there is to draw from; waits until a shard is there.
+        """Return the masses of all shards; waits until at least one is available.
 
         Args:
-            options: What the buffers' own `sample` takes besides.
+            options: Further arguments of the buffers' `sample`.
 
         Raises:
-            TypeError: It takes no such options.
-            ArgumentError: One of them breaks its rule.
-            ShardLostError: No shard was there for `recovery` seconds.
+            TypeError: There are no such options.
+            ArgumentError: One of them is invalid.
+            ShardLostError: No shard was available for `recovery` seconds.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._recovery
@@ -76,12 +75,12 @@ class Draws:
                 return masses
 
     async def batch(self, size: int, options: Mapping[str, Any], masses: Masses) -> Any:
-        """Return a batch, or a list, of so many samples; waits until there is something to draw.
+        """Return a batch, or a list, of that many samples; waits until anything can be drawn.
 
         Args:
-            size: How many.
+            size: Number of samples.
             options: As in `masses`.
-            masses: What that has returned just now.
+            masses: The result of `masses` just now.
 
         Raises:
             ShardLostError: As in `masses`.
@@ -91,7 +90,7 @@ class Draws:
         while True:
             if any(mass.weight > 0 for mass in masses.values()):
                 if tick < 0:
-                    # One tick a batch, also of those that are under way side by side.
+                    # One tick per batch, including concurrent ones.
                     tick = max([self._ticks, *[mass.ticks for mass in masses.values()]])
                     self._ticks = tick + 1
                 parts += await self._drawn(missing, masses, options, tick)
@@ -104,7 +103,7 @@ class Draws:
         return shares.joined(parts, self._shards.num_shards, importance, self._rng)
 
     def _have_one_version(self, masses: Masses, options: Mapping[str, Any]) -> bool:
-        """Return whether all shards count lags from one version of the policy; else they hear of the newest next."""
+        """Return whether all shards have the same policy version; if not, the newest is sent with the next call."""
         versions = {mass.policy_version for mass in masses.values()}
         known = [version for version in [*versions, self.policy_version] if version is not None]
         self.policy_version = max(known, default=None)
@@ -117,7 +116,7 @@ class Draws:
         return versions == {self.policy_version}
 
     async def _drawn(self, size: int, masses: Masses, options: Mapping[str, Any], tick: int) -> list[shares.Part]:
-        """Return the parts of one draw; less than all where a shard was lost, or emptied, meanwhile."""
+        """Return the parts of one draw; fewer if a shard was lost or emptied meanwhile."""
         share = shares.of(list(masses.values()))
         counts = self._rng.multinomial(size, share)
         asked = [place for place in zip(masses, share.tolist(), counts.tolist(), strict=True) if place[2]]
@@ -126,7 +125,7 @@ class Draws:
         return [shares.Part(shard, of_all, rows) for (shard, of_all, _), rows in answered if rows is not None]
 
     def _importance(self, masses: Masses, beta: float | None, tick: int) -> shares.Importance | None:
-        """Return how the importance weights of a batch are made; None without priorities."""
+        """Return how to compute importance weights; None without priorities."""
         exponent = self._description.beta if beta is None else beta
         if self._description.beta is None or exponent is None:
             return None

@@ -1,4 +1,4 @@
-"""The port of a buffer of episodes."""
+"""EpisodePort: the port of an episode buffer."""
 
 from collections.abc import Hashable, Mapping
 import inspect
@@ -13,7 +13,7 @@ from relive.fleet import port
 
 
 class EpisodePort(port.Port):
-    """The one between a shard and its buffer of episodes."""
+    """The port between a shard and its episode buffer."""
 
     def __init__(self, buffer: buffer_lib.EpisodeReplayBuffer[Any, Any]) -> None:
         self.buffer = self._buffer = buffer
@@ -21,7 +21,7 @@ class EpisodePort(port.Port):
         self._episodes: dict[tuple[Hashable, int], str] = {}
 
     def describe(self) -> port.Description:
-        """Return what kind of buffer of episodes it is."""
+        """Describe the episode buffer."""
         return port.Description(kind=type(self._buffer).__name__, has_columns=False)
 
     def insert(self, writer: Hashable, chunk: chunks.EpisodeChunk) -> None:
@@ -29,7 +29,7 @@ class EpisodePort(port.Port):
         buffer, place = self._buffer, (writer, chunk.episode)
         if place not in self._episodes:
             if not chunk.is_start and not chunk.rows:
-                return  # The end of an episode that has ended already.
+                return  # The episode has ended already.
             self._episodes[place] = buffer.start_episode_nowait(
                 chunk.agent_id, group_id=chunk.group_id, policy_version=chunk.policy_version
             )
@@ -52,7 +52,7 @@ class EpisodePort(port.Port):
         del self._episodes[place]
 
     def abandon(self, writer: Hashable) -> int:
-        """Abort the open episodes of a writer, which will not go on."""
+        """Abort the open episodes of a writer that is gone."""
         places = [place for place in self._episodes if place[0] == writer]
         return sum([self._buffer.abort_episode_nowait(self._episodes.pop(place)) for place in places])
 
@@ -63,7 +63,7 @@ class EpisodePort(port.Port):
         return sum([self._buffer.abort_episode_nowait(episode_id) for episode_id in open_ids])
 
     def learn(self, policy_version: int) -> None:
-        """Tell the buffer."""
+        """Set the policy version of the buffer."""
         known = self._buffer.policy_version
         if known is None or known < policy_version:
             self._buffer.set_policy_version(policy_version)
@@ -90,7 +90,7 @@ class EpisodePort(port.Port):
 def _weighed(counts: Mapping[int, int], learner: int, lags: versions.Lags) -> tuple[float, int]:
     """Return the sum of decay ** (lag - the least lag) over the transitions that may be drawn, and the least lag.
 
-    Seen from the least one, as the buffer does: not all weights can become 0 by rounding.
+    Relative to the least lag, as in the buffer, so that the weights cannot all round to 0.
     """
     known = [(max(learner - version, 0), count) for version, count in counts.items()]
     known = [(lag, count) for lag, count in known if lags.max_lag is None or lag <= lags.max_lag]

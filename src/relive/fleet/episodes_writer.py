@@ -1,9 +1,9 @@
-"""What actors write episodes to a fleet with: the verbs of a buffer of episodes, gathered into chunks.
+"""EpisodesWriter: writes episodes to a fleet, in chunks.
 
     episode(agent_id) ──► OpenEpisode: append, append, ... end
 
-The law of this file: an awaited call copies its step as it is now, waits for room, then takes it, and awaits nothing in
-between. So a call that was cancelled has either happened or left no trace.
+Invariant: an awaited call copies its step, waits for room, then takes it without awaiting in between. So a cancelled
+call has either happened completely or not at all.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,7 +21,7 @@ from relive.fleet import writer
 
 
 class EpisodesWriter(writer.Writer):
-    """Writes episodes to a fleet of buffers of episodes; what `ShardedReplay.episodes_writer` returns."""
+    """Writes episodes to a fleet of episode buffers; returned by `ShardedReplay.episodes_writer`."""
 
     def __init__(self, outbox: outbox_lib.Outbox, chunk_steps: int) -> None:
         super().__init__(outbox)
@@ -33,19 +33,20 @@ class EpisodesWriter(writer.Writer):
     async def episode(
         self, agent_id: str, *, group_id: str | None = None, policy_version: int | None = None
     ) -> AsyncIterator["OpenEpisode"]:
-        """Open an episode for the length of an `async with` block; see EpisodeReplayBuffer.episode.
+        """Return an async context manager that starts an episode; see EpisodeReplayBuffer.episode.
 
-        A block that is left before `end` makes it ABORTED; it keeps the transitions whose next observation is known.
+        If the block is left without `end`, the episode ends as ABORTED and keeps the transitions whose next observation
+        is known.
 
         Args:
-            agent_id: Who lives it.
-            group_id: Which episodes it belongs with, such as the other returns to a prompt.
-            policy_version: Which version of the policy it starts with: that of its steps, if nothing else is said.
+            agent_id: The agent of the episode.
+            group_id: The group of the episode, such as all responses to one prompt.
+            policy_version: The policy version of the episode; also of its steps, unless they specify another.
 
         Raises:
             ArgumentTypeError: agent_id or group_id is not a string, or policy_version not an integer.
             ArgumentError: policy_version is below 0.
-            ReplayError: A buffer has refused steps that were sent before; it is raised once.
+            ReplayError: A buffer refused steps sent earlier; raised once.
             ClosedError: The writer is closed.
         """
         agent_id = validation.string("agent_id", agent_id)
@@ -82,12 +83,12 @@ class EpisodesWriter(writer.Writer):
 
 
 class OpenEpisode:
-    """One episode that is being written to a fleet; what `EpisodesWriter.episode` gives.
+    """An open episode that is written to a fleet; created by `EpisodesWriter.episode`.
 
     Args:
-        start: The chunk that it begins with, of no steps.
-        chunk_steps: So many steps make a chunk.
-        room: Returns when a step may be taken.
+        start: Its first chunk, without steps.
+        chunk_steps: Number of steps in a chunk.
+        room: Awaited until a step may be taken.
         take: Takes a chunk.
     """
 
@@ -105,12 +106,12 @@ class OpenEpisode:
         self._version = start.policy_version
 
     async def append(self, observation: Any, action: Any, reward: float, *, policy_version: int | None = None) -> None:
-        """Append one step; the arguments are those of EpisodeWriter.append. Waits while too much is under way.
+        """Append one step; waits while too many batches are in flight. See EpisodeWriter.append.
 
         Raises:
-            ArgumentError: The episode has ended, the reward is not a finite real number, or policy_version is no
-                integer of at least that of the step before.
-            ReplayError: A buffer has refused steps that were sent before; it is raised once.
+            ArgumentError: The episode has ended, the reward is not a finite real number, or policy_version is not an
+                integer of at least that of the previous step.
+            ReplayError: A buffer refused steps sent earlier; raised once.
             ClosedError: The writer is closed.
         """
         reward = validation.finite_number("reward", reward)
@@ -124,11 +125,11 @@ class OpenEpisode:
             self.send()
 
     async def end(self, final_observation: Any, status: episode_lib.FinalStatus = "COMPLETED") -> None:
-        """End the episode; the arguments are those of EpisodeWriter.end.
+        """End the episode; see EpisodeWriter.end.
 
         Raises:
-            ArgumentError: The episode has ended, or `status` is none of the three.
-            ReplayError: A buffer has refused steps that were sent before; it is raised once.
+            ArgumentError: The episode has ended, or `status` is not one of the three.
+            ReplayError: A buffer refused steps sent earlier; raised once.
             ClosedError: The writer is closed.
         """
         self._check_open()
@@ -146,7 +147,7 @@ class OpenEpisode:
             self._send(is_aborted=True)
 
     def send(self) -> None:
-        """Let go of the steps that were waiting for more."""
+        """Send the collected steps."""
         if self._steps:
             self._send()
 
@@ -157,7 +158,7 @@ class OpenEpisode:
         self._take(chunk)
 
     def _checked_version(self, policy_version: int | None) -> int | None:
-        """Return the version of a step that comes next; raise ArgumentError if none of that version may."""
+        """Return the checked version of the next step; raise ArgumentError if it is invalid."""
         self._check_open()
         if policy_version is None:
             return None

@@ -1,7 +1,7 @@
-"""What a shard persists: the journal of its buffer, a checkpoint, and marks, in one directory.
+"""Files: the journal of a shard's buffer, a checkpoint, and marks, in one directory.
 
 directory/journal      every step and every end, before it is stored
-directory/checkpoint   the whole buffer now and then, with what the journal does not hold: priorities, draws
+directory/checkpoint   the whole buffer, saved periodically, including priorities and draws
 directory/marks        which batch of each writer was begun
 """
 
@@ -24,12 +24,12 @@ class Files:
     """The files of one shard.
 
     Args:
-        directory: Where they are; None for none at all.
-        fsync: When what was stored is on the disk; see Journal.
-        codec: What makes bytes of observations and actions, of a buffer of episodes; None for a PlainCodec.
+        directory: The directory; None for no files.
+        fsync: When stored steps are synced to disk; see Journal.
+        codec: Encodes observations and actions of an episode buffer; None for a PlainCodec.
 
     Raises:
-        CheckpointError: The directory could not be made.
+        CheckpointError: The directory could not be created.
     """
 
     def __init__(self, directory: str | None, fsync: journal_lib.Policy, codec: codec_lib.Codec | None) -> None:
@@ -46,10 +46,10 @@ class Files:
         self.marks = marks_lib.Marks(None if directory is None else os.path.join(directory, "marks"))
 
     def attached(self, buffer: Any) -> Any:
-        """Return the buffer that was there before, or this one where there was none; it writes to the journal.
+        """Return the saved buffer, or the given one if there is none, attached to the journal.
 
         Raises:
-            CheckpointError: What is there cannot be read back.
+            CheckpointError: The files cannot be read back.
         """
         if self._directory is None:
             return buffer
@@ -61,11 +61,11 @@ class Files:
         return buffer
 
     async def save(self, buffer: Any) -> None:
-        """Save the buffer as it is now; a thread writes it, and meanwhile the buffer may change.
+        """Save the buffer as it is now, writing in a thread; the buffer may change meanwhile.
 
         Raises:
             ArgumentError: There is no directory.
-            CheckpointError: It could not be written.
+            CheckpointError: The checkpoint could not be written.
         """
         if self._directory is None:
             raise errors.ArgumentError("save needs a fleet with a directory: give start(directory=...)")
@@ -73,7 +73,7 @@ class Files:
         await asyncio.to_thread(checkpoint_lib.save, state, os.path.join(self._directory, "checkpoint"))
 
     def close(self) -> None:
-        """Let go of them."""
+        """Close the files."""
         if self._journal is not None:
             self._journal.close()
         self.marks.close()
@@ -82,14 +82,14 @@ class Files:
         assert self._directory is not None
         checkpoint = os.path.join(self._directory, "checkpoint")
         if os.path.isdir(checkpoint):
-            # It may be older than the journal, or damaged: the journal alone has all steps.
+            # The checkpoint may be older than the journal, or damaged; the journal has all steps.
             with contextlib.suppress(errors.CheckpointError):
                 return recover.recover(journal, checkpoint=checkpoint, buffer_class=kind, **self._options)
         return recover.recover(journal, buffer_class=kind, **self._options)
 
 
 def _has_begun(path: str) -> bool:
-    """Return whether there is a journal: a process may have died before its first segment was there."""
+    """Return whether there is a journal; a process may have died before creating its first segment."""
     if not os.path.isdir(path):
         return False
     with journal_reader.opened(path) as directory:

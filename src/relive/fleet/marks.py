@@ -1,12 +1,12 @@
-"""Which batch of each writer a shard has begun to store: what is not in the buffer's own journal, beside it.
+"""Marks: records which batch of each writer a shard has begun to store, beside the buffer's journal.
 
     place 0    the shard: steps lost and samples drawn so far
     place 1    writer, number of the batch, steps stored before it, steps in it, refused ones, CRC      one system call
     place 2    writer, ...                                                                              for each
 
-A mark is written before the batch is stored, and batches are stored one after the other. So after a crash the buffer's
-count of steps says how much of the batch that was marked last has been stored; every earlier one is stored whole. A
-writer that had no answer asks, and sends again what is missing: nothing is stored twice, and nothing is left out.
+A mark is written before the batch is stored, and batches are stored one at a time. So after a crash the buffer's step
+count tells how much of the last marked batch was stored; every earlier one was stored completely. A writer without an
+acknowledgement asks, and resends what is missing: no step is stored twice or left out.
 """
 
 import dataclasses
@@ -26,11 +26,11 @@ class Mark:
     """The newest batch of one writer that a shard began to store.
 
     Attributes:
-        writer: 16 bytes of its own.
-        number: Of the batch: 0, 1, 2 and so on.
-        before: How many steps the shard had ever stored before.
-        rows: How many steps are in it.
-        refused: How many of them the buffer has refused so far.
+        writer: The writer's name, 16 bytes.
+        number: The number of the batch: 0, 1, 2 and so on.
+        before: Number of steps the shard had ever stored before.
+        rows: Number of steps in the batch.
+        refused: Number of those refused so far.
     """
 
     writer: bytes
@@ -40,14 +40,14 @@ class Mark:
     refused: int = 0
 
     def passed(self, inserted: int) -> int:
-        """Return of how many of its first steps a buffer that has ever stored `inserted` has seen the end.
+        """Return how many first steps of the batch are settled in a buffer that has ever stored `inserted` steps.
 
         Each of those is stored or refused.
         """
         return min(max(inserted - self.before, 0) + self.refused, self.rows)
 
     def settled(self, inserted: int) -> "Mark":
-        """Return the mark of its first steps alone that `passed` counts, whatever else is stored later."""
+        """Return the mark reduced to the steps counted by `passed`, unaffected by later steps."""
         return dataclasses.replace(self, before=0, rows=self.passed(inserted))
 
 
@@ -55,7 +55,7 @@ class Marks:
     """The marks of one shard, in a file.
 
     Args:
-        path: The file; it is made if it is missing. None for none at all: nothing is persisted then.
+        path: The file, created if missing. None for no persistence.
 
     Raises:
         OSError: It could not be opened.
@@ -76,7 +76,7 @@ class Marks:
             self._read(self._descriptor)
 
     def put(self, mark: Mark) -> None:
-        """Write the mark of a writer in the place of its last one."""
+        """Write the mark of a writer, replacing its previous one."""
         if self._descriptor is None:
             return
         place = self._places.get(mark.writer)
@@ -85,7 +85,7 @@ class Marks:
         self._write(self._descriptor, place, _framed(mark.writer, mark.number, mark.before, mark.rows, mark.refused))
 
     def forget(self, writer: bytes) -> None:
-        """Give the place of a writer that will not come back to another one."""
+        """Free the place of a writer that will not return."""
         place = self._places.pop(writer, None)
         if self._descriptor is not None and place is not None:
             self._write(self._descriptor, place, b"")
@@ -97,7 +97,7 @@ class Marks:
             self._write(self._descriptor, 0, _framed(_COUNTS, lost, sampled, 0, 0))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -112,8 +112,7 @@ class Marks:
         os.pwrite(descriptor, content.ljust(_SIZE, b"\0"), place * _SIZE)
 
     def _read(self, descriptor: int) -> None:
-        # A place that a crash or somebody else has torn holds no mark: what it told of is asked for in vain, and sent
-        # again.
+        # A torn place holds no mark: its batch counts as unknown and is sent again.
         content = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
         self._num_places = max(len(content) // _SIZE, 1)
         for place in range(len(content) // _SIZE):
@@ -132,7 +131,7 @@ class Marks:
 
 
 def _framed(name: bytes, *numbers: int) -> bytes:
-    """Return what a place holds."""
+    """Return the bytes of a place."""
     return _with_crc(_MARK.pack(name, *numbers))
 
 

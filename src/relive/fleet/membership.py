@@ -1,11 +1,11 @@
-"""Which shards of a fleet answer, as one client sees it.
+"""Membership: which shards of a fleet respond, as seen by one client.
 
-    ask(shard, call)  ──►  returns                             it is there
+    ask(shard, call)  ──►  returns                             it is live
                       ──►  ShardLostError, at once from then   it is lost; it is asked again and again in the background
-                                                               until it returns, and is told what was seen of it
-                                                               or it is gone, and will not come back
+                                                               until it responds, and is told what was seen of it
+                                                               or it is gone for good
 
-A client goes on with the shards that are there; where all are gone, the fleet was closed.
+A client continues with the live shards; if all are gone, the fleet was closed.
 """
 
 import asyncio
@@ -16,38 +16,38 @@ from relive.fleet import answers
 
 
 class Transport(Protocol):
-    """How a client reaches shards: what another runtime than Ray would have to bring."""
+    """How a client reaches shards; implement it to use another runtime than Ray."""
 
     async def call(self, shard: int, method: str, *arguments: Any, seconds: float | None) -> Any:
-        """Return what a method of a shard returns, and raise what it raises.
+        """Call a method of a shard; return its result or raise its exception.
 
-        Calls may overtake each other. One that was not returned may have happened, and may still happen.
+        Calls may overtake each other. A call without a reply may have happened, or may still happen.
 
         Args:
             shard: Its number.
             method: The name of one of Shard's methods.
-            arguments: What it is given.
-            seconds: How long to wait; None for as long as the shard lives.
+            arguments: The arguments of the method.
+            seconds: How long to wait; None to wait as long as the shard lives.
 
         Raises:
-            ShardLostError: It did not answer.
-            ClosedError: It will never answer again.
+            ShardLostError: The shard did not respond.
+            ClosedError: The shard will never respond again.
         """
         ...
 
     async def turns(self, method: str, *arguments: Any) -> Any:
-        """The same of the fleet's Turns; waits for a lost one to come back."""
+        """Call a method of the fleet's Turns; waits for a lost one to come back."""
         ...
 
 
 class Membership:
-    """What a client knows of its shards.
+    """The shards of a client, live and lost.
 
     Args:
         transport: Reaches them.
-        num_shards: How many there are.
-        timeout: For how many seconds a call is waited for, before the shard counts as lost.
-        retry: How many seconds lie between two attempts to reach a lost one.
+        num_shards: Number of shards.
+        timeout: Seconds to wait for a call before the shard counts as lost.
+        retry: Seconds between attempts to reach a lost shard.
     """
 
     def __init__(self, transport: Transport, num_shards: int, *, timeout: float, retry: float = 0.2) -> None:
@@ -60,10 +60,10 @@ class Membership:
         self._seen: dict[int, answers.Seen] = {}
 
     def live(self) -> list[int]:
-        """Return the numbers of the shards that are not lost; looks for the others from now on.
+        """Return the numbers of the live shards, and start looking for the others.
 
         Raises:
-            ClosedError: None will ever be there again.
+            ClosedError: All shards are gone for good.
         """
         if len(self._gone) == self.num_shards:
             raise errors.ClosedError("the fleet was closed: start a new one")
@@ -72,7 +72,7 @@ class Membership:
         return [shard for shard in range(self.num_shards) if shard not in self._lost]
 
     async def ask(self, shard: int, method: str, *arguments: Any) -> Any:
-        """Return what a method of a shard returns.
+        """Call a method of a shard, and return its result.
 
         Raises:
             ShardLostError: The shard is lost.
@@ -93,22 +93,22 @@ class Membership:
             raise errors.ShardLostError(f"shard {shard} is gone: {error}") from error
 
     async def ask_or_none(self, shard: int, method: str, *arguments: Any) -> Any:
-        """Return what a method of a shard returns; None if the shard is lost."""
+        """Call a method of a shard; return None if the shard is lost."""
         try:
             return await self.ask(shard, method, *arguments)
         except errors.ShardLostError:
             return None
 
     async def is_back(self, shard: int, seconds: float) -> bool:
-        """Wait until a lost shard is back, and return whether it was within so many seconds."""
+        """Wait until a lost shard is back, and return whether it was within that many seconds."""
         if shard in self._lost and shard not in self._gone:
             await asyncio.wait([self._search(shard)], timeout=seconds)
         return shard not in self._lost
 
     async def note(self, shard: int, seen: answers.Seen | None) -> bool:
-        """Remember the newest that a shard has said of itself, and tell a new life of it what an old one had said.
+        """Remember the newest state of a shard, and tell a new life of it what was seen of the old one.
 
-        Returns whether there was something to tell. None is what a lost shard says.
+        Returns whether there was anything to tell. `seen` is None for a lost shard.
         """
         if seen is None:
             return False

@@ -1,16 +1,16 @@
-"""What a writer has not yet been told is stored: batches of chunks on their way to one shard.
+"""Outbox: the batches of a writer that were not acknowledged yet.
 
     take(chunk) ──►  open batch  ──►  queue  ──►  in flight  ──►  acknowledged
                                                       │ the shard is lost
-                                                      └── in doubt: when the shard is back it says what it has stored,
-                                                          and the rest is sent again, to a shard that is there
+                                                      └── in doubt: when the shard is back it reports what it stored,
+                                                          and the rest is sent again, to a live shard
 
-A writer keeps to one shard. When that is lost it goes on with another one at once, and what was in flight waits for the
-lost one to come back: each step is stored once. `room` waits while `max_in_flight` batches are not acknowledged.
+A writer uses one shard. If that is lost, it switches to another at once, and batches in flight wait for the lost one to
+come back: each step is stored once. `room` waits while `max_in_flight` batches are not acknowledged.
 
-A shard knows a writer by name, which is another one after a batch had no answer: under the old one nothing more is
-stored once `settle` has been asked. What is sent again goes under a name of its own, since steps that came after it may
-be stored already: nothing is ever put behind the steps that followed it.
+A shard knows a writer by name, which changes after a batch was not acknowledged: once `settle` was called, nothing more
+is stored under the old name. Resent steps get a separate name, since later steps may be stored already: steps are never
+stored after steps that follow them.
 """
 
 import asyncio
@@ -36,11 +36,11 @@ class Outbox:
     Args:
         shards: Reaches them.
         transport: Reaches the fleet's Turns; None where no limiter holds inserts back.
-        first: The number of the shard to begin with.
-        batch_steps: So many steps make a batch.
-        max_in_flight: Batches that are not acknowledged, at most.
-        recovery: For how many seconds a lost shard is waited for, before what was in flight counts as lost.
-        lease: How long the shard waits for a sign of life, in seconds.
+        first: The number of the first shard to use.
+        batch_steps: Number of steps in a batch.
+        max_in_flight: Maximum number of unacknowledged batches.
+        recovery: Seconds to wait for a lost shard before steps in flight count as lost.
+        lease: Seconds that a shard waits for a sign of life.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class Outbox:
         """Steps that were on their way to a shard that did not come back in time."""
 
     async def room(self) -> None:
-        """Return when `take` may be called: waits while too much is under way.
+        """Wait until `take` may be called: while too many batches are in flight.
 
         Raises:
-            ReplayError: The buffer of a shard has refused steps that were sent before: why. It is raised once.
+            ReplayError: A buffer refused steps sent earlier; raised once.
         """
         self._raise_refusal()
         while self._unanswered >= self._max_in_flight:
@@ -87,23 +87,23 @@ class Outbox:
             self._raise_refusal()
 
     def take(self, chunk: chunks_lib.Chunk) -> None:
-        """Take a chunk, which nobody changes any more; `room` is awaited before, and nothing in between."""
+        """Take a chunk, which must not change any more, right after awaiting `room`."""
         self._open.append(chunk)
-        # One without steps counts too: a batch of them must not grow for ever.
+        # Count chunks without steps too, so that batches of them cannot grow forever.
         self._open_steps += max(chunk.rows, 1)
         if self._open_steps >= self._batch_steps:
             self._seal()
         self._beat()
 
     async def flush(self) -> None:
-        """Return when everything is stored, or counted as refused or lost; raise as `room` does."""
+        """Wait until everything is stored, or counted as refused or lost; raises like `room`."""
         self._seal()
         while self._queue or self._tasks:
             await self._change()
         self._raise_refusal()
 
     async def close(self) -> None:
-        """Flush, and tell the shard that the writer is gone."""
+        """Flush, and tell the shard that the writer has left."""
         try:
             await self.flush()
         finally:
@@ -112,7 +112,7 @@ class Outbox:
                 await self._tell("leave", self._shard, self._name)
 
     def _seal(self) -> None:
-        """Let the open batch go."""
+        """Queue the open batch."""
         if self._open:
             self._queue.append(tuple(self._open))
             self._open, self._open_steps = [], 0
@@ -121,7 +121,7 @@ class Outbox:
                 self._pump = self._run(self._pumping())
 
     async def _pumping(self) -> None:
-        """Send what is in the queue, in order."""
+        """Send the queued batches, in order."""
         while self._queue:
             try:
                 await self._take_turn(_steps(self._queue[0]))
@@ -136,7 +136,7 @@ class Outbox:
                 self._answered()
                 continue
             self._flying.add(self._number)
-            # Tasks begin in the order in which they are made, and so do the calls of a shard.
+            # Tasks start in the order in which they are created, and so do the calls of a shard.
             self._run(self._deliver(batch, shard, self._name, self._number, min(self._flying)))
             self._number += 1
             await asyncio.sleep(0)
@@ -147,7 +147,7 @@ class Outbox:
                 pass
 
     async def _find(self) -> int | None:
-        """Return the shard that the writer goes on with, under another name if it is another one; None for none."""
+        """Return the shard to use, under a new name if it changed; None if there is none."""
         deadline = asyncio.get_running_loop().time() + self._recovery
         try:
             while not (live := self._shards.live()):
@@ -167,7 +167,7 @@ class Outbox:
         self._flying: set[int] = set()
 
     async def _deliver(self, batch: Batch, shard: int, name: bytes, number: int, answered: int) -> None:
-        """Send a batch, and what is missing of it again, until each of its steps is stored, refused or lost."""
+        """Send a batch, and resend missing steps, until each is stored, refused or lost."""
         left = await self._send(batch, shard, name, number, answered)
         if name == self._name:
             self._flying.discard(number)
@@ -189,12 +189,12 @@ class Outbox:
                 await self._tell("leave", shard, name)
 
     async def _send(self, batch: Batch, shard: int, name: bytes, number: int, answered: int) -> Batch | None:
-        """Send a batch, and return what is left of it: nothing, or all of it. None if that is in doubt."""
+        """Send a batch, and return the rest: nothing or all of it; None if in doubt."""
         try:
             ack: answers.Ack | None = await self._shards.ask(shard, "insert", name, number, answered, batch)
         except errors.ShardLostError:
             return None
-        except Exception as error:  # Such as objects that cannot be sent.
+        except Exception as error:  # Such as objects that cannot be serialized.
             self._refuse(batch, error)
             return ()
         if ack is None:
@@ -206,7 +206,7 @@ class Outbox:
         return ()
 
     async def _unstored(self, batch: Batch, shard: int, name: bytes, number: int) -> Batch:
-        """Find out what became of a batch that had no answer, and return what of it has to be sent again."""
+        """Ask what became of a batch without an acknowledgement, and return what must be sent again."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._recovery
         settlement: answers.Settlement | None = None
@@ -241,12 +241,12 @@ class Outbox:
         self._changed.set()
 
     async def _change(self) -> None:
-        """Return when something has been returned."""
+        """Wait until any reply has arrived."""
         self._changed.clear()
         await self._changed.wait()
 
     def _run(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Do some work beside; `flush` waits for it."""
+        """Start a task that `flush` waits for."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ran)
@@ -262,7 +262,7 @@ class Outbox:
             raise refusal
 
     def _beat(self) -> None:
-        """See to it that the lease is renewed while the writer is open."""
+        """Renew the lease while the writer is open."""
         if self._heart is None or self._heart.done():
             self._heart = asyncio.get_running_loop().create_task(self._beating())
 

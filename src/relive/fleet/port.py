@@ -1,9 +1,9 @@
-"""What a shard does with its buffer: a port for each family of buffers.
+"""Port: the interface between a shard and its buffer, one for each family of buffers.
 
     chunks of writers   ──insert──►   port   ──►   buffer
     sub-batches         ◄──draw────   port   ◄──   buffer
 
-A port knows which open episode of the buffer belongs to which writer, and ends it when the writer is gone.
+A port tracks which open episode of the buffer belongs to which writer, and ends it when the writer is gone.
 """
 
 import abc
@@ -17,15 +17,15 @@ from relive.samplers import schedules
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Mass:
-    """How much there is to draw from in a shard.
+    """The mass of a shard: how much there is to draw from.
 
     Attributes:
-        weight: In proportion to what the shard is drawn: eligible anchors, or the sum of their weights with priorities.
-        size: Transitions that can be drawn, with whatever options.
+        weight: The shard is drawn in proportion to it: eligible anchors, or with priorities the sum of their weights.
+        size: Transitions that can be drawn, regardless of options.
         least: The smallest weight above 0 of one of them; 1 without priorities, 0 if there is none.
-        ticks: How many draws the schedules of the shard know of.
-        log_scale: The weight is in units of exp(log_scale): those of large lags are too small for a float.
-        policy_version: Which version the learner's policy is of, as far as the shard has heard.
+        ticks: Number of draws counted by the shard's schedules.
+        log_scale: The weight is in units of exp(log_scale), since weights of large lags are too small for a float.
+        policy_version: The learner's policy version, as far as the shard knows.
     """
 
     weight: float
@@ -38,13 +38,13 @@ class Mass:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Description:
-    """What kind of buffer the shards of a fleet have.
+    """A description of the buffers of a fleet.
 
     Attributes:
         kind: The name of its class.
-        has_columns: Whether it is one of columns; otherwise of episodes.
+        has_columns: Whether it is a column buffer; otherwise an episode buffer.
         beta: The exponent of importance weights, or its schedule; None without priorities.
-        weight_normalization: By what they are divided; see PrioritizedSampler.
+        weight_normalization: What they are divided by; see PrioritizedSampler.
     """
 
     kind: str
@@ -54,20 +54,20 @@ class Description:
 
 
 class Port(abc.ABC):
-    """The one between a shard and its buffer."""
+    """The interface between a shard and its buffer."""
 
     buffer: Any
     """The buffer itself."""
 
     @abc.abstractmethod
     def describe(self) -> Description:
-        """Return what kind of buffer it is."""
+        """Describe the buffer."""
 
     @abc.abstractmethod
     def insert(self, writer: Hashable, chunk: Any) -> None:
-        """Store a chunk of a writer. One that goes on where nothing is open begins an episode: nothing is spliced.
+        """Store a chunk of a writer. If its episode is no longer open, it begins a new one: nothing is spliced.
 
-        What the buffer raises comes out, and the chunk's episode has ended before the step that it refused.
+        Exceptions of the buffer propagate, and the chunk's episode is ended before the refused step.
         """
 
     @abc.abstractmethod
@@ -76,15 +76,15 @@ class Port(abc.ABC):
 
     @abc.abstractmethod
     def abandon_all(self) -> int:
-        """End every open episode, whosoever it was, and return how many."""
+        """End every open episode of all writers, and return how many."""
 
     @abc.abstractmethod
     def learn(self, policy_version: int) -> None:
-        """Record which version the learner's policy is of; an older one than is known changes nothing."""
+        """Set the learner's policy version; older versions are ignored."""
 
     @abc.abstractmethod
     def mass(self, options: Mapping[str, Any]) -> Mass:
-        """Return how much there is to draw from with such options of `draw`; raise what is wrong with them."""
+        """Return the mass for those options of `draw`; raise if they are invalid."""
 
     @abc.abstractmethod
     def draw(self, count: int, options: Mapping[str, Any], tick: int) -> Any:
@@ -92,27 +92,27 @@ class Port(abc.ABC):
 
     @property
     def size(self) -> int:
-        """How many transitions can be drawn, with whatever options."""
+        """Number of transitions that can be drawn, regardless of options."""
         return len(self.buffer)
 
     @property
     def rows(self) -> int:
-        """How many steps are stored; of a buffer of episodes, transitions."""
+        """Number of stored steps; transitions for an episode buffer."""
         return len(self.buffer)
 
     @property
     def inserted(self) -> int:
-        """How many steps were ever stored."""
+        """Number of steps ever stored."""
         answer: int = self.buffer.appended
         return answer
 
     @property
     def sampled(self) -> int:
-        """How many samples were ever drawn."""
+        """Number of samples ever drawn."""
         answer: int = self.buffer.get_stats().sampled
         return answer
 
     @property
     def cut(self) -> int:
-        """How many open episodes were ended since the buffer has too few streams for all of them."""
+        """Number of open episodes ended because the buffer has too few streams."""
         return 0

@@ -1,4 +1,4 @@
-"""Which port a buffer has."""
+"""The port of each kind of buffer."""
 
 from typing import Any, TypeAlias
 
@@ -17,8 +17,8 @@ def port_of(buffer: Any) -> port.Port:
     """Return the port of a buffer.
 
     Raises:
-        ArgumentTypeError: There is none for such a thing.
-        ArgumentError: The buffer has a rate limiter, an admission or groups, which know nothing of the other shards.
+        ArgumentTypeError: It is not a supported buffer.
+        ArgumentError: The buffer has a rate limiter, an admission or groups, which would not cover the other shards.
     """
     answer: port.Port
     if isinstance(buffer, column.ColumnReplayBuffer):

@@ -1,8 +1,8 @@
-"""ShardedReplay as a client sees it: one replay memory, whose rows are in many shards.
+"""Replay: the client side of ShardedReplay, one replay buffer with rows in many shards.
 
     writer() ─► Writer ─► Outbox ─► one shard          sample ─► a turn ─► Draws ─► all shards
 
-What reaches the shards is a Transport; this module knows nothing of processes and machines.
+Shards are reached through a Transport; this module does not depend on processes and machines.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ Batch = TypeVar("Batch")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """How clients of a fleet behave.
+    """The settings of the clients of a fleet.
 
     Attributes:
-        shards: How many there are.
-        timeout: For how many seconds a call is waited for, before its shard counts as lost.
-        recovery: For how many seconds a lost shard is waited for, before what was under way to it counts as lost.
-        lease: For how many seconds a writer or a learner that gives no sign of life counts as there.
+        shards: Number of shards.
+        timeout: Seconds to wait for a call before its shard counts as lost.
+        recovery: Seconds to wait for a lost shard before steps in flight to it count as lost.
+        lease: Seconds after which a silent writer or learner counts as gone.
         has_limiter: Whether inserts and samples wait for turns.
     """
 
@@ -49,17 +49,17 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class FleetStats:
-    """Numbers about a fleet.
+    """Statistics of a fleet.
 
     Attributes:
-        shards: Those of each shard; None for one that does not return, which is not in the sums.
+        shards: Statistics of each shard; None for one that does not respond, which is not in the sums.
         size: Transitions that can be drawn now.
         inserted: Steps ever stored.
         sampled: Samples ever drawn.
-        lost: Steps, or of buffers of episodes transitions, that were there and did not outlive a process, as far as
-            somebody has seen them who still asks.
+        lost: Steps, or transitions for episode buffers, lost with a process, as far as known to current clients.
         refused: Steps that a buffer refused.
-        stale_priorities: Priorities that this client has sent for steps that were gone, or whose shard did not answer.
+        stale_priorities: Priorities that this client sent for steps no longer stored, or to shards that did not
+            respond.
     """
 
     shards: tuple[answers.ShardStats | None, ...]
@@ -72,13 +72,13 @@ class FleetStats:
 
 
 class Replay(Generic[Batch]):
-    """A replay memory in many shards.
+    """A replay buffer in many shards.
 
     Args:
         transport: Reaches them.
-        settings: How to behave.
-        description: What kind of buffer they have.
-        seed: For the shares of the shards in a batch, and the order of its rows.
+        settings: The settings.
+        description: The description of their buffers.
+        seed: Seed for the shares of the shards in a batch, and for the order of rows.
     """
 
     def __init__(
@@ -102,21 +102,21 @@ class Replay(Generic[Batch]):
     # Writing.
 
     def writer(self, *, batch_steps: int = 1000, max_in_flight: int = 4) -> column_writer.ColumnWriter:
-        """Return a writer of steps, for a fleet of buffers of columns. It keeps to one shard while that is there.
+        """Return a writer of steps, for a fleet of column buffers. It uses one shard as long as that is live.
 
         Args:
-            batch_steps: So many steps are sent at once.
-            max_in_flight: Batches that no shard has returned for, at most; beyond it the writer's calls wait.
+            batch_steps: Number of steps in a batch.
+            max_in_flight: Maximum number of unacknowledged batches; beyond it, the writer's calls wait.
 
         Raises:
-            ArgumentError: An argument breaks its rule, or the shards have buffers of episodes.
+            ArgumentError: An argument is invalid, or the shards have episode buffers.
         """
         if not self._description.has_columns:
             raise errors.ArgumentError(f"writer needs buffers of columns, got {self._description.kind}")
         return column_writer.ColumnWriter(*self._outbox(batch_steps, max_in_flight))
 
     def episodes_writer(self, *, batch_steps: int = 100, max_in_flight: int = 4) -> episodes_writer.EpisodesWriter:
-        """Return a writer of episodes, for a fleet of buffers of episodes; the rest is as in `writer`."""
+        """Return a writer of episodes, for a fleet of episode buffers; otherwise like `writer`."""
         if self._description.has_columns:
             raise errors.ArgumentError(f"episodes_writer needs buffers of episodes, got {self._description.kind}")
         return episodes_writer.EpisodesWriter(*self._outbox(batch_steps, max_in_flight))
@@ -139,18 +139,18 @@ class Replay(Generic[Batch]):
     # Drawing.
 
     async def sample(self, batch_size: int, **options: Any) -> Batch:
-        """Return exactly batch_size samples, drawn with replacement from all shards as from one buffer.
+        """Return exactly batch_size samples, drawn with replacement from all shards as from a single buffer.
 
-        A shard is drawn in proportion to what it has: eligible anchors, transitions, or with priorities the sum of its
-        weights. Waits until there is something to draw, and the limiter allows it. Shards that are lost are left out.
+        A shard is drawn in proportion to its eligible anchors or transitions, or with priorities to the sum of its
+        weights. Waits until anything can be drawn and the limiter allows it. Lost shards are skipped.
 
         Args:
-            batch_size: How many, B.
-            options: What the buffers' own `sample` takes beside it, or `sample_n_step` for buffers of episodes.
+            batch_size: The batch size, B.
+            options: Further arguments of the buffers' `sample`, or of `sample_n_step` for episode buffers.
 
         Raises:
-            ArgumentError: An argument breaks its rule, or the limiter could never allow such a batch.
-            ShardLostError: No shard has returned for `recovery` seconds.
+            ArgumentError: An argument is invalid, or the limiter could never allow such a batch.
+            ShardLostError: No shard has responded for `recovery` seconds.
         """
         size = validation.positive_int("batch_size", batch_size)
         masses = await self._draws.masses(options)
@@ -166,7 +166,7 @@ class Replay(Generic[Batch]):
         return batch
 
     async def _turn(self, size: int, there: int) -> bool:
-        """Return whether it is the turn of a batch, of which a cancelled call takes none."""
+        """Wait for the turn of a batch, and return whether it came; a cancelled call takes no turn."""
         asked = asyncio.ensure_future(self._transport.turns("sample_turn", size, there))
         try:
             return bool(await asyncio.shield(asked))
@@ -188,18 +188,18 @@ class Replay(Generic[Batch]):
         task.add_done_callback(self._returning.discard)
 
     async def batches(self, batch_size: int, *, prefetch: int = 2, **options: Any) -> AsyncGenerator[Batch, None]:
-        """Yield what `sample` returns, again and again; so many batches are drawn ahead while the learner works.
+        """Yield batches as from `sample`, endlessly, with prefetching while the learner works.
 
-        What was added or rated since a batch was drawn is not in it. A task that cancels a wait for the next batch ends
-        the iteration.
+        Additions and priorities after a batch was drawn do not affect it. Cancelling a wait for the next batch ends the
+        iteration.
 
         Args:
-            batch_size: How many samples in a batch, B.
-            prefetch: How many batches are under way or wait, beside the one that is handed out.
+            batch_size: The batch size, B.
+            prefetch: Number of batches drawn ahead.
             options: As in `sample`.
 
         Raises:
-            ArgumentError: An argument breaks its rule.
+            ArgumentError: An argument is invalid.
         """
         prefetch = validation.non_negative_int("prefetch", prefetch)
         ahead: collections.deque[asyncio.Task[Batch]] = collections.deque()
@@ -216,14 +216,14 @@ class Replay(Generic[Batch]):
             await asyncio.gather(*ahead, return_exceptions=True)
 
     async def update_priorities(self, keys: Any, priorities: Any) -> int:
-        """Give steps new priorities, each in the shard it came from; return how many of them were still stored.
+        """Update the priorities of steps in their shards, and return how many of them were still stored.
 
         Args:
-            keys: Of steps, as a batch has them [B].
-            priorities: Raw ones, finite and at least 0 [B] or [B, 1]; where a key is there twice, the last one wins.
+            keys: Keys of the steps, such as `batch.keys` [B].
+            priorities: Raw priorities, finite and at least 0 [B] or [B, 1]; for a repeated key, the last one wins.
 
         Raises:
-            ArgumentError: A priority breaks its rule, the lengths differ, or the buffers have no priorities.
+            ArgumentError: A priority is invalid, the lengths differ, or the buffers have no priorities.
         """
         keys = validation.integers("keys", keys)
         priorities = validation.non_negative_floats("priority", priorities, len(keys))
@@ -231,7 +231,7 @@ class Replay(Generic[Batch]):
             raise errors.ArgumentError(f"update_priorities needs buffers with priorities, got {self._description.kind}")
         places = shares.by_shard(keys, self._settings.shards)
         largest = max(self._largest_priority, float(priorities.max(initial=0.0)))
-        # A new row gets the largest priority of the whole fleet: every shard hears of a larger one.
+        # A new row gets the largest priority of the whole fleet, so every shard is told of a larger one.
         asked = range(self._settings.shards) if largest > self._largest_priority else sorted(places)
         nowhere = np.zeros(0, np.int64)
 
@@ -247,30 +247,30 @@ class Replay(Generic[Batch]):
         return sum(alive)
 
     async def set_policy_version(self, version: int) -> None:
-        """Set which version the learner's policy is of, from now on, in every shard: of older steps the lag grows.
+        """Set the learner's policy version in every shard, from which the lag of steps is counted.
 
-        A shard that is lost, or begins again, learns of it with the next batch that this client draws.
+        A shard that is lost or restarts gets it with the next batch that this client draws.
 
         Raises:
             ArgumentTypeError: `version` is not an integer.
-            ArgumentError: It is below 0, or below the one before, or the shards have buffers of columns.
+            ArgumentError: It is below 0, or below the previous version, or the shards have column buffers.
         """
         version = validation.next_version(version, self._draws.policy_version)
         await self._of_each("learn", version)
         self._draws.policy_version = max(version, self._draws.policy_version or 0)
 
-    # Everything else.
+    # Fleet management.
 
     async def ping(self) -> list[str | None]:
-        """Return "pong" for each shard that is there, None for the others."""
+        """Return "pong" for each live shard, None for the others."""
         return await self._of_each("ping")
 
     async def host(self) -> list[str | None]:
-        """Return the name of each shard's machine; None for a shard that is lost."""
+        """Return the host name of each shard; None for a lost shard."""
         return await self._of_each("host")
 
     async def stats(self) -> FleetStats:
-        """Return numbers about the fleet, and about each shard."""
+        """Return statistics of the fleet and of each shard."""
         of_each: list[answers.ShardStats | None] = await self._of_each("stats")
         seen = [None if stats is None else stats.seen for stats in of_each]
         notes = [await self._shards.note(shard, of_shard) for shard, of_shard in enumerate(seen)]
@@ -288,15 +288,15 @@ class Replay(Generic[Batch]):
         )
 
     async def apply(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Return what a function does with the buffer of each shard, in their order.
+        """Apply a function to the buffer of each shard, and return the results in order.
 
         Args:
-            function: It is called as `function(buffer, *arguments)`, in the process of the shard.
-            arguments: The rest of what it is given.
+            function: Called as `function(buffer, *arguments)` in the process of the shard.
+            arguments: Further arguments of the function.
 
         Raises:
-            ShardLostError: A shard is lost, or was while the function ran; others may have done it.
-            Exception: What the function has raised.
+            ShardLostError: A shard is lost, or was lost while the function ran; it may have run in others.
+            Exception: Any exception of the function.
         """
         shards = range(self._settings.shards)
         calls = [self._transport.call(shard, "apply", function, *arguments, seconds=None) for shard in shards]
@@ -317,5 +317,5 @@ class Replay(Generic[Batch]):
         shards = range(self._settings.shards)
         calls = [self._shards.ask_or_none(shard, method, *arguments) for shard in shards]
         of_each = list(await asyncio.gather(*calls))
-        self._shards.live()  # Raises if there will never be one again.
+        self._shards.live()  # Raises if all shards are gone for good.
         return of_each

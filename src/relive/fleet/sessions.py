@@ -1,10 +1,10 @@
-"""Who writes to a shard: in which order the batches of a writer come, and for how long it is waited for.
+"""Sessions: the writers of a shard, the order of their batches, and their leases.
 
     session    batches 0 1 2 3    stored in that order, though 3 may come before 2
                lease              until it has run out, the writer's open episodes wait for their next steps
-               closed             no batch is stored under its name any more: the writer goes on under another one
+               closed             no more batches are stored under its name: the writer continues under a new one
 
-A session is remembered longer than its lease: what it has stored is not stored again when the writer asks late.
+A session is remembered longer than its lease, so that late resends are not stored twice.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ class Session:
     """One name of a writer.
 
     Attributes:
-        heard: When it was heard of, by the event loop's clock.
-        has_lease: Whether it is waited for.
+        heard: Time of the last call, by the event loop's clock.
+        has_lease: Whether it holds a lease.
         is_closed: Whether nothing more is stored under its name.
-        next: The number of the batch that comes next.
-        refusals: Of the batches with refused steps that the writer may still ask for: how many, and why.
+        next: The number of the next batch.
+        refusals: Refused steps by batch: how many, and the error, while the writer may still ask.
     """
 
     heard: float
@@ -32,11 +32,11 @@ class Session:
     _moved: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
 
     async def turn(self, number: int, answered: int) -> bool:
-        """Return True once all batches before that number have come; False if the session was closed.
+        """Wait until all batches before that number have come, and return True; False if the session was closed.
 
         Args:
-            number: Of a batch.
-            answered: The writer has heard of all batches before this one, perhaps from an earlier life of the shard.
+            number: The number of a batch.
+            answered: The writer has replies for all batches before this one, perhaps from an earlier life of the shard.
         """
         self.next = max(self.next, answered)
         self.refusals = {known: refusal for known, refusal in self.refusals.items() if known >= answered}
@@ -46,12 +46,12 @@ class Session:
         return not self.is_closed
 
     def begin(self, number: int) -> None:
-        """Record that the batch of that number is stored now: the next one waits for the end of this call alone."""
+        """Record that the batch with that number is being stored in this call."""
         self.next = number + 1
         self._moved.set()
 
     def close(self) -> None:
-        """End it: who waits for a turn gets none."""
+        """Close the session: waiting turns return False."""
         self.has_lease, self.is_closed = False, True
         self._moved.set()
 
@@ -60,9 +60,9 @@ class Sessions:
     """The sessions of all writers of a shard.
 
     Args:
-        lease: For how many seconds a writer that gives no sign of life is waited for.
-        memory: For how many seconds more it is known what it has stored.
-        names: Those of an earlier life of the shard.
+        lease: Seconds after which a silent writer counts as gone.
+        memory: Seconds after that for which its session is remembered.
+        names: The names from an earlier life of the shard.
     """
 
     def __init__(self, lease: float, memory: float, names: Iterable[bytes]) -> None:
@@ -87,8 +87,8 @@ class Sessions:
         }
 
     def forget(self, now: float) -> list[bytes]:
-        """Forget the sessions that were not heard of for long, and return their names."""
-        # Of those of an earlier life nobody knows when they were heard of: not before this one began.
+        """Forget the sessions that were silent for too long, and return their names."""
+        # For those of an earlier life, the time of the last call is unknown; count from the start of this one.
         for name in self._of_before:
             self._sessions.setdefault(name, Session(now))
         self._of_before.clear()
@@ -104,5 +104,5 @@ class Sessions:
 
     @property
     def num_leases(self) -> int:
-        """How many writers are waited for."""
+        """Number of writers that hold a lease."""
         return sum([session.has_lease for session in self._sessions.values()])

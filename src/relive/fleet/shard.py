@@ -1,16 +1,15 @@
-"""One shard of a fleet: a buffer, who writes to it, and what outlives its process.
+"""Shard: one buffer of a fleet, its writers, and its files.
 
     writers     insert, settle, renew, leave          ┐                ┌  buffer
     learners    learn, mass, draw, update_priorities  ├──►  Shard  ──► ┤  sessions: who writes
-    anybody     ping, host, stats, apply, save        ┘                └  files: journal, checkpoint, marks
+    clients     ping, host, stats, apply, save        ┘                └  files: journal, checkpoint, marks
 
-The law of this file: what is stored or drawn is so between two awaits; so calls happen one after the other, and the
-batches of a writer in the order of their numbers, though they may overtake each other on their way. When the process
-is killed and made again, the buffer comes back from its files, `settle` tells each writer what of its last batches is
-there, and what is gone is counted.
+Invariant: storing and drawing happen between two awaits, so calls are serialized, and the batches of a writer are
+stored in the order of their numbers even if they overtake each other in transit. After a restart, the buffer is
+recovered from its files, `settle` tells each writer what was stored of its last batches, and losses are counted.
 
-A writer holds a lease, which each of its calls renews. When it has run out the writer's open episodes end, as ABORTED
-or in columns as truncated. If it was only slow, its next steps begin a new episode: nothing is ever spliced.
+A writer holds a lease, which each of its calls renews. When it expires, the writer's open episodes end as ABORTED, or
+as truncated in columns. If the writer was only slow, its next steps begin a new episode: nothing is ever spliced.
 """
 
 import asyncio
@@ -42,13 +41,13 @@ _KEYS_OF_A_LIFE = 2**38
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Durability:
-    """What of a shard outlives its process.
+    """How a shard is persisted.
 
     Attributes:
-        directory: Where the shard keeps its files; None for nowhere.
-        fsync: When what it has stored is on the disk; see Journal.
-        checkpoint_seconds: How often it is saved as a whole, with its priorities; None for never.
-        codec: What makes bytes of observations and actions, of a buffer of episodes.
+        directory: The directory of the shard's files; None for no persistence.
+        fsync: When stored steps are synced to disk; see Journal.
+        checkpoint_seconds: How often the whole buffer is saved, including priorities; None for never.
+        codec: Encodes observations and actions of an episode buffer.
     """
 
     directory: str | None = None
@@ -62,14 +61,15 @@ class Shard:
 
     Args:
         make_buffer: Returns a new buffer.
-        number: Which shard it is.
-        lease: For how many seconds a writer is waited for.
-        durability: How it persists.
-        recovery: For how many seconds writers look for a lost shard; it knows so much longer what they have sent.
+        number: The number of the shard.
+        lease: Seconds after which a silent writer counts as gone.
+        durability: How it is persisted.
+        recovery: Seconds for which writers look for a lost shard, and for which their sessions are remembered beyond
+            the lease.
 
     Raises:
-        ArgumentError: The buffer is none that a shard can have.
-        CheckpointError: What was kept cannot be read back.
+        ArgumentError: The buffer is not supported.
+        CheckpointError: The files cannot be read back.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class Shard:
         ports.port_of(buffer)
         self._number, self._lease = number, lease
         self._checkpoint_seconds = durability.checkpoint_seconds
-        # A number of their own for each process; the clock of a machine may go back.
+        # A different number for each process; random, since clocks may go backwards.
         self._life = int.from_bytes(os.urandom(7))
         self._files = files_lib.Files(durability.directory, durability.fsync, durability.codec)
         self._marks = self._files.marks
         buffer = self._files.attached(buffer)
         _reseed(buffer.rng, number)
         self._port = ports.port_of(buffer)
-        # Without a directory keys begin again, and those that a learner still has must not be of other steps.
+        # Without a directory keys would restart, and keys that a learner still holds must not refer to other steps.
         self._first_key = 0 if durability.directory is not None else self._life % 2**16 * _KEYS_OF_A_LIFE
         self._recovered = self._port.inserted
         self._lost = self._marks.lost
@@ -109,16 +109,16 @@ class Shard:
     async def insert(
         self, writer: bytes, number: int, answered: int, batch: Sequence[chunks_lib.Chunk]
     ) -> answers.Ack | None:
-        """Store a writer's batch after those before it, unless it has come before; None if that name was closed.
+        """Store a writer's batch in order, unless it was stored before; return None if the session was closed.
 
-        A chunk that the buffer refuses is left out from the step on that it refused, counted, and the first error is in
-        the answer; the others are stored.
+        If the buffer refuses a step, the rest of its chunk is dropped and counted, and the first error is in the reply;
+        other chunks are stored.
 
         Args:
-            writer: 16 bytes of its own.
-            number: Of the batch: 0, 1, 2 and so on.
-            answered: The first number whose answer the writer has not had.
-            batch: What to store.
+            writer: The writer's name, 16 bytes.
+            number: The number of the batch: 0, 1, 2 and so on.
+            answered: The first number without a reply to the writer.
+            batch: The chunks to store.
 
         Raises:
             ClosedError: The fleet was closed.
@@ -139,11 +139,11 @@ class Shard:
         return answers.Ack(seen=self._seen(), refused=refused, error=error)
 
     async def settle(self, writer: bytes, number: int) -> answers.Settlement:
-        """Return what became of a batch to which its writer had no answer, and close the name it was sent under.
+        """Return what became of a batch without a reply, and close its session.
 
         Args:
-            writer: Its 16 bytes.
-            number: Of the batch.
+            writer: The writer's name, 16 bytes.
+            number: The number of the batch.
         """
         session = self._heard(writer)
         self._close(writer, session)
@@ -171,7 +171,7 @@ class Shard:
         return self._seen()
 
     async def report(self, seen: answers.Seen) -> None:
-        """Record what the shard has returned to somebody in an earlier life, and count what of that is lost."""
+        """Record what a client saw of an earlier life of the shard, and count the losses."""
         if seen.life != self._life:
             lost = seen.lost + max(min(seen.inserted - self._recovered, seen.rows), 0)
             self._lost = max(self._lost, lost)
@@ -180,24 +180,24 @@ class Shard:
     # For learners.
 
     async def describe(self) -> port_lib.Description:
-        """Return what kind of buffer it is."""
+        """Describe the buffer."""
         self._watch()
         return self._port.describe()
 
     async def learn(self, policy_version: int) -> None:
-        """Record which version the learner's policy is of.
+        """Set the learner's policy version.
 
         Raises:
-            ArgumentError: The buffer is one of columns.
+            ArgumentError: It is a column buffer.
         """
         self._port.learn(policy_version)
 
     async def mass(self, options: Mapping[str, Any], policy_version: int | None) -> port_lib.Mass:
-        """Return how much there is to draw from, and record of the learner's version if it has one.
+        """Return how much there is to draw from; also sets the learner's version, if given.
 
         Raises:
-            TypeError: The buffer's `sample` takes no such options.
-            ArgumentError: One of them breaks its rule.
+            TypeError: The buffer's `sample` has no such options.
+            ArgumentError: One of them is invalid.
         """
         self._watch()
         if policy_version is not None:
@@ -205,7 +205,7 @@ class Shard:
         return self._port.mass(options)
 
     async def draw(self, count: int, options: Mapping[str, Any], tick: int) -> Any:
-        """Return `count` samples; None if there is nothing to draw from any more."""
+        """Return `count` samples; None if nothing can be drawn any more."""
         try:
             rows = self._port.draw(count, options, tick)
         except errors.NotReadyError:
@@ -217,13 +217,13 @@ class Shard:
         return rows
 
     async def update_priorities(self, keys: Any, priorities: Any, largest: float) -> int:
-        """Give steps new priorities, and return how many were still stored; `largest` is the largest anywhere."""
+        """Update the priorities of steps, and return how many were still stored; `largest` is the fleet's largest."""
         buffer = self._port.buffer
         alive: int = buffer.update_priorities(keys - self._first_key, priorities)
         buffer.sampler.note_priority(largest)
         return alive
 
-    # For anybody.
+    # For all clients.
 
     async def ping(self) -> str:
         """Return "pong"."""
@@ -231,11 +231,11 @@ class Shard:
         return "pong"
 
     async def host(self) -> str:
-        """Return the name of the machine."""
+        """Return the host name of the machine."""
         return platform.node()
 
     async def stats(self) -> answers.ShardStats:
-        """Return numbers about the shard."""
+        """Return statistics of the shard."""
         port = self._port
         return answers.ShardStats(
             number=self._number,
@@ -258,20 +258,20 @@ class Shard:
         )
 
     async def apply(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
-        """Return what a function does with the buffer; what it raises comes out."""
+        """Apply a function to the buffer, and return its result."""
         return function(self._port.buffer, *arguments)
 
     async def save(self) -> None:
-        """Save the buffer; the other calls go on while a thread writes it.
+        """Save the buffer, writing in a thread while other calls run.
 
         Raises:
             ArgumentError: The shard has no directory.
-            CheckpointError: It could not be written.
+            CheckpointError: The checkpoint could not be written.
         """
         await self._files.save(self._port.buffer)
 
     async def close(self) -> None:
-        """End what is open, and let go of the files. Closing twice is closing once."""
+        """End open episodes, and close the files. Closing twice has no effect."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -284,10 +284,10 @@ class Shard:
             self._port.buffer.detach()
             self._files.close()
 
-    # Within.
+    # Internal.
 
     def expire(self, now: float) -> None:
-        """End the leases that have run out at that time of the event loop's clock."""
+        """End the leases that have expired by that time of the event loop's clock."""
         for writer, session in self._sessions.silent(now).items():
             self._aborted += self._port.abandon(writer)
             self._expired += 1
@@ -296,7 +296,7 @@ class Shard:
             self._marks.forget(writer)
 
     def _watch(self) -> None:
-        """See to it that leases run out, and that checkpoints are made."""
+        """Expire leases and save checkpoints periodically."""
         if self._watcher is None and not self._is_closed:
             self._watcher = asyncio.get_running_loop().create_task(self._watching())
 
@@ -306,7 +306,7 @@ class Shard:
         saved = loop.time()
         while True:
             await asyncio.sleep(pause)
-            with contextlib.suppress(errors.CheckpointError):  # A full disk must not end the watching.
+            with contextlib.suppress(errors.CheckpointError):  # A full disk must not end this loop.
                 self.expire(loop.time())
                 if seconds is not None and loop.time() - saved >= seconds:
                     saved = loop.time()
@@ -317,14 +317,14 @@ class Shard:
         return self._sessions.hear(writer)
 
     def _close(self, writer: bytes, session: sessions_lib.Session) -> None:
-        """Store nothing more under a name."""
+        """Close a session, and end its open episodes."""
         session.close()
         self._aborted += self._port.abandon(writer)
 
     def _store(
         self, writer: bytes, number: int, batch: Sequence[chunks_lib.Chunk]
     ) -> tuple[int, Exception | None] | None:
-        """Store the chunks of a batch, and return how many steps were refused, and why; None if none was."""
+        """Store the chunks of a batch, and return how many steps were refused, and the first error; None if none."""
         rows = sum([chunk.rows for chunk in batch])
         mark = marks_lib.Mark(writer, number, self._port.inserted, rows)
         self._marks.put(mark)
@@ -345,7 +345,7 @@ class Shard:
 
 
 def _reseed(rng: np.random.Generator, number: int) -> None:
-    """Give the generator of each shard a stream of its own, whatever seed `make_buffer` gives them all."""
+    """Give each shard an independent random stream, even if `make_buffer` seeds them all alike."""
     entropy = rng.integers(2**63, size=4).tolist()
     kind = type(rng.bit_generator)
     rng.bit_generator.state = kind(np.random.SeedSequence([*entropy, number])).state

@@ -1,8 +1,8 @@
-"""How one draw is made of draws of many shards, so that it equals the draw of one buffer.
+"""Combines draws of many shards into one with the distribution of a single buffer.
 
     masses    [30, 10, 0, 40]          how much there is in each shard
     counts    [ 3,  1, 0,  4]          of a batch of 8: a multinomial draw, as of episodes within a buffer
-    parts     3 rows, 1 row, 4 rows    gathered side by side, joined and shuffled
+    parts     3 rows, 1 row, 4 rows    gathered in parallel, joined and shuffled
 
 A row i of shard s is drawn with probability (m_s / M) (w_i / m_s) = w_i / M, that of one buffer with all rows.
 """
@@ -21,12 +21,12 @@ from relive.samplers import prioritized
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Importance:
-    """How the importance weights of a batch are made; see PrioritizedSampler.
+    """How to compute the importance weights of a batch; see PrioritizedSampler.
 
     Attributes:
         exponent: beta.
-        normalization: By what they are divided.
-        size: N, how many anchors are eligible in all shards.
+        normalization: What they are divided by.
+        size: N, the number of eligible anchors in all shards.
         least: The smallest probability of one of them.
     """
 
@@ -44,10 +44,10 @@ class Importance:
 
 
 def of(masses: Sequence[port.Mass]) -> arrays.Floats:
-    """Return the share of each shard in all there is to draw from, m_s / M [k]; at least one has something."""
+    """Return the share of each shard in the total mass, m_s / M [k]; at least one must be above 0."""
     scales = np.array([mass.log_scale if mass.weight > 0 else -np.inf for mass in masses])
     weights = np.array([mass.weight for mass in masses]) * np.exp(scales - scales.max())
-    # Divided by the largest first: their sum could be infinite.
+    # Divided by the largest first, since their sum could overflow.
     weights /= weights.max()
     answer: arrays.Floats = weights / weights.sum()
     return answer
@@ -56,7 +56,7 @@ def of(masses: Sequence[port.Mass]) -> arrays.Floats:
 def importance(
     masses: Sequence[port.Mass], exponent: float, normalization: prioritized.WeightNormalization
 ) -> Importance:
-    """Return how the importance weights of a batch are made that was drawn from shards with such masses."""
+    """Return how to compute the importance weights of a batch drawn from shards with those masses."""
     likely = [(share, mass) for share, mass in zip(of(masses).tolist(), masses, strict=True) if mass.weight > 0]
     return Importance(
         exponent=exponent,
@@ -68,11 +68,11 @@ def importance(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Part:
-    """What one shard gave for a draw.
+    """The part of a draw from one shard.
 
     Attributes:
         shard: Its number.
-        share: Its share of all there is to draw from, m_s / M.
+        share: Its share of the total mass, m_s / M.
         rows: A batch, or a list of samples.
     """
 
@@ -82,17 +82,17 @@ class Part:
 
 
 def joined(parts: Sequence[Part], num_shards: int, importance: Importance | None, rng: np.random.Generator) -> Any:
-    """Return one batch of the parts, in random order; its keys are the fleet's own.
+    """Join the parts into one batch, in random order, with keys of the fleet.
 
     Args:
         parts: At least one.
-        num_shards: How many shards there are, k: key x of shard s is x k + s.
-        importance: How importance weights are made; None to leave them as they are.
+        num_shards: Number of shards, k: key x of shard s becomes x k + s.
+        importance: How to compute importance weights; None to keep them.
         rng: Shuffles.
     """
     order = rng.permutation(sum(len(part.rows) for part in parts))
     if isinstance(parts[0].rows, list):
-        # What came from elsewhere may be read-only.
+        # Arrays from other processes may be read-only.
         samples = [copies.copied(sample) for part in parts for sample in part.rows]
         return [samples[place] for place in order.tolist()]
     kind = type(parts[0].rows)
@@ -106,7 +106,7 @@ def joined(parts: Sequence[Part], num_shards: int, importance: Importance | None
 
 
 def by_shard(keys: arrays.Ints, num_shards: int) -> dict[int, arrays.Ints]:
-    """Return where in `keys` [B] those of each shard are, for the shards that have some."""
+    """Return the positions in `keys` [B] of each shard's keys, for the shards that have any."""
     shards = keys % num_shards
     return {int(shard): np.flatnonzero(shards == shard) for shard in np.unique(shards)}
 
@@ -117,7 +117,7 @@ def _names(kind: type[Any]) -> list[str]:
 
 
 def _shuffled(parts: list[Any], order: arrays.Ints) -> Any:
-    """Return trees of arrays [B_i, ...] as one [B, ...], in that order."""
+    """Concatenate trees of arrays [B_i, ...] into one [B, ...], in the given order."""
     if isinstance(parts[0], dict):
         return {name: _shuffled([part[name] for part in parts], order) for name in parts[0]}
     return np.concatenate(parts).take(order, axis=0)

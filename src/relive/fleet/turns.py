@@ -1,12 +1,12 @@
-"""The rate limiter of a whole fleet: writers and learners wait here for their turns, first come, first served.
+"""Turns: the rate limiter of a whole fleet, where writers and learners wait, first come, first served.
 
     writers     await insert_turn(rows)              ┐
                                                      ├──►  Turns  ──►  RateLimiter
     learners    await sample_turn(batch_size, size)  ┘
 
-What is counted is what was let pass. A learner that is gone holds nobody up: when none has asked for `lease` seconds,
-inserts pass and are not counted, so that the next one finds no debt to work off. Nor does it where this process was
-made again, and the shards' counts are all there is to go on from: what holds inserts or samples up then is forgiven.
+Granted turns are counted. A learner that is gone does not block writers: if none has asked for `lease` seconds, inserts
+pass without being counted, so that the next learner has no backlog. After a restart of this process, which continues
+from the shards' counts, any backlog is forgiven too.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ class Turns:
     """Decides when writers may insert and learners may draw.
 
     Args:
-        limiter: What decides. Of two counts of inserts it allows one more at the smaller if it does at the larger, and
-            so for samples.
-        lease: For how many seconds a learner that asks for nothing counts as there.
-        count: Returns how many steps the fleet has ever stored, how many samples it has drawn, and how many
-            transitions it has: a process that begins, perhaps in the place of a dead one, goes on from there.
+        limiter: The limiter; must be monotonic: if it allows an insert at some count of inserts, it allows one at
+            smaller counts, and likewise for samples.
+        lease: Seconds after which a silent learner counts as gone.
+        count: Returns how many steps the fleet has ever stored, how many samples it has drawn, and how many transitions
+            it has, as initial counts.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class Turns:
         return "pong"
 
     async def insert_turn(self, rows: int) -> bool:
-        """Return True once `rows` steps may be inserted, or False if that must be asked again.
+        """Wait until `rows` steps may be inserted, and return True; return False to make the caller ask again.
 
-        They may when one may, as with the calls of a buffer that add several.
+        They may if one may, as with calls of a buffer that add several steps.
         """
         await self._begin()
 
@@ -65,14 +65,14 @@ class Turns:
         return await self._take_turn(self._inserters, self._may_insert, take)
 
     async def sample_turn(self, batch_size: int, size: int) -> bool:
-        """Return True once a batch may be drawn, or False if that must be asked again, with the size of then.
+        """Wait until a batch may be drawn, and return True; return False to make the caller ask again.
 
         Args:
-            batch_size: How many samples.
-            size: How many transitions all shards together have.
+            batch_size: Number of samples.
+            size: Number of transitions in all shards, updated with each call.
 
         Raises:
-            ArgumentError: The limiter never lets so large a batch pass.
+            ArgumentError: The limiter never allows so large a batch.
         """
         most = self.limiter.max_batch_size
         if most is not None and batch_size > most:
@@ -93,17 +93,17 @@ class Turns:
             self._learner_heard = _now()
 
     async def give_back(self, samples: int) -> None:
-        """Record that so many samples which were let pass have not been drawn: the caller was cancelled."""
+        """Record that `samples` granted samples were not drawn, because the caller was cancelled."""
         self._sampled -= samples
         self._wake()
 
     async def counts(self) -> tuple[int, int]:
-        """Return how many steps and samples were let pass, and counted."""
+        """Return how many steps and samples were granted and counted."""
         await self._begin()
         return self._inserted, self._sampled
 
     async def _begin(self) -> None:
-        """Go on from what the fleet has."""
+        """Initialize the counts from the fleet."""
         async with self._begins:
             if self._count is not None:
                 self._inserted, self._sampled, self._size = await self._count()
@@ -112,7 +112,7 @@ class Turns:
                 self._forgive()
 
     def _forgive(self) -> None:
-        """Count no more inserts than let one pass, and no more samples."""
+        """Reduce the counts of inserts and samples until one of each may pass."""
         limiter, size, inserted, sampled = self.limiter, self._size, self._inserted, self._sampled
 
         def holds_insert(count: int) -> bool:
@@ -127,7 +127,7 @@ class Turns:
             self._sampled = max(bisect.bisect_left(range(sampled), True, key=holds_sample) - 1, 0)
 
     async def _take_turn(self, queue: gate.FairCondition, ready: Callable[[], bool], take: Callable[[], None]) -> bool:
-        """Wait for a turn and take it; not for long, since who has asked may have died."""
+        """Wait for a turn and take it; only for a short time, since the caller may have died."""
         try:
             async with asyncio.timeout(_PATIENCE):
                 await queue.wait_for(ready)
@@ -150,7 +150,7 @@ class Turns:
         return self._size >= self.limiter.min_size and self.limiter.can_sample(batch_size, **counts)
 
     def _is_learner_gone(self) -> bool:
-        """Return whether there was a learner, and none is left."""
+        """Return whether there was a learner and none is left."""
         if self._waiting_learners or self._learner_heard is None:
             return False
         return _now() - self._learner_heard > self._lease

@@ -1,4 +1,4 @@
-"""What every writer of a fleet has: an outbox, and counts of what has become of its steps."""
+"""Writer: the base class of writers of a fleet."""
 
 from typing import Self
 
@@ -8,10 +8,10 @@ from relive.fleet import outbox as outbox_lib
 
 
 class Writer(duplicates.NeverCopied):
-    """What every writer has: an outbox.
+    """Base class of writers, with an outbox.
 
-    Attributes are counts of steps: `stored`, those that a shard has said it has; `refused`, those that its buffer did
-    not take; `lost`, those that were under way to a shard that never came back.
+    Its attributes count steps: `stored`, acknowledged by a shard; `refused`, refused by its buffer; `lost`, in flight
+    to a shard that never came back.
     """
 
     _INSTEAD = "take another one of the fleet where it is needed"
@@ -22,30 +22,30 @@ class Writer(duplicates.NeverCopied):
 
     @property
     def stored(self) -> int:
-        """Steps that a shard has said are stored."""
+        """Number of steps acknowledged by a shard."""
         return self._outbox.stored
 
     @property
     def refused(self) -> int:
-        """Steps that the buffer of a shard refused; the first error is raised by the next call."""
+        """Number of steps that a shard's buffer refused; the first error is raised by the next call."""
         return self._outbox.refused
 
     @property
     def lost(self) -> int:
-        """Steps that were under way to a shard that did not come back."""
+        """Number of steps in flight to a shard that never came back."""
         return self._outbox.lost
 
     async def flush(self) -> None:
-        """Return when every step given so far is stored, or counted in `refused` or `lost`.
+        """Wait until every step added so far is stored, or counted in `refused` or `lost`.
 
         Raises:
-            ReplayError: A buffer has refused steps; it is raised once.
+            ReplayError: A buffer has refused steps; raised once.
         """
         self._seal()
         await self._outbox.flush()
 
     async def close(self) -> None:
-        """Flush, and give the lease back: episodes that are open end, as if the writer had died."""
+        """Flush, and release the lease: open episodes end as if the writer had died."""
         if not self._is_closed:
             self._is_closed = True
             self._end()
@@ -63,7 +63,7 @@ class Writer(duplicates.NeverCopied):
         await self._outbox.room()
 
     def _seal(self) -> None:
-        """Let go of the steps that were waiting for more."""
+        """Send the collected steps."""
 
     def _end(self) -> None:
-        """End the episodes that are open."""
+        """End all open episodes."""

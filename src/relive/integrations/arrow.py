@@ -1,4 +1,4 @@
-"""The steps of a buffer as an Arrow table, a stream of batches, or a Parquet file; and back, to the last bit.
+"""Arrow and Parquet: the steps of a buffer as a table, a stream of batches or a file, and back, bit for bit.
 
     key stream episode step terminated truncated    where a step belongs
     observation action reward extras/...            the fields, by path
@@ -9,8 +9,8 @@
     any of them [N, 6]         lists of 6
     numbers [N, 2, 3]          tensors of shape (2, 3); of bool, text and bytes lists of 6, row by row
 
-A row is a step, episode by episode. The metadata say, under "relive", what a step holds: {"format": "relive steps",
-"version": 1, "streams": 1, "schema": [["observation", "<f4", [4]], ...]}.
+A row is a step, episode by episode. The metadata hold the schema under "relive": {"format": "relive steps", "version":
+1, "streams": 1, "schema": [["observation", "<f4", [4]], ...]}.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -65,12 +65,12 @@ _TEXTS = {"U": pyarrow.string(), "S": pyarrow.binary()}
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """What a file says of itself.
+    """The description stored in a file.
 
     Attributes:
-        schema: What a step holds.
-        num_steps: How many there are.
-        streams: How many streams the buffer had that it was written from.
+        schema: The schema of a step.
+        num_steps: Number of steps.
+        streams: Number of streams of the buffer it was written from.
     """
 
     schema: schema_lib.Schema
@@ -79,14 +79,14 @@ class Description:
 
 
 class _Source(NamedTuple):
-    """Where steps come from: what an error calls it, what it says of itself, and how to read it, as often as needed."""
+    """A source of steps: its name in errors, its description, and a function to read it repeatedly."""
 
     label: str
     description: Description
     batches: Callable[[], Iterable[Any]]
 
 
-# Out of buffers.
+# Export.
 
 
 def to_table(buffer: AnyBuffer, *, fields: Iterable[str] | None = None) -> pyarrow.Table:
@@ -105,21 +105,21 @@ def to_table(buffer: AnyBuffer, *, fields: Iterable[str] | None = None) -> pyarr
 
 
 def to_batches(buffer: AnyBuffer, *, fields: Iterable[str] | None = None) -> pyarrow.RecordBatchReader:
-    """Return a reader of all steps of a buffer, episode by episode: it takes memory for a batch, some 4 MiB.
+    """Return a reader of all steps of a buffer, episode by episode, in batches of about 4 MiB.
 
-    Its columns are `key`, `stream`, `episode` (its first key that is stored), `step`, `terminated`, `truncated`; then
-    the fields of the schema by path; then, as `final_observation` and so on, the observation after an episode, where it
-    is known. Beside a batch it takes some eighty bytes for each step of the buffer. Priorities, the generator and
-    counters are not in it: for those there is `buffer.save`.
+    Its columns are `key`, `stream`, `episode` (its first stored key), `step`, `terminated`, `truncated`; then the
+    fields of the schema by path; then, as `final_observation` and so on, the observation after an episode, if known.
+    Besides a batch it takes about eighty bytes for each step. Priorities, the random generator and counters are not
+    included: use `buffer.save` for those.
 
     Args:
-        buffer: Where the steps are; the reader stops with an ArgumentError if it is written to before the last batch.
+        buffer: The buffer to read; the reader raises ArgumentError if the buffer changes before the last batch.
         fields: Paths of the fields to take, such as "reward" or "observation/state"; None for all.
 
     Raises:
-        ArgumentError: A path is not one of the schema; or a field has no place in Arrow: it is of a dtype such as
-            complex, dates or structured, holds 2**31 elements, or its path is not text or is too deep.
-        ArgumentTypeError: An argument is of the wrong type.
+        ArgumentError: A path is not one of the schema; or Arrow cannot hold a field: its dtype is complex, a date or
+            structured, it has 2**31 elements, or its path is not text or too deep.
+        ArgumentTypeError: An argument has the wrong type.
         NotReadyError: The buffer has no schema yet.
     """
     return _reader("to_batches", buffer, fields)
@@ -128,20 +128,20 @@ def to_batches(buffer: AnyBuffer, *, fields: Iterable[str] | None = None) -> pya
 def write_parquet(
     buffer: AnyBuffer, path: Path, *, overwrite: bool = True, progress: state.Progress | None = None
 ) -> None:
-    """Write what `to_batches` reads to a new file, or one in the place of an older that relive wrote.
+    """Write all steps of a buffer to a Parquet file, replacing an older one that relive wrote.
 
-    A reader of `path` finds the old file or the new one, whole.
+    The file is replaced atomically: a reader finds either the old or the new one, complete.
 
     Args:
-        buffer: Where the steps are.
-        path: Of a file that is not there, is empty, or that `write_parquet` made; its parent must exist.
-        overwrite: Whether there may be an older file; its mode is kept.
-        progress: Called after each batch with the bytes read so far, and those of all rows.
+        buffer: The buffer to read.
+        path: A file that is missing, empty, or was made by `write_parquet`; its parent must exist.
+        overwrite: Whether to replace an older file; its mode is kept.
+        progress: Called after each batch with the number of bytes read so far and the total.
 
     Raises:
-        ArgumentError: A field has no place in such a file, as in `to_batches`.
-        ArgumentTypeError: An argument is of the wrong type.
-        CheckpointError: Something else is at `path`, it is in use or within what was saved, or the system cannot write.
+        ArgumentError: The file cannot hold a field, as in `to_batches`.
+        ArgumentTypeError: An argument has the wrong type.
+        CheckpointError: `path` is something else, in use, or inside a saved directory, or writing failed.
         NotReadyError: The buffer has no schema yet.
     """
     overwrite = validation.boolean("overwrite", overwrite)
@@ -191,12 +191,12 @@ def _batch_size(schema: schema_lib.Schema) -> int:
 
 
 def _seen(schema: schema_lib.Schema, paths: list[str]) -> list[str]:
-    """Return which of some fields are of the observation."""
+    """Return which of the paths belong to the observation."""
     return [path for path in paths if path in schema.observation_paths]
 
 
 def _check_free(place: str, overwrite: bool) -> None:
-    """Raise CheckpointError unless nothing is there, or what may be replaced: an empty file, or one of ours."""
+    """Raise CheckpointError unless the place is free, or holds an empty file or one of ours to replace."""
     if not os.path.lexists(place):
         return
     label = files.named(place)
@@ -211,28 +211,28 @@ def _check_free(place: str, overwrite: bool) -> None:
             raise errors.CheckpointError(f"{error}: name another path") from error
 
 
-# Into buffers.
+# Import.
 
 
 def add_table(buffer: AnyBuffer, table: "pyarrow.Table | pyarrow.RecordBatchReader | dataset.Dataset") -> int:
-    """Add all steps in a table to a buffer, and return how many they are.
+    """Add all steps of a table to a buffer, and return their number.
 
-    Its columns are those of `to_batches`, in that order and of those types: nothing is cast. Each episode goes to the
-    stream that it came from, and an open one stays open. Keys are new ones. An episode whose first steps are missing
-    begins with the first step that is left. All of it is checked before the first step is added.
+    The columns must be those of `to_batches`, in the same order and with the same types: nothing is cast. Each episode
+    is added to its original stream, and an open one stays open. Keys are new. An episode whose first steps are missing
+    begins with the first remaining step. Everything is checked before the first step is added.
 
     Args:
-        buffer: Where the steps go; without a schema it takes that of the table's metadata.
-        table: A table, or a dataset, which is read twice; a reader can be read once, so all of it goes into memory.
-            Without metadata of relive's its columns must be those of the buffer's schema.
+        buffer: The buffer to add to; without a schema it takes that of the table's metadata.
+        table: A table, or a dataset, which is read twice, or a reader, which is read into memory. Without relive's
+            metadata, its columns must match the buffer's schema.
 
     Raises:
-        ArgumentError: The rows are not those of whole episodes, or the buffer has no room for all of them, has fewer
-            streams, or holds an episode that cannot be ended where one is to begin.
-        ArgumentTypeError: An argument is of the wrong type.
-        NotReadyError: The limiter holds inserts back; the episodes before are in. It is asked once for an episode, and
-            twice for one whose final observation is not known: one of those can be in without its last step.
-        SchemaError: The columns are others, the steps of the buffer hold something else, or the table cannot be read.
+        ArgumentError: The rows do not form whole episodes, or the buffer has too small a capacity, too few streams, or
+            an open episode that cannot be ended where one is to begin.
+        ArgumentTypeError: An argument has the wrong type.
+        NotReadyError: The limiter holds inserts back; earlier episodes were added. It decides once per episode, and
+            twice for an episode without a known final observation, which can be left without its last step.
+        SchemaError: The columns differ from those expected, or from the buffer's schema, or the table cannot be read.
 
     >>> import relive
     >>> from relive.integrations import arrow
@@ -260,17 +260,16 @@ def add_table(buffer: AnyBuffer, table: "pyarrow.Table | pyarrow.RecordBatchRead
 
 
 def add_parquet(buffer: AnyBuffer, path: Path, *, progress: state.Progress | None = None) -> int:
-    """Add all steps in a file that `write_parquet` made to a buffer as `add_table` does, and return how many they are.
+    """Add all steps of a file from `write_parquet` to a buffer, and return their number; see `add_table`.
 
     Args:
-        buffer: Where the steps go.
-        path: Of the file; it is read twice, and takes memory for a batch and for the longest episode.
-        progress: Called after each episode with the bytes added so far, and all there are to add.
+        buffer: The buffer to add to.
+        path: The file; it is read twice, with memory for a batch and for the longest episode.
+        progress: Called after each episode with the number of bytes added so far and the total.
 
     Raises:
-        CheckpointError: Nothing is there, or no file of relive's, or one that was cut or damaged, or is of another
-            version.
-        ReplayError: What `add_table` raises of the buffer.
+        CheckpointError: The file is missing, not one of relive's, truncated, damaged, or of another version.
+        ReplayError: As in `add_table`.
     """
     validation.require_instance("buffer", buffer, column_lib.ColumnReplayBuffer)
     with _opened(path) as source:
@@ -278,11 +277,11 @@ def add_parquet(buffer: AnyBuffer, path: Path, *, progress: state.Progress | Non
 
 
 def describe(path: Path) -> Description:
-    """Return what a file that `write_parquet` made says of itself; it reads no step.
+    """Return the description of a file from `write_parquet`, without reading steps.
 
     Raises:
-        ArgumentError: `path` is no path.
-        CheckpointError: Nothing is there, or no file of relive's, or one that was cut, or is of another version.
+        ArgumentError: `path` is not a path.
+        CheckpointError: The file is missing, not one of relive's, truncated, or of another version.
     """
     with _opened(path) as source:
         return source.description
@@ -295,7 +294,7 @@ def _add_all(
     refused: str,
     progress: state.Progress | None = None,
 ) -> int:
-    """Read all episodes to check them, then again to add them."""
+    """Read all episodes twice: to check them, then to add them."""
     state.check_progress(progress)
     schema, num_steps = source.description.schema, source.description.num_steps
     if buffer.schema is not None and buffer.schema != schema:
@@ -359,7 +358,7 @@ def _opened(path: Path) -> Iterator[_Source]:
     """Open a file of ours.
 
     Raises:
-        CheckpointError: There is none.
+        CheckpointError: There is no such file.
     """
     place = replaced_file.absolute("path", path)
     label = files.named(place)
@@ -380,7 +379,7 @@ def _opened(path: Path) -> Iterator[_Source]:
 
 
 def _reason(error: Exception) -> str:
-    """Return why the system or the library could not, on one line."""
+    """Return the reason for a failure, on one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return " ".join(str(error).split())
@@ -390,10 +389,10 @@ def _reason(error: Exception) -> str:
 
 
 def _columns(schema: schema_lib.Schema, paths: list[str], streams: int) -> Any:
-    """Return the columns of some fields of a schema, with what is said of all of it.
+    """Return the columns of some fields of a schema, with the metadata for all of it.
 
     Raises:
-        ArgumentError: A field has no place in Arrow, or would not be found in it again.
+        ArgumentError: Arrow cannot hold a field, or not under its path.
     """
     columns = [(name, _type(name, field)) for name, field in _MARKS.items()]
     columns += [(path, _type(path, schema.fields[path])) for path in paths]
@@ -407,10 +406,10 @@ def _columns(schema: schema_lib.Schema, paths: list[str], streams: int) -> Any:
 
 
 def _described(kind: Any, num_steps: int, schema: schema_lib.Schema | None = None) -> Description:
-    """Return what columns say of themselves; those that say nothing must be of the schema that is given.
+    """Return the description of columns; without metadata, they must match the given schema.
 
     Raises:
-        CheckpointError: They are not ours, of another version, or others than those of which they speak.
+        CheckpointError: They are foreign, of another version, or do not match their metadata.
     """
     streams = 1
     if _KEY in (kind.metadata or {}):
@@ -432,16 +431,16 @@ def _described(kind: Any, num_steps: int, schema: schema_lib.Schema | None = Non
         names = validation.short_repr(kind.names)
         raise errors.CheckpointError(f"its columns must be {', '.join(wanted.names)}, got {names}")
     for name, found, needed in zip(kind.names, kind.types, wanted.types, strict=True):
-        if found != needed:  # What they call the elements of a list is not compared.
+        if found != needed:  # The names of list elements are not compared.
             raise errors.CheckpointError(f"its column {name} must be of {needed}, got {found}")
     return Description(schema, num_steps, streams)
 
 
 def _type(path: str, field: schema_lib.Field, *, sparse: bool = False) -> Any:
-    """Return the type of the column of a field; where most rows are null, lists of any length, as null is of none.
+    """Return the column type of a field; for sparse columns variable-length lists, since nulls have no length.
 
     Raises:
-        ArgumentError: There is none, or a value has no element or too many.
+        ArgumentError: There is none, or a value has no elements or too many.
     """
     size, dtype = math.prod(field.shape), field.dtype
     if not 1 <= size <= _MOST_ELEMENTS:
@@ -464,7 +463,7 @@ def _column(path: str, field: schema_lib.Field, array: arrays_lib.Array, *, spar
     """Return the column of the values of a field [N, ...].
 
     Raises:
-        ArgumentError: A text holds a lone surrogate, which UTF-8 does not have.
+        ArgumentError: A text holds a lone surrogate, which UTF-8 cannot encode.
     """
     flat = np.ascontiguousarray(array).reshape(-1)
     if field.dtype.kind in _TEXTS:
@@ -488,7 +487,7 @@ def _array(path: str, field: schema_lib.Field, column: Any) -> arrays_lib.Array:
     """Return a copy of the values of a column of the field's type, as an array [N, ...] of the field's dtype.
 
     Raises:
-        CheckpointError: A value is missing, or is of another length.
+        CheckpointError: A value is missing or has a wrong length.
     """
     num_missing = column.null_count
     if field.shape:
@@ -516,10 +515,10 @@ def _array(path: str, field: schema_lib.Field, column: Any) -> arrays_lib.Array:
 def _episodes(
     schema: schema_lib.Schema, batches: Iterable[Any], num_steps: int
 ) -> Iterator[stored_episodes.StoredEpisode]:
-    """Yield the episodes of which batches hold the rows, wherever the batches begin and end.
+    """Yield the episodes from batches of rows, wherever the batches begin and end.
 
     Raises:
-        CheckpointError: They cannot be what was stored.
+        CheckpointError: The rows are inconsistent.
     """
     newest: dict[int, tuple[int, bool, bool]] = {}
     num_read = 0
@@ -528,7 +527,7 @@ def _episodes(
         key, was_open, was_cut = newest.get(episode.stream, (-1, False, False))
         if key >= episode.keys[0] or was_open or (was_cut and not _is_whole(episode)):
             raise errors.CheckpointError(f"the episode from key {episode.keys[0]} cannot have followed in its stream")
-        # An episode that nobody ended, and that has no final observation, was cut when a whole one was added.
+        # An episode without an end and a final observation was cut when a whole one was added.
         is_cut = episode.status == "TRUNCATED" and not episode.has_final_observation
         newest[episode.stream] = (int(episode.keys[-1]), episode.status == "IN_PROGRESS", is_cut)
         num_read += len(episode)
@@ -545,7 +544,7 @@ def _is_whole(episode: stored_episodes.StoredEpisode) -> bool:
 
 
 def _parts(schema: schema_lib.Schema, batches: Iterable[Any]) -> Iterator[Columns]:
-    """Yield the columns of rows that lie together in a batch and are of one episode."""
+    """Yield the columns of adjacent rows of one episode in a batch."""
     fields = {**_MARKS, **schema.fields}
     for batch in batches:
         if not batch.num_rows:
@@ -564,10 +563,10 @@ def _parts(schema: schema_lib.Schema, batches: Iterable[Any]) -> Iterator[Column
 
 
 def _episode(schema: schema_lib.Schema, parts: list[Columns]) -> stored_episodes.StoredEpisode:
-    """Return the episode that consists of those parts.
+    """Join parts into an episode.
 
     Raises:
-        CheckpointError: It cannot be one.
+        CheckpointError: The parts do not form an episode.
     """
     columns = parts[0] if len(parts) == 1 else {name: _joined(*[part[name] for part in parts]) for name in parts[0]}
     key, stream, step, terminated, truncated = (columns[name] for name in _MARKS if name != "episode")
@@ -603,5 +602,5 @@ def _episode(schema: schema_lib.Schema, parts: list[Columns]) -> stored_episodes
 
 
 def _joined(*parts: arrays_lib.Array) -> arrays_lib.Array:
-    """Return arrays one after another, in the byte order that they have."""
+    """Concatenate arrays, preserving their byte order."""
     return np.concatenate(parts, dtype=parts[0].dtype)

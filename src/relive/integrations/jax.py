@@ -1,10 +1,11 @@
-"""What buffers draw as arrays of JAX, which jitted functions take as they are: every kind of batch is a pytree.
+"""JAX: batches as JAX arrays; every kind of batch is a pytree that jitted functions accept.
 
 batch = as_jax(buffer.sample(256))
 priorities = jax.jit(update)(parameters, batch)
 buffer.update_priorities(batch.keys, priorities)
 
-Once this module is imported, batches of numpy are pytrees too: `jax.jit(update)(parameters, buffer.sample(256))`.
+Once this module is imported, batches of numpy arrays are pytrees too: `jax.jit(update)(parameters,
+buffer.sample(256))`.
 """
 
 from collections.abc import Callable
@@ -33,7 +34,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class _Mapped(Protocol[T_co]):
-    """A batch of arrays of numpy, of which `map` makes one of arrays of JAX."""
+    """A batch of numpy arrays with a method `map`."""
 
     def map(self, function: "Callable[[arrays.Array], jax.Array]", /) -> T_co: ...
 
@@ -59,26 +60,26 @@ def as_jax(batch: dict[str, arrays.Array], *, device: "Device | None" = None) ->
 
 
 def as_jax(batch: Any, *, device: "Device | None" = None) -> Any:
-    """Return what a buffer has drawn as arrays of JAX, by DLPack: on the CPU without a copy, where JAX can do without.
+    """Convert drawn data to JAX arrays, by DLPack: on the CPU without a copy where possible.
 
-    Unless `jax_enable_x64` is set, JAX has 32 bits: float64 is rounded to float32, and integers of 64 bits become those
-    of 32, where all of them fit. What is finite stays so.
+    Unless `jax_enable_x64` is set, float64 is rounded to float32, and 64-bit integers become 32-bit ones if all of them
+    fit. Finite numbers stay finite.
 
-    A batch is a pytree of all its arrays but the keys: names of 64 bits, which JAX would cut to 32. Where a function of
-    JAX has made it, such as `jax.jit`, `jax.tree.map` or `jax.device_put`, the keys are None, and so are the names of
-    episodes in a TokenBatch; take them from the batch that went in. A batch of numpy that goes into such a function is
-    converted by JAX itself, which cuts integers that do not fit.
+    A batch is a pytree of all its arrays except the keys, which have 64 bits. In a batch returned by a JAX function,
+    such as `jax.jit`, `jax.tree.map` or `jax.device_put`, the keys are None, and so are the episode ids of a
+    TokenBatch; take them from the input batch. A batch of numpy arrays passed to such a function is converted by JAX
+    itself, which truncates integers that do not fit.
 
     Args:
-        batch: A batch of any kind; arrays in a dict or a tuple, as an ItemReplayBuffer or a RolloutBuffer returns them;
-            or a list of ReplaySamples, which become a TransitionBatch as `TransitionBatch.from_samples` has it. It must
-            not be written to any more: arrays of JAX never change.
-        device: Where to; None for the default.
+        batch: A batch of any kind; arrays in a dict or tuple, as returned by an ItemReplayBuffer or RolloutBuffer; or a
+            list of ReplaySamples, which become a TransitionBatch as with `TransitionBatch.from_samples`. Do not modify
+            it afterwards: JAX arrays are immutable and may share its memory.
+        device: The target device; None for the default.
 
     Raises:
-        ArgumentTypeError: It is nothing that a buffer draws.
-        ArgumentError: A field is of a dtype that JAX does not have, such as text; or it has a number that does not fit
-            in 32 bits; or samples cannot be a batch.
+        ArgumentTypeError: `batch` is not drawn data.
+        ArgumentError: A field has a dtype that JAX does not support, such as text, or a number that does not fit in 32
+            bits; or the samples cannot form a batch.
 
     >>> import relive
     >>> from relive.integrations import jax as relive_jax
@@ -102,7 +103,7 @@ def _array(path: str, array: arrays.Array) -> "jax.Array":
 
 
 def _check_narrow(path: str, array: Any, dtype: "np.dtype[Any]") -> None:
-    """Raise ArgumentError if an integer does not fit a dtype, or a number that is finite would not stay so."""
+    """Raise ArgumentError if an integer does not fit a dtype, or a finite number would overflow."""
     limits: Any = np.iinfo(dtype) if dtype.kind in "iu" else np.finfo(dtype)
     parts = (array.real, array.imag) if dtype.kind == "c" else (array,)
     for part in parts:
@@ -112,7 +113,7 @@ def _check_narrow(path: str, array: Any, dtype: "np.dtype[Any]") -> None:
 
 
 def _register(kind: Any) -> None:
-    """Make a pytree of one kind of batch."""
+    """Register one kind of batch as a pytree."""
     names = batches.array_names(kind)
     nothing = dict.fromkeys(field.name for field in dataclasses.fields(kind) if field.name not in names)
 

@@ -1,4 +1,4 @@
-"""Datasets of Minari in and out of buffers of columns, to the last bit.
+"""Minari: import and export of datasets, bit for bit.
 
 schema = schema_of("pendulum/expert-v0")
 buffer = relive.RingReplayBuffer(1_000_000, schema)
@@ -9,7 +9,7 @@ dataset    observations T + 1    actions T    rewards T    ends       infos T + 
            o0 o1 ... oT          a0 a1 ...    r0 r1 ...    or none    of the reset, i0 i1 ...  s
 buffer     o0 o1 ... oT          a0 a1 ...    r0 r1 ...    a status   extras T: i0 i1 ...      extras T: s s ...
 
-A tuple of a dataset is a dict with the keys "0", "1" and so on in a buffer. An info "a/b" is the info b within a.
+A tuple in a dataset is a dict with the keys "0", "1" and so on in a buffer. An info "a/b" is the info b within a.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -58,7 +58,7 @@ _ADVICE = "`.*` is set to None|env_spec is None"
 
 
 class Metadata(TypedDict, total=False):
-    """What `minari.create_dataset_from_buffers` takes to describe a dataset, by its names."""
+    """Keyword arguments of `minari.create_dataset_from_buffers` that describe a dataset."""
 
     author: str | set[str] | None
     author_email: str | set[str] | None
@@ -77,23 +77,23 @@ class Metadata(TypedDict, total=False):
 
 
 def infos_of(dataset: Dataset) -> dict[str, str]:
-    """Return the infos that the first episode of a dataset has, as `infos` want them: by their own names.
+    """Return the infos in the first episode of a dataset, as a mapping for `infos`, under their own names.
 
-    Those are left out that no schema can have: what is no array of numbers or text, and what has the name of an
+    Infos that a schema cannot hold are omitted: those that are not arrays of numbers or text, and those named like an
     argument of `add`, such as reward.
 
     Raises:
-        ArgumentError: There is no such dataset, or it cannot be read.
+        ArgumentError: The dataset does not exist or cannot be read.
     """
     first, _ = _first(_opened(dataset))
     return _extras_among(_infos_of(first))
 
 
 def episode_metadata_of(dataset: Dataset) -> dict[str, str]:
-    """Return which of "seed" and "options" the first episode of a dataset has, as `episode_metadata` wants them.
+    """Return which of "seed" and "options" the first episode has, as a mapping for `episode_metadata`.
 
     Raises:
-        ArgumentError: There is no such dataset, or it cannot be read.
+        ArgumentError: The dataset does not exist or cannot be read.
     """
     _, facts = _first(_opened(dataset))
     return _extras_among({name: _repeated(facts[name], 1) for name in ("seed", "options") if name in facts})
@@ -102,19 +102,19 @@ def episode_metadata_of(dataset: Dataset) -> dict[str, str]:
 def schema_of(
     dataset: Dataset, *, infos: Names | None = None, episode_metadata: Names | None = None
 ) -> schema_lib.Schema:
-    """Return the schema that the steps of a dataset fit, with the dtypes that its first episode has.
+    """Return the schema for the steps of a dataset, with the dtypes of its first episode.
 
     Args:
         dataset: The dataset.
-        infos: Names of infos, by the extra that each of them is stored as; "a/b" is the info b within a. Text is as
-            wide as the longest of the first episode.
-        episode_metadata: "seed", "options" or one of the options, such as "options/level", by the extra that each of
-            them is stored as. Seeds are uint64.
+        infos: Maps names of extras to names of infos; "a/b" is the info b within a. Text is as wide as the longest in
+            the first episode.
+        episode_metadata: Maps names of extras to "seed", "options" or one of the options, such as "options/level".
+            Seeds are uint64.
 
     Raises:
-        ArgumentError: There is no such dataset, it cannot be read, its spaces are not those that a schema can be made
-            of, or its first episode lacks what is to be an extra.
-        SchemaError: An extra would be no array.
+        ArgumentError: The dataset does not exist or cannot be read, its spaces are not supported, or its first episode
+            lacks the value of an extra.
+        SchemaError: An extra would not be an array.
     """
     opened, names = _opened(dataset), _checked_names(infos, episode_metadata)
     observation = spaces.fields_of("observation_space", opened.observation_space)
@@ -135,23 +135,23 @@ def add_dataset(
     episode_metadata: Names | None = None,
     progress: state.Progress | None = None,
 ) -> int:
-    """Add every episode of a dataset to stream 0 of a buffer, and return how many steps those were.
+    """Add every episode of a dataset to stream 0 of a buffer, and return the number of steps added.
 
-    An episode that neither terminates nor is truncated ends as truncated: nobody knows what came after it. One that
-    does both terminates. The infos that a reset returned belong to no step, and are not stored.
+    An episode that neither terminates nor is truncated is truncated, since its continuation is unknown. One that does
+    both terminates. The infos of resets belong to no step and are not stored.
 
     Args:
-        buffer: Where to.
+        buffer: The buffer to add to.
         dataset: The dataset.
-        infos: Which infos are which extras, as for `schema_of`.
-        episode_metadata: Which extras are the seed and the options, as for `schema_of`, in every step of an episode.
-        progress: Called after each episode with the bytes of the rows added so far, and of all of them.
+        infos: As in `schema_of`.
+        episode_metadata: As in `schema_of`; stored in every step of an episode.
+        progress: Called after each episode with the number of bytes added so far and the total.
 
     Raises:
-        ArgumentError: There is no such dataset, or the buffer has no room for all of its steps. Or an episode cannot
-            be read, ends twice, or lacks what is to be an extra: those before it stay in the buffer.
-        SchemaError: A field of an episode does not fit; the same.
-        NotReadyError: The limiter holds inserts back; the same.
+        ArgumentError: The dataset does not exist, or its steps exceed the capacity. Or an episode cannot be read, ends
+            twice, or lacks the value of an extra: those before it stay in the buffer.
+        SchemaError: A field of an episode does not fit; earlier episodes stay in the buffer.
+        NotReadyError: The limiter holds inserts back; earlier episodes stay in the buffer.
     """
     validation.require_instance("buffer", buffer, column.ColumnReplayBuffer)
     state.check_progress(progress)
@@ -179,7 +179,7 @@ def add_dataset(
 
 
 def _checked_names(infos: Any, episode_metadata: Any) -> tuple[dict[str, str], dict[str, str]]:
-    """Return what becomes which extra: of the infos, and of the metadata of episodes."""
+    """Return the checked mappings of extras to infos and to episode metadata."""
     kept = {} if episode_metadata is None else episode_metadata
     if not isinstance(kept, Mapping) or not all(
         name == "seed" or (isinstance(name, str) and name.split("/")[0] == "options") for name in kept.values()
@@ -195,7 +195,7 @@ def _checked_names(infos: Any, episode_metadata: Any) -> tuple[dict[str, str], d
 
 @contextlib.contextmanager
 def _minari(dataset_id: str, done: str) -> Iterator[None]:
-    """Raise ArgumentError, on one line, where Minari fails in its block, whichever library ails beneath it."""
+    """Turn any failure of Minari in the block into a one-line ArgumentError."""
     try:
         yield
     except errors.ReplayError:
@@ -206,7 +206,7 @@ def _minari(dataset_id: str, done: str) -> Iterator[None]:
 
 
 def _opened(dataset: Any) -> Any:
-    """Return the dataset, which may be named."""
+    """Return the dataset, given itself or its id."""
     if isinstance(dataset, minari.MinariDataset):
         return dataset
     if not isinstance(dataset, str):
@@ -243,7 +243,7 @@ def _facts_of(opened: Any, numbers: Any) -> list[dict[str, Any]]:
 
 
 def _first(opened: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the first episode and its metadata; None and nothing if there is none."""
+    """Return the first episode and its metadata; None and an empty dict if there is none."""
     numbers = opened.episode_indices[:1]
     return (next(_episodes(opened, numbers)), _facts_of(opened, numbers)[0]) if len(numbers) else (None, {})
 
@@ -264,7 +264,7 @@ def _infos_of(episode: Any) -> dict[str, Any]:
 
 
 def _leaves(path: str, values: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what is no tree in an info, with its path.
+    """Yield the leaves of an info, with their paths.
 
     Minari reads a tree from Arrow and Parquet as an array of dicts, and text from HDF5 as one of bytes. Other objects,
     and arrays of several shapes, are yielded as they are.
@@ -296,14 +296,14 @@ def _arguments_of(opened: Any, episode: Any, facts: Mapping[str, Any], infos: Na
 
 
 def _at(tree: Any, extra: str, path: str) -> Any:
-    """Return what a tree of infos, or of metadata, holds for an extra."""
+    """Return the value of an extra in a tree of infos or metadata."""
     for key in path.split("/"):
         tree = recording.found(tree if isinstance(tree, Mapping) else {}, extra, key)
     return tree
 
 
 def _repeated(tree: Any, length: int) -> Any:
-    """Return what is known of an episode, once for each of its steps."""
+    """Repeat a value of an episode for each of its steps."""
     return _mapped(lambda value: [value] * length, tree)
 
 
@@ -313,7 +313,7 @@ def _of_steps(values: Any, episode: Any) -> Any:
 
 
 def _mapped(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Return a tree with what a function returns for each leaf."""
+    """Apply a function to each leaf of a tree."""
     if isinstance(tree, Mapping):
         return {key: _mapped(function, part) for key, part in tree.items()}
     return function(tree)
@@ -335,31 +335,30 @@ def to_dataset(
     progress: state.Progress | None = None,
     **metadata: Unpack[Metadata],
 ) -> "minari.MinariDataset":
-    """Write every stored episode to a new dataset on this machine, and return it.
+    """Write every stored episode to a new local dataset, and return it.
 
-    Extras become infos, with zeros in the place of the info of the reset. An open episode has neither a termination
-    nor a truncation. Of an episode whose oldest steps were evicted the others are written. `get_episode_metadata` of
-    the dataset's storage returns the `stream` of each episode, and as `start_step` how many steps are missing.
+    Extras become infos, with zeros for the info of the reset. An open episode neither terminates nor is truncated. If
+    the oldest steps of an episode were evicted, the rest is written. `get_episode_metadata` of the dataset's storage
+    returns the `stream` of each episode, and the number of missing steps as `start_step`.
 
     Args:
-        buffer: What to write; images are not compressed.
-        dataset_id: Such as "pendulum/mine-v0".
-        env: The environment, for those who want to recover it from the dataset: itself, its spec, or its id.
-        observation_space: Of one observation as it is stored; None for that of `env`, or for a Box of any values, or
-            a Dict of those.
-        action_space: The same of an action.
-        data_format: How Minari stores it.
-        incomplete: What to do where the observation after the newest step of an episode is not known: raise, or write
-            what batches have. They have zeros there if the step has terminated, and otherwise not the step.
-        episode_metadata: The extras that are no infos, but the same in all steps of an episode: each is its "seed",
-            its "options", or one of those, such as "options/level".
-        progress: Called after each episode with the bytes of the rows written so far, and of all of them.
-        metadata: What is said of the dataset, such as author or description; see `Metadata`.
+        buffer: The buffer to write; images are not compressed.
+        dataset_id: The id of the dataset, such as "pendulum/mine-v0".
+        env: The environment recorded in the dataset: itself, its spec, or its id.
+        observation_space: The space of stored observations; None for that of `env`, or for unbounded Boxes.
+        action_space: Likewise, the space of actions.
+        data_format: Minari's storage format.
+        incomplete: What to do if the observation after the newest step of an episode is not known: raise, or write what
+            batches contain, that is, zeros if the step terminated, and otherwise not the step.
+        episode_metadata: Extras that are constant within an episode and are written as its "seed", its "options", or
+            one of those, such as "options/level", instead of infos.
+        progress: Called after each episode with the number of bytes written so far and the total.
+        metadata: Metadata of the dataset, such as author or description; see `Metadata`.
 
     Raises:
-        ArgumentError: There is such a dataset already, a space is not that of what is stored, Minari cannot keep a
-            field in that format, an observation is not known, or another argument breaks its rule.
-        NotReadyError: No step is stored, or none that batches have.
+        ArgumentError: The dataset exists already, a space does not match the stored values, Minari cannot store a field
+            in that format, an observation is not known, or another argument is invalid.
+        NotReadyError: No step is stored, or none that batches contain.
     """
     validation.require_instance("buffer", buffer, column.ColumnReplayBuffer)
     state.check_progress(progress)
@@ -401,7 +400,7 @@ def to_dataset(
 
 
 def _check_metadata(metadata: Mapping[str, Any]) -> None:
-    """Raise ArgumentError where Minari would say nothing, or keep what is no text."""
+    """Raise ArgumentError for metadata that Minari would silently ignore, or store although not text."""
     for name in ("author", "author_email", "algorithm_name", "code_permalink", "description"):
         given, can_be_set = metadata.get(name), name.startswith("author")
         texts = given if isinstance(given, set) and can_be_set else [given]
@@ -414,7 +413,7 @@ def _check_metadata(metadata: Mapping[str, Any]) -> None:
 
 
 def _check_id(dataset_id: Any) -> None:
-    """Raise ArgumentError unless a dataset of that id can be made."""
+    """Raise ArgumentError unless a dataset with that id can be created."""
     root = os.environ.get("MINARI_DATASETS_PATH", os.sep)
     if not os.path.isabs(root):
         raise errors.ArgumentError(f"MINARI_DATASETS_PATH must be an absolute path, got {root!r}")
@@ -428,7 +427,7 @@ def _check_id(dataset_id: Any) -> None:
 
 
 def _check_fields(schema: schema_lib.Schema, data_format: str, kept: Names) -> None:
-    """Raise ArgumentError unless Minari keeps every field to the last bit."""
+    """Raise ArgumentError unless Minari stores every field exactly."""
     if any(f"{one}/".startswith(f"{other}/") for one, other in itertools.permutations(kept.values(), 2)):
         raise errors.ArgumentError(f"episode_metadata must name nothing twice, got {validation.short_repr(kept)}")
     for extra, name in kept.items():
@@ -475,14 +474,14 @@ def _check_episodes(buffer: Buffer, data_format: str, must_be_known: bool) -> No
 
 @contextlib.contextmanager
 def _whole(dataset_id: str) -> Iterator[None]:
-    """Take a dataset away again if what happens in its block fails, with the namespaces that came with it."""
+    """Delete a dataset and its new namespaces if the block fails."""
     path = datasets_root_dir.get_dataset_path(dataset_id)
     new = list(itertools.takewhile(lambda folder: not folder.exists(), path.parents))
     try:
         yield
     except BaseException:
         shutil.rmtree(path, ignore_errors=True)
-        with contextlib.suppress(OSError):  # One that has another dataset by now stays, and those above it.
+        with contextlib.suppress(OSError):  # Namespaces with another dataset stay, and those above them.
             for folder in new:
                 if os.listdir(folder) == [namespace.NAMESPACE_METADATA_FILENAME]:
                     (folder / namespace.NAMESPACE_METADATA_FILENAME).unlink()
@@ -497,7 +496,7 @@ def _written(
     kept: Names,
     facts: list[dict[str, int]],
 ) -> Iterator[Any]:
-    """Yield the episodes for Minari, with the final observations that batches have, and set of each its stream."""
+    """Yield the episodes for Minari, with the final observations that batches have, and record their streams."""
     for episode in episodes:
         count = len(episode) - (not episode.has_final_observation and episode.status != "COMPLETED")
         if not count:
@@ -507,7 +506,7 @@ def _written(
         observations = _mapped(functools.partial(_resized, length=count + 1), episode.observations)
         actions = trees.rows(episode.actions, slice(count))
         is_last = np.arange(count) == count - 1
-        # Its annotations say lists, and it takes arrays.
+        # It is annotated with lists, but accepts arrays.
         columns: dict[str, Any] = {
             "seed": told.get("seed"),
             "options": trees.nested("options", told) or None,
@@ -522,7 +521,7 @@ def _written(
             _, extra, *_ = path.split("/")
             if extra in kept:
                 continue
-            # The reset, of which nothing is known, comes first.
+            # The reset comes first, with unknown infos.
             info = np.roll(_resized(values[:count], count + 1), 1, axis=0)
             # Text is a list for Minari; and from the other formats it does not read back an array of one axis.
             as_list = info.dtype.kind == "U" or (info.ndim == 1 and data_format != "hdf5")
@@ -540,7 +539,7 @@ def _of_all_steps(extra: str, tree: Any) -> Any:
 
 
 def _resized(values: Any, length: int) -> Any:
-    """Return so many rows of an array, with zeros behind those that there are."""
+    """Resize an array to that many rows, padding with zeros."""
     resized = np.zeros((length, *values.shape[1:]), values.dtype)
     resized[: len(values)] = values[:length]
     return resized

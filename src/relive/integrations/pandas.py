@@ -1,4 +1,4 @@
-"""Steps as a data frame of pandas: one row a step, one column a number, to look at them."""
+"""pandas: the stored steps as a data frame, with one row per step, for inspection."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -21,23 +21,23 @@ _UNITS = ("s", "ms", "us", "ns")
 def steps_frame(buffer: "column.ColumnReplayBuffer[Any]", *, fields: Iterable[str] | None = None) -> pandas.DataFrame:
     """Return a frame with a row for each stored step, episode by episode.
 
-    Its columns are `key`, `stream`, `episode` (its first key that is stored), `step`, `terminated`, `truncated`, then
-    the fields of the schema by path, then `has_next_observation` and the observation after the step, by the same paths
-    with `next_` before them: the final observation of an episode stands in the row of its last step. Where it is not
-    known `has_next_observation` is False, and zeros stand there.
+    Its columns are `key`, `stream`, `episode` (its first stored key), `step`, `terminated`, `truncated`, then the
+    fields of the schema by path, then `has_next_observation` and the observation after the step, by the same paths with
+    `next_` before them: the final observation of an episode is in the row of its last step. If it is not known,
+    `has_next_observation` is False and the values are zeros.
 
-    A field without axes is a column of its dtype, in the byte order of the machine; a vector is one for each element,
-    `observation[0]` and so on. A field of two or more axes, such as an image, is one column whose cells are arrays.
-    Where pandas has no column of a dtype, such as bytes or a structured one, the cells are scalars of numpy.
+    A scalar field becomes a column of its dtype, in native byte order; a vector becomes one column per element,
+    `observation[0]` and so on. A field of two or more axes, such as an image, becomes one column of arrays. If pandas
+    does not support a dtype, such as bytes or a structured one, the cells are numpy scalars.
 
     Args:
-        buffer: Where the steps are.
-        fields: Paths of the fields to take, such as "reward" or "observation/state"; None for all. Leave images out if
-            you only want to look at rewards.
+        buffer: The buffer to read.
+        fields: Paths of the fields to take, such as "reward" or "observation/state"; None for all. Exclude images if
+            you only need rewards.
 
     Raises:
         ArgumentError: A path is not one of the schema, or two columns would have one name.
-        ArgumentTypeError: `buffer` is no buffer of columns, or a path is no text.
+        ArgumentTypeError: `buffer` is not a column buffer, or a path is not a string.
         NotReadyError: The buffer has no schema yet.
 
     >>> import relive

@@ -1,12 +1,11 @@
-"""A replay memory on many machines: its shards are Ray actors (`pip install 'relive[ray]'`).
+"""ShardedReplay: a replay buffer distributed over Ray actors (`pip install 'relive[ray]'`).
 
     writers, anywhere  ──batches──►  shard 0   shard 1   ...   shard k-1     each a buffer, in a process of its own
     learners           ◄──parts───
                                      Turns                                   where a rate limiter holds for all of them
 
-What a shard does, and what a client does with shards, is in `relive.fleet`, which knows nothing of Ray. Ray makes the
-processes, carries arrays through its object store without a copy, finds a machine for each, and starts one again that
-has died.
+The logic of shards and clients is in `relive.fleet`, which does not depend on Ray. Ray places and starts the processes,
+restarts dead ones, and passes arrays through its object store without a copy.
 """
 
 import asyncio
@@ -46,10 +45,10 @@ _SHARD = re.compile(r"shard-\d+-of-(\d+)")
 
 
 class ShardedReplay(replay.Replay[Batch]):
-    """One replay memory in many processes; `start` makes it.
+    """A replay buffer distributed over many processes; created with `start`.
 
-    It can be given to any task or actor of Ray: each copy is a client of its own, of the same shards. A client belongs
-    to one event loop at a time. See `relive.fleet.replay.Replay` for what it does.
+    It can be passed to any Ray task or actor: each copy is a separate client of the same shards. A client belongs to
+    one event loop at a time.
     """
 
     @classmethod
@@ -70,35 +69,36 @@ class ShardedReplay(replay.Replay[Batch]):
         seed: int | np.random.Generator | None = None,
         actor_options: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Start the shards, and return a client of them once all are there.
+        """Start the shards, and return a client once all are running.
 
         Args:
-            make_buffer: Returns a new buffer, of columns or of episodes, without a limiter. Each shard calls it once,
-                and again when its process is made anew. Its seed is mixed with the number of the shard.
-            shards: How many.
-            limiter: Says when steps may be inserted and batches drawn, counted over all shards; None for as soon as
-                there is something to draw. While no learner has asked for `lease` seconds, it holds no writer back.
-            directory: Where each shard keeps a journal and checkpoints, in a directory of its own: a disk that every
-                machine has where a shard may run. None for nowhere: then what a process has is lost with it. If there
-                is a fleet of as many shards in it, that goes on.
-            fsync: When steps are on the disk; see Journal. EverySeconds(1.0) if None.
-            checkpoint_seconds: How often each shard saves priorities and draws, which the journal does not hold; None
-                for never.
-            codec: What makes bytes of observations and actions, of buffers of episodes; a PlainCodec if None.
-            lease: For how many seconds a writer or a learner that gives no sign of life counts as there. The open
-                episodes of a writer that is gone are ABORTED, or truncated in columns.
-            timeout: For how many seconds a call is waited for, before its shard counts as lost.
-            recovery: For how many seconds a lost shard is waited for, before what was under way to it counts as lost.
-            start_timeout: For how many seconds to wait until all shards are there: Ray has to find a place for each,
-                and each to read its journal.
-            seed: For the shares of the shards in a batch, and the order of its rows.
-            actor_options: Options of Ray for each shard, such as num_cpus, resources or scheduling_strategy.
+            make_buffer: Returns a new column or episode buffer, without a limiter. Called once in each shard, and again
+                when its process is restarted. The seed is mixed with the number of the shard.
+            shards: Number of shards.
+            limiter: Decides when steps may be inserted and batches drawn, counted over all shards; None to sample as
+                soon as anything can be drawn. While no learner has sampled for `lease` seconds, inserts are not held
+                back.
+            directory: Where each shard keeps a journal and checkpoints, in its own subdirectory; must be shared by all
+                machines on which shards may run. An existing fleet with the same number of shards is continued. None
+                for no persistence.
+            fsync: When steps are synced to disk; see Journal. EverySeconds(1.0) if None.
+            checkpoint_seconds: How often each shard saves priorities and draw counts, which are not in the journal;
+                None for never.
+            codec: Encodes observations and actions of episode buffers; a PlainCodec if None.
+            lease: Seconds after which a silent writer or learner counts as gone. Open episodes of a gone writer are
+                ABORTED, or truncated in column buffers.
+            timeout: Seconds to wait for a call before its shard counts as lost.
+            recovery: Seconds to wait for a lost shard before steps in flight to it count as lost.
+            start_timeout: Seconds to wait until all shards are running, which includes placement and reading their
+                journals.
+            seed: Seed for the shares of the shards in a batch, and for the order of rows.
+            actor_options: Ray options for each shard, such as num_cpus, resources or scheduling_strategy.
 
         Raises:
-            ArgumentError: An argument breaks its rule, or make_buffer returns what no shard can have.
-            CheckpointError: What is in the directory cannot be read back, or is of another number of shards.
-            ShardLostError: The shards were not there in time.
-            Exception: What make_buffer has raised.
+            ArgumentError: An argument is invalid, or make_buffer returns an unsupported buffer.
+            CheckpointError: The directory cannot be read back, or has another number of shards.
+            ShardLostError: The shards did not start in time.
+            Exception: Any exception of make_buffer.
         """
         if not callable(make_buffer):
             raise errors.ArgumentTypeError(f"make_buffer must be callable, got {validation.short_repr(make_buffer)}")
@@ -153,16 +153,16 @@ class ShardedReplay(replay.Replay[Batch]):
 
     @property
     def shards(self) -> tuple[Any, ...]:
-        """The handles of the actors, in the order of their numbers."""
+        """The actor handles of the shards, in order."""
         return tuple(self._processes.handles)
 
     @property
     def turns(self) -> Any:
-        """The handle of the actor where writers and learners wait for the limiter; None without one."""
+        """The handle of the actor that applies the limiter; None without a limiter."""
         return self._processes.turns_handle
 
     async def close(self) -> None:
-        """End the fleet, for every client: shards let go of their files, and their processes end."""
+        """Shut the fleet down for every client: shards close their files, and their processes end."""
         self._shards.close()
         with contextlib.suppress(errors.ClosedError):
             await self._of_each("close")
@@ -178,7 +178,7 @@ class ShardedReplay(replay.Replay[Batch]):
 
 
 class _Turns(turns_lib.Turns):
-    """The fleet's Turns as an actor, which asks the shards what there is when its process begins."""
+    """The fleet's Turns as an actor, which initializes its counts from the shards."""
 
     def __init__(self, limiter: rate_limiters.RateLimiter, lease: float, handles: Sequence[Any]) -> None:
         async def count() -> tuple[int, int, int]:
@@ -190,7 +190,7 @@ class _Turns(turns_lib.Turns):
 
 
 def _actors(kind: type, options: Mapping[str, Any]) -> Any:
-    """Return what makes actors of a class, which Ray starts again when they die; a call that was under way fails."""
+    """Return an actor class whose actors Ray restarts when they die; calls in flight then fail."""
     ours = {"max_restarts": -1, "max_task_retries": 0}
     for name in ours.keys() & options.keys():
         raise errors.ArgumentError(f"actor_options must leave {name} to the fleet, got {name}={options[name]!r}")
@@ -203,7 +203,7 @@ def _actors(kind: type, options: Mapping[str, Any]) -> Any:
 
 
 def _check_directory(directory: str, num_shards: int) -> None:
-    """Raise CheckpointError if what is there, as far as this machine sees, is of another number of shards."""
+    """Raise CheckpointError if the directory, as seen by this machine, has another number of shards."""
     names = os.listdir(directory) if os.path.isdir(directory) else []
     for name in sorted(names):
         shard = _SHARD.fullmatch(name)
@@ -215,7 +215,7 @@ def _check_directory(directory: str, num_shards: int) -> None:
 
 
 def _described(handles: Sequence[Any], arguments: Sequence[tuple[Any, ...]], seconds: float) -> list[port.Description]:
-    """Return what kind of buffer each shard has, once all are there."""
+    """Return the description of each shard's buffer, once all are running."""
     references = [handle.describe.remote() for handle in handles]
     _, missing = ray.wait(references, num_returns=len(references), timeout=seconds)
     if missing:
@@ -234,7 +234,7 @@ def _described(handles: Sequence[Any], arguments: Sequence[tuple[Any, ...]], sec
 
 
 async def _stats(handle: Any) -> answers.ShardStats:
-    """Return what a shard says of itself; waits for one that is being started again."""
+    """Return the statistics of a shard; waits for one that is being restarted."""
     while True:
         try:
             stats: answers.ShardStats = await handle.stats.remote()
@@ -245,14 +245,14 @@ async def _stats(handle: Any) -> answers.ShardStats:
 
 
 class _Transport:
-    """Reaches shards that are actors of Ray."""
+    """A transport to shards that are Ray actors."""
 
     def __init__(self, handles: Sequence[Any], turns: Any) -> None:
         self.handles = list(handles)
         self.turns_handle = turns
 
     async def call(self, shard: int, method: str, *arguments: Any, seconds: float | None) -> Any:
-        """Return what a method of a shard returns; see membership.Transport."""
+        """Call a method of a shard; see membership.Transport."""
         _check_ray()
         try:
             reference = getattr(self.handles[shard], method).remote(*arguments)
@@ -268,7 +268,7 @@ class _Transport:
             raise errors.ShardLostError(f"shard {shard} does not answer {method}: {type(error).__name__}") from error
 
     async def turns(self, method: str, *arguments: Any) -> Any:
-        """Return what a method of the fleet's Turns returns; waits for it to come back where its process has died."""
+        """Call a method of the fleet's Turns; waits for it to restart if its process has died."""
         while True:
             _check_ray()
             try:
@@ -287,9 +287,9 @@ class _Transport:
 
 
 def _reason(arguments: tuple[Any, ...], error: Exception) -> BaseException:
-    """Return why a shard could not be made: of an actor Ray tells the text alone, of a task the exception itself."""
+    """Return why a shard could not be created: Ray gives only text for an actor, but the exception for a task."""
     try:
-        # A process of its own, which ends with the task: it holds no file then.
+        # A separate process that ends with the task, so that it holds no file.
         ray.get(ray.remote(max_calls=1)(_make).remote(*arguments))
     except exceptions.RayTaskError as again:
         return _raised(again)
@@ -297,7 +297,7 @@ def _reason(arguments: tuple[Any, ...], error: Exception) -> BaseException:
 
 
 def _make(*arguments: Any) -> None:
-    """Make a shard, and let go of it."""
+    """Create a shard, and close it."""
     shard_lib.Shard(*arguments)
 
 
@@ -308,11 +308,11 @@ def _check_ray() -> None:
 
 
 def _unsent(error: TypeError) -> str:
-    """Return what Ray says, in many lines, of what cannot be sent."""
+    """Return Ray's explanation of what cannot be serialized."""
     return f"must be something that can be sent to another process: {error.__cause__ or 'it cannot be pickled'}"
 
 
 def _raised(error: Exception) -> BaseException:
-    """Return what was raised in the process of an actor."""
+    """Return the exception raised in the process of an actor."""
     cause = getattr(error, "cause", None)
     return cause if isinstance(cause, BaseException) else error

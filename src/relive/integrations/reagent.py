@@ -1,11 +1,11 @@
-"""Transitions as the offline pipelines of ReAgent (once Horizon) read them: their pre-timeline table, as a frame.
+"""ReAgent (formerly Horizon): the steps of a buffer as the pre-timeline table of its offline pipelines.
 
     observation [T, ...] ──> state_features   {0: float, 1: float, ...}
     action      [T]      ──> action           "2", one of possible_actions
     action      [T, ...] ──> action           {0: float, 1: float, ...}, and no possible_actions
 
 Sources: Gauci et al., "Horizon: Facebook's Open Source Applied Reinforcement Learning Platform", 2018; the usage page
-of ReAgent; and where it says nothing, how ReAgent turns a replay buffer of its own into that table.
+of ReAgent; and, where it is silent, ReAgent's own conversion of a replay buffer into that table.
 """
 
 from collections.abc import Iterable
@@ -46,7 +46,7 @@ def pre_timeline_frame(
     ds: str = "2019-01-01",
     progress: state.Progress | None = None,
 ) -> pandas.DataFrame:
-    """Return a frame with a row for each stored step, as the timeline operator of ReAgent takes it.
+    """Return a data frame with a row for each stored step, as input for ReAgent's timeline operator.
 
         mdp_id                   the episode: its first stored key, as a text
         sequence_number          the step within the episode
@@ -61,29 +61,28 @@ def pre_timeline_frame(
         metrics                  {"reward": float}
         ds                       the text that names the data set
 
-    The timeline operator takes a transition for terminal if nothing is possible in the row after it, or if there is
-    none: so that of a truncated or open episode's last row. With `final_rows` there is a row more for an episode, for
-    what came after its last step, and the operator, told to leave last rows out (addTerminalStateRow false), makes of
-    all steps what they were. In that row action is "", reward is 0, there is no probability, and the possible actions
-    are none if the episode terminated, otherwise all; state_features are empty where a terminated episode's final
-    observation was never given. An open episode whose newest observation is not known has none.
+    The timeline operator treats a transition as terminal if no action is possible in the next row, or if there is none,
+    which is wrong for truncated and open episodes. With `final_rows`, each episode gets another row for its final
+    observation, and the operator, with addTerminalStateRow false, restores all steps correctly. In that row action is
+    "", reward is 0, there is no probability, and the possible actions are none if the episode terminated, otherwise
+    all; state_features are empty if a terminated episode's final observation was not given. An open episode whose
+    newest observation is not known has no such row.
 
     Args:
-        buffer: Where the steps are.
-        action_probability: The name of an extra that holds the probability of each action: not its logarithm, which you
-            would have to exponentiate before you add it. None for a deterministic policy. A sum of rounded terms can
-            come out above 1: up to four units in the last place of its dtype are taken for 1.
-        possible_actions: All actions there are, such as `range(4)`, or the name of an extra with a mask [A] for each
-            step: action k was possible where element k is not 0. Needed where `action` is a text.
-        final_rows: Whether to add those rows. They need `possible_actions` that are all actions: in a mask there is
-            nothing about what came after the last step.
-        ds: For the column of that name; the default is the one that ReAgent's own tools look for.
-        progress: Called after each episode with the bytes read so far, and those of all rows.
+        buffer: The buffer to read.
+        action_probability: The name of an extra with the probability (not its logarithm) of each action. None for a
+            deterministic policy. Values above 1 by up to four units in the last place of the dtype are treated as 1.
+        possible_actions: All actions, such as `range(4)`, or the name of an extra with a mask [A] for each step,
+            nonzero for possible actions. Required if `action` is a text.
+        final_rows: Whether to add those rows. Requires `possible_actions` to be all actions, since a mask does not
+            cover final observations.
+        ds: The value of that column; the default is the one that ReAgent's own tools expect.
+        progress: Called after each episode with the number of bytes read so far and the total.
 
     Raises:
-        ArgumentError: An argument breaks its rule, a probability is none, or an action was taken that is not possible.
-        SchemaError: An observation or an action is no number, or one that a float64 does not hold exactly.
-        ArgumentTypeError: `buffer` is no buffer of columns.
+        ArgumentError: An argument or a probability is invalid, or an action was taken that is not possible.
+        SchemaError: An observation or an action is not a number, or not exactly representable as a float64.
+        ArgumentTypeError: `buffer` is not a column buffer.
         NotReadyError: The buffer has no schema yet.
 
     >>> import relive
@@ -102,7 +101,7 @@ def pre_timeline_frame(
     for episode in stored_episodes.stored_episodes(buffer, progress=progress):
         for name, values in table.columns(episode).items():
             columns[name] += values
-    # Without a row too, each column is of the dtype that rows would give it.
+    # Set the dtypes explicitly, so that an empty frame has them too.
     text = pandas.Series([""]).dtype
     kinds: dict[str, Any] = dict.fromkeys(columns, object)
     kinds |= {"sequence_number": np.int64, "reward": np.float64, "mdp_id": text, "ds": text}
@@ -113,11 +112,11 @@ def pre_timeline_frame(
 
 @dataclasses.dataclass(frozen=True)
 class _Actions:
-    """The actions there are.
+    """The set of actions.
 
     Attributes:
-        names: Of all of them [A].
-        mask: The path of the field that says which were possible in a step; empty if all were in each.
+        names: The names of all actions [A].
+        mask: The path of the field with the mask of possible actions; empty if all are always possible.
     """
 
     names: list[str]
@@ -133,11 +132,11 @@ class _Actions:
 
 @dataclasses.dataclass(frozen=True)
 class _Table:
-    """What makes columns of episodes.
+    """Converts episodes to columns.
 
     Attributes:
         probability: The path of the field with the probability of each action; empty if the policy has none.
-        actions: The actions there are; None where an action is a map of numbers.
+        actions: The set of actions; None if an action is a map of numbers.
         ds: The name of the data set.
         final_rows: Whether an episode has a row for its final observation.
     """
@@ -158,8 +157,8 @@ class _Table:
         """Return the columns of an episode.
 
         Raises:
-            ArgumentError: A probability is none, or an action was taken that is not possible.
-            SchemaError: An observation or an action is no number, or one that a float64 does not hold exactly.
+            ArgumentError: A probability is invalid, or an action was taken that is not possible.
+            SchemaError: An observation or an action is not a number, or not exactly representable as a float64.
         """
         fields = _fields(episode)
         rewards = episode.rewards.astype(np.float64).tolist()
@@ -183,7 +182,7 @@ class _Table:
         return columns | {"metrics": metrics, "ds": [self.ds] * len(metrics)}
 
     def _final_row(self, episode: stored_episodes.StoredEpisode) -> dict[str, Any]:
-        """Return the row behind an episode that ended, or whose final observation is known."""
+        """Return the row for the final observation of an episode that ended, or whose final observation is known."""
         features: dict[int, float] = {}
         if episode.has_final_observation:
             final = trees.rows(episode.observations, slice(-1, None))
@@ -206,7 +205,7 @@ class _Table:
         if not self.probability:
             return [None] * len(episode)
         probabilities = fields[self.probability].astype(np.float64)
-        # The density of an action that is a map may be above 1.
+        # The density of a continuous action may exceed 1.
         is_wrong = ~(np.isfinite(probabilities) & (probabilities >= 0))
         if self.actions is not None:
             is_wrong |= probabilities > 1 + _ULPS * np.finfo(fields[self.probability].dtype).eps
@@ -223,10 +222,10 @@ class _Table:
 def _table(
     schema: schema_lib.Schema, action_probability: object, possible_actions: Any, final_rows: object, ds: object
 ) -> _Table:
-    """Return what makes columns of the episodes of a schema.
+    """Return the converter for episodes of a schema.
 
     Raises:
-        ArgumentError: An argument breaks its rule, or names what the schema does not have.
+        ArgumentError: An argument is invalid, or refers to an extra that the schema does not have.
     """
     if not isinstance(ds, str):
         raise errors.ArgumentTypeError(f"ds must be a text, got {validation.short_repr(ds)}")
@@ -251,7 +250,7 @@ def _table(
 
 
 def _found(schema: schema_lib.Schema, name: object) -> str:
-    """Return how an error speaks of the extra of that name."""
+    """Return the description of an extra in errors."""
     field = schema.fields.get(f"extras/{name}")
     if field is not None:
         return f"{name!r}, a {field}"
@@ -302,7 +301,7 @@ def _possible(
 
 
 def _maps(part: str, fields: dict[str, arrays.Array]) -> list[dict[int, float]]:
-    """Return all numbers of a part of each step, by their places."""
+    """Return all numbers of a part of each step, by position."""
     flat = [
         casting.cast_exact(path, array, array.shape, _FLOAT).reshape(len(array), -1)
         for path, array in fields.items()

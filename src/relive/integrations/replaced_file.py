@@ -1,10 +1,10 @@
-"""A file that takes the place of an older one in one step, and where there may be one.
+"""Atomic replacement of a file, and checks of where one may be written.
 
-    .NAME.lock    who writes holds a lock on it; it stays, empty
+    .NAME.lock    locked by the writer; stays, empty
     .NAME.new     being built
     NAME          the older one or the new one, whole
 
-There is none in the directory of a checkpoint, a journal or a memory map: a file of another kind breaks those.
+Such a file is never written into the directory of a checkpoint, a journal or a memory map, which it would break.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ def absolute(name: str, path: object) -> str:
     """Return the path of a file as an absolute one.
 
     Raises:
-        ArgumentTypeError: `path` is no path.
+        ArgumentTypeError: `path` is not a path.
         ArgumentError: `path` is empty, holds a NUL, or is a root.
     """
     try:
@@ -42,7 +42,7 @@ def absolute(name: str, path: object) -> str:
 
 
 def check_parent(path: str) -> None:
-    """Raise CheckpointError unless an absolute path is in a directory that is there, and in nothing that was saved."""
+    """Raise CheckpointError unless an absolute path is in an existing directory that is not itself a saved object."""
     label, parent = files.named(path), os.path.dirname(path)
     if not os.path.isdir(parent):
         is_there = os.path.lexists(parent)
@@ -59,7 +59,7 @@ def check_parent(path: str) -> None:
 
 
 def _kind_of(place: str) -> str:
-    """Return what was saved as a directory; nothing if it is another one, or cannot be read."""
+    """Return the kind of a saved directory; empty if it is another directory, or cannot be read."""
     with contextlib.suppress(OSError), files.Directory(place, follow=True) as directory:
         for name, marker, kind in _MANIFESTS:
             with contextlib.suppress(errors.CheckpointError), open(directory.open(name), "rb") as file:
@@ -71,10 +71,10 @@ def _kind_of(place: str) -> str:
 
 
 def opened(place: str) -> BinaryIO:
-    """Return a regular file, open for reading; waits for nobody at the other end of a pipe.
+    """Open a regular file for reading; does not block on a pipe.
 
     Raises:
-        CheckpointError: There is none.
+        CheckpointError: There is no regular file.
     """
     label = files.named(place)
     try:
@@ -93,15 +93,16 @@ def opened(place: str) -> BinaryIO:
 
 @contextlib.contextmanager
 def replacing(place: str, magic: bytes, check: Callable[[], None]) -> Iterator[BinaryIO]:
-    """Yield a new file to write, which is synced and renamed after the block; if that fails, nothing has changed.
+    """Yield a new file to write, which is synced and renamed after the block; on failure, nothing has changed.
 
     Args:
-        place: The absolute path that it will have; an older file's mode is kept.
-        magic: How such a file begins. What a crash left is deleted if it is empty or begins so, and else left alone.
-        check: Raises if what is at `place` is to stay; called under the lock, before and just after the block.
+        place: The absolute path of the file; the mode of an older file is kept.
+        magic: The first bytes of such a file. Leftovers of a crash are deleted only if they are empty or begin with
+            them.
+        check: Raises if the file at `place` must not be replaced; called under the lock, before and after the block.
 
     Raises:
-        CheckpointError: There can be no file, somebody else is writing it, or what a crash left is none of ours.
+        CheckpointError: The file cannot be created, another writer holds the lock, or a leftover file is foreign.
         OSError: The system cannot write.
     """
     check_parent(place)
@@ -129,7 +130,7 @@ def replacing(place: str, magic: bytes, check: Callable[[], None]) -> Iterator[B
 
 
 def _remove(new: str, magic: bytes) -> None:
-    """Delete what a crash left, if anything."""
+    """Delete leftovers of a crash, if any."""
     if not os.path.lexists(new):
         return
     is_ours = False

@@ -1,4 +1,4 @@
-"""Steps as columns, one value a step, episode by episode: what a data frame and an Arrow table name alike.
+"""Steps as columns, one value per step, episode by episode; shared by data frames and Arrow tables.
 
 key stream episode step terminated truncated | observation action reward extras/...
 marks: where a step belongs                  | fields, by path: what the schema says
@@ -33,11 +33,11 @@ class Rows(NamedTuple):
     """The stored steps of a buffer, episode by episode in the order of their first ones.
 
     Attributes:
-        slots: Where they are [N].
-        episodes: Of which episodes, by the numbers of the store [N].
-        is_last: Which ones are the last of their episodes [N].
-        has_final: Behind which ones there is a final observation [N].
-        marks: Where they belong, by name [N].
+        slots: Slots of the steps [N].
+        episodes: Episode numbers in the store [N].
+        is_last: Whether each is the last of its episode [N].
+        has_final: Whether a final observation follows each [N].
+        marks: Key, stream, episode and so on, by name [N].
     """
 
     slots: arrays.Ints
@@ -48,7 +48,7 @@ class Rows(NamedTuple):
 
 
 def rows_of(history: steps.StepStore) -> Rows:
-    """Return the steps of a store; some eighty bytes for each."""
+    """Return the steps of a store; about eighty bytes for each."""
     slots = slots_by_episode(history)
     episodes, keys = history.episodes_of(slots), history.keys(slots)
     is_last = np.diff(episodes, append=-1) != 0
@@ -65,7 +65,7 @@ def rows_of(history: steps.StepStore) -> Rows:
 
 
 def slots_by_episode(history: steps.StepStore) -> arrays.Ints:
-    """Return where all steps are, episode by episode in the order of their first ones."""
+    """Return the slots of all steps, episode by episode in the order of their first steps."""
     slots = history.alive_slots()
     _, first_rows, episodes = np.unique(history.episodes_of(slots), return_index=True, return_inverse=True)
     return slots[np.argsort(first_rows[episodes], kind="stable")]
@@ -74,10 +74,10 @@ def slots_by_episode(history: steps.StepStore) -> arrays.Ints:
 def in_turn(
     call: str, history: steps.StepStore, groups: Sequence[arrays.Ints], progress: state.Progress | None
 ) -> Iterator[arrays.Ints]:
-    """Yield groups of slots one by one, and tell of the bytes in each after it was read.
+    """Yield groups of slots one by one, and report the bytes of each after it was read.
 
     Raises:
-        ArgumentError: The steps are others than before the first group.
+        ArgumentError: The steps have changed since the first group.
     """
     written = (history.next_key, len(history))
     num_read = 0
@@ -91,11 +91,11 @@ def in_turn(
 
 
 def known_schema(call: str, buffer: object) -> schema_lib.Schema:
-    """Return what a step of a buffer holds.
+    """Return the schema of a buffer.
 
     Raises:
-        ArgumentTypeError: It is no buffer of columns.
-        NotReadyError: No step has said so yet.
+        ArgumentTypeError: It is not a column buffer.
+        NotReadyError: The buffer has no schema yet.
     """
     validation.require_instance("buffer", buffer, column.ColumnReplayBuffer)
     schema: schema_lib.Schema | None = getattr(buffer, "schema", None)
@@ -109,7 +109,7 @@ def chosen(schema: schema_lib.Schema, fields: Iterable[str] | None) -> list[str]
 
     Raises:
         ArgumentError: A path is not one of the schema.
-        ArgumentTypeError: They are no collection of texts.
+        ArgumentTypeError: `fields` is not a collection of strings.
     """
     if fields is None:
         return list(schema.fields)

@@ -1,4 +1,4 @@
-"""The episodes of a buffer of columns, one after another, as arrays: what is written to files of other libraries.
+"""Iterates over the episodes of a column buffer as arrays, for export to other libraries.
 
 rows in the ring    a1 b0 a2 b1 c0 b2            of three episodes in two streams; a0 was evicted
 returns             a: a1 a2, start_step 1       in the order of their first stored rows
@@ -30,19 +30,19 @@ _STATUSES: tuple[StoredStatus, ...] = ("IN_PROGRESS", "COMPLETED", "TRUNCATED") 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class StoredEpisode:
-    """What is stored of an episode: its last T steps, in copies.
+    """The stored part of an episode: copies of its last T steps.
 
     Attributes:
-        keys: Of the steps, ascending [T]; where streams are written side by side they have gaps.
-        stream: Which environment or actor it is of.
-        start_step: How many steps came before the first one here: 0 unless older ones were evicted.
+        keys: Keys of the steps, ascending [T]; with several streams they have gaps.
+        stream: The environment or actor of the episode.
+        start_step: Number of earlier steps: 0 unless older ones were evicted.
         status: COMPLETED if the task ended with the last step; IN_PROGRESS if the episode is still open.
-        observations: o_t [T + 1, ...]; without the final one [T, ...] where it is not known.
+        observations: o_t [T + 1, ...]; without the final one [T, ...] if it is not known.
         actions: a_t [T, ...].
         rewards: r_t [T].
         extras: The other fields by name [T, ...].
-        has_final_observation: Whether the observation after the last step is the last of `observations`. It is not
-            where the step was added without it, and no other has followed.
+        has_final_observation: Whether the observation after the last step is the last of `observations`. It is missing
+            if the step was added without it and none has followed.
     """
 
     keys: arrays.Ints
@@ -56,7 +56,7 @@ class StoredEpisode:
     has_final_observation: bool
 
     def __len__(self) -> int:
-        """Return how many of its steps are stored, T; at least one is."""
+        """Return the number of stored steps, T; at least one."""
         return len(self.keys)
 
     @property
@@ -66,7 +66,7 @@ class StoredEpisode:
 
     @property
     def truncated(self) -> arrays.Bools:
-        """Whether somebody stopped looking after each step [T]."""
+        """Whether the episode was truncated after each step [T]."""
         return self._flags("TRUNCATED")
 
     def _flags(self, status: StoredStatus) -> arrays.Bools:
@@ -78,17 +78,17 @@ class StoredEpisode:
 def stored_episodes(
     buffer: "column.ColumnReplayBuffer[Any]", *, progress: state.Progress | None = None
 ) -> Iterator[StoredEpisode]:
-    """Give every episode that has a step stored, in the order of the first of those; every stored step is in one.
+    """Yield every episode with stored steps, in the order of their first stored step.
 
-    It takes memory for one episode, and a few numbers a step. Arrays are copies, with the dtypes of the schema.
+    Memory use is one episode, and a few numbers per step. Arrays are copies, with the dtypes of the schema.
 
     Args:
-        buffer: Where they are.
-        progress: Called after each episode with the bytes of the rows read so far, and of all of them.
+        buffer: The buffer to read.
+        progress: Called after each episode with the number of bytes read so far and the total.
 
     Raises:
-        ArgumentTypeError: `buffer` is no buffer of columns, or `progress` cannot be called.
-        ArgumentError: Steps were added or taken away since the first episode was given.
+        ArgumentTypeError: `buffer` is not a column buffer, or `progress` is not callable.
+        ArgumentError: Steps were added or removed during the iteration.
 
     >>> import relive
     >>> from relive.integrations import stored_episodes

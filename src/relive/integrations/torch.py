@@ -1,4 +1,4 @@
-"""What buffers draw as tensors of PyTorch, and buffers as a DataLoader.
+"""PyTorch: batches as tensors, and buffers as a DataLoader.
 
 batch = as_tensors(buffer.sample(256))                          on the CPU
 batch = as_tensors(buffer.sample(256)).pin_memory().to("cuda", non_blocking=True)
@@ -32,7 +32,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class _Mapped(Protocol[T_co]):
-    """A batch of arrays, of which `map` makes one of tensors."""
+    """A batch of arrays with a method `map`."""
 
     def map(self, function: "Callable[[arrays.Array], torch.Tensor]", /) -> T_co: ...
 
@@ -58,22 +58,21 @@ def as_tensors(batch: dict[str, arrays.Array], *, dtype: Dtype = "default") -> "
 
 
 def as_tensors(batch: Any, *, dtype: Dtype = "default") -> Any:
-    """Return what a buffer has drawn as tensors on the CPU, its floats in the dtype of a network's parameters.
+    """Convert drawn data to tensors on the CPU, with floats in torch's default dtype.
 
-    What has its dtype already lies in the memory of the batch: who changes one changes the other. Copied is an array of
-    floats in another dtype, one whose dtype is not in the byte order of the machine, whose rows lie at odd places or
-    backwards, or that is read-only. The keys stay an array of numpy.
+    Tensors share memory with the batch where possible, so modifying one modifies the other. Arrays are copied if they
+    are floats of another dtype, not in native byte order, misaligned, reversed or read-only. Keys stay a numpy array.
 
     Args:
-        batch: A batch of any kind; arrays in a dict or a tuple, as an ItemReplayBuffer or a RolloutBuffer returns them;
-            or a list of ReplaySamples, which become a TransitionBatch as `TransitionBatch.from_samples` has it.
-        dtype: What floats become: "default" for `torch.get_default_dtype()`, a dtype such as torch.float64, or None for
-            what they are. All else keeps its dtype.
+        batch: A batch of any kind; arrays in a dict or tuple, as returned by an ItemReplayBuffer or RolloutBuffer; or a
+            list of ReplaySamples, which become a TransitionBatch as with `TransitionBatch.from_samples`.
+        dtype: The dtype of floats: "default" for `torch.get_default_dtype()`, a dtype such as torch.float64, or None to
+            keep theirs. Everything else keeps its dtype.
 
     Raises:
-        ArgumentTypeError: It is nothing that a buffer draws, or `dtype` is no dtype of torch for floats.
-        ArgumentError: A field is of a dtype that tensors do not have, such as text; or it has a finite number that
-            would be infinite in `dtype`; or samples cannot be a batch.
+        ArgumentTypeError: `batch` is not drawn data, or `dtype` is not a torch float dtype.
+        ArgumentError: A field has a dtype that torch does not support, such as text, or a finite number that would be
+            infinite in `dtype`; or the samples cannot form a batch.
 
     >>> import relive
     >>> from relive.integrations import torch as relive_torch
@@ -95,11 +94,11 @@ def _float_dtype(dtype: Any) -> "torch.dtype | None":
 
 
 def _cast(path: str, tensor: "torch.Tensor", dtype: "torch.dtype | None") -> "torch.Tensor":
-    """Return a tensor of floats in a dtype, and another as it is."""
+    """Cast a tensor of floats to a dtype; return others unchanged."""
     if dtype is None or not tensor.is_floating_point() or tensor.dtype == dtype:
         return tensor
     cast = tensor.to(dtype)
-    # A finite sum says in one pass that all are.
+    # One pass: if the sum is finite, all values are.
     if not math.isfinite(cast.sum().item()) and not torch.equal(cast.isfinite(), tensor.isfinite()):
         raise errors.ArgumentError(f"{path} must fit {dtype}: set dtype for more")
     return cast
@@ -129,17 +128,17 @@ def data_loader(
     """Return a DataLoader of batches of tensors.
 
     Args:
-        buffer: Where to draw.
-        batch_size: How many in a batch, B.
-        num_batches: After how many batches a pass ends; None for never.
-        num_workers: How many processes draw, each from a copy of the buffer as it was when the pass began; 0 to draw
-            from the buffer itself, as a buffer with priorities must.
-        pin_memory: Whether batches are in memory that a GPU can copy from while the CPU goes on.
+        buffer: The buffer to sample from.
+        batch_size: The batch size, B.
+        num_batches: Number of batches per pass; None for endless.
+        num_workers: Number of worker processes, each of which draws from a copy of the buffer made when the pass began;
+            0 to draw from the buffer itself, which is required with priorities.
+        pin_memory: Whether batches are in pinned memory.
         dtype: As in `as_tensors`.
-        options: What `sample` of the buffer takes besides, such as `n_step`.
+        options: Further arguments of the buffer's `sample`, such as `n_step`.
 
     Raises:
-        ArgumentError: An argument breaks its rule.
+        ArgumentError: An argument is invalid.
         TypeError: `sample` takes no such option.
 
     >>> import relive
@@ -159,26 +158,26 @@ def data_loader(
 
 
 class ReplayDataset(data.IterableDataset[Any]):
-    """Batches of tensors for a DataLoader with options that `data_loader` does not have.
+    """An iterable dataset of batches of tensors, for a DataLoader with options that `data_loader` does not have.
 
     Pass it with `batch_size=None`, since each item is a whole batch; a loader that would join them raises
     ArgumentError.
 
-    Without workers it draws from the buffer itself, as `sample` does, and sees all that is added. A worker has the
-    buffer as it was when the worker was made: at the beginning of a pass, or with `persistent_workers` of the first
-    one. It draws with a generator of its own, seeded from that of torch (`torch.manual_seed`, or the loader's
-    `generator=`), the worker's number and, where the worker stays, that of the pass: no two workers or passes draw the
-    same, and two runs do.
+    Without workers, it draws from the buffer itself and sees all additions. A worker has a copy of the buffer from when
+    the worker was started: at the beginning of a pass, or of the first pass with `persistent_workers`. It has its own
+    random generator, seeded from torch's (`torch.manual_seed`, or the loader's `generator=`), the worker's number and,
+    if the worker persists, the number of the pass: draws differ between workers and passes, and are reproducible
+    between runs.
 
     Args:
-        buffer: Where to draw.
-        batch_size: How many in a batch, B.
-        num_batches: After how many batches an iterator of the loader ends, all workers together; None for never.
+        buffer: The buffer to sample from.
+        batch_size: The batch size, B.
+        num_batches: Number of batches per iteration of the loader, over all workers; None for endless.
         dtype: As in `as_tensors`.
-        options: What `sample` of the buffer takes besides, such as `n_step`.
+        options: Further arguments of the buffer's `sample`, such as `n_step`.
 
     Raises:
-        ArgumentError: An argument breaks its rule.
+        ArgumentError: An argument is invalid.
         TypeError: `sample` takes no such option.
     """
 
@@ -203,10 +202,10 @@ class ReplayDataset(data.IterableDataset[Any]):
         self._num_passes = 0
 
     def __len__(self) -> int:
-        """Return how many batches a pass has, of all workers together.
+        """Return the number of batches in a pass, over all workers.
 
         Raises:
-            TypeError: It has no end.
+            TypeError: The dataset is endless.
         """
         if self._num_batches is None:
             raise TypeError("a ReplayDataset without num_batches has no length")
@@ -216,8 +215,8 @@ class ReplayDataset(data.IterableDataset[Any]):
         worker = data.get_worker_info()
         number, count = (0, 1) if worker is None else (worker.id, worker.num_workers)
         if worker is not None:
-            # The seed is that of the loader's generator and the worker's number, which torch has added; it stays where
-            # the worker does.
+            # The seed combines the loader's generator and the worker's number; it stays the same for a persistent
+            # worker.
             bits = self._buffer.rng.bit_generator
             bits.state = type(bits)(np.random.SeedSequence((worker.seed, self._num_passes))).state
             self._num_passes += 1

@@ -1,10 +1,10 @@
-"""States as directories: built beside, synced, renamed; read with suspicion.
+"""Checkpoints: states saved as directories, atomically, and validated when read.
 
-    buffer/manifest.json          what is no array, and of each array its dtype, its shape and its CRC-32
+    buffer/manifest.json          everything but arrays, and the dtype, shape and CRC-32 of each array
     buffer/rows.reward.npy        the array "rows/reward"
 
-A reader sees the directory that was there or the one that comes, whole. `manifest` says what the manifest is,
-`npy_file` what a file is, `durable` what a crash leaves.
+A reader sees either the old or the new directory, complete. See `manifest` for the manifest, `npy` for the array files,
+and `files` for crash safety.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,19 +36,19 @@ _ATTEMPTS = 100
 def save(state: state_lib.State, path: Path, *, keep: int = 1, progress: state_lib.Progress | None = None) -> None:
     """Save a state as the directory `path`, and keep the `keep` - 1 before it as `path`.1, `path`.2 and so on.
 
-    Until the new directory is complete and on the disk, the old one stays; a crash leaves either. Beyond the state's
-    own memory it takes one chunk of `states.CHUNK` bytes.
+    The old directory is kept until the new one is complete and on disk; a crash leaves either. Memory use beyond the
+    state is one chunk of `state.CHUNK` bytes.
 
     Args:
         state: JSON values, and under "arrays" an array or column by name, each with at least one axis.
-        path: Of a directory that relive saved, or of nothing; its parent must exist.
-        keep: How many directories to keep, the new one among them.
-        progress: Is called after each chunk, and at the end.
+        path: A directory that relive saved, or a free path; its parent must exist.
+        keep: Number of directories to keep, including the new one.
+        progress: Called after each chunk, and at the end.
 
     Raises:
-        ArgumentError: An argument breaks a rule; nothing has changed.
-        CheckpointError: The path is in use by another writer, something else is there, or the system cannot write, such
-            as to a full disk; what was there before is there still.
+        ArgumentError: An argument is invalid; nothing has changed.
+        CheckpointError: The path is in use by another writer, is something else, or cannot be written, as on a full
+            disk; the old contents are kept.
 
     >>> import os, tempfile
     >>> import numpy as np
@@ -70,7 +70,7 @@ def save(state: state_lib.State, path: Path, *, keep: int = 1, progress: state_l
     arrays = _checked_arrays(state)
     values = {name: value for name, value in state.items() if name != "arrays"}
     manifest.check_values(values)
-    # A checksum of ten digits in each place: if that manifest is not too large, none is.
+    # Use the longest possible checksums: if that manifest is not too large, none is.
     entries = {name: _entry(name, column, 2**32 - 1) for name, column in arrays.items()}
     manifest.encoded(values, entries)
     total = sum(entry.nbytes for entry in entries.values())
@@ -96,21 +96,20 @@ def save(state: state_lib.State, path: Path, *, keep: int = 1, progress: state_l
 def opened(
     path: Path, *, verify: bool = False, progress: state_lib.Progress | None = None
 ) -> Iterator[state_lib.State]:
-    """Yield the state in the directory `path`, in a `with`; its arrays are columns, open until the end of the block.
+    """Yield the state in the directory `path`; its arrays are lazy columns, open until the end of the `with` block.
 
-    A save to the same path meanwhile changes nothing in it. Of a crash between two renames, which left `path`.1 alone,
-    it reads that. Opening takes time and memory for the manifest alone.
+    A concurrent save to the same path does not affect it. After a crash between two renames, which left only `path`.1,
+    it reads that. Opening reads only the manifest.
 
     Args:
-        path: Of a directory that `save` made.
-        verify: Whether to read all files once, and compare their checksums. Without it a column that is read from its
-            first row to its last, in order, raises at the end if its checksum is another.
-        progress: Is called after each chunk that is read for the first time.
+        path: A directory made by `save`.
+        verify: Whether to read all files once and compare checksums. Otherwise a column raises at its end if it is read
+            in order and its checksum differs.
+        progress: Called after each chunk that is read for the first time.
 
     Raises:
-        ArgumentError: An argument breaks a rule.
-        CheckpointError: Nothing is there, or no checkpoint, or one that was damaged or forged, or is of another format
-            version.
+        ArgumentError: An argument is invalid.
+        CheckpointError: The path is missing, or not a checkpoint, or damaged, forged, or of another format version.
     """
     path = files_lib.absolute("path", path)
     verify = validation.boolean("verify", verify)
@@ -124,7 +123,7 @@ def opened(
 
 
 class _Report:
-    """Adds up bytes, and says so."""
+    """Adds up bytes, and reports the sum."""
 
     def __init__(self, total: int, progress: state_lib.Progress | None) -> None:
         self._done, self._total, self._progress = 0, total, progress
@@ -136,7 +135,7 @@ class _Report:
 
 
 def _checked_arrays(state: object) -> dict[str, Any]:
-    """Return the arrays and columns of a state, all of which a file can hold."""
+    """Return the checked arrays and columns of a state."""
     if not isinstance(state, dict) or not isinstance(state.get("arrays"), dict):
         raise errors.ArgumentTypeError(
             f"state must be a dict with a dict of arrays, got {validation.short_repr(state)}"
@@ -200,7 +199,7 @@ def _opened(path: str, files: contextlib.ExitStack, progress: state_lib.Progress
 
 
 def _identity(path: str) -> tuple[int, int, int] | None:
-    """Return what tells a directory from another of its name, also if the system gave that one its number."""
+    """Return the identity of a directory, which differs from others of its name even if the inode is reused."""
     try:
         status = os.stat(path)
     except OSError:
@@ -209,7 +208,7 @@ def _identity(path: str) -> tuple[int, int, int] | None:
 
 
 def _state(path: str, files: contextlib.ExitStack, progress: state_lib.Progress | None) -> state_lib.State:
-    """Return the state of a directory that nobody replaces."""
+    """Return the state of a directory that is not being replaced."""
     label = files_lib.named(path)
     try:
         directory = files.enter_context(files_lib.Directory(path, follow=True))

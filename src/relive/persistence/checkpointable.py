@@ -1,4 +1,4 @@
-"""What every buffer can do to outlive its process: save and load, as a directory or as a plain state."""
+"""Checkpointable: saving and loading of buffers, as a directory or as a state dict."""
 
 import abc
 from collections.abc import Callable
@@ -34,14 +34,14 @@ else:
 
 
 class Replay(Protocol):
-    """What plays back the records of a journal."""
+    """Replays the records of a journal."""
 
     def base(self, number: int) -> None:
         """Begin a segment whose first record has that number."""
         ...
 
     def apply(self, kind: int, payload: bytes) -> None:
-        """Do what a record says, or raise CheckpointError."""
+        """Apply a record, or raise CheckpointError."""
         ...
 
     def end(self) -> None:
@@ -50,22 +50,22 @@ class Replay(Protocol):
 
 
 class Bound(Protocol):
-    """What writes to a journal on behalf of a buffer."""
+    """Writes to a journal on behalf of a buffer."""
 
     def begin(self, base: Callable[[], bytes]) -> None:
-        """Make the journal ready; `base` returns what its next segment begins with."""
+        """Prepare the journal; `base` returns the contents that its next segment begins with."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Position:
-    """Where in a journal a buffer is.
+    """The position of a buffer in a journal.
 
     Attributes:
-        journal_id: Which journal: 16 random bytes, in hexadecimal.
-        num_records: How many of its records the buffer knows of.
-        replay: What has played them back.
-        written: What `_written` of the buffer returned then.
+        journal_id: The id of the journal: 16 random bytes, in hexadecimal.
+        num_records: Number of its records that the buffer has applied.
+        replay: The object that replayed them.
+        written: The result of the buffer's `_written` at that time.
     """
 
     journal_id: str
@@ -77,8 +77,8 @@ class Position:
 class Checkpointable(duplicates.CopiedWhole, abc.ABC):
     """A buffer that can be saved and loaded.
 
-    What comes back gives the same batches as what was saved would have given, bit for bit: the data, their keys, the
-    priorities, the generator, the limiter's counts and the episodes that are open are all there.
+    A loaded buffer gives the same batches as the saved one would have, bit for bit: data, keys, priorities, the random
+    generator, the limiter's counts and open episodes are all restored.
     """
 
     _SETTINGS: ClassVar[tuple[str, ...]]
@@ -88,86 +88,86 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
     _rng: np.random.Generator
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Register the class by its name."""
+        """Register the class by name."""
         super().__init_subclass__(**keywords)
         BUFFERS.add(cls)
 
     def __bool__(self) -> bool:
-        """Raise ArgumentTypeError: an empty buffer would be False, so that `buffer or another` forgot it."""
+        """Raise ArgumentTypeError: an empty buffer would be False, so `buffer or other` would drop it."""
         raise validation.ambiguous_truth(self)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the line of `repr`, and the fields with their dtypes, shapes and bytes."""
+        """Return the HTML shown in notebooks: the `repr`, and the fields with their dtypes, shapes and bytes."""
         return notebook.table(repr(self), self._described_fields())
 
     def _described_fields(self) -> list[notebook.Row]:
-        """Return a row for each field that is stored, as far as they are known."""
+        """Return a table row for each stored field, if known."""
         return []
 
     def settings(self) -> dict[str, Any]:
-        """Return the arguments of the constructor that a checkpoint keeps, by name.
+        """Return the constructor arguments that are saved in a checkpoint, by name.
 
-        A subclass whose constructor takes more returns that too: `{**super().settings(), "temperature": ...}`.
+        A subclass with further constructor arguments must add them: `{**super().settings(), "temperature": ...}`.
         """
         return {name: self._setting(name) for name in self._SETTINGS}
 
     @abc.abstractmethod
     def _setting(self, name: str) -> Any:
-        """Return what the constructor was given by that name."""
+        """Return the constructor argument of that name."""
 
     @abc.abstractmethod
     def _state(self, **options: Any) -> state_lib.State:
-        """Return what there is beside settings and generator.
+        """Return the state apart from settings and random generator.
 
         Args:
-            options: What `save` and `load` of the class take besides, such as a codec.
+            options: Further arguments of the class's `save` and `load`, such as a codec.
         """
 
     @abc.abstractmethod
     def _restore(self, given: state_lib.StateReader, *, is_new: bool, **options: Any) -> None:
-        """Restore a state, but for the generator; raise CheckpointError with nothing changed if it is no such state.
+        """Restore a state apart from the generator; raise CheckpointError, changing nothing, if it is invalid.
 
         Args:
-            given: What `_state` returned, or a damaged or forged version of it.
-            is_new: Whether the buffer was made for it, and may be left broken if that fails.
+            given: A state from `_state`, possibly damaged or forged.
+            is_new: Whether the buffer was just created for it, and may be left broken on failure.
             options: As in `_state`.
         """
 
     def save(self, path: str | os.PathLike[str], *, keep: int = 1, progress: state_lib.Progress | None = None) -> None:
-        """Save the buffer as a directory, or as a new one in the place of an older.
+        """Save the buffer as a checkpoint directory, replacing an older checkpoint at the same path.
 
-        It is built beside, synced to the disk, and renamed: a reader of `path` finds the old one or the new one,
-        whole, whatever happens meanwhile. It takes memory for one chunk of a column, 16 MiB.
+        The checkpoint is written beside `path`, synced to disk and renamed, so a reader finds either the old or the new
+        one, complete, even after a crash. Memory use is one chunk of a column, 16 MiB.
 
         Args:
-            path: The directory: one that is not there, is empty, or is a checkpoint.
-            keep: How many checkpoints stay: this one at `path`, those before it at `path.1`, `path.2` and so on.
-            progress: Called now and then with the bytes written so far and the bytes there are.
+            path: The directory: must be missing, empty, or a checkpoint.
+            keep: Number of checkpoints to keep: this one at `path`, earlier ones at `path.1`, `path.2` and so on.
+            progress: Called periodically with the number of bytes written so far and the total.
 
         Raises:
-            ArgumentError: `path` is something else than a checkpoint, or `keep` is not an integer of at least 1.
-            CheckpointError: It could not be written, somebody else is writing it, or something cannot be saved.
+            ArgumentError: `path` is something other than a checkpoint, or `keep` is not an integer of at least 1.
+            CheckpointError: The checkpoint could not be written, another writer holds it, or something cannot be saved.
         """
         checkpoint.save(self._full_state(), path, keep=keep, progress=progress)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, progress: state_lib.Progress | None = None, **instead: Any) -> Self:
-        """Return the buffer that was saved at `path`.
+        """Load the buffer that was saved at `path`.
 
         Args:
             path: The directory.
-            progress: Called now and then with the bytes read so far and the bytes there are.
-            instead: Arguments of the constructor in the place of the saved ones, and those that are not saved, such as
-                a storage. Objects of a class of your own come back if the class is defined.
+            progress: Called periodically with the number of bytes read so far and the total.
+            instead: Constructor arguments that override the saved ones, and those that are not saved, such as a
+                storage. Objects of custom classes are restored if the class is defined.
 
         Raises:
-            CheckpointError: There is no checkpoint, it is damaged, or of another class or a newer version.
+            CheckpointError: There is no checkpoint, or it is damaged, of another class, or of a newer version.
         """
         with checkpoint.opened(path, progress=progress) as state:
             return cls._loaded(state, instead)
 
     def state_dict(self) -> state_lib.State:
-        """Return what `save` would save, as one dict of JSON values, and of arrays by name under "arrays".
+        """Return the state of the buffer as a dict of JSON values, with arrays by name under "arrays".
 
         Nothing in it is shared with the buffer.
 
@@ -177,17 +177,17 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
         return self._in_memory(self._full_state())
 
     def load_state_dict(self, state: state_lib.State) -> None:
-        """Make the buffer what it was when it returned that state, which is left as it is and not shared.
+        """Restore the buffer to a state from `state_dict`, which is copied.
 
-        The settings must be those of the state; but a buffer without a schema takes that of the state.
+        The settings must match those of the state; but a buffer without a schema takes that of the state.
 
         Raises:
-            CheckpointError: That is no state of such a buffer. Nothing has changed.
+            CheckpointError: The state is invalid for this buffer. Nothing has changed.
         """
         self._load_state(state)
 
     def _encoded_settings(self) -> dict[str, Any]:
-        """Return the settings as JSON values; raise CheckpointError if a subclass does not return all of its own."""
+        """Return the settings as JSON values; raise CheckpointError if a subclass omits some of its own."""
         kind, found = type(self), self.settings()
         own = next(each for each in kind.__mro__ if "_SETTINGS" in vars(each))
         taken = registry.parameters(kind)
@@ -221,7 +221,7 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
         saved = given.part("settings")
         for name, own in self._encoded_settings().items():
             other = saved.value(name)
-            # Who has no schema yet takes that of the state.
+            # A buffer without a schema takes that of the state.
             if not settings_lib.are_same(own, other) and not (name == "schema" and own is None):
                 raise errors.CheckpointError(
                     f"settings/{name} must be {own!r}, as it is here, got {validation.short_repr(other)}"
@@ -277,19 +277,19 @@ BUFFERS: registry.Registry[Checkpointable] = registry.Registry()
 
 
 def class_of(state: state_lib.State, remedy: str) -> type[Checkpointable]:
-    """Return the class of the buffer whose state that is, which may be without its arrays.
+    """Return the class of the buffer of a state, which may lack its arrays.
 
     Args:
-        state: What the buffer returned.
-        remedy: What to do where the class is not defined, for the error.
+        state: The state.
+        remedy: What to do if the class is not defined, for the error.
 
     Raises:
-        CheckpointError: It says none, or one that is not defined here.
+        CheckpointError: The state names no class, or one that is not defined.
     """
     name = state_lib.StateReader(state, {}).text("class")
     kind: Any = BUFFERS.find(name)
     if kind is None:
-        relive: Any = importlib.import_module("relive")  # Imports only go down; this looks up.
+        relive: Any = importlib.import_module("relive")  # Looked up at run time, since imports only go down.
         kind = getattr(relive, name) if name in relive.__all__ else None
     if not (isinstance(kind, type) and issubclass(kind, Checkpointable)):
         raise errors.CheckpointError(
@@ -299,7 +299,7 @@ def class_of(state: state_lib.State, remedy: str) -> type[Checkpointable]:
 
 
 def check_codec(kind: type[Checkpointable], codec: object) -> None:
-    """Raise ArgumentError if there is a codec, but no object in buffers of that class."""
+    """Raise ArgumentError if a codec is given for a class of buffers that does not use one."""
     if codec is not None and not getattr(kind, "_HAS_OBJECTS", False):
         raise errors.ArgumentError(f"codec must be left out for a {kind.__name__}, which holds no objects")
 
@@ -310,14 +310,14 @@ def _nbytes(state: state_lib.State) -> int:
 
 
 def sync(attached: "tuple[journal_lib.Journal, str] | None") -> None:
-    """Sync a journal, if there is one: else a checkpoint could outlive records that it is said to come after."""
+    """Sync a journal, if attached: otherwise a checkpoint could survive records that precede it."""
     if attached is not None:
         with contextlib.suppress(errors.ReplayError):
             attached[0].sync()
 
 
 class Journalable(Checkpointable):
-    """A buffer that can also write to a journal what happens to it."""
+    """A buffer that can also write its changes to a journal."""
 
     _HAS_OBJECTS: ClassVar[bool] = False
     """Whether it holds objects, which a codec makes bytes of."""
@@ -330,19 +330,19 @@ class Journalable(Checkpointable):
 
     @abc.abstractmethod
     def _base_state(self, **options: Any) -> state_lib.State:
-        """Return what `_state` would if all that is stored had been evicted just now."""
+        """Return the state as if everything stored had just been evicted."""
 
     @abc.abstractmethod
     def _written(self) -> tuple[int, ...]:
-        """Return numbers of which one is another once something was written."""
+        """Return counters that change with every write."""
 
     @abc.abstractmethod
     def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> Bound:
-        """Return what writes to a journal, which goes on after what `replay` has played back, if it is not None."""
+        """Return a writer to a journal, continuing after what `replay` has replayed, if not None."""
 
     @abc.abstractmethod
     def _replay(self, **options: Any) -> Replay:
-        """Return what plays back a journal into the buffer."""
+        """Return an object that replays a journal into the buffer."""
 
     def detach(self) -> None:
         """Stop writing to the journal, which stays open; does nothing if there is none."""
@@ -382,14 +382,14 @@ class Journalable(Checkpointable):
         self._journal, self._attached, self._position = bound, (journal, journal_id), None
 
     def _place(self) -> state_lib.State:
-        """Return where in its journal the buffer is, as a part of a state."""
+        """Return the buffer's position in its journal, as part of a state."""
         if self._attached is None:
             return {"journal": None}
         journal, journal_id = self._attached
         return {"journal": {"id": journal_id, "num_records": journal.num_records}}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy or a pickle has: all but where in a journal the buffer was recovered to."""
+        """Return the state for copies and pickles: everything but the position in a journal."""
         if self._journal is not None:
             raise errors.ArgumentError("a buffer that writes to a journal cannot be copied or pickled: detach it first")
         return {**vars(self), "_position": None}

@@ -1,9 +1,9 @@
-"""Observations and actions as bytes, and back: in a checkpoint and in a journal.
+"""Codecs: encode observations and actions as bytes, for checkpoints and journals.
 
-The bytes of a PlainCodec are described in docs/format.md: a tag of one byte, and what belongs to it. An encoder returns
-the bytes of a value; what is wrong with one that cannot be written, and where, is looked up afterwards. A decoder
-returns the value that starts at an offset, and the offset behind it; bytes that end too early give an IndexError or a
-struct.error. Both are told how many levels of values the value may have in it.
+The format of PlainCodec is described in docs/format.md: a tag of one byte, followed by its payload. An encoder returns
+the bytes of a value; for a value that cannot be encoded, the reason is found afterwards. A decoder returns the value at
+an offset, and the offset after it; truncated bytes raise IndexError or struct.error. Both take the number of nesting
+levels allowed.
 """
 
 import collections
@@ -43,11 +43,11 @@ _WIDTHS = {ord(code): struct.calcsize(f"<{code}") for code in "bhiqd"}
 
 
 class Codec(Protocol):
-    """Turns observations and actions into bytes and back: what you write for types of your own."""
+    """Encodes observations and actions as bytes; implement it for custom types."""
 
     @property
     def name(self) -> str:
-        """Kept in the file: what one codec wrote, another one does not read."""
+        """The name stored in files; another codec refuses to read them."""
         ...
 
     def encode(self, value: Any) -> bytes:
@@ -60,12 +60,12 @@ class Codec(Protocol):
 
 
 class PlainCodec:
-    r"""Writes what JSON has, and bytes, complex numbers, tuples, sets and numpy arrays and scalars; nested at will.
+    r"""Encodes JSON values, bytes, complex numbers, tuples, sets, and numpy arrays and scalars, nested arbitrarily.
 
-    A value comes back with its types and to the last bit: integers of any size, the payload of a NaN, the order of a
-    dict. What is shared inside a value comes back as copies. An array comes back with an equal dtype in C order,
-    writable, in memory of its own, whatever it was laid out like. Read and written are exactly these types: a named
-    tuple, an enum, an OrderedDict, a dataclass or a subclass of ndarray is refused rather than turned into its base.
+    Values are restored exactly, with their types: integers of any size, the payload of a NaN, the order of a dict.
+    Objects shared inside a value become copies. Arrays are restored with an equal dtype, in C order, writable, and in
+    their own memory. Only exactly these types are supported: a named tuple, an enum, an OrderedDict, a dataclass or a
+    subclass of ndarray is refused rather than converted to its base.
 
     >>> from relive.persistence import codec
     >>> codec = codec.PlainCodec()
@@ -82,8 +82,8 @@ class PlainCodec:
         """Return the bytes of a value.
 
         Raises:
-            ArgumentTypeError: Something in it is of another type.
-            ArgumentError: It holds itself, or is nested too deep, or its keys have too often the same hash.
+            ArgumentTypeError: The value contains an unsupported type.
+            ArgumentError: The value contains itself, is nested too deeply, or has too many keys with the same hash.
         """
         try:
             try:
@@ -95,11 +95,11 @@ class PlainCodec:
         raise refused or errors.ArgumentError("value must not change while it is written")
 
     def decode(self, content: bytes) -> Any:
-        """Return the value of the bytes, no matter who wrote them: no code runs, and memory is that of the value.
+        """Return the value of the bytes, which may be untrusted: no code is run, and memory is bounded by the value.
 
         Raises:
-            ArgumentTypeError: `content` is no bytes.
-            CheckpointError: `encode` does not write such bytes.
+            ArgumentTypeError: `content` is not bytes.
+            CheckpointError: The bytes are invalid.
         """
         if type(content) is not bytes:
             raise errors.ArgumentTypeError(f"content must be bytes, got {validation.short_repr(content)}")
@@ -115,7 +115,7 @@ class PlainCodec:
 
 
 def checked(codec: Codec | None) -> Codec:
-    """Return the codec, a PlainCodec if None; raise ArgumentTypeError if it does not have what a Codec has."""
+    """Return the codec, a PlainCodec if None; raise ArgumentTypeError if it is not a Codec."""
     if codec is None:
         return PlainCodec()
     has_name = isinstance(getattr(codec, "name", None), str)
@@ -126,7 +126,7 @@ def checked(codec: Codec | None) -> Codec:
 
 
 class _NotPlainError(errors.ReplayError):
-    """A value cannot be written; `_refusal` finds out which and why."""
+    """A value cannot be encoded; `_refusal` finds out which and why."""
 
 
 def _head(tag: bytes, size: int) -> bytes:
@@ -183,7 +183,7 @@ def _joined(head: bytes, values: Collection[Any], levels: int) -> bytes:
 
 
 def _run(tag: bytes, values: list[Any] | tuple[Any, ...], levels: int) -> bytes | None:
-    """Return the numbers as one block; None if they are not all of one type, or too large for it."""
+    """Return the numbers as one block; None if they are of different types, or too large."""
     kind = type(values[0])
     if levels and kind in _RUNS and operator.countOf(map(type, values), kind) == len(values):
         for code in _RUNS[kind]:
@@ -207,7 +207,7 @@ def _dict(values: dict[Any, Any], levels: int) -> bytes:
 
 
 def _are_alike(keys: Collection[Any]) -> bool:
-    """Return whether so many keys have one hash that a dict of them takes quadratic time."""
+    """Return whether so many keys share a hash that a dict of them takes quadratic time."""
     return len(keys) > _MOST_ALIKE and max(collections.Counter(map(hash, keys)).values()) > _MOST_ALIKE
 
 
@@ -223,7 +223,7 @@ _dtype_text = functools.lru_cache(maxsize=256)(dtypes.text)
 
 @functools.lru_cache(maxsize=1024)
 def _array_head(tag: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[bytes, bool]:
-    """Return all that is written of an array but its items, and whether these need a look."""
+    """Return the encoded header of an array, and whether its items must be checked."""
     layout = f"[{_dtype_text(dtype)},{json.dumps(shape, separators=(',', ':'))}]"
     if len(layout) > dtypes.LONGEST_TEXT or not _may_have(dtype, shape):
         raise _NotPlainError
@@ -231,13 +231,13 @@ def _array_head(tag: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> tup
 
 
 def _may_have(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
-    """Return whether there are arrays of a dtype of this shape: numpy goes over items of no bytes one by one."""
+    """Return whether an array of that dtype and shape is allowed; numpy loops over items of no bytes one by one."""
     size = math.prod(max(length, 1) for length in shape)
     return size * dtype.itemsize <= _LARGEST_ARRAY if dtype.itemsize else size <= _MOST_EMPTY
 
 
 def _refusal(path: str, value: Any, around: tuple[Any, ...]) -> errors.ArgumentError | None:
-    """Return what is wrong with a value, the first thing met on the way through it; None if it can be written."""
+    """Return the first error found in a value; None if it can be encoded."""
     if type(value) not in (list, tuple, dict, set, frozenset):
         try:
             _ENCODERS[type(value)](value, 0)
@@ -257,7 +257,7 @@ def _refusal(path: str, value: Any, around: tuple[Any, ...]) -> errors.ArgumentE
 
 
 def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what is in a value, and where, in the order of writing."""
+    """Yield the parts of a value with their paths, in the order of encoding."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield f"a key of {path}", key
@@ -305,7 +305,7 @@ def _break(reason: str, offset: int) -> NoReturn:
 
 
 def _size(content: bytes, offset: int, unit: int = 1) -> tuple[int, int]:
-    """Return a size; so many things of at least `unit` bytes are left, or it is refused."""
+    """Return a size, checked against the bytes left for that many items of at least `unit` bytes."""
     start, size = offset, content[offset]
     offset += 1
     if size > 127:
@@ -349,7 +349,7 @@ def _check_levels(levels: int, offset: int) -> None:
 
 
 def _take_list(content: bytes, offset: int, levels: int, unit: int = 1) -> tuple[list[Any], int]:
-    """Return a list of values: `unit` of them for each that the size counts."""
+    """Return a list of values, `unit` of them for each item of the size."""
     _check_levels(levels, offset)
     size, offset = _size(content, offset, unit)
     values = []
@@ -370,7 +370,7 @@ def _take_run(content: bytes, offset: int, levels: int) -> tuple[tuple[Any, ...]
 
 def _take_dict(content: bytes, offset: int, levels: int) -> tuple[dict[Any, Any], int]:
     values, end = _take_list(content, offset, levels, 2)
-    # Names are the same in most observations: one of each stays in memory.
+    # Intern names, which are the same in most observations.
     keys = [sys.intern(key) if type(key) is str else key for key in values[::2]]
     _check_keys(keys, offset)
     return dict(zip(keys, values[1::2], strict=True)), end
@@ -393,7 +393,7 @@ def _check_keys(keys: list[Any], offset: int) -> None:
 
 
 def _layout(head: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, bool]:
-    """Return the dtype and shape of an array, how many bytes it has, and whether its values need a look."""
+    """Return the dtype, shape and number of bytes of an array, and whether its values must be checked."""
     try:
         layout = dtypes.read_json(head.decode())
     except UnicodeDecodeError:
@@ -417,7 +417,7 @@ def _take_array(content: bytes, offset: int, levels: int) -> tuple[arrays.Array,
     dtype, shape, size, needs_a_look = _kept_layout(head) if len(head) <= _SHORT else _layout(head)
     if size > len(content) - start:
         _break(f"says {size}, where {len(content) - start} bytes are left", offset)
-    # A mere copy of fields would have in its gaps what was in memory before.
+    # Zero the gaps between fields, which would otherwise hold uninitialized memory.
     array = np.empty(shape, dtype) if dtype.names is None else np.zeros(shape, dtype)
     array[...] = np.ndarray(shape, dtype, content, start)
     if needs_a_look:
@@ -429,7 +429,7 @@ def _take_scalar(content: bytes, offset: int, levels: int) -> tuple[Any, int]:
     array, end = _take_array(content, offset, levels)
     if array.shape:
         _break("has a scalar with axes", offset)
-    # A structured scalar looks into its array, and can be a key only where nobody writes to it.
+    # A structured scalar is a view into its array, and is hashable only if that is read-only.
     array.flags.writeable = False
     return array[()], end
 
@@ -438,7 +438,7 @@ _Decoder: TypeAlias = Callable[[bytes, int, int], tuple[Any, int]]
 
 
 def _made(kind: Callable[[Any], Any], decoder: _Decoder) -> _Decoder:
-    """Return a decoder that makes a `kind` of what another one reads."""
+    """Return a decoder that converts the result of another one to `kind`."""
 
     def take(content: bytes, offset: int, levels: int) -> tuple[Any, int]:
         value, end = decoder(content, offset, levels)

@@ -1,20 +1,20 @@
-"""Dtypes as text and back, without pickle and without eval: what a file says a dtype is, is read strictly.
+"""Dtypes as text, without pickle or eval, and parsed strictly.
 
     "<f4"                                            floats of 4 bytes, the lowest byte first
     [["x", "<f4"], ["image", "|u1", [8, 8]]]         a float, and behind it an array of bytes, of shape [8, 8]
-    [["x", "|u1"], ["", "|V3"], ["y", "<i4"]]        the same with a gap of 3 bytes: a part without a name
+    [["x", "|u1"], ["", "|V3"], ["y", "<i4"]]        the same with a gap of 3 bytes: a nameless part
     [["pose", [["x", "<f4"], ["y", "<f4"]]]]         fields within fields
 
-That is JSON, and what numpy calls `dtype.descr`, with lists for tuples. A text is an order of bytes, a kind, a size:
+This is numpy's `dtype.descr` as JSON, with lists for tuples. A text consists of byte order, kind and size:
 
     order  "<" lowest byte first, ">" highest byte first, "|" where there is none
     kind   "|b1" bool; "i" and "u" integers of 1 ("|"), 2, 4, 8 bytes; "f" floats of 2, 4, 8 bytes; "c" complex of 8,
            16; "|S5" 5 bytes, "<U5" 5 characters of 4 bytes, both filled up with zeros; "|V5" 5 bytes without a
            meaning; "<m8[ms]" durations and "<M8[ms]" dates, in integers of 8 bytes; the unit (Y M W D h m s ms us ns
            ps fs as) may have a factor, as in "[25s]", or be left out with its brackets
-    wide   "f12", "f16", "c24" and "c32" are the long double of the machine: to be read where it is the same
+    wide   "f12", "f16", "c24" and "c32" are the long double of the machine: readable only where it is the same
 
-Objects have no text. A dtype that is read from its own text equals the one that was written.
+Object dtypes have no text. A dtype parsed from its text equals the original.
 """
 
 import functools
@@ -52,7 +52,7 @@ _SIMPLE = re.compile(
 
 
 def described(dtype: DType) -> Any:
-    """Return the description of a dtype: a str, or a list of fields. Where it has none, that of another one.
+    """Return the description of a dtype, a str or a list of fields; that of another dtype if it has none.
 
     >>> import numpy as np
     >>> from relive.persistence import dtypes
@@ -79,8 +79,8 @@ def text(dtype: DType) -> str:
     """Return the text of a dtype, in ASCII.
 
     Raises:
-        ArgumentError: It has none: it holds objects, is of another library, or its fields overlap, have titles or are
-            not in the order of their names.
+        ArgumentError: It has none: it holds objects, belongs to another library, or its fields overlap, have titles or
+            are out of order.
 
     >>> import numpy as np
     >>> from relive.persistence import dtypes
@@ -102,7 +102,7 @@ def parsed(written: str) -> DType:
     """Return the dtype of a text.
 
     Raises:
-        CheckpointError: No dtype has this text.
+        CheckpointError: The text is invalid.
     """
     if len(written) > LONGEST_TEXT:
         raise errors.CheckpointError(f"dtype has a text of {len(written)} characters, more than {LONGEST_TEXT}")
@@ -113,7 +113,7 @@ def read_json(written: str) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        CheckpointError: It is none.
+        CheckpointError: It is invalid.
     """
     try:
         return json.loads(written)
@@ -125,7 +125,7 @@ def from_descr(descr: object) -> DType:
     """Return the dtype that is described by a str, or by lists or tuples of fields.
 
     Raises:
-        CheckpointError: It describes none.
+        CheckpointError: It is invalid.
     """
     return _dtype(descr, DEEPEST)
 
@@ -169,7 +169,7 @@ def _simple(descr: str) -> DType:
 
 
 def _field(field: object, levels: int) -> tuple[str, DType]:
-    """Return the name of a field, empty for a gap, and the dtype of what is in it."""
+    """Return the name of a field, empty for a gap, and its dtype."""
     if not isinstance(field, list | tuple) or len(field) not in (2, 3) or not isinstance(field[0], str):
         raise errors.CheckpointError(
             f"field of a dtype must be a name, a dtype and a shape, got {validation.short_repr(field)}"
@@ -184,7 +184,7 @@ def _field(field: object, levels: int) -> tuple[str, DType]:
         return name, part
     shape = field[2]
     is_shape = isinstance(shape, list | tuple) and all(type(size) is int and size >= 0 for size in shape)
-    # Items without bytes may be any number, and numpy goes over them one by one.
+    # There may be any number of items without bytes, and numpy loops over them one by one.
     if not is_shape or len(shape) > MOST_AXES or not part.itemsize:
         raise errors.CheckpointError(f"field {validation.short_repr(name)} of a dtype has no shape that can be read")
     if math.prod(max(size, 1) for size in shape) * part.itemsize > LARGEST_ITEM:
@@ -195,14 +195,14 @@ def _field(field: object, levels: int) -> tuple[str, DType]:
 
 
 def takes_any_bytes(dtype: DType) -> bool:
-    """Return whether any bytes are values of a dtype: not of bools, nor of characters."""
+    """Return whether any bytes are valid values of a dtype: true except for bools and characters."""
     if dtype.fields is not None:
         return all(takes_any_bytes(field[0].base) for field in dtype.fields.values())
     return dtype.kind not in "bU"
 
 
 def are_values(array: npt.NDArray[Any]) -> bool:
-    """Return whether bytes are values: numpy takes any for a bool or a character, and breaks when it uses them."""
+    """Return whether bytes are valid values; numpy accepts any bytes as bools or characters, and fails later."""
     dtype = array.dtype
     if takes_any_bytes(dtype) or not array.size:
         return True
@@ -215,7 +215,7 @@ def are_values(array: npt.NDArray[Any]) -> bool:
 
 
 def check_values(array: npt.NDArray[Any]) -> None:
-    """Check values that came as bytes.
+    """Check values that were read as bytes.
 
     Raises:
         CheckpointError: A bool is neither 0 nor 1, or a character lies beyond 0x10FFFF.

@@ -1,8 +1,8 @@
-"""What a crash leaves whole: synced files, directories replaced in one step, one writer a path.
+"""Crash-safe files: syncing, atomic replacement of directories, and locks.
 
-A directory NAME is replaced by one that was built beside it. What lies beside it, and in which order it moves:
+A directory NAME is replaced by one that was built beside it. The entries beside it, and the order of renames:
 
-    .NAME.lock    who writes holds a lock on it; it stays, empty
+    .NAME.lock    locked by the writer; stays, empty
     .NAME.new     being built
     NAME          the newest; where it is missing, a crash came between two renames, and NAME.1 is the newest
     NAME.1 ...    the ones before, the newest first
@@ -10,8 +10,8 @@ A directory NAME is replaced by one that was built beside it. What lies beside i
 
     NAME.1 -> NAME.2,   NAME -> NAME.1,   .NAME.new -> NAME,   NAME.3 -> .NAME.old -> nothing
 
-Nothing moves or is deleted that is not ours: empty, or with a manifest that begins as ours do. A NAME.1 with a lock
-file of its own was saved under that name: it is no older NAME.
+Only our own directories are moved or deleted: empty ones, or ones with a manifest of ours. A NAME.1 with its own lock
+file was saved under that name and is not an older NAME.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def absolute(name: str, path: object) -> str:
     """Return a path as an absolute one with a last part.
 
     Raises:
-        ArgumentTypeError: `path` is no path.
+        ArgumentTypeError: `path` is not a path.
         ArgumentError: `path` is empty, holds a NUL, or is a root.
     """
     if not isinstance(path, str | bytes | os.PathLike):
@@ -68,17 +68,17 @@ def module(name: str) -> Any:
 
 
 def fsync_file(descriptor: int) -> None:
-    """Return when the file is on the disk, also where only F_FULLFSYNC says so (macOS)."""
+    """Sync a file to disk, with F_FULLFSYNC where needed (macOS)."""
     fcntl = module("fcntl")
     if hasattr(fcntl, "F_FULLFSYNC"):
-        with contextlib.suppress(OSError):  # A file system over the network has none.
+        with contextlib.suppress(OSError):  # Network file systems do not support it.
             fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
             return
     os.fsync(descriptor)
 
 
 def write_file(descriptor: int, content: bytes) -> None:
-    """Write all of a new file, and return when it is on the disk and closed."""
+    """Write all of a new file, sync it to disk and close it."""
     with open(descriptor, "wb") as file:
         file.write(content)
         file.flush()
@@ -86,7 +86,7 @@ def write_file(descriptor: int, content: bytes) -> None:
 
 
 def fsync_directory(path: str) -> None:
-    """Return when the names in a directory are on the disk; at once where a platform or a file system cannot tell."""
+    """Sync the names in a directory to disk, where the platform and file system support it."""
     if not _HAS_DIRECTORIES:
         return
     descriptor = os.open(path, os.O_RDONLY | _DIRECTORY)
@@ -100,7 +100,7 @@ def fsync_directory(path: str) -> None:
 
 
 class Directory:
-    """An open directory: it stays the same one, also when another takes its name; no link is followed in it."""
+    """An open directory: it stays the same even if its name is reused; links in it are not followed."""
 
     def __init__(self, path: str, *, follow: bool = False) -> None:
         """Open a directory.
@@ -110,7 +110,7 @@ class Directory:
             follow: Whether the path itself may be a link.
 
         Raises:
-            OSError: It is missing, or no directory.
+            OSError: It is missing, or not a directory.
         """
         self.path = path
         self._descriptor: int | None = None
@@ -140,11 +140,11 @@ class Directory:
         return True
 
     def is_regular(self, name: str) -> bool:
-        """Return whether that is a regular file, and no link to one."""
+        """Return whether that is a regular file, not a link."""
         return stat.S_ISREG(self._mode(name))
 
     def is_directory(self, name: str) -> bool:
-        """Return whether that is a directory, and no link to one."""
+        """Return whether that is a directory, not a link."""
         return stat.S_ISDIR(self._mode(name))
 
     def _mode(self, name: str) -> int:
@@ -159,7 +159,7 @@ class Directory:
         """Return the descriptor of a regular file, for reading.
 
         Raises:
-            CheckpointError: There is none, but perhaps a link, a pipe or a directory.
+            CheckpointError: It is missing, or a link, a pipe or a directory.
         """
         label = named(os.path.join(self.path, name))
         try:
@@ -203,11 +203,11 @@ def newest(path: str) -> str:
 
 
 def new_directory(path: str) -> str:
-    """Return a new directory beside `path`, in which to build what will replace it; what a crash left is deleted.
+    """Create a directory beside `path` for building its replacement; leftovers of a crash are deleted.
 
     Raises:
-        CheckpointError: Something that is not ours is at `path`, or where what moves would be; nothing has changed.
-        OSError: It cannot be made.
+        CheckpointError: Something foreign is at `path`, or at a target of a rename; nothing has changed.
+        OSError: It cannot be created.
     """
     _free_number(path)
     new = beside(path, "new")
@@ -218,13 +218,13 @@ def new_directory(path: str) -> str:
 
 
 def replace_directory(new: str, path: str, keep: int) -> None:
-    """Give the directory `new` the name `path`, in a step that a reader sees as one, and keep `keep` in all.
+    """Rename the directory `new` to `path`, atomically for readers, and keep `keep` directories in all.
 
-    Whatever fails, `newest(path)` is complete. What is older and cannot be deleted, such as a directory with a file in
-    it that is not ours, stays, and the next call tries again.
+    Whatever fails, `newest(path)` is complete. Older directories that cannot be deleted, such as those with foreign
+    files, stay, and the next call tries again.
 
     Raises:
-        CheckpointError: Something that is not ours is in the way; nothing has moved.
+        CheckpointError: Something foreign is in the way; nothing was renamed.
         OSError: Renaming failed; what was at `path` is there again, unless renaming it back failed too.
     """
     free = _free_number(path)
@@ -248,10 +248,10 @@ def replace_directory(new: str, path: str, keep: int) -> None:
 
 
 def remove_directory(path: str) -> None:
-    """Delete a directory and the files of a checkpoint in it, the manifest last; if it is missing, nothing.
+    """Delete a directory and the files of a checkpoint in it, the manifest last; does nothing if it is missing.
 
     Raises:
-        CheckpointError: Something else is in it, or it is none; nothing has been deleted.
+        CheckpointError: It holds foreign files, or is not a directory; nothing was deleted.
         OSError: Deleting failed.
     """
     if not os.path.lexists(path):
@@ -266,7 +266,7 @@ def remove_directory(path: str) -> None:
 
 
 def strange_name(path: str) -> str | None:
-    """Return what lies in a directory and is no file of a checkpoint, or None."""
+    """Return the name of a foreign file in a checkpoint directory, or None."""
     try:
         opened = Directory(path)
     except NotADirectoryError:
@@ -279,7 +279,7 @@ def strange_name(path: str) -> str | None:
 
 
 def _free_number(path: str) -> int:
-    """Return the first number from 1 on under which no older directory is kept; checks all before it, and `path`."""
+    """Return the first free number from 1 for an older directory; checks all before it, and `path`."""
     _check_ours(path)
     number = 1
     while _check_older(path, number):
@@ -301,7 +301,7 @@ def _check_older(path: str, number: int) -> bool:
 
 
 def _check_ours(path: str) -> bool:
-    """Return whether a directory of ours is there; False if nothing is, or an empty one.
+    """Return whether the path is a directory of ours; False if it is missing or empty.
 
     Raises:
         CheckpointError: Something else is there.
@@ -330,7 +330,7 @@ def _vacate(path: str) -> None:
 
 
 def _delete_older(path: str, number: int) -> None:
-    """Delete `path`.number and all behind it, the oldest first, each out of sight before it loses a file."""
+    """Delete `path`.number and all older ones, oldest first; each is renamed away before its files are deleted."""
     last = number
     with contextlib.suppress(errors.CheckpointError):
         while _check_older(path, last):
@@ -344,13 +344,13 @@ def _delete_older(path: str, number: int) -> None:
 # Locking.
 @contextlib.contextmanager
 def locked(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Hold the lock of a path, on a file beside it, which another process or another holder in this one cannot have.
+    """Hold the lock of a path, an exclusive lock on a file beside it, within and across processes.
 
-    The system gives the lock back when the process ends, however it ends. The file stays: were it deleted, one process
-    could hold the lock of the deleted file while another made, and locked, a new one.
+    The system releases the lock when the process ends. The file stays: if it were deleted, one process could hold the
+    lock of the deleted file while another locks a new one.
 
     Raises:
-        CheckpointError: Somebody else holds the lock, or the file system has none.
+        CheckpointError: The lock is held elsewhere, or the file system does not support locks.
     """
     path = absolute("path", path)
     label, place = named(path), beside(path, "lock")
@@ -369,7 +369,7 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
             _note(descriptor, f"{pid}\n".encode())
             yield
         finally:
-            if os.getpid() == pid:  # In a fork, the parent holds the lock on.
+            if os.getpid() == pid:  # In a fork, the parent still holds the lock.
                 _note(descriptor, b"")
     finally:
         os.close(descriptor)
@@ -396,7 +396,7 @@ def _lock(descriptor: int, label: str) -> None:
 
 
 def _note(descriptor: int, text: bytes) -> None:
-    """Write into a lock file who holds it; the lock holds also where the disk is full."""
+    """Write the holder into a lock file; the lock is valid even if the disk is full."""
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.lseek(descriptor, 0, os.SEEK_SET)

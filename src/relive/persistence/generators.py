@@ -1,4 +1,4 @@
-"""The state of numpy's generators as JSON values."""
+"""The state of numpy random generators as JSON values."""
 
 import math
 from typing import Any
@@ -26,7 +26,7 @@ def state_of(rng: np.random.Generator) -> dict[str, Any]:
     """Return the state of a generator.
 
     Raises:
-        CheckpointError: It is none of numpy's own.
+        CheckpointError: It is not one of numpy's own.
     """
     kind = type(rng.bit_generator)
     if _KINDS.get(kind.__name__) is not kind:
@@ -41,7 +41,7 @@ def load(given: state_lib.StateReader) -> np.random.Generator:
     """Return a generator of that state.
 
     Raises:
-        CheckpointError: There is no such state.
+        CheckpointError: The state is invalid.
     """
     kind = _KINDS[given.one_of("bit_generator", *_KINDS)]
     bits = kind(0)
@@ -56,20 +56,20 @@ def load(given: state_lib.StateReader) -> np.random.Generator:
 
 
 def _is_stuck(state: dict[str, Any]) -> bool:
-    """Return whether it may be a state that no seed leads to, and that gives one number for ever.
+    """Return whether it may be an invalid state that yields the same number forever.
 
-    Numbers below a limit are made by drawing until one fits: that would never end.
+    Bounded integers are drawn by rejection, which would never end.
     """
     if "inc" in state:
         return bool(state["inc"] % 2 == 0)
     if "pos" in state:
-        # Of the first word of a Mersenne Twister the highest bit counts.
+        # Only the highest bit of the first word of a Mersenne Twister matters.
         return not (state["key"][0] >> 31 or state["key"][1:].any())
     return False
 
 
 def check_kind(own: np.random.Generator, other: np.random.Generator) -> None:
-    """Raise CheckpointError if one generator cannot go on as the other."""
+    """Raise CheckpointError if the two generators are of different kinds."""
     kinds = [type(rng.bit_generator).__name__ for rng in (own, other)]
     if kinds[0] != kinds[1]:
         raise errors.CheckpointError(f"generator/bit_generator must be {kinds[0]}, as it is here, got {kinds[1]}")
@@ -83,7 +83,7 @@ def _plain(value: Any) -> Any:
 
 
 def _like(name: str, example: Any, value: Any) -> Any:
-    """Return a part of a state, if it is of the form of the example."""
+    """Return a part of a state, checked against the form of the example."""
     if isinstance(example, dict):
         if not isinstance(value, dict) or value.keys() != example.keys():
             raise errors.CheckpointError(f"{name} must be a mapping with {', '.join(example)}")

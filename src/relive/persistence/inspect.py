@@ -1,12 +1,12 @@
-"""What is at a path that relive wrote, whether it is whole, and its buffer: the only reader of what was saved.
+"""Loads, verifies, repairs and summarizes anything that relive has saved.
 
 load        the buffer, of whatever class
 verify      raises CheckpointError if something is broken
-repair      puts in order what a crash has left
-summary     what there is, as JSON values
-examine     what is broken, and what was made of the rest: what verify and summary tell of
+repair      repairs what a crash has left
+summary     the contents, as JSON values
+examine     the common part of verify and summary: faults, and the buffer if it can be loaded
 
-A memory map and a Parquet file hold no buffer, and are read by those who write them.
+Memory maps and Parquet files hold no buffer, and are read by their own modules.
 """
 
 from collections.abc import Callable
@@ -34,20 +34,20 @@ _REMEDY = "import its module"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Examination:
-    """What was found at a path.
+    """The result of examining a path.
 
     Attributes:
-        path: Where somebody looked.
-        place: Where it was read: at the path itself, or at the one that a crash left.
-        kind: What is there.
-        version: Of its format.
-        values: What it says of its buffer: `class`, `settings`, `generator` and more.
+        path: The path that was examined.
+        place: The path it was read from: the same, or the one that a crash left.
+        kind: What is at the path.
+        version: The version of its format.
+        values: The description of its buffer: `class`, `settings`, `generator` and more.
         entries: The file of each array of a checkpoint.
-        findings: What was found in a journal; None elsewhere.
-        buffer: What was made of it; None if none was.
-        reason: Why none was made, although nothing is broken.
-        faults: What is broken, a line each.
-        stats: What is known of what is in it where that is no buffer.
+        findings: The findings in a journal; None otherwise.
+        buffer: The loaded buffer; None if none could be loaded.
+        reason: Why no buffer was loaded, although nothing is broken.
+        faults: The faults, one line each.
+        stats: Statistics of the contents if they are not a buffer.
     """
 
     path: str
@@ -64,7 +64,7 @@ class Examination:
 
     @property
     def notes(self) -> list[str]:
-        """What else to know, a line each."""
+        """Further notes, one line each."""
         lines = [f"not loaded: {self.reason}"] if self.reason else []
         if self.place != self.path:
             lines.append(f"read from {files.named(self.place)}, as a crash left it: relive repair renames it")
@@ -77,7 +77,7 @@ class Examination:
         return lines
 
     def summary(self) -> dict[str, Any]:
-        """Return all of it as JSON values: see `summary`."""
+        """Return everything as JSON values; see `summary`."""
         said = self.values if self.buffer is None else self.values | {"settings": self.buffer._encoded_settings()}
         settings, generator, name = (said.get(key) for key in ("settings", "generator", "class"))
         settings = dict(settings) if isinstance(settings, dict) else {}
@@ -124,20 +124,20 @@ def load(
     progress: state_lib.Progress | None = None,
     **instead: Any,
 ) -> Any:
-    """Return the buffer that was saved at a path, of whatever class: of a checkpoint, or of a journal.
+    """Load the buffer from a checkpoint or a journal, whatever its class.
 
-    It does what `load` of that class does, or `recover`. A class of your own must be imported before.
+    Equivalent to `load` of its class, or to `recover`. Custom classes must be imported before.
 
     Args:
         path: The directory.
-        codec: The one that it was written with, where there are objects; a PlainCodec if None.
-        progress: Called now and then with the bytes read so far and the bytes there are.
-        instead: Arguments of the constructor in the place of the saved ones.
+        codec: The codec it was written with, for buffers of objects; a PlainCodec if None.
+        progress: Called periodically with the number of bytes read so far and the total.
+        instead: Constructor arguments that override the saved ones.
 
     Raises:
-        ArgumentError: An argument breaks its rule, or there is a codec, but no object.
-        CheckpointError: Neither a checkpoint nor a journal is there, or it is damaged, of a class that is not defined
-            here, of another codec, or of a newer version; of a memory map or a Parquet file it says what to call.
+        ArgumentError: An argument is invalid, or a codec is given for a buffer without objects.
+        CheckpointError: The path is neither a checkpoint nor a journal, or it is damaged, of an undefined class, of
+            another codec, or of a newer version. For a memory map or a Parquet file, the message says what to call.
 
     >>> import tempfile
     >>> import relive
@@ -158,18 +158,18 @@ def load(
 
 
 def verify(path: str | os.PathLike[str], *, progress: state_lib.Progress | None = None) -> None:
-    """Read all that relive wrote at a path, and make its buffer where that can be done here, which checks itself.
+    """Verify anything that relive saved at a path, by reading it completely and checking its buffer.
 
-    Of a checkpoint and a journal every byte is compared with a checksum, of a Parquet file every page of rows. Of a
-    memory map the manifest and the sizes of its files are looked at: its rows have no checksum.
+    Checkpoints and journals are checked byte by byte against checksums, Parquet files page by page. For a memory map
+    only the manifest and the file sizes are checked: its rows have no checksums.
 
     Args:
-        path: Of a checkpoint, a journal, a memory map or a Parquet file.
-        progress: Called now and then with the bytes read so far and the bytes there are.
+        path: A checkpoint, a journal, a memory map or a Parquet file.
+        progress: Called periodically with the number of bytes read so far and the total.
 
     Raises:
-        ArgumentError: An argument breaks its rule.
-        CheckpointError: It is not whole, or none of the four is there.
+        ArgumentError: An argument is invalid.
+        CheckpointError: It is damaged, or none of the four.
         MissingExtraError: It is a Parquet file, and pyarrow is not installed.
     """
     state_lib.check_progress(progress)
@@ -181,25 +181,25 @@ def verify(path: str | os.PathLike[str], *, progress: state_lib.Progress | None 
 def repair(
     path: str | os.PathLike[str], *, drop_damaged: bool = False, progress: state_lib.Progress | None = None
 ) -> repair_lib.Repair:
-    """Put in order what a crash has left of a checkpoint or a journal; a second call finds nothing to do.
+    """Repair a checkpoint or a journal after a crash; a second call finds nothing to do.
 
-    A checkpoint that lacks its name gets it back, from `path.1` or from what was complete and not yet renamed; once it
-    is verified, what was being built or deleted beside it goes. A torn record is cut off a journal.
+    A checkpoint that lost its name is renamed back, from `path.1` or from a complete new checkpoint; once it is
+    verified, incomplete directories beside it are deleted. A torn record at the end of a journal is cut off.
 
     Args:
-        path: Of a checkpoint or a journal.
-        drop_damaged: Whether a damaged journal is to end with the last record before the damage. The files with what
-            was damaged and what followed stay in the directory, under names that end in ".damaged".
-        progress: Called now and then with the bytes of a checkpoint read so far and the bytes there are.
+        path: A checkpoint or a journal.
+        drop_damaged: Whether to end a damaged journal with the last record before the damage. Files with the damaged
+            part and what followed stay in the directory, with names that end in ".damaged".
+        progress: Called periodically with the number of bytes of a checkpoint read so far and the total.
 
     Returns:
-        What was done: its `num_records`, `num_bytes_cut`, `damage`, `set_aside`, `renamed` and `deleted`; as a string,
-        in words.
+        A Repair with `num_records`, `num_bytes_cut`, `damage`, `set_aside`, `renamed` and `deleted`; `str` of it
+        describes it in words.
 
     Raises:
-        ArgumentError: An argument breaks its rule.
-        CheckpointError: Neither of the two is there, it is in use, or it cannot be mended: a checkpoint is damaged, or
-            a journal is and `drop_damaged` is False. Nothing has changed.
+        ArgumentError: An argument is invalid.
+        CheckpointError: It is neither of the two, in use, or cannot be repaired: a damaged checkpoint, or a damaged
+            journal without `drop_damaged`. Nothing has changed.
 
     >>> import tempfile
     >>> import relive
@@ -221,26 +221,25 @@ def repair(
 
 
 def summary(path: str | os.PathLike[str], *, progress: state_lib.Progress | None = None) -> dict[str, Any]:
-    """Return what relive wrote at a path, as JSON values: what `relive inspect --json` prints.
+    """Return a summary of anything that relive saved at a path, as JSON values, like `relive inspect --json`.
 
-    It verifies all of it, and makes the buffer to ask it, so that it takes the time and the memory that `load` does.
-    Where no buffer can be made, such as one of a class that is not defined here, `stats` is empty and the rest is what
-    the files say.
+    It verifies everything and loads the buffer, so it takes as much time and memory as `load`. If the buffer cannot be
+    loaded, as with an undefined class, `stats` is empty and the rest is read from the files.
 
     Args:
-        path: Of a checkpoint, a journal, a memory map or a Parquet file.
-        progress: Called now and then with the bytes read so far and the bytes there are.
+        path: A checkpoint, a journal, a memory map or a Parquet file.
+        progress: Called periodically with the number of bytes read so far and the total.
 
     Returns:
         `path`; `kind`, which of the four; `version` of its format; `class` of the buffer; `bytes` of the files;
-        `schema`, as rows of path, dtype and shape, by agent where there are some; `settings` of the constructor; kind
-        of the `generator`; `stats`, as `get_stats` has them; `arrays` of a checkpoint by name, each with `file`,
-        `dtype`, `shape` and `bytes`; `records` of a journal with `segments`, `records` and `torn_bytes`, else None;
-        `faults`, what is broken, a line each; `notes`, what else to know.
+        `schema`, as rows of path, dtype and shape, by agent if there are agents; `settings` of the constructor; kind of
+        the `generator`; `stats`, as from `get_stats`; `arrays` of a checkpoint by name, each with `file`, `dtype`,
+        `shape` and `bytes`; `records` of a journal with `segments`, `records` and `torn_bytes`, else None; `faults`,
+        one line each; `notes`, further notes.
 
     Raises:
-        ArgumentError: An argument breaks its rule.
-        CheckpointError: None of the four is there, or what it says of itself cannot be read.
+        ArgumentError: An argument is invalid.
+        CheckpointError: It is none of the four, or its manifest cannot be read.
         MissingExtraError: It is a Parquet file, and pyarrow is not installed.
 
     >>> import tempfile
@@ -256,10 +255,10 @@ def summary(path: str | os.PathLike[str], *, progress: state_lib.Progress | None
 
 
 def examine(path: str, progress: state_lib.Progress | None = None) -> Examination:
-    """Return what is at an absolute path, after all of it was read.
+    """Read everything at an absolute path, and return the result.
 
     Raises:
-        CheckpointError: Nothing that relive wrote is there, or what it says of itself cannot be read.
+        CheckpointError: Nothing that relive wrote is there, or its manifest cannot be read.
         MissingExtraError: It is a Parquet file, and pyarrow is not installed.
     """
     examiners: dict[places.Kind, Callable[[str, state_lib.Progress | None], Examination]] = {
@@ -315,16 +314,16 @@ def _base(path: str) -> dict[str, Any]:
 
 
 def _base_faults(path: str) -> list[str]:
-    """Return what is broken in the checkpoint that a journal begins with; nothing if it begins with none."""
+    """Return the faults of the checkpoint that a journal begins with, if any."""
     try:
         has_checkpoint = _base(path).get("has_checkpoint") is True
     except (errors.ReplayError, StopIteration):
-        return []  # That is for others to say.
+        return []  # Reported elsewhere.
     return places.faults(journal_reader.checkpoint_of(path)) if has_checkpoint else []
 
 
 def _why_not_rebuilt(path: str, findings: journal_reader.Findings) -> str:
-    """Return why a journal is not played back, which would change it or keep its writer out; nothing if it can be."""
+    """Return why a journal is not replayed, as that would modify it or block its writer; empty if it can be."""
     if findings.num_torn_bytes:
         return f"it ends with a torn record of {findings.num_torn_bytes} B: relive repair cuts it off"
     if not findings.num_records:
@@ -368,19 +367,19 @@ def _of_parquet(path: str, progress: state_lib.Progress | None) -> Examination:
 
 
 def _relive() -> Any:
-    """Return the package: imports only go down, and this looks up."""
+    """Return the package, looked up at run time since imports only go down."""
     return importlib.import_module("relive")
 
 
 def _checked(buffer: Any) -> Any:
-    """Return a buffer that agrees with itself."""
-    if hasattr(buffer, "check"):  # A rollout has nothing that could disagree.
+    """Return a buffer after its `check`."""
+    if hasattr(buffer, "check"):  # A rollout has no invariants to check.
         buffer.check()
     return buffer
 
 
 def _stats(buffer: Any) -> dict[str, Any]:
-    """Return what a buffer says of what it holds; a rollout has no more to say."""
+    """Return the statistics of a buffer; a rollout has none."""
     if hasattr(buffer, "get_stats"):
         return dataclasses.asdict(buffer.get_stats())
     return {"size": len(buffer), "capacity": buffer.capacity}
@@ -395,7 +394,7 @@ def _num_bytes(place: str) -> int:
 
 
 def _codec(values: dict[str, Any]) -> codec_lib.Codec | None:
-    """Return the codec of a state of objects, if it is one of ours; None also for a state without objects."""
+    """Return the codec of a state of objects, if built-in; None also for a state without objects."""
     if "codec" not in values:
         return None
     ours: list[codec_lib.Codec] = [codec_lib.PlainCodec(), _relive().TokenStepCodec()]
@@ -403,7 +402,7 @@ def _codec(values: dict[str, Any]) -> codec_lib.Codec | None:
 
 
 def why_not(values: dict[str, Any]) -> str:
-    """Return why no buffer can be made of a state here, given its JSON values; nothing if one can."""
+    """Return why a buffer cannot be loaded from a state, given its JSON values; empty if it can."""
     try:
         checkpointable.class_of(values, _REMEDY)
     except errors.CheckpointError as error:
@@ -425,7 +424,7 @@ def why_not(values: dict[str, Any]) -> str:
 
 
 def _why_too_large(needed: int) -> str:
-    """Return why there is no memory for so many bytes; nothing if there is, or if the machine does not say."""
+    """Return why there is not enough memory for that many bytes; empty if there is, or if unknown."""
     there = _memory_bytes()
     if there is None or needed <= there // 2:
         return ""
@@ -433,7 +432,7 @@ def _why_too_large(needed: int) -> str:
 
 
 def _needed_bytes(said: places.Manifest) -> int:
-    """Return about how many bytes a loaded buffer takes: those of its files, and of all rows it has room for."""
+    """Return approximately how many bytes a loaded buffer takes: its files, and all rows of its capacity."""
     nbytes = sum(entry.nbytes for entry in said.entries.values())
     rows = [entry for name, entry in said.entries.items() if name.startswith("rows/")]
     per_row = sum(entry.dtype.itemsize * math.prod(entry.shape[1:]) for entry in rows)
@@ -443,7 +442,7 @@ def _needed_bytes(said: places.Manifest) -> int:
 
 
 def _memory_bytes() -> int | None:
-    """Return how much memory the machine has; None where it does not say."""
+    """Return the memory of the machine in bytes; None if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):

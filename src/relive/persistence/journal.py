@@ -1,20 +1,18 @@
-"""A journal: records on the disk before what they tell of happens.
+"""Journal: an append-only log in which every change is recorded before it is applied.
 
-    base/checkpoint                                          what there was before the first record, if anything
+    base/checkpoint                                          the contents before the first record, if any
     segment-...42.relive.oldest                              what came before 42 was pruned
-    segment-...42.relive   base | record | record | ...      as long as somebody needs them: `prune`
+    segment-...42.relive   base | record | record | ...      as long as they are needed: `prune`
     segment-...51.relive   base | record | record | ...
     segment-...57.relive   base | record | record |          records are appended here
 
-A record is written by one system call at once, so a process that is killed loses none that was appended; when records
-are on the disk, and so survive the loss of power, is a matter of the `fsync` policy alone. A segment begins with a
-base, and perhaps with records that are carried over, from which its owner can go on without any segment before it. It
-comes into being with them: made beside, synced, renamed. What a crash can leave torn is therefore the end of the last
-segment, and nothing else.
+A record is written immediately with one system call, so a killed process loses no appended record; when records are on
+disk, and so survive a power loss, depends on the `fsync` policy. A segment begins with a base, and possibly records
+that are carried over, from which its owner can continue without earlier segments. It is created with them atomically:
+written beside, synced, renamed. So a crash can only leave the end of the last segment torn.
 
-A call that raises has appended nothing; `synced` alone waits for what was appended before. If that cannot be made sure
-of, or the disk failed to sync what it had taken, the journal refuses all that follows: to sync again could succeed
-without the lost pages.
+A call that raises has appended nothing, except `synced`, which waits for earlier records. If that cannot be guaranteed,
+or a sync has failed, the journal refuses further writes: a later sync could succeed without the lost pages.
 """
 
 import asyncio
@@ -40,23 +38,23 @@ from relive.persistence import state as state_lib
 
 @dataclasses.dataclass(frozen=True)
 class EveryRecords:
-    """Syncs after so many records, in the call that appends the last of them."""
+    """A sync policy: sync after that many records, in the call that appends the last of them."""
 
     count: int
 
     def __post_init__(self) -> None:
-        """Check the count, which is at least 1."""
+        """Check that the count is at least 1."""
         validation.positive_int("count", self.count)
 
 
 @dataclasses.dataclass(frozen=True)
 class EverySeconds:
-    """Syncs after so many seconds while there is something to sync, in a thread of its own: no append waits for it."""
+    """A sync policy: sync after that many seconds, in a background thread, so that no append waits for it."""
 
     seconds: float
 
     def __post_init__(self) -> None:
-        """Check the seconds, which are above 0 and no longer than a thread can wait."""
+        """Check that the seconds are above 0 and no longer than a thread can wait."""
         if not 0 < validation.finite_number("seconds", self.seconds) <= threading.TIMEOUT_MAX:
             raise errors.ArgumentError(
                 f"seconds must be above 0 and at most {threading.TIMEOUT_MAX:.0f}, "
@@ -68,7 +66,7 @@ Policy: TypeAlias = Literal["always", "never"] | EveryRecords | EverySeconds
 
 
 def check(fsync: object) -> None:
-    """Raise ArgumentError if `fsync` is no policy."""
+    """Raise ArgumentError if `fsync` is not a policy."""
     is_word = isinstance(fsync, str) and fsync in ("always", "never")
     if not is_word and not isinstance(fsync, EveryRecords | EverySeconds):
         raise errors.ArgumentError(
@@ -77,17 +75,17 @@ def check(fsync: object) -> None:
 
 
 def most_unsynced(fsync: Policy) -> int:
-    """Return how many records a policy leaves unsynced, plus one: with so many, an append syncs."""
+    """Return the number of unsynced records at which an append syncs."""
     if isinstance(fsync, EveryRecords):
         return int(fsync.count)
     return 1 if fsync == "always" else validation.LARGEST
 
 
 class SegmentFile:
-    """An open segment; what is written goes to its end.
+    """An open segment, written to at its end.
 
     Args:
-        ending: Where its whole records end; what lies beyond is cut off.
+        ending: The end of its complete records; anything after it is cut off.
 
     Raises:
         OSError: It cannot be opened or cut.
@@ -116,7 +114,7 @@ class SegmentFile:
         self.size = size
 
     def sync(self) -> None:
-        """Return when its bytes are on the disk."""
+        """Sync its bytes to disk."""
         if hasattr(os, "fdatasync"):
             os.fdatasync(self.descriptor)
         else:
@@ -130,23 +128,23 @@ class SegmentFile:
 def create(
     path: str, first: int, base: bytes, carried: Iterable[tuple[int, bytes]] = (), salt: int = 0
 ) -> journal_reader.Ending:
-    """Make a segment of `base` and the records behind it; a crash leaves it whole or not there.
+    """Create a segment of `base` and the records after it, atomically.
 
-    The directory that it is in is not synced.
+    Its directory is not synced.
 
     Args:
         path: The segment.
         first: The number of its first record.
         base: That record.
-        carried: Kind and payload of the records behind it.
-        salt: The number that all segments of the journal have.
+        carried: Kind and payload of the records after it.
+        salt: The number shared by all segments of the journal.
 
     Returns:
-        Where it ends.
+        The size of the segment.
 
     Raises:
-        ArgumentError: A payload is no bytes or too long.
-        OSError: It could not be written; it is not there, unless it could not be deleted either.
+        ArgumentError: A payload is not bytes or too long.
+        OSError: It could not be written; it does not exist, unless it could not be deleted either.
     """
     header = journal_reader.segment_header(first, salt)
     seed = journal_reader.seed_of(header, first)
@@ -166,7 +164,7 @@ def create(
             files.fsync_file(file.fileno())
         os.rename(new, path)
     except OSError:
-        for name in (new, path):  # A file system over the network can rename and say that it failed.
+        for name in (new, path):  # A network file system can rename and still report a failure.
             with contextlib.suppress(OSError):
                 os.unlink(name)
         raise
@@ -174,22 +172,22 @@ def create(
 
 
 class Journal(duplicates.NeverCopied):
-    """Appends records to the segment files of a directory.
+    """An append-only log of the changes of a buffer, in a directory; pass it to `attach`, and load it with `recover`.
 
-    It belongs to one thread, to the process that opened it and not to a forked one, and to one owner, who calls `begin`
-    once and then `append`. While it is open, nobody else can open it.
+    It must be used in one thread of the process that opened it, not in a forked one, by one owner, which calls `begin`
+    once and then `append`. While it is open, it is locked for others.
 
     Args:
-        path: The directory. If it is missing, it is made; if it holds a journal, that is read to its end and goes on
-            after its last whole record, and a torn tail is cut off.
-        fsync: When what was appended is on the disk: "always", before `append` returns; `EveryRecords(n)`;
-            `EverySeconds(t)`; or "never", when the system sees fit.
-        segment_bytes: After how many bytes of records a new segment begins; it may be more if its base and what is
-            carried over are larger, so that they never take up more than half.
+        path: The directory. Created if missing. An existing journal is read to its end and continued after its last
+            complete record; a torn tail is cut off.
+        fsync: When appended records are synced to disk: "always", before `append` returns; `EveryRecords(n)`;
+            `EverySeconds(t)`; or "never", left to the system.
+        segment_bytes: Number of bytes of records after which a new segment begins; more if its base and carried-over
+            records are larger, so that they never take up more than half.
 
     Raises:
-        CheckpointError: The directory cannot be made or read, holds files that are none of a journal, or holds one that
-            is damaged; or the journal is open elsewhere.
+        CheckpointError: The directory cannot be created or read, holds foreign files or a damaged journal, or the
+            journal is open elsewhere.
 
     >>> import tempfile
     >>> from relive.persistence import journal
@@ -223,11 +221,11 @@ class Journal(duplicates.NeverCopied):
         self._begun: tuple[Callable[[], bytes], Callable[[], Iterable[tuple[int, bytes]]]] | None = None
         self._is_closed = False
         self._refusal: str | None = None
-        # The segments' first records, the last segment, and at how many bytes an append has to stop and look.
+        # The first records of the segments, the last segment, and the size at which an append must do more than write.
         self._firsts: list[int] = []
         self._segment: SegmentFile | None = None
         self._limit = 0
-        # Held while a sync is under way, or while what is to be synced changes.
+        # Held during a sync, and while the file to sync changes.
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._syncer: threading.Thread | None = None
@@ -243,26 +241,26 @@ class Journal(duplicates.NeverCopied):
 
     @property
     def num_records(self) -> int:
-        """How many records were ever appended, bases too; the number that the next one gets."""
+        """Number of records ever appended, bases included; the number of the next record."""
         return self._num_records
 
     @property
     def num_synced(self) -> int:
-        """How many of them are known to be on the disk."""
+        """Number of records known to be on disk."""
         return self._num_synced
 
     @property
     def is_due(self) -> bool:
-        """Whether the policy wants what was appended on the disk now."""
+        """Whether the policy requires a sync now."""
         return self._num_records - self._num_synced >= self._most_unsynced
 
     def begin(self, base: Callable[[], bytes], carried: Callable[[], Iterable[tuple[int, bytes]]] = lambda: ()) -> None:
-        """Make the journal ready for appending: to the last segment if there is one, to a new one otherwise.
+        """Prepare the journal for appending to its last segment, or to a new one if there is none.
 
         Args:
-            base: Returns a record from which its owner can go on without any before it. It is called within this call
-                or within an `append`, before the record of that is written.
-            carried: Returns kind and payload of the records that come right behind it; called after `base`.
+            base: Returns a record from which the owner can continue without earlier ones. Called within this call or
+                within an `append`, before its record is written.
+            carried: Returns kind and payload of the records that follow it; called after `base`.
 
         Raises:
             ArgumentError: The journal has begun before.
@@ -282,7 +280,7 @@ class Journal(duplicates.NeverCopied):
             self._syncer.start()
 
     def save_base(self, state: state_lib.State) -> None:
-        """Save a state as the checkpoint that the journal begins with; it has no records, and the first will say so.
+        """Save a state as the checkpoint that the journal begins with, before the first record, which refers to it.
 
         Raises:
             CheckpointError: It could not be written, or something cannot be saved.
@@ -298,14 +296,14 @@ class Journal(duplicates.NeverCopied):
         """Write a record, and return its number.
 
         Args:
-            kind: In [1, 256), for its owner to tell one from another.
+            kind: An integer in [1, 256), chosen by the owner.
             payload: At most 2^32 - 1 bytes.
-            sync: Whether to sync, if that is due; if not, a coroutine awaits `synced` when `is_due`.
+            sync: Whether to sync if due; if False, await `synced` when `is_due`.
 
         Raises:
-            ArgumentError: An argument breaks a rule, or `begin` was not called.
+            ArgumentError: An argument is invalid, or `begin` was not called.
             ClosedError: The journal was closed.
-            CheckpointError: The record could not be written, or synced if that was due; it does not count.
+            CheckpointError: The record could not be written, or synced if due; it is not counted.
         """
         segment = self._segment
         if kind == journal_reader.BASE:
@@ -323,7 +321,7 @@ class Journal(duplicates.NeverCopied):
             if sync and self.is_due:
                 self.sync()
         except BaseException as error:
-            # An interrupt too: it may have come between writing and counting.
+            # Also on an interrupt, which may come between writing and counting.
             self._take_back(segment, number, size)
             if isinstance(error, OSError):
                 raise self._failure("written", error) from error
@@ -331,26 +329,26 @@ class Journal(duplicates.NeverCopied):
         return number
 
     def sync(self) -> None:
-        """Return when all that was appended is on the disk.
+        """Sync all appended records to disk.
 
         Raises:
             ClosedError: The journal was closed.
-            CheckpointError: The disk failed, now or before; from now on the journal refuses to be written.
+            CheckpointError: The disk failed, now or earlier; the journal refuses further writes.
         """
         with self._lock:
             self._check_usable()
             self._sync()
 
     async def synced(self, number: int | None = None) -> None:
-        """Return when the first `number` records are on the disk, or all that were appended so far.
+        """Wait until the first `number` records are on disk, or all appended so far.
 
-        The event loop goes on meanwhile: one sync at a time runs in a thread, for all who wait. Who is cancelled takes
-        it from nobody else.
+        The event loop keeps running: one sync at a time runs in a thread, for all waiting callers. Cancelling one does
+        not affect the others.
 
         Raises:
-            ArgumentError: There are not so many records.
+            ArgumentError: There are not that many records.
             ClosedError: The journal was closed, and did not sync them.
-            CheckpointError: The disk failed, now or before; from now on the journal refuses to be written.
+            CheckpointError: The disk failed, now or earlier; the journal refuses further writes.
         """
         number = self._num_records if number is None else validation.non_negative_int("number", number)
         if number > self._num_records:
@@ -365,11 +363,11 @@ class Journal(duplicates.NeverCopied):
     def prune(self, before: int) -> int:
         """Delete the segments that hold no record numbered `before` or later, and return how many.
 
-        The last one stays. It is on the disk which one the journal begins with before another is deleted.
+        The last segment is always kept. The new start of the journal is recorded on disk before segments are deleted.
 
         Raises:
             ClosedError: The journal was closed.
-            CheckpointError: A segment could not be deleted; it is no part of the journal nevertheless.
+            CheckpointError: A segment could not be deleted; it is no longer part of the journal in any case.
         """
         self._check_usable()
         oldest = max((first for first in self._firsts if first <= before), default=0)
@@ -391,12 +389,12 @@ class Journal(duplicates.NeverCopied):
         return len(gone)
 
     def close(self) -> None:
-        """Sync what was appended, unless the policy is "never", and let go of the directory.
+        """Sync appended records, unless the policy is "never", and release the directory.
 
-        A second call does nothing; in a forked process, it only lets go.
+        A second call does nothing; in a forked process, it only releases the directory.
 
         Raises:
-            CheckpointError: The disk failed to sync, now or before. The journal is closed nevertheless.
+            CheckpointError: The disk failed to sync, now or before. The journal is closed in any case.
         """
         if self._is_closed:
             return
@@ -422,11 +420,11 @@ class Journal(duplicates.NeverCopied):
         self.close()
 
     def _open(self, stack: contextlib.ExitStack) -> None:
-        """Take the lock, and go on where the journal ends, if there is one."""
+        """Take the lock, and continue at the end of the journal, if there is one."""
         if not os.path.lexists(self.path):
             os.mkdir(self.path)
         with journal_reader.opened(self.path) as directory:
-            journal_reader.listed(directory)  # What is no journal gets no lock beside it.
+            journal_reader.listed(directory)  # Do not create a lock file beside a foreign directory.
             stack.enter_context(journal_reader.locked(self.path))
             self._firsts, oldest, left_over = journal_reader.listed(directory)
             findings = journal_reader.examine(self.path)
@@ -436,7 +434,7 @@ class Journal(duplicates.NeverCopied):
                 directory.unlink(name)
             if oldest:
                 self._forget_base()
-            # Who made them may have been killed before the names were on the disk.
+            # Their creator may have been killed before the names were on disk.
             files.fsync_directory(os.path.dirname(self.path))
             files.fsync_directory(self.path)
             if findings.ending is not None:
@@ -446,11 +444,11 @@ class Journal(duplicates.NeverCopied):
                 self._num_records = self._num_synced = findings.ending.number
 
     def _forget_base(self) -> None:
-        """Delete the checkpoint that the journal began with; what cannot be deleted is, when it is opened again."""
+        """Delete the checkpoint that the journal began with; retried at the next opening if that fails."""
         shutil.rmtree(os.path.join(self.path, journal_reader.CHECKPOINT), ignore_errors=True)
 
     def _begin_segment(self, base: Callable[[], bytes], carried: Callable[[], Iterable[tuple[int, bytes]]]) -> None:
-        """Go on in a new segment; if it cannot be made, in the old one."""
+        """Continue in a new segment; if it cannot be created, in the old one."""
         first, payload, records = self._num_records, base(), carried()
         salt = int.from_bytes(os.urandom(8), "little") if self._segment is None else self._segment.salt
         with self._lock:
@@ -478,7 +476,7 @@ class Journal(duplicates.NeverCopied):
             self._allow()
 
     def _ready_segment(self) -> SegmentFile:
-        """Return a segment to append to, a new one if the last is full; raise if there can be none."""
+        """Return a segment to append to, a new one if the last is full."""
         self._check_usable()
         if self._begun is None:
             raise errors.ArgumentError("append has no segment to write to: call begin first")
@@ -486,7 +484,7 @@ class Journal(duplicates.NeverCopied):
         return cast(SegmentFile, self._segment)
 
     def _take_back(self, segment: SegmentFile, number: int, size: int) -> None:
-        """Make a record that could not be written, or not counted, as if it had never been."""
+        """Undo a record that was not completely written and counted."""
         with self._lock:
             earlier = self._refusal
             self._refuse("a part of a record is left in it, of an append that failed")
@@ -513,12 +511,12 @@ class Journal(duplicates.NeverCopied):
         self._num_synced = number
 
     def _sync_in_background(self) -> None:
-        """Sync, and leave a failure for the next call to report."""
+        """Sync, and leave failures for the next call to report."""
         with contextlib.suppress(errors.ReplayError):
             self.sync()
 
     def _check_usable(self) -> None:
-        """Raise what keeps the journal from being written, if something does."""
+        """Raise the reason why the journal cannot be written, if any."""
         if os.getpid() != self._pid:
             raise errors.CheckpointError(
                 f"{files.named(self.path)} cannot be written: it was opened by process {self._pid}, "
@@ -530,15 +528,15 @@ class Journal(duplicates.NeverCopied):
             raise self._refused()
 
     def _stop_in_a_fork(self) -> None:
-        """Send every append to ask first, where it is refused."""
+        """Make every append take the slow path, where it is refused."""
         self._limit = 0
 
     def _refuse(self, reason: str) -> None:
-        """Send every append to ask first, where it is refused."""
+        """Make every append take the slow path, where it is refused."""
         self._refusal, self._limit = reason, 0
 
     def _allow(self) -> None:
-        """Let appends pass until the segment is full."""
+        """Let appends take the fast path until the segment is full."""
         self._refusal = None
         if self._begun is not None and self._segment is not None:
             self._limit = self._segment.start + max(self._segment_bytes, self._segment.start)
@@ -554,7 +552,7 @@ class Journal(duplicates.NeverCopied):
         return os.path.join(self.path, journal_reader.segment_name(first))
 
     def _mark(self, first: int) -> str:
-        """Return the path of the file that says that the journal begins with that segment."""
+        """Return the path of the file that marks the first segment of the journal."""
         return self._place(first) + journal_reader.OLDEST
 
 
@@ -563,7 +561,7 @@ _stop_in_a_fork = duplicates.tell_forks(_OPEN, Journal._stop_in_a_fork)
 
 
 def _sync_now_and_then(reference: "weakref.ref[Journal]", closing: threading.Event, seconds: float) -> None:
-    """Sync a journal every few seconds until it is closed or gone."""
+    """Sync a journal periodically until it is closed or garbage collected."""
     while not closing.wait(seconds):
         journal = reference()
         if journal is None:

@@ -1,16 +1,16 @@
-"""Reads a journal: its whole records in order, and what to make of the rest.
+"""Reads the complete records of a journal in order, and tells torn tails from damage.
 
     segment-...00.relive   ======================|        whole
-    segment-...42.relive   =================......        torn: the last segment ends with bytes that are no record
-    segment-...42.relive   ======x==========              damaged: whole records follow after what is none
+    segment-...42.relive   =================......        torn: the last segment ends with an incomplete record
+    segment-...42.relive   ======x==========              damaged: complete records follow invalid bytes
 
-A process that dies while it writes, or a machine that loses power, leaves a torn tail, and that is no fault: what comes
-before it is the journal. Anything else is damage: a bad record before whole ones or in an earlier segment, a segment
-without its base or of another journal, the first one missing, a gap between segments. Damage is an error that names the
-file and the byte; only a repair sets it aside, and only when told to.
+A process that dies while writing, or a power loss, leaves a torn tail, which is not an error: the journal ends before
+it. Anything else is damage: a bad record before whole ones or in an earlier segment, a segment without its base or of
+another journal, the first one missing, a gap between segments. Damage is an error that names the file and the byte;
+only an explicit repair sets it aside.
 
-Nothing that a file says is believed: lengths are held against what is left of the file before anything is read, links
-are not followed, and what is no regular file is not opened.
+File contents are not trusted: lengths are checked against the rest of the file before anything is read, links are not
+followed, and only regular files are opened.
 """
 
 from collections.abc import Generator, Iterator
@@ -56,7 +56,7 @@ class Record(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What a record's header says."""
+    """The header of a record."""
 
     length: int
     kind: int
@@ -77,7 +77,7 @@ def segment_name(first: int) -> str:
 
 
 def first_of(name: str) -> int | None:
-    """Return the number of the first record of the segment of that name; None if it is no segment's name.
+    """Return the number of the first record of the segment of that name; None if it is not a segment's name.
 
     >>> from relive.persistence import journal_reader
     >>> journal_reader.first_of("segment-00000000000000000042.relive"), journal_reader.first_of("notes.txt")
@@ -97,7 +97,7 @@ def segment_header(first: int, salt: int) -> bytes:
 
 
 def seed_of(header: bytes, first: int) -> int:
-    """Return where the checksums of a segment's records start, from the segment's first bytes.
+    """Return the initial value of the record checksums of a segment, from its first bytes.
 
     Raises:
         CheckpointError: They are not the header of a segment whose first record has the number `first`; the message
@@ -137,7 +137,7 @@ def framed(number: int, kind: int, payload: bytes, seed: int) -> bytes:
 
 
 def head_of(header: bytes, seed: int) -> Head:
-    """Return what the header of a record says [17 bytes], true or not: the checksum tells, with the payload."""
+    """Return the header of a record [17 bytes], unverified: the checksum covers it together with the payload."""
     length, kind, number = _RECORD.unpack_from(header)
     (checksum,) = _CHECKSUM.unpack_from(header, _RECORD.size)
     return Head(length, kind, number, checksum, _crc32(header[: _RECORD.size], seed))
@@ -157,7 +157,7 @@ _HEADER = RECORD_HEADER_BYTES
 
 
 class Ending(NamedTuple):
-    """Where the whole records of a segment end."""
+    """Where the complete records of a segment end."""
 
     path: str
     """The segment."""
@@ -193,8 +193,8 @@ class DamageError(errors.CheckpointError):
         path: The segment.
         reason: What is wrong with it.
         first: The number of its first record.
-        offset: Which byte is the first bad one.
-        whole: How many bytes before it are worth keeping; 0 if the segment lacks its base.
+        offset: The first bad byte.
+        whole: Number of valid bytes before it; 0 if the segment lacks its base.
     """
 
     def __init__(self, path: str, reason: str, *, first: int, offset: int, whole: int) -> None:
@@ -205,7 +205,7 @@ class DamageError(errors.CheckpointError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What a journal holds."""
+    """The contents of a journal."""
 
     num_segments: int
     """The segment files there are."""
@@ -223,22 +223,21 @@ class Findings:
 
 
 def records(path: str | os.PathLike[str]) -> Iterator[Record]:
-    """Yield the whole records of the journal at `path`, in order, and leave out a torn tail.
+    """Yield the complete records of the journal at `path`, in order, without a torn tail.
 
-    They are read one by one: memory is for one record at a time. A directory without segments has no records. The
-    journal may be written to meanwhile.
+    They are read one at a time. A directory without segments has no records. The journal may be written to meanwhile.
 
     Raises:
-        CheckpointError: While they are read: the journal is damaged or cannot be read; the message names the file.
+        CheckpointError: During iteration: the journal is damaged or cannot be read; the message names the file.
     """
     yield from walk(files.absolute("path", path))
 
 
 def examine(path: str | os.PathLike[str]) -> Findings:
-    """Read the journal at `path` to its end and return what is there; changes nothing.
+    """Read the journal at `path` to its end and return its contents; changes nothing.
 
     Raises:
-        CheckpointError: It cannot be read, or holds files that are none of its own.
+        CheckpointError: It cannot be read, or holds foreign files.
     """
     path = files.absolute("path", path)
     with opened(path) as directory:
@@ -258,7 +257,7 @@ def listed(directory: files.Directory) -> Listing:
     """Return the files of the journal in a directory.
 
     Raises:
-        CheckpointError: It cannot be read, or holds something that is not a journal's, or a mark that is no file.
+        CheckpointError: It cannot be read, or holds foreign entries, or a mark that is not a file.
     """
     try:
         names = directory.names()
@@ -289,7 +288,7 @@ def listed(directory: files.Directory) -> Listing:
 
 
 def checkpoint_of(path: str) -> str:
-    """Return where the checkpoint is that the journal at `path` begins with, if it begins with one."""
+    """Return the path of the checkpoint that the journal at `path` may begin with."""
     return os.path.join(path, CHECKPOINT, "checkpoint")
 
 
@@ -297,7 +296,7 @@ def locked(path: str) -> contextlib.AbstractContextManager[None]:
     """Hold the lock of the journal at `path`, in a `with`: that of the directory itself, if `path` is a link to it.
 
     Raises:
-        CheckpointError: Somebody else holds it, or the file system has none.
+        CheckpointError: It is held elsewhere, or the file system does not support locks.
     """
     return files.locked(os.path.realpath(path))
 
@@ -306,7 +305,7 @@ def opened(path: str) -> files.Directory:
     """Open the directory at `path`, which may be a link to one.
 
     Raises:
-        CheckpointError: There is none.
+        CheckpointError: There is no such directory.
     """
     try:
         return files.Directory(path, follow=True)
@@ -317,7 +316,7 @@ def opened(path: str) -> files.Directory:
 def _read_segment(
     file: BinaryIO, path: str, first: int, before: Ending | None, *, is_last: bool
 ) -> Generator[Record, None, Ending]:
-    """Yield the whole records of a segment, which follows one that ends like `before`, and return where they end."""
+    """Yield the complete records of a segment, given the ending of the previous one, and return where they end."""
     size = os.fstat(file.fileno()).st_size
     header = file.read(SEGMENT_HEADER_BYTES)
     try:
@@ -379,7 +378,7 @@ def walk(path: str) -> Generator[Record, None, Ending | None]:
 
 
 def _read_record(file: BinaryIO, left: int, number: int, seed: int) -> Record | str:
-    """Return the record that the file goes on with, of `left` bytes, or what is wrong with it."""
+    """Return the next record of a file with `left` bytes left, or what is wrong with it."""
     header = file.read(_HEADER)
     if left < _HEADER or len(header) < _HEADER:
         return f"its record {number} ends after {left} bytes"
@@ -395,11 +394,11 @@ def _read_record(file: BinaryIO, left: int, number: int, seed: int) -> Record | 
 
 
 def _has_record(file: BinaryIO, start: int, size: int, number: int, seed: int) -> bool:
-    """Return whether a whole record of that number or a later one begins at any byte in [start, size).
+    """Return whether a complete record with that number or a later one begins at any byte in [start, size).
 
-    Few bytes look like a header with a number that fits, so the time is that of reading the file, about; zeros, which
-    a crash may leave, and holes in a file cannot be one. A file made so that many do would cost its size squared: when
-    a few times its size has been read, the answer is yes.
+    Few bytes look like a header with a matching number, so this takes about the time of reading the file; zeros, which
+    a crash may leave, and holes cannot be one. A malicious file could take quadratic time: after reading a few times
+    its size, return True.
     """
     patience = 4 * (size - start) + _CHUNK
     most = (size - start) // _HEADER
@@ -412,7 +411,7 @@ def _has_record(file: BinaryIO, start: int, size: int, number: int, seed: int) -
         count = len(chunk) - _HEADER + 1
         if count <= 0:
             break
-        # The numbers of headers that would begin at each byte: arrays whose entries overlap.
+        # The number in the header that would begin at each byte, as overlapping views.
         lengths = np.ndarray((count,), "<u4", chunk, 0, (1,))
         numbers = np.ndarray((count,), "<u8", chunk, 5, (1,))
         left = np.arange(size - begin - _HEADER, size - begin - _HEADER - count, -1)
@@ -426,19 +425,19 @@ def _has_record(file: BinaryIO, start: int, size: int, number: int, seed: int) -
 
 
 def _next_data(file: BinaryIO, start: int) -> int:
-    """Return where a file has data from `start` on, or may have: what its system knows to be a hole is left out.
+    """Return the first position from `start` on that may hold data, skipping holes.
 
-    A header that begins in a hole has 13 zeros, or fewer and the data behind it: it begins a little before that.
+    A header may begin in a hole, shortly before the data.
     """
     try:
         place = os.lseek(file.fileno(), start, os.SEEK_DATA)
-    except (AttributeError, OSError) as error:  # There is no data any more, or no such call.
+    except (AttributeError, OSError) as error:  # There is no more data, or the call is not supported.
         return validation.LARGEST if getattr(error, "errno", None) == errno.ENXIO else start
     return max(start, place - _HEADER + 1)
 
 
 def _is_proven(file: BinaryIO, start: int, head: Head) -> bool:
-    """Return whether the payload that begins at `start` has the checksum that its header says."""
+    """Return whether the payload at `start` matches the checksum in its header."""
     file.seek(start)
     proof, left = head.proof, head.length
     while left:

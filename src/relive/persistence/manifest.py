@@ -1,4 +1,4 @@
-"""manifest.json: what a state holds beside its arrays, and what is in the file of each.
+"""manifest.json: the state without its arrays, and a description of each array file.
 
     {
      "format": "relive checkpoint",
@@ -37,7 +37,7 @@ _RESERVED = ("format", "version", "relive", "arrays", "crc32")
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """What a manifest says about the file of an array."""
+    """The entry of an array file in a manifest."""
 
     file: str
     dtype: np.dtype[Any]
@@ -51,10 +51,10 @@ class Entry:
 
 
 def file_name(name: str) -> str:
-    """Return the name of the file of an array: it says where nothing is but in its directory.
+    """Return the file name of an array, without any directory.
 
-    Letters, digits, "_" and "-" stay, "/" becomes ".", any other byte of UTF-8 its number. A long name is cut, and one
-    with capitals, which some file systems take for small letters, stays: a checksum at the end makes them differ.
+    Letters, digits, "_" and "-" are kept, "/" becomes ".", any other UTF-8 byte its hexadecimal number. Long names are
+    cut. Long names and names with capitals, which some file systems do not distinguish, get a checksum at the end.
 
     >>> from relive.persistence import manifest
     >>> manifest.file_name("rows/observation/camera 1")
@@ -70,10 +70,10 @@ def file_name(name: str) -> str:
 
 
 def check_values(values: Mapping[str, Any]) -> None:
-    """Check that the values of a state, without its arrays, can stand in a manifest.
+    """Check that the values of a state, without its arrays, can be stored in a manifest.
 
     Raises:
-        ArgumentError: One is no JSON value, or has the name of a member that every manifest has.
+        ArgumentError: A value is not JSON, or has a reserved name.
     """
     sealed_json.check(values)
     for name in _RESERVED:
@@ -82,7 +82,7 @@ def check_values(values: Mapping[str, Any]) -> None:
 
 
 def encoded(values: Mapping[str, Any], entries: Mapping[str, Entry]) -> bytes:
-    """Return the manifest of a state that `check_values` let pass.
+    """Return the manifest of a state checked by `check_values`.
 
     Raises:
         ArgumentError: It is larger than `decoded` reads.
@@ -117,10 +117,10 @@ def decoded(raw: bytes, label: str) -> tuple[dict[str, Any], dict[str, Entry]]:
 
     Args:
         raw: The manifest, of at most `MOST_BYTES`.
-        label: What it is called in an error.
+        label: Its name in errors.
 
     Raises:
-        CheckpointError: It is no manifest, of another version, damaged, or says what none says.
+        CheckpointError: It is not a manifest, of another version, damaged or invalid.
     """
     sealed_json.require_version(label, raw, _FORMAT, VERSION)
     members = sealed_json.unsealed(label, raw)
@@ -137,7 +137,7 @@ def decoded(raw: bytes, label: str) -> tuple[dict[str, Any], dict[str, Entry]]:
 
 
 def _entry(name: str, value: object) -> Entry:
-    """Return what a manifest says of an array."""
+    """Return the checked entry of an array."""
     members = value if isinstance(value, dict) else {}
     if sorted(members) != ["crc32", "dtype", "file", "nbytes", "shape"]:
         raise errors.CheckpointError("it must have crc32, dtype, file, nbytes and shape")

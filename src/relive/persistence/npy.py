@@ -1,8 +1,8 @@
-"""Arrays as .npy files, written in chunks and read with suspicion.
+"""Arrays as .npy files, written in chunks and validated when read.
 
-A file is what `np.save` makes of the array in the order of C, and `np.load` reads it. The reader does not: it is told
-the dtype and the shape, and demands the header that the writer would write for them, byte for byte. So no header is
-parsed, no pickle ever found, and no memory taken for rows that the file does not have.
+A file is identical to that of `np.save` for a C-ordered array, and `np.load` can read it. The reader here is given the
+dtype and shape, and requires the header to match byte for byte. So no header is parsed, no pickle is read, and no
+memory is allocated for rows that the file does not have.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ def dtype_of(description: object) -> np.dtype[Any]:
     """Return the dtype of a description.
 
     Raises:
-        CheckpointError: It is no description that `dtypes.described` returns, or one of no bytes.
+        CheckpointError: It is not a description from `dtypes.described`, or has no bytes.
     """
     refused = f"dtype must be a description of values without objects, got {validation.short_repr(description)}"
     try:
@@ -50,7 +50,7 @@ def check_dtype(name: str, dtype: np.dtype[Any]) -> None:
     """Check that a file can hold values of a dtype.
 
     Raises:
-        ArgumentError: They are objects, or of no size, or their fields have titles, overlap or are out of order.
+        ArgumentError: The values are objects or have no size, or the fields have titles, overlap or are out of order.
     """
     if dtype.hasobject:
         raise errors.ArgumentError(f"{name} must hold no Python objects, got dtype {validation.short_repr(dtype)}")
@@ -65,7 +65,7 @@ def check_dtype(name: str, dtype: np.dtype[Any]) -> None:
 
 
 def shape_of(value: object) -> tuple[int, ...]:
-    """Return the shape that a list of lengths is.
+    """Return a list of lengths as a shape.
 
     Raises:
         CheckpointError: It is none.
@@ -101,7 +101,7 @@ def _packed(description: Any) -> Any:
 
 
 def _aligned(start: int, size: int) -> int:
-    """Return the least size above `size` that, from `start` on, ends where rows may begin."""
+    """Return the least size above `size` that, counted from `start`, ends at an aligned position."""
     return size + _ALIGNMENT - (start + size) % _ALIGNMENT
 
 
@@ -121,19 +121,18 @@ def _bytes_of(array: arrays.Array) -> memoryview:
 
 # Writing.
 def write(descriptor: int, name: str, column: arrays.Array | state.ChunkedArray, wrote: Callable[[int], None]) -> int:
-    """Write an array or column to a new file, syncs it, and return the CRC-32 of the file.
+    """Write an array or column to a new file, sync it, and return the CRC-32 of the file.
 
-    Beyond a column's own memory it takes one chunk of `states.CHUNK` bytes, or one row; an array in the order of C is
-    not copied.
+    Memory use beyond the column is one chunk of `state.CHUNK` bytes, or one row; a C-ordered array is not copied.
 
     Args:
-        descriptor: Of the file.
-        name: What the column is called in an error.
-        column: Of a dtype that `check_dtype` lets pass, and with at least one axis.
-        wrote: Is called with the number of bytes of each chunk after it was written.
+        descriptor: The descriptor of the file.
+        name: The name of the column in errors.
+        column: The column, of a dtype accepted by `check_dtype` and with at least one axis.
+        wrote: Called with the number of bytes of each chunk after it was written.
 
     Raises:
-        ArgumentError: The column returns rows of another shape or dtype, or values that are none.
+        ArgumentError: The column returns rows of another shape or dtype, or invalid values.
         OSError: The system cannot write.
     """
     shape, dtype = tuple(map(operator.index, column.shape)), column.dtype
@@ -153,13 +152,13 @@ def write(descriptor: int, name: str, column: arrays.Array | state.ChunkedArray,
 
 
 def _append(descriptor: int, memory: memoryview, crc32: int, wrote: Callable[[int], None]) -> int:
-    """Write memory, and return the CRC-32 of what `crc32` is that of, and of it."""
+    """Write memory, and return `crc32` updated with it."""
     for start in range(0, len(memory), state.CHUNK):
         chunk = memory[start : start + state.CHUNK]
         if len(chunk) < _WORTH_A_THREAD:
             crc32 = zlib.crc32(chunk, crc32)
             _put(descriptor, chunk)
-        else:  # Both let go of the interpreter, so that the sum costs no time of its own.
+        else:  # Both release the GIL, so the checksum is computed in parallel.
             with futures.ThreadPoolExecutor(1) as executor:
                 summed = executor.submit(zlib.crc32, chunk, crc32)
                 _put(descriptor, chunk)
@@ -169,7 +168,7 @@ def _append(descriptor: int, memory: memoryview, crc32: int, wrote: Callable[[in
 
 
 def _put(descriptor: int, chunk: memoryview) -> None:
-    """Write all of a chunk, of which the system may take a part at a time."""
+    """Write all of a chunk, since the system may write only part of it at a time."""
     written = 0
     while written < len(chunk):
         written += os.write(descriptor, chunk[written:])
@@ -177,9 +176,9 @@ def _put(descriptor: int, chunk: memoryview) -> None:
 
 # Reading.
 class Reader:
-    """The rows of a file, as a column: read in order from the first one on, they are checked against the CRC-32.
+    """The rows of a file as a column; rows read in order from the first are checked against the CRC-32.
 
-    Rows read in another order are not, unless `verify` was called before.
+    Rows read in another order are only checked by `verify`.
     """
 
     def __init__(
@@ -195,15 +194,15 @@ class Reader:
         """Take over the descriptor of a regular file, and check size and header; no row is read.
 
         Args:
-            descriptor: Of the file; it is closed when the reader is, also by an error here.
-            label: What the file is called in an error.
-            dtype: Of the values, without objects.
-            shape: Of the array.
-            crc32: Of the whole file.
-            report: Is called with the number of bytes of rows that were read for the first time.
+            descriptor: The descriptor of the file, which is closed with the reader, or on error.
+            label: The name of the file in errors.
+            dtype: The dtype of the values, without objects.
+            shape: The shape of the array.
+            crc32: The CRC-32 of the whole file.
+            report: Called with the number of bytes of rows that were read for the first time.
 
         Raises:
-            CheckpointError: The file is of another size or has another header, or has no rows and another CRC-32.
+            CheckpointError: The file has another size or header, or has no rows and another CRC-32.
         """
         self._file = os.fdopen(descriptor, "rb", buffering=0)
         self._label, self._expected_crc32, self._report = label, crc32, report
@@ -234,12 +233,12 @@ class Reader:
         self._file.close()
 
     def read(self, start: int, stop: int) -> arrays.Array:
-        """Return the rows in [start, stop) as an array of its own.
+        """Return the rows in [start, stop) as a new array.
 
         Raises:
             ArgumentError: There are no such rows.
-            CheckpointError: They were the last ones of all, read in order, and the CRC-32 is another; or a value is
-                none; or the system cannot read or has no memory.
+            CheckpointError: The CRC-32 differs, after reading all rows in order; or a value is invalid; or reading or
+                allocating failed.
             ClosedError: The file was closed.
         """
         length = self.shape[0]
@@ -271,7 +270,7 @@ class Reader:
         """Yield all rows in order, in parts of about `states.CHUNK` bytes; after the last one they are verified.
 
         Raises:
-            CheckpointError: As `read` has it.
+            CheckpointError: As in `read`.
         """
         for start, stop in state.chunks(self.shape[0], self.nbytes):
             yield self.read(start, stop)
@@ -280,7 +279,7 @@ class Reader:
         """Read all rows once.
 
         Raises:
-            CheckpointError: As `read` has it.
+            CheckpointError: As in `read`.
         """
         for _ in self.chunks():
             pass
@@ -292,7 +291,7 @@ class Reader:
             )
 
     def _fill(self, offset: int, memory: memoryview) -> None:
-        """Read so many bytes from there on."""
+        """Fill the memory with the bytes at that offset."""
         try:
             self._file.seek(offset)
             filled = 0

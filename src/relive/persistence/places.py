@@ -1,4 +1,4 @@
-"""What is at a path: what relive wrote there, what its manifest says, and which of its files are broken."""
+"""Tells what relive has saved at a path, reads its manifest, and finds broken files."""
 
 import contextlib
 import dataclasses
@@ -21,7 +21,7 @@ _MOST_NAMED = 3
 
 
 class Kind(enum.Enum):
-    """What a path can be that relive wrote."""
+    """The kinds of things that relive writes."""
 
     CHECKPOINT = "checkpoint"
     JOURNAL = "journal"
@@ -31,12 +31,12 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What the manifest of a checkpoint says.
+    """The contents of the manifest of a checkpoint.
 
     Attributes:
         place: Where it was read: at the path itself, or at the one that a crash left.
         values: The state, without its arrays.
-        entries: What it says of the file of each array.
+        entries: The entry of each array file.
     """
 
     place: str
@@ -45,7 +45,7 @@ class Manifest:
 
 
 def kind_of(path: str) -> Kind:
-    """Return what is at an absolute path, or at the one that a crash between two renames left of it.
+    """Return the kind of what is at an absolute path, or at the one that a crash between two renames left.
 
     Raises:
         CheckpointError: Nothing that relive wrote is there; the message says what is, and what to do.
@@ -79,7 +79,7 @@ def kind_of(path: str) -> Kind:
 
 
 def kind_of_buffer(path: str) -> Kind:
-    """Return which of the two that hold a buffer is at an absolute path, or at the one that a crash left of it.
+    """Return whether a checkpoint or a journal is at an absolute path, or at the one that a crash left.
 
     Raises:
         CheckpointError: Neither a checkpoint nor a journal is there; the message says what is, and what to do.
@@ -95,7 +95,7 @@ def kind_of_buffer(path: str) -> Kind:
 
 
 def _is_parquet(place: str) -> bool:
-    """Return whether a regular file begins as Parquet files do, of relive or another writer."""
+    """Return whether a regular file begins like a Parquet file, from relive or another writer."""
     if not os.path.isfile(place):
         return False
     try:
@@ -114,7 +114,7 @@ def is_of_journal(name: str) -> bool:
 
 
 def read_manifest(path: str) -> Manifest:
-    """Return what the manifest of the checkpoint at `path` says; looks at no other file.
+    """Return the manifest of the checkpoint at `path`, without reading other files.
 
     Raises:
         CheckpointError: It is missing, of another version, or damaged.
@@ -132,7 +132,7 @@ def read_manifest(path: str) -> Manifest:
 def faults(path: str, progress: state_lib.Progress | None = None) -> list[str]:
     """Read all files of the checkpoint at `path`, and return a line for each that is broken.
 
-    A checkpoint that is whole is opened as a reader opens it; the files of a broken one are read one by one.
+    An intact checkpoint is opened as usual; the files of a broken one are read one by one.
     """
     try:
         with checkpoint.opened(path, verify=True, progress=progress):
@@ -174,11 +174,11 @@ def _faults_of_each(path: str, progress: state_lib.Progress | None) -> list[str]
 
 
 def older(path: str) -> list[str]:
-    """Return the checkpoints that `save` kept as older ones of that name, the newest first."""
+    """Return the older checkpoints that `save` kept under that name, newest first."""
     found: list[str] = []
     while True:
         each = f"{path}.{len(found) + 1}"
-        is_own = os.path.lexists(files.beside(each, "lock"))  # It was saved by that name.
+        is_own = os.path.lexists(files.beside(each, "lock"))  # It was saved under that name.
         if is_own or not os.path.isfile(os.path.join(each, files.MANIFEST)):
             return found
         found.append(each)

@@ -1,7 +1,7 @@
 """Rebuilds a buffer from its journal.
 
-segment 0   base  record  record  record      made of the base; each record is played back
-segment 4   base  record  record              the base is skipped: what it says is known
+segment 0   base  record  record  record      loaded from the base; each record is replayed
+segment 4   base  record  record              the base is skipped: its contents are known
 """
 
 from collections.abc import Iterator
@@ -56,29 +56,27 @@ def recover(
     progress: state_lib.Progress | None = None,
     **instead: Any,
 ) -> Any:
-    """Return the buffer whose journal is at `path`, as it was after the last record that is whole.
+    """Rebuild the buffer from the journal at `path`, as of its last complete record.
 
-    A torn tail, which a process leaves that dies while it writes, is cut off; a second call finds the same and cuts
-    nothing. To go on writing: `buffer.attach(Journal(path))`.
+    A torn tail, left by a process that died while writing, is cut off; a second call returns the same buffer. To
+    continue writing: `buffer.attach(Journal(path))`.
 
-    Steps and episodes come back exactly, and so does what was handed out. What a journal does not hold is as it was
-    when the oldest segment began, or the checkpoint was saved: draws and the generator, and priorities unless the
-    journal was told to hold them. If something came since and the limiter would hold
-    inserts back, it is forgiven: as many samples count as drawn as its ratio asks for.
+    Steps, episodes and deliveries are restored exactly. Draws, the random generator and, unless they were journaled,
+    priorities are as of the start of the oldest segment, or of the checkpoint. If steps were added since and the
+    limiter would hold inserts back, enough samples are counted as drawn for inserts to proceed.
 
     Args:
         path: The journal's directory.
-        checkpoint: A checkpoint that the buffer has saved while the journal was attached: only what came after it is
-            played back.
-        buffer_class: The class of the buffer, of the name that the journal says; None for the one that is defined by
-            that name.
-        codec: The one that the journal was written with, of an EpisodeReplayBuffer; a PlainCodec if None.
-        progress: Called now and then with the bytes read so far and the bytes there are.
+        checkpoint: A checkpoint saved while the journal was attached: only later records are replayed.
+        buffer_class: The class of the buffer, with the name in the journal; None to look it up by name.
+        codec: The codec that the journal of an EpisodeReplayBuffer was written with; a PlainCodec if None.
+        progress: Called periodically with the number of bytes read so far and the total.
         instead: As in `load`.
 
     Raises:
-        ArgumentError: `buffer_class` is no class of buffers, or another argument breaks its rule.
-        CheckpointError: There is no journal, it is damaged, or it is open elsewhere; or the checkpoint is none of it.
+        ArgumentError: `buffer_class` is not a class of buffers, or another argument is invalid.
+        CheckpointError: There is no journal, it is damaged, or it is open elsewhere; or the checkpoint does not belong
+            to it.
 
     >>> import tempfile
     >>> import relive
@@ -95,7 +93,7 @@ def recover(
     buffer_class = _checked_class(buffer_class)
     state_lib.check_progress(progress)
     with journal_reader.opened(path) as directory:
-        journal_reader.listed(directory)  # What is no journal gets no lock beside it.
+        journal_reader.listed(directory)  # Do not create a lock file beside a foreign directory.
     with journal_reader.locked(path):
         return _played_back(path, checkpoint, buffer_class, codec, progress, instead)
 
@@ -145,7 +143,7 @@ def _played_back(
                 replay.apply(record.kind, record.payload)
         except errors.CheckpointError as error:
             raise errors.CheckpointError(f"{label}: record {record.number} {error}") from error
-        except (MemoryError, OverflowError, ValueError) as error:  # Of settings that nothing can be done with.
+        except (MemoryError, OverflowError, ValueError) as error:  # Raised for impossible settings.
             raise errors.CheckpointError(f"{label}: record {record.number} cannot be played back: {error}") from error
         read += len(record.payload)
         if progress is not None and record.number % 1024 == 0:
@@ -174,8 +172,8 @@ class _Reading:
     """A reading of a journal.
 
     Attributes:
-        num_records: The number that the record after the last one read has.
-        ending: Where they end, once all were read.
+        num_records: The number of the record after the last one read.
+        ending: The end of the records, once all were read.
     """
 
     def __init__(self, path: str) -> None:
@@ -198,7 +196,7 @@ class _Reading:
 
 
 def _checked_class(buffer_class: Any) -> Any:
-    """Return a class that has a journal, or None; EpisodeReplayBuffer for EpisodeReplayBuffer[str, int]."""
+    """Return a checked class that supports journals, or None; accepts EpisodeReplayBuffer[str, int] and the like."""
     buffer_class = typing.get_origin(buffer_class) or buffer_class
     is_class = isinstance(buffer_class, type) and issubclass(buffer_class, checkpointable.Journalable)
     if buffer_class is not None and not is_class:
@@ -209,7 +207,7 @@ def _checked_class(buffer_class: Any) -> Any:
 
 
 def _num_bytes(path: str) -> int:
-    """Return how many bytes the files of a directory have."""
+    """Return the total size of the files in a directory."""
     try:
         with os.scandir(path) as entries:
             return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
@@ -218,10 +216,10 @@ def _num_bytes(path: str) -> int:
 
 
 def base_state(payload: bytes) -> state_lib.State:
-    """Return the state that a journal begins with, of the payload of its first record.
+    """Return the state that a journal begins with, from the payload of its first record.
 
     Raises:
-        CheckpointError: It holds none.
+        CheckpointError: It holds no valid state.
     """
     state = codec_lib.PlainCodec().decode(payload)
     if not isinstance(state, dict):

@@ -1,9 +1,9 @@
-"""Classes whose objects a checkpoint keeps by name and settings.
+"""Classes whose objects are saved in checkpoints by name and settings.
 
-    MinSize(100)    is saved as    {"kind": "MinSize", "n": 100}    and made again by    MinSize(n=100)
+    MinSize(100)    is saved as    {"kind": "MinSize", "n": 100}    and recreated by    MinSize(n=100)
 
-A class registers itself when it is defined, ours and a user's alike. Of what a file names only public names of relive
-are imported, and nothing else ever is.
+Classes register themselves when they are defined, custom ones too. Loading a file never imports anything but public
+names of relive.
 """
 
 import abc
@@ -20,13 +20,13 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 
 class Registry(Generic[T]):
-    """Classes by name, for as long as they are in use."""
+    """Classes by name, held by weak references."""
 
     def __init__(self) -> None:
         self._classes: dict[str, dict[tuple[str, str], weakref.ref[type[T]]]] = {}
 
     def add(self, kind: type[T]) -> None:
-        """Register a class; one that is defined again, as in a notebook, takes its own place."""
+        """Register a class; one that is redefined, as in a notebook, replaces the old one."""
         self._classes.setdefault(kind.__name__, {})[kind.__module__, kind.__qualname__] = weakref.ref(kind)
 
     def find(self, name: str) -> type[T] | None:
@@ -38,7 +38,7 @@ class Registry(Generic[T]):
         kind = self._defined(name)
         relive: Any = importlib.import_module("relive")  # Imports only go down; this looks up.
         if kind is None and name in relive.__all__:
-            getattr(relive, name)  # It is imported when it is first used, and registers itself then.
+            getattr(relive, name)  # Public names are imported on first use, and register themselves then.
             kind = self._defined(name)
         return kind
 
@@ -52,7 +52,7 @@ class Registry(Generic[T]):
 
 
 class Configurable:
-    """An object that can be saved by the name of its class and by its settings."""
+    """An object that is saved by its class name and its settings."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Register the class by its name."""
@@ -62,8 +62,8 @@ class Configurable:
     def settings(self) -> dict[str, Any]:
         """Return the arguments of the constructor that make an object like this one, by name.
 
-        Here: the attributes that are named as the parameters of the constructor are. A class that keeps them under
-        other names overrides this method.
+        By default, the attributes named like the parameters of the constructor. Override this method if they have other
+        names.
         """
         return {name: getattr(self, name) for name in parameters(type(self)) if hasattr(self, name)}
 
@@ -73,7 +73,7 @@ PARTS: Registry[Configurable] = Registry()
 
 
 class Described(Configurable):
-    """An object that is saved by a description, a JSON value, and not by its settings."""
+    """An object that is saved by a description, a JSON value, instead of its settings."""
 
     @abc.abstractmethod
     def description(self) -> Any:
@@ -82,7 +82,7 @@ class Described(Configurable):
     @classmethod
     @abc.abstractmethod
     def from_description(cls, value: Any) -> Self:
-        """Return the object with that description; raise CheckpointError if there is none."""
+        """Return the object with that description; raise CheckpointError if it is invalid."""
 
 
 def parameters(kind: type) -> list[str]:
@@ -100,7 +100,7 @@ def settings_of(name: str, value: Configurable) -> dict[str, Any]:
     """Return the settings of an object that is itself the setting `name`.
 
     Raises:
-        CheckpointError: They are not all that its constructor takes, or its class is not the only one of its name.
+        CheckpointError: They do not cover all constructor parameters, or several classes have the same name.
     """
     kind = type(value)
     found = value.settings()

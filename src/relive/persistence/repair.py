@@ -1,16 +1,16 @@
-"""Puts in order what a crash, or a bad disk, has left of a journal or a checkpoint.
+"""Repairs journals and checkpoints after a crash or a disk fault.
 
-    torn      segment-...42.relive   =======......       is cut after its last whole record
+    torn      segment-...42.relive   =======......       is cut after its last complete record
     damaged   segment-...42.relive   ===x====            is cut before its first bad one; the whole of it stays as
               segment-...57.relive   ========            segment-...42.relive.damaged, and what followed as
                                                          segment-...57.relive.damaged
 
-    .NAME.new, .NAME.old     what was being built or deleted is deleted, once NAME is whole
+    .NAME.new, .NAME.old     incomplete directories are deleted, once NAME is intact
     NAME missing, NAME.1     NAME.1 is renamed to NAME, NAME.2 to NAME.1, and so on
-    no NAME.1 either         .NAME.new becomes NAME, if it is whole
+    no NAME.1 either         .NAME.new becomes NAME, if it is complete
 
-What is damaged in a checkpoint stays as it is: nothing can make it whole. A repair that was interrupted is completed by
-the next one, and what was repaired has nothing to repair.
+A damaged checkpoint is left as it is: it cannot be repaired. An interrupted repair is completed by the next one, and
+repairing twice changes nothing.
 """
 
 import dataclasses
@@ -28,16 +28,16 @@ _CHUNK = 1 << 18
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Repair:
-    """What a repair did; as a string, in words.
+    """The result of a repair; `str` describes it in words.
 
     Attributes:
         place: The path that was repaired.
-        num_records: The whole records that are left of a journal; None for a checkpoint.
-        num_bytes_cut: The bytes of a torn record that were cut off.
-        damage: What was damaged in a journal and where; None if nothing was.
-        set_aside: The files that hold what was damaged and what came after it, in the journal's directory.
-        renamed: The directories that got another name, from which to which.
-        deleted: The directories that were never completed, or were being deleted.
+        num_records: Number of complete records left in a journal; None for a checkpoint.
+        num_bytes_cut: Number of bytes of a torn record that were cut off.
+        damage: The damage in a journal and its place; None if there was none.
+        set_aside: The files with the damaged part and what followed, in the journal's directory.
+        renamed: The directories that were renamed, as pairs of old and new names.
+        deleted: The incomplete directories that were deleted.
     """
 
     place: str
@@ -49,7 +49,7 @@ class Repair:
     deleted: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Return it on one line."""
+        """Return a description on one line."""
         done = [f"renamed {files.named(source)} to {files.named(target)}" for source, target in self.renamed]
         done += [f"deleted {files.named(path)}" for path in self.deleted]
         if self.damage is not None:
@@ -70,12 +70,12 @@ def repair_journal(path: str | os.PathLike[str], *, drop_damaged: bool = False) 
 
     Raises:
         CheckpointError: The journal is damaged, and `drop_damaged` is False; or it is open elsewhere, cannot be read or
-            written, or holds files that are none of its own.
+            written, or holds foreign files.
     """
     validation.boolean("drop_damaged", drop_damaged)
     path = files.absolute("path", path)
     with journal_reader.opened(path) as directory:
-        journal_reader.listed(directory)  # What is no journal gets no lock beside it.
+        journal_reader.listed(directory)  # Do not create a lock file beside a foreign directory.
         with journal_reader.locked(path):
             listing = journal_reader.listed(directory)
             findings = journal_reader.examine(path)
@@ -99,10 +99,10 @@ def repair_journal(path: str | os.PathLike[str], *, drop_damaged: bool = False) 
 
 
 def cut_tail(path: str, ending: journal_reader.Ending | None) -> None:
-    """Cut off what is no record at the end of the journal at `path`, if it has a segment and something is there.
+    """Cut off a torn tail of the journal at `path`, if any.
 
     Raises:
-        CheckpointError: It could not be written.
+        CheckpointError: The journal could not be written.
     """
     if ending is not None and ending.size > ending.offset:
         try:
@@ -116,15 +116,15 @@ def _failed(path: str, error: OSError) -> errors.CheckpointError:
 
 
 def refusal(damage: journal_reader.DamageError, num_records: int) -> errors.CheckpointError:
-    """Return the error for a journal that is damaged after so many records."""
+    """Return the error for a journal that is damaged after that many records."""
     return errors.CheckpointError(f"{damage}: repair with drop_damaged=True keeps the {num_records} records before it")
 
 
 def repair_checkpoint(path: str, progress: state_lib.Progress | None = None) -> Repair:
-    """Repair the checkpoint at an absolute path, or what a crash has left of one.
+    """Repair the checkpoint at an absolute path, or what a crash has left of it.
 
     Raises:
-        CheckpointError: It is damaged or in use, or something that is not ours is beside it. Nothing has changed.
+        CheckpointError: It is damaged or in use, or foreign entries are beside it. Nothing has changed.
     """
     try:
         with files.locked(path):
@@ -136,7 +136,7 @@ def repair_checkpoint(path: str, progress: state_lib.Progress | None = None) -> 
             left = [place for kind in ("new", "old") if (place := files.beside(path, kind)) not in moved]
             left = [place for place in left if os.path.lexists(place)]
             for place in left:
-                strange = files.strange_name(place)  # Before anything has changed.
+                strange = files.strange_name(place)  # Checked before anything changes.
                 if strange is not None:
                     raise errors.CheckpointError(
                         f"{files.named(place)} holds {strange!a}, which is not ours: move it away"
@@ -152,13 +152,13 @@ def repair_checkpoint(path: str, progress: state_lib.Progress | None = None) -> 
 
 
 def _moves(path: str) -> list[tuple[str, str]]:
-    """Return what has to be renamed so that a checkpoint that a crash left without its name has it, from and to."""
+    """Return the renames, as pairs, that give a checkpoint back the name it lost in a crash."""
     if os.path.lexists(path):
         return []
     older, new = places.older(path), files.beside(path, "new")
     if older:
         return list(zip(older, [path, *older[:-1]], strict=True))
-    if not os.path.isdir(new):  # NAME.1 is there, but was saved by that name.
+    if not os.path.isdir(new):  # NAME.1 exists, but was saved under that name.
         raise errors.CheckpointError(f"{files.named(path)} does not exist")
     if places.faults(new):
         raise errors.CheckpointError(f"{files.named(path)} does not exist, and {files.named(new)} was never completed")
@@ -166,7 +166,7 @@ def _moves(path: str) -> list[tuple[str, str]]:
 
 
 def _remedy(path: str) -> str:
-    """Return what to do about a checkpoint that is damaged."""
+    """Return what to do about a damaged checkpoint."""
     label = files.named(path)
     for each in (files.beside(path, "new"), *places.older(path)):
         if os.path.isdir(each) and not places.faults(each):
@@ -175,7 +175,7 @@ def _remedy(path: str) -> str:
 
 
 def cut(path: str, size: int) -> None:
-    """Shorten the file at `path` to `size` bytes, on the disk too.
+    """Truncate the file at `path` to `size` bytes, and sync it.
 
     Raises:
         OSError: It could not be written.
@@ -191,7 +191,7 @@ def cut(path: str, size: int) -> None:
 def _set_aside(path: str, listing: journal_reader.Listing, damage: journal_reader.DamageError) -> list[str]:
     """End the journal before the damage, and return the names of the files that hold what followed.
 
-    The newest go first, so that what is left at any moment is the journal with its damage, or without.
+    The newest files are renamed first, so that at any moment the journal is either damaged as before or repaired.
     """
     names = []
     for first in reversed([first for first in listing.firsts if first >= damage.first]):
@@ -206,7 +206,7 @@ def _set_aside(path: str, listing: journal_reader.Listing, damage: journal_reade
             os.rename(source, os.path.join(path, aside))
             files.fsync_directory(path)
         names.append(aside)
-    if 0 < listing.oldest == damage.first and not damage.whole:  # What begins next begins with record 0.
+    if 0 < listing.oldest == damage.first and not damage.whole:  # The next segment begins with record 0.
         for name in (*listing.left_over, journal_reader.segment_name(listing.oldest) + journal_reader.OLDEST):
             os.unlink(os.path.join(path, name))
             files.fsync_directory(path)
@@ -214,7 +214,7 @@ def _set_aside(path: str, listing: journal_reader.Listing, damage: journal_reade
 
 
 def _free_name(path: str, name: str) -> str:
-    """Return under which name in the directory a segment can be set aside."""
+    """Return a free name in the directory for a segment that is set aside."""
     free, count = f"{name}{journal_reader.DAMAGED}", 1
     while os.path.lexists(os.path.join(path, free)):
         free, count = f"{name}.{count}{journal_reader.DAMAGED}", count + 1
@@ -222,7 +222,7 @@ def _free_name(path: str, name: str) -> str:
 
 
 def _copy(source: str, target: str) -> None:
-    """Copy a file, on the disk too; nothing may stand at the target yet."""
+    """Copy a file and sync it; the target must not exist."""
     descriptor = os.open(source, os.O_RDONLY | files.STRICT)
     with open(descriptor, "rb") as old, open(target, "xb") as new:
         while piece := old.read(_CHUNK):

@@ -1,4 +1,4 @@
-"""JSON files that say whether they are whole: objects whose last member is the CRC-32 of all bytes before it.
+"""Sealed JSON: objects whose last member is the CRC-32 of all bytes before it, to detect damage.
 
     {
      "format": "relive checkpoint",
@@ -7,9 +7,8 @@
      "crc32": 123456789                         of all bytes before the comma above
     }
 
-They are UTF-8. The first two members of a manifest and the last one stand on lines of their own, so that a reader can
-tell whose file it is, of which version, and whether it is whole, before it parses anything. What is parsed takes memory
-and time that its size bounds.
+They are UTF-8. The first two members of a manifest and the last one are on separate lines, so that a reader can check
+format, version and checksum before parsing. Parsing takes time and memory bounded by the size.
 """
 
 import json
@@ -33,7 +32,7 @@ _JSON = (type(None), bool, int, float, str, list, dict)
 
 _END = re.compile(rb',\n "crc32": (0|[1-9][0-9]{0,9})\n}\n')
 _MOST_END = 32
-# A string to its end, or to the end of all, so that no character is looked at twice; or brackets of a kind in a row.
+# A string to its end, or to the end of the text, so that no character is read twice; or a run of brackets.
 _TOKENS = re.compile(rb'"(?:[^"\\]|\\.?)*+"?|[\[{]+|[\]}]+', re.DOTALL)
 
 
@@ -49,10 +48,10 @@ def sealed(members: dict[str, Any]) -> bytes:
 
 
 def unsealed(label: str, raw: bytes) -> dict[str, Any]:
-    """Return the members that `sealed` made `raw` of.
+    """Return the members of a sealed object, the inverse of `sealed`.
 
     Raises:
-        CheckpointError: `raw` was changed, or is something else; the message begins with `label`.
+        CheckpointError: `raw` is damaged or something else; the message begins with `label`.
     """
     comma = raw.rfind(b",", max(0, len(raw) - _MOST_END))
     end = _END.fullmatch(raw, max(0, comma))
@@ -73,21 +72,21 @@ def require_version(label: str, raw: bytes, form: str, version: int) -> None:
 
 
 def size_fault(raw: bytes) -> str | None:
-    """Return what is wrong with the size of a sealed object that `unsealed` could not read; None if nothing is."""
+    """Return why a sealed object is too large for `unsealed`; None if it is not."""
     if len(raw) <= MOST_BYTES and _is_flat(raw):
         return None
     return f"at most {MOST_BYTES} bytes and {_MOST_CONTAINERS} lists and dicts of JSON"
 
 
 def check(values: object) -> None:
-    """Raise ArgumentError if values cannot stand in a sealed object."""
+    """Raise ArgumentError if values cannot be stored in a sealed object."""
     found = _fault(values, _MOST_DEPTH)
     if found is not None:
         raise errors.ArgumentError(f"state{found[0]} must be {found[1]}")
 
 
 def _parsed(raw: bytes, label: str) -> dict[str, Any]:
-    """Return the members of a manifest, in a memory and a time that its size bounds."""
+    """Return the members of a manifest, in time and memory bounded by its size."""
     if not _is_flat(raw):
         raise errors.CheckpointError(
             f"{label} must have at most {_MOST_CONTAINERS} lists and dicts, {_MOST_DEPTH} deep"
@@ -105,7 +104,7 @@ def _parsed(raw: bytes, label: str) -> dict[str, Any]:
 
 
 def _is_flat(raw: bytes) -> bool:
-    """Return whether brackets are few and not deep, before a parser goes down into them."""
+    """Return whether brackets are few and not deeply nested, before parsing."""
     count = depth = 0
     for match in _TOKENS.finditer(raw):
         first, length = raw[match.start()], match.end() - match.start()
@@ -137,7 +136,7 @@ def _refused(constant: str) -> None:
 
 
 def _fault(value: object, depth: int) -> tuple[str, str] | None:
-    """Return where in a value something is that is not JSON, and what it must be; None if all is."""
+    """Return the path of the first part of a value that is not JSON, and what it must be; None if all is valid."""
     if type(value) not in _JSON:
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         return (
@@ -168,12 +167,12 @@ def _fault(value: object, depth: int) -> tuple[str, str] | None:
 
 
 def quoted(name: str) -> str:
-    """Return a name for an error message."""
+    """Return a name quoted for an error message."""
     return ascii(name[:_MOST_NAME_CHARACTERS])
 
 
 def is_text(text: str) -> bool:
-    """Return whether UTF-8 has all characters."""
+    """Return whether a string can be encoded as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,10 +1,10 @@
-"""The settings of a buffer as JSON values, and back: what its constructor was given.
+"""Settings: the constructor arguments of a buffer as JSON values.
 
     3, 0.99, "zeros", None, True       themselves
     MinSize(100)                       {"kind": "MinSize", "n": 100}
     a schema                           its fields: a path, a dtype and a shape each
 
-A checkpoint holds no code: the class of an object is found by the name that it registered when it was defined.
+A checkpoint holds no code: classes are looked up by their registered names.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ def encoded(value: Any, name: str = "a setting", levels: int = _MOST_LEVELS) -> 
     """Return the setting `name` as a JSON value.
 
     Raises:
-        CheckpointError: It is an object that does not say all of its settings.
+        CheckpointError: It is an object whose `settings` are incomplete.
     """
     if isinstance(value, registry.Described):
         return value.description()
@@ -49,7 +49,7 @@ def encoded(value: Any, name: str = "a setting", levels: int = _MOST_LEVELS) -> 
 
 
 def are_same(own: Any, other: Any) -> bool:
-    """Return whether a setting as `encoded` returned it equals another one, of which nothing is known."""
+    """Return whether a setting from `encoded` equals another, untrusted one."""
     if isinstance(own, dict):
         is_like = type(other) is dict and own.keys() == other.keys()
         return is_like and all(are_same(value, other[name]) for name, value in own.items())
@@ -62,25 +62,25 @@ def are_same(own: Any, other: Any) -> bool:
 
 
 def twin(sampler: registry.Configurable) -> Any:
-    """Return a sampler of the same settings that no buffer has taken yet."""
+    """Return an unattached sampler with the same settings."""
     return type(sampler)(**registry.settings_of("sampler", sampler))
 
 
 def load(given: state.StateReader, names: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of those names, made of JSON values, for a constructor.
+    """Return the settings with those names, decoded from JSON values, for a constructor.
 
     Args:
         given: The JSON values.
-        names: The settings there must be; a value that is not None is taken instead of what is given.
+        names: The required settings; a value that is not None overrides the given one.
 
     Raises:
-        CheckpointError: A setting is missing, or is none.
+        CheckpointError: A setting is missing or invalid.
     """
     return {name: instead if instead is not None else _load(given, name) for name, instead in names.items()}
 
 
 def _load(given: state.StateReader, name: str, levels: int = _MOST_LEVELS) -> Any:
-    """Return a setting; one that is an object may have settings that are, and so on for so many levels."""
+    """Return a setting; objects may be nested for that many levels."""
     value = given.value(name)
     if name == "schema" and value is not None:
         described: Any = registry.PARTS.find("Schema")

@@ -1,9 +1,9 @@
-"""The state of a buffer: JSON values and arrays, taken as they are, and read with suspicion.
+"""States of buffers: JSON values and arrays, validated when read.
 
     {"class": "RingReplayBuffer", "settings": {...}, "counters": {...}, ..., "arrays": {"rows/reward": [...], ...}}
 
-Everything is a None, bool, int, finite float, str, list or dict with strings as keys; but under "arrays" there is an
-array by name, of any dtype without objects. An array that is long may be a ChunkedArray instead, read a part at a time.
+Everything is a None, bool, int, finite float, str, list or dict with string keys; except under "arrays", which maps
+names to arrays of any dtype without objects. Long arrays may be ChunkedArrays, which are read in parts.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -39,22 +39,22 @@ class ChunkedArray(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of all of it."""
+        """The shape of the entire array."""
         ...
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of its values."""
+        """The dtype of its values."""
         ...
 
     def read(self, start: int, stop: int, /) -> arrays_lib.Array:
-        """Return a part of it, as an array that nobody else writes to."""
+        """Return the rows [start, stop) as a private array."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class LazyArray:
-    """A column whose parts a function returns."""
+    """A ChunkedArray whose parts are returned by a function."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -62,7 +62,7 @@ class LazyArray:
 
 
 def in_memory(column: arrays_lib.Array | ChunkedArray) -> arrays_lib.Array:
-    """Return a copy of all of an array or column."""
+    """Return a copy of an entire array or column."""
     if isinstance(column, np.ndarray):
         return np.array(column, order="C")
     whole: arrays_lib.Array = np.zeros(column.shape, column.dtype)
@@ -72,19 +72,19 @@ def in_memory(column: arrays_lib.Array | ChunkedArray) -> arrays_lib.Array:
 
 
 def chunks(rows: int, nbytes: int) -> Iterator[tuple[int, int]]:
-    """Yield the first row and the one after the last of the parts of `rows` rows that take so many bytes together."""
+    """Yield the start and stop of chunks of `rows` rows that take `nbytes` in total."""
     step = max(1, CHUNK * rows // max(nbytes, 1))
     for start in range(0, rows, step):
         yield start, min(start + step, rows)
 
 
 class StateReader:
-    """A state, or a part of one, from outside: each method checks what it returns.
+    """Reads an untrusted state, or a part of one: each method validates what it returns.
 
     Args:
         values: The JSON values, by name.
         arrays: All arrays of the state.
-        path: Where in the state it is, with a slash behind each name.
+        path: The path in the state, with a slash after each name.
     """
 
     def __init__(self, values: Any, arrays: Any, path: str = "") -> None:
@@ -96,7 +96,7 @@ class StateReader:
         self._values, self._arrays, self._path = values, arrays, path
 
     def refused(self, name: str, rule: str, value: object) -> errors.CheckpointError:
-        """Return the error for a value that breaks a rule."""
+        """Return the error for an invalid value."""
         return errors.CheckpointError(f"{self._path}{name} must be {rule}, got {validation.short_repr(value)}")
 
     # JSON values.

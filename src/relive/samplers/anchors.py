@@ -1,8 +1,8 @@
-"""The anchors of a buffer: the rows that a sampler may draw, and why it may not draw the others.
+"""The anchors of a buffer: which rows a sampler may draw, and why not the others.
 
-    READABLE    the window that starts here is there        what is written and evicted says so
-    BARRED      a user has said no                          set_eligible
-    SPENT       it was drawn as often as it may be          max_times_sampled
+    READABLE    the window that starts here is stored      writes and evictions
+    BARRED      excluded by the user                       set_eligible
+    SPENT       drawn the maximum number of times          max_times_sampled
 
 An anchor is eligible if it is readable, not barred and not spent. The flags are in the facts of `kernels.append`, which
 sets READABLE as rows come and go; everything else that changes a flag goes through `set` and `unset`.
@@ -19,7 +19,7 @@ class Anchors:
     """The anchors in the slots of a ring; `len` is how many are eligible.
 
     Args:
-        facts: What is known of each row, as in `kernels.append`; shared, not copied.
+        facts: The flags of each row, as in `kernels.append`; shared, not copied.
         num: The numbers of the ring, shared too.
     """
 
@@ -34,7 +34,7 @@ class Anchors:
 
     @property
     def capacity(self) -> int:
-        """How many slots there are."""
+        """Number of slots."""
         return len(self.facts)
 
     def is_eligible(self, slots: arrays.Slots) -> arrays.Bools:
@@ -47,18 +47,18 @@ class Anchors:
         return b"\0" not in append.are_eligible(self.facts.take(slots))
 
     def slots(self) -> arrays.Slots:
-        """Return where the eligible anchors are, in ascending order. O(capacity)."""
+        """Return the slots of the eligible anchors, in ascending order. O(capacity)."""
         return np.flatnonzero((self.facts & append.ELIGIBILITY) == append.READABLE)
 
     def listed(self) -> arrays.Slots:
-        """Return what `slots` returns, to read alone: O(1) unless something has changed since it was asked last."""
+        """Return `slots` cached and read-only: O(1) unless something changed since the last call."""
         version = (self._num_changes, self.num.item(append.NEXT_KEY))
         if self._listed is None or self._listed[0] != version:
             self._listed = version, self.slots()
         return self._listed[1]
 
     def has(self, flag: int, slots: arrays.Slots) -> arrays.Bools:
-        """Return of which of `slots` a flag is set."""
+        """Return whether a flag is set for each of `slots`."""
         has_it: arrays.Bools = (self.facts[slots] & flag) > 0
         return has_it
 
@@ -80,11 +80,11 @@ class Anchors:
         return entered, left
 
     def recount(self, slots: arrays.Slots) -> None:
-        """Count what is eligible among all rows, in `slots`, whose facts were written otherwise."""
+        """Recount the eligible anchors among all rows, in `slots`, after their flags were written directly."""
         self._num_changes += 1
         self.num[append.ELIGIBLE] = np.count_nonzero(self.is_eligible(slots))
 
     def check(self) -> None:
-        """Raise CorruptionError if the number of eligible anchors is not what there is."""
+        """Raise CorruptionError if the number of eligible anchors is wrong."""
         if len(self) != len(self.slots()):
             raise errors.CorruptionError(f"{len(self)} anchors are counted as eligible, which is wrong")

@@ -1,4 +1,4 @@
-"""PrioritizedSampler: draws in proportion to priorities, and weighs what it drew."""
+"""PrioritizedSampler: draws in proportion to priorities, with importance weights."""
 
 from collections.abc import Callable
 import functools
@@ -29,7 +29,7 @@ _MOST_UNSETTLED = 4096
 
 
 class _Weights(steps.Rating):
-    """The raw priorities of a buffer's rows, and the tree that their weights are in.
+    """The raw priorities of a buffer's rows, and the sum tree of their weights.
 
     Args:
         anchors: The rows.
@@ -43,17 +43,17 @@ class _Weights(steps.Rating):
         self._anchors, self._weigh, self.is_live = anchors, weigh, is_live
         capacity = anchors.capacity
         self._tree = sum_tree.SumTree(capacity)
-        # For its largest leaf: the raw priorities, 0 where there is none.
+        # A sum tree for its maximum: the raw priorities, 0 where there is none.
         self.stored = sum_tree.SumTree(capacity if is_live else 1)
         super().__init__(np.zeros(capacity), self._tree.leaves, np.zeros(_MOST_UNSETTLED, np.int64))
 
     def _derive(self) -> None:
-        self.leaves = self._tree.leaves  # Of a copy they are a copy, too, which nobody would write to.
+        self.leaves = self._tree.leaves  # In a copy these would be copies that are never written to.
         super()._derive()
 
     @property
     def tree(self) -> sum_tree.SumTree:
-        """The weights, with the sums above them up to date."""
+        """The tree of weights, with its sums up to date."""
         if self._anchors.num.item(append.CHANGED):
             self._settle()
         return self._tree
@@ -66,17 +66,17 @@ class _Weights(steps.Rating):
         self._anchors.num[append.CHANGED] = 0
 
     def forget_changes(self, num: arrays.Ints) -> None:
-        """Begin `changed` anew, with the sums up to date."""
+        """Reset `changed`, with the sums up to date."""
         self._settle()
 
     def make_room(self, count: int) -> None:
-        """See to it that `count` more slots fit into `changed`."""
+        """Ensure that `count` more slots fit into `changed`."""
         self._settle()
         if count > len(self.changed):
             super().make_room(count)
 
     def prepare(self) -> None:
-        """Look up what new rows get."""
+        """Look up the priority of new rows."""
         self.set_top(self.largest_stored())
 
     def largest_stored(self) -> float:
@@ -85,7 +85,7 @@ class _Weights(steps.Rating):
         return self.stored.max if self.stored.total > 0.0 else 1.0
 
     def set_top(self, priority: float) -> None:
-        """Set what a row gets that nobody has rated, when it can first be drawn."""
+        """Set the priority that an unrated row gets when it first becomes eligible."""
         self.top_weight = self._weigh(priority)
         self.top_raw = priority
 
@@ -102,11 +102,11 @@ class _Weights(steps.Rating):
         return self._tree.heaviest
 
     def clear(self, slots: arrays.Slots) -> None:
-        """Forget the rows in `slots`: all that are alive."""
+        """Remove the rows in `slots`, which are all that are stored."""
         self.put(slots, 0.0)
 
     def check(self) -> None:
-        """Raise CorruptionError if the trees are not in order, or the priorities are not in theirs."""
+        """Raise CorruptionError if the trees are broken or the priorities disagree with theirs."""
         self.tree.check()
         if self.is_live:
             self.stored.check()
@@ -120,21 +120,21 @@ class _Weights(steps.Rating):
 class PrioritizedSampler(sampler.Sampler):
     """Draws anchor i with probability P_i = w_i / sum_k w_k, w = (priority + epsilon)^alpha (Schaul et al. 2016).
 
-    The raw priorities are kept, and alpha is applied once, when a weight is written. A weight of 0 is never drawn.
+    The raw priorities are stored, and alpha is applied when a weight is written. An anchor of weight 0 is never drawn.
 
     Args:
-        alpha: How much priorities matter, at least 0; 0 draws all alike.
+        alpha: Exponent of the priorities, at least 0; with 0, sampling is uniform.
         beta: The exponent of the importance weights (N P_i)^-beta, at least 0: a number, or a schedule over the draws.
         epsilon: Added to every priority, at least 0.
-        weight_normalization: By what the importance weights are divided: by the largest in the "batch", by the largest
-            that any eligible anchor would have ("buffer"), or by 1 ("none").
-        stratified: One draw from each of B equal shares of the weights, shuffled, instead of B independent ones.
-        new_priority: What a row gets before anybody rated it: the largest raw priority so far ("running"), or the
-            largest of those stored ("live"), without those that make room in the same call; 1 while there is none above
-            0.
+        weight_normalization: What the importance weights are divided by: the largest in the "batch", the largest of any
+            eligible anchor ("buffer"), or 1 ("none").
+        stratified: Whether to draw one anchor from each of B equal shares of the weights, shuffled, instead of B
+            independently.
+        new_priority: The priority of an unrated row: the largest raw priority so far ("running"), or the largest of
+            those stored ("live"), except those evicted in the same call; 1 while there is none above 0.
 
     Raises:
-        ArgumentError: A setting breaks its rule.
+        ArgumentError: A setting is invalid.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class PrioritizedSampler(sampler.Sampler):
 
     @property
     def alpha(self) -> float:
-        """How much priorities matter; setting it weighs everything anew from the raw priorities."""
+        """Exponent of the priorities; setting it recomputes all weights from the raw priorities."""
         return self._alpha
 
     @alpha.setter
@@ -181,7 +181,7 @@ class PrioritizedSampler(sampler.Sampler):
         alpha = validation.non_negative_float("alpha", alpha)
         if self.is_attached:
             slots = self.anchors.slots()
-            # Also of what is not eligible now, and of what new rows will get: they must not be refused later.
+            # Also check rows that are not eligible now, and the priority of new rows: they must not be refused later.
             self._weights_of(self.priorities(np.arange(self.anchors.capacity)), alpha)
             top = self._first_priority()
             self._weights_of(np.array([top]), alpha)
@@ -199,7 +199,7 @@ class PrioritizedSampler(sampler.Sampler):
 
     @property
     def ticks(self) -> int:
-        """How many draws a schedule of beta has counted; a fleet of samplers sets it, so that they count together."""
+        """Number of draws counted for a schedule of beta; a fleet sets it to keep its samplers in step."""
         return self._ticks
 
     @ticks.setter
@@ -208,12 +208,12 @@ class PrioritizedSampler(sampler.Sampler):
 
     @property
     def weight_normalization(self) -> WeightNormalization:
-        """By what the importance weights are divided."""
+        """What the importance weights are divided by."""
         return self._weight_normalization
 
     @property
     def schedule(self) -> float | schedules.Schedule:
-        """What `beta` was given as."""
+        """The `beta` given to the constructor: a number or a schedule."""
         return self._beta
 
     @property
@@ -223,12 +223,12 @@ class PrioritizedSampler(sampler.Sampler):
 
     @property
     def least_weight(self) -> float:
-        """The smallest of those weights that is above 0; 0 if none is."""
+        """The smallest positive weight; 0 if there is none."""
         tree = self._weights.tree
         return tree.min if tree.total > 0.0 else 0.0
 
     def note_priority(self, priority: float) -> None:
-        """Take note of a raw priority given to a row elsewhere: with "running", new rows get the largest of all.
+        """Record a raw priority assigned elsewhere: with "running", new rows get the largest of all.
 
         Raises:
             ArgumentError: It is negative, infinite or NaN, or alpha makes too large a weight of it.
@@ -243,13 +243,13 @@ class PrioritizedSampler(sampler.Sampler):
         return {name: getattr(self, f"_{name}") for name in SETTINGS}
 
     def priorities(self, slots: arrays.Slots) -> arrays.Floats:
-        """Return the raw priorities of the rows in `slots` [k]: what a row not rated yet would get, if it has none."""
+        """Return the raw priorities of the rows in `slots` [k]; for an unrated row, the one it would get."""
         priorities = self._weights.raw[slots]
         priorities[~self.anchors.has(append.RATED, slots)] = self._first_priority()
         return priorities
 
     def set_priorities(self, slots: arrays.Slots, priorities: arrays.Floats) -> None:
-        """Give the rows in `slots` [k] raw priorities [k], finite and at least 0; the last one of a row wins.
+        """Set the raw priorities [k] of the rows in `slots` [k], finite and at least 0; the last of a row wins.
 
         Raises:
             ArgumentError: alpha makes too large a weight of one of them. Nothing has changed.
@@ -278,7 +278,7 @@ class PrioritizedSampler(sampler.Sampler):
         return weights
 
     def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
-        """Return how likely each of `slots` [B] is at one draw now; 0 if it is not eligible."""
+        """Return the probability of each of `slots` [B] in a single draw now; 0 if not eligible."""
         tree = self._weights.tree
         return tree.read(slots) / (tree.total or 1.0)
 
@@ -286,7 +286,7 @@ class PrioritizedSampler(sampler.Sampler):
         """Return N P_i [B], or P_i / min_k P_k [B] if weights are relative to the largest in the buffer.
 
         Args:
-            probabilities: P_i [B]; N is how many anchors are eligible now.
+            probabilities: P_i [B]; N is the number of eligible anchors.
         """
         tree = self._weights.tree
         if self._weight_normalization == "buffer" and tree.total > 0.0:
@@ -298,7 +298,7 @@ class PrioritizedSampler(sampler.Sampler):
 
         Args:
             importance: What `importance` returned when each of the rows was drawn [B].
-            beta: What `exponent` returned; None to ask it.
+            beta: The value from `exponent`; None to call it.
         """
         exponent = self.exponent() if beta is None else beta
         weights = np.zeros(len(importance))
@@ -312,7 +312,7 @@ class PrioritizedSampler(sampler.Sampler):
         return weights
 
     def exponent(self, beta: float | None = None) -> float:
-        """Return beta, or the sampler's own if it is None: a schedule is asked here, once a draw.
+        """Return beta, or the sampler's own if None; a schedule is evaluated here, once per draw.
 
         Raises:
             ArgumentError: That is not a finite number of at least 0, or a subclass's `weights` refuses it.
@@ -325,13 +325,13 @@ class PrioritizedSampler(sampler.Sampler):
     def _normalized(self, importance: arrays.Floats, exponent: float) -> arrays.Floats:
         """Return the importance weights [k >= 1] of importance above 0 [k]."""
         if self._weight_normalization == "batch":
-            # The largest weight is that of the least likely: dividing by it first, nothing can overflow.
+            # The least likely has the largest weight; dividing by it first prevents overflow.
             importance = importance / importance.item(importance.argmin())
         weights: arrays.Floats = importance**-exponent
         return weights
 
     def draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
-        """Return as Sampler does; here are no draws but of eligible anchors, which need no check."""
+        """Draw as Sampler does; only eligible anchors are drawn, so no check is needed."""
         return self._draw(size, rng) if type(self) is PrioritizedSampler else super().draw(size, rng)
 
     def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
@@ -345,7 +345,7 @@ class PrioritizedSampler(sampler.Sampler):
         return sampler.Draw(slots, probabilities)
 
     def can_draw(self) -> bool:
-        """Return whether a priority is not 0."""
+        """Return whether any priority is not 0."""
         return self._weights.tree.total > 0.0
 
     def why_not_ready(self) -> str:
@@ -367,11 +367,11 @@ class PrioritizedSampler(sampler.Sampler):
         self._weights.put(slots, self._weights_of(priorities, self._alpha))
 
     def unweigh(self, slots: arrays.Slots) -> None:
-        """Take the weights of anchors that ceased to be eligible."""
+        """Remove the weights of anchors that ceased to be eligible."""
         self._weights.put(slots, 0.0)
 
     def weigh_rated(self) -> None:
-        """Weigh the rows that became eligible with a write, and had been rated before."""
+        """Set the weights of rows that became eligible by a write and were rated before."""
         self.anchors.num[append.UNWEIGHED] = 0
         slots = self._weights.changed[: self.anchors.num.item(append.CHANGED)]
         slots = slots[self.anchors.is_eligible(slots)]
@@ -383,13 +383,13 @@ class PrioritizedSampler(sampler.Sampler):
         raw[slots] = priorities
         append.mark(self.anchors.facts, slots, append.RATED)
         if priorities.item(priorities.argmax()) > self._running_maximum:
-            # Of a row that is there twice, what it has now counts.
+            # For a repeated row, its current priority counts.
             self._running_maximum = max(self._running_maximum, float(raw[slots].max()))
             if not self._weights.is_live:
                 self._weights.set_top(self._running_maximum)
 
     def _first_priority(self) -> float:
-        """Return the raw priority of a row that nobody rated."""
+        """Return the raw priority of an unrated row."""
         return self._weights.largest_stored() if self._weights.is_live else self._running_maximum
 
     def _weights_of(self, priorities: arrays.Floats, alpha: float) -> arrays.Floats:
@@ -425,7 +425,7 @@ class PrioritizedSampler(sampler.Sampler):
         if rated.max(initial=0.0) > most:
             raise errors.CheckpointError(f"array sampler/priorities must hold at most running_maximum = {most}")
         try:
-            # Without it new rows are weighed by what is stored, and what went may be too heavy for another alpha.
+            # Without it, new rows get the largest stored priority; evicted ones may be too large for another alpha.
             self._checked_weights(rated if self._weights.is_live else np.append(rated, most))
         except errors.ArgumentError as error:
             raise errors.CheckpointError(f"sampler cannot be as it was: {error}") from error

@@ -1,12 +1,12 @@
-"""Samplers draw anchors, by slot. The buffer tells them which anchors there are, and checks what they draw.
+"""Sampler: draws anchors, by slot. The buffer notifies it of changes to the anchors and validates its draws.
 
 A custom sampler is a subclass with one method, `_draw`. To keep track of the anchors it may override three hooks:
 
     _added         anchors became eligible: they may be drawn from now on
-    _removed       they ceased to be: they must not be drawn
-    _overwritten   other rows come to their slots: what was known of the old rows is void
+    _removed       anchors ceased to be eligible: they must not be drawn
+    _overwritten   new rows take these slots: forget the old rows
 
-The buffer calls the public methods, which check; a subclass overrides the underscored ones. A sampler belongs to one
+The buffer calls the public methods, which validate; subclasses override the underscored ones. A sampler belongs to one
 buffer.
 """
 
@@ -26,11 +26,11 @@ from relive.storage import steps
 
 
 class Draw(NamedTuple):
-    """Anchors, and how likely each was.
+    """Drawn anchors and their probabilities.
 
     Attributes:
-        slots: Where they are [B].
-        probabilities: The probability of each of them at one draw [B].
+        slots: The slots of the anchors [B].
+        probabilities: The probability of each in a single draw [B].
     """
 
     slots: arrays.Slots
@@ -38,27 +38,27 @@ class Draw(NamedTuple):
 
 
 class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
-    """Draws anchors with replacement.
+    """Base class of samplers, which draw anchors with replacement.
 
     Attributes:
-        anchors: Which anchors there are: `len(self.anchors)`, `self.anchors.slots()`, `self.anchors.capacity`,
-            `self.anchors.is_eligible(slots)`. It is there once a buffer has taken the sampler.
+        anchors: The anchors of the buffer: `len(self.anchors)`, `self.anchors.slots()`, `self.anchors.capacity`,
+            `self.anchors.is_eligible(slots)`. Available once the sampler is attached to a buffer.
     """
 
     anchors: anchors_lib.Anchors
 
-    # What the buffer calls.
+    # Called by the buffer.
 
     @property
     def is_attached(self) -> bool:
-        """Whether a buffer has taken the sampler."""
+        """Whether the sampler is attached to a buffer."""
         return "anchors" in vars(self)
 
     def attach(self, anchors: anchors_lib.Anchors) -> steps.Rating:
-        """Take the anchors of the buffer that the sampler draws from, and return what its writes do about priorities.
+        """Attach the sampler to the anchors of a buffer, and return how its writes handle priorities.
 
         Raises:
-            ArgumentError: It is another buffer's.
+            ArgumentError: The sampler is attached to another buffer.
         """
         if self.is_attached:
             raise errors.ArgumentError(f"sampler must belong to one buffer alone, got {self!r} a second time")
@@ -94,22 +94,22 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
             self._removed(slots)
 
     def appended(self, slots: arrays.Slots, overwritten: arrays.Slots, left: arrays.Slots) -> None:
-        """Tell the hooks what a write has done: anchors left, other rows came, anchors became eligible.
+        """Call the hooks after a write: anchors removed, rows overwritten, anchors added.
 
         Args:
-            slots: What became eligible.
-            overwritten: Where other rows came.
-            left: What ceased to be eligible.
+            slots: Anchors that became eligible.
+            overwritten: Slots that were overwritten.
+            left: Anchors that ceased to be eligible.
         """
         for hook, changed in ((self._removed, left), (self._overwritten, overwritten), (self._added, slots)):
             if len(changed):
                 hook(changed)
 
     def draw(self, size: int, rng: np.random.Generator) -> Draw:
-        """Return `size` anchors, drawn with replacement; there is at least one.
+        """Return `size` anchors, drawn with replacement; at least one must be eligible.
 
         Raises:
-            SamplerError: `_draw` returned something else than `size` eligible anchors and their probabilities.
+            SamplerError: `_draw` returned something other than `size` eligible anchors and their probabilities.
         """
         state = rng.bit_generator.state
         try:
@@ -119,7 +119,7 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
             raise
 
     def _checked(self, draw: Draw, size: int) -> Draw:
-        """Return a draw of `size` anchors; raise SamplerError if it is none."""
+        """Return a validated draw of `size` anchors; raise SamplerError if it is invalid."""
         try:
             slots, probabilities = np.asarray(draw[0]), np.array(draw[1], np.float64)
         except (TypeError, ValueError, IndexError) as error:
@@ -141,7 +141,7 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         return Draw(slots.astype(np.int64, copy=False), probabilities)
 
     def drawn(self) -> None:
-        """Tell the sampler that a batch was drawn and weighed."""
+        """Notify the sampler that a batch was drawn and weighted."""
         self._drawn()
 
     def can_draw(self) -> bool:
@@ -157,13 +157,13 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         return self.anchors.slots()
 
     def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
-        """Return how likely each of `slots` [B] is at one draw now; NaN if the sampler does not tell."""
+        """Return the probability of each of `slots` [B] in a single draw now; NaN if unknown."""
         return np.full(len(slots), np.nan)
 
     def effective_sample_size(self) -> float | None:
-        """Return 1 / sum_i P_i^2: so many anchors, drawn alike, would be as diverse (Kish 1965). O(capacity).
+        """Return 1 / sum_i P_i^2, the effective number of anchors (Kish 1965). O(capacity).
 
-        It is at most the number of eligible anchors; 0 if nothing can be drawn, None if the sampler does not tell.
+        It is at most the number of eligible anchors; 0 if nothing can be drawn, None if unknown.
         """
         shares = self.probabilities(self.anchors.slots())
         squares = float(np.square(shares).sum())
@@ -172,16 +172,16 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         return float(shares.sum()) ** 2 / squares if squares else 0.0
 
     def importance(self, probabilities: arrays.Floats) -> arrays.Floats:
-        """Return what `weights` needs to know of anchors [B] with those probabilities, at the time of the draw."""
+        """Return what `weights` needs for anchors [B] with those probabilities, at the time of the draw."""
         return probabilities
 
     def exponent(self, beta: float | None = None) -> float | None:
-        """Return what `weights` takes as beta in the next draw. The buffer calls it once a draw, before anything moves.
+        """Return the beta of the next draw. The buffer calls it once per draw, before anything changes.
 
-        Here: `beta`, if `weights` accepts it.
+        By default, `beta` itself, if `weights` accepts it.
 
         Args:
-            beta: Instead of the sampler's own exponent.
+            beta: Overrides the sampler's own exponent.
 
         Raises:
             ArgumentError: `weights` refuses beta.
@@ -191,7 +191,7 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         return beta
 
     def weights(self, importance: arrays.Floats, beta: float | None = None) -> arrays.Floats:
-        """Return the importance weights [B] of a batch: 1.
+        """Return the importance weights [B] of a batch; 1 by default.
 
         Args:
             importance: What `importance` returned when each of its rows was drawn [B].
@@ -209,15 +209,15 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
     # As a whole: see `relive.persistence.state`.
 
     def state(self, slots: arrays.Slots) -> state_lib.State:
-        """Return what a checkpoint keeps, given the slots of all rows, oldest first [N]."""
+        """Return the state for a checkpoint, given the slots of all rows, oldest first [N]."""
         return self._state(slots)
 
     def check_state(self, given: state_lib.StateReader, rows: int) -> None:
-        """Raise CheckpointError if that is no state of such a sampler with `rows` rows."""
+        """Raise CheckpointError if the state is invalid for this sampler with `rows` rows."""
         self._check_state(given, rows)
 
     def restore(self, given: state_lib.StateReader, slots: arrays.Slots) -> None:
-        """Restore a state in a sampler that knows of no anchor; `anchors` says which are eligible now.
+        """Restore a state in a sampler without anchors; `anchors` holds the eligible ones.
 
         Args:
             given: A state that `check_state` has accepted.
@@ -225,41 +225,41 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         """
         self._restore(given, slots)
 
-    # What a subclass writes.
+    # For subclasses to override.
 
     @abc.abstractmethod
     def _draw(self, size: int, rng: np.random.Generator) -> Draw:
-        """Return `size` eligible anchors and their probabilities, with randomness from `rng` alone."""
+        """Return `size` eligible anchors and their probabilities; use no randomness but `rng`."""
 
     def _attached(self, capacity: int) -> None:
-        """Prepare for so many slots; called once, before everything else."""
+        """Prepare for `capacity` slots; called once, before everything else."""
 
     def _added(self, slots: arrays.Slots) -> None:
-        """Take note of anchors that became eligible."""
+        """Handle anchors that became eligible."""
 
     def _removed(self, slots: arrays.Slots) -> None:
-        """Take note of anchors that ceased to be eligible."""
+        """Handle anchors that ceased to be eligible."""
 
     def _overwritten(self, slots: arrays.Slots) -> None:
-        """Forget what is known of the rows in `slots`: other rows come there."""
+        """Forget the rows in `slots`, which are overwritten."""
 
     def _drawn(self) -> None:
-        """Take note that a batch was drawn."""
+        """Handle the end of a draw."""
 
-    # What priorities are to a sampler that has some.
+    # Priorities.
 
     def _rated(self, capacity: int) -> steps.Rating:
-        """Return what writes to a buffer of that capacity do about priorities."""
+        """Return how writes to a buffer of that capacity handle priorities."""
         return steps.unrated(tracked=self.has_hooks)
 
     def weigh(self, slots: arrays.Slots) -> None:
-        """Give anchors that became eligible, other than by a write, their weights."""
+        """Set the weights of anchors that became eligible, other than by a write."""
 
     def unweigh(self, slots: arrays.Slots) -> None:
-        """Take the weights of anchors that ceased to be eligible, other than by a write."""
+        """Remove the weights of anchors that ceased to be eligible, other than by a write."""
 
     def _state(self, slots: arrays.Slots) -> state_lib.State:
-        """Return what a checkpoint has to keep: JSON values by name, and under "arrays" arrays by name.
+        """Return the state to save: JSON values by name, and arrays by name under "arrays".
 
         Args:
             slots: The slots of all rows, oldest first [N]; they are the same in a loaded buffer.
@@ -267,13 +267,13 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         return {"arrays": {}}
 
     def _check_state(self, given: state_lib.StateReader, rows: int) -> None:
-        """Raise CheckpointError if `_restore` could not take that."""
+        """Raise CheckpointError if `_restore` could not restore that state."""
 
     def _restore(self, given: state_lib.StateReader, slots: arrays.Slots) -> None:
-        """Restore a state. Here: have every eligible anchor added, the oldest first."""
+        """Restore a state. By default, call `_added` with every eligible anchor, oldest first."""
         eligible = slots[self.anchors.is_eligible(slots)]
         if len(eligible):
             self._added(eligible)
 
     def check(self) -> None:
-        """Raise CorruptionError if what is kept here does not agree with the eligible anchors."""
+        """Raise CorruptionError if the sampler disagrees with the eligible anchors."""

@@ -1,4 +1,4 @@
-"""Schedules: settings that change as a buffer is drawn from. They keep no state: the buffer counts the ticks."""
+"""Schedules: settings that change with the number of draws. They are stateless: the buffer counts the ticks."""
 
 import abc
 import fractions
@@ -9,7 +9,7 @@ from relive.persistence import registry
 
 
 class Schedule(registry.Configurable, abc.ABC):
-    """A number for each tick; a rule of your own is a subclass with one method."""
+    """A number for each tick; subclass it and override `value` for a custom schedule."""
 
     @abc.abstractmethod
     def value(self, tick: int) -> float:
@@ -17,16 +17,16 @@ class Schedule(registry.Configurable, abc.ABC):
 
 
 class LinearSchedule(Schedule):
-    """Goes from `start` at tick 0 in a straight line to `end` at tick `steps`, and stays there.
+    """Linear interpolation from `start` at tick 0 to `end` at tick `steps`, constant afterwards.
 
         value(tick) = start + (end - start) * min(tick / steps, 1)
 
-    rounded once: it is the float nearest to what one gets on paper from the decimals that `start` and `end` print as.
+    computed exactly from the decimal representations of `start` and `end`, and rounded once.
 
     Args:
         start: The first value.
         end: The last value.
-        steps: How many ticks it takes, at least 1.
+        steps: Number of ticks, at least 1.
 
     Raises:
         ArgumentError: A value is not a finite number, or `steps` is not an integer of at least 1.
@@ -42,7 +42,7 @@ class LinearSchedule(Schedule):
         self.end = validation.finite_number("end", end)
         self.steps = validation.positive_int("steps", steps)
         start_exactly, end_exactly = fractions.Fraction(repr(self.start)), fractions.Fraction(repr(self.end))
-        # Both ends as whole numbers of one unit: then only the division rounds, and it rounds to the nearest float.
+        # Both ends as integers of one unit, so that only the division rounds, to the nearest float.
         self._units = math.lcm(start_exactly.denominator, end_exactly.denominator)
         self._start_units = int(start_exactly * self._units)
         self._end_units = int(end_exactly * self._units)

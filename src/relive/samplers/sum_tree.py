@@ -5,12 +5,12 @@
     leaves    1 2 3 4    5 6 7 8    8 7 6 5     here in blocks of 4
     masses    0 1 3 6    10 ..      36 ..       leaf i owns [masses_i, masses_i + weight_i): a mass of 3.5 finds leaf 2
 
-In truth blocks are of 8, and levels of blocks stand on each other until one has at most 4096 entries, the top. All
-levels lie in one flat array, leaves first, on which the kernels run: those of `relive.kernels.draw`, or the same
-compiled. A parent is recomputed from its children, never adjusted by a difference, so a sum depends on the weights
-alone, not on their history. Blocks are wider than two because numpy pays by the call: one gather, one running sum and
-one comparison go down a level for the whole batch. What stands above the leaves is brought up to date when somebody
-asks, for all that were set since. With c the capacity, a batch of k costs
+The actual block size is 8, and there are as many levels as needed for the top to have at most 4096 entries. All levels
+are in one flat array, leaves first, on which the kernels of `relive.kernels.draw` run, compiled or not. A parent is
+recomputed from its children, never adjusted by a difference, so a sum depends on the weights alone, not on their
+history. Blocks are wider than two because of the overhead of numpy calls: one gather, one running sum and one
+comparison descend a level for the whole batch. The levels above the leaves are updated lazily, for all leaves set
+since. With capacity c, a batch of k costs
 
     set, set_one    O(k log c) in the long run      find, sample, stratified_sample     O(k log c)
     get             O(k)                            total, max, min                     O(log c) for each leaf set since
@@ -40,10 +40,10 @@ _MOST_UNSETTLED = 1024
 
 
 class SumTree(arrays.Derived):
-    """A weight for each leaf 0 .. capacity - 1, 0 at first, and draws in proportion to the weights.
+    """A sum tree: a weight for each leaf 0 .. capacity - 1, initially 0, and draws in proportion to the weights.
 
     Args:
-        capacity: How many leaves there are, at least 1.
+        capacity: Number of leaves, at least 1.
 
     Raises:
         ArgumentError: `capacity` is not an integer of at least 1.
@@ -65,7 +65,7 @@ class SumTree(arrays.Derived):
         sizes = _sizes(self._capacity)
         self._offsets: arrays.Ints = np.array([0, *itertools.accumulate(sizes)], np.int64)
         self._nodes = _aligned_zeros(sum(sizes))
-        # The mass before each entry of the top, and at last the total.
+        # The mass before each entry of the top, followed by the total.
         self._masses: arrays.Floats = np.zeros(sizes[-1] + 1)
         self._total = 0.0
         # The levels above the leaves.
@@ -88,7 +88,7 @@ class SumTree(arrays.Derived):
 
     @property
     def capacity(self) -> int:
-        """How many leaves there are."""
+        """Number of leaves."""
         return self._capacity
 
     @property
@@ -122,11 +122,11 @@ class SumTree(arrays.Derived):
         return float(_minima([self.leaves, *self._minima][-1][np.newaxis])[0])
 
     def set(self, leaves: npt.ArrayLike, weights: npt.ArrayLike) -> None:
-        """Give `leaves` [k] the `weights` [k], or all of them one weight []; of a leaf named twice the last counts.
+        """Set the `weights` [k] or [] of `leaves` [k]; for a repeated leaf, the last weight wins.
 
         Raises:
             OutOfRangeError: A leaf is not in [0, capacity).
-            ArgumentTypeError: The leaves are no integers, or the weights no real numbers.
+            ArgumentTypeError: The leaves are not integers, or the weights not real numbers.
             ArgumentError: A weight is negative, NaN, infinite or so large that sums could overflow; or the lengths
                 differ.
         """
@@ -141,7 +141,7 @@ class SumTree(arrays.Derived):
         self.write(slots, values + 0.0)  # Which makes 0.0 of -0.0.
 
     def write(self, leaves: arrays.Ints, weights: arrays.Floats | float) -> None:
-        """Do what `set` does, for a caller who knows that it refuses neither `leaves` [k] nor `weights` [k] or []."""
+        """Do what `set` does without checking `leaves` [k] and `weights` [k] or []."""
         self.leaves[leaves] = weights
         end = self._num_unsettled + len(leaves)
         if end <= len(self._unsettled):
@@ -152,10 +152,10 @@ class SumTree(arrays.Derived):
             self._num_unsettled = 0
 
     def settle(self, leaves: arrays.Ints) -> None:
-        """Bring what stands above `leaves` [k] up to date, after weights in [0, heaviest] were written to `leaves`.
+        """Update the levels above `leaves` [k], after weights in [0, heaviest] were written to `leaves`.
 
         Args:
-            leaves: Contiguous, of int64 and in [0, capacity); a leaf may be named twice.
+            leaves: Contiguous int64 in [0, capacity); leaves may repeat.
         """
         self._kernels.settle(self._nodes, self._offsets, leaves, self._masses)
         self._total = self._masses.item(-1)
@@ -165,14 +165,14 @@ class SumTree(arrays.Derived):
         self._num_touched = end
 
     def set_one(self, leaf: int, weight: float) -> None:
-        """Do what `set` does of one leaf, in a fraction of the time.
+        """Set the weight of one leaf, in a fraction of the time of `set`.
 
         Raises:
             OutOfRangeError: The leaf is not in [0, capacity).
             ArgumentError: The weight is negative, NaN, infinite or so large that sums could overflow.
         """
         if not (0 <= leaf < self._capacity and 0 <= weight <= self.heaviest):
-            self.set([leaf], [weight])  # Which refuses.
+            self.set([leaf], [weight])  # Raises the error.
         if self._num_unsettled == len(self._unsettled):
             self.settle(self._unsettled)
             self._num_unsettled = 0
@@ -185,12 +185,12 @@ class SumTree(arrays.Derived):
 
         Raises:
             OutOfRangeError: A leaf is not in [0, capacity).
-            ArgumentTypeError: The leaves are no integers.
+            ArgumentTypeError: The leaves are not integers.
         """
         return self.leaves.take(self._checked_leaves(leaves))
 
     def read(self, leaves: arrays.Ints) -> arrays.Floats:
-        """Do what `get` does, for a caller who knows that `leaves` [k] are there."""
+        """Do what `get` does without checking `leaves` [k]."""
         return self.leaves.take(leaves)
 
     def find(self, masses: npt.ArrayLike) -> arrays.Ints:
@@ -200,7 +200,7 @@ class SumTree(arrays.Derived):
 
         Raises:
             NotReadyError: All weights are zero.
-            ArgumentTypeError: The masses are no real numbers.
+            ArgumentTypeError: The masses are not real numbers.
             ArgumentError: A mass is NaN or not in [0, total].
         """
         self._require_weight("find")
@@ -225,10 +225,10 @@ class SumTree(arrays.Derived):
         return self.draw(size, rng, False)
 
     def stratified_sample(self, size: int, rng: np.random.Generator) -> arrays.Ints:
-        """Return `size` leaves [size]: with S the total, one of them drawn from each [j S / size, (j + 1) S / size).
+        """Return `size` leaves [size], one drawn from each of `size` equal strata of the total weight.
 
-        Each stratum is drawn from in proportion to the weights, so the whole is too, with less variance than `sample`.
-        The order is shuffled, so that any part of the batch is a draw from the whole.
+        Within its stratum each leaf is drawn in proportion to the weights, so overall too, with less variance than
+        `sample`. The order is shuffled, so that any part of the batch is a draw from all leaves.
 
         Raises:
             NotReadyError: All weights are zero.
@@ -239,7 +239,7 @@ class SumTree(arrays.Derived):
         return self.draw(size, rng, True)
 
     def draw(self, size: int, rng: np.random.Generator, is_stratified: bool) -> arrays.Ints:
-        """Do what `stratified_sample` or `sample` does, for a caller who knows that a weight is above zero."""
+        """Do what `stratified_sample` or `sample` does without checks; a weight must be above zero."""
         points, total = rng.random(size), self.total
         if not is_stratified:
             return self._find(np.minimum(points * total, self._highest()))
@@ -249,7 +249,7 @@ class SumTree(arrays.Derived):
         return leaves
 
     def clear(self) -> None:
-        """Make all weights zero. O(capacity)."""
+        """Set all weights to zero. O(capacity)."""
         for entries in (self._nodes, self._masses, *self._maxima, *self._minima):
             entries.fill(0)
         self._total = 0.0
@@ -257,10 +257,10 @@ class SumTree(arrays.Derived):
         self._num_touched = len(self._touched) + 1
 
     def check(self) -> None:
-        """Recompute everything. O(capacity).
+        """Verify all sums, maxima and minima by recomputing them. O(capacity).
 
         Raises:
-            CorruptionError: A weight is not legal, or a sum, maximum or minimum is not what the weights make it.
+            CorruptionError: A weight is invalid, or a sum, maximum or minimum is wrong.
         """
         live = self.leaves[: self._capacity]
         is_legal = (live >= 0) & (live <= self.heaviest)
@@ -282,7 +282,7 @@ class SumTree(arrays.Derived):
         _check_levels("minimum", [self.leaves, *self._minima], _minima)
 
     def _require_weight(self, call: str) -> None:
-        """Bring the sums up to date; raise NotReadyError if there is nothing to draw from."""
+        """Update the sums; raise NotReadyError if all weights are zero."""
         if self.total == 0.0:
             raise errors.NotReadyError(f"{call} found all weights zero: set a weight above 0 first")
 
@@ -341,7 +341,7 @@ def _sizes(capacity: int) -> list[int]:
 
 
 def _aligned_zeros(count: int) -> arrays.Floats:
-    """Return zeros [count] whose blocks are cache lines; a copy of them need not be."""
+    """Return zeros [count] with blocks aligned to cache lines; copies need not be aligned."""
     room = np.zeros(count + draw.WIDTH)
     skipped = -room.ctypes.data % _CACHE_LINE // room.itemsize
     return room[skipped : skipped + count]
@@ -349,7 +349,7 @@ def _aligned_zeros(count: int) -> arrays.Floats:
 
 def _maxima(blocks: arrays.Floats) -> arrays.Floats:
     """Return the largest entries [n] of blocks [n, m]."""
-    # numpy compares whole rows at a time, and these rows are long where those of `blocks` are short.
+    # numpy compares whole rows at a time, and the transposed rows are long.
     return np.asarray(blocks.T.copy().max(axis=0))
 
 
@@ -361,7 +361,7 @@ def _minima(blocks: arrays.Floats) -> arrays.Floats:
 
 
 def _check_levels(name: str, levels: Sequence[arrays.Floats], reduce: Callable[[arrays.Floats], arrays.Floats]) -> None:
-    """Raise CorruptionError if an entry is not what its block of the level below makes it."""
+    """Raise CorruptionError if an entry disagrees with its block of the level below."""
     for height, (below, level) in enumerate(itertools.pairwise(levels), start=1):
         expected = reduce(below.reshape(-1, draw.WIDTH))
         is_wrong = level != expected
@@ -374,7 +374,7 @@ def _check_levels(name: str, levels: Sequence[arrays.Floats], reduce: Callable[[
 
 @functools.lru_cache(maxsize=8)
 def _strata(size: int) -> tuple[arrays.Floats, arrays.Floats]:
-    """Return the first point of each of `size` strata of width 1, and one so near its end that scaling keeps it in."""
+    """Return the start of each of `size` strata of width 1, and a point near its end that scaling keeps inside."""
     edges = np.arange(size + 1, dtype=np.float64)
     return edges[:-1], np.nextafter(np.nextafter(edges[1:], 0), 0)
 

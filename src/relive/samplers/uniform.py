@@ -15,17 +15,17 @@ _SPARSE = 64
 
 
 class UniformSampler(sampler.Sampler):
-    """Draws every eligible anchor with the same probability: O(1) a draw, however many rows there are.
+    """Draws every eligible anchor with the same probability, in O(1) per draw.
 
-    Rows are drawn among all that are stored, and those that are not eligible are drawn again. Only where very few are
-    eligible, the first draw after a change lists them: O(capacity).
+    Draws from all stored rows and rejects those that are not eligible. Only if very few are eligible, the first draw
+    after a change lists them in O(capacity).
     """
 
     def _attached(self, capacity: int) -> None:
         self._kernels = choice.chosen()
 
     def draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
-        """Return as Sampler does; here are no draws but of eligible anchors, which need no check."""
+        """Draw as Sampler does; only eligible anchors are drawn, so no check is needed."""
         return self._draw(size, rng) if type(self) is UniformSampler else super().draw(size, rng)
 
     def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
@@ -46,7 +46,7 @@ class UniformSampler(sampler.Sampler):
         parts: list[arrays.Ints] = []
         missing = size
         while missing:
-            # A few more than are needed on average, so that one round is mostly enough.
+            # Slightly more than needed on average, so that one round usually suffices.
             tries = min(math.ceil(1.125 * missing * rows / count) + 16, _MOST_TRIES)
             slots, num_found = self._kernels.eligible_among(self.anchors.facts, rng.random(tries), rows, first)
             parts.append(slots[: min(num_found, missing)])
@@ -58,5 +58,5 @@ class UniformSampler(sampler.Sampler):
         return self.anchors.is_eligible(slots) / max(len(self.anchors), 1)
 
     def effective_sample_size(self) -> float | None:
-        """Return N, as they are drawn alike. O(1)."""
+        """Return N, the number of eligible anchors. O(1)."""
         return float(len(self.anchors)) if type(self) is UniformSampler else super().effective_sample_size()

@@ -1,7 +1,7 @@
-"""Fits values to fields: the shape must be the field's, and a cast must change no value.
+"""Casting of values to fields: the shape must match, and a cast must not change any value.
 
-What numpy would cut, wrap, round or broadcast in silence is an error that names the field and shows the value. One
-thing is rounded: Python floats, which have no dtype of their own to lose, in a field of a narrower float.
+Where numpy would silently truncate, wrap, round or broadcast, an error names the field and shows the value. The one
+exception are Python floats, which have no dtype to lose: they are rounded to a narrower float field.
 """
 
 import contextlib
@@ -21,19 +21,19 @@ _LISTS = (list, tuple)
 
 
 def cast_exact(name: str, value: object, shape: tuple[int, ...], dtype: DType, is_weak: bool = False) -> arrays.Array:
-    """Return `value` as an array of exactly `shape` and `dtype`; an array that is so already is returned itself.
+    """Return `value` as an array of exactly `shape` and `dtype`; a matching array is returned itself.
 
-    A cast is made where every value stays equal: 3 and True fit a float, 3.0 fits an integer, 0.9 and 300 do not fit
-    uint8. NaN stays NaN among floats. Numbers, text, bytes, dates and durations each come from their own kind alone,
-    a structured value from its own dtype alone.
+    A cast is made only if every value stays equal: 3 and True fit a float, 3.0 fits an integer, 0.9 and 300 do not fit
+    uint8. NaN stays NaN among floats. Numbers, text, bytes, dates and durations are cast only within their own kind,
+    and structured values not at all.
 
     Args:
-        name: What the value is called in an error.
-        value: An array, or what numpy makes one of.
-        shape: The shape that it must have: nothing is broadcast.
-        dtype: The dtype that it is returned in.
-        is_weak: Whether any real number may be rounded to a float of `dtype`. Python floats, alone and in lists, always
-            may. What is finite must stay finite.
+        name: The name of the value in errors.
+        value: An array-like.
+        shape: The required shape; nothing is broadcast.
+        dtype: The dtype of the result.
+        is_weak: Whether any real number may be rounded to a float `dtype`, as Python floats and lists of them always
+            may. Finite values must stay finite.
 
     Raises:
         SchemaError: `value` has another shape, or does not fit.
@@ -56,7 +56,7 @@ def cast_exact(name: str, value: object, shape: tuple[int, ...], dtype: DType, i
     if limit and (is_weak or _is_of_python(value)) and np.vdot(array, array) <= limit:
         try:
             return array.astype(dtype)
-        except FloatingPointError:  # Somebody wants to know of underflow: not here.
+        except FloatingPointError:  # Underflow may be set to raise; it is harmless here.
             pass
     if source == dtype:
         return array
@@ -85,7 +85,7 @@ def as_array(name: str, value: object) -> arrays.Array:
     """Return `value` as the array that numpy makes of it.
 
     Raises:
-        SchemaError: It makes none, or one of Python objects, or text of what was no text, or forgets a mask.
+        SchemaError: numpy makes no array, an array of Python objects, or text of non-text, or drops a mask.
     """
     try:
         array = np.asarray(value)
@@ -112,14 +112,14 @@ def _not_an_array(name: str, value: object) -> errors.SchemaError:
 
 
 def _are_alike(source: DType, dtype: DType) -> bool:
-    """Return whether both are dtypes of real numbers, or both of complex ones, of text, of dates and so on."""
+    """Return whether both are dtypes of the same kind: real numbers, complex numbers, text, dates and so on."""
     if source.kind in "biuf":
         return dtype.kind in "biufc"
     return source.kind == dtype.kind and source.kind in "cUSmM" and np.can_cast(source, dtype, "same_kind")
 
 
 def _is_of_python(value: Any) -> bool:
-    """Return whether `value` is Python's own: a number, or lists of numbers, among them numpy's."""
+    """Return whether `value` is a Python number, or a list of numbers, numpy scalars included."""
     first = value
     while isinstance(first, _LISTS) and first:
         first = first[0]
@@ -128,9 +128,9 @@ def _is_of_python(value: Any) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _square_limit(source: DType, dtype: DType) -> float:
-    """Return the sum of squares up to which all floats of `source` stay finite as `dtype`; 0 if that is no question.
+    """Return the sum of squares up to which all floats of `source` stay finite as `dtype`; 0 if not applicable.
 
-    No square is larger than the sum of all of them, which takes one pass and is NaN if one of them is.
+    No square exceeds the sum of squares, which takes one pass and is NaN if any value is.
     """
     if source.kind != "f" or dtype.kind != "f" or source.itemsize <= dtype.itemsize:
         return 0.0
@@ -140,7 +140,7 @@ def _square_limit(source: DType, dtype: DType) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _holds_all_of(dtype: DType, source: DType) -> bool:
-    """Return whether every value of `source` has its equal in `dtype`, a dtype of the same sort of things."""
+    """Return whether `dtype`, of the same kind, can represent every value of `source`."""
     if source.kind in "iu" and dtype.kind in "fc":
         # numpy calls int64 to float64 safe, though a float64 has 53 bits for a number.
         return np.iinfo(source).bits <= np.finfo(dtype).nmant + 1
@@ -148,7 +148,7 @@ def _holds_all_of(dtype: DType, source: DType) -> bool:
 
 
 def _first_overflow(array: arrays.Array, dtype: DType) -> object:
-    """Return the first value of `array` [...] that numpy does not cast to `dtype`; there is one."""
+    """Return the first value of `array` [...] that numpy does not cast to `dtype`; one must exist."""
     values = iter(array.reshape(-1, 1))
     value = next(values)
     with contextlib.suppress(OverflowError):
@@ -159,12 +159,12 @@ def _first_overflow(array: arrays.Array, dtype: DType) -> object:
 
 
 def _cast(name: str, array: arrays.Array, dtype: DType, may_round: bool) -> arrays.Array:
-    """Return `array` [...] as `dtype`, if every value stays what it was, or stays finite where it may be rounded."""
+    """Return `array` [...] as `dtype` if every value stays equal, or finite where rounding is allowed."""
     try:
         with np.errstate(all="ignore"):
             cast = array.astype(dtype)
             fits = _stays_finite(array, cast) if may_round else _stays(array, cast)
-    except OverflowError:  # Some versions of numpy raise it for a date that is out of range, others answer a wrong one.
+    except OverflowError:  # Some versions of numpy raise it for a date out of range, others return a wrong one.
         raise errors.SchemaError(f"{name} must fit {dtype}, got {_first_overflow(array, dtype)}") from None
     if np.count_nonzero(fits) == fits.size:
         return cast
@@ -176,20 +176,20 @@ def _cast(name: str, array: arrays.Array, dtype: DType, may_round: bool) -> arra
 
 
 def _stays_finite(array: arrays.Array, cast: arrays.Array) -> npt.NDArray[np.bool_]:
-    """Return where [...] a value of `cast` [...] is finite if that of `array` [...] is, which it was cast from."""
+    """Return where [...] no finite value of `array` became infinite in `cast`."""
     return np.asarray(np.isfinite(cast) >= np.isfinite(array))
 
 
 def _stays(array: arrays.Array, cast: arrays.Array) -> npt.NDArray[np.bool_]:
-    """Return where [...] a value of `cast` [...] is that of `array` [...], which it was cast from."""
+    """Return where [...] the value of `cast` equals that of `array`."""
     source, target = array.dtype.kind, cast.dtype.kind
     if target == "c":
         return np.asarray(_stays(np.real(array), np.real(cast)) & _stays(np.imag(array), np.imag(cast)))
     if source == "f" and target in "iu":
-        # Outside the range of an integer the cast is whatever the machine makes of it.
+        # Outside the range of an integer the result of the cast is undefined.
         return np.asarray(_lies_in(array, cast.dtype) & (cast == array))
     if source in "iu" and target == "f":
-        # Comparing an int64 with a float64 would round it first: the way back tells, where there is one.
+        # Comparing int64 with float64 would round first, so cast back and compare.
         is_inside = _lies_in(cast, array.dtype)
         return np.asarray(is_inside & (np.where(is_inside, cast, 0).astype(array.dtype) == array))
     if source == "f":
@@ -200,6 +200,6 @@ def _stays(array: arrays.Array, cast: arrays.Array) -> npt.NDArray[np.bool_]:
 
 
 def _lies_in(array: arrays.Array, dtype: DType) -> npt.NDArray[np.bool_]:
-    """Return where [...] a float of `array` [...] lies in the range of the integers of `dtype`."""
+    """Return where [...] a float of `array` is in the range of the integer `dtype`."""
     limits = np.iinfo(dtype)
     return np.asarray((array >= np.float64(limits.min)) & (array < np.float64(limits.max + 1)))

@@ -1,13 +1,13 @@
-"""What a write brings, checked as a whole before anything moves: the bytes of the new rows, and where they go.
+"""Encoding of steps: arguments of a write are checked as a whole and turned into the bytes of rows.
 
     one_step            of `add`
     step_of_each        of `extend`
     consecutive_steps   of `add_steps`
     whole_episode       of `add_episode`
 
-Each of them makes `Steps` of its arguments, by one `Encoder`. It reads values that are as usual: arrays, numbers or
-lists, in dicts of the keys of the schema. Where that fails, the schema reads them: it knows any mapping, and refuses
-by name what does not fit.
+Each makes `Steps` from its arguments with an `Encoder`. A fast path reads the usual values: arrays, numbers or lists,
+in dicts with the keys of the schema. If that fails, the schema reads them: it accepts any mapping, and names what does
+not fit in its errors.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,15 +44,15 @@ _PARTS = ["observation", "action", "reward"]
 
 
 class Steps(NamedTuple):
-    """Steps to write: one of each of some streams, or a run of consecutive ones of one stream.
+    """Steps to write: one step for each of several streams, or a run of consecutive steps of one stream.
 
     Attributes:
-        encoder: Of the rows and their schema.
-        streams: Where they go [k]: a tuple of one for one step, of a run the same number k times.
+        encoder: The encoder of the rows.
+        streams: The stream of each step [k]; a tuple of one for one step.
         events: TERMINATED or TRUNCATED where the episode ends with the step, and CUT [k]; a tuple of one for one step.
-        rows: For each block the bytes of its k records, one after the other.
-        next_rows: For each block of an observation the bytes of the observations after the steps: k of them, of a run
-            the one after its last step; None if they are not known yet.
+        rows: For each block, the concatenated bytes of its k records.
+        next_rows: For each block of an observation, the bytes of the k next observations, or for a run of the last one;
+            None if not known yet.
         is_run: Whether these are consecutive steps of one stream.
     """
 
@@ -65,17 +65,17 @@ class Steps(NamedTuple):
 
     @property
     def schema(self) -> schema_lib.Schema:
-        """What the steps hold."""
+        """The schema of the steps."""
         return self.encoder.schema
 
     @property
-    def count(self) -> int:  # type: ignore[override]  # Nobody counts the values of this tuple.
-        """How many steps."""
+    def count(self) -> int:  # type: ignore[override]  # Shadows tuple.count, which is not used.
+        """Number of steps."""
         return len(self.streams)
 
 
 class Encoder:
-    r"""Makes the bytes of rows of one schema, for the blocks of its storage.
+    r"""Encodes rows of one schema as bytes, for the blocks of its storage.
 
     >>> import numpy as np
     >>> import relive
@@ -101,7 +101,7 @@ class Encoder:
         seen, others = fields[:num_seen], fields[num_seen:]
         places = {path: place for place, path in enumerate(schema.fields)}
         blocks = [[places[path] for path in paths] for paths in self.blocks]
-        # The fields of the observation come first; after a row they come once more, for the next one.
+        # The fields of the observation come first; after a row they are repeated for the next observation.
         seen_blocks, other_blocks = blocks[: len(self.observation_blocks)], blocks[len(self.observation_blocks) :]
         next_blocks = _shifted(seen_blocks, len(fields))
         self._rows = _Layout(fields, blocks)
@@ -120,11 +120,11 @@ class Encoder:
         self._encode_action = _tree_encoder("action", schema.action)
         self._encode_reward = _encoder("reward", schema.reward)
         self._encode_extras = _tree_encoder("extras", schema.extras)
-        # Where every part is one field, each is a block of its own.
+        # If every part is a single field, each is its own block.
         self._fields = [_encoder(path, field) for path, field in fields] if list(schema.fields) == _PARTS else []
 
     def __reduce__(self) -> tuple[type["Encoder"], tuple[schema_lib.Schema]]:
-        # The functions cannot be pickled, and are made anew.
+        # The functions cannot be pickled, so they are created again.
         return Encoder, (self.schema,)
 
     def row(
@@ -161,7 +161,7 @@ class Encoder:
         next_observation: Any,
         extras: Mapping[str, Any],
     ) -> tuple[Row, Row | None]:
-        """Return the same of several steps, whose number is the length of the first axis of every value."""
+        """Encode several steps as `row` does; every value has a leading axis of steps."""
         try:
             leaves = (*self._read_observation(observation), *self._read_action(action), reward)
             if extras or self._has_extras:
@@ -184,7 +184,7 @@ class Encoder:
         next_observation: Any,
         extras: Mapping[str, Any],
     ) -> tuple[Row, Row | None]:
-        """Return the same of values [lead..., ...] in any mapping, or raise what is wrong with them."""
+        """Encode values [lead..., ...] in any mapping, or raise an error that says what is wrong."""
         columns = self.schema.rows(observation, action, reward, extras, lead)
         following = {}
         if next_observation is not None:
@@ -201,7 +201,7 @@ class Encoder:
     ) -> tuple[Row, Row]:
         """Return the bytes of the rows of T consecutive steps, and of the last of their T + 1 observations.
 
-        The rest is as in `row`.
+        Otherwise like `row`.
         """
         try:
             seen = self._observations.columns(self._read_observation(observations), count + 1)
@@ -217,7 +217,7 @@ class Encoder:
         return self._rows.encoded(rows.values(), count), self._observations.encoded(last, 1)
 
     def rows_of(self, columns: Mapping[str, arrays.Array], count: int, blocks: Blocks | None = None) -> Row:
-        """Return the bytes of each block of so many rows, of columns [count, ...]; the inverse of `columns`.
+        """Return the bytes of each block, from columns [count, ...]; the inverse of `columns`.
 
         Raises:
             ArgumentError: A reward is not finite.
@@ -227,12 +227,12 @@ class Encoder:
         return layout.encoded([columns[path] for path in paths], count)
 
     def columns(self, rows: Row, count: int, blocks: Blocks | None = None) -> dict[str, arrays.Array]:
-        """Return the columns [count, ...] of so many rows; they cannot be written to.
+        """Return the read-only columns [count, ...] of `count` rows.
 
         Args:
             rows: The bytes of each block.
             count: How many rows.
-            blocks: Which blocks: all, unless it is `observation_blocks`.
+            blocks: The blocks in `rows`: all by default, or `observation_blocks`.
         """
         columns: dict[str, arrays.Array] = {}
         for paths, content in zip(self.blocks if blocks is None else blocks, rows, strict=True):
@@ -242,7 +242,7 @@ class Encoder:
 
 
 class _Layout:
-    """Makes the bytes of some blocks from the values of some fields.
+    """Encodes the values of some fields as the bytes of blocks.
 
     Args:
         fields: The fields, with their paths.
@@ -263,7 +263,7 @@ class _Layout:
         self._is_one_block = len(blocks) == 1
         self.is_shared = bool(shared)
         """Whether fields lie side by side."""
-        # What is made of several fields comes after the fields.
+        # Blocks of several fields come after the single fields.
         self._in_order = _getter(
             [len(fields) + shared.index(block) if block in shared else block[0] for block in blocks]
         )
@@ -292,7 +292,7 @@ class _Layout:
         return [*map(np.ndarray.tobytes, self._in_order(columns) if self.is_shared else columns)]
 
     def columns(self, values: Iterable[Any], count: int) -> list[arrays.Array]:
-        """Return such values as columns [count, ...], which may be the values themselves; the rest is as above."""
+        """Return such values as columns [count, ...], possibly without a copy; otherwise like `encoded`."""
         shapes = self._shapes(count)
         columns = [*map(casting.cast_exact, self._paths, values, shapes, self._dtypes, self._are_rewards)]
         if self._reward is not None:
@@ -306,19 +306,19 @@ def _record_dtype(fields: Iterable[_PathAndField]) -> np.dtype[Any]:
 
 
 def _shifted(blocks: Sequence[Sequence[int]], distance: int) -> list[list[int]]:
-    """Return blocks whose fields lie so many places further on."""
+    """Return blocks with field positions shifted by `distance`."""
     return [[place + distance for place in block] for block in blocks]
 
 
 def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Return what takes the items at some places out of a list, in a sequence even if it is one."""
+    """Return a function that picks the items at some places of a list, as a sequence even for one item."""
     return operator.itemgetter(*places) if len(places) > 1 else operator.itemgetter(slice(places[0], places[0] + 1))
 
 
 def _reader(tree: schema_lib.Tree) -> Callable[[Any], tuple[Any, ...]]:
-    """Return what reads the leaves of a value in the order of their paths, or raises LookupError.
+    """Return a function that reads the leaves of a value in the order of their paths, or raises LookupError.
 
-    It reads dicts that have the keys of the tree and no others. What lies at a leaf, the cast checks.
+    It reads dicts with exactly the keys of the tree; leaves are checked by the cast.
     """
     if isinstance(tree, schema_lib.Field):
         return lambda value: (value,)
@@ -339,7 +339,7 @@ def _reader(tree: schema_lib.Tree) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def _tree_encoder(path: str, tree: schema_lib.Tree, layout: _Layout | None = None) -> Callable[[Any], list[bytes]]:
-    """Return what makes the bytes of each leaf of a value, or of each block of a layout, or raises an error."""
+    """Return a function that encodes each leaf of a value, or each block of a layout."""
     if isinstance(tree, schema_lib.Field):
         encode = _encoder(path, tree)
         return lambda value: [encode(value)]
@@ -351,9 +351,9 @@ def _tree_encoder(path: str, tree: schema_lib.Tree, layout: _Layout | None = Non
 
 
 def _encoder(path: str, field: schema_lib.Field) -> Callable[[Any], bytes]:
-    """Return what makes the bytes of one value of that field, or raises ArgumentError.
+    """Return a function that encodes one value of that field, or raises ArgumentError.
 
-    Python's own numbers and flat lists of them are packed without a detour by numpy, which takes several times longer.
+    Python numbers and flat lists of them are packed without numpy, which is several times faster.
     """
     shape, dtype, is_reward = field.shape, field.dtype, path == "reward"
 
@@ -419,23 +419,23 @@ def one_step(
     truncated: Any,
     extras: Mapping[str, Any],
 ) -> Steps:
-    """Return the step that the arguments of `add` describe; its schema is inferred where there is none.
+    """Return the step that the arguments of `add` describe; infers the schema if there is none.
 
     Args:
-        encoder: Of the rows; None while there is no schema.
-        num_streams: How many streams there are.
-        stream: Where it goes.
+        encoder: The encoder; None while there is no schema.
+        num_streams: Number of streams.
+        stream: The stream of the step.
         observation: The observation.
         action: The action.
         reward: The reward.
-        next_observation: What came after it, or None.
+        next_observation: The next observation, or None.
         terminated: Whether the episode terminated with it.
         truncated: Whether it was truncated with it.
         extras: The extras.
 
     Raises:
         SchemaError: A value does not fit its field.
-        ArgumentError: Another argument breaks its rule.
+        ArgumentError: Another argument is invalid.
     """
     if stream is None and num_streams == 1:
         stream = 0
@@ -462,18 +462,18 @@ def step_of_each(
     truncated: Any,
     extras: Mapping[str, Any],
 ) -> Steps:
-    """Return the steps that the arguments of `extend` describe; the rest is as in `one_step`.
+    """Return the steps that the arguments of `extend` describe; otherwise like `one_step`.
 
     Args:
-        encoder: Of the rows; None while there is no schema.
-        num_streams: How many streams there are.
-        streams: Where they go, distinct [k]; None for all streams, in order.
+        encoder: The encoder; None while there is no schema.
+        num_streams: Number of streams.
+        streams: The distinct streams of the steps [k]; None for all, in order.
         observation: The observations [k, ...].
         action: The actions [k, ...].
         reward: The rewards [k].
-        next_observation: What came after them [k, ...], or None.
-        terminated: Whether the episode terminated with the step [k]; None for nowhere.
-        truncated: Whether it was truncated with it [k]; None for nowhere.
+        next_observation: The next observations [k, ...], or None.
+        terminated: Whether the episode terminated with the step [k]; None for all False.
+        truncated: Whether it was truncated with it [k]; None for all False.
         extras: The extras [k, ...].
     """
     if "stream" in extras:
@@ -514,13 +514,13 @@ def consecutive_steps(
     truncated: Any,
     extras: Mapping[str, Any],
 ) -> Steps:
-    """Return the steps that the arguments of `add_steps` describe; the rest is as in `one_step`.
+    """Return the steps that the arguments of `add_steps` describe; otherwise like `one_step`.
 
     Args:
-        encoder: Of the rows; None while there is no schema.
-        num_streams: How many streams there are.
-        capacity: How many steps there may be.
-        stream: Where they go.
+        encoder: The encoder; None while there is no schema.
+        num_streams: Number of streams.
+        capacity: Maximum number of steps.
+        stream: The stream of the steps.
         observations: The observations, and the one after the last step [T + 1, ...].
         actions: The actions [T, ...].
         rewards: The rewards [T].
@@ -544,7 +544,7 @@ def whole_episode(
     terminated: Any,
     extras: Mapping[str, Any],
 ) -> Steps:
-    """Return the steps that the arguments of `add_episode` describe; the rest is as in `consecutive_steps`."""
+    """Return the steps that the arguments of `add_episode` describe; otherwise like `consecutive_steps`."""
     stream = stream_number(num_streams, stream)
     event = _event(terminated, True)
     return _run("an episode", encoder, capacity, stream, observations, actions, rewards, CUT, event, extras)
@@ -562,7 +562,7 @@ def _run(
     last_event: int,
     extras: Mapping[str, Any],
 ) -> Steps:
-    """Return consecutive steps of one stream, with those events at the first and the last of them."""
+    """Return consecutive steps of one stream, with the given events at the first and the last."""
     count = validation.leading_length("rewards", rewards)
     if not 1 <= count <= capacity:
         raise errors.ArgumentError(f"{name} must have 1 to capacity = {capacity} steps, got {count}")
@@ -577,7 +577,7 @@ def _run(
 
 
 def _event(terminated: Any, truncated: Any) -> int:
-    """Return the event of a step with those flags: termination wins."""
+    """Return the event of a step with those flags; termination takes precedence."""
     if terminated is not False and terminated is not True:
         terminated = validation.flag("terminated", terminated)
     if truncated is not False and truncated is not True:
@@ -588,7 +588,7 @@ def _event(terminated: Any, truncated: Any) -> int:
 
 
 def stream_number(num_streams: int, stream: Any) -> int:
-    """Return the number of a stream, which may be None where there is one; raise ArgumentError if there is none."""
+    """Return the checked number of a stream; None is allowed if there is only one."""
     if stream is None:
         if num_streams > 1:
             raise errors.ArgumentError(f"stream must be given where there are several, got none of {num_streams}")
@@ -601,12 +601,12 @@ def stream_number(num_streams: int, stream: Any) -> int:
 
 @functools.lru_cache(maxsize=16)
 def _all_streams(num_streams: int) -> arrays.Ints:
-    """Return the numbers of all streams, to read and not to change."""
+    """Return the numbers of all streams, read-only."""
     return np.arange(num_streams, dtype=np.int64)
 
 
 def _checked_streams(num_streams: int, streams: Any) -> arrays.Ints:
-    """Return distinct numbers of streams [k], as an array of its own."""
+    """Return checked, distinct numbers of streams [k], as a copy."""
     numbers = np.array(validation.integers("streams", streams))
     listed = numbers.tolist()
     if listed and not 0 <= min(listed) <= max(listed) < num_streams:

@@ -1,4 +1,4 @@
-"""What one row holds: a shape and a dtype for every field, and a tree of fields for an observation, an action, extras.
+"""Schema: the shape and dtype of every field of a row, as trees for the observation, the action and the extras.
 
     Schema(observation={"image": I, "state": S}, action=A, extras={"logp": L})
 
@@ -64,7 +64,7 @@ def _shape(shape: object) -> tuple[int, ...]:
 
 
 def _dtype(dtype: Any) -> np.dtype[Any]:
-    """Return a dtype whose values have a fixed size and hold no reference."""
+    """Return a dtype of fixed size that holds no Python objects."""
     rule = f"dtype must be what numpy takes for a dtype, got {validation.short_repr(dtype)}"
     if dtype is None:
         raise errors.ArgumentTypeError(rule)
@@ -83,7 +83,7 @@ def _dtype(dtype: Any) -> np.dtype[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """The shape and the dtype of one value.
+    """The shape and dtype of one value.
 
     >>> import relive
     >>> relive.Field((84, 84), "uint8")
@@ -96,7 +96,7 @@ class Field:
     dtype: np.dtype[Any]
 
     def __init__(self, shape: int | Sequence[int], dtype: npt.DTypeLike) -> None:
-        """Make the field of a shape, or of the length of a vector, and of what numpy takes for a dtype.
+        """Create a field from a shape, or the length of a vector, and anything numpy accepts as a dtype.
 
         Raises:
             ArgumentTypeError: `shape` is not made of integers, or numpy knows no such dtype.
@@ -107,7 +107,7 @@ class Field:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes one value takes."""
+        """Number of bytes of one value."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def __repr__(self) -> str:
@@ -124,7 +124,7 @@ _DEEPEST = 64
 
 
 class Schema(registry.Described):
-    """The fields of one row, by path.
+    """The fields of a row, by path.
 
     >>> import relive
     >>> schema = relive.Schema({"image": relive.Field((84, 84), "uint8")}, relive.Field((), int))
@@ -137,7 +137,7 @@ class Schema(registry.Described):
     def __init__(
         self, observation: Tree, action: Tree, *, reward: Field = _REWARD, extras: Mapping[str, Tree] | None = None
     ) -> None:
-        """Make the schema of a field, or of a tree of fields, for each part.
+        """Create a schema from a field, or a tree of fields, for each part.
 
         Raises:
             ArgumentTypeError: Something in a tree is not a Field.
@@ -170,22 +170,22 @@ class Schema(registry.Described):
         extras: Mapping[str, Any] | None = None,
         num_leading: int = 0,
     ) -> "Schema":
-        """Return the schema that the values of one row fit, with the dtypes that they have.
+        """Return the schema inferred from the values of one row.
 
-        A Python float has the dtype float64, an int has int64. A reward that is no float is one of float64.
+        Python floats become float64 and ints int64. The reward becomes float64 unless it is a float of another dtype.
 
         Args:
-            observation: An array, or a tree of arrays; what numpy makes an array of is one.
+            observation: An array-like, or a tree of them.
             action: The same.
             reward: A real number.
             extras: More arrays or trees of arrays, by name.
-            num_leading: How many axes lead every shape that are not part of the row, such as that of the streams.
+            num_leading: Number of leading axes that are not part of the row, such as the axis of streams.
 
         Raises:
-            SchemaError: A value is no array, such as a Python object, or has fewer axes than `num_leading`, or the
-                reward is not one real number; or an extra is called what another library calls something else, such
+            SchemaError: A value is not an array, such as a Python object, or has fewer axes than `num_leading`, or the
+                reward is not one real number; or an extra has a name that means something else in another library, such
                 as `done`.
-            ArgumentError: A key in a tree, or the name of an extra, is not one that a schema may have.
+            ArgumentError: A key in a tree or the name of an extra is not allowed.
 
         >>> import numpy as np
         >>> import relive
@@ -245,7 +245,7 @@ class Schema(registry.Described):
 
     @property
     def nbytes(self) -> int:
-        """How many bytes one row takes."""
+        """Number of bytes of one row."""
         return sum(field.nbytes for field in self._fields.values())
 
     def rows(
@@ -269,7 +269,7 @@ class Schema(registry.Described):
     @staticmethod
     def finite_rewards(rewards: Array) -> Array:
         """Return the rewards [...]; raise ArgumentError if one of them is infinite or NaN."""
-        # The sum of squares takes one pass: where it is finite, they all are.
+        # One pass: if the sum of squares is finite, all values are.
         if not np.vdot(rewards, rewards) < math.inf and not np.isfinite(rewards).all():
             raise errors.ArgumentError(f"reward must be finite, got {rewards[~np.isfinite(rewards)][0]}")
         return rewards
@@ -278,9 +278,9 @@ class Schema(registry.Described):
         """Return the observation's columns by path, each of shape `lead` + its field's shape, in its field's dtype.
 
         Args:
-            name: What the observation is called in an error.
+            name: The name of the observation in errors.
             value: The observation; a column may be the caller's own array.
-            lead: The axes that lead every shape.
+            lead: The leading axes of every shape.
 
         Raises:
             SchemaError: A value does not fit its field, is missing, or has none.
@@ -294,10 +294,10 @@ class Schema(registry.Described):
 
     @classmethod
     def from_description(cls, value: Any) -> Self:
-        """Return the schema with that description, of which nothing is known.
+        """Return the schema with that description, which is untrusted.
 
         Raises:
-            CheckpointError: No schema can have it.
+            CheckpointError: The description is invalid.
         """
         fields: dict[str, Field] = {}
         rule = "schema must be a list of a path, a dtype and a shape for each field"
@@ -312,7 +312,7 @@ class Schema(registry.Described):
             except (errors.ArgumentError, errors.CheckpointError) as error:
                 raise errors.CheckpointError(f"schema has a field that cannot be: {error}") from error
         try:
-            # Whatever they are: the schema refuses what cannot be.
+            # Any values: the schema raises if they are invalid.
             parts: list[Any] = [trees.nested(part, fields) for part in ("observation", "action", "reward", "extras")]
             schema = cls(parts[0], parts[1], reward=parts[2], extras=parts[3] or None)
         except (errors.ArgumentError, TypeError, AttributeError, RecursionError) as error:
@@ -336,10 +336,10 @@ SMALL = 64
 
 
 def blocks_of(schema: Schema) -> tuple[tuple[str, ...], ...]:
-    """Return the paths of the fields that lie side by side, for each block of a row: all fields, in their order.
+    """Return the paths of the fields stored together, for each block of a row: all fields, in order.
 
-    The small fields of the observation make a block, those of the action and the extras another; the reward is one of
-    its own, and so is every larger field.
+    The small fields of the observation form a block, those of the action and the extras another; the reward and every
+    larger field are separate blocks.
 
     >>> import relive
     >>> from relive.schema import schema
@@ -356,7 +356,7 @@ def blocks_of(schema: Schema) -> tuple[tuple[str, ...], ...]:
 
 
 def require(name: str, schema: object) -> None:
-    """Raise ArgumentTypeError if `schema` is none."""
+    """Raise ArgumentTypeError if `schema` is not a Schema."""
     if not isinstance(schema, Schema):
         raise errors.ArgumentTypeError(
             f"{name} must be an instance of Schema, got {validation.short_repr(schema)}{_remedy(schema)}"
@@ -364,7 +364,7 @@ def require(name: str, schema: object) -> None:
 
 
 def _remedy(given: object) -> str:
-    """Return what to do where an environment of Gymnasium, or one of its spaces, is in the place of a schema."""
+    """Return what to do if a Gymnasium environment or space was given instead of a schema."""
     is_environment = hasattr(given, "action_space") or hasattr(given, "single_action_space")
     if is_environment or (hasattr(given, "sample") and hasattr(given, "contains")):
         return ": relive.integrations.gymnasium.from_env makes a schema of an environment"
@@ -402,7 +402,7 @@ def _fitted(
 
 
 def _mismatch(name: str, expected: list[str], leaves: Mapping[str, object]) -> errors.SchemaError:
-    """Return the error for leave whose paths are not the expected ones."""
+    """Return the error for leaves with unexpected paths."""
     if name in leaves:
         return errors.SchemaError(
             f"{name} must be a mapping with {', '.join(expected)}, got {validation.short_repr(leaves[name])}"
@@ -418,7 +418,7 @@ def _mismatch(name: str, expected: list[str], leaves: Mapping[str, object]) -> e
 
 
 def _label(path: str) -> str:
-    """Return how an error speaks of what is at a path."""
+    """Return the name of the value at a path in errors."""
     return f"extra {path.removeprefix('extras/')!r}" if path.startswith("extras/") else path
 
 

@@ -1,11 +1,11 @@
-"""The directory of a memory map: which files there are, whether they are what they were, and who may write to them.
+"""The directory of a memory map: its files, their validation, and the lock of the writer.
 
-    storage.json    what it is; made last, so that without it there is no memory map
+    storage.json    the manifest; written last, so that without it there is no memory map
     clean.json      id and generation: every row of that generation is on the disk
-    dirty.json      the same file while rows are written: a new name needs no room on a full disk
+    dirty.json      the same file while rows are written: renaming works even on a full disk
     rows-0.bin      the rows of the first block, and so on
 
-No name comes from a file, and no link is followed.
+No file name is read from a file, and no link is followed.
 """
 
 from collections.abc import Iterator
@@ -41,13 +41,13 @@ def rows_file(number: int) -> str:
 
 
 def unsealed(file: str, content: bytes) -> state.StateReader:
-    """Return the members of a sealed object; raise CheckpointError, which begins with `file`, if it is none."""
+    """Return the members of a sealed object; raise CheckpointError, beginning with `file`, if it is invalid."""
     return state.StateReader(sealed_json.unsealed(file, content), {})
 
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """What a memory map says of itself."""
+    """The manifest of a memory map."""
 
     id: str
     schema: schema_lib.Schema
@@ -70,7 +70,7 @@ class Description:
         ]
 
     def encoded(self) -> bytes:
-        """Return the manifest."""
+        """Return the manifest as bytes."""
         return sealed_json.sealed(
             {
                 "format": _FORMAT,
@@ -84,10 +84,10 @@ class Description:
 
 
 def new(schema: schema_lib.Schema, capacity: int) -> Description:
-    """Return the description of a memory map to be made.
+    """Return the description of a new memory map.
 
     Raises:
-        ArgumentError: No file can hold it.
+        ArgumentError: A file cannot hold the rows.
     """
     description = Description(uuid.uuid4().hex, schema, capacity)
     if sum(description.sizes) > sys.maxsize:
@@ -103,11 +103,11 @@ def new(schema: schema_lib.Schema, capacity: int) -> Description:
 
 
 def decoded(file: str, content: bytes) -> Description:
-    """Return what a manifest describes.
+    """Return the description in a manifest.
 
     Raises:
-        CheckpointError: It is that of something else, of a newer version, was changed, or does not fit together; the
-            message begins with `file`.
+        CheckpointError: The manifest is foreign, of a newer version, damaged or inconsistent; the message begins with
+            `file`.
     """
     sealed_json.require_version(file, content, _FORMAT, VERSION)
     given = unsealed(file, content)
@@ -127,15 +127,15 @@ def decoded(file: str, content: bytes) -> Description:
 
 
 def encoded_state(identity: str, generation: int) -> bytes:
-    """Return the file that says of which generation the rows are."""
+    """Return the contents of the file that records the generation of the rows."""
     return sealed_json.sealed({"id": identity, "generation": generation})
 
 
 def decoded_state(file: str, content: bytes, identity: str) -> int:
-    """Return the generation that the file of the memory map of that id says.
+    """Return the generation recorded in that file, for the memory map of that id.
 
     Raises:
-        CheckpointError: It was changed, or is that of another memory map; the message begins with `file`.
+        CheckpointError: The file is damaged, or belongs to another memory map; the message begins with `file`.
     """
     given = unsealed(file, content)
     try:
@@ -154,18 +154,18 @@ _LARGEST = 1 << 21
 
 
 class MapFolder:
-    """The directory of one memory map, held open, and locked while somebody may write to it."""
+    """The open directory of a memory map, locked while it is writable."""
 
     def __init__(self, path: str, *, is_writable: bool, may_create: bool) -> None:
-        """Open the directory; waits for nobody.
+        """Open the directory; never waits for a lock.
 
         Args:
             path: Where it is.
-            is_writable: Whether to lock it for the one that writes.
-            may_create: Whether to make the directory if there is none.
+            is_writable: Whether to lock it for writing.
+            may_create: Whether to create a missing directory.
 
         Raises:
-            CheckpointError: There is none, or somebody else has locked it.
+            CheckpointError: The directory is missing, or locked by another writer.
         """
         self.path = path
         self.is_writable = is_writable
@@ -181,7 +181,7 @@ class MapFolder:
             self._stack = stack.pop_all()
 
     def close(self) -> None:
-        """Close the directory, and let others write to it; the arrays may live on."""
+        """Close the directory and release its lock; the arrays stay valid."""
         self._maps.clear()
         self._stack.close()
 
@@ -190,20 +190,20 @@ class MapFolder:
         return files.named(self._place(name))
 
     def holds(self, name: str) -> bool:
-        """Return whether there is something of that name."""
+        """Return whether the directory has an entry of that name."""
         return os.path.lexists(self._place(name))
 
-    # Making one.
+    # Creating.
 
     def make(self, new: Description, *, reserve: bool) -> None:
-        """Make all files: the state of generation 0, those of the rows, and last the manifest.
+        """Create all files: the state of generation 0, the rows, and last the manifest.
 
         Args:
-            new: What the manifest says.
-            reserve: Whether to give the files of the rows all their room on the disk.
+            new: The contents of the manifest.
+            reserve: Whether to reserve disk space for all rows.
 
         Raises:
-            CheckpointError: There is something in the directory, or a file cannot be made; then none is left.
+            CheckpointError: The directory is not empty, or a file cannot be created; then none is left.
         """
         self._make_empty()
         try:
@@ -223,23 +223,23 @@ class MapFolder:
             raise
 
     def _make_empty(self) -> None:
-        """Remove what was left by one that was killed while it made a memory map; raise if anything else is there."""
+        """Remove the files of a creation that was killed; raise if anything else is there."""
         names = self._names()
         if names and not (MANIFEST + _NEW in names and all(map(_OURS.fullmatch, names))):
             raise errors.CheckpointError(
                 f"{self.file('')} holds {files.named(names[0])} and no {MANIFEST}: "
                 "a memory map needs a directory that is new or empty"
             )
-        # In their order: the one that says what they are goes last.
+        # In this order: the file that identifies them goes last.
         self._remove(names)
 
-    # Opening one.
+    # Opening.
 
     def description(self) -> Description:
         """Return what the manifest describes.
 
         Raises:
-            CheckpointError: It is missing, damaged or foreign.
+            CheckpointError: The manifest is missing, damaged or foreign.
         """
         return decoded(self.file(MANIFEST), self._read(MANIFEST))
 
@@ -247,24 +247,24 @@ class MapFolder:
         """Return the generation of the map of that id, and whether rows may have been written since.
 
         Raises:
-            CheckpointError: The file that says so is missing, damaged, or that of another map.
+            CheckpointError: The state file is missing, damaged, or belongs to another map.
         """
-        # Both are there if one was killed between the last two steps of `mark_clean`.
+        # Both exist after a kill between the last two steps of `mark_clean`.
         name = DIRTY if self.holds(DIRTY) and not self.holds(CLEAN) else CLEAN
         generation = decoded_state(self.file(name), self._read(name), identity)
         return generation, name == DIRTY
 
     def mapped(self, number: int, shape: tuple[int, ...], dtype: np.dtype[Any], *, reserve: bool) -> npt.NDArray[Any]:
-        """Return a file of rows as an array; none of it is read. O(1).
+        """Map a file of rows as an array, without reading it. O(1).
 
         Args:
-            number: Of which block.
-            shape: What the array must be.
-            dtype: What is in it.
-            reserve: Whether to give the file all its room on the disk first; what is in it stays.
+            number: The number of the block.
+            shape: The shape of the array.
+            dtype: The dtype of the array.
+            reserve: Whether to reserve its disk space first; the contents are kept.
 
         Raises:
-            CheckpointError: The file is missing, is no file, or is of another size, or there is not so much room.
+            CheckpointError: The file is missing, not a regular file, or of the wrong size, or the disk is full.
         """
         name, size = rows_file(number), math.prod(shape) * dtype.itemsize
         with self._reported(name, "mapped"), open(self._open(name), "rb") as stream:
@@ -279,14 +279,14 @@ class MapFolder:
             rows = self._maps[number] = mmap.mmap(stream.fileno(), size, access=access)
             return np.ndarray(shape, dtype, rows)
 
-    # Writing to one.
+    # Writing.
 
     def mark_dirty(self) -> None:
-        """Set that rows are written from now on; it is on the disk when this returns."""
+        """Mark the map as dirty; durable when this returns."""
         self._rename(CLEAN, DIRTY)
 
     def mark_clean(self, identity: str, generation: int) -> None:
-        """Write all rows to the disk, and then set that they are those of a generation."""
+        """Write all rows to disk, then mark them as a clean generation."""
         for number, rows in self._maps.items():
             with self._reported(rows_file(number), "written"):
                 rows.flush()
@@ -295,7 +295,7 @@ class MapFolder:
             self._rename(CLEAN + _NEW, CLEAN)
             self._remove([DIRTY])
         except errors.CheckpointError:
-            # Whoever hears of the error goes on as with a dirty one, and does not mark it again.
+            # The caller sees the error and treats the map as still dirty, without marking it again.
             with contextlib.suppress(errors.CheckpointError):
                 self._rename(CLEAN, DIRTY)
             raise
@@ -318,7 +318,7 @@ class MapFolder:
             return sorted(self._directory.names())
 
     def _open(self, name: str) -> int:
-        """Return the descriptor of a regular file, to write to if that is allowed."""
+        """Return the descriptor of a regular file, writable if the map is."""
         descriptor = self._directory.open(name)
         if not self.is_writable:
             return descriptor

@@ -1,12 +1,12 @@
-"""MemmapStorage: the columns of a buffer in files, larger than memory, and there again when they are opened.
+"""MemmapStorage: the columns of a buffer in memory-mapped files, which may be larger than memory and persist.
 
     write, write_rows ─> arrays over mapped files ── the kernel, when it likes; flush, now ──> disk
 
     clean, generation g ── first write ──> dirty ── flush ──> clean, generation g + 1
                                              └── killed ──> dirty when it is opened again
 
-A clean map of generation g holds the rows that it held when that generation was flushed, all of them and no others.
-What is not in the columns, such as which row follows which, is the buffer's: a checkpoint keeps it.
+A clean map of generation g holds exactly the rows flushed with that generation. Everything outside the columns, such as
+the order of rows, belongs to the buffer and is saved in its checkpoint.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,26 +31,28 @@ T = TypeVar("T")
 
 
 class MemmapStorage(memory.ColumnStorage):
-    """A storage whose rows are in files under a directory, otherwise a ColumnStorage, and as fast.
+    """A ColumnStorage whose rows are in memory-mapped files under a directory.
 
-    The files are sparse: a row takes room on the disk once it is written. If there is none left then, the kernel kills
-    the process (SIGBUS), since there is no call that could fail: `reserve=True` takes all room when the files are made.
+    The files are sparse: a row takes disk space once it is written. If the disk is full then, the kernel kills the
+    process (SIGBUS). `reserve=True` allocates all space when the files are created.
 
-    One at a time may write. Who has written calls `close`, or says that nothing is missing so far with `flush`; after
-    neither, `was_dirty` is True when the files are opened again. It can be neither copied nor pickled. A forked process
-    can read the rows, which are those of its parent, and not write: closing it there closes nothing for the parent.
+    Only one process can write at a time. Call `flush` to make the rows durable, or `close` when done; after neither,
+    `was_dirty` is True when the files are opened again. The storage cannot be copied or pickled. A forked process can
+    read the parent's rows but not write; closing it there does not affect the parent.
 
     Args:
-        path: The directory. If it is new or empty, and `schema` and `capacity` are given, the files are made there.
-        schema: What a row holds; None for what the files hold, else it must be that.
-        capacity: How many slots there are; None as above.
-        mode: "r+" to read and write; "r" to look at what is there, also while somebody writes: then rows may be torn.
-        reserve: Whether to take all room on the disk at once.
+        path: The directory. If it is missing or empty, and `schema` and `capacity` are given, the files are created
+            there.
+        schema: The schema of a row; must match existing files. None to read it from the files.
+        capacity: Number of slots; None as for `schema`.
+        mode: "r+" to read and write; "r" to read only, even while another process writes, in which case rows may be
+            torn.
+        reserve: Whether to allocate all disk space at once.
 
     Raises:
-        CheckpointError: The files are missing, damaged, foreign or of a newer version, there is no room, or somebody
-            else has opened them to write.
-        ArgumentError: The files hold another schema or capacity, or an argument breaks its rule.
+        CheckpointError: The files are missing, damaged, foreign or of a newer version, the disk is full, or another
+            process has them open for writing.
+        ArgumentError: The files hold another schema or capacity, or an argument is invalid.
 
     >>> import tempfile
     >>> import relive
@@ -76,7 +78,7 @@ class MemmapStorage(memory.ColumnStorage):
         mode: Literal["r+", "r"] = "r+",
         reserve: bool = False,
     ) -> None:
-        """Make the files, or open those there are, of which no row is read then. O(1)."""
+        """Create the files, or open existing ones without reading rows. O(1)."""
         self._path = pathlib.Path(files.absolute("path", path))
         if schema is not None:
             schema_lib.require("schema", schema)
@@ -95,7 +97,7 @@ class MemmapStorage(memory.ColumnStorage):
         self._folder = folder = map_folder.MapFolder(
             str(self._path), is_writable=is_writable, may_create=new is not None
         )
-        # No method of the storage: that would keep it alive.
+        # Not a bound method, which would keep the storage alive.
         self._closer = weakref.finalize(self, folder.close)
         try:
             if new is not None and not folder.holds(map_folder.MANIFEST):
@@ -111,7 +113,7 @@ class MemmapStorage(memory.ColumnStorage):
         _OPEN.add(self)
 
     def _open(self, schema: schema_lib.Schema | None, capacity: int | None, reserve: bool) -> None:
-        """Map the files there are."""
+        """Map existing files."""
         folder = self._folder
         there = folder.description()
         if schema is not None and schema != there.schema:
@@ -131,43 +133,43 @@ class MemmapStorage(memory.ColumnStorage):
         except ValueError as error:
             raise errors.CheckpointError(f"{folder.file('')} cannot be mapped: {error}") from error
 
-    # What it is.
+    # Properties.
 
     @property
     def path(self) -> pathlib.Path:
-        """The directory, from the root on."""
+        """The absolute path of the directory."""
         return self._path
 
     @property
     def id(self) -> str:
-        """What no other memory map is called: 32 random digits."""
+        """The unique id of the memory map: 32 random digits."""
         return self._id
 
     @property
     def generation(self) -> int:
-        """How many times rows were written and then flushed."""
+        """Number of flushes that wrote rows."""
         return self._generation
 
     @property
     def is_dirty(self) -> bool:
-        """Whether rows may have been written since that generation was flushed."""
+        """Whether rows may have been written since the last flush."""
         return self._is_dirty
 
     @property
     def was_dirty(self) -> bool:
-        """What `is_dirty` was when the files were opened: True if who wrote to them was killed."""
+        """The value of `is_dirty` when the files were opened: True if their writer was killed."""
         return self._was_dirty
 
-    # Writing: `write` and `write_rows` are those of ColumnStorage, which go to whatever stands for the arrays.
+    # Writing: `write` and `write_rows` are inherited from ColumnStorage, and act on whatever stands in for the arrays.
 
     def _await_write(self) -> None:
-        """Let the next write, and no other, go through `_begin_write`."""
+        """Route the next write, and only that one, through `_begin_write`."""
         begin = weakref.WeakMethod(self._begin_write)
         self._arrays_to_write = self._columns, self._bytes
         self._columns, self._bytes = _First(self._columns, begin), _First(self._bytes, begin)
 
     def _begin_write(self) -> None:
-        """Set on the disk that rows are written, before one is."""
+        """Mark the map dirty on disk before the first row is written."""
         self._folder.mark_dirty()
         self._is_dirty = True
         self._columns, self._bytes = self._arrays_to_write
@@ -177,13 +179,13 @@ class MemmapStorage(memory.ColumnStorage):
         self._columns = self._bytes = _Refusal(errors.ArgumentError, rule)
 
     def _begin_in_a_fork(self) -> None:
-        """Only read: what is written here would be in the rows of the parent, who alone says when they are clean."""
+        """Refuse writes: they would change the rows of the parent, which alone marks them clean."""
         if self._closer.alive and self._folder.is_writable:
             self._folder.is_writable = False
             self._refuse_writes("by a fork of the process that opened it: write there, or to another directory")
 
     def flush(self) -> None:
-        """Return when every row is on the disk, as a new generation; at once if none was written.
+        """Write all rows to disk as a new generation; does nothing if no row was written.
 
         Raises:
             CheckpointError: The disk is full or broken; the map stays dirty.
@@ -195,9 +197,9 @@ class MemmapStorage(memory.ColumnStorage):
             self._await_write()
 
     def close(self) -> None:
-        """Flush, and let others write to the files; rows are neither read nor written any more.
+        """Flush, release the lock and close the files; rows can no longer be read or written.
 
-        A second time it does nothing.
+        Closing twice has no effect.
 
         Raises:
             CheckpointError: As in `flush`; the storage stays open.
@@ -223,7 +225,7 @@ class MemmapStorage(memory.ColumnStorage):
 
 
 class _First(Generic[T]):
-    """What is to be written to, for one that wants to hear of it first."""
+    """Calls a function before the first write to the arrays."""
 
     def __init__(self, parts: Iterable[T], begin: "weakref.WeakMethod[Callable[[], None]]") -> None:
         self._parts = parts
@@ -237,7 +239,7 @@ class _First(Generic[T]):
 
 
 class _Refusal(Mapping[Any, Any]):
-    """What is to be written to or read, where that is an error."""
+    """Stands in for arrays that must not be accessed, and raises."""
 
     def __init__(self, kind: type[errors.ReplayError], message: str) -> None:
         self._kind = kind

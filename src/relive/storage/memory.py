@@ -1,12 +1,12 @@
-"""Rows in numbered slots: the protocol that every storage keeps, and the storage that is a few arrays.
+"""Storage, the protocol for rows in numbered slots, and ColumnStorage, which keeps them in arrays in memory.
 
 slot                  0        1        2        3          capacity 4
 observation         [ o0     , o1     , o2     , o3     ]   [capacity, *shape]: a block of one field
 action, extras/x    [ a0 x0  , a1 x1  , a2 x2  , a3 x3  ]   [capacity]: a block of several, side by side
 reward              [ r0     , r1     , r2     , r3     ]
 
-Gathering rows from memory costs by the array and by the byte. So small fields that are wanted together are one array.
-Observations are wanted alone too, and rewards: the next ones.
+The cost of gathering rows grows with the number of arrays and bytes. So small fields that are read together share an
+array. Observations and rewards are also read alone, so they are separate.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -30,23 +30,23 @@ Rows: TypeAlias = Mapping[str, Array]
 
 
 class Storage(Protocol):
-    """Rows in numbered slots; `testing.StorageTests` are its law."""
+    """Rows in numbered slots. `testing.StorageTests` is the conformance suite."""
 
     @property
     def capacity(self) -> int:
-        """How many slots there are."""
+        """Number of slots."""
         ...
 
     @property
     def schema(self) -> schemas.Schema:
-        """What a row holds."""
+        """The schema of a row."""
         ...
 
     def write(self, slots: Slots, rows: Rows) -> None:
         """Write a row into each of `slots` [...], which are distinct.
 
-        `rows` holds a column for every field of the schema, of shape slots.shape + field.shape and of the field's
-        dtype: the caller has seen to it. Nothing that is kept aliases them.
+        `rows` has a column for every field of the schema, of shape slots.shape + field.shape and of the field's dtype;
+        the caller ensures this. The storage must not keep references to them.
 
         Raises:
             IndexError: A slot is not in [0, capacity); nothing has been written.
@@ -56,8 +56,8 @@ class Storage(Protocol):
     def read(self, slots: Slots, fields: Collection[str] | None = None) -> dict[str, Array]:
         """Return fresh copies of the rows in `slots` [...], which may repeat, as columns by path.
 
-        Each column is of shape slots.shape + field.shape and of the field's dtype. A slot that was never written holds
-        anything.
+        Each column is of shape slots.shape + field.shape and of the field's dtype. The contents of a slot that was
+        never written are undefined.
 
         Args:
             slots: Where the rows are.
@@ -71,7 +71,7 @@ class Storage(Protocol):
 
 
 def check_members(storage: object) -> None:
-    """Raise ArgumentTypeError if `storage` has not the members of a Storage, or is a class."""
+    """Raise ArgumentTypeError if `storage` lacks members of Storage, or is a class."""
     if isinstance(storage, type) or not all(hasattr(storage, name) for name in ("capacity", "schema", "read", "write")):
         raise errors.ArgumentTypeError(
             f"storage must have capacity, schema, read and write, got {validation.short_repr(storage)}"
@@ -83,7 +83,7 @@ _INT64, _UINT64 = np.dtype(np.int64), np.dtype(np.uint64)
 
 @contextlib.contextmanager
 def room_for(capacity: int, nbytes: int) -> Iterator[None]:
-    """Raise ArgumentError, instead of MemoryError, if there is no room for so many steps of so many bytes each."""
+    """Turn a MemoryError into an ArgumentError about that many steps of that many bytes each."""
     try:
         yield
     except MemoryError as error:
@@ -92,7 +92,7 @@ def room_for(capacity: int, nbytes: int) -> Iterator[None]:
 
 
 class ColumnStorage(arrays.Derived):
-    """A storage of one array a block of fields (see `schema.blocks_of`), allocated once.
+    """A storage in memory, with one preallocated array per block of fields (see `schema.blocks_of`).
 
     Writing and reading k rows take O(k) time.
 
@@ -120,11 +120,11 @@ class ColumnStorage(arrays.Derived):
         """Allocate `capacity` rows of `schema`.
 
         Args:
-            schema: What a row holds.
-            capacity: How many slots there are.
-            allocate: Returns an array of a shape and a dtype, such as a file's, in the order of C; called once a block,
-                in their order. A block of one field is an array [capacity, *shape] of the field's dtype; one of more
-                is an array [capacity] of a dtype with a field for each path, without gaps.
+            schema: The schema of a row.
+            capacity: Number of slots.
+            allocate: Returns a C-contiguous array of a shape and dtype, such as a memory map; called once for each
+                block, in order. A block of one field is an array [capacity, *shape] of the field's dtype; one of more
+                is an array [capacity] of a packed dtype with a field for each path.
 
         Raises:
             ArgumentTypeError: `capacity` is not an integer.
@@ -138,7 +138,7 @@ class ColumnStorage(arrays.Derived):
         self._derive()
 
     def _derive(self) -> None:
-        # Of a dtype whose bytes are in another order than the machine's, pickle makes one in the machine's.
+        # Pickle converts non-native byte orders to the native one.
         self._arrays = [
             array.astype(self._layout(paths)[1], copy=False)
             for paths, array in zip(self._blocks, self._arrays, strict=True)
@@ -150,11 +150,11 @@ class ColumnStorage(arrays.Derived):
             for path in paths:
                 columns.append((path, array[path] if is_shared else array))
                 sources[path] = array, is_shared
-        # Where each field is written: a memory map hears of the first write by an iterable of its own.
+        # Where each field is written; a memory map intercepts the first write with its own iterable.
         self._columns: Iterable[tuple[str, Array]] = columns
         # Where each field is read: its column, or the whole block of several.
         self._sources: Mapping[str, tuple[Array, bool]] = sources
-        # The bytes of each block and of a row in it, for writing single rows.
+        # The memory of each block and the bytes per row, for writing single rows.
         self._bytes: Iterable[tuple[memoryview, int]] = [
             (array.reshape(-1).view(np.uint8).data, array.nbytes // self._capacity) for array in self._arrays
         ]
@@ -180,27 +180,27 @@ class ColumnStorage(arrays.Derived):
 
     @property
     def capacity(self) -> int:
-        """How many slots there are."""
+        """Number of slots."""
         return self._capacity
 
     @property
     def schema(self) -> schemas.Schema:
-        """What a row holds."""
+        """The schema of a row."""
         return self._schema
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the arrays take together."""
+        """Number of bytes of all arrays."""
         return sum(array.nbytes for array in self._arrays)
 
     @property
     def blocks(self) -> tuple[tuple[str, ...], ...]:
-        """The paths of the fields that lie side by side, for each block: what `write_rows` wants."""
+        """The paths of the fields stored together, for each block, as `write_rows` needs them."""
         return self._blocks
 
     @property
     def rewards(self) -> Array:
-        """The rewards by slot [capacity], to read and not to change."""
+        """The rewards by slot [capacity], read-only."""
         return self._sources["reward"][0]
 
     def write(self, slots: Slots, rows: Rows) -> None:
@@ -215,12 +215,12 @@ class ColumnStorage(arrays.Derived):
             column[slots] = rows[path]
 
     def write_rows(self, slot: int, count: int, rows: Sequence[bytes | memoryview]) -> None:
-        """Write `count` rows to the slots from that one on, around the end if need be.
+        """Write `count` rows to the slots from `slot` on, wrapping around at the end.
 
         Args:
             slot: Where the first row goes.
             count: How many rows, at most `capacity`.
-            rows: For each of `blocks` the bytes of its records, one behind the other, without gaps.
+            rows: For each of `blocks`, the concatenated bytes of its records.
 
         Raises:
             OutOfRangeError: The slot is not in [0, capacity); nothing has been written.
@@ -242,7 +242,7 @@ class ColumnStorage(arrays.Derived):
         Raises:
             OutOfRangeError: A slot is not in [0, capacity).
             ArgumentTypeError: `slots` is neither an integer nor an array of int64.
-            ArgumentError: The schema has no field of a name in `fields`.
+            ArgumentError: `fields` has a name that the schema does not have.
         """
         slots = self._checked(slots)
         if isinstance(slots, int):
@@ -250,7 +250,7 @@ class ColumnStorage(arrays.Derived):
         return self.gather(slots, fields)
 
     def gather(self, slots: npt.NDArray[np.int64], fields: Collection[str] | None = None) -> dict[str, Array]:
-        """Do what `read` does, for a caller who knows that the slots [...] are there."""
+        """Do what `read` does without checking the slots [...]."""
         sources = self._sources
         columns: dict[str, Array] = {}
         gathered: dict[int, Array] = {}
@@ -263,7 +263,7 @@ class ColumnStorage(arrays.Derived):
             if not is_shared:
                 columns[path] = array.take(slots, axis=0)
                 continue
-            # Whole rows: `take` along a field of them would copy all of the field first.
+            # Take whole rows: `take` on one field would copy the entire field first.
             rows = gathered.get(id(array))
             if rows is None:
                 rows = gathered[id(array)] = array.take(slots)
@@ -271,7 +271,7 @@ class ColumnStorage(arrays.Derived):
         return columns
 
     def _checked(self, slots: Slots) -> Slots:
-        """Return slots that are all there, a single one as an int."""
+        """Return the checked slots, a single one as an int."""
         if not isinstance(slots, np.ndarray) or slots.shape == ():
             slot = operator.index(slots)
             if not 0 <= slot < self._capacity:
@@ -279,7 +279,7 @@ class ColumnStorage(arrays.Derived):
             return slot
         if slots.dtype != _INT64:
             raise errors.ArgumentTypeError(f"slots must be an integer or an array of int64, got {slots.dtype}")
-        # As unsigned numbers the negative ones are the largest: one pass finds what lies outside on either side.
+        # As unsigned numbers, negative slots are the largest, so one pass finds both kinds of invalid slots.
         if slots.size and slots.view(_UINT64).max() >= self._capacity:
             outside = slots[(slots < 0) | (slots >= self._capacity)][0]
             raise errors.OutOfRangeError(f"slots must be in [0, {self._capacity}), got {outside}")

@@ -1,4 +1,4 @@
-"""Rows of different lengths, end to end in columns that are allocated once; the oldest rows leave for new ones.
+"""RaggedColumns: rows of different lengths in preallocated columns; the oldest rows are evicted for new ones.
 
     values    a a a b c c c c          column by column, a value in each
     offsets   0     3 4       8        where each row begins, and the last one ends
@@ -7,7 +7,7 @@
     slot      0 1 2 3 4 5              with max_values = 6, value p of all that ever were lies in slot p modulo 6:
     holds     c c . b c c              row c wraps around, and a has left for it
 
-So any row of at most max_values fits, room is counted to the value, and nothing is ever moved.
+So any row of at most max_values fits, and nothing is ever moved.
 """
 
 from collections.abc import Collection, Mapping
@@ -29,12 +29,12 @@ _SMALLEST = 64
 class RaggedColumns(duplicates.CopiedWhole):
     """Rows of at least one value, first in, first out.
 
-    A row has a value of each field at each of its positions, and one of each row field. Dtypes stay as declared.
+    A row has one value per position for each field, and a single value for each row field, in the declared dtypes.
 
     Args:
-        max_values: Values of a field held at most, over all rows: never exceeded.
+        max_values: Maximum number of stored values of a field, over all rows.
         fields: The dtype of each field.
-        row_fields: The dtype of what there is once a row.
+        row_fields: The dtype of each row field.
 
     >>> from relive.storage import ragged
     >>> rows = ragged.RaggedColumns(6, {"token": "int32"}, {"score": "float64"})
@@ -58,7 +58,7 @@ class RaggedColumns(duplicates.CopiedWhole):
         self._columns: dict[str, arrays_lib.Array] = {
             name: np.zeros(self._max_values, dtype) for name, dtype in fields.items()
         }
-        # The rows from key _base on; those before _oldest have left. Value p is number p of all that ever were.
+        # The rows from key _base on; those before _oldest were evicted. Value p is the p-th value ever added.
         self._offsets: arrays_lib.Ints = np.zeros(_SMALLEST + 1, np.int64)
         self._row_columns: dict[str, arrays_lib.Array] = {
             name: np.zeros(_SMALLEST, dtype) for name, dtype in (row_fields or {}).items()
@@ -71,12 +71,12 @@ class RaggedColumns(duplicates.CopiedWhole):
 
     @property
     def num_values(self) -> int:
-        """Values of a field held, over all rows."""
+        """Number of stored values of a field, over all rows."""
         return int(self._offsets[self._next - self._base] - self._offsets[self._oldest - self._base])
 
     @property
     def first_key(self) -> int:
-        """The key of the oldest row held; the others follow it without a gap."""
+        """The key of the oldest stored row; the others follow consecutively."""
         return self._oldest
 
     @property
@@ -94,7 +94,7 @@ class RaggedColumns(duplicates.CopiedWhole):
         lengths: npt.ArrayLike,
         row_values: Mapping[str, npt.ArrayLike] | None = None,
     ) -> int:
-        """Store rows and return how many left for them. O(values), amortised.
+        """Store rows and return how many were evicted. O(values), amortised.
 
         Args:
             values: The values of each field, row after row [sum of lengths].
@@ -135,7 +135,7 @@ class RaggedColumns(duplicates.CopiedWhole):
         Row j has the values from offsets[j] to offsets[j + 1]. O(N), without a loop over rows.
 
         Args:
-            keys: Of rows that are held.
+            keys: Keys of stored rows.
             fields: Names of those to read; all if None.
 
         Raises:
@@ -151,7 +151,7 @@ class RaggedColumns(duplicates.CopiedWhole):
         return {name: self._columns[name].take(slots) for name in names}, offsets
 
     def row_values(self, name: str, keys: npt.ArrayLike | None = None) -> arrays_lib.Array:
-        """Return a copy of a row field: of the rows of those keys [k], or of all, the oldest first [rows].
+        """Return a copy of a row field for the rows with those keys [k], or for all, oldest first [rows].
 
         Raises:
             UnknownKeyError: A row of one of the keys is not held.
@@ -162,11 +162,11 @@ class RaggedColumns(duplicates.CopiedWhole):
         return column.take(self._places(keys))
 
     def clear(self) -> None:
-        """Forget every row; keys go on."""
+        """Remove every row; keys are not reused."""
         self._oldest = self._next
 
     def state(self) -> dict[str, arrays_lib.Array | state_lib.ChunkedArray]:
-        """Return "lengths", and the values of each field and row field, oldest first; gathered when they are read."""
+        """Return "lengths" and the values of each field and row field, oldest first; gathered lazily."""
         begin, count = int(self._offsets[self._oldest - self._base]), self.num_values
 
         def gathered(column: arrays_lib.Array) -> state_lib.LazyArray:
@@ -180,7 +180,7 @@ class RaggedColumns(duplicates.CopiedWhole):
         return arrays | {f"rows/{name}": self.row_values(name) for name in self._row_columns}
 
     def fill(self, first_key: int, arrays: Mapping[str, state_lib.ChunkedArray]) -> None:
-        """Take in what `state` has returned, the rows from first_key on; there is none yet."""
+        """Restore a state with rows from first_key on; there must be no rows yet."""
         lengths = state_lib.in_memory(arrays["lengths"])
         self._base = self._oldest = self._next = first_key
         self._make_room(len(lengths))
@@ -200,14 +200,14 @@ class RaggedColumns(duplicates.CopiedWhole):
             raise errors.CorruptionError(f"the rows have {self.num_values} values, above the limit {self._max_values}")
 
     def _places(self, keys: npt.ArrayLike) -> arrays_lib.Ints:
-        """Return where in the columns of rows those of some keys stand [k]."""
+        """Return the positions in the row columns of the rows with those keys [k]."""
         names = validation.integers("keys", keys)
         for key in names[(names < self._oldest) | (names >= self._next)]:
             raise errors.UnknownKeyError(f"key {key} not found: its row was evicted, or never was")
         return names - self._base
 
     def _evict(self, excess: int) -> int:
-        """Take the oldest rows out until they had at least `excess` values, and return how many."""
+        """Evict the oldest rows until at least `excess` values are free, and return how many."""
         if excess <= 0:
             return 0
         first = self._oldest - self._base
@@ -217,7 +217,7 @@ class RaggedColumns(duplicates.CopiedWhole):
         return leaving
 
     def _make_room(self, count: int) -> None:
-        """See to it that so many rows more have a place: what has left is dropped, and there is as much room again."""
+        """Make room for `count` more rows: drop evicted ones, and double the space."""
         if self._next - self._base + count < len(self._offsets):
             return
         first, held = self._oldest - self._base, len(self)

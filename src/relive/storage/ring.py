@@ -1,4 +1,4 @@
-"""The names of rows in a ring: a key is never used again, a slot is where the row of a key is while it is alive."""
+"""Ring: maps the keys of rows, which are never reused, to the slots in which they are stored."""
 
 from typing import ClassVar
 
@@ -9,11 +9,11 @@ from relive.kernels import append
 
 
 class Ring(arrays.Derived):
-    """The rows in `capacity` slots, the newest of which take the places of the oldest.
+    """Rows in `capacity` slots, where new rows overwrite the oldest.
 
     Attributes:
-        capacity: How many rows are alive at most.
-        num: Numbers of the ring, by the names in `kernels.append`.
+        capacity: Maximum number of stored rows.
+        num: Counters of the ring, indexed by the names in `kernels.append`.
     """
 
     _DERIVED: ClassVar[tuple[str, ...]] = ("num_view",)
@@ -27,17 +27,17 @@ class Ring(arrays.Derived):
         self.num_view = self.num.data
 
     def __len__(self) -> int:
-        """Return how many rows are alive."""
+        """Return the number of stored rows."""
         return self.num_view[append.ROWS]
 
     @property
     def next_key(self) -> int:
-        """The key of the row that comes next."""
+        """The key of the next row."""
         return self.num_view[append.NEXT_KEY]
 
     @property
     def oldest_key(self) -> int:
-        """The key of the oldest row that is alive; next_key if there is none."""
+        """The key of the oldest stored row; next_key if there is none."""
         return self.num_view[append.NEXT_KEY] - self.num_view[append.ROWS]
 
     @property
@@ -47,7 +47,7 @@ class Ring(arrays.Derived):
 
     @property
     def is_full(self) -> bool:
-        """Whether there is a row in every slot, and the next one takes the place of the oldest."""
+        """Whether every slot holds a row, so that the next one overwrites the oldest."""
         return self.num_view[append.ROWS] == self.capacity
 
     def keys(self, slots: arrays.Ints) -> arrays.Ints:
@@ -57,19 +57,19 @@ class Ring(arrays.Derived):
         return newest - ages
 
     def slots(self, keys: arrays.Ints) -> arrays.Ints:
-        """Return where the rows with `keys` are, or were."""
+        """Return the slots of the rows with `keys`, stored or not."""
         return np.remainder(keys, self.capacity)
 
     def is_alive(self, keys: arrays.Ints) -> arrays.Bools:
-        """Return whether the rows with `keys` are still there."""
+        """Return whether each of the rows with `keys` is still stored."""
         return (keys >= self.oldest_key) & (keys < self.next_key)
 
     def are_alive(self, keys: arrays.Ints) -> bool:
-        """Return whether all rows with `keys` are still there."""
+        """Return whether all rows with `keys` are still stored."""
         return not len(keys) or (
             keys.item(keys.argmin()) >= self.oldest_key and keys.item(keys.argmax()) < self.next_key
         )
 
     def alive_slots(self) -> arrays.Ints:
-        """Return where all rows are, oldest first."""
+        """Return the slots of all rows, oldest first."""
         return append.slots_from(self.oldest_key, len(self), self.capacity)

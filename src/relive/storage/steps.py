@@ -1,10 +1,10 @@
-"""The steps of a buffer: rows in a storage, what follows each of them, and the observations behind the newest ones.
+"""StepStore: the steps of a buffer as rows in a storage, their successors, and the final observations of episodes.
 
     storage    o0  o1  o2  | o0  o1  o2  o3 |  o0  o1         one observation a step
-    behind               o3                o4          o2     one an episode: what came after its newest step
+    behind               o3                o4          o2     one per episode: the one after its newest step
 
-So an episode of T steps takes T + 1 observations, and the observation after any step is that of the row that follows,
-or the one behind the episode. What follows, and which episode a row is of, is in the flat arrays of `kernels.append`.
+So an episode of T steps takes T + 1 observations: the next observation of a step is that of the following row, or the
+one stored behind the episode. Successors and episodes of rows are kept in the flat arrays of `kernels.append`.
 """
 
 from collections.abc import Sequence
@@ -37,24 +37,24 @@ _NO_SLOTS: arrays_lib.Ints = np.zeros(0, np.int64)
 
 
 class Journal(Protocol):
-    """What is written beside the storage."""
+    """Receives the steps that are written to the storage."""
 
     def write(self, steps: encoding.Steps) -> None:
-        """Write what steps are about to be taken in."""
+        """Journal steps that are about to be stored."""
 
 
 class Rating(arrays_lib.Derived):
-    """What a write does about priorities, and what it tells of the rows that it changed. Here: nothing.
+    """How writes handle priorities and report changed rows. The base class does nothing.
 
     Attributes:
         raw: The raw priorities, by slot; of length 0 without priorities.
         leaves: The weights, by slot; of length 0 without priorities.
-        changed: Takes the slots that ceased to be eligible or became so; of length 0 where nobody asks.
-        top_raw: The raw priority of a row that nobody has rated, when it can first be drawn.
+        changed: Receives the slots whose eligibility changed; of length 0 if not tracked.
+        top_raw: The raw priority of an unrated row when it first becomes eligible.
         top_weight: Its weight.
         views: Memoryviews of the three arrays.
-        is_tracked: Whether somebody asks what has changed.
-        is_live: Whether `prepare` is to be called.
+        is_tracked: Whether changes are tracked.
+        is_live: Whether `prepare` must be called before writes.
     """
 
     _DERIVED: ClassVar[tuple[str, ...]] = ("views",)
@@ -70,23 +70,23 @@ class Rating(arrays_lib.Derived):
         self.views = self.raw.data, self.leaves.data, self.changed.data
 
     def make_room(self, count: int) -> None:
-        """See to it that `count` more slots fit into `changed`."""
+        """Make room for `count` more slots in `changed`."""
         self.changed = np.concatenate([self.changed, np.zeros(count, np.int64)])
         self._derive()
 
     def prepare(self) -> None:
-        """Look up what new rows get; called before a write, and after the rows that go for it have gone."""
+        """Look up the priority of new rows; called before a write, after the evictions for it."""
 
     def forget_changes(self, num: arrays_lib.Ints) -> None:
-        """Begin `changed` anew, since it was read."""
+        """Reset `changed` after it was read."""
         num[append.CHANGED] = 0
 
     def clear(self, slots: arrays_lib.Ints) -> None:
-        """Forget the rows in `slots`: all that are alive."""
+        """Remove the rows in `slots`, which are all that are stored."""
 
 
 def unrated(*, tracked: bool = False) -> Rating:
-    """Return that of a buffer without priorities; `tracked` says whether somebody asks what has changed."""
+    """Return the Rating of a buffer without priorities; `tracked` tells whether changes are tracked."""
     return Rating(_NO_FLOATS, _NO_FLOATS, np.zeros(64, np.int64) if tracked else _NO_SLOTS)
 
 
@@ -94,19 +94,19 @@ class StepStore(ring.Ring):
     """The steps of `streams` streams in a ring of `capacity` rows.
 
     Args:
-        capacity: How many steps at most.
-        streams: How many streams there are.
-        older: How many frames before its own a row is read with; -1 where `completed` says what can be read.
+        capacity: Maximum number of stored steps.
+        streams: Number of streams.
+        older: Number of older frames that a row is read with; -1 if `completed` decides what can be read.
 
     Attributes:
-        facts, places, back: What is known of each row; see `kernels.append`.
-        current, last, knows: What is known of each stream.
-        episodes: What is known of each episode, by STREAM .. CURSOR.
-        completed, ended: With `older` of -1, the rows that are complete since `num[COMPLETED]` was 0, and the episodes
-            that ended with the last write.
-        rating: What becomes of priorities.
-        encoder: What makes the bytes of rows; None until it is known what a step holds.
-        observation_paths: The paths of the observation's fields, once it is known what a step holds.
+        facts, places, back: Arrays with an entry per row; see `kernels.append`.
+        current, last, knows: Arrays with an entry per stream.
+        episodes: An array with a column per episode, by STREAM .. CURSOR.
+        completed, ended: With `older` of -1, the rows completed since `num[COMPLETED]` was 0, and the episodes ended by
+            the last write.
+        rating: How writes handle priorities.
+        encoder: Encodes rows as bytes; None until the schema is known.
+        observation_paths: The paths of the observation's fields, once the schema is known.
         other_paths: Those of the action, the reward and the extras.
         unrewarded_paths: Those of all fields but the reward.
     """
@@ -166,7 +166,7 @@ class StepStore(ring.Ring):
         if isinstance(self._storage, memory.ColumnStorage) and _is_own(self._storage, "read"):
             self.read, self._rewards = self._storage.gather, self._storage.rewards
         self._behind_views = [(block.reshape(-1).data, block.shape[1]) for block in self._behind]
-        # numpy moves records as a whole faster than their bytes.
+        # numpy moves whole records faster than their bytes.
         self._behind_records = [
             block.view(f"V{block.shape[1]}").reshape(-1) if block.shape[1] else block for block in self._behind
         ]
@@ -177,7 +177,7 @@ class StepStore(ring.Ring):
             self.behind |= {path: records[path] for path in dtype.names or ()}
 
     def begin(self, storage: memory.Storage) -> None:
-        """Set where the columns are; before that there is nothing to write to or to read."""
+        """Set the storage; required before anything is written or read."""
         self._storage = storage
         self.encoder = encoder = encoding.Encoder(storage.schema)
         fields = storage.schema.fields
@@ -191,7 +191,7 @@ class StepStore(ring.Ring):
 
     @property
     def has_begun(self) -> bool:
-        """Whether it is known what a step holds."""
+        """Whether the schema is known."""
         return self._storage is not None
 
     @property
@@ -202,27 +202,27 @@ class StepStore(ring.Ring):
 
     @property
     def schema(self) -> schema_lib.Schema:
-        """What is in them."""
+        """The schema of the steps."""
         return self.storage.schema
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the columns as the schema counts them, and of what is kept of rows and episodes that are there."""
+        """Bytes of the columns by the schema, and of the bookkeeping of stored rows and episodes."""
         of_rows = self.facts.nbytes + self.places.nbytes + self.back.nbytes
         of_episode = 8 * (len(self.episodes) + 1) + sum(dtype.itemsize for dtype in self._dtypes)
         columns = self.schema.nbytes * self.storage.capacity if self.has_begun else 0
         return columns + of_rows + of_episode * (len(self.free) - self.num_view[append.FREE])
 
-    # Writing: what is given was checked before.
+    # Writing: callers check arguments.
 
     def append(self, steps: encoding.Steps, journal: Journal | None = None) -> int:
-        """Write steps, and return how many open episodes ended since the next step did not go on with them.
+        """Write steps, and return how many open episodes were truncated because the next step did not follow.
 
-        Rows go to the storage, and to the journal, before anything else changes: if one of them fails, nothing has.
+        Rows are written to the storage and the journal before anything else changes, so a failure changes nothing.
 
         Args:
-            steps: What to write.
-            journal: Where to, besides; None for nowhere.
+            steps: The steps.
+            journal: Also receives the steps; may be None.
         """
         encoder, streams, events, rows, next_rows, is_run = steps
         count = len(streams)
@@ -279,11 +279,11 @@ class StepStore(ring.Ring):
         return num_spliced
 
     def is_spliced(self, steps: encoding.Steps) -> bool:
-        """Return whether an open episode cannot go on with one of the steps."""
+        """Return whether any of the steps does not follow the open episode of its stream."""
         return self._with_cuts(steps)[1] > 0
 
     def _is_spliced(self, stream: int, events: Any, rows: Sequence[bytes]) -> bool:
-        """Return whether the bytes of a first row are not those behind the episode that is open in its stream."""
+        """Return whether a row does not begin with the observation behind the open episode of its stream."""
         if not self._knows_view[stream] or events[0] & append.CUT:
             return False
         episode = self._current_view[stream]
@@ -293,7 +293,7 @@ class StepStore(ring.Ring):
         return False
 
     def _are_spliced(self, steps: encoding.Steps) -> bool:
-        """Return the same of one row for each of some streams: whether it is so of any of them."""
+        """Return the same for one row of each of several streams: whether any does not follow."""
         episodes = self.current.take(steps.streams)
         for block, records in enumerate(self._behind_records):
             these, those = records[episodes], steps.rows[block]
@@ -304,9 +304,9 @@ class StepStore(ring.Ring):
         return False
 
     def _with_cuts(self, steps: encoding.Steps) -> tuple[Any, int]:
-        """Return the events of the steps, with CUT where the open episode cannot go on, and how many those are.
+        """Return the events of the steps, with CUT where a step does not follow, and the number of those.
 
-        That is where the observation after its newest step is known, and has other values.
+        That is where the observation after its newest step is known and differs.
         """
         streams = np.asarray(steps.streams[:1] if steps.is_run else steps.streams)
         episodes = self.current[streams]
@@ -327,7 +327,7 @@ class StepStore(ring.Ring):
         return events, len(cuts)
 
     def _write_columns(self, slot: int, count: int, rows: Sequence[bytes]) -> None:
-        """Write rows as columns, to a storage that takes no bytes."""
+        """Write rows as columns, for a storage without `write_rows`."""
         assert self.encoder is not None
         columns = self.encoder.columns(rows, count)
         self.storage.write(append.slots_from(slot, count, self.capacity), columns)
@@ -347,7 +347,7 @@ class StepStore(ring.Ring):
             raise
 
     def _make_lists(self, count: int) -> None:
-        """Make room for what a write of so many rows says of the rows that it changes."""
+        """Make room for the lists of rows changed by a write of `count` rows."""
         num, rating = self.num_view, self.rating
         if rating.is_tracked:
             most = (3 + min(max(self.older, 0), self.capacity)) * count
@@ -357,7 +357,7 @@ class StepStore(ring.Ring):
             self.completed = np.concatenate([self.completed, np.zeros(2 * count, np.int64)])
 
     def _blank(self, key: int, count: int, events: Any) -> None:
-        """Keep zeros behind the episodes that terminated with rows after which nobody said what came."""
+        """Store zeros behind the episodes that terminated without a known next observation."""
         if count == 1 and not events[0] & append.TERMINATED:
             return
         for i in np.bitwise_and(events, append.TERMINATED).nonzero()[0].tolist():
@@ -365,13 +365,13 @@ class StepStore(ring.Ring):
                 block[self._views[1][(key + i) % self.capacity] >> append.EPISODE] = 0
 
     def cut(self, stream: int) -> None:
-        """Truncate the episode that is open in a stream."""
+        """Truncate the open episode of a stream."""
         self.ended = self.current[stream : stream + 1].copy()
         _, places, _, *others = self._views
         _close(places, *others, stream)
 
     def evict(self, count: int) -> None:
-        """Take away the `count` oldest rows; none if it is not above 0."""
+        """Evict the `count` oldest rows; none if it is not positive."""
         if count > 0:
             rating, older = self.rating, max(self.older, 0)
             append.evict_many(
@@ -398,7 +398,7 @@ class StepStore(ring.Ring):
         self._derive()
 
     def clear(self) -> None:
-        """Forget every row and every open episode. Keys go on."""
+        """Remove every row and every open episode. Keys are not reused."""
         slots = self.alive_slots()
         self.facts[slots] = 0
         self.last[:], self.knows[:] = append.NONE, 0
@@ -413,11 +413,11 @@ class StepStore(ring.Ring):
     # Reading.
 
     def is_open(self, streams: Any) -> Any:
-        """Return whether an episode is open in a stream, or in each of some [k]."""
+        """Return whether an episode is open in a stream, or in each of several [k]."""
         return self.last[streams] != append.NONE
 
     def is_announced(self, streams: Any) -> Any:
-        """Return whether an episode is open there, and the observation after its newest step is known."""
+        """Return whether an episode is open and the observation after its newest step is known."""
         return self.knows[streams] > 0
 
     def episodes_of(self, slots: arrays_lib.Ints) -> arrays_lib.Ints:
@@ -437,13 +437,13 @@ class StepStore(ring.Ring):
         return lengths
 
     def is_known(self, episodes: arrays_lib.Ints) -> arrays_lib.Bools:
-        """Return of each of those episodes whether the observation after its newest step is known."""
+        """Return whether the observation after the newest step of each of those episodes is known."""
         is_open = self.episodes[append.END][episodes] == append.OPEN
         of_streams = self.knows[self.episodes[append.STREAM][episodes]]
         return np.asarray(np.where(is_open, of_streams, self.episodes[append.KNOWN][episodes]) > 0)
 
     def follow(self, slots: arrays_lib.Ints, most: int) -> windows.Run:
-        """Return up to `most` complete rows from each of `slots` [B] on."""
+        """Return up to `most` consecutive complete rows, starting at each of `slots` [B]."""
         return self.kernels.follow(self.facts, slots, most)
 
     def transitions(
@@ -451,21 +451,21 @@ class StepStore(ring.Ring):
     ) -> windows.Transitions:
         """Return the transitions from `slots` [B], of fewer steps than there are powers.
 
-        The rest is as in `kernels.windows.transitions`.
+        See `kernels.windows.transitions`.
         """
         return self.kernels.transitions(self.facts, slots, len(powers) - 1, self._rewards, powers, discounts)
 
     def advance(self, count: int, lag: int, stride: int, pad: bool, found: arrays_lib.Ints) -> int:
-        """Write to `found` the rows from which sequences can be read since `count` rows are complete; return how many.
+        """Write to `found` the rows at which sequences can start since `count` rows were completed; return how many.
 
-        The rest is as in `kernels.windows.advance`.
+        See `kernels.windows.advance`.
         """
         return self.kernels.advance(
             self.facts, self.places, self.episodes, self.completed, count, lag, stride, int(pad), found
         )
 
     def look_back(self, slots: arrays_lib.Ints, steps: arrays_lib.Ints) -> arrays_lib.Ints:
-        """Return the rows up to each of `slots` [B] of those steps that are read with it [older + 1, B]."""
+        """Return the frame stack of each of `slots` [B], which are those steps, as rows [older + 1, B]."""
         return self.kernels.look_back(self.back, steps, slots, self.older + 1)
 
     def observations(self, slots: arrays_lib.Ints) -> Columns:
@@ -474,9 +474,9 @@ class StepStore(ring.Ring):
         return columns
 
     def next_observations(self, last: arrays_lib.Ints, links: arrays_lib.Ints) -> Columns:
-        """Return the observations after the rows `last` [B], given what follows each of them in the ring [B].
+        """Return the observations after the rows `last` [B], given their successors in the ring [B].
 
-        Zeros where an episode terminated and nobody gave one: nothing is to be bootstrapped from it.
+        Zeros where an episode terminated and none was given: it is never bootstrapped from.
         """
         if not len(links) or links.item(links.argmin()) >= 0:
             return self.observations(links)
@@ -486,7 +486,7 @@ class StepStore(ring.Ring):
         return columns
 
     def put_behind(self, columns: Columns, where: Any, last: arrays_lib.Ints) -> None:
-        """Write the observations behind the episodes whose last rows are `last` [k] into columns, at `where`."""
+        """Write the observations behind the episodes with last rows `last` [k] into columns, at `where`."""
         episodes = self.episodes_of(last)
         for path, column in self.behind.items():
             columns[path][where] = column.take(episodes, axis=0)
@@ -494,7 +494,7 @@ class StepStore(ring.Ring):
     # As a whole.
 
     def rows_state(self) -> steps_state.RowsState:
-        """Return which rows there are and which episodes they are of. O(rows + episodes)."""
+        """Return the rows and their episodes. O(rows + episodes)."""
         slots = self.alive_slots()
         of_rows = self.episodes_of(slots)
         is_used = np.zeros(len(self.free), np.bool_)
@@ -517,7 +517,7 @@ class StepStore(ring.Ring):
         )
 
     def state(self, kept: steps_state.RowsState) -> state_lib.State:
-        """Return what a checkpoint keeps of those rows: what lies in the storage when it is asked for."""
+        """Return the state of those rows for a checkpoint; columns are read from the storage lazily."""
         arrays: dict[str, Any] = dict(kept.arrays())
         if self._storage is not None:
             episodes = kept.numbers[kept.has_tail]
@@ -528,15 +528,15 @@ class StepStore(ring.Ring):
         return {**kept.values(), "arrays": arrays}
 
     def _part(self, path: str, start: int, stop: int) -> arrays_lib.Array:
-        """Return a field of the rows from the `start`-th oldest one on."""
+        """Return a field of the rows `start` to `stop`, counted from the oldest."""
         slots = append.slots_from(self.oldest_key + start, stop - start, self.capacity)
         return self.storage.read(slots, (path,))[path]
 
     def restore(self, state: steps_state.StepsState) -> None:
-        """Restore a state; the storage is that of the state's schema, if it has one. No row is readable then.
+        """Restore a state into a storage of the same schema. No row is marked readable yet.
 
         Raises:
-            CheckpointError: A column turns out to be damaged. There is no row any more.
+            CheckpointError: A column is damaged. The store is then empty.
         """
         self.clear()
         kept = state.rows
@@ -550,7 +550,7 @@ class StepStore(ring.Ring):
             self.behind[path][np.flatnonzero(kept.has_tail)] = column
 
     def restore_rows(self, kept: steps_state.RowsState) -> None:
-        """Set which rows there are, of episodes 0 .. E - 1; nothing is there yet."""
+        """Set the rows and their episodes 0 .. E - 1 in an empty store."""
         count, num = len(kept.stream), self.num_view
         if count > len(self.free):
             self._make_room(count - len(self.free))
@@ -573,7 +573,7 @@ class StepStore(ring.Ring):
         if len(self.back):
             self.back[rows] = before
         oldest, newest = np.full(count, -1), np.full(count, -1)
-        newest[of_rows] = rows  # Of an episode that is there more than once the last one stays.
+        newest[of_rows] = rows  # For a repeated episode, the last assignment wins.
         oldest[of_rows[::-1]] = rows[::-1]
         cursor = np.maximum(oldest, 0)
         values = (kept.stream, kept.first_key, kept.length, kept.end, kept.has_tail, oldest, cursor)
@@ -585,10 +585,10 @@ class StepStore(ring.Ring):
         self.knows[streams] = kept.has_tail[is_open]
 
     def check(self) -> None:
-        """Recount the rows of every episode, one by one.
+        """Verify all invariants by recounting the rows of every episode.
 
         Raises:
-            CorruptionError: What is known of rows, streams and episodes does not fit together.
+            CorruptionError: Rows, streams and episodes are inconsistent.
         """
         slots, count = self.alive_slots(), len(self)
         if not 0 <= count <= self.capacity:
@@ -620,27 +620,27 @@ class StepStore(ring.Ring):
 
 
 class _Rewards:
-    """The rewards in a storage that need not be an array."""
+    """The rewards of a storage that is not a ColumnStorage."""
 
     def __init__(self, storage: memory.Storage) -> None:
         self._storage = storage
 
     def take(self, indices: arrays_lib.Ints, /) -> arrays_lib.Array:
-        """Return the rewards of the rows in some slots."""
+        """Return the rewards of the rows in `indices`."""
         return self._storage.read(indices, ("reward",))["reward"]
 
 
 def _is_own(storage: memory.ColumnStorage, call: str) -> bool:
-    """Return whether a call is that of ColumnStorage, which nobody has overridden."""
+    """Return whether a method of ColumnStorage is not overridden."""
     return getattr(getattr(storage, call), "__func__", None) is getattr(memory.ColumnStorage, call)
 
 
 def _differ(these: arrays_lib.Array, those: arrays_lib.Array) -> arrays_lib.Bools:
-    """Return whether the rows [k, ...] are unequal; what is not equal to itself, such as NaN, is here."""
+    """Return whether the rows [k, ...] differ; NaN counts as equal to NaN."""
     shape = (len(these), -1, these.itemsize)
     is_same = _bytes_of(these, shape) == _bytes_of(those, shape)
     is_equal = is_same.all(axis=2) | (these == those).reshape(shape[:2])
-    if these.dtype.kind in "fc":  # Not every NaN has the same bytes.
+    if these.dtype.kind in "fc":  # NaNs may have different bytes.
         is_equal |= (np.isnan(these) & np.isnan(those)).reshape(shape[:2])
     return np.asarray(~is_equal.all(axis=1))
 

@@ -1,6 +1,6 @@
-"""What a checkpoint keeps of the steps: which episode each row is of, and a few numbers of each episode.
+"""The checkpointed state of the steps: the episode of each row, and a few numbers for each episode.
 
-Slots and links are not kept: they follow. Row k of N has the key next_key - N + k.
+Slots and links are not saved, as they can be derived. Row k of N has the key next_key - N + k.
 """
 
 from collections.abc import Mapping
@@ -21,14 +21,14 @@ _OF_EPISODES = ("stream", "length", "first_key", "end", "has_tail")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowsState:
-    """The rows of a store, oldest first [N], and its episodes [E], by the number that rows have of them.
+    """The rows of a store, oldest first [N], and its episodes [E].
 
     Attributes:
-        next_key: The key of the row that comes next.
+        next_key: The key of the next row.
         num_evicted: How many rows were evicted so far.
         episode: The number of each row's episode [N].
-        stream: Which stream an episode is of [E].
-        length: Its steps so far, evicted ones too [E].
+        stream: The stream of each episode [E].
+        length: Its number of steps so far, including evicted ones [E].
         first_key: The key of its step 0 [E].
         end: How it ended: OPEN, TERMINATED or TRUNCATED [E].
         has_tail: Whether the observation after its newest step is known [E].
@@ -47,7 +47,7 @@ class RowsState:
     """The numbers that the episodes have in the store that this was taken of [E]; they are not kept."""
 
     def without_rows(self) -> "RowsState":
-        """Return the same as if every row had been evicted: the open episodes alone."""
+        """Return the state as if every row had been evicted: only the open episodes."""
         is_open = self.is_open
         return dataclasses.replace(
             self,
@@ -67,7 +67,7 @@ class RowsState:
 
     @property
     def is_open(self) -> arrays_lib.Bools:
-        """Whether each episode is going on [E]."""
+        """Whether each episode is open [E]."""
         return np.equal(self.end, append.OPEN)
 
     @property
@@ -77,7 +77,7 @@ class RowsState:
 
     @property
     def steps(self) -> arrays_lib.Ints:
-        """How many steps of its episode came before each row [N]: an episode has its last steps."""
+        """How many steps of its episode came before each row [N]; the stored rows are an episode's last steps."""
         order = np.argsort(self.episode, kind="stable")
         alive = self.alive
         ranks = np.arange(len(self)) - np.repeat(np.cumsum(alive) - alive, alive)
@@ -104,10 +104,10 @@ class RowsState:
 
     @classmethod
     def of(cls, given: state_lib.StateReader, capacity: int, streams: int) -> "RowsState":
-        """Return what was given, for a store of that capacity and so many streams.
+        """Validate and return the state, for a store of that capacity and number of streams.
 
         Raises:
-            CheckpointError: No store can be in such a state.
+            CheckpointError: The state is invalid.
         """
         next_key, num_evicted = given.integer("next_key"), given.integer("num_evicted")
         stream = given.integers("episode_stream", None, 0, streams - 1)
@@ -133,7 +133,7 @@ class RowsState:
         return state
 
     def _wrong(self) -> str:
-        """Return what is wrong with the episodes, in words; nothing if they can be."""
+        """Return what is wrong with the episodes, in words; empty if nothing is."""
         alive, is_open, oldest_key = self.alive, self.is_open, self.next_key - len(self)
         if (self.end > append.TRUNCATED).any():
             return f"an end must be at most {append.TRUNCATED}"
@@ -179,8 +179,8 @@ class StepsState:
     """The rows of a store, oldest first [N].
 
     Attributes:
-        rows: Which of them are of which episode.
-        columns: Their fields by path [N, ...]; none if they are in the storage already.
+        rows: The rows and their episodes.
+        columns: Their fields by path [N, ...]; empty if they are in the storage already.
         final: The fields of the observation after the newest step, of each episode that has one [F, ...].
     """
 
@@ -198,12 +198,12 @@ class StepsState:
         *,
         has_rows: bool = True,
     ) -> "StepsState":
-        """Return what was given, for a store of that capacity and so many streams, whose rows are of that schema.
+        """Validate and return the state, for a store of that capacity, number of streams and schema.
 
-        Without `has_rows` they are in the storage already.
+        Without `has_rows`, the rows are in the storage already.
 
         Raises:
-            CheckpointError: No store can be in such a state.
+            CheckpointError: The state is invalid.
         """
         kept = RowsState.of(given, capacity, streams)
         if schema is None:

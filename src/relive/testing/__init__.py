@@ -1,4 +1,4 @@
-"""Checks for tests of samplers, of storages and of buffers: of our own, and of yours."""
+"""Conformance test suites for samplers, storages and buffers, built-in and custom."""
 
 from relive.testing import buffer_suite
 from relive.testing import episode_sampler_suite

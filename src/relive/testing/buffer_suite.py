@@ -1,4 +1,4 @@
-"""BufferTests: what every buffer of columns must do."""
+"""BufferTests: the conformance suite for column buffers."""
 
 import abc
 from collections.abc import Callable, Iterator
@@ -24,15 +24,15 @@ _MOST_GROWTH = 12_000
 
 
 class BufferTests(abc.ABC):
-    """What every buffer of columns must do, as tests that pytest collects from a subclass whose name begins with Test.
+    """Tests that every column buffer must pass; pytest collects them from a subclass whose name begins with Test.
 
-    Any window, any sampler and any storage will do. What the tests add are steps that say where they belong: the
-    observation is [stream, episode, step], and action, reward and an extra called checksum follow from it. So
-    whatever a batch mixes up shows in it. These may vary from buffer to buffer:
+    The buffer may have any window, sampler and storage. The tests add self-describing steps: the observation is
+    [stream, episode, step], and action, reward and an extra called checksum are derived from it, so any mix-up shows in
+    the batch. These may vary between buffers:
 
-    - From which steps a window may start, and which of those are drawn. But a window is of at most 8 steps: a whole
-      episode of 8 steps has an anchor that can be drawn.
-    - Whether something is always drawn: the sampler may refuse as long as `can_sample` says so.
+    - The steps at which a window may start, and which of those are drawn. But a window has at most 8 steps: a whole
+      episode of 8 steps must have an anchor that can be drawn.
+    - Whether a draw always succeeds: the sampler may refuse as long as `can_sample` returns False.
 
     >>> import relive
     >>> from relive import testing
@@ -54,9 +54,9 @@ class BufferTests(abc.ABC):
         """Return a fresh, empty buffer, without a limiter and without max_times_sampled.
 
         Args:
-            capacity: Steps stored at most.
-            streams: How many streams it has.
-            seed: For the generator of its draws, or to make one of.
+            capacity: Maximum number of stored steps.
+            streams: Number of streams.
+            seed: Seed for its random generator.
         """
 
     # What is stored.
@@ -249,7 +249,7 @@ class BufferTests(abc.ABC):
             buffer.check()
 
     def test_writing_into_what_was_answered_changes_nothing(self) -> None:
-        """What is returned is the caller's own."""
+        """Arrays that are returned belong to the caller."""
         for writer in self._full():
             buffer, keys = writer.buffer, writer.buffer.eligible_keys().copy()
             before = {name: column.copy() for name, column in _fields(buffer.read(keys)).items()}
@@ -264,7 +264,7 @@ class BufferTests(abc.ABC):
             buffer.check()
 
     def test_writing_into_what_was_added_changes_nothing(self) -> None:
-        """What was added stays the caller's own."""
+        """Arrays that were added still belong to the caller."""
         for writer in self._histories():
             for column in writer.given.values():
                 column[...] = -7

@@ -1,4 +1,4 @@
-"""EpisodeSamplerTests: what every sampler of an episode buffer must do."""
+"""EpisodeSamplerTests: the conformance suite for samplers of episode buffers."""
 
 import abc
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ _Buffer: TypeAlias = buffer_lib.EpisodeReplayBuffer[str, int]
 
 
 class EpisodeSamplerTests(abc.ABC):
-    """What every sampler of an episode buffer must do, as tests that pytest collects from a subclass named Test....
+    """Tests that every EpisodeSampler must pass; pytest collects them from a subclass whose name begins with Test.
 
-    The tests put the sampler into small buffers, whose episodes start, grow, end, are aborted and are evicted. Which
-    transitions are drawn, and how often, may vary from sampler to sampler.
+    The tests use the sampler in small buffers, whose episodes start, grow, end, are aborted and are evicted. Which
+    transitions are drawn, and how often, may vary between samplers.
 
     >>> from relive import testing
     >>> class TestMySampler(testing.EpisodeSamplerTests):
@@ -27,7 +27,7 @@ class EpisodeSamplerTests(abc.ABC):
 
     @abc.abstractmethod
     def make(self) -> samplers.EpisodeSampler[Any, Any]:
-        """Return a sampler; one that draws by chance, by that of `rng` alone."""
+        """Return a sampler, which must use no randomness but `rng`."""
 
     def test_draws_are_of_the_size_that_was_asked_for(self) -> None:
         """There are as many samples as were asked for, more than there are transitions too."""

@@ -1,4 +1,4 @@
-"""What the suites of `relive.testing` expect of a call: that it raises, or that it leaves global randomness alone."""
+"""Expectations of the suites: that a call raises, or leaves global randomness alone."""
 
 from collections.abc import Callable, Iterator, Sequence
 import contextlib

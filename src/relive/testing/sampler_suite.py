@@ -1,4 +1,4 @@
-"""SamplerTests: what every sampler must do, alone and in a ring."""
+"""SamplerTests: the conformance suite for samplers, alone and in a ring buffer."""
 
 import abc
 from collections.abc import Callable, Iterator
@@ -18,19 +18,19 @@ _MOST_SLOTS = 40
 
 
 class SamplerTests(abc.ABC):
-    """What every sampler must do, as tests that pytest collects from a subclass whose name begins with Test.
+    """Tests that every sampler must pass; pytest collects them from a subclass whose name begins with Test.
 
-    The tests tell the sampler of anchors that come and go, in slots below 40, and put it into small rings. These may
-    vary from sampler to sampler:
+    The tests add and remove anchors, in slots below 40, and use the sampler in small ring buffers. These may vary
+    between samplers:
 
-    - Which of the eligible anchors are drawn, and how often. What `draw` reports must be true, and must not change
-      while the anchors do not. Draws are independent of each other, or spread more evenly than that.
-    - Whether `probabilities(slots)` tells: NaN where it does not. Whether `drawable` leaves out what is never drawn.
-    - Whether there is always something to draw. Where there is nothing although there are anchors, `can_draw` returns
-      False and `draw` raises NotReadyError. But some anchors are drawn when they are the only ones.
-    - What the sampler keeps from draw to draw: one that is made anew and hears the same draws the same.
+    - Which of the eligible anchors are drawn, and how often. The probabilities that `draw` reports must be true, and
+      must not change while the anchors do not. Draws must be independent, or spread more evenly.
+    - Whether `probabilities(slots)` is known: NaN if not. Whether `drawable` omits anchors that are never drawn.
+    - Whether anything can be drawn. If nothing can although there are anchors, `can_draw` must return False and `draw`
+      must raise NotReadyError. But some anchor must be drawn when it is the only one.
+    - The state kept between draws: a new sampler that is given the same calls must draw the same.
 
-    A sampler that looks into a storage gets one of 40 slots from `make`, filled before: no test writes to it.
+    A sampler that reads a storage must be given one of 40 filled slots by `make`: no test writes to it.
 
     >>> import relive
     >>> from relive import testing
@@ -41,7 +41,7 @@ class SamplerTests(abc.ABC):
 
     @abc.abstractmethod
     def make(self) -> sampler_lib.Sampler:
-        """Return a fresh sampler, which no buffer has taken; one that draws by chance, by that of `rng` alone."""
+        """Return a fresh, unattached sampler, which must use no randomness but `rng`."""
 
     # Alone.
 
@@ -72,7 +72,7 @@ class SamplerTests(abc.ABC):
                 anchors.sampler.draw(1, rng)
 
     def test_a_single_anchor_is_drawn(self) -> None:
-        """Whatever has become of the others."""
+        """Whatever happened to the others."""
         rng = np.random.default_rng(1)
         drawn = 0
         for capacity in (1, 2, 9):
@@ -126,7 +126,7 @@ class SamplerTests(abc.ABC):
                 assert np.allclose(reported[slots], probabilities, 1e-9, 0), "a probability changes from draw to draw"
                 counts += np.bincount(slots, minlength=_MOST_SLOTS)
             assert reported.sum() < 1 + 1e-6, f"the probabilities of {np.count_nonzero(counts)} anchors sum to more"
-            # What is drawn too seldom to be tested alone is tested together, as all that the others leave over.
+            # Slots drawn too rarely to be tested separately are tested together.
             often = reported * counts.sum() >= 10
             rest = max(1 - reported[often].sum(), 0.0)
             if rest * counts.sum() < 10:
@@ -137,7 +137,7 @@ class SamplerTests(abc.ABC):
             )
 
     def test_the_same_generator_state_gives_the_same_draws(self) -> None:
-        """Two samplers that heard the same draw the same."""
+        """Two samplers that were given the same calls draw the same."""
         for (anchors, rng), (twins, twin_rng) in zip(self._histories(), self._histories(), strict=True):
             assert anchors.can_draw() == twins.can_draw(), "of two samplers that heard the same, one can draw"
             if anchors.can_draw():
@@ -217,7 +217,7 @@ class SamplerTests(abc.ABC):
 
 
 class _Anchors:
-    """Anchors that come and go as those of a buffer do, and the sampler that is told of it."""
+    """Anchors that change as those of a buffer do, and the sampler that is notified."""
 
     def __init__(self, sampler: sampler_lib.Sampler, capacity: int) -> None:
         self.sampler = sampler
@@ -233,7 +233,7 @@ class _Anchors:
         return len(self.eligible) > 0 and self.sampler.can_draw()
 
     def change(self, rng: np.random.Generator) -> None:
-        """Let something happen, at random."""
+        """Make a random change."""
         capacity = self.eligible.capacity
         some = rng.permutation(capacity)[: rng.integers(1, capacity + 1)]
         eligible = self.eligible
@@ -254,7 +254,7 @@ class _Anchors:
                 self._tell(*eligible.set(append.SPENT, some[eligible.is_eligible(some)]))
 
     def write(self, slots: arrays.Slots, readable: arrays.Slots) -> None:
-        """Let other rows come to `slots`; those in `readable`, of them, can be read at once."""
+        """Overwrite `slots`; those in `readable` can be read at once."""
         old, none = slots[self._is_used[slots]], slots[:0]
         self._tell(none, self.eligible.set(append.BARRED, old)[1])
         self.eligible.facts[old] = 0
@@ -266,20 +266,20 @@ class _Anchors:
         self._tell(*self.eligible.set(append.READABLE, readable))
 
     def bar(self, slots: arrays.Slots) -> None:
-        """Let a user say no to `slots`."""
+        """Set `slots` ineligible, as a user would."""
         self._tell(*self.eligible.set(append.BARRED, slots))
 
     def admit(self, slots: arrays.Slots) -> None:
-        """Let a user say yes to `slots`."""
+        """Set `slots` eligible, as a user would."""
         self._tell(*self.eligible.unset(append.BARRED, slots))
 
     def _tell(self, entered: arrays.Slots, left: arrays.Slots) -> None:
-        """Tell the sampler which anchors became eligible and which ceased to be."""
+        """Notify the sampler which anchors became or ceased to be eligible."""
         self._check_unchanged(entered, self.sampler.added)
         self._check_unchanged(left, self.sampler.removed)
 
     def _check_unchanged(self, slots: arrays.Slots, hear: Callable[[arrays.Slots], None]) -> None:
-        """Let the sampler hear of `slots`, which are not its to change."""
+        """Notify the sampler of `slots`, and assert that it does not modify them."""
         heard = slots.copy()
         hear(heard)
         assert np.array_equal(heard, slots), f"{type(self.sampler).__name__} has changed {slots} to {heard}"
@@ -292,7 +292,7 @@ def _add(ring: ring_lib.RingReplayBuffer, rng: np.random.Generator) -> None:
 
 
 def _assert_drawn_well(ring: ring_lib.RingReplayBuffer) -> None:
-    """Draw, if that is possible, and assert that the batch is of eligible steps, and weighed."""
+    """Draw, if possible, and assert that the batch has eligible steps and valid weights."""
     ring.check()
     if ring.can_sample(6):
         batch = ring.sample(6)

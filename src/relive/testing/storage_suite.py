@@ -1,4 +1,4 @@
-"""StorageTests: what every storage must do."""
+"""StorageTests: the conformance suite for storages."""
 
 import abc
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _SLOTS: list[storages.Slots] = [0, np.array(1), np.arange(4), np.array([[0, 1], 
 
 
 class StorageTests(abc.ABC):
-    """What every storage must do, as tests that pytest collects from a subclass whose name begins with Test.
+    """Tests that every storage must pass; pytest collects them from a subclass whose name begins with Test.
 
     >>> import relive
     >>> from relive import testing
@@ -43,7 +43,7 @@ class StorageTests(abc.ABC):
         """Return a fresh storage of `capacity` slots for rows of `schema`."""
 
     def test_capacity_and_schema_are_those_it_was_made_of(self) -> None:
-        """A storage tells what it was made of."""
+        """They are those given to `make`."""
         storage = self.make(self.schema, 7)
         assert storage.capacity == 7, f"capacity is {storage.capacity} instead of 7"
         assert storage.schema == self.schema, f"schema is {storage.schema} instead of {self.schema}"
@@ -68,7 +68,7 @@ class StorageTests(abc.ABC):
         _assert_equal(storage.read(np.array([[4, 4]])), _taken(self.schema, {4: row}, np.array([[4, 4]])))
 
     def test_no_value_is_rounded(self) -> None:
-        """What another dtype could not hold comes back as it was."""
+        """Values that another dtype could not represent are preserved."""
         values: dict[Any, list[float]] = {
             np.float64: [0.1, 1 / 3, 1e300, 5e-324, -0.0, np.nan, -np.inf],
             np.float16: [6e-8, 65504, 0.1, -0.0, np.nan, np.inf, 1],
@@ -85,7 +85,7 @@ class StorageTests(abc.ABC):
             _assert_equal(storage.read(np.arange(7)), rows)
 
     def test_a_slot_that_was_never_written_can_be_read(self) -> None:
-        """It holds anything, of the right shape and dtype."""
+        """The values are undefined, but have the right shape and dtype."""
         read = self.make(self.schema, 5).read(np.array([[0, 4]]))
         for path, field in self.schema.fields.items():
             assert read[path].shape == (1, 2, *field.shape), f"{path} is of shape {read[path].shape}"
@@ -117,7 +117,7 @@ class StorageTests(abc.ABC):
         _assert_equal(storage.read(np.arange(4)), rows)
 
     def test_writing_into_what_was_read_changes_nothing(self) -> None:
-        """What is read is the caller's own."""
+        """Arrays that are returned belong to the caller."""
         storage, rows = self._filled(4)
         for slots in _SLOTS:
             for column in storage.read(slots).values():
@@ -125,7 +125,7 @@ class StorageTests(abc.ABC):
             _assert_equal(storage.read(np.arange(4)), rows)
 
     def test_writing_into_what_was_written_changes_nothing(self) -> None:
-        """What is written stays the caller's own."""
+        """Arrays that are written still belong to the caller."""
         rng = np.random.default_rng(4)
         for slots in _SLOTS:
             storage, _ = self._filled(4)
@@ -137,7 +137,7 @@ class StorageTests(abc.ABC):
             _assert_equal(storage.read(slots), before)
 
     def test_arrays_of_any_layout_are_written_and_left_alone(self) -> None:
-        """Slots and columns may be read-only, transposed and turned round."""
+        """Slots and columns may be read-only, transposed and reversed."""
         rng = np.random.default_rng(5)
         storage = self.make(self.schema, 12)
         slots = np.arange(12)[::-2].reshape(3, 2).T
@@ -175,7 +175,7 @@ def _random_rows(schema: schemas.Schema, lead: tuple[int, ...], rng: np.random.G
 
 
 def _random(dtype: np.dtype[Any], shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
-    """Return an array [shape] of random values of `dtype`, none of which another dtype could stand in for."""
+    """Return an array [shape] of random values of `dtype`, which no other dtype could represent."""
     if dtype.names:
         array = np.zeros(shape, dtype)
         for name in dtype.names:

@@ -1,9 +1,9 @@
-"""Steps that say where they belong, a writer of them, and the check of a batch against what they say.
+"""Self-describing synthetic steps, a writer of them, and checks of batches against them.
 
     observation   [stream, episode, step]        reward   of episode and step, see rewards_of
     action        step                           extra    checksum, see checksums_of
 
-Episodes are numbered from 1, so that no observation is all zeros, as padding is. Whatever a batch mixes up shows.
+Episodes are numbered from 1, so that no observation is all zeros, as padding is. Any mix-up shows in the batch.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ class Kind:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes one value takes."""
+        """Number of bytes of one value."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
@@ -228,7 +228,7 @@ def checksums_of(streams: Any, episodes: Any, steps: Any) -> arrays.Ints:
 
 @dataclasses.dataclass
 class _Episode:
-    """What there is to know of an episode; `is_known_to_the_end` says whether the observation after it was given."""
+    """The facts of an episode; `is_known_to_the_end` tells whether the observation after it was given."""
 
     stream: int
     number: int
@@ -242,7 +242,7 @@ class Writer:
     """Writes random steps into a buffer, and knows what each of them is.
 
     Args:
-        buffer: Where to.
+        buffer: The buffer to write to.
         seed: The same seed gives the same steps.
 
     Attributes:
@@ -381,7 +381,7 @@ class Writer:
 
 
 class _Rows:
-    """What the rows of a batch should be: one step each, and what is known of its episode, all [B]."""
+    """The expected rows of a batch: one step each, with the facts of its episode, all [B]."""
 
     def __init__(
         self, episodes: list[_Episode], streams: arrays.Ints, numbers: arrays.Ints, steps: arrays.Ints

@@ -1,9 +1,9 @@
-"""What both shells around a buffer of columns have: every verb that never waits for the limiter.
+"""The common base of AsyncReplayBuffer and ThreadSafeReplayBuffer: the methods that never wait for the limiter.
 
     _look     a call that changes nothing
-    _change   a call after which those who wait ask again
+    _change   a call after which waiting callers check again
 
-Each shell says what these two do beside the call: take a lock, wake those who wait.
+Each subclass defines what these two do besides the call: take a lock, or wake waiting callers.
 """
 
 import abc
@@ -29,7 +29,7 @@ Answer = TypeVar("Answer")
 
 
 class Shell(abc.ABC, Generic[Batch]):
-    """A buffer of columns, with the verbs that do not wait."""
+    """A wrapper of a column buffer, with the methods that do not wait."""
 
     def __init__(self, buffer: column.ColumnReplayBuffer[Batch]) -> None:
         validation.require_instance("buffer", buffer, column.ColumnReplayBuffer)
@@ -37,18 +37,18 @@ class Shell(abc.ABC, Generic[Batch]):
 
     @abc.abstractmethod
     def _look(self, call: Callable[[], Answer]) -> Answer:
-        """Return what the call returns, which changes nothing."""
+        """Make a call that changes nothing, and return its result."""
 
     @abc.abstractmethod
     def _change(self, call: Callable[[], Answer]) -> Answer:
-        """Return what the call returns, and let those who wait ask again."""
+        """Make a call, let waiting callers check again, and return its result."""
 
     def end_episode(self, stream: int | None = None) -> bool:
-        """End the episode that is open in a stream as truncated; see ColumnReplayBuffer.end_episode."""
+        """End the open episode of a stream as truncated; see ColumnReplayBuffer.end_episode."""
         return self._change(lambda: self._buffer.end_episode(stream))
 
     def read(self, keys: Any, **options: Any) -> Batch:
-        """Return the windows that start at the steps with those keys [B]; see `read` of the buffer inside."""
+        """Return the windows that start at the steps with those keys [B]; see `read` of the wrapped buffer."""
         return self._look(lambda: self._buffer.read(keys, **options))
 
     def eligible_keys(self) -> arrays.Keys:
@@ -56,7 +56,7 @@ class Shell(abc.ABC, Generic[Batch]):
         return self._look(self._buffer.eligible_keys)
 
     def update_priorities(self, keys: Any, priorities: Any) -> int:
-        """Give steps new priorities, and return how many of them were still stored.
+        """Update the priorities of steps, and return how many of them were still stored.
 
         See ColumnReplayBuffer.update_priorities.
         """
@@ -80,31 +80,31 @@ class Shell(abc.ABC, Generic[Batch]):
     def explain(self, batch: column.AnyBatch, /) -> "tuple[origins.RowOrigin | None, ...]": ...
 
     def explain(self, asked: Any, /) -> Any:
-        """Return where a row came from, or where those of a batch came from [B]; see ColumnReplayBuffer.explain."""
+        """Return the origin of a row, or of each row of a batch [B]; see ColumnReplayBuffer.explain."""
         return self._look(lambda: self._buffer.explain(asked))
 
     def settings(self) -> dict[str, Any]:
-        """Return the arguments of the constructor of the buffer inside that a checkpoint keeps, by name."""
+        """Return the saved constructor arguments of the wrapped buffer, by name."""
         return self._look(self._buffer.settings)
 
     def get_stats(self) -> column_stats.ColumnBufferStats:
-        """Return what is stored and what has happened so far. O(episodes)."""
+        """Return statistics of the buffer. O(episodes)."""
         return self._look(self._buffer.get_stats)
 
     def clear(self) -> None:
-        """Forget every step and every open episode; see ColumnReplayBuffer.clear."""
+        """Remove every step and every open episode; see ColumnReplayBuffer.clear."""
         self._change(self._buffer.clear)
 
     def state_dict(self) -> state_lib.State:
-        """Return what `save` would save, in memory; see ColumnReplayBuffer.state_dict."""
+        """Return the state of the buffer in memory; see ColumnReplayBuffer.state_dict."""
         return self._look(self._buffer.state_dict)
 
     def load_state_dict(self, state: state_lib.State) -> None:
-        """Make the buffer inside what it was when it returned that state; see ColumnReplayBuffer.load_state_dict."""
+        """Restore a state of the wrapped buffer; see ColumnReplayBuffer.load_state_dict."""
         self._change(lambda: self._buffer.load_state_dict(state))
 
     def check(self) -> None:
-        """Recount everything that is stored, the long way.
+        """Verify all invariants by recounting everything that is stored.
 
         Raises:
             CorruptionError: An invariant does not hold; the message says which.
@@ -113,52 +113,52 @@ class Shell(abc.ABC, Generic[Batch]):
 
     @property
     def capacity(self) -> int:
-        """How many steps are stored at most."""
+        """Maximum number of stored steps."""
         return self._buffer.capacity
 
     @property
     def streams(self) -> int:
-        """How many environments or actors write side by side."""
+        """Number of environments or actors that write in parallel."""
         return self._buffer.streams
 
     @property
     def schema(self) -> schema_lib.Schema | None:
-        """What a step holds; None until the first one says so."""
+        """The fields of a step; None until the first step is added."""
         return self._look(lambda: self._buffer.schema)
 
     @property
     def window(self) -> window_lib.Window[Batch]:
-        """What says which rows make one element of a batch."""
+        """The window, which decides which rows make one element of a batch."""
         return self._buffer.window
 
     @property
     def sampler(self) -> sampler_lib.Sampler:
-        """What draws the anchors; not to be changed beside the shell."""
+        """The sampler, which draws the anchors; do not change it directly."""
         return self._buffer.sampler
 
     @property
     def limiter(self) -> rate_limiters.RateLimiter:
-        """What says when a step may be added and a batch drawn."""
+        """The rate limiter, which decides when steps may be added and batches drawn."""
         return self._buffer.limiter
 
     @property
     def appended(self) -> int:
-        """How many steps were added, ever."""
+        """How many steps were added so far."""
         return self._look(lambda: self._buffer.appended)
 
     @property
     def has_priorities(self) -> bool:
-        """Whether update_priorities and get_priorities mean anything."""
+        """Whether the buffer has priorities."""
         return self._buffer.has_priorities
 
     @property
     def is_full(self) -> bool:
-        """Whether the next step evicts another."""
+        """Whether the buffer is full, so that the next step evicts the oldest."""
         return self._look(lambda: self._buffer.is_full)
 
     @property
     def num_eligible(self) -> int:
-        """How many anchors may be drawn now."""
+        """Number of anchors that may be drawn now."""
         return self._look(lambda: self._buffer.num_eligible)
 
     def __bool__(self) -> bool:
@@ -166,7 +166,7 @@ class Shell(abc.ABC, Generic[Batch]):
         raise validation.ambiguous_truth(self)
 
     def __len__(self) -> int:
-        """Return how many steps are stored."""
+        """Return the number of stored steps."""
         return self._look(lambda: len(self._buffer))
 
     def __repr__(self) -> str:

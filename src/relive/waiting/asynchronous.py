@@ -1,11 +1,11 @@
-"""AsyncReplayBuffer: a buffer of columns whose calls are awaited.
+"""AsyncReplayBuffer: an asyncio wrapper of a column buffer.
 
     actor coroutines         AsyncReplayBuffer                      learner coroutine
     await add(...)     ────►   gate: wait until it may     ◄────    await sample(...)
                                buffer inside: do it at once
 
-The law of this file: deciding and waiting are apart. An awaited call waits for its turn, then makes the plain call of
-the buffer inside, and awaits nothing in between. So a call that was cancelled has either happened or left no trace.
+Invariant: deciding and waiting are separate. An awaited call waits for its turn, then makes the plain call of the
+wrapped buffer without awaiting in between. So a cancelled call has either happened completely or not at all.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class AsyncBatches(duplicates.NeverCopied, Generic[Batch]):
     """An endless asynchronous iterator of batches; `AsyncReplayBuffer.batches` makes it.
 
     Args:
-        draw: Waits for one batch and draws it.
+        draw: Awaited to draw one batch.
     """
 
     _INSTEAD = prefetch.INSTEAD
@@ -55,30 +55,30 @@ class AsyncBatches(duplicates.NeverCopied, Generic[Batch]):
         return self
 
     async def __anext__(self) -> Batch:
-        """Return the next batch; waits, and raises, as `sample` does."""
+        """Return the next batch; waits and raises like `sample`."""
         return await self._draw()
 
 
 class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
-    """Shares a RingReplayBuffer, PrioritizedReplayBuffer or SequenceReplayBuffer between the tasks of an event loop.
+    """An asyncio wrapper that shares a column buffer between the tasks of an event loop.
 
-    The verbs are those of the buffer inside, with the same arguments and the same returns. `add`, `extend`,
-    `add_episode` and `add_steps` are awaited, and wait while the limiter holds inserts back. `sample` and `sample_keys`
-    are awaited, and wait until there is such a batch: something is eligible, the limiter allows it, a priority is not
-    0, and max_times_sampled leaves enough draws; so does each round of `async for` over `batches`. `save` is awaited,
-    and writes in a thread. All other calls are plain and never wait.
+    It has the methods of the wrapped buffer, with the same arguments and results. `add`, `extend`, `add_episode` and
+    `add_steps` are coroutines that wait while the limiter holds inserts back. `sample` and `sample_keys` are coroutines
+    that wait until a batch is available: something is eligible, the limiter allows it, a priority is not 0, and
+    max_times_sampled leaves enough draws; the same holds for `async for` over `batches`. `save` is a coroutine that
+    writes in a thread. All other methods are plain calls and never wait.
 
-    Inserts wait in one queue and samples in another, first come, first served. A cancelled call has either happened or
-    left no trace. Every draw, and one in 32 inserts, lets the other tasks run first.
+    Inserts and samples wait in separate queues, first come, first served. A cancelled call has either happened
+    completely or not at all. Every draw, and one in 32 inserts, yields to other tasks first.
 
-    One buffer has one shell, and one running event loop at a time. The shell has no locks;
-    ThreadSafeReplayBuffer is for threads.
+    Use one wrapper per buffer, in one running event loop at a time. It has no locks; for threads, use
+    ThreadSafeReplayBuffer.
 
     Args:
-        buffer: The one inside. What is changed through it, and not through the shell, wakes nobody who waits.
+        buffer: The wrapped buffer. Changes made to it directly do not wake waiting callers.
 
     Raises:
-        ArgumentTypeError: `buffer` is no ColumnReplayBuffer.
+        ArgumentTypeError: `buffer` is not a ColumnReplayBuffer.
 
     >>> import asyncio
     >>> import relive
@@ -99,14 +99,13 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
         super().__init__(buffer)
         self._gate = gate.Gate(buffer, f"the {type(buffer).__name__} inside")
 
-    # Awaited.
+    # Coroutines.
 
     async def add(self, *step: Any, **fields: Any) -> int:
-        """Add one step as `ColumnReplayBuffer.add` does, and return its key; waits while the limiter holds it back.
+        """Add one step and return its key; waits while the limiter holds inserts back. See ColumnReplayBuffer.add.
 
-        What is stored is what the arrays held when the call began to run. With a journal that is to be synced it
-        returns when the step is on the disk, and all who wait for that share one sync; if that fails, or the call is
-        cancelled meanwhile, the step is stored nevertheless.
+        Arrays are copied when the call begins. With a journal that must be synced, it returns once the step is on disk;
+        concurrent calls share one sync. If the sync fails, or the call is cancelled meanwhile, the step stays stored.
 
         Args:
             step: observation, action, reward, next_observation.
@@ -114,16 +113,16 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
 
         Raises:
             SchemaError: A value does not fit its field, or an extra is missing or unknown.
-            ArgumentError: Another argument breaks its rule.
+            ArgumentError: Another argument is invalid.
             ClosedError: The buffer is closed, or was closed while waiting.
             CheckpointError: The journal could not be written or synced.
         """
         return await self._insert(self._buffer.add, step, fields)
 
     async def extend(self, *steps: Any, **fields: Any) -> arrays.Keys:
-        """Add one step of every stream as `ColumnReplayBuffer.extend` does, and return their keys [S].
+        """Add one step to every stream and return their keys [S]; see ColumnReplayBuffer.extend.
 
-        It waits, and raises, as `add` does.
+        Waits and raises like `add`.
 
         Args:
             steps: observation, action, reward, next_observation [S, ...].
@@ -132,9 +131,9 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
         return await self._insert(self._buffer.extend, steps, fields)
 
     async def add_episode(self, *episode: Any, **fields: Any) -> arrays.Keys:
-        """Add a whole episode of T steps as `ColumnReplayBuffer.add_episode` does, and return their keys [T].
+        """Add a whole episode of T steps and return their keys [T]; see ColumnReplayBuffer.add_episode.
 
-        It waits, and raises, as `add` does; once for the whole episode.
+        Waits and raises like `add`, once for the whole episode.
 
         Args:
             episode: observations [T + 1, ...], actions, rewards [T, ...].
@@ -143,9 +142,9 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
         return await self._insert(self._buffer.add_episode, episode, fields)
 
     async def add_steps(self, *steps: Any, **fields: Any) -> arrays.Keys:
-        """Add T consecutive steps of one stream as `ColumnReplayBuffer.add_steps` does, and return their keys [T].
+        """Add T consecutive steps of one stream and return their keys [T]; see ColumnReplayBuffer.add_steps.
 
-        It waits, and raises, as `add` does; once for all of them.
+        Waits and raises like `add`, once for all steps.
 
         Args:
             steps: observations [T + 1, ...], actions, rewards [T, ...].
@@ -157,34 +156,34 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
         """Return exactly batch_size windows, drawn with replacement; waits until that is possible.
 
         Args:
-            batch_size: How many, B.
-            options: What `sample` of the buffer inside takes beside it: `beta`, and for transitions `n_step`, `gamma`.
+            batch_size: The batch size, B.
+            options: Further arguments of the wrapped buffer's `sample`: `beta`, and for transitions `n_step`, `gamma`.
 
         Raises:
-            ArgumentError: An argument breaks its rule, or the limiter could never allow such a batch.
+            ArgumentError: An argument is invalid, or the limiter could never allow such a batch.
             ClosedError: The buffer is closed, or was closed while waiting.
         """
         return await self._draw(batch_size, lambda: self._buffer.sample(batch_size, **options))
 
     async def sample_keys(self, batch_size: int) -> arrays.Keys:
-        """Draw as `sample` does, and return the keys alone [B]; `read` returns their windows.
+        """Draw as `sample` does and return only the keys [B]; `read` returns their windows.
 
-        It waits, and raises, as `sample` does.
+        Waits and raises like `sample`.
         """
         return await self._draw(batch_size, lambda: self._buffer.sample_keys(batch_size))
 
     def batches(self, batch_size: int, **options: Any) -> AsyncBatches[Batch]:
-        """Return an endless asynchronous iterator of what `sample` returns, for `async for`.
+        """Return an endless asynchronous iterator of batches as from `sample`, for `async for`.
 
-        Each batch is drawn when its turn has come, and none ahead. A round that is cancelled has drawn nothing, and the
-        iterator goes on after it.
+        Each batch is drawn when requested, none ahead. A cancelled iteration draws nothing, and the iterator stays
+        usable.
 
         Args:
-            batch_size: How many windows in a batch, B.
+            batch_size: Number of windows in a batch, B.
             options: As in `sample`.
 
         Raises:
-            ArgumentError: An argument breaks its rule, or the limiter could never allow such a batch.
+            ArgumentError: An argument is invalid, or the limiter could never allow such a batch.
         """
         draws = self._buffer.batches(batch_size, prefetch=0, **options)
         return AsyncBatches(lambda: self._draw(batch_size, draws.__next__))
@@ -192,11 +191,12 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
     async def _insert(
         self, insert: Callable[..., Answer], values: tuple[Any, ...], fields: Mapping[str, Any]
     ) -> Answer:
-        """Make the call when its turn has come."""
+        """Wait for the turn of a call, and make it."""
         self._gate.bind_to_loop()
         if self._gate.must_wait_to_insert():
             if not self._buffer.can_insert():
-                # It cannot happen now; but the buffer checks arguments first, so wrong ones raise before the wait.
+                # The call cannot succeed now, but the buffer checks arguments first, so invalid ones raise before the
+                # wait.
                 with contextlib.suppress(errors.NotReadyError):
                     insert(*values, **fields)
             values, fields = tuple(map(_owned, values)), _owned(fields)
@@ -210,7 +210,7 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
         return answer
 
     async def _draw(self, batch_size: int, draw: Callable[[], Answer]) -> Answer:
-        """Make the call when its turn has come."""
+        """Wait for the turn of a call, and make it."""
         self._gate.bind_to_loop()
         if not self._gate.can_sample(batch_size):
             # As above.
@@ -224,29 +224,29 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
     async def save(
         self, path: str | os.PathLike[str], *, keep: int = 1, progress: state_lib.Progress | None = None
     ) -> None:
-        """Save the buffer inside as it is when the call begins to run; the other tasks go on while it is written.
+        """Save the wrapped buffer as it is when the call begins; other tasks run while it is written.
 
-        It takes memory for a copy of all that is stored, and the event loop waits while that is made; then a thread
-        writes it. Where there is no room for a copy, `buffer.save(path)` of the buffer inside needs one chunk, and the
-        event loop waits for the disk. If the call is cancelled, a thread that has begun still writes all, or fails and
-        leaves what was there. A closed buffer can be saved.
+        The contents are copied first, which takes memory and blocks the event loop; then a thread writes the copy. If
+        there is no memory for a copy, use `save` of the wrapped buffer, which needs one chunk but blocks the event loop
+        while writing. If the call is cancelled, a started thread still finishes, or fails and leaves the old
+        checkpoint. A closed buffer can be saved.
 
-        To load it: `AsyncReplayBuffer(RingReplayBuffer.load(path))`, or whichever class is inside.
+        Load it with `AsyncReplayBuffer(RingReplayBuffer.load(path))`, or the class that was wrapped.
 
         Args:
             path: The directory; see ColumnReplayBuffer.save.
-            keep: How many checkpoints stay.
+            keep: Number of checkpoints to keep.
             progress: Called in the thread with the bytes written so far and the bytes there are.
 
         Raises:
-            ArgumentError: `path` is something else than a checkpoint, or `keep` is not an integer of at least 1.
-            CheckpointError: It could not be written, or an earlier call is still writing to the same path.
+            ArgumentError: `path` is something other than a checkpoint, or `keep` is not an integer of at least 1.
+            CheckpointError: The checkpoint could not be written, or an earlier call is still writing to the same path.
         """
         self._gate.bind_to_loop()
         state = self._buffer.state_dict()
         await asyncio.to_thread(checkpoint.save, state, path, keep=keep, progress=progress)
 
-    # Plain.
+    # Plain calls.
 
     def _look(self, call: Callable[[], Answer]) -> Answer:
         return call()
@@ -257,20 +257,20 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
         return answer
 
     def close(self) -> None:
-        """End the awaited calls: those who wait in one, and those who make one later, get ClosedError.
+        """Close the buffer: coroutines that wait now, or are called later, raise ClosedError.
 
-        `save` and the plain calls go on, and so does the buffer inside. Closing twice is closing once.
+        `save`, the plain calls and the wrapped buffer keep working. Closing twice has no effect.
         """
         self._gate.close()
 
     @property
     def buffer(self) -> column.ColumnReplayBuffer[Batch]:
-        """The buffer inside. What is changed through it, and not through the shell, wakes nobody who waits."""
+        """The wrapped buffer. Changes made to it directly do not wake waiting callers."""
         return self._buffer
 
 
 def _owned(value: Any) -> Any:
-    """Return `value` with a copy of every array in it: what the caller may change while a call waits."""
+    """Return `value` with its arrays copied, which the caller may change while a call waits."""
     if isinstance(value, Mapping):
         return {key: _owned(part) for key, part in value.items()}
     if isinstance(value, list | tuple):

@@ -1,14 +1,14 @@
-"""Where the callers of a buffer wait: for the limiter, in order of arrival, until the buffer is closed.
+"""Gate: where callers wait for the limiter, in order of arrival, until the buffer is closed.
 
-    can_insert()                asks, and returns at once        await wait_to_insert()               waits
+    can_insert()                returns at once                  await wait_to_insert()               waits
     can_sample(batch_size)                                       await wait_to_sample(batch_size)
 
-A buffer belongs to an event loop until that loop is closed. Then the next one takes it over, and the callers that still
-waited in the first are dropped: they never run again.
+A buffer belongs to an event loop until that loop is closed. Then the next one takes it over, and callers still waiting
+in the first, which never run again, are dropped.
 
-When a turn has been waited for, it is to be used at once: nothing is awaited between the last answer and the return.
-Every draw, and one in 32 of the other awaited calls, gives the other tasks a turn first: a loop of awaited calls cannot
-keep the event loop to itself, although most of them need not wait.
+A turn must be used at once: nothing may be awaited between the final check and the action. Every draw, and one in 32 of
+the other awaited calls, yields to other tasks first, so that a loop of calls that need not wait cannot starve the event
+loop.
 """
 
 import asyncio
@@ -27,29 +27,29 @@ def _always() -> bool:
 class FairCondition:
     """A queue of coroutines, first come, first served.
 
-    A waiter that has nothing to do with what the others wait for steps aside: it keeps its place, and those behind it
-    are asked as if it was not there.
+    A waiter whose missing condition does not concern the others steps aside: it keeps its place, but those behind it
+    may pass.
     """
 
     def __init__(self) -> None:
         self.waiting: collections.OrderedDict[object, asyncio.Future[None]] = collections.OrderedDict()
         """The waiters in order of arrival."""
-        # Those of them that have stepped aside since they were last told to ask.
+        # The waiters that stepped aside since they were last notified.
         self._aside: set[object] = set()
 
     def __reduce__(self) -> tuple[type[Self], tuple[()]]:
-        """Return how to make a copy, at which nobody waits: a coroutine waits at the original."""
+        """Return how to make a copy, without waiters: coroutines wait at the original."""
         return type(self), ()
 
     async def wait_for(
         self, ready: Callable[[], bool], *, blocks: Callable[[], bool] = _always, waiter: object = None
     ) -> None:
-        """Return when it is this caller's turn and `ready()` returns True; what `ready` raises comes out here.
+        """Wait until it is this caller's turn and `ready()` returns True; exceptions of `ready` propagate.
 
         Args:
-            ready: Asked whenever it is the caller's turn.
-            blocks: Asked when `ready` has returned False: whether those who come later have to wait too.
-            waiter: What stands for the caller in `waiting`; something new if None.
+            ready: Called whenever it is the caller's turn.
+            blocks: Called when `ready` returned False: whether later callers must wait too.
+            waiter: The object that represents the caller in `waiting`; a new one if None.
         """
         self._drop_dead()
         loop = asyncio.get_running_loop()
@@ -69,12 +69,12 @@ class FairCondition:
             self.notify()
 
     def notify(self, most: int = 1) -> None:
-        """Let the first `most` waiters ask again, in order."""
+        """Let the first `most` waiters check again, in order."""
         self._drop_dead()
         self._wake(itertools.islice(self.waiting, most))
 
     def _is_turn(self, me: object) -> bool:
-        """Return whether all who came before have stepped aside."""
+        """Return whether all earlier waiters have stepped aside."""
         return next((each is me for each in self.waiting if each is me or each not in self._aside), True)
 
     def _wake(self, waiters: Iterable[object]) -> None:
@@ -85,7 +85,7 @@ class FairCondition:
                 future.set_result(None)
 
     def _drop_dead(self) -> None:
-        """Drop the waiters whose event loop was closed under them; they came before those of the next loop."""
+        """Drop the waiters whose event loop was closed; they come before those of the current loop."""
         while self.waiting:
             waiter, future = next(iter(self.waiting.items()))
             if not future.get_loop().is_closed():
@@ -101,7 +101,7 @@ _CALLS_A_TURN = 32
 
 
 class Rules(Protocol):
-    """What decides, without waiting."""
+    """Decides without waiting."""
 
     def can_insert(self) -> bool:
         """Return whether a step may be inserted now."""
@@ -113,11 +113,11 @@ class Rules(Protocol):
 
 
 class Gate:
-    """Lets inserts and samples pass when the rules allow.
+    """Lets inserts and samples pass when the rules allow them.
 
     Args:
-        rules: What decides.
-        still_there: What returns without waiting, and after the gate was closed; for error messages.
+        rules: Decides whether a call may pass.
+        still_there: The calls that still work after the gate is closed; for error messages.
     """
 
     def __init__(self, rules: Rules, still_there: str) -> None:
@@ -128,15 +128,15 @@ class Gate:
         self._samplers = FairCondition()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._calls = 0
-        # The sizes of the batches that wait for more than the rules, and whether that is there.
+        # The sizes of the batches that wait for an extra condition, and the condition.
         self._wanted: dict[object, tuple[int, Callable[[], bool]]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy has: nobody waits at it, and it belongs to no event loop."""
+        """Return the state of a copy: without waiters and without an event loop."""
         return {**vars(self), "_loop": None, "_wanted": {}}
 
     def bind_to_loop(self) -> None:
-        """Make the running event loop the gate's own; it takes over from one that is closed.
+        """Bind the gate to the running event loop, replacing a closed one.
 
         Raises:
             EventLoopError: The gate belongs to another event loop that is not closed.
@@ -151,7 +151,7 @@ class Gate:
             self._wanted.clear()
 
     def close(self) -> None:
-        """Close for good; those who wait get ClosedError."""
+        """Close permanently; waiting callers raise ClosedError."""
         self.is_closed = True
         self.wake()
 
@@ -171,7 +171,7 @@ class Gate:
         return self._rules.can_sample(batch_size)
 
     def should_yield(self) -> bool:
-        """Count an awaited call, and return whether it is the turn of the other tasks."""
+        """Count an awaited call, and return whether it should yield to other tasks."""
         self._calls += 1
         return self._calls % _CALLS_A_TURN == 0
 
@@ -181,15 +181,15 @@ class Gate:
         return not self.can_insert() or should_yield or bool(self._inserters.waiting)
 
     async def wait_to_insert(self) -> None:
-        """Return when one step may be inserted."""
+        """Wait until one step may be inserted."""
         await asyncio.sleep(0)
         await self._inserters.wait_for(self.can_insert)
 
     async def wait_to_sample(self, batch_size: int, is_there: Callable[[], bool] | None = None) -> None:
-        """Return when a batch may be drawn, and what it asks for is there, if it asks for more than the rules.
+        """Wait until a batch may be drawn and its extra condition, if any, holds.
 
-        While the rules allow it and only that is missing, the batches behind it pass; and so do inserts, whatever the
-        rules say: what is held up could never bring it.
+        While only the extra condition is missing, batches behind it may pass, and inserts pass whatever the rules say,
+        since otherwise the condition might never become true.
         """
         await asyncio.sleep(0)
         if is_there is None:
@@ -212,14 +212,14 @@ class Gate:
             self._wanted.pop(me, None)
 
     def _is_more_wanted(self) -> bool:
-        """Return whether the rules allow a batch that waits, and what else it asks for is not there."""
+        """Return whether the rules allow a waiting batch whose extra condition is missing."""
         return any(self._rules.can_sample(size) and not is_there() for size, is_there in self._wanted.values())
 
     def wake(self) -> None:
-        """Let the first of each queue ask again; to be called after every change of the counts.
+        """Let the first waiters of each queue check again; call this after every change of the counts.
 
-        A batch makes room for many inserts, so many may ask again at once: one at a time they would take a pass through
-        the event loop each.
+        A batch makes room for many inserts, so several waiters are notified at once instead of one per pass through the
+        event loop.
         """
         if self._samplers.waiting:
             self._samplers.notify()

@@ -1,10 +1,10 @@
-"""Batches drawn ahead: a thread gathers the rows of the next ones while the learner works on the last.
+"""Prefetching: a thread gathers the rows of the next batches while the learner works on the current one.
 
-    next() number i     the learner's thread      draws batch i + prefetch, hands out batch i
+    next() number i     the learner's thread      draws batch i + prefetch, returns batch i
                         the iterator's thread     gathers the rows of one batch after another
 
-What a batch holds is decided by the draw, in the learner's thread, so timing changes nothing. The law of this file: no
-row is written while a gather is under way. A writer waits for those first, and a batch is what it was when drawn.
+The contents of a batch are decided by the draw, in the learner's thread, so results do not depend on timing. Invariant:
+no row is written while a batch is being gathered. Writers wait for pending gathers first.
 """
 
 import collections
@@ -25,10 +25,10 @@ INSTEAD = "call `batches` again where they are needed"
 
 
 class PendingReads:
-    """The gathers of one buffer that may be under way.
+    """The gathers of one buffer that may be in progress.
 
     Attributes:
-        ends: One event for each of them, and for some that have ended. While there is none, nobody need wait.
+        ends: One event for each of them, and for some that have ended. If empty, there is nothing to wait for.
     """
 
     def __init__(self) -> None:
@@ -36,11 +36,11 @@ class PendingReads:
         self._process = os.getpid()
 
     def __getstate__(self) -> dict[str, object]:
-        # A copy of the buffer is gathered from by nobody yet.
+        # A copy of the buffer has no gathers yet.
         return {"ends": [], "_process": os.getpid()}
 
     def begin(self, executor: futures.Executor, gather: Callable[[], Batch]) -> futures.Future[Batch]:
-        """Have the executor call `gather`, and return its future."""
+        """Submit `gather` to the executor, and return its future."""
         self._leave_other_processes()
         end = threading.Event()
 
@@ -56,14 +56,14 @@ class PendingReads:
         return future
 
     def finish(self) -> None:
-        """Return when none is under way; the threads of another process gather for that one alone."""
+        """Wait until no gather is in progress; threads of another process do not count."""
         self._leave_other_processes()
         for end in self.ends:
             end.wait()
         self.ends.clear()
 
     def _leave_other_processes(self) -> None:
-        """Forget the gathers of the process that this one was forked from: their threads are not here."""
+        """Forget the gathers of the parent process, whose threads do not exist here."""
         if os.getpid() != self._process:
             self._process, self.ends = os.getpid(), []
 
@@ -71,13 +71,13 @@ class PendingReads:
 class Batches(duplicates.NeverCopied, Generic[Batch]):
     """An endless iterator of batches, of which up to `prefetch` are drawn ahead; `ColumnReplayBuffer.batches` makes it.
 
-    It belongs to one thread, the one that writes to the buffer. It cannot be copied, and a forked process cannot use it
+    It must be used in the thread that writes to the buffer. It cannot be copied, and a forked process cannot use it
     unless `prefetch` is 0.
 
     Args:
         draw: Draws one batch, and returns the function that gathers its rows.
-        gathers: Those of the buffer that `draw` draws from.
-        prefetch: How many batches are drawn ahead; with 0 there is no thread.
+        gathers: The pending gathers of the buffer that `draw` draws from.
+        prefetch: Number of batches drawn ahead; 0 for none, without a thread.
 
     Raises:
         ArgumentError: prefetch is not an integer of at least 0.
@@ -99,7 +99,7 @@ class Batches(duplicates.NeverCopied, Generic[Batch]):
         return self
 
     def __next__(self) -> Batch:
-        """Return the next batch, after drawing as many ahead as may be drawn now.
+        """Return the next batch, after drawing as many ahead as possible.
 
         Raises:
             NotReadyError: No batch was drawn ahead, and none can be drawn now. The next call tries again.
@@ -113,11 +113,11 @@ class Batches(duplicates.NeverCopied, Generic[Batch]):
         if os.getpid() != self._process:
             raise errors.ArgumentError(f"batches belong to process {self._process}, of which this is a fork: {INSTEAD}")
         self._draw_ahead()
-        self._pending[0].exception()  # An interrupt of the wait loses no batch.
+        self._pending[0].exception()  # An interrupt while waiting loses no batch.
         return self._pending.popleft().result()
 
     def _draw_ahead(self) -> None:
-        """Draw until there are `prefetch` batches beside the one that is handed out next."""
+        """Draw until `prefetch` batches are pending besides the next one."""
         while len(self._pending) <= self._prefetch:
             try:
                 gather = self._draw()
@@ -128,7 +128,7 @@ class Batches(duplicates.NeverCopied, Generic[Batch]):
             self._pending.append(self._gathers.begin(self._executor, gather))
 
     def close(self) -> None:
-        """Forget the batches that were drawn ahead, and wait for their thread; there will be no more batches."""
+        """Discard the prefetched batches, wait for their thread, and end the iteration."""
         self._is_closed = True
         self._pending.clear()
         self._executor.shutdown()

@@ -1,4 +1,4 @@
-"""Rate limiters: they say whether an insert or a sample may happen now. They never wait, and keep no state.
+"""Rate limiters: decide whether an insert or a sample may happen now. They never wait and are stateless.
 
 The buffer counts, the limiter decides from the counts:
 
@@ -6,7 +6,7 @@ The buffer counts, the limiter decides from the counts:
     inserted    steps appended so far
     sampled     samples drawn so far
 
-So one limiter may serve many buffers, and a checkpoint of a buffer holds all there is to know.
+So one limiter may serve many buffers, and a checkpoint of a buffer is complete.
 """
 
 import abc
@@ -20,11 +20,11 @@ from relive.persistence import registry
 
 
 class RateLimiter(registry.Configurable, abc.ABC):
-    """Decides about inserts and samples; a rule of your own is a subclass with two methods.
+    """Decides whether inserts and samples may happen; subclass it and override two methods for a custom rule.
 
     Attributes:
-        min_size: No batch is allowed below that many transitions; a buffer that cannot hold them refuses the limiter.
-        max_batch_size: A larger batch could wait for ever, and is refused when asked for; None for any size.
+        min_size: No batch is allowed below that many transitions; a buffer with a smaller capacity refuses the limiter.
+        max_batch_size: A larger batch could wait for ever and is refused; None for no limit.
     """
 
     min_size: int = 1
@@ -32,23 +32,23 @@ class RateLimiter(registry.Configurable, abc.ABC):
 
     @abc.abstractmethod
     def can_insert(self, *, size: int, inserted: int, sampled: int) -> bool:
-        """Return whether one step more may be inserted now."""
+        """Return whether one more step may be inserted now."""
 
     @abc.abstractmethod
     def can_sample(self, batch_size: int, *, size: int, inserted: int, sampled: int) -> bool:
-        """Return whether a batch may be drawn now. It is asked only while something can be drawn."""
+        """Return whether a batch may be drawn now. Called only while something can be drawn."""
 
     def forgiven(self, *, inserted: int, sampled: int) -> int:
-        """Return how many samples to count as drawn, at least `sampled`, where that is all that is known of draws.
+        """Return how many samples to count as drawn, at least `sampled`, if the real number is unknown.
 
-        So it is after a journal was played back, if inserts are held back then: they must not wait for draws that
-        happened. By default `sampled`.
+        Used after a journal was replayed, if inserts are held back: they must not wait for draws that the journal does
+        not record. By default, `sampled`.
         """
         return sampled
 
 
 class MinSize(RateLimiter):
-    """Samples once at least `n` transitions can be drawn; inserts always."""
+    """Allows sampling once at least `n` transitions can be drawn, and always allows inserts."""
 
     def __init__(self, n: int) -> None:
         self.min_size = validation.positive_int("n", n)
@@ -70,25 +70,25 @@ class MinSize(RateLimiter):
 
 
 class SampleToInsertRatio(RateLimiter):
-    """Holds samples to `ratio` per insert, give or take `error_buffer` samples.
+    """Keeps the number of samples per insert close to `ratio`, within `error_buffer` samples.
 
     It keeps surplus = ratio * (inserted - min_size) - sampled between -error_buffer and error_buffer:
 
         insert   if size < min_size   or   surplus + ratio <= error_buffer
         sample   if size >= min_size  and  surplus - batch_size >= -error_buffer
 
-    the rule of the rate limiter in Reverb (Cassirer et al. 2021). Whenever one side is held up the other may go on, for
-    every batch of at most 2 * error_buffer - ratio samples; a larger one is refused. Inserts below min_size are free
-    but counted: where they leave a larger surplus, as many episodes that begin at once do, the learner works it off. So
-    are the steps after the first of a call that adds several, such as `extend` or `add_episode` of a column buffer.
+    as the rate limiter of Reverb does (Cassirer et al. 2021). Whenever one side is held back the other may proceed, for
+    batches of at most 2 * error_buffer - ratio samples; larger ones are refused. Inserts below min_size are always
+    allowed but counted: if they leave a larger surplus, as when many episodes begin at once, the learner works it off.
+    The same holds for the steps after the first of a call that adds several, such as `extend` or `add_episode`.
 
     Args:
-        ratio: Samples per insert, above 0: each step is drawn that often on average.
-        min_size: Transitions that must be there for a sample.
-        error_buffer: How far samples and inserts may run apart, in samples: at least max(1, ratio).
+        ratio: Samples per insert, above 0: how many times each step is drawn on average.
+        min_size: Number of transitions required for sampling.
+        error_buffer: How far samples and inserts may diverge, in samples: at least max(1, ratio).
 
     Raises:
-        ArgumentError: A setting breaks its rule.
+        ArgumentError: A setting is invalid.
 
     >>> from relive.waiting import rate_limiters
     >>> limiter = rate_limiters.SampleToInsertRatio(ratio=4.0, min_size=100, error_buffer=64.0)
@@ -109,7 +109,7 @@ class SampleToInsertRatio(RateLimiter):
                 f"error_buffer must be at least max(1, ratio) = {max(1.0, self.ratio):g}, or neither side could move, "
                 f"got {error_buffer}"
             )
-        # Both sides of the equation as whole numbers: rounded apart, they could hold both sides up at once.
+        # Both sides as integers: separate rounding could hold back both sides at once.
         ratio_exactly, buffer_exactly = (
             fractions.Fraction(repr(self.ratio)),
             fractions.Fraction(repr(self.error_buffer)),
@@ -137,12 +137,12 @@ class SampleToInsertRatio(RateLimiter):
         return max(sampled, sampled - -self._surplus(inserted, sampled) // self._sample_units)
 
     def _surplus(self, inserted: int, sampled: int) -> int:
-        """Return how far the inserts are ahead, in units of which a sample has _sample_units."""
+        """Return the surplus of inserts, in units of 1 / _sample_units samples."""
         return self._insert_units * (inserted - self.min_size) - self._sample_units * sampled
 
 
 class Counts(Protocol):
-    """What a limiter decides from."""
+    """The counts that a limiter decides from."""
 
     sampled: int
     """Samples drawn so far."""
@@ -153,22 +153,22 @@ class Counts(Protocol):
         ...
 
     def __len__(self) -> int:
-        """How many transitions can be drawn now."""
+        """Return how many transitions can be drawn now."""
         ...
 
 
 class LimitedBuffer:
-    """A limiter together with the buffer whose counts it decides from.
+    """A limiter together with the counts of its buffer.
 
     Args:
-        limiter: What decides; MinSize(1) for None.
-        counts: The buffer's; where it gets other ones, they are set.
-        limit_name: What the buffer calls the number of transitions that it holds at most.
-        limit: That number, None for any.
+        limiter: The limiter; MinSize(1) if None.
+        counts: The counts of the buffer; replaced if the buffer replaces them.
+        limit_name: The buffer's name for its maximum number of transitions.
+        limit: That number; None for no limit.
 
     Raises:
-        ArgumentTypeError: `limiter` is no RateLimiter.
-        ArgumentError: It asks for more transitions than there can be.
+        ArgumentTypeError: `limiter` is not a RateLimiter.
+        ArgumentError: The limiter requires more transitions than the buffer can hold.
     """
 
     def __init__(self, limiter: RateLimiter | None, counts: Counts, limit_name: str, limit: int | None) -> None:
@@ -200,7 +200,7 @@ class LimitedBuffer:
         )
 
     def forgive(self) -> None:
-        """Count so much as drawn that inserts go on, where it is not known what was drawn."""
+        """Count enough samples as drawn for inserts to proceed, when the real number is unknown."""
         counts = self.counts
         if not self.can_insert():
             counts.sampled = self.limiter.forgiven(inserted=counts.inserted, sampled=counts.sampled)

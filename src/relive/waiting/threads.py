@@ -1,12 +1,12 @@
-"""ThreadSafeReplayBuffer: a buffer of columns for several threads, whose calls block until they may.
+"""ThreadSafeReplayBuffer: a thread-safe wrapper of a column buffer.
 
     actor threads      ThreadSafeReplayBuffer                       learner threads
     add(...)     ────►   one lock around everything         ◄────   sample(...)
                          buffer inside: may it? do it at once
                          if not: wait for the next change
 
-The law of this file: every call of the buffer inside is made under the lock, from the question whether it may to the
-last row that is copied. So no thread sees a row half written, and a call that waits has changed nothing yet.
+Invariant: every call of the wrapped buffer is made under the lock, from the check whether it may proceed to the last
+row copied. So no thread sees a half-written row, and a waiting call has changed nothing yet.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,8 +34,8 @@ class SharedBatches(duplicates.NeverCopied, Generic[Batch]):
     """An endless iterator of batches that threads may share; `ThreadSafeReplayBuffer.batches` makes it.
 
     Args:
-        draw: Waits for the next batch and returns it.
-        close: Ends the iterator inside.
+        draw: Blocks until the next batch and returns it.
+        close: Closes the underlying iterator.
     """
 
     _INSTEAD = prefetch.INSTEAD
@@ -49,7 +49,7 @@ class SharedBatches(duplicates.NeverCopied, Generic[Batch]):
         return self
 
     def __next__(self) -> Batch:
-        """Return the next batch; waits, and raises, as `sample` does. After NotReadyError the next call tries again.
+        """Return the next batch; waits and raises like `sample`. After NotReadyError, the next call tries again.
 
         Raises:
             StopIteration: The iterator was closed.
@@ -57,32 +57,31 @@ class SharedBatches(duplicates.NeverCopied, Generic[Batch]):
         return self._draw()
 
     def close(self) -> None:
-        """Forget the batches that were drawn ahead, and wait for their thread; there will be no more batches."""
+        """Discard the prefetched batches, wait for their thread, and end the iteration."""
         self._close()
 
 
 class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
-    """Shares a RingReplayBuffer, PrioritizedReplayBuffer or SequenceReplayBuffer between threads.
+    """A thread-safe wrapper that shares a column buffer between threads.
 
-    The verbs are those of the buffer inside, with the same arguments and the same returns. `add`, `extend`,
-    `add_episode` and `add_steps` block while the limiter holds inserts back. `sample`, `sample_keys` and `next` of
-    `batches` block until there is such a batch: something is eligible, the limiter allows it, a priority is not 0, and
-    max_times_sampled leaves enough draws. All other calls wait for the lock alone.
+    It has the methods of the wrapped buffer, with the same arguments and results. `add`, `extend`, `add_episode` and
+    `add_steps` block while the limiter holds inserts back. `sample`, `sample_keys` and `next` of `batches` block until
+    a batch is available: something is eligible, the limiter allows it, a priority is not 0, and max_times_sampled
+    leaves enough draws. All other calls wait only for the lock.
 
-    There is one lock: one call at a time, so rows are never torn, and threads add no speed. Who waits is woken by each
-    change and asks again, in no promised order. A call that Ctrl-C interrupts while it waits has left no trace. What a
-    call was given must not be changed until it returns.
+    There is a single lock, so rows are never torn and threads add no speed. Waiting calls are woken by each change and
+    check again, in no particular order. A call interrupted by Ctrl-C while it waits changes nothing. Do not modify the
+    arguments of a call until it returns.
 
-    It cannot be copied, but the buffer inside can, in a block of `locked`. A forked process has a copy that goes on by
-    itself; unless another thread was in the middle of a call just then, for what that thread had half done stays so:
-    then every call there raises ClosedError.
+    It cannot be copied, but the wrapped buffer can, in a `locked` block. A forked process has an independent copy,
+    unless another thread was in the middle of a call during the fork: then every call there raises ClosedError.
 
     Args:
-        buffer: The one inside. It must not be used beside the shell, but in a block of `locked`.
-        timeout: How long a call waits at most, in seconds; None for ever. Then it raises NotReadyError.
+        buffer: The wrapped buffer. Do not use it directly, except in a `locked` block.
+        timeout: Maximum wait of a call in seconds, after which it raises NotReadyError; None for no limit.
 
     Raises:
-        ArgumentTypeError: `buffer` is no ColumnReplayBuffer, or `timeout` no number.
+        ArgumentTypeError: `buffer` is not a ColumnReplayBuffer, or `timeout` not a number.
         ArgumentError: `timeout` is negative, infinite or NaN.
 
     >>> import threading
@@ -107,10 +106,10 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
         self._is_closed = False
         _SHELLS.add(self)
 
-    # What may wait.
+    # Blocking calls.
 
     def add(self, *step: Any, **fields: Any) -> int:
-        """Add one step as `ColumnReplayBuffer.add` does, and return its key; waits while the limiter holds it back.
+        """Add one step and return its key; waits while the limiter holds inserts back. See ColumnReplayBuffer.add.
 
         Args:
             step: observation, action, reward, next_observation.
@@ -118,16 +117,16 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
 
         Raises:
             SchemaError: A value does not fit its field, or an extra is missing or unknown.
-            ArgumentError: Another argument breaks its rule.
-            NotReadyError: The limiter has held it back for the length of the timeout.
+            ArgumentError: Another argument is invalid.
+            NotReadyError: The limiter held it back until the timeout.
             ClosedError: The buffer is closed, or was closed while waiting.
         """
         return self._when(self._buffer.can_insert, lambda: self._buffer.add(*step, **fields))
 
     def extend(self, *steps: Any, **fields: Any) -> arrays.Keys:
-        """Add one step of every stream as `ColumnReplayBuffer.extend` does, and return their keys [S].
+        """Add one step to every stream and return their keys [S]; see ColumnReplayBuffer.extend.
 
-        It waits, and raises, as `add` does.
+        Waits and raises like `add`.
 
         Args:
             steps: observation, action, reward, next_observation [S, ...].
@@ -136,9 +135,9 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
         return self._when(self._buffer.can_insert, lambda: self._buffer.extend(*steps, **fields))
 
     def add_episode(self, *episode: Any, **fields: Any) -> arrays.Keys:
-        """Add a whole episode of T steps as `ColumnReplayBuffer.add_episode` does, and return their keys [T].
+        """Add a whole episode of T steps and return their keys [T]; see ColumnReplayBuffer.add_episode.
 
-        It waits, and raises, as `add` does; once for the whole episode.
+        Waits and raises like `add`, once for the whole episode.
 
         Args:
             episode: observations [T + 1, ...], actions, rewards [T, ...].
@@ -147,9 +146,9 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
         return self._when(self._buffer.can_insert, lambda: self._buffer.add_episode(*episode, **fields))
 
     def add_steps(self, *steps: Any, **fields: Any) -> arrays.Keys:
-        """Add T consecutive steps of one stream as `ColumnReplayBuffer.add_steps` does, and return their keys [T].
+        """Add T consecutive steps of one stream and return their keys [T]; see ColumnReplayBuffer.add_steps.
 
-        It waits, and raises, as `add` does; once for all of them.
+        Waits and raises like `add`, once for all steps.
 
         Args:
             steps: observations [T + 1, ...], actions, rewards [T, ...].
@@ -161,12 +160,12 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
         """Return exactly batch_size windows, drawn with replacement; waits until that is possible.
 
         Args:
-            batch_size: How many, B.
-            options: What `sample` of the buffer inside takes beside it: `beta`, and for transitions `n_step`, `gamma`.
+            batch_size: The batch size, B.
+            options: Further arguments of the wrapped buffer's `sample`: `beta`, and for transitions `n_step`, `gamma`.
 
         Raises:
-            ArgumentError: An argument breaks its rule, or the limiter could never allow such a batch.
-            NotReadyError: There was no such batch for the length of the timeout; the message says what is missing.
+            ArgumentError: An argument is invalid, or the limiter could never allow such a batch.
+            NotReadyError: No batch was available before the timeout; the message says what is missing.
             ClosedError: The buffer is closed, or was closed while waiting.
         """
         return self._when(
@@ -174,25 +173,25 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
         )
 
     def sample_keys(self, batch_size: int) -> arrays.Keys:
-        """Draw as `sample` does, and return the keys alone [B]; `read` returns their windows.
+        """Draw as `sample` does and return only the keys [B]; `read` returns their windows.
 
-        It waits, and raises, as `sample` does. Until `read` is called, another thread may overwrite the steps; in a
-        block of `locked` none can.
+        Waits and raises like `sample`. Another thread may overwrite the steps before `read` is called, unless both
+        calls are in a `locked` block.
         """
         return self._when(lambda: self._buffer.can_sample(batch_size), lambda: self._buffer.sample_keys(batch_size))
 
     def batches(self, batch_size: int, **options: Any) -> SharedBatches[Batch]:
-        """Return an endless iterator of what `sample` returns, gathered ahead in a thread; see `batches` of the buffer.
+        """Return an endless iterator of batches as from `sample`, prefetched in a thread; see `batches` of the buffer.
 
-        Each `next` holds the lock while it draws, also ahead, and until its batch is gathered. Where no batch was drawn
-        ahead and none can be drawn, it waits as `sample` does.
+        Each `next` holds the lock while it draws and until its batch is gathered. If no batch was prefetched and none
+        can be drawn, it waits as `sample` does.
 
         Args:
-            batch_size: How many windows in a batch, B.
-            options: As in `sample`; and `prefetch`, how many batches are drawn ahead.
+            batch_size: Number of windows in a batch, B.
+            options: As in `sample`; and `prefetch`, the number of batches drawn ahead.
 
         Raises:
-            ArgumentError: An argument breaks its rule, or the limiter could never allow such a batch.
+            ArgumentError: An argument is invalid, or the limiter could never allow such a batch.
         """
         with self._changed:
             inside = self._buffer.batches(batch_size, **options)
@@ -202,7 +201,7 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
         )
 
     def _when(self, may: Callable[[], bool], call: Callable[[], Answer]) -> Answer:
-        """Make the call as soon as `may()` returns True; wrong arguments are refused before that."""
+        """Make the call as soon as `may()` returns True; invalid arguments raise before that."""
         with self._changed:
             self._refuse_if_closed()
             with contextlib.suppress(errors.NotReadyError):
@@ -231,14 +230,14 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
         if self._is_closed:
             raise errors.ClosedError(f"buffer is closed: only the {type(self._buffer).__name__} inside still answers")
 
-    # What never waits but for the lock.
+    # Calls that wait only for the lock.
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[column.ColumnReplayBuffer[Batch]]:
-        """Yield the buffer inside for the length of a `with` block, while all other threads wait.
+        """Hold the lock for a `with` block, and yield the wrapped buffer.
 
-        For what the shell does not have, such as `history`, and for calls between which nothing may change. The calls
-        of the buffer inside do not wait: they raise NotReadyError.
+        Use it for attributes that the wrapper does not have, such as `history`, and for calls that must be atomic
+        together. Calls of the wrapped buffer do not wait: they raise NotReadyError.
         """
         with self._changed:
             try:
@@ -247,18 +246,18 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
                 self._changed.notify_all()
 
     def save(self, path: str | os.PathLike[str], *, keep: int = 1, progress: state_lib.Progress | None = None) -> None:
-        """Save the buffer inside, while all other threads wait; see ColumnReplayBuffer.save.
+        """Save the wrapped buffer while all other threads wait; see ColumnReplayBuffer.save.
 
-        To load it: `ThreadSafeReplayBuffer(RingReplayBuffer.load(path))`, or whichever class is inside. Where the
-        others should not wait for the disk, and there is memory for a copy, take `state_dict` instead.
+        Load it with `ThreadSafeReplayBuffer(RingReplayBuffer.load(path))`, or the class that was wrapped. To avoid
+        blocking other threads while writing, take a copy with `state_dict` instead, if there is enough memory.
         """
         with self._changed:
             self._buffer.save(path, keep=keep, progress=progress)
 
     def close(self) -> None:
-        """End the calls that may wait: those who wait in one, and those who make one later, get ClosedError.
+        """Close the buffer: blocking calls that wait now, or are made later, raise ClosedError.
 
-        The other calls go on, and so does the buffer inside. Closing twice is closing once.
+        Other calls and the wrapped buffer keep working. Closing twice has no effect.
         """
         with self._changed:
             self._is_closed = True
@@ -272,7 +271,7 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
 
 
 class _LeftBehind(threading.Condition):
-    """The lock of a buffer in a forked process, which has not the thread that held it."""
+    """The lock of a buffer in a forked process, where the thread that held it does not exist."""
 
     def __enter__(self) -> NoReturn:
         raise errors.ClosedError(

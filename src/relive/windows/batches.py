@@ -1,10 +1,10 @@
-"""What a draw returns: arrays of the batch, which own their memory. B is the batch size, T the length of a sequence.
+"""Batches: what `sample` returns. B is the batch size, T the sequence length; arrays own their memory.
 
     buffer.sample                           TransitionBatch                   of arrays of numpy
     relive.integrations.torch.as_tensors    TransitionBatch[torch.Tensor]
     relive.integrations.jax.as_jax          TransitionBatch[jax.Array]
 
-The keys are names for `update_priorities`, and nothing to calculate with: they are an array of numpy in all of them.
+Keys identify rows for `update_priorities`; they are numpy arrays in all of them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
@@ -22,7 +22,7 @@ from relive.common import validation
 from relive.schema import casting
 
 if TYPE_CHECKING:
-    # Type checkers know defaults of type variables; Python does from 3.13 on.
+    # Type checkers support defaults of type variables; Python does from 3.13 on.
     A = TypeVar("A", bound=Sized, default=arrays.Array)  # pyright: ignore[reportGeneralTypeIssues]
 else:
     A = TypeVar("A", bound=Sized)
@@ -33,7 +33,7 @@ Tree: TypeAlias = Any
 
 
 class Sample(Protocol):
-    """What is needed of a `ReplaySample`."""
+    """The part of `ReplaySample` that is needed here."""
 
     observation: Any
     action: Any
@@ -47,9 +47,9 @@ class Sample(Protocol):
 
 
 class Batch(Generic[A]):
-    """What all batches can do: a subclass is a dataclass whose fields are arrays, and dicts of arrays or batches.
+    """Base class of batches: dataclasses whose fields are arrays, or dicts of arrays or batches.
 
-    A subclass declares `map` for type checkers, which cannot be told here that it returns one of the same class.
+    Subclasses declare `map` for type checkers, since its return type cannot be expressed here.
     """
 
     __slots__ = ()
@@ -57,7 +57,7 @@ class Batch(Generic[A]):
     """The fields that name rows: no framework calculates with them."""
 
     def map(self, function: Callable[[A], B]) -> "Batch[B]":
-        """Return the batch with `function(array)` in the place of each array, also of nested ones; the keys stay.
+        """Return the batch with `function` applied to each array, nested ones included; the keys are kept.
 
         >>> import numpy as np
         >>> import relive
@@ -70,27 +70,27 @@ class Batch(Generic[A]):
         return mapped
 
     def to(self, device: Any, *, non_blocking: bool = False) -> Self:
-        """Return a batch of tensors on a device.
+        """Return this batch of tensors moved to a device.
 
         Args:
-            device: A torch.device, or what names one.
-            non_blocking: Whether to go on before the copy has ended; it makes a difference from pinned memory alone.
+            device: A torch.device or its name.
+            non_blocking: Whether to return before the copy has finished; only effective from pinned memory.
 
         Raises:
-            ArgumentTypeError: It is no batch of tensors.
+            ArgumentTypeError: The batch does not hold tensors.
         """
         return self._with_each("to", device, non_blocking=non_blocking)
 
     def pin_memory(self) -> Self:
-        """Return a batch of tensors in memory that a device can copy from while the CPU goes on.
+        """Return this batch of tensors in pinned memory, from which a device can copy asynchronously.
 
         Raises:
-            ArgumentTypeError: It is no batch of tensors.
+            ArgumentTypeError: The batch does not hold tensors.
         """
         return self._with_each("pin_memory")
 
     def _with_each(self, call: str, *arguments: Any, **options: Any) -> Self:
-        """Return the batch with what such a method of each array returns, which tensors of torch have."""
+        """Return the batch with a method of torch tensors called on each array."""
         if not hasattr(self._first, call):
             held = type(self._first).__name__
             raise errors.ArgumentTypeError(f"{call} needs a batch of tensors, got one of {held}: as_tensors makes it")
@@ -106,11 +106,11 @@ class Batch(Generic[A]):
 
     @property
     def _first(self) -> Any:
-        """One of the arrays, [B, ...] as all of them are."""
+        """One of the arrays [B, ...]."""
         return next(leaf for _, leaf in leaves(self))
 
     def __len__(self) -> int:
-        """Return B."""
+        """Return the batch size, B."""
         return len(self._first)
 
     def __repr__(self) -> str:
@@ -118,7 +118,7 @@ class Batch(Generic[A]):
         return f"{type(self).__name__}({shown})"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the fields with their dtypes, shapes and bytes."""
+        """Return the HTML shown in notebooks: the fields with their dtypes, shapes and bytes."""
         arrays_of = ((path, leaf) for path, leaf in leaves(self) if hasattr(leaf, "dtype"))
         rows = [(path, str(leaf.dtype), tuple(leaf.shape), int(leaf.nbytes)) for path, leaf in arrays_of]
         return notebook.table(f"<{type(self).__name__} of {len(self)}>", rows)
@@ -132,13 +132,13 @@ class TransitionBatch(Batch[A]):
         observation: o_t [B, ...]; with a frame stack [B, stack, ...], newest frame last.
         action: a_t [B, ...].
         reward: The sum over k < m of gamma^k r_{t+k} [B], added up as float64, in the reward's dtype.
-        next_observation: o_{t+m} [B, ...], stacked as `observation`; zeros where the episode terminated there and the
+        next_observation: o_{t+m} [B, ...], stacked as `observation`; zeros if the episode terminated there and the
             observation was not given.
         next_discount: gamma^m, or 0 if the window reached termination [B], in the reward's dtype.
-        is_terminal: Whether it did [B].
-        steps: m [B], at least 1 and at most n; less where the episode, or what is known of it, ends earlier.
-        keys: The names of the rows o_t is in [B]; for update_priorities and read.
-        probabilities: How likely each of them was to be drawn [B].
+        is_terminal: Whether the window reached termination [B].
+        steps: m [B], from 1 to n; fewer than n if the episode, or what is known of it, ends earlier.
+        keys: The keys of the rows of o_t [B]; for `update_priorities` and `read`.
+        probabilities: The probability with which each was drawn [B].
         weights: Importance weights [B]; 1 without priorities.
         extras: Each extra of step t [B, ...].
     """
@@ -163,16 +163,16 @@ class TransitionBatch(Batch[A]):
     def from_samples(cls, samples: Sequence[Sample]) -> "TransitionBatch[arrays.Array]":
         """Return the samples of an EpisodeReplayBuffer as one batch, with weights of 1.
 
-        A sample does not say which row it is of, nor how likely it was: keys are -1, and probabilities are NaN.
+        Samples have neither keys nor probabilities: keys are -1, and probabilities are NaN.
 
         Args:
-            samples: What `sample_n_step` has returned; observations and actions are numbers, arrays, or nested dicts
-                of them, each of one shape in all samples.
+            samples: Samples from `sample_n_step`; observations and actions must be numbers, arrays, or nested dicts of
+                them, with the same shapes in all samples.
 
         Raises:
-            ArgumentTypeError: Something is no ReplaySample.
+            ArgumentTypeError: An element is not a ReplaySample.
             ArgumentError: There is no sample, or samples differ in the keys of a dict.
-            SchemaError: An observation or action is no array, or samples differ in its shape.
+            SchemaError: An observation or action is not an array, or samples differ in its shape.
 
         >>> import relive
         >>> buffer = relive.EpisodeReplayBuffer(seed=0)
@@ -207,20 +207,20 @@ class TransitionBatch(Batch[A]):
 
 @dataclasses.dataclass(kw_only=True, slots=True, eq=False, repr=False)
 class SequenceBatch(Batch[A]):
-    """Runs of consecutive steps, each of one episode. Where `mask` is False everything else holds zeros.
+    """Sequences of consecutive steps, each of a single episode. Where `mask` is False, all other arrays hold zeros.
 
     Attributes:
         observation: o_t to o_{t+T} [B, T + 1, ...]; the last one is what came after the last step.
         action: a_t to a_{t+T-1} [B, T, ...].
         reward: r_t to r_{t+T-1} [B, T].
         terminated: Whether the episode terminated with the step [B, T].
-        truncated: Whether it was truncated with the step [B, T]. A sequence that stops in mid-episode has neither.
-        mask: Whether the step is real; False is padding, behind the real ones, and not to be learned from [B, T].
-        is_burn_in: Whether the step is real and one of the first `burn_in`, which warm up a recurrent state and are not
-            for the loss [B, T].
-        start_step: How many steps of the episode came before the sequence [B].
-        keys: The names of the first rows [B]; for update_priorities and read.
-        probabilities: How likely each of them was to be drawn [B].
+        truncated: Whether it was truncated with the step [B, T]. Neither flag is set if a sequence ends in mid-episode.
+        mask: Whether the step is real [B, T]; False marks padding after the real steps, to be excluded from the loss.
+        is_burn_in: Whether the step is real and one of the first `burn_in`, which warm up a recurrent state and are
+            excluded from the loss [B, T].
+        start_step: Number of steps of the episode before the sequence [B].
+        keys: The keys of the first rows [B]; for `update_priorities` and `read`.
+        probabilities: The probability with which each was drawn [B].
         weights: Importance weights [B]; 1 without priorities.
         extras: Each extra of each step [B, T, ...].
     """
@@ -244,14 +244,14 @@ class SequenceBatch(Batch[A]):
 
 
 def converted(drawn: Any, convert: Callable[[str, arrays.Array], Any]) -> Any:
-    """Return what a buffer has drawn with `convert(path, array)` in the place of each array but the keys.
+    """Return drawn data with `convert(path, array)` applied to each array except the keys.
 
     Args:
         drawn: A batch, arrays in dicts or tuples, or a list of ReplaySamples, which become a batch.
-        convert: What is called.
+        convert: Returns the replacement of an array.
 
     Raises:
-        ArgumentTypeError: It holds something else, such as the arrays of a framework.
+        ArgumentTypeError: It holds anything else, such as arrays of a framework.
         ArgumentError: Samples cannot be a batch.
     """
 
@@ -307,7 +307,7 @@ def _stacked(name: str, values: list[Any]) -> Tree:
 
     Raises:
         ArgumentError: They have other keys.
-        SchemaError: They have other shapes, or one is no array.
+        SchemaError: They have other shapes, or one is not an array.
     """
     parts = [trees.flat(name, value) for value in values]
     columns = {}
@@ -326,7 +326,7 @@ def _stacked(name: str, values: list[Any]) -> Tree:
 
 
 def _shape(array: Any) -> str:
-    """Return dtype and shape, such as `float32[256, 4]`; of what is no array, as JAX may put in its place, its type."""
+    """Return dtype and shape, such as `float32[256, 4]`, or the type of anything else, as in JAX trees."""
     if not hasattr(array, "dtype"):
         return type(array).__name__
     return f"{array.dtype}[{', '.join(map(str, array.shape))}]"

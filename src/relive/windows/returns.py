@@ -21,14 +21,14 @@ def discount_powers(gamma: float, count: int) -> list[float]:
 
 @functools.lru_cache(maxsize=64)
 def powers(gamma: float, count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return gamma^0 to gamma^count [count + 1], rounded to the dtype, to read alone: it is computed once."""
+    """Return gamma^0 to gamma^count [count + 1], rounded to the dtype; cached, so read-only."""
     made = np.array(discount_powers(gamma, count + 1)).astype(dtype)
     made.flags.writeable = False
     return made
 
 
 def weighted_sum(rewards: Iterable[float], weights: Iterable[float]) -> float:
-    """Return the sum of reward times weight, added from the first on: the same float on every version of Python."""
+    """Return the sum of reward times weight, added in order: the same float on every version of Python."""
     total = 0.0
     for reward, weight in zip(rewards, weights, strict=True):
         total += reward * weight
@@ -38,7 +38,7 @@ def weighted_sum(rewards: Iterable[float], weights: Iterable[float]) -> float:
 def total(rewards: Sequence[float]) -> float:
     """Return the sum of finite rewards, rounded once: the same bits on every Python, whose `sum` differs by version.
 
-    Infinite, or not a number, where the rewards add up to more than a float holds on the way.
+    Infinite or NaN if an intermediate sum overflows.
     """
     try:
         return math.fsum(rewards)
@@ -50,7 +50,7 @@ def compute_discounted_return(rewards: Iterable[float], gamma: float) -> float:
     """Return sum over k of gamma^k r_k, the discounted return (Sutton and Barto 2018, equation 3.8).
 
     Args:
-        rewards: r_0, r_1, ..., in time order; none gives 0.0.
+        rewards: r_0, r_1, ..., in time order; empty gives 0.0.
         gamma: The discount factor, in (0, 1].
 
     Raises:
@@ -66,7 +66,7 @@ def compute_discounted_return(rewards: Iterable[float], gamma: float) -> float:
 
 
 def discounted_sums(rewards: npt.NDArray[Any], span: npt.NDArray[np.int64], gamma: float) -> npt.NDArray[Any]:
-    """Return of each column of `rewards` [n, B] the sum over k < span of gamma^k r_k [B], in the dtype of the rewards.
+    """Return the sum over k < span of gamma^k r_k for each column of `rewards` [n, B], as [B] in their dtype.
 
     Added up as float64 from k = 0 on (Sutton and Barto 2018, equation 7.1, without its bootstrap).
     """

@@ -16,14 +16,14 @@ from relive.windows import window
 
 @dataclasses.dataclass(frozen=True)
 class SequenceWindow(window.Window[batches.SequenceBatch]):
-    """A fixed number of consecutive steps.
+    """A window of a fixed number of consecutive steps.
 
     Attributes:
-        length: How many steps.
-        burn_in: How many of them, from the first on, are marked as not for the loss.
+        length: Number of steps.
+        burn_in: Number of leading steps that are marked as burn-in, not for the loss.
         stride: Anchors are every stride-th step of an episode.
-        pad: Whether windows may reach over the end of an episode, so that every step of it is in one: from the first
-            step on, until a window has reached the end. What lies beyond is zeros, and masked.
+        pad: Whether a window may extend past the end of its episode, so that every step is in some window. Steps past
+            the end are zeros and masked.
     """
 
     length: int
@@ -41,11 +41,11 @@ class SequenceWindow(window.Window[batches.SequenceBatch]):
 
     @property
     def _lag(self) -> int:
-        """How many steps after its anchor the step is with which a window may start there, unless the anchor is 0."""
+        """How many steps must be complete after the anchor of a window, unless the anchor is step 0."""
         return max(self.length - self.stride, 0) if self.pad else self.length - 1
 
     def is_readable(self, store: steps.StepStore, slots: arrays.Ints) -> arrays.Bools:
-        """Return whether a step is an anchor, and enough steps are complete from it on [k]."""
+        """Return whether each step is an anchor followed by enough complete steps [k]."""
         of_rows, complete = store.steps_of(slots), _num_complete(store, store.episodes_of(slots))
         readable: arrays.Bools = of_rows + self._lag < complete
         if self.pad:
@@ -54,14 +54,14 @@ class SequenceWindow(window.Window[batches.SequenceBatch]):
         return readable
 
     def newly_readable(self, store: steps.StepStore) -> arrays.Ints:
-        """Return the rows that lie so far before those that are complete now, and first steps where those count."""
+        """Return the rows at that distance before the newly complete ones, and first steps where those count."""
         count = store.num_view[append.COMPLETED]
         store.num_view[append.COMPLETED] = 0
         found = np.empty(count, np.int64)
         return found[: store.advance(count, self._lag, self.stride, self.pad, found)]
 
     def why_not_ready(self, store: steps.StepStore) -> str:
-        """Return what is missing while there is no anchor, and how long the longest episode is."""
+        """Return why there is no anchor yet, and how long the longest episode is."""
         if self.pad:
             return "no step with a known next observation is stored at the start of an episode"
         slots = store.alive_slots()
@@ -80,10 +80,10 @@ class SequenceWindow(window.Window[batches.SequenceBatch]):
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeWindow(window.Window[batches.SequenceBatch]):
-    """A whole episode, once it has ended and while all of it is there; as long as the longest of its batch."""
+    """A whole episode, once it has ended and while all of it is stored; padded to the longest in the batch."""
 
     def is_readable(self, store: steps.StepStore, slots: arrays.Ints) -> arrays.Bools:
-        """Return whether a step is the first of an ended episode [k]."""
+        """Return whether each step is the first of an ended episode [k]."""
         episodes = store.episodes_of(slots)
         readable: arrays.Bools = store.episodes[append.END][episodes] != append.OPEN
         readable &= _num_complete(store, episodes) > 0
@@ -98,7 +98,7 @@ class EpisodeWindow(window.Window[batches.SequenceBatch]):
         return np.unique(oldest[self.is_readable(store, oldest)])
 
     def why_not_ready(self, store: steps.StepStore) -> str:
-        """Return what is missing while there is no anchor."""
+        """Return why there is no anchor yet."""
         return "no episode has ended of which every step is stored"
 
     def read(
@@ -110,7 +110,7 @@ class EpisodeWindow(window.Window[batches.SequenceBatch]):
 
 
 def _num_complete(store: steps.StepStore, episodes: arrays.Ints) -> arrays.Ints:
-    """Return how many steps each of those episodes has, without a newest one whose next observation is not known."""
+    """Return how many complete steps each of those episodes has."""
     is_complete = store.is_known(episodes) | (store.episodes[append.END][episodes] == append.TERMINATED)
     complete: arrays.Ints = store.lengths_of(episodes) - ~is_complete
     return complete
@@ -124,7 +124,7 @@ def _read(
     probabilities: arrays.Floats,
     weights: arrays.Floats,
 ) -> batches.SequenceBatch:
-    """Return up to `length` steps from each of `slots` [B], padded to it."""
+    """Return `length` steps from each of `slots` [B], padded."""
     count, starts = len(slots), store.steps_of(slots)
     rows, span, last, fact = store.follow(slots, max(length, 1))
     rows = rows[:length]

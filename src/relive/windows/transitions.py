@@ -1,4 +1,4 @@
-"""TransitionWindow: n-step transitions, with frames stacked in front of their two observations."""
+"""TransitionWindow: n-step transitions with optional frame stacks."""
 
 import dataclasses
 from typing import Literal, TypeAlias
@@ -22,13 +22,14 @@ _NO_SLOTS: arrays.Ints = np.zeros(0, np.int64)
 
 @dataclasses.dataclass(frozen=True)
 class TransitionWindow(window.Window[batches.TransitionBatch]):
-    """An n-step transition, with frames stacked in front of its two observations.
+    """An n-step transition, with optional frame stacks as observations.
 
     Attributes:
-        n_step: Steps in a window at most.
+        n_step: Maximum number of steps in a window.
         gamma: The discount factor.
-        frame_stack: Frames in an observation. An anchor whose older frames were evicted cannot be read any more.
-        stack_padding: What stands before the first frame of an episode: "zeros", or the "first" frame again.
+        frame_stack: Number of frames in an observation. An anchor whose older frames were evicted can no longer be
+            read.
+        stack_padding: Padding before the first frame of an episode: "zeros", or repetitions of the "first" frame.
     """
 
     n_step: int = 1
@@ -44,11 +45,11 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
 
     @property
     def older(self) -> int:
-        """How many older frames there are."""
+        """Number of older frames in a stack."""
         return self.frame_stack - 1
 
     def is_readable(self, store: steps.StepStore, slots: arrays.Ints) -> arrays.Bools:
-        """Return whether the next observation is known, and the older frames of the stack are there [k]."""
+        """Return whether the next observation is known and the older frames of the stack are stored [k]."""
         readable: arrays.Bools = (store.facts[slots] & append.COMPLETE) > 0
         if self.older:
             of_rows = store.steps_of(slots)
@@ -57,11 +58,11 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
         return readable
 
     def newly_readable(self, store: steps.StepStore) -> arrays.Ints:
-        """Return nothing: a write has said it already."""
+        """Return an empty array: the write has set the flags already."""
         return _NO_SLOTS
 
     def why_not_ready(self, store: steps.StepStore) -> str:
-        """Return what is missing while there is no anchor."""
+        """Return why there is no anchor yet, for an error message."""
         if self.frame_stack > 1:
             return f"no step with a known next observation and all its {self.frame_stack} frames is stored"
         return "no step with a known next observation is stored"
@@ -76,7 +77,7 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
         return self.assembled(store, slots, store.transitions(slots, powers, discounts), probabilities, weights)
 
     def _horizon(self, store: steps.StepStore, slots: arrays.Ints) -> int:
-        """Return how many steps need be looked at: no more than there are, where n_step is large."""
+        """Return how many steps to look at: at most the number stored, for large n_step."""
         if self.n_step <= _FAR:
             return self.n_step
         left = store.lengths_of(store.episodes_of(slots)) - store.steps_of(slots)
@@ -95,8 +96,8 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
         Args:
             store: Where the rows are.
             slots: The anchors.
-            run: What is known of their transitions.
-            probabilities: How likely each of the anchors was to be drawn [B].
+            run: The rows and links of their transitions.
+            probabilities: The probability with which each anchor was drawn [B].
             weights: Importance weights [B].
         """
         if self.frame_stack == 1:
@@ -140,7 +141,7 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
         return following
 
     def _pad(self, columns: window.Columns, of_rows: arrays.Ints) -> None:
-        """Write what stands before the first frame into stacks up to steps [B]; the first frame is there already."""
+        """Write the padding before the first frame into the stacks of steps [B], which hold the first frame already."""
         if self.stack_padding == "first":
             return
         (early,) = (of_rows < self.frame_stack - 1).nonzero()

@@ -1,11 +1,11 @@
-"""What a buffer asks of a window: which rows make one element of a batch, and from which rows one may start.
+"""The Window interface: which rows make one element of a batch, and where a window may start.
 
     TransitionWindow   anchor, and up to n steps on        any step whose next observation is known
-    SequenceWindow     anchor, and `length` steps on       steps that so many follow; with padding, fewer
+    SequenceWindow     anchor, and `length` steps on       steps that that many follow; with padding, fewer
     EpisodeWindow      a whole episode                     the first step of an episode that has ended
 
-A window starts at its anchor and lies forward in time, in one episode. Reading changes nothing, and returns arrays of
-its own.
+A window starts at its anchor and extends forward in time within one episode. Reading changes nothing and returns fresh
+arrays.
 """
 
 import abc
@@ -22,30 +22,30 @@ Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
 
 
 class Window(registry.Configurable, abc.ABC, Generic[Batch]):
-    """Which rows make one element of a batch."""
+    """Decides which rows make one element of a batch."""
 
     @property
     def older(self) -> int:
-        """How many frames before its own a row is read with, where a row that has them all may start a window.
+        """Number of older frames that a row is read with; a row that has them all may start a window.
 
-        -1 where `newly_readable` says from which rows a window may start.
+        -1 if `newly_readable` decides which rows may start a window.
         """
         return -1
 
     @abc.abstractmethod
     def is_readable(self, store: steps.StepStore, slots: arrays.Ints) -> arrays.Bools:
-        """Return from which of the rows in `slots` [k] a window may start."""
+        """Return whether a window may start at each of the rows in `slots` [k]."""
 
     @abc.abstractmethod
     def newly_readable(self, store: steps.StepStore) -> arrays.Ints:
-        """Return the rows from which a window may start since a write, and could not before, distinct.
+        """Return the distinct rows at which a window may start since the last write, and could not before.
 
-        The store lists the rows that are complete since the write, and the episodes that ended with it.
+        The store lists the rows completed and the episodes ended by the write.
         """
 
     @abc.abstractmethod
     def why_not_ready(self, store: steps.StepStore) -> str:
-        """Return what is missing while there is no anchor, for an error message."""
+        """Return why there is no anchor yet, for an error message."""
 
     @abc.abstractmethod
     def read(

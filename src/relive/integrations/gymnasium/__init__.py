@@ -1,4 +1,4 @@
-"""Environments of Gymnasium: schemas from their spaces, and their steps in buffers as they are made."""
+"""Gymnasium: schemas from spaces, and wrappers that record steps into buffers."""
 
 from relive.integrations.gymnasium import episode_recorder
 from relive.integrations.gymnasium import recorder

@@ -1,6 +1,6 @@
-"""How environments side by side are reset when an episode ends: what they say, and whether they do it.
+"""Autoreset modes of vector environments, and checks that environments follow their declared mode.
 
-What comes last in an episode is then in infos, which hold arrays of all environments, and where each of them holds:
+With SAME_STEP, final observations are in infos, which hold arrays over environments, and masks of where each is set:
 
 {"speed": [3.0, 0.0], "_speed": [True, False],       of environment 0 alone
  "final_obs": [None, o_T], "_final_obs": [False, True], "final_info": {"speed": [0.0, 2.0], "_speed": ...}}
@@ -29,10 +29,10 @@ DISABLED = vector.AutoresetMode.DISABLED
 
 
 def mode_of(env: "vector.VectorEnv[Any, Any, Any]") -> Mode:
-    """Return the autoreset mode of a vector environment, as its metadata say it.
+    """Return the autoreset mode in the metadata of a vector environment.
 
     Raises:
-        ArgumentError: They do not.
+        ArgumentError: The metadata do not give it.
     """
     said = env.metadata.get("autoreset_mode")
     if not isinstance(said, vector.AutoresetMode):
@@ -44,10 +44,10 @@ def mode_of(env: "vector.VectorEnv[Any, Any, Any]") -> Mode:
 
 
 def reset_mask(mode: Mode, count: int, options: Mapping[str, Any] | None) -> arrays.Bools:
-    """Return which of so many environments the options of `reset` say are to be reset [S].
+    """Return which environments are to be reset, by the options of `reset` [S].
 
     Raises:
-        ArgumentError: They have a mask, and environments reset themselves; or the mask is none.
+        ArgumentError: There is a mask although environments reset themselves, or the mask is invalid.
     """
     if not options or "reset_mask" not in options:
         return np.ones(count, np.bool_)
@@ -60,7 +60,7 @@ def reset_mask(mode: Mode, count: int, options: Mapping[str, Any] | None) -> arr
 
 
 def shows_rewards(env: "vector.VectorEnv[Any, Any, Any]") -> bool:
-    """Return whether rewards are those of the environments, so that a reset has none: no wrapper may change them."""
+    """Return whether rewards are unchanged by wrappers, so that those of resets are zero."""
     while isinstance(env, vector.VectorWrapper):
         is_foreign = (
             not type(env).__module__.startswith("gymnasium.") and type(env).step is not vector.VectorWrapper.step
@@ -72,17 +72,17 @@ def shows_rewards(env: "vector.VectorEnv[Any, Any, Any]") -> bool:
 
 
 def check(mode: Mode, is_step: arrays.Bools, rewards: Any, has_ended: arrays.Bools, infos: Any) -> None:
-    """Check that environments do what they say.
+    """Check that environments follow their autoreset mode.
 
     Args:
-        mode: What they say.
-        is_step: Where an episode was running [S]; elsewhere NEXT_STEP resets.
-        rewards: What the step returned [S], where resets have none; None where they are not to be looked at.
-        has_ended: Where an episode has ended with it [S].
-        infos: What the step returned.
+        mode: The declared mode.
+        is_step: Where an episode was open [S]; elsewhere NEXT_STEP resets.
+        rewards: The rewards of the step [S], zero for resets; None to skip this check.
+        has_ended: Where an episode has ended with the step [S].
+        infos: The infos of the step.
 
     Raises:
-        ArgumentError: They do something else.
+        ArgumentError: They behave differently.
     """
     if not isinstance(infos, Mapping):
         raise errors.ArgumentError(
@@ -103,10 +103,10 @@ def check(mode: Mode, is_step: arrays.Bools, rewards: Any, has_ended: arrays.Boo
 
 
 def final_observation(infos: Mapping[str, Any], row: int) -> Any:
-    """Return the observation that came last in one environment, whose episode has ended.
+    """Return the final observation of one environment whose episode has ended.
 
     Raises:
-        ArgumentError: There is none.
+        ArgumentError: It is missing.
     """
     last = _value(infos, "final_obs", row)
     if last is None:
@@ -115,17 +115,17 @@ def final_observation(infos: Mapping[str, Any], row: int) -> Any:
 
 
 def info_column(infos: Mapping[str, Any], extra: str, key: str, rows: arrays.Ints, is_final: arrays.Bools) -> Any:
-    """Return a tree of what infos hold under a key, of the steps of some environments [k, ...].
+    """Return the tree of values of a key in infos, for the steps of some environments [k, ...].
 
     Args:
         infos: The infos of a step.
-        extra: What it is for.
-        key: Where to look.
-        rows: Which environments [k], at least one.
-        is_final: Where the environment was reset after the step, so that what is of it is in "final_info" [S].
+        extra: The extra that it is stored in.
+        key: The key.
+        rows: The environments [k], at least one.
+        is_final: Where the environment was reset after the step, so that its values are in "final_info" [S].
 
     Raises:
-        ArgumentError: There is nothing for one of the steps.
+        ArgumentError: A value is missing for one of the steps.
     """
     leaves: list[dict[str, Any]] = []
     for row in rows.tolist():
@@ -143,7 +143,7 @@ def info_column(infos: Mapping[str, Any], extra: str, key: str, rows: arrays.Int
 
 
 def _value(infos: Mapping[str, Any], key: str, row: int) -> Any:
-    """Return what infos hold of one environment under a key; None if that is nothing."""
+    """Return the value of a key for one environment; None if missing."""
     if key not in infos or not infos.get(f"_{key}", {row: True})[row]:
         return None
     value = infos[key]
@@ -154,28 +154,28 @@ def _value(infos: Mapping[str, Any], key: str, row: int) -> Any:
 
 
 def _names(infos: Mapping[Any, Any]) -> list[str]:
-    """Return the keys of values: not those of where one holds, or of what Gymnasium could not merge."""
+    """Return the keys of values, without masks and values that Gymnasium could not merge."""
     return [name for name in infos if isinstance(name, str) and not name.startswith("_")]
 
 
 class ReusedArrays:
-    """Notices environments that write every observation into one array: SAME_STEP loses the last of an episode then.
+    """Detects environments that reuse one array for every observation, which loses final observations with SAME_STEP.
 
     step      the environment returns o_T in its array, and the vector environment keeps that array as "final_obs"
     reset     the environment writes o_0 into its array: "final_obs" is o_0 now
-    step      it writes o_1 there, and what was "final_obs" shows it: nobody else's array would
+    step      it writes o_1 there, and the former "final_obs" changes too
     """
 
     def __init__(self) -> None:
         self._watched: dict[int, tuple[Any, Any]] = {}
 
     def watch(self, row: int, last: Any, first: Any) -> None:
-        """Record what came last in an environment, if it looks like what its reset returned."""
+        """Record the final observation of an environment, if it equals the one its reset returned."""
         if recording.are_same(last, first):
             self._watched[row] = last, copies.copied(last)
 
     def check(self, observations: Any) -> None:
-        """Raise ArgumentError if what came last has become what came now [S, ...], a step later."""
+        """Raise ArgumentError if a recorded final observation has changed to the current one [S, ...]."""
         watched, self._watched = self._watched, {}
         for row, (handed, was) in watched.items():
             if not recording.are_same(handed, was) and recording.are_same(handed, trees.rows(observations, row)):

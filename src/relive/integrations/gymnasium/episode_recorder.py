@@ -1,4 +1,4 @@
-"""The episodes of one environment in an EpisodeReplayBuffer, as they are made: spaces of any kind.
+"""EpisodeRecorder: records the episodes of one environment, with any spaces, into an EpisodeReplayBuffer.
 
 o0, info = env.reset()                     start_episode_nowait
 o1, r0, ... = env.step(a0)                 append_observation_action_reward_nowait(o0, a0, r0)
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 
 class EpisodeRecorder(recording.Wrapper):
-    """Records the episodes of one environment into an EpisodeReplayBuffer; it is used as the environment is.
+    """A wrapper that records the episodes of one environment into an EpisodeReplayBuffer.
 
-    Observations and actions are those of the environment, of any space (Text, Sequence, Graph, OneOf too), and copied
-    as the buffer copies them. An episode ends as COMPLETED if the environment terminates it, as TRUNCATED if it is
-    truncated there, or by `reset` or `close` before its time, and as ABORTED if `step` raises; always with the
-    observation that was reached.
+    Observations and actions may be of any space, including Text, Sequence, Graph and OneOf, and are copied as the
+    buffer copies them. An episode ends as COMPLETED if the environment terminates it, as TRUNCATED if the environment
+    truncates it or `reset` or `close` is called before its end, and as ABORTED if `step` raises; always with the last
+    observation.
 
     Args:
         env: The environment.
-        buffer: Where its episodes go. If its limiter holds steps back, or its admission starts, `step` or `reset`
-            raises before the environment does anything.
-        agent_id: Whose episodes they are.
+        buffer: The buffer to record into. If its limiter holds inserts back, `step` raises before the environment is
+            stepped; likewise `reset` if its admission holds starts back.
+        agent_id: The agent of the episodes.
 
     Raises:
-        ArgumentTypeError: An argument is of another type.
+        ArgumentTypeError: An argument has the wrong type.
 
     >>> import gymnasium
     >>> import relive
@@ -61,11 +61,11 @@ class EpisodeRecorder(recording.Wrapper):
         self._observation: Any = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Do what the environment does, and start an episode; one that is running ends as truncated.
+        """Reset the environment and start an episode; one still open ends as truncated.
 
         Raises:
             NotReadyError: The admission holds starts back; nothing was reset.
-            ClosedError: The buffer is closed; the same.
+            ClosedError: The buffer is closed; nothing was reset.
         """
         with self.buffer.admit_nowait() as ticket:
             self._end("TRUNCATED")
@@ -75,16 +75,16 @@ class EpisodeRecorder(recording.Wrapper):
         return observation, info
 
     def step(self, action: Any, *, policy_version: int | None = None) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Do what the environment does, and append the step. If that fails, the episode is ABORTED: `reset` follows.
+        """Step the environment and append the step. On failure the episode is ABORTED, and `reset` must follow.
 
         Args:
-            action: For the environment.
-            policy_version: Which version of the policy chose the action; None for that of the step before.
+            action: The action.
+            policy_version: The policy version that chose the action; None for that of the previous step.
 
         Raises:
-            NotReadyError: No episode is running, or the limiter holds inserts back; the environment was not stepped.
-            ArgumentError: policy_version is no integer of at least that of the step before; the same. Or the reward is
-                not a finite number.
+            NotReadyError: No episode is open, or the limiter holds inserts back; the environment was not stepped.
+            ArgumentError: policy_version is not an integer of at least that of the previous step; the environment was
+                not stepped. Or the reward is not a finite number.
             ClosedError: The buffer is closed; the environment was not stepped.
         """
         if not self._is_running:
@@ -92,7 +92,7 @@ class EpisodeRecorder(recording.Wrapper):
         self.buffer._store[self._episode_id].check_next_step(policy_version)
         if not self.buffer._gate.can_insert():
             raise recording.held_back(self.buffer.limiter)
-        # The environment may change what it is given, and the array that it returned before.
+        # The environment may modify its argument and the array that it returned before.
         taken = copies.copied(action)
         reward: Any
         try:
@@ -102,7 +102,7 @@ class EpisodeRecorder(recording.Wrapper):
                 self._episode_id, self._observation, taken, reward, policy_version=policy_version
             )
         except BaseException:
-            # What was raised first goes on, also where a journal cannot be written.
+            # The first exception propagates, even if a journal cannot be written.
             with contextlib.suppress(errors.CheckpointError):
                 self._end("ABORTED")
             raise
@@ -112,7 +112,7 @@ class EpisodeRecorder(recording.Wrapper):
         return observation, reward, terminated, truncated, info
 
     def close(self) -> None:
-        """End an episode that is running as truncated, or as aborted in a closed buffer, and close the environment."""
+        """End an open episode as truncated, or as aborted in a closed buffer, and close the environment."""
         try:
             self._end("TRUNCATED")
         finally:
@@ -120,16 +120,16 @@ class EpisodeRecorder(recording.Wrapper):
 
     @property
     def _is_running(self) -> bool:
-        """Whether an episode of ours is open; it may have been cleared, or aborted by a supervisor."""
+        """Whether the recorder's episode is open; it may have been cleared, or aborted by a supervisor."""
         return self._episode_id in self.buffer._store.open
 
     def _end(self, status: episode_lib.FinalStatus) -> None:
-        """End the episode, if it is running, with the observation that was reached."""
+        """End the episode, if it is open, with the last observation."""
         if self._is_running:
             try:
                 self.buffer.end_episode_nowait(self._episode_id, self._observation, status)
             except errors.ReplayError as error:
-                # The buffer is closed, or its journal cannot be written: nobody is left to end it later.
+                # The buffer is closed, or its journal cannot be written: it cannot be ended later.
                 self.buffer._give_up(self._episode_id, error)
                 if not isinstance(error, errors.ClosedError):
                     raise

@@ -1,4 +1,4 @@
-"""The steps of one environment in a stream of a buffer, as they are made.
+"""Recorder: records the steps of one environment into a stream of a buffer.
 
 o0, info = env.reset()                     nothing is stored
 o1, r0, ... = env.step(a0)                 o0, a0, r0, o1
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 
 class Recorder(recording.Wrapper):
-    """Records what happens in one environment into one stream of a buffer; it is used as the environment is.
+    """A wrapper that records the steps of one environment into a stream of a buffer.
 
-    What the environment returns is handed on as it is, and neither kept nor changed. An episode that `reset` ends
-    before its time is TRUNCATED in the buffer, at the observation that was reached.
+    The return values of the environment are passed on unchanged. If `reset` is called before an episode has ended, the
+    episode is truncated in the buffer at the last observation.
 
     Args:
         env: The environment.
-        buffer: Where its steps go. If its limiter holds them back, `step` raises before the environment is stepped; a
-            ThreadSafeReplayBuffer waits.
-        stream: Which of the buffer's streams is this environment's.
-        frame_stack: How many frames the environment stacks along the first axis of an observation; the newest alone is
-            stored, and the buffer's own `frame_stack` must be the same.
-        infos: Keys of the info that `step` returns, by the extra that each of them is stored as.
+        buffer: The buffer to record into. If its limiter holds inserts back, `step` raises before the environment is
+            stepped; a ThreadSafeReplayBuffer waits.
+        stream: The stream of the buffer for this environment.
+        frame_stack: Number of frames that the environment stacks along the first axis of an observation. Only the
+            newest is stored; the buffer's `frame_stack` must be the same.
+        infos: Maps names of extras to the keys of the info that are stored in them.
 
     Raises:
-        ArgumentError: An argument breaks its rule.
+        ArgumentError: An argument is invalid.
 
     >>> import gymnasium
     >>> import relive
@@ -71,7 +71,7 @@ class Recorder(recording.Wrapper):
         self._is_running = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Do what the environment does; an episode that is open in the stream ends as truncated."""
+        """Reset the environment; an episode still open in the stream ends as truncated."""
         self._is_running = False
         observation, info = self.env.reset(seed=seed, options=options)
         tree = recording.kept(self.env.observation_space, observation)
@@ -81,18 +81,19 @@ class Recorder(recording.Wrapper):
         return observation, info
 
     def step(self, action: Any, **extras: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Do what the environment does, and store the step.
+        """Step the environment, and store the step.
 
         Args:
-            action: For the environment.
-            extras: The other fields of the schema, such as what the policy knows of the action.
+            action: The action.
+            extras: The other fields of the schema, such as the log-probability of the action.
 
         Raises:
-            NotReadyError: No episode is running, or the limiter holds inserts back; the environment was not stepped.
-            ArgumentError: An extra is given that `infos` names; the same. Or the info lacks a key, or a frame is not
-                stacked on those before it; the step is not stored, and `reset` must follow.
-            SchemaError: The action or an extra does not fit its field; the environment was not stepped. Or what it
-                returns does not; the step is not stored, and `reset` must follow.
+            NotReadyError: No episode is open, or the limiter holds inserts back; the environment was not stepped.
+            ArgumentError: An extra is given that `infos` also provides; the environment was not stepped. Or the info
+                lacks a key, or a frame stack does not continue the previous one; the step is not stored, and `reset`
+                must follow.
+            SchemaError: The action or an extra does not fit its field; the environment was not stepped. Or a returned
+                value does not fit; the step is not stored, and `reset` must follow.
         """
         if not self._is_running:
             raise recording.needs_reset()

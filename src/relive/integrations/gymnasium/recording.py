@@ -1,4 +1,4 @@
-"""What the recorders share: the buffer, what is given with a step, frames out of stacks, and fields of infos."""
+"""The common base of the recorders: the target buffer, extras, frame stacks and infos."""
 
 from collections.abc import Iterator, Mapping
 import contextlib
@@ -27,7 +27,7 @@ Buffer: TypeAlias = "column.ColumnReplayBuffer[Any] | threads.ThreadSafeReplayBu
 
 
 class Wrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A recorder of one environment. An environment that is made anew from its spec is not recorded."""
+    """A recorder of one environment. An environment recreated from its spec is not recorded."""
 
     spec: Any = property(operator.attrgetter("env.spec"))
 
@@ -37,20 +37,20 @@ class Wrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def held_back(limiter: rate_limiters.RateLimiter) -> errors.NotReadyError:
-    """Return the error of a step that would have to wait: it is raised before the environment is stepped."""
+    """Return the error for a step that would have to wait, raised before the environment is stepped."""
     return errors.NotReadyError(f"step held back by {limiter!r}: draw samples first")
 
 
 def needs_reset() -> errors.NotReadyError:
-    """Return the error of a step without an episode."""
+    """Return the error for a step without an open episode."""
     return errors.NotReadyError("step needs an episode that is running: call reset first")
 
 
 def kept(space: spaces.Space, value: Any) -> Any:
-    """Return a value of a space, or a batch of them, as a tree of copies; arrays of other libraries become numpy's.
+    """Return a value of a space, or a batch of them, as a tree of numpy copies.
 
     Raises:
-        SchemaError: One of those cannot: it is on another device, or belongs to a graph of gradients.
+        SchemaError: An array cannot be converted: it is on a device, or requires a gradient.
     """
     return _kept(spaces.tree_of(space, value))
 
@@ -64,17 +64,17 @@ def _kept(tree: Any) -> Any:
 
 
 class Target:
-    """Where the steps of environments go, and what the code that steps them gives: copied, and checked before that.
+    """The buffer that environments record into; copies and checks the actions and extras of a step.
 
     Args:
-        buffer: One of columns, that is called and not awaited.
-        action_space: Of one environment.
-        infos: Keys of an info, by the extra that each of them is stored as.
-        lead: The axes that lead: none, or one of all environments.
+        buffer: A column buffer with plain calls.
+        action_space: The action space of one environment.
+        infos: Maps names of extras to keys of an info.
+        lead: The leading axes: none, or one for the environments.
 
     Raises:
-        ArgumentTypeError: The buffer is another one, or the infos are not texts by text.
-        ArgumentError: The buffer has no extra that one of the infos is for.
+        ArgumentTypeError: The buffer is of another kind, or `infos` does not map strings to strings.
+        ArgumentError: The buffer has no extra for one of the infos.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class Target:
         """Return copies of an action and of extras, as trees, in the dtypes of the schema if there is one.
 
         Raises:
-            NotReadyError: The limiter holds inserts back; a ThreadSafeReplayBuffer waits once the step is there.
-            ArgumentError: An extra is given that infos hold, or a stream.
+            NotReadyError: The limiter holds inserts back; a ThreadSafeReplayBuffer waits when the step is added.
+            ArgumentError: An extra is given that `infos` also provides, or a stream.
             SchemaError: A value does not fit its field, or an extra is missing or unknown.
         """
         if isinstance(self._buffer, column.ColumnReplayBuffer) and not self._buffer.can_insert():
@@ -119,7 +119,7 @@ class Target:
         return trees.nested("action", columns), trees.nested("extras", columns)
 
     def _schema_of_given(self) -> schema_lib.Schema | None:
-        """Return the schema of what is given; None as long as the buffer has none."""
+        """Return the schema of actions and extras; None while the buffer has none."""
         if self._schema is None:
             with _inside(self._buffer) as columns:
                 whole = columns.schema
@@ -132,7 +132,7 @@ class Target:
 
 @contextlib.contextmanager
 def _inside(buffer: Buffer) -> "Iterator[column.ColumnReplayBuffer[Any]]":
-    """Yield the buffer itself, or the one in a shell while no other thread is at it."""
+    """Yield the buffer, or the wrapped buffer while its lock is held."""
     if isinstance(buffer, column.ColumnReplayBuffer):
         yield buffer
     else:
@@ -141,10 +141,10 @@ def _inside(buffer: Buffer) -> "Iterator[column.ColumnReplayBuffer[Any]]":
 
 
 def checked_infos(infos: Any) -> dict[str, str]:
-    """Return which extra is found under which key of an info.
+    """Return the checked mapping of extras to keys of an info.
 
     Raises:
-        ArgumentTypeError: They are not texts by text.
+        ArgumentTypeError: It does not map strings to strings.
     """
     if infos is None:
         return {}
@@ -154,10 +154,10 @@ def checked_infos(infos: Any) -> dict[str, str]:
 
 
 def found(info: Mapping[str, Any], extra: str, key: str) -> Any:
-    """Return what an info holds under a key.
+    """Return the value of a key in an info.
 
     Raises:
-        ArgumentError: There is nothing.
+        ArgumentError: The key is missing.
     """
     if key not in info:
         raise errors.ArgumentError(
@@ -167,11 +167,11 @@ def found(info: Mapping[str, Any], extra: str, key: str) -> Any:
 
 
 class Frames:
-    """Takes single frames out of observations that an environment has stacked.
+    """Extracts single frames from stacked observations.
 
     Args:
-        buffer: Where the frames go, one a step; it stacks them again when it draws.
-        frame_stack: How many frames an observation has along its first axis; 1 if it is no stack.
+        buffer: The target of the frames, which stacks them again when sampling.
+        frame_stack: Number of frames along the first axis of an observation; 1 if not stacked.
 
     Raises:
         ArgumentError: The buffer stacks another number of frames.
@@ -186,7 +186,7 @@ class Frames:
             raise errors.ArgumentError(f"frame_stack must be {of_buffer}, as that of the buffer, got {self._number}")
 
     def newest(self, tree: Any, num_leading: int = 0) -> Any:
-        """Return the last frame of each stack; the stack is the first axis behind the leading ones."""
+        """Return the last frame of each stack; the stack is the first axis after the leading ones."""
         if self._number == 1:
             return tree
         if isinstance(tree, Mapping):
@@ -194,7 +194,7 @@ class Frames:
         return np.moveaxis(tree, num_leading, 0)[-1]
 
     def check_first(self, tree: Any, num_leading: int = 0) -> None:
-        """Raise ArgumentError unless each stack is one frame behind what pads a stack in the buffer."""
+        """Raise ArgumentError unless each stack is padding followed by one frame, as in the buffer."""
         for stack in self._stacks(tree, num_leading):
             padding = {"zeros": np.zeros_like(stack[-1]), "first": stack[-1]}.get(self._padding)
             if padding is not None and not are_same(stack[:-1], np.broadcast_to(padding, stack[:-1].shape)):
@@ -203,20 +203,20 @@ class Frames:
                 )
 
     def check_next(self, before: Any, after: Any, num_leading: int = 0, where: Any = ...) -> None:
-        """Raise ArgumentError unless each stack is the one before it with another frame behind.
+        """Raise ArgumentError unless each stack is the previous one shifted by one frame.
 
         Args:
-            before: The stacks of the observations before.
-            after: The same a step later.
-            num_leading: How many axes lead.
-            where: Which rows to look at, of one leading axis.
+            before: The previous stacks.
+            after: The stacks one step later.
+            num_leading: Number of leading axes.
+            where: Which rows of the leading axis to check.
         """
         for old, new in zip(self._stacks(before, num_leading), self._stacks(after, num_leading), strict=True):
             if not are_same(old[1:, where], new[:-1, where]):
                 raise errors.ArgumentError("observation must be the stack before it with another frame behind")
 
     def _stacks(self, tree: Any, num_leading: int) -> list[arrays.Array]:
-        """Return the stacks in a tree, the frames first; none where observations are no stacks."""
+        """Return the stacks in a tree, frames first; empty if observations are not stacked."""
         if self._number == 1:
             return []
         stacks = [np.asarray(stack) for _, stack in sorted(trees.flat("observation", tree).items())]
@@ -229,7 +229,7 @@ class Frames:
 
 
 def are_same(these: Any, those: Any) -> bool:
-    """Return whether two trees of arrays hold the same values; a NaN is like a NaN."""
+    """Return whether two trees of arrays hold the same values; NaNs are equal."""
     one, other = ({path: np.asarray(leaf) for path, leaf in trees.flat("", tree).items()} for tree in (these, those))
     return one.keys() == other.keys() and all(
         np.array_equal(one[path], other[path], equal_nan=one[path].dtype.kind in "fc") for path in one

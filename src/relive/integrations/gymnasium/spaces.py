@@ -1,4 +1,4 @@
-"""Spaces of Gymnasium as trees of fields, their values as trees, and both ways back.
+"""Conversion between Gymnasium spaces and trees of fields, and between their values.
 
     Dict(image=Box(0, 255, (84, 84), uint8), hand=Tuple((Discrete(3), MultiBinary(2))))
 
@@ -36,17 +36,17 @@ def schema_from_spaces(
     reward_dtype: Any = "float32",
     extras: Mapping[str, Any] | None = None,
 ) -> schema_lib.Schema:
-    """Return the schema that steps of these spaces fit: one field for each Box, Discrete, MultiDiscrete, MultiBinary.
+    """Return the schema for steps of these spaces: a field for each Box, Discrete, MultiDiscrete or MultiBinary.
 
     Args:
-        observation_space: Of one environment.
-        action_space: The same.
-        frame_stack: How many frames an observation of the space stacks along its first axis; one of them is stored.
+        observation_space: The observation space of one environment.
+        action_space: The action space of one environment.
+        frame_stack: Number of frames stacked along the first axis of an observation; only one per step is stored.
         reward_dtype: A float dtype; Gymnasium's rewards are float64, and are rounded to it.
         extras: A Field, a tree of Fields, or a space for each extra, by name.
 
     Raises:
-        ArgumentError: A space is, or holds, one of another kind; or its frames are not as many as `frame_stack`.
+        ArgumentError: A space is, or contains, one of another kind, or the number of frames is not `frame_stack`.
 
     >>> import gymnasium
     >>> from relive.integrations import gymnasium as relive_gymnasium
@@ -73,16 +73,16 @@ def from_env(
     reward_dtype: Any = "float32",
     extras: Mapping[str, Any] | None = None,
 ) -> schema_lib.Schema:
-    """Return the schema of the steps of an environment, or of each of the environments of a vector environment.
+    """Return the schema for an environment, or for each environment of a vector environment.
 
     Args:
-        env: The environment; or an id, of which one is made, and closed again.
+        env: The environment; or an id, from which one is created and closed again.
         frame_stack: As in `schema_from_spaces`.
         reward_dtype: As in `schema_from_spaces`.
         extras: As in `schema_from_spaces`.
 
     Raises:
-        ArgumentError: As `schema_from_spaces` has it; or Gymnasium makes no environment of the id.
+        ArgumentError: As in `schema_from_spaces`; or Gymnasium cannot create an environment from the id.
 
     >>> from relive.integrations import gymnasium as relive_gymnasium
     >>> relive_gymnasium.from_env("CartPole-v1").action
@@ -114,10 +114,10 @@ def _made(env_id: str) -> "gymnasium.Env[Any, Any]":
 
 
 def fields_of(name: str, space: object) -> Any:
-    """Return the field, or the tree of fields, of a space that is called `name` in an error.
+    """Return the field or the tree of fields of a space, called `name` in errors.
 
     Raises:
-        ArgumentError: It is, or holds, a space of another kind.
+        ArgumentError: It is, or contains, a space of another kind.
     """
     if isinstance(space, _LEAVES):
         return schema_lib.Field(space.shape or (), space.dtype)
@@ -130,7 +130,7 @@ def fields_of(name: str, space: object) -> Any:
 
 
 def _one_frame(tree: Any, frame_stack: int) -> Any:
-    """Return the fields of one frame of those that stack so many along the first axis."""
+    """Return the fields of a single frame, given those of stacks along the first axis."""
     if frame_stack == 1:
         return tree
     if isinstance(tree, Mapping):
@@ -145,7 +145,7 @@ def _one_frame(tree: Any, frame_stack: int) -> Any:
 def tree_of(space: Space, value: Any) -> Any:
     """Return a value of a space, or a batch of them, as a tree: a tuple is a dict with the keys "0", "1" and so on.
 
-    Nothing is copied, and what is not of the space is returned as it is: the schema says what is wrong with it.
+    Nothing is copied, and values that do not match the space are returned unchanged, for the schema to check.
 
     >>> from gymnasium import spaces
     >>> from relive.integrations.gymnasium import spaces as space_trees
@@ -163,12 +163,12 @@ def tree_of(space: Space, value: Any) -> Any:
 
 
 def space_of(name: str, tree: schema_lib.Tree) -> Space:
-    """Return the space of all values of a tree of fields, which is called `name` in an error.
+    """Return the space of all values of a tree of fields, called `name` in errors.
 
-    A field does not know of narrower bounds, or that its numbers are those of a Discrete.
+    Fields have no bounds, so all spaces are Boxes, never Discrete.
 
     Raises:
-        ArgumentError: A field is of a dtype that no Box has.
+        ArgumentError: A field has a dtype that Box does not support.
 
     >>> import relive
     >>> from relive.integrations.gymnasium import spaces
@@ -192,7 +192,7 @@ def space_of(name: str, tree: schema_lib.Tree) -> Space:
 
 
 def check_space(name: str, space: object, tree: schema_lib.Tree) -> None:
-    """Raise ArgumentError unless a space, which is called `name` in it, has the shapes and the dtypes of the fields."""
+    """Raise ArgumentError unless a space, called `name` in it, has the shapes and dtypes of the fields."""
     _check_same(name, fields_of(name, space), tree)
 
 

@@ -1,8 +1,8 @@
-"""The steps of environments side by side, each in a stream of a buffer, as they are made.
+"""VectorRecorder: records the steps of a vector environment, each environment into its own stream.
 
-Where an episode ends in one of them, what comes next is as the metadata of the vector environment say:
+What follows the end of an episode depends on the autoreset mode in the metadata of the vector environment:
 
-    NEXT_STEP    step t ends; step t + 1 resets it, ignores the action, and is no step: it is not stored
+    NEXT_STEP    step t ends; step t + 1 resets, ignores the action, and is not stored
     SAME_STEP    step t ends and resets: it returns the first observation, and the last one as infos["final_obs"]
     DISABLED     step t ends; reset(options={"reset_mask": mask}) must come before step t + 1
 """
@@ -27,21 +27,21 @@ with imports.optional_dependency("gymnasium"):
 
 
 class VectorRecorder(vector.VectorWrapper):
-    """Records what happens in the environments of a vector environment; it is used as the vector environment is.
+    """A wrapper that records the steps of a vector environment, each environment into its own stream.
 
-    What it returns is handed on as it is, and neither kept nor changed. An episode that `reset` ends before its time is
-    TRUNCATED in the buffer, at the observation that was reached.
+    The return values of the environment are passed on unchanged. If `reset` is called before an episode has ended, the
+    episode is truncated in the buffer at the last observation.
 
     Args:
-        env: The vector environment. Its metadata must say its autoreset mode, and it must do what they say.
-        buffer: Where its steps go, with as many streams as there are environments. If its limiter holds them back,
-            `step` raises before the environments are stepped; a ThreadSafeReplayBuffer waits.
-        frame_stack: How many frames each environment stacks along the first axis of its observation; the newest alone
-            is stored, and the buffer's own `frame_stack` must be the same.
-        infos: Keys of the infos that `step` returns, by the extra that each of them is stored as.
+        env: The vector environment. Its metadata must give its autoreset mode, and it must behave accordingly.
+        buffer: The buffer to record into, with one stream per environment. If its limiter holds inserts back, `step`
+            raises before the environments are stepped; a ThreadSafeReplayBuffer waits.
+        frame_stack: Number of frames that each environment stacks along the first axis of its observation. Only the
+            newest is stored; the buffer's `frame_stack` must be the same.
+        infos: Maps names of extras to the keys of the infos that are stored in them.
 
     Raises:
-        ArgumentError: The metadata say no autoreset mode, or an argument breaks its rule.
+        ArgumentError: The metadata do not give the autoreset mode, or an argument is invalid.
 
     >>> import gymnasium
     >>> import relive
@@ -77,22 +77,22 @@ class VectorRecorder(vector.VectorWrapper):
         self._frames = recording.Frames(buffer, frame_stack)
         self._reused_arrays = autoreset.ReusedArrays()
         self._observations: Any = None
-        # In which environments an episode is running; None if all must be reset first.
+        # Which environments have an open episode; None if all must be reset first.
         self._is_running: arrays.Bools | None = None
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Do what the vector environment does; episodes that are open in what is reset end as truncated.
+        """Reset the vector environment; open episodes of the environments that are reset end as truncated.
 
         Raises:
-            ArgumentError: A mask of what to reset is given where environments reset themselves, or is none.
+            ArgumentError: A reset mask is given although the environments reset themselves, or it is invalid.
         """
         is_reset = autoreset.reset_mask(self._mode, self.env.num_envs, options)
         was_running, self._is_running = self._is_running, None
         if was_running is None and not is_reset.all():
             raise errors.ArgumentError("reset_mask must be True for each environment, as none is running")
-        # Its annotation knows of one seed alone; environments side by side take a list too.
+        # Its annotation allows a single seed only; vector environments accept a list too.
         seeds: Any = seed
         # Gymnasium's environments take the mask out of their options, and wrappers around this one still need it.
         observations, infos = self.env.reset(seed=seeds, options=copies.copied(options))
@@ -110,19 +110,19 @@ class VectorRecorder(vector.VectorWrapper):
         return observations, infos
 
     def step(self, actions: Any, **extras: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Do what the vector environment does, and store the steps.
+        """Step the vector environment, and store the steps.
 
         Args:
-            actions: For the environments [S, ...].
-            extras: The other fields of the schema [S, ...], such as what the policy knows of the actions.
+            actions: The actions [S, ...].
+            extras: The other fields of the schema [S, ...], such as the log-probabilities of the actions.
 
         Raises:
             NotReadyError: An environment was not reset, or the limiter holds inserts back; none was stepped.
-            ArgumentError: An extra is given that `infos` names; the same. Or the environment does not do what its
-                metadata say, the infos lack a key, or a frame is not stacked on those before it; the steps are not
-                stored, and `reset` must follow.
-            SchemaError: An action or an extra does not fit its field; none was stepped. Or what they answer does not;
+            ArgumentError: An extra is given that `infos` also provides; none was stepped. Or the environment does not
+                behave as its metadata say, the infos lack a key, or a frame stack does not continue the previous one;
                 the steps are not stored, and `reset` must follow.
+            SchemaError: An action or an extra does not fit its field; none was stepped. Or a returned value does not
+                fit; the steps are not stored, and `reset` must follow.
         """
         is_step = self._checked_running()
         taken, extras = self._target.given(actions, extras)
@@ -134,7 +134,7 @@ class VectorRecorder(vector.VectorWrapper):
         autoreset.check(self._mode, is_step, rewards if self._shows_rewards else None, has_ended, infos)
         following = tree = recording.kept(self.env.single_observation_space, observations)
         self._reused_arrays.check(tree)
-        # What has ended was reset by SAME_STEP, is reset by NEXT_STEP in the next step, or waits for `reset`.
+        # Ended episodes were reset by SAME_STEP, are reset by NEXT_STEP in the next step, or wait for `reset`.
         is_first, goes_on = ~is_step, ~has_ended
         if self._mode is autoreset.SAME_STEP:
             is_first, goes_on = has_ended, is_step
@@ -164,7 +164,7 @@ class VectorRecorder(vector.VectorWrapper):
         return answer
 
     def _checked_running(self) -> arrays.Bools:
-        """Return where an episode is running [S]; raise NotReadyError unless every environment may be stepped."""
+        """Return where an episode is open [S]; raise NotReadyError unless every environment may be stepped."""
         is_running = self._is_running
         if is_running is None:
             raise errors.NotReadyError("step needs episodes that are running: call reset first")
@@ -176,7 +176,7 @@ class VectorRecorder(vector.VectorWrapper):
         return is_running
 
     def _with_last(self, tree: Any, has_ended: arrays.Bools, infos: Mapping[str, Any]) -> Any:
-        """Return observations [S, ...] with those that came last where an episode has ended, and a reset followed."""
+        """Return observations [S, ...] with final observations where an episode has ended and was reset."""
         if not has_ended.any():
             return tree
         following, space = copies.copied(tree), self.env.single_observation_space

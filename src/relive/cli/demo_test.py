@@ -1,0 +1,396 @@
+"""The demo as a user meets it: what is printed and drawn, and the exit code."""
+
+import argparse
+import asyncio
+from collections.abc import Iterator
+import contextlib
+import gc
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs import registration
+import numpy as np
+import pytest
+
+from relive import cli
+from relive.cli import command_line
+from relive.cli import demo
+
+PNG = b"\x89PNG\r\n\x1a\n"
+PATIENCE = 60.0
+
+
+class Corridor(gym.Env[np.ndarray, np.int64]):
+    """Walk to the right end in four steps: action 6 goes there, 5 stays, and 7 gives up."""
+
+    observation_space = gym.spaces.Box(0, 4, (1, 1), np.int16)
+    action_space = gym.spaces.Discrete(3, start=5)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place = 0
+        return np.full((1, 1), self.place, np.int16), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert 5 <= action <= 7
+        self.place += int(action == 6)
+        return np.full((1, 1), self.place, np.int16), -1.0, bool(action == 7 or self.place == 4), False, {}
+
+
+class Broken(Corridor):
+    def __init__(self) -> None:
+        raise OSError("no\n  camera.")
+
+
+class Endless(Corridor):
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.zeros((1, 1), np.int16), 1.0, False, False, {}
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registration, "registry", dict(gym.registry))
+    gym.register("Corridor-v0", lambda **_: Corridor(), max_episode_steps=20)
+    gym.register("Broken-v0", lambda **_: Broken())
+    gym.register("Endless-v0", lambda **_: Endless(), disable_env_checker=True)
+
+
+@pytest.fixture(autouse=True)
+def _interruptible() -> Iterator[None]:
+    """A shell starts what runs in its background with interrupts ignored, these tests too."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Learn from the hundredth step on, and check the network often."""
+    monkeypatch.setattr(demo, "WARM_UP", 100)
+    monkeypatch.setattr(demo, "CHECK_UPDATES", 25)
+
+
+def run(env: str = "Corridor-v0", **options: Any) -> int:
+    defaults = {"env": env, "seed": 0, "steps": 300, "actors": 3, "plot": "curve.png", "quiet": True}
+    return demo.run(argparse.Namespace(**(defaults | options)))
+
+
+def trained(seed: int = 0, steps: int = 600, env: str = "CartPole-v1") -> demo.Training:
+    options = argparse.Namespace(env=env, seed=seed, steps=steps, actors=3)
+    with contextlib.closing(demo.Training(options, lambda training: None)) as training:
+        asyncio.run(training.run())
+    return training
+
+
+@pytest.mark.usefixtures("_quick")
+def test_it_says_how_long_it_takes_and_how_each_check_went(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("CartPole-v1", steps=800, quiet=False) == 0
+    first, *checks, last = capsys.readouterr().out.splitlines()
+    assert first == "learning CartPole-v1: about 10 seconds, at most 800 steps"
+    assert checks[0].startswith("      0 steps   exploring   none   greedy ")
+    assert len(checks) >= 8
+    assert all(re.fullmatch(r" +\d+ steps   exploring .{6}   greedy +\d+\.\d", line) for line in checks)
+    assert max(map(len, (first, *checks))) <= 60
+    assert re.fullmatch(
+        r"not solved CartPole-v1 \(threshold 475\): mean return \d+\.\d+ over 20 greedy episodes of the best network, "
+        r"800 steps, \d+ episodes, \d+ s, curve in curve\.png",
+        last,
+    )
+
+
+def test_quiet_prints_the_last_line_alone(capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
+    assert run("Acrobot-v1", steps=50) == 0
+    assert re.fullmatch(r"not solved Acrobot-v1 \(threshold -100\): .*curve in curve\.png\n", capsys.readouterr().out)
+    assert (tmp_path / "curve.png").read_bytes().startswith(PNG)
+
+
+@pytest.mark.usefixtures("_quick")
+def test_an_environment_without_a_threshold_is_learned(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("Corridor-v0", steps=1500) == 0
+    assert capsys.readouterr().out.startswith("learned Corridor-v0 (it has no threshold): mean return -1.0 over 20 ")
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_solved_task_ends_the_training(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(demo, "LEAST_STEPS", 150)
+    gym.register("Short-v0", lambda **_: Corridor(), max_episode_steps=20, reward_threshold=-4.0)
+    assert run("Short-v0", steps=100_000) == 0
+    assert capsys.readouterr().out.startswith("solved Short-v0 (threshold -4): mean return -1.0 over 20 ")
+
+
+def test_an_environment_without_a_limit_gets_one() -> None:
+    environment = demo.make_environment("Endless-v0")
+    environment.reset(seed=0)
+    ends = [environment.step(0)[3] for _ in range(10_000)]
+    assert ends.index(True) == 9_999
+
+
+def test_observations_are_scaled_vectors_and_actions_count_from_zero() -> None:
+    environment = demo.make_environment("Corridor-v0")
+    assert environment.reset(seed=0)[0].tolist() == [0.0]
+    assert environment.step(1)[0].tolist() == [0.25]
+    assert environment.step(2)[2] is True
+    unbounded = demo.make_environment("CartPole-v1")
+    np.testing.assert_allclose(
+        unbounded.reset(seed=3)[0] * [4.8, 1.0, 24 * np.pi / 180, 1.0], gym.make("CartPole-v1").reset(seed=3)[0], 1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"env": "CartPol-v1"}, r"cannot make environment 'CartPol-v1': .*doesn't exist.*"),
+        ({"env": "no_such_module:Thing-v0"}, "cannot make environment 'no_such_module:Thing-v0': .*"),
+        ({"env": "Broken-v0"}, "cannot make environment 'Broken-v0': no camera"),
+        ({"env": "Pendulum-v1"}, r"the actions of Pendulum-v1 must be Discrete for Q-learning, got Box\(.*\)"),
+        ({"env": "FrozenLake-v1"}, r"the observations of FrozenLake-v1 must be a Box, got Discrete\(16\)"),
+        ({"plot": "nowhere/curve.png"}, "--plot must be a file that can be written, got nowhere/curve.png"),
+        ({"plot": "."}, r"--plot must be a file that can be written, got \."),
+    ],
+)
+def test_what_cannot_be_learned_is_one_line_before_anything_starts(
+    options: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
+) -> None:
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        run(**options, quiet=False)
+    assert capsys.readouterr().out == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_curve_that_cannot_be_written_costs_the_curve_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: True)
+    with pytest.raises(ValueError, match=r"^--plot could not be written to nowhere/curve\.png: No such file or dir"):
+        run(plot=os.path.join("nowhere", "curve.png"))
+    assert re.fullmatch(r"learned Corridor-v0 .* s, no curve\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", ["gymnasium", "matplotlib", "rich"])
+def test_a_missing_library_is_one_line_that_names_the_extra(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "relive.cli.demo")  # Import it anew.
+    monkeypatch.delattr(cli, "demo")
+    assert command_line.main(["demo"]) == 1
+    assert capsys.readouterr() == ("", f"relive demo: {name} is not installed: run pip install 'relive[demo]'\n")
+
+
+@pytest.mark.usefixtures("_quick")
+def test_the_same_seed_gives_the_same_run() -> None:
+    first, second, other = (trained(seed) for seed in (4, 4, 5))
+    assert first.returns == second.returns != other.returns
+    assert first.check_means == second.check_means != other.check_means
+    assert first.episode_ends == second.episode_ends
+    observations = np.random.default_rng(0).normal(size=(10, 4))
+    values = [training.best_network.values(observations) for training in (first, second)]
+    assert (values[0] == values[1]).all()
+
+
+@pytest.mark.usefixtures("_quick")
+def test_what_was_lived_is_what_is_stored() -> None:
+    training = trained(1)
+    training.buffer.check()
+    stats = training.buffer.get_stats()
+    assert (stats.in_progress, stats.num_agents) == (0, 3)
+    assert stats.appended == training.steps == 600
+    assert stats.completed == len(training.returns) > 10
+    assert stats.truncated <= 3  # those that were going on at the end
+    assert stats.sampled == pytest.approx((600 - demo.WARM_UP) * demo.SAMPLES_PER_STEP, abs=5 * demo.BATCH_SIZE)
+    assert 400 < sum(training.returns) <= 600
+
+
+def test_steps_below_the_warm_up_end_without_learning() -> None:
+    training = trained(0, steps=100)
+    assert training.steps == 100
+    assert training.buffer.get_stats().sampled == 0
+    assert training.check_steps == [0, 100]
+
+
+def test_a_network_learns_values_that_it_is_told() -> None:
+    rng = np.random.default_rng(0)
+    network = demo.QNetwork((2, 32, 32, 2), rng)
+    observations = rng.uniform(-1.0, 1.0, (64, 2))
+    wanted = observations @ [[1.0, -2.0], [0.5, 0.0]]
+    for _ in range(1_000):
+        for action in (0, 1):
+            network.improve(observations, np.full(64, action), wanted[:, action], 1e-3)
+    np.testing.assert_allclose(network.values(observations), wanted, atol=0.1)
+
+
+def test_the_first_step_of_adam_goes_against_the_slope_by_the_learning_rate() -> None:
+    """The gradient by backpropagation has the signs of that by finite differences."""
+    rng = np.random.default_rng(0)
+    network = demo.QNetwork((3, 8, 8, 2), rng)
+    observations, actions, targets = rng.normal(size=(16, 3)), rng.integers(2, size=16), rng.normal(size=16)
+
+    def loss() -> float:
+        return float(((network.values(observations)[np.arange(16), actions] - targets) ** 2).mean() / 2)
+
+    slopes = []
+    for parameter in network._parameters:
+        for place in np.ndindex(parameter.shape):
+            here, losses = parameter[place], []
+            for there in (here - 1e-6, here + 1e-6):
+                parameter[place] = there
+                losses.append(loss())
+            parameter[place] = here
+            slopes.append((losses[1] - losses[0]) / 2e-6)
+    before = np.concatenate([parameter.ravel() for parameter in network._parameters])
+    network.improve(observations, actions, targets, 1e-3)
+    moves = np.concatenate([parameter.ravel() for parameter in network._parameters]) - before
+    is_steep = np.abs(slopes) > 1e-4
+    assert is_steep.sum() > 50
+    np.testing.assert_allclose(moves[is_steep], -1e-3 * np.sign(slopes)[is_steep], rtol=1e-2)
+
+
+def press_ctrl_c(monkeypatch: pytest.MonkeyPatch, step: int, times: int = 1) -> None:
+    """Let Ctrl-C be pressed at that step of the first actor."""
+    make, made = demo.make_environment, list[object]()
+
+    def make_one(name: str) -> demo.Environment:
+        environment = make(name)
+        made.append(environment)
+        if len(made) > 1:
+            return environment
+        steps, count = environment.step, 0
+
+        def stepped(action: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count == step:
+                for _ in range(times):
+                    signal.raise_signal(signal.SIGINT)
+            return steps(action)
+
+        monkeypatch.setattr(environment, "step", stepped)
+        return environment
+
+    monkeypatch.setattr(demo, "make_environment", make_one)
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_first_interrupt_ends_with_what_was_learned(
+    quiet: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
+) -> None:
+    press_ctrl_c(monkeypatch, step=10)
+    assert run(quiet=quiet) == 130
+    out, err = capsys.readouterr()
+    *said, last = out.splitlines()
+    assert re.fullmatch(
+        r"interrupted, learned Corridor-v0 \(it has no threshold\): mean return .* over 20 greedy episodes of the best "
+        r"network, [23]\d steps, \d+ episodes, \d+ s, curve in curve\.png",
+        last,
+    )
+    if quiet:
+        assert said == []
+    else:
+        assert said[-1] == "stopping: what was learned so far is evaluated (Ctrl-C again to leave at once)"
+    assert err == ""
+    assert (tmp_path / "curve.png").read_bytes().startswith(PNG)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_two_interrupts_leave_at_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    press_ctrl_c(monkeypatch, step=10, times=2)
+    assert command_line.main(["demo", "--env", "Corridor-v0", "--quiet"]) == 130
+    gc.collect()
+    assert capsys.readouterr() == ("", "\nrelive demo: interrupted\n")
+
+
+@pytest.mark.parametrize("name", ["play", "draw"])
+def test_an_interrupt_while_evaluating_or_drawing_is_one_line(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    press_ctrl_c(monkeypatch, step=10)
+    owner = demo if name == "draw" else demo.Training
+    original, calls = getattr(owner, name), list[None]()
+
+    def interrupted(*arguments: Any) -> Any:
+        calls.append(None)
+        if name == "draw" or len(calls) == 2:  # The first one is the check before the first step.
+            signal.raise_signal(signal.SIGINT)
+        return original(*arguments)
+
+    monkeypatch.setattr(owner, name, interrupted)
+    assert command_line.main(["demo", "--env", "Corridor-v0", "--quiet"]) == 130
+    assert capsys.readouterr() == ("", "\nrelive demo: interrupted\n")
+
+
+def test_where_interrupts_are_ignored_they_stay_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    press_ctrl_c(monkeypatch, step=10)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert run() == 0
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_a_reader_that_leaves_is_no_error_of_ours(tmp_path: pathlib.Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "relive", "demo", "--steps", "50"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(PATIENCE) == 1
+
+
+if sys.platform != "win32":  # which has no terminals of this kind, and no SIGINT for another process
+
+    def test_on_a_terminal_there_is_a_bar(tmp_path: pathlib.Path) -> None:
+        import pty
+
+        main, terminal = pty.openpty()
+        command = [sys.executable, "-m", "relive", "demo", "--steps", "300"]
+        environment = os.environ | {"TERM": "xterm", "COLUMNS": "60"}
+        with subprocess.Popen(command, stdout=terminal, stderr=terminal, cwd=tmp_path, env=environment) as process:
+            os.close(terminal)
+            shown = b""
+            with contextlib.suppress(OSError):  # Linux says so where a file would end.
+                while chunk := os.read(main, 4096):
+                    shown += chunk
+        os.close(main)
+        assert process.returncode == 0
+        assert "/300" in shown.decode()
+        assert "not solved CartPole-v1" in shown.decode()
+
+    def test_ctrl_c_ends_tidily_with_what_was_learned(tmp_path: pathlib.Path) -> None:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "relive", "demo", "--env", "MountainCar-v0", "--plot", "curve.png"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+        )
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(3)]
+        assert "steps   exploring" in lines[-1]
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE)
+        assert (process.returncode, err) == (130, "")
+        assert re.search(
+            r"^interrupted, not solved MountainCar-v0 \(threshold -110\): mean return .*, curve in curve.png$",
+            out,
+            re.M,
+        )
+        assert (tmp_path / "curve.png").read_bytes().startswith(PNG)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(20))
+def test_cartpole_is_solved(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("CartPole-v1", seed=seed, steps=60_000, actors=8) == 0
+    assert capsys.readouterr().out.startswith("solved CartPole-v1 ")
