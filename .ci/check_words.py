@@ -19,12 +19,12 @@ REFUSED = {
     r"\b[Ss]hells that wait\b": "async and thread-safe wrappers",
     r"\bby a rule of your own\b": "custom samplers",
     r"\bof one's own\b": "custom, a user's",
-    r"\bof your own\b": "custom",
+    r"\boutlives? (its|your|a) process\b": "persistence, survives a restart",
 }
 
-# Refused everywhere but in tests.
-REFUSED_OUTSIDE_TESTS = {
-    r"\boutlives? (its|your|a) process\b": "persistence, survives a restart",
+# Refused in docstrings outside of tests.
+REFUSED_IN_CODE = {
+    r"\bof your own\b": "custom",
     r"\b([Ss]omebody|[Aa]nybody|[Nn]obody|[Ww]hosoever|[Ww]hom)\b": "a caller, a user, no process",
     r"\bsays? of (itself|themselves)\b": "its manifest, its description, its statistics",
     r"\b(tell|tells|told) of (what|which|all)\b": "record, notify, report",
@@ -72,7 +72,8 @@ def main() -> int:
             lines += [(path, *line) for line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)]
     faults = 0
     for path, number, line in lines:
-        refused = REFUSED if path.name.endswith("_test.py") else REFUSED | REFUSED_OUTSIDE_TESTS
+        is_code = path.suffix == ".py" and not path.name.endswith("_test.py")
+        refused = REFUSED | REFUSED_IN_CODE if is_code else REFUSED
         for pattern, instead in refused.items():
             if found := re.search(pattern, line):
                 faults += 1

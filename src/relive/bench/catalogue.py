@@ -10,7 +10,7 @@ from relive.bench import tasks
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """Somebody to measure.
+    """A library, or a limit, to measure.
 
     Attributes:
         name: What the tables call it.

@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
 def _measured(
     chosen: Sequence[workloads.Workload], peers: Mapping[str, catalogue.Peer], settings: runner.Settings
 ) -> Iterator[results.Row]:
-    """Yield what came of each workload, after printing it; on a terminal, say meanwhile what is going on."""
+    """Yield the row of each workload after printing it; on a terminal, show meanwhile what is going on."""
     wide = None if sys.stdout.isatty() else 1_000  # A line stays a line for what reads a pipe.
     console = rich_console.Console(width=wide, markup=False, emoji=False, highlight=False)
     for workload in chosen:

@@ -46,13 +46,13 @@ def measure(
     settings: Settings,
     say: Callable[[str], None],
 ) -> results.Row:
-    """Return what came of each peer, in their order, and of each size.
+    """Return the outcome of each peer, in their order, at each size.
 
     Args:
         workload: What to measure.
-        peers: Whom, by name.
+        peers: The peers, by name.
         settings: How.
-        say: Told what is being prepared, for somebody who waits.
+        say: Called with what is being prepared.
     """
     workload = workload.quick() if settings.is_quick else workload
     outcomes: dict[str, results.Outcome] = {}

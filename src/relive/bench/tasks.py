@@ -1,4 +1,4 @@
-"""What is asked of every peer alike, and what an adapter of a peer has to do for it."""
+"""The task that every peer gets, and what an adapter of a peer has to do for it."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import dataclasses
@@ -149,7 +149,7 @@ class Buffer:
         raise CannotError("has no such draw")
 
     def update(self, sample: Any, priorities: arrays.Floats) -> None:
-        """Give the elements of a batch new priorities."""
+        """Update the priorities of a batch."""
         raise CannotError("has no priorities")
 
     def save(self, path: str) -> None:
@@ -179,7 +179,7 @@ Following: TypeAlias = Callable[[], Iterator[Any]]
 
 
 def filled(make: Make, task: Task, steps: int, more: int) -> tuple[Buffer, synthetic.Story, Following]:
-    """Return a buffer that so many steps were added to, the story that they are from, and the steps that go on.
+    """Return a buffer with that many steps, the story they are from, and the steps that follow.
 
     Args:
         make: Returns the buffer.

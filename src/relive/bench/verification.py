@@ -1,6 +1,6 @@
 """Whether an answer is right: of each row, whether there is a step, and a horizon, that it is the transition of.
 
-That is asked of what is drawn while it is timed, and in a ring of a few hundred steps that went round twice, where no
+That is checked of what is drawn while it is timed, and in a ring of a few hundred steps that went round twice, where no
 row is far from an end or from the seam.
 """
 
@@ -50,7 +50,7 @@ class Findings:
 
 @dataclasses.dataclass
 class Entrant:
-    """Who takes part: a call that is ready to be timed, and what tells whether its answers are right.
+    """A peer in a workload: a call that is ready to be timed, and a check of its results.
 
     Attributes:
         call: What is timed.

@@ -115,7 +115,7 @@ def adding(buffer: tasks.Buffer, following: tasks.Following) -> Call:
 
 
 def drawing(buffer: tasks.Buffer, following: tasks.Following, *, adds: int = 0, updates: bool = False) -> Call:
-    """Time so many steps more, a draw, and new priorities for what was drawn."""
+    """Time `adds` steps more, a draw, and new priorities for what was drawn."""
     rng, step = np.random.default_rng(1), following().__next__ if adds else None
     priorities = itertools.cycle([rng.random(buffer.task.batch_size) + 0.01 for _ in range(16)]).__next__
     add, sample, update = buffer.add, buffer.sample, buffer.update

@@ -64,7 +64,7 @@ def setting(value: Any) -> str:
 
 
 def _dtype(description: Any) -> str:
-    """Return the name of a dtype, as numpy has it."""
+    """Return numpy's name of a dtype."""
     if not isinstance(description, str):
         return "structured"
     try:

@@ -30,7 +30,7 @@ _STYLES = {"broken": "bold red", "note": "yellow", "health": "green"}
 
 
 def _is_drawn(stream: TextIO) -> bool:
-    """Return whether somebody looks at a stream, and rich is there to draw."""
+    """Return whether a stream is a terminal, and rich is there to draw."""
     return stream.isatty() and importlib.util.find_spec("rich") is not None
 
 

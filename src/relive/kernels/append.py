@@ -2,7 +2,7 @@
 
     facts[slot]     link << 32 | flags    link: the slot of the row after it in its episode, -1 where none is stored
     places[slot]    episode << 36 | step  which episode the row is of, and how many steps of it came before
-    back[slot]      the slot of the row before it, -1 for none; of length 0 where nobody looks back
+    back[slot]      the slot of the row before it, -1 for none; of length 0 where no window looks back
 
     flags           READABLE    a window may start here           COMPLETE    the observation after it is known
                     BARRED      a user said no                    TERMINAL    the task ended with it
@@ -182,9 +182,9 @@ def append(
         older: How many frames before its own a row is read with; -1 where something else says what is readable.
         raw: Raw priorities by slot; of length 0 without priorities.
         leaves: Their weights; of length 0 without priorities.
-        changed: Takes the slots that ceased to be eligible or became so; of length 0 where nobody asks.
+        changed: Takes the slots that ceased to be eligible or became so; of length 0 where they are not tracked.
         completed: Takes the slots of rows that are complete now, with `older` of -1.
-        top_raw: The raw priority of a row when it can first be drawn, if nobody has rated it.
+        top_raw: The raw priority of a row when it can first be drawn, if it was not rated.
         top_weight: Its weight.
     """
     capacity, count = len(facts), len(numbers)
