@@ -264,16 +264,16 @@ def test_asyncio_run_may_be_called_twice() -> None:
 
 
 def test_a_sampler_whose_class_is_not_imported(tmp_path: pathlib.Path) -> None:
-    class Newest(relive.Sampler):
+    class NewestOfAll(relive.Sampler):
         def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
             raise NotImplementedError
 
-    ring(sampler=Newest()).save(tmp_path / "steps")
+    ring(sampler=NewestOfAll()).save(tmp_path / "steps")
     script = "import sys, relive; relive.load(sys.argv[1])"
     ended = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "steps")], check=False, capture_output=True, text=True
     )
     assert ended.stderr.splitlines()[-1] == (
-        "relive.errors.CheckpointError: sampler was a 'Newest', a class that is not defined here: import its module, "
+        "relive.errors.CheckpointError: sampler was a 'NewestOfAll', a class that is not defined here: import its module, "
         "or give sampler= to load"
     )

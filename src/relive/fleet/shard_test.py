@@ -1,4 +1,4 @@
-"""A shard: what it stores and once, leases, what outlives its process, and what is counted of the rest."""
+"""A shard: what it stores and once, leases, what survives a restart of its process, and what is counted of the rest."""
 
 import asyncio
 from collections.abc import Callable
