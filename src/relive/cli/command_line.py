@@ -29,7 +29,7 @@ mistyped, 130 it was interrupted. An error is one line.
 
 _DEMO_EXAMPLES = """examples:
   relive demo --seed 7 --quiet     print the result alone
-  relive demo --env Acrobot-v1 --plot acrobot.png
+  relive demo --actors 16 --plot curve.png
 
 It needs the extra relive[demo].
 """
@@ -169,7 +169,7 @@ def _add_demo(commands: _Commands) -> None:
     demo.add_argument(
         "--steps",
         type=_integer_from(1),
-        default=60_000,
+        default=30_000,
         help="environment steps at most, over all actors (%(default)s)",
     )
     demo.add_argument("--actors", type=_integer_from(1), default=8, help="actor coroutines (%(default)s)")

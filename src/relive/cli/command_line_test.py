@@ -106,7 +106,7 @@ def test_a_mistyped_command_is_one_line_and_exit_code_2(
 
 def test_the_demo_gets_its_options() -> None:
     options = command_line.parser().parse_args(["demo", "--seed", "7"])
-    assert (options.env, options.seed, options.steps, options.actors) == ("CartPole-v1", 7, 60_000, 8)
+    assert (options.env, options.seed, options.steps, options.actors) == ("CartPole-v1", 7, 30_000, 8)
     assert (options.plot, options.quiet) == ("relive-demo.png", False)
 
 

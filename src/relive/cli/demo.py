@@ -56,7 +56,7 @@ CHECK_UPDATES = 250
 """Updates from one greedy check to the next; each check renews the target network too."""
 
 EPISODES = 20
-"""In a check, in the evaluation, and in a running mean."""
+"""In a check at least, in the evaluation, and in a running mean."""
 
 NO_BOUND = 1e6
 """Bounds from here on, such as infinity or the largest float32, say nothing about the observations."""
@@ -372,7 +372,7 @@ def draw(training: Training, title: str, path: pathlib.Path) -> None:
     means = [np.mean(returns[max(0, end - EPISODES) : end]) for end in range(1, len(returns) + 1)]
     axes.plot(ends, returns, "C0.", alpha=0.3, label="an episode of an exploring actor")
     axes.plot(ends, means, "C0-", label=f"mean of the last {EPISODES} of them")
-    axes.plot(training.check_steps, training.check_means, "C1o-", label=f"mean of {EPISODES} greedy episodes")
+    axes.plot(training.check_steps, training.check_means, "C1o-", label="a greedy check, mean return")
     if training.threshold is not None:
         axes.axhline(training.threshold, color="gray", linestyle="--", label=f"solved from {training.threshold:g}")
     axes.set(title=title, xlabel="environment steps of all actors", ylabel="return")

@@ -114,7 +114,7 @@ class OpenEpisode:
             ReplayError: A buffer refused steps sent earlier; raised once.
             ClosedError: The writer is closed.
         """
-        reward = validation.finite_number("reward", reward)
+        reward = episode_lib.checked_reward(reward)
         version = self._checked_version(policy_version)
         observation, action = copies.copied(observation), copies.copied(action)
         await self._room()
