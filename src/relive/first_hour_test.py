@@ -61,6 +61,16 @@ CALLS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         errors.SchemaError,
         "unknown extra 'done': say terminated or truncated",
     ),
+    "a mistyped flag": (
+        lambda: ring().add(HERE, 0, 1.0, HERE, terminate=True),
+        errors.SchemaError,
+        "unknown extra 'terminate': say terminated",
+    ),
+    "info": (
+        lambda: ring().add(HERE, 0, 1.0, HERE, info={}),
+        errors.SchemaError,
+        "unknown extra 'info': say the values that you need by their names",
+    ),
     "obs": (lambda: ring().add(HERE, 0, 1.0, obs=HERE), errors.SchemaError, "unknown extra 'obs': say observation"),
     "priority": (
         lambda: ring().add(HERE, 0, 1.0, priority=2.0),
@@ -274,6 +284,6 @@ def test_a_sampler_whose_class_is_not_imported(tmp_path: pathlib.Path) -> None:
         [sys.executable, "-c", script, str(tmp_path / "steps")], check=False, capture_output=True, text=True
     )
     assert ended.stderr.splitlines()[-1] == (
-        "relive.errors.CheckpointError: sampler was a 'NewestOfAll', a class that is not defined here: import its module, "
-        "or give sampler= to load"
+        "relive.errors.CheckpointError: sampler was a 'NewestOfAll', a class that is not defined here: import its "
+        "module, or give sampler= to load"
     )

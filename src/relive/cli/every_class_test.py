@@ -12,7 +12,6 @@ import pytest
 import relive
 from relive.cli import command_line
 from relive.cli import saved_examples_test as examples
-from relive.integrations import arrow
 from relive.persistence import inspect_test
 from relive.persistence import journal as journal_lib
 
@@ -104,5 +103,6 @@ def test_a_memory_map_and_a_parquet_file_are_known(tmp_path: pathlib.Path, capsy
     schema = relive.Schema(relive.Field((), "int64"), relive.Field((), "int64"))
     relive.MemmapStorage(tmp_path / "map", schema, 10).close()
     check_is_known(tmp_path / "map", "memory map", None, capsys)
+    arrow = pytest.importorskip("relive.integrations.arrow", exc_type=ImportError)
     arrow.write_parquet(mixed(), tmp_path / "steps.parquet")
     check_is_known(tmp_path / "steps.parquet", "Parquet file", None, capsys)

@@ -12,6 +12,9 @@ from relive.cli import formatting
 _LABELS = ("count", "without", "min", "25 %", "median", "75 %", "max", "mean")
 """What there is to say of numbers: how many there are, how many rows are without one, and how they are spread."""
 
+_MOST_ENTRIES = 8
+"""Of a mapping that is written out."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Table:
@@ -76,6 +79,8 @@ def _statistics(said: dict[str, Any]) -> Table:
 
 def _value(value: Any) -> str:
     """Return a statistic: a number, none, or a mapping of them."""
+    if isinstance(value, dict) and len(value) > _MOST_ENTRIES:
+        return f"{len(value):,} of them"
     if isinstance(value, dict):
         return formatting.plain(", ".join(f"{name}: {_value(each)}" for name, each in value.items()) or "none")
     return str(value) if isinstance(value, bool) else formatting.number(value)

@@ -47,3 +47,9 @@ def test_rows_without_a_number_are_counted_apart() -> None:
 @pytest.mark.parametrize("found", [{}, {"rewards": np.zeros(0)}])
 def test_of_no_numbers_there_is_no_table(found: dict[str, contents.Values]) -> None:
     assert [table.title for table in tables.of(SAID, found)] == [""]
+
+
+def test_a_mapping_with_many_entries_is_counted() -> None:
+    many = {f"episode {number}": 0.5 for number in range(9)}
+    (table,) = tables.of(SAID | {"stats": {"open_ages": many, "dropped": {"stale": 2}}}, {})[1:]
+    assert table.rows == [("open ages", "9 of them"), ("dropped", "stale: 2")]

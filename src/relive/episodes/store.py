@@ -69,7 +69,7 @@ class EpisodeBufferStats(statistics.Statistics):
     evicted_episodes: int
     evicted_transitions: int
     overflow_transitions: int
-    open_ages: dict[str, float]
+    open_ages: dict[str, float] = dataclasses.field(repr=False)
     waiting_steps: int
     never_drawn: int
     policy_version: int | None

@@ -265,6 +265,8 @@ def listed(directory: files.Directory) -> Listing:
         raise errors.CheckpointError(
             f"{files.named(directory.path)} could not be read: {files.reason(error)}"
         ) from error
+    if files.MANIFEST in names:
+        raise errors.CheckpointError(f"{files.named(directory.path)} is a checkpoint, not a journal: load it")
     firsts, begins, left_over = [], [0], []
     for name in sorted(names):
         first, beside = first_of(name), _BESIDE.fullmatch(name)

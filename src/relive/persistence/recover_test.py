@@ -744,3 +744,9 @@ def test_a_codec_is_for_objects_alone(tmp_path: pathlib.Path) -> None:
             errors.ArgumentError, match="^codec must be left out for a RingReplayBuffer, which holds no ob"
         ):
             call(tmp_path / "log", codec=codec.PlainCodec())
+
+
+def test_a_checkpoint_is_no_journal(tmp_path: pathlib.Path) -> None:
+    relive.RingReplayBuffer(10).save(tmp_path / "buffer")
+    with pytest.raises(errors.CheckpointError, match="buffer is a checkpoint, not a journal: load it$"):
+        relive.recover(tmp_path / "buffer")

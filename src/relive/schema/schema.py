@@ -7,6 +7,7 @@ has the columns observation/image, observation/state, action, reward and extras/
 
 from collections.abc import Mapping, Sequence
 import dataclasses
+import difflib
 import math
 import numbers
 import operator
@@ -39,12 +40,15 @@ RESERVED = frozenset(
 
 _ENDS = "terminated or truncated"
 MISTAKEN = {
-    **dict.fromkeys(("done", "dones", "episode_end"), _ENDS),
+    **dict.fromkeys(("done", "dones", "episode_end", "finished", "is_done", "is_last"), _ENDS),
     **dict.fromkeys(("terminal", "terminals", "terminateds", "is_terminal", "is_state_terminal"), "terminated"),
     **dict.fromkeys(("term", "termination", "terminations"), "terminated"),
-    **dict.fromkeys(("truncate", "truncateds", "trunc", "truncation", "truncations", "timeouts"), "truncated"),
+    **dict.fromkeys(("truncate", "truncateds", "trunc", "truncation", "truncations"), "truncated"),
+    **dict.fromkeys(("timed_out", "timeout", "timeouts"), "truncated"),
     "obs": "observation",
     **dict.fromkeys(("next_obs", "new_obs", "next_observations", "next_state"), "next_observation"),
+    **dict.fromkeys(("obs_next", "observation_next"), "next_observation"),
+    **dict.fromkeys(("info", "infos"), "the values that you need by their names"),
     **dict.fromkeys(("final_obs", "final_observation"), "next_observation"),
     "rewards": "reward",
     **dict.fromkeys(("priority", "priorities"), "it with update_priorities"),
@@ -194,8 +198,8 @@ class Schema(registry.Described):
         """
         num_leading = validation.non_negative_int("num_leading", num_leading)
         for name in extras or ():
-            if name in MISTAKEN:
-                raise errors.SchemaError(f"unknown {_label(f'extras/{name}')}: say {MISTAKEN[name]}")
+            if meant := _meant(name):
+                raise errors.SchemaError(f"unknown {_label(f'extras/{name}')}: say {meant}")
         reward_field = _example("reward", reward, num_leading)
         if reward_field.dtype.kind not in "biuf":
             raise errors.SchemaError(f"reward must be a real number, got {validation.short_repr(reward)}")
@@ -410,11 +414,19 @@ def _mismatch(name: str, expected: list[str], leaves: Mapping[str, object]) -> e
     known = f"the schema has {', '.join(map(_label, expected)) or 'no extras'}"
     for path in leaves:
         if path not in expected:
-            meant = MISTAKEN.get(path.removeprefix("extras/"))
+            meant = _meant(path.removeprefix("extras/"))
             remedy = f"say {meant}" if meant else known
             return errors.SchemaError(f"unknown {_label(path)}: {remedy}")
     missing = next(path for path in expected if path not in leaves)
     return errors.SchemaError(f"{_label(missing)} is missing: {known}")
+
+
+def _meant(name: object) -> str:
+    """Return what an undeclared extra should be called: a word of ours, where it is another library's or mistyped."""
+    if name in MISTAKEN or name in RESERVED:
+        return MISTAKEN.get(str(name), "")
+    near = difflib.get_close_matches(str(name).lower(), ("terminated", "truncated", "next_observation"), 1, 0.9)
+    return next(iter(near), "")
 
 
 def _label(path: str) -> str:

@@ -1101,3 +1101,11 @@ def test_infos_that_are_no_mapping_are_refused() -> None:
         errors.ArgumentError, match=r"^infos must be a mapping, got \[.*: record below the wrapper that m"
     ):
         envs.step(ACTIONS)
+
+
+def test_a_vector_environment_needs_the_other_recorder() -> None:
+    envs: Any = gymnasium.make_vec("CartPole-v1", 2)
+    message = "^env must be one environment, got a vector environment: use VectorRecorder$"
+    with pytest.raises(errors.ArgumentTypeError, match=message):
+        relive_gymnasium.Recorder(envs, ring(schema=None))
+    envs.close()

@@ -32,6 +32,9 @@ class Wrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
     spec: Any = property(operator.attrgetter("env.spec"))
 
     def __init__(self, env: "gymnasium.Env[Any, Any]") -> None:
+        given: object = env
+        if isinstance(given, gymnasium.vector.VectorEnv):
+            raise errors.ArgumentTypeError("env must be one environment, got a vector environment: use VectorRecorder")
         validation.require_instance("env", env, gymnasium.Env)
         super().__init__(env)
 
