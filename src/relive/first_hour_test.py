@@ -124,7 +124,7 @@ CALLS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a file to save to": (
         lambda: ring().save("steps.npz"),
         errors.ArgumentError,
-        "path must be that of a directory, got 'steps.npz': leave .npz out",
+        "path must be a directory, got 'steps.npz': a checkpoint is one, so leave .npz out",
     ),
     "or": (
         lambda: ring() or ring(),

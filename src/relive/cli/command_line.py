@@ -1,6 +1,6 @@
 """The command line: `relive COMMAND [OPTIONS]`.
 
-Exit codes: 0 the command did its work, 1 it could not, 2 it was mistyped, 130 it was interrupted. An error is one line.
+Exit codes: 0 success, 1 failure or something is broken, 2 wrong arguments, 130 interrupted. An error is one line.
 A command's module is imported when the command runs, so that `relive --help` does not wait for numpy.
 """
 
@@ -16,15 +16,15 @@ import relive
 
 _EXAMPLES = """examples:
   relive demo                    watch a network learn
-  relive bench --quick           beside what else there is
-  relive inspect replay          what is in it?
-  relive verify replay           is all as it was written?
-  relive repair replay           after a crash
+  relive bench --quick           compare installed libraries
+  relive inspect replay          show what is in it
+  relive verify replay           check its integrity
+  relive repair replay           clean up after a crash
   relive convert replay steps.parquet
 
-`relive COMMAND --help` says more. Exit codes: 0 it is done,
-1 it could not be done, or something is broken, 2 it was
-mistyped, 130 it was interrupted. An error is one line.
+`relive COMMAND --help` says more. Exit codes: 0 success,
+1 failure, or something is broken, 2 wrong arguments,
+130 interrupted. An error is one line.
 """
 
 _DEMO_EXAMPLES = """examples:
@@ -204,22 +204,22 @@ def _add_saved(commands: _Commands) -> None:
     inspect = commands.add_parser(
         "inspect",
         help="show what is in a checkpoint or a journal",
-        description="Shows what relive wrote: a checkpoint, a journal, a memory map or a Parquet file, and whether all "
-        "of it is as it was written. It loads the buffer, and changes nothing.",
+        description="Shows the contents of a checkpoint, a journal, a memory map or a Parquet file that relive wrote, "
+        "and whether they are intact. It loads the buffer, and changes nothing.",
         epilog=_INSPECT_EXAMPLES,
     )
-    inspect.add_argument("--report", metavar="FILE", help="where a page with charts goes, HTML in one file")
+    inspect.add_argument("--report", metavar="FILE", help="write a page with charts, HTML in one file")
     verify = commands.add_parser(
         "verify",
-        help="say whether a checkpoint or a journal is whole; exit code 0 or 1",
-        description="Reads all that relive wrote: a checkpoint, a journal, a memory map or a Parquet file; loads the "
-        "buffer, and says that it is whole, or names every file that is broken. It changes nothing.",
+        help="check the integrity of a checkpoint or a journal; exit code 0 or 1",
+        description="Reads a checkpoint, a journal, a memory map or a Parquet file that relive wrote, loads the buffer, "
+        "and says that it is whole or names every broken file. It changes nothing.",
     )
     repair = commands.add_parser(
         "repair",
-        help="put in order what a crash has left of a checkpoint or a journal",
-        description="Gives a checkpoint its name back and deletes what was never completed beside it; cuts a torn "
-        "record off a journal. Of what is damaged nothing is deleted. A second repair finds nothing to do.",
+        help="clean up a checkpoint or a journal after a crash",
+        description="Restores the name of a checkpoint and deletes incomplete ones beside it; cuts a torn record off a "
+        "journal. Damaged data are never deleted. A second repair finds nothing to do.",
     )
     repair.add_argument(
         "--drop-damaged",
@@ -236,9 +236,9 @@ def _add_saved(commands: _Commands) -> None:
 def _add_convert(commands: _Commands) -> None:
     convert = commands.add_parser(
         "convert",
-        help="carry steps over between checkpoints, Parquet files and Minari datasets",
-        description="Reads the steps of FROM into memory, and writes them to TO, to the last bit: observations, "
-        "actions, rewards, extras, final observations, and how episodes ended. FROM is left as it is.",
+        help="convert between checkpoints, Parquet files and Minari datasets",
+        description="Reads the steps of FROM into memory and writes them to TO, to the last bit: observations, "
+        "actions, rewards, extras, final observations, and how episodes ended. FROM is not changed.",
         epilog=_CONVERT_EXAMPLES,
     )
     convert.set_defaults(run="relive.cli.convert:run")

@@ -64,7 +64,7 @@ def save(state: state_lib.State, path: Path, *, keep: int = 1, progress: state_l
     ending = os.path.splitext(path)[1].lower()
     if ending in _OF_FILES:
         said = validation.short_repr(os.path.basename(path))
-        raise errors.ArgumentError(f"path must be that of a directory, got {said}: leave {ending} out")
+        raise errors.ArgumentError(f"path must be a directory, got {said}: a checkpoint is one, so leave {ending} out")
     keep = validation.positive_int("keep", keep)
     state_lib.check_progress(progress)
     arrays = _checked_arrays(state)
