@@ -212,8 +212,8 @@ def _add_saved(commands: _Commands) -> None:
     verify = commands.add_parser(
         "verify",
         help="check the integrity of a checkpoint or a journal; exit code 0 or 1",
-        description="Reads a checkpoint, a journal, a memory map or a Parquet file that relive wrote, loads the buffer, "
-        "and says that it is whole or names every broken file. It changes nothing.",
+        description="Reads a checkpoint, a journal, a memory map or a Parquet file that relive wrote, loads the "
+        "buffer, and says that it is whole or names every broken file. It changes nothing.",
     )
     repair = commands.add_parser(
         "repair",

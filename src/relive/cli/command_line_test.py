@@ -37,7 +37,7 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("--help") == 0
     text = capsys.readouterr().out
     assert text.count("relive convert replay steps.parquet") == 2
-    assert text.count("130 it was interrupted") == 2
+    assert text.count("130 interrupted") == 2
     assert exit_code("demo", "--help") == 0
     assert "--actors" in capsys.readouterr().out
 

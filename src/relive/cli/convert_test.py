@@ -221,7 +221,7 @@ def test_a_slash_or_what_is_there_tells_a_directory(capsys: pytest.CaptureFixtur
     for target in ("run.v2/", "run.v2", "run.v2/"):
         assert converted(capsys, "steps.parquet", target, "--overwrite")[0] == 0
         assert len(relive.RingReplayBuffer.load("run.v2")) == 10
-    message = "path must be that of a directory, got 'odd.parquet': leave .parquet out\n"
+    message = "path must be a directory, got 'odd.parquet': a checkpoint is one, so leave .parquet out\n"
     assert converted(capsys, "steps.parquet", "odd.parquet/") == (1, "", message)
 
 
