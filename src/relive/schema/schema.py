@@ -50,7 +50,8 @@ MISTAKEN = {
     **dict.fromkeys(("obs_next", "observation_next"), "next_observation"),
     **dict.fromkeys(("info", "infos"), "the values that you need by their names"),
     **dict.fromkeys(("final_obs", "final_observation"), "next_observation"),
-    "rewards": "reward",
+    **dict.fromkeys(("rewards", "rew", "rews"), "reward"),
+    **dict.fromkeys(("act", "actions"), "action"),
     **dict.fromkeys(("priority", "priorities"), "it with update_priorities"),
 }
 """What other libraries call things: an extra of that name is refused, unless a schema declares it."""
