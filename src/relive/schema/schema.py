@@ -44,7 +44,7 @@ MISTAKEN = {
     **dict.fromkeys(("terminal", "terminals", "terminateds", "is_terminal", "is_state_terminal"), "terminated"),
     **dict.fromkeys(("term", "termination", "terminations"), "terminated"),
     **dict.fromkeys(("truncate", "truncateds", "trunc", "truncation", "truncations"), "truncated"),
-    **dict.fromkeys(("timed_out", "timeout", "timeouts"), "truncated"),
+    **dict.fromkeys(("timed_out", "timeouts"), "truncated"),
     "obs": "observation",
     **dict.fromkeys(("next_obs", "new_obs", "next_observations", "next_state"), "next_observation"),
     **dict.fromkeys(("obs_next", "observation_next"), "next_observation"),
