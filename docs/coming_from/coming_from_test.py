@@ -242,6 +242,6 @@ def _global_generators_stay() -> Iterator[None]:
 def test_code_of_other_libraries_runs_where_they_are_installed(page: pathlib.Path) -> None:
     blocks = [compile(block, page.name, "exec") for block in THEIR_BLOCK.findall(page.read_text(encoding="utf-8"))]
     if page.name in THEIRS:
-        pytest.importorskip(THEIRS[page.name], exc_type=ImportError)
+        pytest.importorskip(THEIRS[page.name], reason=f"{THEIRS[page.name]} is not installed", exc_type=ImportError)
         for block in blocks:
             exec(block, {"__name__": "__main__"})
