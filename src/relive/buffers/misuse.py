@@ -43,12 +43,14 @@ class Watch:
 
     def record_splices(self, count: int, inserted: int, store: steps_lib.StepStore) -> None:
         """Record that `count` of the newest steps were spliced, with `inserted` steps added so far."""
+        if "splices" in self._warned:
+            return
         self._splices.extend([inserted] * count)
         if len(self._splices) == self._splices.maxlen and inserted - self._splices[0] < _LAST_STEPS:
             self._warn(
                 "splices",
                 f"more than half of the last {_LAST_STEPS} steps did not begin where the one before them ended: "
-                f"{_cause_of_splices(store)}",
+                + _cause_of_splices(store),
             )
 
     def record_round(self, steps: encoding.Steps) -> None:

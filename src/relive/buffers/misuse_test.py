@@ -8,6 +8,7 @@ import pytest
 
 import relive
 from relive import errors
+from relive.buffers import misuse
 
 
 def environments(count: int, *, stores_resets: bool, ends: str = "terminated") -> Any:
@@ -200,3 +201,18 @@ def test_as_an_error_it_comes_after_all_steps_of_the_call_are_stored() -> None:
         with pytest.raises(errors.MisuseWarning):
             buffer.add_steps([5000, 5001, 5002, 5003], [0] * 3, np.zeros(3))
     assert len(buffer) == 203
+
+
+def test_the_cause_of_splices_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads the newest steps, which no later step must wait for."""
+    looked, original = [], misuse._cause_of_splices
+
+    def look(store: Any) -> str:
+        looked.append(store)
+        return original(store)
+
+    monkeypatch.setattr(misuse, "_cause_of_splices", look)
+    buffer = relive.RingReplayBuffer(1000)
+    assert len(caught(lambda: [buffer.add(float(t), 0, 0.0, t + 0.5) for t in range(500)])) == 1
+    assert len(looked) == 1
+    assert buffer.get_stats().spliced_episodes == 499
