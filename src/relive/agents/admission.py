@@ -2,7 +2,8 @@
 
     learner's version   i                 moves on with each batch of B episodes
     admitted            N                 tickets given and not given back, used or not
-    the rule            N <= (i - i0 + max_lag + 1) * B
+    running             R                 open episodes, and unused tickets
+    the rule            N <= (i - i0 + max_lag + 1) * B, and R <= max_running
 
 Episodes are trained on in order, B a version. So the N-th is trained on at version i0 + floor((N - 1) / B), and if it
 starts at version i, that is at most max_lag later: floor((N - 1) / B) <= i - i0 + max_lag, equation 3 of AReaL (Fu et
@@ -31,9 +32,10 @@ class Admission(registry.Configurable):
         max_lag: Maximum number of policy updates between the start of an episode and its training; with 0, actors and
             learner alternate.
         episodes_per_version: Number of episodes that the learner trains on per version.
+        max_running: Maximum number of episodes that run at once, unused tickets included; None for no limit.
 
     Raises:
-        ArgumentError: max_lag is not an integer of at least 0, or episodes_per_version is not one of at least 1.
+        ArgumentError: max_lag is not an integer of at least 0, or another number is not one of at least 1.
 
     >>> from relive.agents import admission
     >>> rule = admission.Admission(max_lag=1, episodes_per_version=4)
@@ -41,16 +43,24 @@ class Admission(registry.Configurable):
     [8, 12, 16]
     """
 
-    def __init__(self, max_lag: int, episodes_per_version: int) -> None:
+    def __init__(self, max_lag: int, episodes_per_version: int, max_running: int | None = None) -> None:
         self.max_lag = validation.non_negative_int("max_lag", max_lag)
         self.episodes_per_version = validation.positive_int("episodes_per_version", episodes_per_version)
+        self.max_running = None if max_running is None else validation.positive_int("max_running", max_running)
 
     def __repr__(self) -> str:
-        return f"Admission(max_lag={self.max_lag}, episodes_per_version={self.episodes_per_version})"
+        running = "" if self.max_running is None else f", max_running={self.max_running}"
+        return f"Admission(max_lag={self.max_lag}, episodes_per_version={self.episodes_per_version}{running})"
 
     def most_admitted(self, versions: int) -> int:
         """Return how many episodes may have been admitted after that many policy updates."""
         return (versions + self.max_lag + 1) * self.episodes_per_version
+
+    @property
+    def most_at_once(self) -> int:
+        """Maximum number of episodes of one ticket."""
+        most = self.most_admitted(0)
+        return most if self.max_running is None else min(most, self.max_running)
 
 
 class Ticket:
@@ -128,18 +138,20 @@ class Desk:
             ArgumentError: It is not an integer of at least 1, or more than can ever be admitted at once.
         """
         checked = validation.positive_int("count", count)
-        if self._rule is not None and checked > self._rule.most_admitted(0):
+        if self._rule is not None and checked > self._rule.most_at_once:
             raise errors.ArgumentError(
-                f"count must be at most {self._rule.most_admitted(0)} with {self._rule!r}, got {checked}"
+                f"count must be at most {self._rule.most_at_once} with {self._rule!r}, got {checked}"
             )
         return checked
 
-    def can_admit(self, count: int) -> bool:
-        """Return whether that many more episodes may start."""
+    def can_admit(self, count: int, running: int = 0) -> bool:
+        """Return whether that many more episodes may start, beside those that run."""
         while self._lost_tickets:
             self._reserved -= self._lost_tickets.pop()
         if self._rule is None:
             return True
+        if self._is_crowded(count, running):
+            return False
         return self._admitted + self._reserved + count <= self._rule.most_admitted(self.versions or 0)
 
     def admit(self, count: int) -> Ticket:
@@ -147,12 +159,21 @@ class Desk:
         self._reserved += count
         return Ticket(self, count)
 
-    def held_back(self, call: str) -> errors.NotReadyError:
-        """Return the error for a call that would have to wait."""
+    def held_back(self, call: str, count: int = 1, running: int = 0) -> errors.NotReadyError:
+        """Return the error for a call that would have to wait to admit `count` episodes while others run."""
+        if self._is_crowded(count, running):
+            return errors.NotReadyError(
+                f"{call} held back by {self._rule!r} with {running + self._reserved} episodes running: "
+                "end one, or await admit"
+            )
         return errors.NotReadyError(
             f"{call} held back by {self._rule!r} with {self._admitted + self._reserved} episodes admitted: "
             "set_policy_version as the learner moves on, or await admit"
         )
+
+    def _is_crowded(self, count: int, running: int) -> bool:
+        most = None if self._rule is None else self._rule.max_running
+        return most is not None and running + self._reserved + count > most
 
     def check(self, ticket: object, call: str) -> None:
         """Raise an error unless an episode may start with that ticket, which may be None without a rule."""

@@ -7,15 +7,48 @@ summed up here to make the difference visible.
     trained     those that were sampled, or delivered and not rejected
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 import copy
 import dataclasses
 import math
 import types
-from typing import Any, Self
+from typing import Protocol, Self
 
 from relive.episodes import episode as episode_lib
 from relive.windows import returns
+
+
+class EndedEpisode(Protocol):
+    """What the queue of a learner reads of an episode, whichever buffer stores it.
+
+    Attributes:
+        episode_id, agent_id: Its names.
+        group_id: Its group; None for none.
+        status: Whether it is in progress, or how it ended.
+        rewards: The reward of each step.
+        policy_version: The policy version at its start; None if unknown.
+        version_changes: The first steps of later versions, with these; see Episode.
+    """
+
+    @property
+    def episode_id(self) -> str: ...  # noqa: D102
+    @property
+    def agent_id(self) -> str: ...  # noqa: D102
+    @property
+    def group_id(self) -> str | None: ...  # noqa: D102
+    @property
+    def status(self) -> episode_lib.EpisodeStatus: ...  # noqa: D102
+    @property
+    def rewards(self) -> Sequence[float]: ...  # noqa: D102
+    @property
+    def policy_version(self) -> int | None: ...  # noqa: D102
+    @property
+    def version_changes(self) -> Sequence[tuple[int, int]]: ...  # noqa: D102
+
+    def __len__(self) -> int:
+        """Return the number of transitions."""
+        ...
+
 
 REASONS = ("aborted", "cleared", "empty", "evicted", "rejected", "stale", "straggler")
 """Those of the buffer itself; `reject` may say others."""
@@ -166,7 +199,7 @@ class Tally:
     versions: int = 0
     returns: ExactSum = dataclasses.field(default_factory=ExactSum)
 
-    def add(self, episode: episode_lib.Episode[Any, Any]) -> None:
+    def add(self, episode: EndedEpisode) -> None:
         """Add an episode. O(steps)."""
         self.episodes += 1
         self.transitions += len(episode)
@@ -198,7 +231,7 @@ class Tally:
         )
 
 
-def oldest_version(episode: episode_lib.Episode[Any, Any]) -> int | None:
+def oldest_version(episode: EndedEpisode) -> int | None:
     """Return the oldest known policy version of an episode; None if unknown. O(1), as versions never decrease."""
     if episode.policy_version is None and episode.version_changes:
         return episode.version_changes[0][1]

@@ -1,9 +1,10 @@
-"""Delivery: the calls of an episode buffer for asynchronous learners, which consume each episode once.
+"""Delivery: the calls of a buffer for asynchronous learners, which consume each episode once, or in a few epochs.
 
     actor                                             learner
     ticket = await buffer.admit()                     await buffer.next_episodes(count)
     await buffer.start_episode(..., ticket=ticket)    buffer.reject(episode_ids)
                                                       buffer.set_policy_version(version)
+                                                      buffer.ack(version)
 
 Deciding and waiting are separate, as in the buffer: an awaited call waits for its turn, then takes, without awaiting in
 between.
@@ -19,6 +20,8 @@ import itertools
 import time
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar
 
+import numpy as np
+
 from relive import errors
 from relive.agents import admission as admission_lib
 from relive.agents import bias
@@ -27,18 +30,20 @@ from relive.agents import queue
 from relive.common import copies
 from relive.common import imports
 from relive.common import validation
-from relive.episodes import episode as episode_lib
-from relive.episodes import store as store_lib
 from relive.persistence import state
 from relive.waiting import gate as gate_lib
 
 if TYPE_CHECKING:
+    from relive.agents import queue_state
     from relive.persistence import settings
 else:
+    queue_state = imports.lazy_module("relive.agents.queue_state")
     settings = imports.lazy_module("relive.persistence.settings")
 
+SETTINGS = ("admission", "groups", "epochs", "redeliver")
+"""The settings of a buffer that are those of its queue."""
 _STARTS_A_TURN = 32
-Unit: TypeAlias = list[episode_lib.Episode[Any, Any]]
+Unit: TypeAlias = list[queue.Episode]
 
 
 class Request:
@@ -49,6 +54,7 @@ class Request:
         count: Number of items.
         max_lag: Maximum lag behind the learner's version; None for any.
         accept: Decides from a copy whether an item is wanted; None for all.
+        quotas: Maximum number of episodes of each agent that it names.
 
     Attributes:
         kept: The oldest version reserved for earlier requests; None if none is.
@@ -56,11 +62,38 @@ class Request:
     """
 
     def __init__(
-        self, line: Callable[[], queue.Line], count: int, max_lag: int | None, accept: Callable[[Unit], object] | None
+        self,
+        line: Callable[[], queue.Line],
+        count: int,
+        max_lag: int | None,
+        accept: Callable[[Any], object] | None,
+        quotas: Mapping[str, int],
     ) -> None:
-        self.line, self.count, self.max_lag, self.accept = line, count, max_lag, accept
+        self.line, self.count, self.max_lag, self.accept, self.quotas = line, count, max_lag, accept, quotas
         self.kept: int | None = None
         self.accepted: dict[str, Unit] = {}
+
+    @property
+    def is_selective(self) -> bool:
+        """Whether others may use what this request passes over."""
+        return self.max_lag is not None or bool(self.quotas)
+
+    def find(self, least: int | None) -> tuple[list[str], list[str]]:
+        """Return the keys of the next items, and those of the stale ones before them; see PendingEpisodes.find."""
+        left = dict(self.quotas)
+
+        def admits(unit: Unit) -> bool:
+            agent = unit[0].agent_id
+            left[agent] = left.get(agent, self.count) - 1
+            return left[agent] >= 0
+
+        return self.line().find(self.count, least, self.kept, admits)
+
+    def num_ready(self, least: int | None) -> int:
+        """Return how many items are ready, at least `count` if there are enough."""
+        if self.quotas:
+            return len(self.find(least)[0])
+        return self.line().num_fresh(least, self.kept)
 
 
 class DeliveryWaiters:
@@ -105,9 +138,9 @@ class DeliveryWaiters:
             self._set_timer(due())
             return False
 
-        has_bound = request is not None and request.max_lag is not None
+        is_selective = request is not None and request.is_selective
         try:
-            await queue.wait_for(asked, blocks=lambda: not has_bound, waiter=request)
+            await queue.wait_for(asked, blocks=lambda: not is_selective, waiter=request)
         finally:
             if self._timer is not None and not self._does_time_matter():
                 self._timer.cancel()
@@ -152,18 +185,18 @@ class DeliveryWaiters:
         self.wake()
 
 
-Obs = TypeVar("Obs")
-Act = TypeVar("Act")
+E = TypeVar("E")
 
 
-class Delivery(Generic[Obs, Act]):
-    """The calls of an episode buffer that admit episodes and deliver each of them once."""
+class Delivery(Generic[E]):
+    """The calls of a buffer that admit episodes and deliver each of them, as an E, to the learner."""
 
-    _store: store_lib.EpisodeStore[Obs, Act]
+    _store: queue.Store
     _gate: gate_lib.Gate
     _hand_outs: queue.LearnerQueue
     _journal: Any
     _queues: DeliveryWaiters
+    _rng: np.random.Generator
 
     @property
     def admission(self) -> admission_lib.Admission | None:
@@ -174,6 +207,16 @@ class Delivery(Generic[Obs, Act]):
     def groups(self) -> groups_lib.Groups | None:
         """The rule for groups of episodes; None for no groups."""
         return self._hand_outs.groups
+
+    @property
+    def epochs(self) -> int:
+        """How often each episode or group is delivered."""
+        return self._hand_outs.epochs
+
+    @property
+    def redeliver(self) -> bool:
+        """Whether what was delivered and not acknowledged is delivered again after a restart."""
+        return self._hand_outs.redeliver
 
     async def admit(self, count: int = 1) -> admission_lib.Ticket:
         """Return a ticket to start `count` episodes; waits, first come, first served, while the Admission requires it.
@@ -207,7 +250,7 @@ class Delivery(Generic[Obs, Act]):
         self._gate.refuse_if_closed()
         count = self._hand_outs.desk.checked_count(count)
         if not self._can_admit(count):
-            raise self._hand_outs.desk.held_back("admit_nowait")
+            raise self._hand_outs.desk.held_back("admit_nowait", count, len(self._store.open))
         return self._hand_outs.desk.admit(count)
 
     async def next_episodes(
@@ -215,13 +258,17 @@ class Delivery(Generic[Obs, Act]):
         count: int,
         *,
         max_lag: int | None = None,
-        accept: Callable[[episode_lib.Episode[Obs, Act]], bool] | None = None,
-    ) -> list[episode_lib.Episode[Obs, Act]]:
+        accept: Callable[[E], bool] | None = None,
+        quotas: Mapping[str, int] | None = None,
+    ) -> list[E]:
         """Return copies of the next `count` episodes, in the order in which they ended; waits until there are enough.
 
-        Each episode is delivered once; it stays stored, and can be sampled, until it is evicted. ABORTED episodes and
-        those without a transition are skipped, as are, in a buffer with `groups`, those with a group_id. The first call
-        begins with the episodes stored then. Always yields to other tasks first.
+        Each episode is delivered once, or `epochs` times; it stays stored, and can be sampled, until it is evicted.
+        ABORTED episodes and those without a transition are skipped, as are, in a buffer with `groups`, those with a
+        group_id. The first call begins with the episodes stored then. Always yields to other tasks first.
+
+        With several epochs, a pass goes over the episodes that wait when it begins, in a random order; what ends
+        meanwhile, and what has deliveries left, waits for the next pass. A call never returns an episode twice.
 
         Args:
             count: The exact number of episodes to return. A cancelled call takes none.
@@ -233,6 +280,8 @@ class Delivery(Generic[Obs, Act]):
                 then cancelled. It is called once for each episode, except that accepted ones that could not be
                 delivered yet are checked again by the next call. Its exceptions propagate, and that episode stays in
                 the queue. It must not call the buffer. None to accept all.
+            quotas: Maximum number of episodes of an agent, by agent_id; others are unlimited. Episodes beyond the quota
+                of their agent go to later calls.
 
         Raises:
             ArgumentError: An argument is invalid, `count` is more than can be stored, max_lag is given before
@@ -241,7 +290,7 @@ class Delivery(Generic[Obs, Act]):
         """
         self._gate.bind_to_loop()
         self._gate.refuse_if_closed()
-        request = self._episode_request(count, max_lag, accept)
+        request = self._episode_request(count, max_lag, accept, quotas)
         return [episode for (episode,) in await self._next(self._queues.episodes, request)]
 
     def next_episodes_nowait(
@@ -249,14 +298,15 @@ class Delivery(Generic[Obs, Act]):
         count: int,
         *,
         max_lag: int | None = None,
-        accept: Callable[[episode_lib.Episode[Obs, Act]], bool] | None = None,
-    ) -> list[episode_lib.Episode[Obs, Act]]:
+        accept: Callable[[E], bool] | None = None,
+        quotas: Mapping[str, int] | None = None,
+    ) -> list[E]:
         """Do what `next_episodes` does, as a plain call; works on a closed buffer too.
 
         Raises:
             NotReadyError: Too few episodes have ended or were accepted; those that `accept` refused stay dropped.
         """
-        request = self._episode_request(count, max_lag, accept)
+        request = self._episode_request(count, max_lag, accept, quotas)
         units = self._next_nowait(request, "next_episodes", "episodes: end more of them")
         return [episode for (episode,) in units]
 
@@ -265,8 +315,8 @@ class Delivery(Generic[Obs, Act]):
         count: int,
         *,
         max_lag: int | None = None,
-        accept: Callable[[list[episode_lib.Episode[Obs, Act]]], bool] | None = None,
-    ) -> list[list[episode_lib.Episode[Obs, Act]]]:
+        accept: Callable[[list[E]], bool] | None = None,
+    ) -> list[list[E]]:
         """Return copies of the next `count` complete groups, in the order of completion; waits until there are enough.
 
         A group is a list of its episodes in the order in which they ended: `size` of them, or fewer after its timeout.
@@ -291,8 +341,8 @@ class Delivery(Generic[Obs, Act]):
         count: int,
         *,
         max_lag: int | None = None,
-        accept: Callable[[list[episode_lib.Episode[Obs, Act]]], bool] | None = None,
-    ) -> list[list[episode_lib.Episode[Obs, Act]]]:
+        accept: Callable[[list[E]], bool] | None = None,
+    ) -> list[list[E]]:
         """Do what `next_groups` does, as a plain call; works on a closed buffer too.
 
         Raises:
@@ -323,10 +373,42 @@ class Delivery(Generic[Obs, Act]):
             )
         checked = [validation.string("each of episode_ids", episode_id) for episode_id in episode_ids]
         reason = checked_name("reason", reason)
-        stored = [self._store[each] for each in checked if self._store.has(each)]
+        stored: Unit = [self._store[each] for each in checked if self._store.has(each)]
         if stored:
             self._write_hand_out([], stored, reason)
         return self._hand_outs.reject(self._store, checked, reason)
+
+    def ack(self, version: int) -> None:
+        """Acknowledge all that was delivered before the learner had that policy version.
+
+        Call it when the learner has saved the weights of that version. What was delivered and not acknowledged is
+        delivered again after `load`, `load_state_dict` or `recover`, before all others and in the order of delivery;
+        nothing else is. A group of which an episode was evicted or rejected meanwhile is not.
+
+        Args:
+            version: At most the learner's policy version.
+
+        Raises:
+            ArgumentError: The buffer was made without `redeliver=True`, no policy version was set, or `version` is not
+                an integer from 0 to the learner's.
+            CheckpointError: The journal could not be written.
+        """
+        if not self.redeliver:
+            raise errors.ArgumentError("ack needs a buffer that delivers again: give it redeliver=True")
+        version = validation.non_negative_int("version", version)
+        newest = self._store.policy_version
+        if newest is None or version > newest:
+            known = "none was set: call set_policy_version first" if newest is None else str(newest)
+            raise errors.ArgumentError(f"version must be at most the learner's, {known}, got {version}")
+        if self._journal is not None:
+            self._journal.acknowledge(version)
+        self._hand_outs.acknowledge(version)
+
+    def _restarted(self) -> Self:
+        """Let what was not acknowledged wait again, and return the buffer."""
+        self._hand_outs.restart()
+        self._queues.wake_learner()
+        return self
 
     def get_drops(self) -> Mapping[str, Mapping[str, int]]:
         """Return the number of episodes dropped before training: reason -> agent_id -> episodes; read-only.
@@ -346,10 +428,16 @@ class Delivery(Generic[Obs, Act]):
         produced, trained = self._hand_outs.sums(self._store)
         return bias.TrainingBias(produced=produced.totals(), trained=trained.totals())
 
-    def _begin_handing_out(self, admission: admission_lib.Admission | None, groups: groups_lib.Groups | None) -> None:
-        """Create the queues; the store and the gate exist already."""
+    def _begin_handing_out(
+        self,
+        admission: admission_lib.Admission | None,
+        groups: groups_lib.Groups | None,
+        epochs: int,
+        redeliver: bool,
+    ) -> None:
+        """Create the queues; the store, the gate and the generator exist already."""
         self._queues = DeliveryWaiters()
-        self._follow(self._new_hand_outs(admission, groups))
+        self._follow(self._new_hand_outs(admission, groups, epochs, redeliver))
         if groups is not None:
             self._check_room(admission, groups.size)
 
@@ -360,34 +448,56 @@ class Delivery(Generic[Obs, Act]):
             f"max_episodes = {self._store.max_episodes}": self._store.max_episodes,
         }
         if admission is not None:
-            rooms[f"{admission.most_admitted(0)} with {admission!r}"] = admission.most_admitted(0)
+            rooms[f"{admission.most_at_once} with {admission!r}"] = admission.most_at_once
         for room, most in rooms.items():
             if most is not None and size > most:
                 raise errors.ArgumentError(f"size of groups must be at most {room}, got {size}")
 
     def _new_hand_outs(
-        self, admission: admission_lib.Admission | None, groups: groups_lib.Groups | None
+        self,
+        admission: admission_lib.Admission | None,
+        groups: groups_lib.Groups | None,
+        epochs: int,
+        redeliver: bool,
     ) -> queue.LearnerQueue:
-        return queue.LearnerQueue(admission, groups, self._queues.wake_starts, self._queues.wake_starts_soon)
+        return queue.LearnerQueue(
+            admission, groups, epochs, redeliver, self._rng, self._queues.wake_starts, self._queues.wake_starts_soon
+        )
 
     def _follow(self, hand_outs: queue.LearnerQueue) -> None:
         """Set the buffer's queue, and make it listen to its store."""
         self._hand_outs, self._store.listeners = hand_outs, [hand_outs]
 
-    def _has_rules_of(self, given: state.StateReader) -> bool:
-        """Return whether admission and groups match a state."""
-        saved, own = given.part("settings"), self._hand_outs
-        return all(
-            settings.are_same(settings.encoded(mine), saved.value(name))
-            for name, mine in (("admission", own.admission), ("groups", own.groups))
+    def _loaded_hand_outs(self, given: state.StateReader, store: queue.Store) -> queue.LearnerQueue:
+        """Return the queue of a state, given the episodes of that state."""
+        own = self._hand_outs
+        hand_outs = self._new_hand_outs(own.admission, own.groups, own.epochs, own.redeliver)
+        saved = given.part("settings")
+        is_same_rule = all(
+            settings.are_same(settings.encoded(getattr(own, name)), saved.value(name)) for name in SETTINGS
         )
+        queue_state.load(given, store, hand_outs, is_same_rule=is_same_rule)
+        return hand_outs
+
+    def _replay_hand_out(self, delivered: list[str], dropped: list[str], reason: str) -> None:
+        """Apply a record of the journal that says which episodes were delivered, and which dropped."""
+        if not delivered and not dropped:
+            self._hand_outs.begin_line(self._store)
+        self._hand_outs.deliver(self._store, delivered)
+        self._hand_outs.reject(self._store, dropped, reason)
+
+    def _wake_ended(self) -> None:
+        """Wake the callers that wait for the end of an episode."""
+        self._queues.wake_learner()
+        if self.admission is not None and self.admission.max_running is not None:
+            self._queues.wake_starts()
 
     def _due(self) -> float | None:
         """Return when the next group falls due, by the monotonic clock."""
         book = self._hand_outs.book
         return None if book is None else book.due
 
-    async def _next(self, condition: gate_lib.FairCondition, request: Request) -> list[Unit]:
+    async def _next(self, condition: gate_lib.FairCondition, request: Request) -> list[list[E]]:
         """Wait in a queue until a request can be met, and deliver it."""
 
         def ready() -> bool:
@@ -400,16 +510,16 @@ class Delivery(Generic[Obs, Act]):
         await self._queues.wait_for(condition, ready, self._due, request)
         return self._take(request)
 
-    def _next_nowait(self, request: Request, call: str, missing: str) -> list[Unit]:
+    def _next_nowait(self, request: Request, call: str, missing: str) -> list[list[E]]:
         """Deliver what a request asks for, or raise NotReadyError."""
         found = self._num_ready(request)
         if found < request.count:
             raise errors.NotReadyError(f"{call}_nowait found {found} of {request.count} {missing}, or await {call}")
         return self._take(request)
 
-    def _episode_request(self, count: object, max_lag: object, accept: Any) -> Request:
+    def _episode_request(self, count: object, max_lag: object, accept: Any, quotas: Any) -> Request:
         """Return the checked request for the next episodes."""
-        request = self._request(lambda: self._hand_outs.begin_line(self._store), 1, count, max_lag, accept)
+        request = self._request(lambda: self._hand_outs.begin_line(self._store), 1, count, max_lag, accept, quotas)
         if self._hand_outs.line is None:
             self._write_hand_out([], [], "")
         request.line()
@@ -424,7 +534,13 @@ class Delivery(Generic[Obs, Act]):
         return self._request(lambda: self._hand_outs.whole_groups(), self.groups.least_size, count, max_lag, accept)
 
     def _request(
-        self, line: Callable[[], queue.Line], episodes_each: int, count: object, max_lag: object, accept: Any
+        self,
+        line: Callable[[], queue.Line],
+        episodes_each: int,
+        count: object,
+        max_lag: object,
+        accept: Any,
+        quotas: Any = None,
     ) -> Request:
         count = validation.positive_int("count", count)
         for what, most in (("episodes", self._store.max_episodes), ("transitions", self._store.max_transitions)):
@@ -434,12 +550,18 @@ class Delivery(Generic[Obs, Act]):
                 )
         if accept is not None and not callable(accept):
             raise errors.ArgumentTypeError(f"accept must be a function, got {validation.short_repr(accept)}")
+        checked: dict[str, int] = {}
+        if quotas is not None:
+            validation.require_instance("quotas", quotas, Mapping)
+            for agent, most in quotas.items():
+                agent = validation.string("each of quotas", agent)
+                checked[agent] = validation.non_negative_int(f"quota of {validation.short_repr(agent)}", most)
         if max_lag is None:
-            return Request(line, count, None, accept)
+            return Request(line, count, None, accept, checked)
         max_lag = validation.non_negative_int("max_lag", max_lag)
         if self._store.policy_version is None:
             raise errors.ArgumentError("max_lag asks for the learner's policy version: call set_policy_version first")
-        return Request(line, count, max_lag, accept)
+        return Request(line, count, max_lag, accept, checked)
 
     def _write_hand_out(self, delivered: Unit, dropped: Unit, reason: str) -> None:
         """Journal, if a journal is attached, what is delivered, what is dropped, and why."""
@@ -448,7 +570,7 @@ class Delivery(Generic[Obs, Act]):
 
     def _can_admit(self, count: int) -> bool:
         self._hand_outs.pass_time()
-        return self._hand_outs.desk.can_admit(count)
+        return self._hand_outs.desk.can_admit(count, len(self._store.open))
 
     def _least_version(self, request: Request) -> int | None:
         """Return the oldest acceptable version; None if all are."""
@@ -461,13 +583,13 @@ class Delivery(Generic[Obs, Act]):
         if request.accept is not None:
             while self._refuse(request, request.accept, least):
                 pass  # More items became available.
-        return request.line().num_fresh(least, request.kept)
+        return request.num_ready(least)
 
     def _refuse(self, request: Request, accept: Callable[[Unit], object], least: int | None) -> bool:
         """Call `accept` for the next items, drop the refused ones, and return whether any was checked."""
         line, has_asked = request.line(), False
         request.accepted = {key: unit for key, unit in request.accepted.items() if key in line and line[key] is unit}
-        for key in line.find(request.count, least, request.kept)[0]:
+        for key in request.find(least)[0]:
             if key not in request.accepted:
                 if key not in line:
                     continue  # An earlier `accept` has called the buffer.
@@ -479,14 +601,14 @@ class Delivery(Generic[Obs, Act]):
                     self._hand_outs.drop(line, key, "rejected")
         return has_asked
 
-    def _take(self, request: Request) -> list[Unit]:
+    def _take(self, request: Request) -> list[list[E]]:
         """Deliver what a request asks for, which must be ready."""
         line = request.line()
-        fresh, stale = line.find(request.count, self._least_version(request), request.kept)
+        fresh, stale = request.find(self._least_version(request))
         answer = [_copied(line[key]) for key in fresh]
         delivered, dropped = ([episode for key in keys for episode in line[key]] for keys in (fresh, stale))
         self._write_hand_out(delivered, dropped, "stale" if dropped else "")
-        self._hand_outs.hand_out(line, fresh, stale)
+        self._hand_outs.hand_out(line, fresh, stale, self._store.policy_version)
         return answer
 
 
@@ -503,6 +625,6 @@ def checked_name(name: str, value: object) -> str:
     return text
 
 
-def _copied(episodes: Unit) -> Unit:
+def _copied(episodes: Unit) -> Any:
     """Return copies that share nothing mutable with the store."""
     return [copies.copied(episode) for episode in episodes]

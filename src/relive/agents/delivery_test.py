@@ -450,7 +450,7 @@ def test_what_was_trained_on_is_what_was_drawn_or_handed_out() -> None:
 
 
 def damaged_turn(buffer: Buffer) -> None:
-    buffer._hand_outs._handed.update(next(iter(buffer._hand_outs.line or ())))
+    buffer._hand_outs._handed.update(dict.fromkeys(next(iter(buffer._hand_outs.line or ())), 1))
 
 
 def damaged_order(buffer: Buffer) -> None:
@@ -460,12 +460,12 @@ def damaged_order(buffer: Buffer) -> None:
 
 
 def damaged_open(buffer: Buffer) -> None:
-    buffer._hand_outs._handed.add(buffer._store[buffer.start_episode_nowait("a")])
+    buffer._hand_outs._handed[buffer._store[buffer.start_episode_nowait("a")]] = 1
 
 
 def damaged_group(buffer: Buffer) -> None:
     episode_id = live(buffer, group_id="g", steps=2)
-    buffer._hand_outs._handed.add(buffer._store[episode_id])
+    buffer._hand_outs._handed[buffer._store[episode_id]] = 1
     book: Any = buffer._hand_outs.book
     book._groups["g"].ended.clear()
 

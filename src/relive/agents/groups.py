@@ -10,49 +10,91 @@ the clock is checked.
 """
 
 import collections
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 import copy
-from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar
+import itertools
+from typing import Generic, Literal, Self, TypeAlias, TypeVar
+
+import numpy as np
 
 from relive import errors
 from relive.agents import bias
 from relive.common import validation
-from relive.episodes import episode as episode_lib
 from relive.persistence import registry
 
 T = TypeVar("T")
 
 
 class PendingEpisodes(Generic[T]):
-    """Items in order of arrival. Each call but `find` costs O(1) or O(distinct versions)."""
+    """Items that wait for the learner, in order of arrival, or in passes of random order.
 
-    def __init__(self) -> None:
-        self._items: collections.OrderedDict[str, tuple[T, int | None]] = collections.OrderedDict()
-        self._versions: dict[int | None, int] = {}
+    Each call but `find` costs O(1) or O(distinct versions), except for removals from the next pass, which cost O(its
+    items).
+
+    Args:
+        rng: Draws the order of passes. A pass begins when its first item is removed; what arrives from then on belongs
+            to the next pass. None for one endless pass in order of arrival.
+    """
+
+    def __init__(self, rng: np.random.Generator | None = None) -> None:
+        self._rng = rng
+        self._pass: collections.OrderedDict[str, tuple[T, int | None]] = collections.OrderedDict()
+        self._later: dict[str, tuple[T, int | None]] = {}
+        self._later_order: list[str] = []
+        self._versions: collections.Counter[int | None] = collections.Counter()
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._pass) + len(self._later)
 
     def __contains__(self, key: str) -> bool:
-        return key in self._items
+        return key in self._pass or key in self._later
+
+    def __getitem__(self, key: str) -> T:
+        return (self._pass[key] if key in self._pass else self._later[key])[0]
 
     def __iter__(self) -> Iterator[T]:
-        """Yield the items in order of arrival."""
-        return (item for item, _ in self._items.values())
+        """Yield the items in the order in which they will be found."""
+        return (self[key] for key in self.keys())
 
     def keys(self) -> Iterator[str]:
         """Yield their keys in that order."""
-        return iter(self._items)
+        return itertools.chain(self._pass, self._later_order)
+
+    @property
+    def num_in_pass(self) -> int:
+        """Number of items in the present pass."""
+        return len(self._pass)
 
     def append(self, key: str, item: T, version: int | None) -> None:
         """Append an item under a unique key."""
-        assert key not in self._items
-        self._items[key] = item, version
-        self._versions[version] = self._versions.get(version, 0) + 1
+        assert key not in self
+        self._versions[version] += 1
+        if self._rng is None:
+            self._pass[key] = item, version
+            return
+        # The inside-out form of the Fisher-Yates shuffle, so that every order of the next pass is equally likely.
+        self._later[key] = item, version
+        place = int(self._rng.integers(len(self._later)))
+        self._later_order.append(key)
+        self._later_order[place], self._later_order[-1] = key, self._later_order[place]
+
+    def prepend(self, key: str, item: T, version: int | None) -> None:
+        """Put an item under a unique key before all others."""
+        assert key not in self
+        self._versions[version] += 1
+        self._pass[key] = item, version
+        self._pass.move_to_end(key, last=False)
 
     def pop(self, key: str) -> T:
         """Remove and return the item with that key."""
-        item, version = self._items.pop(key)
+        if not self._pass:
+            self._pass.update((each, self._later[each]) for each in self._later_order)
+            self._later, self._later_order = {}, []
+        if key in self._pass:
+            item, version = self._pass.pop(key)
+        else:
+            item, version = self._later.pop(key)
+            self._later_order.remove(key)
         self._versions[version] -= 1
         if not self._versions[version]:
             del self._versions[version]
@@ -60,9 +102,20 @@ class PendingEpisodes(Generic[T]):
 
     def copy(self) -> Self:
         """Return a copy with the same items."""
-        other = type(self)()
-        other._items, other._versions = self._items.copy(), self._versions.copy()
+        other = copy.copy(self)
+        other._pass, other._later = self._pass.copy(), self._later.copy()
+        other._later_order, other._versions = self._later_order.copy(), self._versions.copy()
         return other
+
+    def fill(self, items: Iterable[tuple[str, T, int | None]], num_in_pass: int) -> None:
+        """Fill an empty line with items in the order of `keys`, the first of them in the present pass."""
+        for number, (key, item, version) in enumerate(items):
+            self._versions[version] += 1
+            if number < num_in_pass:
+                self._pass[key] = item, version
+            else:
+                self._later[key] = item, version
+                self._later_order.append(key)
 
     def num_fresh(self, least: int | None, kept: int | None = None) -> int:
         """Return how many items are fresh enough and not reserved."""
@@ -72,7 +125,13 @@ class PendingEpisodes(Generic[T]):
             if not _is_stale(version, least) and not _is_kept(version, kept)
         )
 
-    def find(self, count: int, least: int | None, kept: int | None = None) -> tuple[list[str], list[str]]:
+    def find(
+        self,
+        count: int,
+        least: int | None,
+        kept: int | None = None,
+        admits: Callable[[T], bool] = lambda item: True,
+    ) -> tuple[list[str], list[str]]:
         """Return the keys of the first fresh items, and those of the stale items before them.
 
         O(items passed over).
@@ -81,20 +140,19 @@ class PendingEpisodes(Generic[T]):
             count: Maximum number of items.
             least: The oldest acceptable version; items of unknown version are then stale. None if all are fresh.
             kept: The oldest version reserved for others; None if none is.
+            admits: Returns whether a fresh item is taken too; called in order, and to be forgotten afterwards.
         """
         fresh: list[str] = []
         stale: list[str] = []
-        for key, (_, version) in self._items.items():
+        for key in self.keys():
             if len(fresh) == count:
                 break
+            item, version = self._pass[key] if key in self._pass else self._later[key]
             if _is_stale(version, least):
                 stale.append(key)
-            elif not _is_kept(version, kept):
+            elif not _is_kept(version, kept) and admits(item):
                 fresh.append(key)
         return fresh, stale
-
-    def __getitem__(self, key: str) -> T:
-        return self._items[key][0]
 
     def check(self) -> None:
         """Recount the versions.
@@ -102,9 +160,12 @@ class PendingEpisodes(Generic[T]):
         Raises:
             CorruptionError: They disagree with the items.
         """
-        versions = collections.Counter(version for _, version in self._items.values())
+        waiting = [*self._pass.values(), *self._later.values()]
+        versions = collections.Counter(version for _, version in waiting)
         if versions != self._versions:
-            raise errors.CorruptionError(f"versions that wait must be {dict(versions)}, found {self._versions}")
+            raise errors.CorruptionError(f"versions that wait must be {dict(versions)}, found {dict(self._versions)}")
+        if sorted(self._later_order) != sorted(self._later):
+            raise errors.CorruptionError("the next pass must hold each of its items once")
 
 
 def _is_stale(version: int | None, least: int | None) -> bool:
@@ -115,7 +176,7 @@ def _is_kept(version: int | None, kept: int | None) -> bool:
     return kept is not None and version is not None and version >= kept
 
 
-Episode: TypeAlias = episode_lib.Episode[Any, Any]
+Episode: TypeAlias = bias.EndedEpisode
 Phase: TypeAlias = Literal["GATHERING", "WHOLE", "CLOSED", "EVICTED"]
 """Where a group stands; EVICTED is closed too, because an episode of it had to make room."""
 Dropped: TypeAlias = list[tuple[str, Episode]]
@@ -183,14 +244,15 @@ class GroupBook:
 
     Args:
         rule: The rule for completeness.
+        rng: Draws the order of the passes over whole groups; None if each is delivered once.
     """
 
-    def __init__(self, rule: Groups) -> None:
+    def __init__(self, rule: Groups, rng: np.random.Generator | None = None) -> None:
         self._rule = rule
         self._groups: dict[str, _Group] = {}
         # Ordered by the start of their first episodes, so the first is the next to fall due.
         self._gathering: collections.OrderedDict[str, _Group] = collections.OrderedDict()
-        self.whole: PendingEpisodes[list[Episode]] = PendingEpisodes()
+        self.whole: PendingEpisodes[list[Episode]] = PendingEpisodes(rng)
         """Those that wait for the learner, each a list of its episodes, the first to end first."""
 
     def __len__(self) -> int:
@@ -282,8 +344,15 @@ class GroupBook:
         return self._close(group_id, group, phase) if waits else []
 
     def take(self, group_id: str) -> list[Episode]:
-        """Close a whole group, and return its episodes."""
+        """Close a gathering or whole group, and return its waiting episodes."""
         return self._close(group_id, self._groups[group_id], "CLOSED")
+
+    def restore(self, group_id: str, ended: list[Episode], *, first: bool) -> None:
+        """Let the episodes of a closed group wait again, before all others or as if they had just become whole."""
+        group = self._groups[group_id]
+        group.phase, group.ended = "WHOLE", ended
+        put = self.whole.prepend if first else self.whole.append
+        put(group_id, ended, oldest_version(ended))
 
     def waiting(self) -> Iterator[Episode]:
         """Yield the ended episodes that wait for their group or for the learner."""
@@ -313,7 +382,8 @@ class GroupBook:
 
     def copy(self) -> Self:
         """Return a copy with the same groups."""
-        other = type(self)(self._rule)
+        other = copy.copy(self)
+        other._groups = {}
         for group_id, group in self._groups.items():
             other._groups[group_id] = copied = copy.copy(group)
             copied.ended = group.ended.copy()
@@ -324,8 +394,8 @@ class GroupBook:
     def phases(self) -> list[tuple[str, Phase, float]]:
         """Return the id of each group, its phase, and when its first episode started, by the same clock.
 
-        Gathering groups come first, in the order of their starts, then complete ones in order of completion, then
-        closed ones by name.
+        Gathering groups come first, in the order of their starts, then complete ones in the order in which they wait,
+        then closed ones by name.
         """
         ids = [*self._gathering, *self.whole.keys()]
         listed = set(ids)
@@ -333,12 +403,18 @@ class GroupBook:
         groups = [(group_id, self._groups[group_id]) for group_id in ids]
         return [(group_id, group.phase, group.since) for group_id, group in groups]
 
-    def resume(self, phases: Iterable[tuple[str, Phase, float]], episodes: Iterable[tuple[Episode, bool]]) -> None:
+    def resume(
+        self,
+        phases: Iterable[tuple[str, Phase, float]],
+        episodes: Iterable[tuple[Episode, bool]],
+        num_in_pass: int,
+    ) -> None:
         """Fill an empty book.
 
         Args:
             phases: As `phases` returns them.
             episodes: The episodes of groups, ended ones in order of ending, and whether each waits.
+            num_in_pass: Number of whole groups in the present pass.
 
         Raises:
             CorruptionError: The groups contradict the episodes.
@@ -358,9 +434,8 @@ class GroupBook:
             group.running += episode.status == "IN_PROGRESS"
             if waits:
                 group.ended.append(episode)
-        for group_id, group in self._groups.items():
-            if group.phase == "WHOLE" and group.ended:
-                self.whole.append(group_id, group.ended, oldest_version(group.ended))
+        whole = [(each, group.ended) for each, group in self._groups.items() if group.phase == "WHOLE" and group.ended]
+        self.whole.fill([(each, ended, oldest_version(ended)) for each, ended in whole], num_in_pass)
         self.check()
 
     def check(self) -> None:

@@ -233,7 +233,8 @@ def test_a_book_takes_up_where_another_has_stopped() -> None:
     waiting = [episodes["late"][0], *episodes["whole"]]
     past = [*episodes["handed"], episodes["evicted"][1]]
     twin = book_of(2, timeout=9.0, min_size=1)
-    twin.resume(book.phases(), [*((each, True) for each in waiting), *((each, False) for each in (*past, *running))])
+    known = [*((each, True) for each in waiting), *((each, False) for each in (*past, *running))]
+    twin.resume(book.phases(), known, num_in_pass=1)
     assert twin.phases() == book.phases()
     for each in (book, twin):
         assert (each.due, list(each.whole), set(each.waiting())) == (10.0, [episodes["whole"]], set(waiting))
@@ -259,15 +260,15 @@ def test_a_book_takes_up_where_another_has_stopped() -> None:
 def test_groups_that_cannot_be_are_refused(phases: Any, waits: list[int], message: str) -> None:
     episodes = [(ended(str(number)), number in waits) for number in range(3)]
     with pytest.raises(errors.CorruptionError, match=message):
-        book_of(2).resume(phases, episodes)
+        book_of(2).resume(phases, episodes, len(phases))
 
 
 def test_those_that_gather_are_in_the_order_of_their_starts() -> None:
     phases: Any = [("g", "GATHERING", 2.0), ("h", "GATHERING", 1.0)]
     episodes = [(ended("0"), False), (ended("1", "h"), False)]
     with pytest.raises(errors.CorruptionError, match="^groups that gather must be in the order of their starts$"):
-        book_of(2).resume(phases, episodes)
-    book_of(2).resume(reversed(phases), episodes)
+        book_of(2).resume(phases, episodes, len(phases))
+    book_of(2).resume(reversed(phases), episodes, len(phases))
 
 
 def test_more_that_run_than_are_stored_are_found() -> None:

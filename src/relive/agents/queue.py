@@ -8,6 +8,10 @@
     it rejects one        if it waited, or was delivered, it is dropped: "rejected", or for the learner's reason
     it is evicted         if it waited, it is dropped: "evicted"
     cleared               if it waited, it is dropped: "cleared"
+    a restart             what was delivered and not acknowledged waits again, before all others
+
+With several epochs, what was delivered waits again until it was delivered that often. An episode that was delivered
+once is not counted as dropped if it is too old for another delivery, or evicted before it.
 
 A dropped episode is counted and gives back the place that its ticket took, if that still counts. Invariant: the queue
 is notified of events in order and does not affect the store: a delivered episode stays there and can be sampled.
@@ -17,24 +21,65 @@ dropped, so evictions do not count for a learner that only samples. Episodes wit
 the buffer has a rule for them; otherwise a group_id has no effect.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import copy
 import itertools
 import time
-from typing import Any, Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
+
+import numpy as np
 
 from relive import errors
 from relive.agents import admission as admission_lib
 from relive.agents import bias
 from relive.agents import groups as groups_lib
 from relive.common import validation
-from relive.episodes import episode as episode_lib
-from relive.episodes import store as store_lib
 
-Episode: TypeAlias = episode_lib.Episode[Any, Any]
-Store: TypeAlias = store_lib.EpisodeStore[Any, Any]
+Episode: TypeAlias = bias.EndedEpisode
+
+
+class Store(Protocol):
+    """What the queue reads of the store of a buffer: EpisodeStore, and the table of a token buffer.
+
+    Attributes:
+        policy_version: The learner's policy version; None before the first.
+        max_transitions: Maximum number of stored transitions; None for no limit.
+        max_episodes: Maximum number of stored episodes; None for no limit.
+        listeners: Are notified when an episode starts, ends, or is evicted.
+        finished: The episodes that have ended, in that order.
+        open: The episodes that run, by id.
+    """
+
+    policy_version: int | None
+    listeners: Any
+
+    @property
+    def max_transitions(self) -> int | None: ...  # noqa: D102
+    @property
+    def max_episodes(self) -> int | None: ...  # noqa: D102
+    @property
+    def finished(self) -> Iterable[Any]: ...  # noqa: D102
+    @property
+    def open(self) -> Mapping[str, Any]: ...  # noqa: D102
+
+    def has(self, episode_id: str) -> bool:
+        """Return whether an episode with that id is stored."""
+        ...
+
+    def was_drawn(self, episode: Any) -> bool:
+        """Return whether a stored episode was sampled."""
+        ...
+
+    def __contains__(self, episode: Any) -> bool: ...
+    def __getitem__(self, episode_id: str) -> Any: ...
+    def __iter__(self) -> Iterator[Any]: ...
+
+
 Line: TypeAlias = groups_lib.PendingEpisodes[list[Episode]]
 """What waits for the learner: whole groups, or single episodes, each a list of its own."""
+Unacked: TypeAlias = dict[tuple[bool, str], tuple[list[Episode], list[int]]]
+"""By whether it is a group, and the id of the group or episode: its episodes, and the learner's version at each
+delivery that was not acknowledged, -1 for none."""
 
 PENDING, DELIVERED, DROPPED, DELIVERED_UNCOUNTED, PENDING_UNCOUNTED = range(5)
 """How a stored episode stands with the learner; an uncounted one had been trained on when places began to be counted,
@@ -47,6 +92,9 @@ class LearnerQueue:
     Args:
         admission: The rule for starting episodes; None to admit all.
         groups: The rule for complete groups; None for no groups.
+        epochs: How often each episode or group is delivered.
+        redeliver: Whether what was not acknowledged is delivered again after a restart.
+        rng: Draws the order of passes if there are several epochs.
         came_back: Called when places have come back.
         lost: Called from any thread when a ticket was lost; must call `came_back` soon.
 
@@ -63,6 +111,9 @@ class LearnerQueue:
         self,
         admission: admission_lib.Admission | None,
         groups: groups_lib.Groups | None,
+        epochs: int,
+        redeliver: bool,
+        rng: np.random.Generator,
         came_back: Callable[[], None],
         lost: Callable[[], None],
     ) -> None:
@@ -71,15 +122,27 @@ class LearnerQueue:
         if groups is not None:
             validation.require_instance("groups", groups, groups_lib.Groups)
         self.admission, self.groups = admission, groups
+        self.epochs = validation.positive_int("epochs", epochs)
+        self.redeliver = validation.boolean("redeliver", redeliver)
+        self._rng = rng if self.epochs > 1 else None
         self.desk = admission_lib.Desk(admission, came_back, lost)
         self.drops = bias.Drops()
         self.produced, self.trained = bias.Tally(), bias.Tally()
         self.line: Line | None = None
-        self.book = None if groups is None else groups_lib.GroupBook(groups)
-        self._handed: set[Episode] = set()
+        self.book = self._new_book()
+        # Those that were delivered, and how often.
+        self._handed: dict[Episode, int] = {}
+        self._unacked: Unacked = {}
         # Episodes trained on before places were counted.
         self._uncounted: set[Episode] = set()
         self._stopped: float | None = None
+
+    def new_line(self) -> Line:
+        """Return an empty line."""
+        return groups_lib.PendingEpisodes(self._rng)
+
+    def _new_book(self) -> groups_lib.GroupBook | None:
+        return None if self.groups is None else groups_lib.GroupBook(self.groups, self._rng)
 
     # Events.
 
@@ -125,8 +188,8 @@ class LearnerQueue:
         waiting: groups_lib.Dropped = [("cleared", episode) for episode in self._waiting()]
         for episode in store.finished:
             self.sum_up(store, episode)
-        self.line = None if self.line is None else groups_lib.PendingEpisodes()
-        self.book = None if self.groups is None else groups_lib.GroupBook(self.groups)
+        self.line = None if self.line is None else self.new_line()
+        self.book = self._new_book()
         self._drop(waiting)
         for episode in store.finished:
             self.forget(episode)
@@ -140,8 +203,9 @@ class LearnerQueue:
 
     def forget(self, episode: Episode) -> None:
         """Forget an episode that is removed."""
-        self._handed.discard(episode)
+        self._handed.pop(episode, None)
         self._uncounted.discard(episode)
+        self._unacked.pop(self._unit_of(episode), None)
 
     def stop_clock(self) -> None:
         """Stop the clock of the groups until `start_clock`, while a journal is replayed."""
@@ -177,7 +241,7 @@ class LearnerQueue:
     def begin_line(self, store: Store) -> Line:
         """Return the line of single episodes, created with those that have ended so far."""
         if self.line is None:
-            self.line = groups_lib.PendingEpisodes()
+            self.line = self.new_line()
             for episode in store.finished:
                 reason = _why_not(episode)
                 if self._is_grouped(episode):
@@ -194,10 +258,18 @@ class LearnerQueue:
         self.pass_time()
         return self.book.whole
 
-    def hand_out(self, line: Line, fresh: Iterable[str], stale: Iterable[str]) -> None:
-        """Record, by key, which items of a line were delivered, and which stale ones before them were dropped."""
-        for key in fresh:
-            self._handed.update(self._take(line, key))
+    def hand_out(self, line: Line, fresh: Iterable[str], stale: Iterable[str], version: int | None) -> None:
+        """Record, by key, which items of a line were delivered, and which stale ones before them were dropped.
+
+        Args:
+            line: The line.
+            fresh: The keys of the delivered items.
+            stale: Those of the dropped ones.
+            version: The learner's policy version.
+        """
+        is_group = self.book is not None and line is self.book.whole
+        units = {(is_group, key): self._take(line, key) for key in fresh}
+        self._deliver(units, version)
         for key in stale:
             self.drop(line, key, "stale")
 
@@ -207,17 +279,60 @@ class LearnerQueue:
         Raises:
             CheckpointError: One of them cannot have been delivered.
         """
+        units: dict[tuple[bool, str], list[Episode]] = {}
         for episode_id in episode_ids:
             if not store.has(episode_id):
                 continue
             episode = store[episode_id]
-            if episode.status == "IN_PROGRESS" or _why_not(episode) is not None or episode in self._handed:
+            is_possible = episode.status != "IN_PROGRESS" and _why_not(episode) is None
+            if not is_possible or self._handed.get(episode, 0) >= self.epochs:
                 raise errors.CheckpointError(f"hands out episode {episode_id}, which cannot be")
             if self.book is not None and episode.group_id is not None:
                 self.book.give_up(episode.group_id, episode)
             elif episode_id in (line := self.begin_line(store)):
                 line.pop(episode_id)
-            self._handed.add(episode)
+            units.setdefault(self._unit_of(episode), []).append(episode)
+        self._deliver(units, store.policy_version)
+
+    def _deliver(self, units: dict[tuple[bool, str], list[Episode]], version: int | None) -> None:
+        """Record that units were delivered, which were removed from their line; they return if epochs are left."""
+        for (is_group, key), unit in units.items():
+            times = 1 + self._handed.get(unit[0], 0)
+            self._handed.update(dict.fromkeys(unit, times))
+            if self.redeliver:
+                self._unacked.setdefault((is_group, key), (unit, []))[1].append(-1 if version is None else version)
+            if times < self.epochs:
+                self._wait_again(is_group, key, unit, first=False)
+
+    def _wait_again(self, is_group: bool, key: str, unit: list[Episode], *, first: bool) -> None:
+        if is_group:
+            assert self.book is not None
+            self.book.restore(key, unit, first=first)
+        else:
+            assert self.line is not None
+            put = self.line.prepend if first else self.line.append
+            put(key, unit, bias.oldest_version(unit[0]))
+
+    def acknowledge(self, version: int) -> None:
+        """Record that all that was delivered before the learner had that version will not be needed again."""
+        for name, (_, versions) in list(self._unacked.items()):
+            versions[:] = [each for each in versions if each >= version]
+            if not versions:
+                del self._unacked[name]
+
+    def restart(self) -> None:
+        """Let all that was delivered and not acknowledged wait again, before all others, in the order of delivery."""
+        for (is_group, key), (unit, versions) in reversed(self._unacked.items()):
+            for episode in unit:
+                self._handed[episode] -= len(versions)
+                if not self._handed[episode]:
+                    del self._handed[episode]
+            if is_group and self.book is not None:
+                self.book.give_up(key, unit[0])
+            elif self.line is not None and key in self.line:
+                self.line.pop(key)
+            self._wait_again(is_group, key, unit, first=True)
+        self._unacked.clear()
 
     def drop(self, line: Line, key: str, reason: str) -> None:
         """Remove the item with that key from a line, and drop it."""
@@ -233,15 +348,19 @@ class LearnerQueue:
             episode = store[episode_id] if store.has(episode_id) else None
             if episode is None:
                 continue
-            if episode in self._handed:
-                self._handed.discard(episode)
-                rejected.append(episode)
-            elif self.book is not None and episode.group_id is not None:
+            unit: list[Episode] = []
+            if self.book is not None and episode.group_id is not None:
                 self.pass_time()
-                rejected += self.book.give_up(episode.group_id, episode)
+                unit = self.book.give_up(episode.group_id, episode)
             elif episode.status != "IN_PROGRESS" and _why_not(episode) is None:
-                line = self.begin_line(store)
-                rejected += self._take(line, episode_id) if episode_id in line else []
+                line = self.line if episode in self._handed else self.begin_line(store)
+                if line is not None and episode_id in line:
+                    unit = line.pop(episode_id)
+            unit = unit or [episode] * (episode in self._handed)
+            for each in unit:
+                self._handed.pop(each, None)
+                self._unacked.pop(self._unit_of(each), None)
+            rejected += unit
         self._drop([(reason, episode) for episode in rejected])
         return len(rejected)
 
@@ -260,6 +379,7 @@ class LearnerQueue:
         """Return a snapshot of this queue. O(groups), and a pointer per episode."""
         other = copy.copy(self)
         other._handed, other._uncounted = self._handed.copy(), self._uncounted.copy()
+        other._unacked = {name: (unit, versions.copy()) for name, (unit, versions) in self._unacked.items()}
         other.line = None if self.line is None else self.line.copy()
         other.book = None if self.book is None else self.book.copy()
         other.desk, other.drops = copy.copy(self.desk), copy.deepcopy(self.drops)
@@ -272,54 +392,87 @@ class LearnerQueue:
         waiting = set(self._waiting())
 
         def turn(episode: Episode) -> int:
-            if episode in self._handed:
-                return DELIVERED_UNCOUNTED if episode in self._uncounted else DELIVERED
-            if episode.status != "IN_PROGRESS" and self._lines_up(episode) and episode not in waiting:
-                return DROPPED
-            return PENDING_UNCOUNTED if episode in self._uncounted else PENDING
+            if episode in waiting or episode not in self._handed:
+                is_dropped = episode not in waiting and episode.status != "IN_PROGRESS" and self._lines_up(episode)
+                if is_dropped:
+                    return DROPPED
+                return PENDING_UNCOUNTED if episode in self._uncounted else PENDING
+            return DELIVERED_UNCOUNTED if episode in self._uncounted else DELIVERED
 
         return list(map(turn, episodes))
 
-    def resume(self, store: Store, turns: Sequence[int], phases: Iterable[tuple[str, groups_lib.Phase, float]]) -> None:
+    def deliveries(self, episodes: Iterable[Episode]) -> list[int]:
+        """Return how often each episode was delivered."""
+        return [self._handed.get(episode, 0) for episode in episodes]
+
+    def unacked(self) -> Unacked:
+        """Return what was delivered and not acknowledged; read-only."""
+        return self._unacked
+
+    def resume(
+        self,
+        store: Store,
+        turns: Sequence[int],
+        deliveries: Sequence[int],
+        phases: Iterable[tuple[str, groups_lib.Phase, float]],
+        line: Sequence[Episode],
+        passes: Sequence[int],
+        unacked: Unacked,
+    ) -> None:
         """Restore the state of another queue; whether there is a line, and the counters, must be set before.
 
         Args:
             store: The episodes.
             turns: What `turns` returned.
+            deliveries: What `deliveries` returned.
             phases: The phases of the groups, with their start times.
+            line: The episodes in the line.
+            passes: The number of items in the present pass of the line, and of whole groups.
+            unacked: What was delivered and not acknowledged.
 
         Raises:
             CorruptionError: The state is inconsistent.
         """
-        waiting = self._settle_turns(store, turns)
+        waiting = self._settle_turns(store, turns, deliveries)
         if self.book is not None:
             ordered = (*store.finished, *store.open.values())
-            self.book.resume(phases, [(each, each in waiting) for each in ordered if each.group_id is not None])
-        self._line_up(store, waiting)
-        if self.turns(store) != list(turns):
+            grouped = [(each, each in waiting) for each in ordered if each.group_id is not None]
+            self.book.resume(phases, grouped, passes[1])
+        if self.line is not None:
+            self.line.fill([(each.episode_id, [each], bias.oldest_version(each)) for each in line], passes[0])
+        self._unacked = unacked
+        if self.turns(store) != list(turns) or self.deliveries(store) != list(deliveries):
             raise errors.CorruptionError("what was handed out and what was dropped cannot both have been so")
         self.check(store)
 
-    def rebuild(self, store: Store, turns: Sequence[int]) -> None:
+    def rebuild(self, store: Store, turns: Sequence[int], deliveries: Sequence[int]) -> None:
         """Rebuild groups and admission from the stored episodes, without a saved state of them.
 
-        Group timeouts restart, and so does the count of admitted episodes, with those not trained on so far.
+        Group timeouts restart, and so does the count of admitted episodes, with those not trained on so far. What was
+        delivered counts as acknowledged.
 
         Args:
             store: The episodes.
             turns: What `turns` returned, perhaps with a different rule for groups.
+            deliveries: What `deliveries` returned, perhaps with another number of epochs.
 
         Raises:
             CorruptionError: The state is inconsistent.
         """
-        waiting = self._settle_turns(store, turns)
-        waiting = {episode for episode in waiting if _why_not(episode) is None}
+        waiting = self._settle_turns(store, turns, deliveries)
+        waiting = {
+            episode for episode in waiting if _why_not(episode) is None and self._handed.get(episode, 0) < self.epochs
+        }
         if self.groups is None and any(turns):
-            self.line = groups_lib.PendingEpisodes()  # Episodes delivered in groups must not be delivered again.
-        if self.groups is not None:
-            self.book = groups_lib.GroupBook(self.groups)
+            self.line = self.new_line()  # Episodes delivered in groups must not be delivered again.
+        self.book = self._new_book()
+        if self.book is not None:
             self._rebuild(self.book, store, waiting)
-        self._line_up(store, waiting)
+        if self.line is not None:
+            self.line = self.new_line()
+            for episode in store.finished:
+                if episode in waiting and not self._is_grouped(episode):
+                    _put_in_line(self.line, episode)
         self.begin_count(store)
         self.check(store)
 
@@ -329,30 +482,24 @@ class LearnerQueue:
         grouped = [episode for episode in store if episode.group_id is not None]
         for episode in grouped:
             book.started(str(episode.group_id), now)
-        for past in {str(episode.group_id): None for episode in grouped if episode in self._handed}:
+        delivered = [each for each in grouped if each in self._handed and each not in waiting]
+        for past in {str(episode.group_id): None for episode in delivered}:
             book.take(past)
         for episode in store.finished:
             group_id = episode.group_id
             if group_id is not None and book.ended(group_id, episode, counts=episode in waiting):
                 self.drops.count(book.reason(group_id), episode.agent_id)
 
-    def _settle_turns(self, store: Store, turns: Sequence[int]) -> set[Episode]:
-        """Restore the delivered episodes, and return the ended ones that were neither delivered nor dropped."""
+    def _settle_turns(self, store: Store, turns: Sequence[int], deliveries: Sequence[int]) -> set[Episode]:
+        """Restore the delivered episodes, and return the ended ones that wait."""
         by_turn: tuple[set[Episode], ...] = (set(), set(), set(), set(), set())
-        for episode, turn in zip(store, turns, strict=True):
+        for episode, turn, times in zip(store, turns, deliveries, strict=True):
             by_turn[turn].add(episode)
-        self._handed = by_turn[DELIVERED] | by_turn[DELIVERED_UNCOUNTED]
+            if times:
+                self._handed[episode] = times
         self._uncounted = by_turn[DELIVERED_UNCOUNTED] | by_turn[PENDING_UNCOUNTED]
         pending = by_turn[PENDING] | by_turn[PENDING_UNCOUNTED]
         return {episode for episode in pending if episode.status != "IN_PROGRESS"}
-
-    def _line_up(self, store: Store, waiting: set[Episode]) -> None:
-        """Recreate the line, if there is one, with those of `waiting` that belong to it."""
-        if self.line is not None:
-            self.line = groups_lib.PendingEpisodes()
-            for episode in store.finished:
-                if episode in waiting and not self._is_grouped(episode):
-                    _put_in_line(self.line, episode)
 
     def check(self, store: Store) -> None:
         """Raise CorruptionError if the waiting or delivered episodes are inconsistent."""
@@ -363,24 +510,41 @@ class LearnerQueue:
                     f"episode {episode.episode_id} is {episode.status} with {len(episode)} transitions: it can neither "
                     "wait for the learner nor have been handed out"
                 )
-        if not self._handed.isdisjoint(waiting):
+        if any(self._handed.get(episode, 0) >= self.epochs for episode in waiting):
             raise errors.CorruptionError("an episode that waits for the learner was handed out")
+        if any(times < 1 for times in self._handed.values()):
+            raise errors.CorruptionError("an episode that was handed out must have been so at least once")
         if any(episode not in store or episode.status == "IN_PROGRESS" for episode in self._uncounted):
             raise errors.CorruptionError("an episode that runs, or is not stored, cannot be without a place")
+        for name, (unit, versions) in self._unacked.items():
+            if not versions or any(
+                self._unit_of(each) != name or self._handed.get(each, 0) < len(versions) for each in unit
+            ):
+                raise errors.CorruptionError(f"{name[1]} cannot have been handed out without being acknowledged")
         if self.book is not None:
             self.book.check()
-            for episode in self._handed:
-                if episode.group_id is not None and not self.book.is_closed(episode.group_id):
+            for episode, times in self._handed.items():
+                is_waiting = episode.group_id is not None and not self.book.is_closed(episode.group_id)
+                if is_waiting and times >= self.epochs:
                     raise errors.CorruptionError(f"episode {episode.episode_id} was handed out before its group")
         if self.line is not None:
             self.line.check()
             in_line = [episode for unit in self.line for episode in unit]
-            if in_line != [episode for episode in store.finished if episode.episode_id in self.line]:
+            ordered = [episode for episode in store.finished if episode.episode_id in self.line]
+            if len(in_line) != len(ordered) or set(in_line) != set(ordered):
+                raise errors.CorruptionError("episodes that wait must be stored, and wait once")
+            if in_line != ordered and self.epochs == 1 and not self.redeliver:
                 raise errors.CorruptionError("episodes that wait must be in the order in which they ended")
 
     def _lines_up(self, episode: Episode) -> bool:
         """Return whether an episode belongs to the line, if there is one, or to the groups."""
         return self.line is not None or self._is_grouped(episode)
+
+    def _unit_of(self, episode: Episode) -> tuple[bool, str]:
+        """Return whether an episode is delivered in a group, and the name of that, or of the episode."""
+        if self.book is not None and episode.group_id is not None:
+            return True, episode.group_id
+        return False, episode.episode_id
 
     def _is_grouped(self, episode: Episode) -> bool:
         return self.book is not None and episode.group_id is not None
@@ -399,8 +563,9 @@ class LearnerQueue:
         """Start counting places, with the episodes that are open, or have ended and may be trained on. O(episodes)."""
         others = [each for each in store.finished if not self._lines_up(each) and _why_not(each) is None]
         drawn = {episode for episode in others if self._was_trained_on(store, episode)}
-        self._uncounted = self._handed | drawn
-        self.desk.begin(versions, len(store.open) + len(list(self._waiting())) + len(others) - len(drawn))
+        self._uncounted = self._handed.keys() | drawn
+        waiting = sum(episode not in self._handed for episode in self._waiting())
+        self.desk.begin(versions, len(store.open) + waiting + len(others) - len(drawn))
 
     def _take(self, line: Line, key: str) -> list[Episode]:
         """Remove the item with that key from a line."""
@@ -409,7 +574,8 @@ class LearnerQueue:
         return line.pop(key)
 
     def _drop(self, dropped: groups_lib.Dropped) -> None:
-        """Count dropped episodes, and take their places back."""
+        """Count dropped episodes that were not delivered before, and take their places back."""
+        dropped = [(reason, episode) for reason, episode in dropped if episode not in self._handed]
         for reason, episode in dropped:
             self.drops.count(reason, episode.agent_id)
         self.desk.give_back(sum(episode not in self._uncounted for _, episode in dropped))

@@ -14,6 +14,7 @@ from relive import errors
 from relive.agents import admission as admission_lib
 from relive.agents import delivery_test
 from relive.agents import groups as groups_lib
+from relive.agents import queue
 from relive.persistence import checkpointable
 from relive.persistence import codec
 from relive.persistence import state as state_lib
@@ -310,6 +311,7 @@ def setting(path: str, value: Any) -> Any:
 def turn(place: int, value: int) -> Any:
     def change(arrays: Any, rest: Any) -> None:
         arrays["episode_turn"][place] = value
+        arrays["episode_deliveries"][place] = value in (queue.DELIVERED, queue.DELIVERED_UNCOUNTED)
 
     return change
 
@@ -342,8 +344,19 @@ def without(name: str) -> Any:
         (turn(0, 1), "^arrays episode_turn and hand_outs cannot be: episode .* was handed out before its group$"),
         (turn(3, 2), None),
         (turn(3, 3), None),
-        (turn(4, 1), None),
-        (turn(5, 0), "^arrays episode_turn and hand_outs cannot be: episode .* is ABORTED with 1 transitions: it can "),
+        (turn(4, 1), "^arrays episode_turn and hand_outs cannot be: what was handed out"),
+        (turn(5, 0), "^arrays episode_turn and hand_outs cannot be: what was handed out"),
+        (array("episode_deliveries", np.full(7, -1)), "^array episode_deliveries must hold integers in .* got -1$"),
+        (array("line", np.array([7])), r"^array line must hold integers in \[0, 6\], got 7$"),
+        (array("line", np.array([5])), "^arrays .* cannot be: what was handed out and what was dropped"),
+        (array("line", np.array([4, 4])), "^arrays .* cannot be: "),
+        (setting("passes", [0]), "hand_outs/passes must be a list of two counts"),
+        (setting("passes", [0, -1]), "hand_outs/passes must be a list of two counts"),
+        (setting("unacked", [[False, "x", [], [1]]]), "hand_outs/unacked must be a list of units"),
+        (setting("unacked", [[False, "x", [9], [1]]]), "hand_outs/unacked must be a list of units"),
+        (setting("unacked", [[False, "x", [0, 0], [1]]]), "hand_outs/unacked must be a list of units"),
+        (setting("unacked", [[False, "x", [0], [-2]]]), "hand_outs/unacked must be a list of units"),
+        (setting("unacked", [[False, "x", [0], [1]]]), "x cannot have been handed out without being acknowledged"),
         (
             turn(6, 1),
             "^arrays episode_turn and hand_outs cannot be: .* is IN_PROGRESS with 0 transitions: it can neither",

@@ -1,4 +1,4 @@
-"""Groups and versions of the policy, from a start to a sample, and through files; and draws within a lag."""
+"""Groups and policy versions, from start to sample and through files; and draws within a lag."""
 
 import asyncio
 from collections.abc import Sequence
@@ -214,7 +214,7 @@ def test_the_learner_has_a_version_that_does_not_fall() -> None:
         assert buffer.policy_version == version
     wrong: Any
     for wrong, message in (
-        (2, "^version must be at least 3, the one before, got 2$"),
+        (2, "^version must be at least 3, the previous one, got 2$"),
         (-1, "^version must be at least 0, got -1$"),
         (True, "^version must be an integer of at least 0, got True$"),
         (None, "^version must be an integer of at least 0, got None$"),
@@ -265,7 +265,7 @@ async def test_without_a_version_of_the_learner_no_lag_is_known() -> None:
     for lags in ({"max_lag": 0}, {"lag_decay": 0.5}):
         with pytest.raises(
             errors.ArgumentError,
-            match="^max_lag and lag_decay ask for the learner's policy version: call set_policy_version first$",
+            match="^max_lag and lag_decay need the learner's policy version: call set_policy_version first$",
         ):
             buffer.sample_n_step_nowait(1, 1, 0.9, **lags)
         with pytest.raises(errors.ArgumentError, match="call set_policy_version first$"):
@@ -380,7 +380,7 @@ async def test_a_learner_whose_version_is_taken_away_waits_until_it_is_said_agai
 
 
 async def actor(buffer: Buffer, behind: int, seed: int) -> None:
-    """Write short episodes for ever, of the version that the learner had `behind` updates ago."""
+    """Write short episodes without end, with the version that the learner had `behind` updates ago."""
     rng = random.Random(seed)
     while True:
         async with buffer.episode("a", policy_version=max(0, (buffer.policy_version or 0) - behind)) as writer:
@@ -393,7 +393,7 @@ async def actor(buffer: Buffer, behind: int, seed: int) -> None:
 @pytest.mark.parametrize("max_lag", [0, 1, 3])
 @pytest.mark.parametrize("ratio", [None, 4.0])
 async def test_a_learner_with_a_window_never_starves_and_gets_late_steps_too(max_lag: int, ratio: float | None) -> None:
-    """Actors that are one and three versions late; a limiter that holds them back must not stop what is waited for."""
+    """Actors that are one and three versions late; a limiter that holds them back must not stop the one awaited."""
     limiter = None if ratio is None else relive.SampleToInsertRatio(ratio, 1, error_buffer=32.0)
     buffer = Buffer(max_transitions=200, limiter=limiter, seed=0)
     buffer.set_policy_version(0)
@@ -467,7 +467,7 @@ async def test_a_batch_that_the_limiter_holds_up_frees_no_inserts() -> None:
 
 
 class Switch(relive.RateLimiter):
-    """Allows no insert, and batches while it is on."""
+    """Allows no insert, and allows batches while `on` is set."""
 
     is_on = True
 
@@ -555,7 +555,7 @@ def test_groups_and_versions_come_back() -> None:
 
 
 def test_the_open_ones_stand_as_they_stood() -> None:
-    """Which of them a draw takes depends on their order, and that on who ended."""
+    """A draw depends on the order of the open episodes, and that on which ones have ended."""
     buffer = Buffer(seed=0)
     ids = [lived(buffer, [1] * 5, None) for _ in range(4)]
     buffer.end_episode_nowait(ids[0], None)
@@ -677,7 +677,7 @@ def test_a_journal_brings_groups_and_versions_back(tmp_path: pathlib.Path) -> No
 
 
 def test_the_version_of_the_learner_is_in_every_base(tmp_path: pathlib.Path) -> None:
-    """The segment in which it was said is gone."""
+    """The segment with that record is deleted."""
     buffer = Buffer(max_episodes=2)
     with recover_test.opened(tmp_path / "log", 300) as log:
         buffer.attach(log)
@@ -756,27 +756,27 @@ def learned(version: int) -> tuple[int, bytes]:
 
 
 FORGED: dict[str, list[tuple[int, bytes]]] = {
-    "starts an episode that cannot be": [started(["a", 3, None])],
-    "starts an episode that cannot be ": [started(["a", None, -1])],
-    "starts an episode that cannot be  ": [started(["a", None, True])],
-    "starts an episode that cannot be   ": [started(["a", None, 2**62 + 1])],
-    "starts an episode that cannot be    ": [started([None, None, 1])],
-    "starts an episode that cannot be     ": [started(["a", None])],
-    "starts an episode that cannot be      ": [started(("a", None, None))],
-    "starts an episode that cannot be       ": [started("abc")],
-    "appends a step that cannot be": [started(["a", None, 1]), stepped(2, length=3)],
-    "appends a step that cannot be ": [started(["a", None, 1]), stepped(2, reward=float("nan"))],
-    "appends a step that cannot be: policy_version must be at least 3, that of the start of the episode, got 2": [
+    "starts an invalid episode": [started(["a", 3, None])],
+    "starts an invalid episode ": [started(["a", None, -1])],
+    "starts an invalid episode  ": [started(["a", None, True])],
+    "starts an invalid episode   ": [started(["a", None, 2**62 + 1])],
+    "starts an invalid episode    ": [started([None, None, 1])],
+    "starts an invalid episode     ": [started(["a", None])],
+    "starts an invalid episode      ": [started(("a", None, None))],
+    "starts an invalid episode       ": [started("abc")],
+    "appends an invalid step": [started(["a", None, 1]), stepped(2, length=3)],
+    "appends an invalid step ": [started(["a", None, 1]), stepped(2, reward=float("nan"))],
+    "appends an invalid step: policy_version must be at least 3, that of the start of the episode, got 2": [
         started(["a", None, 3]),
         stepped(2),
     ],
-    "appends a step that cannot be: policy_version must be at most .*": [started(["a", None, 3]), stepped(2**62 + 1)],
+    "appends an invalid step: policy_version must be at most .*": [started(["a", None, 3]), stepped(2**62 + 1)],
     "ends in the middle of a value": [(episode_journal.STEPPED, stepped(1)[1][:55])],
-    "is of kind 8 with 35 bytes, which cannot be here": [(episode_journal.STEPPED, bytes(35))],
-    "is of kind 7 with 35 bytes, which cannot be here": [(episode_journal.STARTED, bytes(35))],
-    "is of kind 9 with 7 bytes, which cannot be here": [(episode_journal.LEARNED, bytes(7))],
-    "says that the learner is of version 3, which cannot be": [learned(4), learned(3)],
-    "says that the learner is of version 4611686018427387905, which cannot be": [learned(2**62 + 1)],
+    "is of kind 8 with 35 bytes, which is not valid here": [(episode_journal.STEPPED, bytes(35))],
+    "is of kind 7 with 35 bytes, which is not valid here": [(episode_journal.STARTED, bytes(35))],
+    "is of kind 9 with 7 bytes, which is not valid here": [(episode_journal.LEARNED, bytes(7))],
+    "sets the learner's policy version to 3, which is not valid": [learned(4), learned(3)],
+    "sets the learner's policy version to 4611686018427387905, which is not valid": [learned(2**62 + 1)],
 }
 
 

@@ -58,7 +58,9 @@ Obs = TypeVar("Obs")
 Act = TypeVar("Act")
 
 
-class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act], Generic[Obs, Act]):
+class EpisodeReplayBuffer(
+    delivery.Delivery[episode_lib.Episode[Obs, Act]], checkpointable.Journalable, Generic[Obs, Act]
+):
     """Stores the episodes of many agents and samples n-step transitions, uniformly by default.
 
     Observations and actions may be any objects. Arrays, built-in containers, dataclasses, objects with a method
@@ -76,12 +78,14 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         limiter: Decides when steps may be appended and batches drawn; by default sampling needs one transition.
         admission: Decides when an episode may start; each then needs a ticket from `admit`. None to admit all.
         groups: How episodes are grouped by group_id for `next_groups`; None for no groups.
+        epochs: How often `next_episodes` and `next_groups` deliver each episode or group.
+        redeliver: Whether what was delivered and not acknowledged with `ack` is delivered again after a restart.
         sampler: Draws the transitions for `sample_n_step`; None to draw uniformly.
         seed: Seed or generator for sampling; the same seed and the same calls give the same draws.
 
     Raises:
-        ArgumentError: A limit is not an integer of at least 1, the limiter asks for more than max_transitions, a group
-            has more episodes than the limits or the admission allow, or the seed is invalid.
+        ArgumentError: A limit or `epochs` is not an integer of at least 1, the limiter asks for more than
+            max_transitions, a group has more episodes than the limits or the admission allow, or the seed is invalid.
 
     >>> import asyncio
     >>> import relive
@@ -98,7 +102,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     """
 
     _HAS_OBJECTS = True
-    _SETTINGS = ("max_transitions", "max_episodes", "limiter", "admission", "groups", "sampler")
+    _SETTINGS = ("max_transitions", "max_episodes", "limiter", *delivery.SETTINGS, "sampler")
 
     def __init__(
         self,
@@ -108,6 +112,8 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         limiter: rate_limiters.RateLimiter | None = None,
         admission: admission_lib.Admission | None = None,
         groups: groups_lib.Groups | None = None,
+        epochs: int = 1,
+        redeliver: bool = False,
         sampler: samplers.EpisodeSampler[Obs, Act] | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> None:
@@ -122,7 +128,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         self._store: store_lib.EpisodeStore[Obs, Act] = store_lib.EpisodeStore(max_transitions, max_episodes)
         self._limited = rate_limiters.LimitedBuffer(limiter, self._store, "max_transitions", max_transitions)
         self._gate = gate.Gate(self._limited, "sample_n_step_nowait")
-        self._begin_handing_out(admission, groups)
+        self._begin_handing_out(admission, groups, epochs, redeliver)
 
     # Writing.
 
@@ -332,7 +338,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         except errors.ReplayError as unwritten:
             self._store.abort(episode_id)
             self._ended()
-            error.add_note(f"episode {episode_id} ended as ABORTED, and the journal does not say so: {unwritten}")
+            error.add_note(f"episode {episode_id} ended as ABORTED, but the journal has no record of it: {unwritten}")
 
     # Drawing.
 
@@ -539,7 +545,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         """
         codec = codec_lib.checked(codec)
         with checkpoint.opened(path, progress=progress) as state:
-            return cls._loaded(state, instead, codec=codec)
+            return cls._loaded(state, instead, codec=codec)._restarted()
 
     def state_dict(self, *, codec: "codec_lib.Codec | None" = None) -> state_lib.State:
         """Return the state of the buffer as a dict of JSON values, with arrays by name under "arrays".
@@ -562,7 +568,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         self._load_state(state, codec=codec_lib.checked(codec))
 
     def _setting(self, name: str) -> Any:
-        if name in ("admission", "groups"):
+        if name in delivery.SETTINGS:
             return getattr(self._hand_outs, name)
         return getattr(self if name in ("limiter", "sampler") else self._store, name)
 
@@ -587,8 +593,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
             self._store.max_transitions, self._store.max_episodes
         )
         store.fill(episode_state.load(given, **options))
-        hand_outs = self._new_hand_outs(self._hand_outs.admission, self._hand_outs.groups)
-        queue_state.load(given, store, hand_outs, is_same_rule=self._has_rules_of(given))
+        hand_outs = self._loaded_hand_outs(given, store)
         self._store = self._limited.counts = store
         self._follow(hand_outs)
         self._gate.wake()
@@ -610,7 +615,10 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
             ArgumentError: A journal is already attached, or this one does not match the buffer.
             CheckpointError: The journal could not be written, or the codec does not support an object.
         """
+        is_restart = self._position is not None and self.redeliver
         self._attach(journal, codec=codec_lib.checked(codec))
+        if is_restart:
+            self._journal.restart()
 
     def detach(self) -> None:
         """Stop writing to the journal, which stays open; does nothing if there is none."""
@@ -632,19 +640,20 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
         queue.stop_clock()
         queue.restart_times()
 
-        def handed(delivered: list[str], dropped: list[str], reason: str) -> None:
-            if not delivered and not dropped:
-                queue.begin_line(self._store)
-            queue.deliver(self._store, delivered)
-            queue.reject(self._store, dropped, reason)
-
         def ended() -> None:
             queue.start_clock()
             if self._written() != written:
                 # From now on, each new learner version frees places.
                 queue.begin_count(self._store, None if self._store.policy_version is None else 0)
 
-        return episode_journal.Replay(self._store, handed=handed, ended=ended, **options)
+        return episode_journal.Replay(
+            self._store,
+            handed=self._replay_hand_out,
+            acknowledged=queue.acknowledge,
+            restarted=queue.restart,
+            ended=ended,
+            **options,
+        )
 
     # Statistics and checks.
 
@@ -717,7 +726,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
             )
         if lags is not None and self._store.policy_version is None:
             raise errors.ArgumentError(
-                "max_lag and lag_decay ask for the learner's policy version: call set_policy_version first"
+                "max_lag and lag_decay need the learner's policy version: call set_policy_version first"
             )
         return lags
 
@@ -754,7 +763,7 @@ class EpisodeReplayBuffer(checkpointable.Journalable, delivery.Delivery[Obs, Act
     def _ended(self) -> None:
         """Wake the callers that wait for the end of an episode."""
         self._gate.wake()
-        self._queues.wake_learner()
+        self._wake_ended()
 
     def _own_draws(self, batch_size: int) -> list[tuple[episode_lib.Episode[Obs, Act], int]]:
         """Return the validated result of `_draw`; on failure, restore the generator."""

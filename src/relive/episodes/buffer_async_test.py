@@ -29,7 +29,7 @@ async def settle(rounds: int = 20) -> None:
 
 
 async def act(buffer: Buffer, steps: int, agent_id: str = "a") -> None:
-    """Live one episode; observation = (agent, t)."""
+    """Write one episode; observation = (agent, t)."""
     async with buffer.episode(agent_id) as writer:
         for t in range(steps):
             await writer.append((agent_id, t), t, float(t))
@@ -206,7 +206,7 @@ async def test_a_producer_that_closes_when_it_dies_frees_the_waiting_learner() -
 
 
 async def test_a_start_that_evicts_below_the_least_size_frees_who_waits_to_insert() -> None:
-    """Insert below min_size are free; who was held back above it must hear of it."""
+    """Inserts below min_size are free; a task held back above it must be woken."""
     limiter = relive.SampleToInsertRatio(1.0, 5, 5.0)
     buffer = Buffer(max_episodes=2, limiter=limiter, seed=0)
     await act(buffer, 6)
@@ -387,7 +387,7 @@ async def test_a_batch_that_could_wait_for_ever_is_refused() -> None:
 
 
 async def test_awaited_calls_cannot_keep_the_event_loop_to_themselves() -> None:
-    """An actor in a plain environment and a learner await nothing else; both get on, and so does a third task."""
+    """An actor and a learner that await nothing else both make progress, and so does a third task."""
     buffer = Buffer(seed=0)
     turns = 0
 
@@ -453,7 +453,7 @@ async def test_a_call_cancelled_while_the_others_run_has_left_no_trace() -> None
 
 
 async def storm(seed: int, actors: int, cancels: int, limiter: relive.RateLimiter | None) -> None:
-    """Actors and learners, cancelled anywhere; every invariant holds all the time, and nothing is spliced."""
+    """Actors and learners, cancelled anywhere: every invariant holds at all times, and no episodes are spliced."""
     rng = random.Random(seed)
     buffer = Buffer(max_transitions=400, limiter=limiter, seed=seed)
     status: collections.Counter[str] = collections.Counter()
@@ -532,7 +532,7 @@ def memory_of(root: object) -> int:
 
 @pytest.mark.parametrize("steps", [60_000, pytest.param(5_000_000, marks=pytest.mark.long)])
 def test_memory_stays_flat(steps: int) -> None:
-    """Ray pull request 22678 and others: what is evicted is freed, and no bookkeeping grows with time."""
+    """Ray pull request 22678 and others: evicted episodes are freed, and no bookkeeping grows with time."""
     buffer = Buffer(max_transitions=1000, max_episodes=150, seed=0)
 
     def live(steps: int) -> None:
@@ -555,7 +555,7 @@ def test_memory_stays_flat(steps: int) -> None:
 
 
 def left_behind(*coroutines: Coroutine[Any, Any, Any]) -> list[asyncio.Task[Any]]:
-    """Return tasks that wait in a loop which was closed under them."""
+    """Return tasks that waited in an event loop that is closed now."""
 
     async def wait() -> list[asyncio.Task[Any]]:
         tasks = [asyncio.get_running_loop().create_task(coroutine) for coroutine in coroutines]
@@ -648,7 +648,7 @@ async def test_a_block_that_is_left_while_the_journal_cannot_be_written(
         await asyncio.wait([actor])
         (episode,) = buffer._store
         if way == "a return":
-            # Nobody has failed but the journal, which may be written again.
+            # Only the journal failed, and it can be written to again.
             assert isinstance(actor.exception(), errors.CheckpointError)
             assert episode.status == "IN_PROGRESS"
             monkeypatch.undo()
@@ -657,7 +657,7 @@ async def test_a_block_that_is_left_while_the_journal_cannot_be_written(
             error = actor.exception()
             assert isinstance(error, ZeroDivisionError)
             assert error.__notes__ == [
-                f"episode {episode.episode_id} ended as ABORTED, and the journal does not say so: "
+                f"episode {episode.episode_id} ended as ABORTED, but the journal has no record of it: "
                 "log cannot be written: disk full"
             ]
         else:

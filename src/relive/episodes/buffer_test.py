@@ -191,7 +191,7 @@ def test_open_and_finished_episodes_are_drawn_alike() -> None:
 
 
 def test_a_batch_is_in_no_order_of_age() -> None:
-    """Half a batch is as good as a batch: the first draw is as old as the last, on average."""
+    """The order within a batch is random: the first draw is as old as the last, on average."""
     buffer = Buffer(seed=7)
     ages = {add_episode(buffer, 2): age for age in range(10)}
     add_steps(buffer, open_id := buffer.start_episode_nowait("a"), 3)
@@ -342,7 +342,7 @@ async def test_closing_wakes_who_waits_and_refuses_who_writes() -> None:
     buffer.close()
     buffer.close()
     for waiter in waiters:
-        with pytest.raises(relive.ClosedError, match="^buffer is closed: only sample_n_step_nowait still answers$"):
+        with pytest.raises(relive.ClosedError, match="^buffer is closed: only sample_n_step_nowait still works$"):
             await waiter
     for call in (
         buffer.start_episode("a"),

@@ -23,7 +23,7 @@ Obs = TypeVar("Obs")
 Act = TypeVar("Act")
 
 FinalStatus: TypeAlias = Literal["COMPLETED", "TRUNCATED", "ABORTED"]
-"""How an episode ended: the task ended (no bootstrap); we stopped looking; the actor died (bootstrap in both)."""
+"""How an episode ended: the task ended (no bootstrap); it was cut off; the actor died (bootstrap in both)."""
 
 EpisodeStatus: TypeAlias = Literal["IN_PROGRESS", "COMPLETED", "TRUNCATED", "ABORTED"]
 """Where an episode stands."""

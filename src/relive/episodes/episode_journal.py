@@ -13,6 +13,8 @@
     HANDED    which episodes the learner was given and which not: a list, as a PlainCodec writes it, of the ids of the
               episodes that were delivered, of those that were dropped, and of the reason for these; with neither,
               that the learner asks for single episodes for the first time
+    ACKED     the version u64 before which all deliveries are acknowledged
+    RESTART   nothing: what is not acknowledged waits again
 
 All numbers are little endian, an id is 36 ASCII characters, and values are as the codec writes them. Each record is
 written before its change is applied, except EVICT, which is written after. If EVICT is lost, the episode is back, and
@@ -41,7 +43,7 @@ from relive.persistence import journal as journal_lib
 Episode: TypeAlias = episode_lib.Episode[Any, Any]
 Store: TypeAlias = store_lib.EpisodeStore[Any, Any]
 
-START, APPEND, END, ABORT, CLEAR, EVICT, STARTED, STEPPED, LEARNED, CARRIED, HANDED = range(1, 12)
+START, APPEND, END, ABORT, CLEAR, EVICT, STARTED, STEPPED, LEARNED, CARRIED, HANDED, ACKED, RESTART = range(1, 14)
 _ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _ID_SIZE = 36
 _APPEND = struct.Struct("<36sdI")
@@ -128,6 +130,14 @@ class EpisodeJournal:
         """Journal which episodes are delivered to the learner, and which are dropped for that reason."""
         ids = [[episode.episode_id for episode in episodes] for episodes in (delivered, dropped)]
         self._journal.append(HANDED, codec_lib.PlainCodec().encode([*ids, reason]), sync=False)
+
+    def acknowledge(self, version: int) -> None:
+        """Journal that all deliveries before a version are acknowledged."""
+        self._journal.append(ACKED, _LEARNED.pack(version))
+
+    def restart(self) -> None:
+        """Journal that what is not acknowledged waits again."""
+        self._journal.append(RESTART, b"", sync=False)
 
     # Listener of the store.
 
@@ -227,9 +237,12 @@ class Replay:
         store: Store,
         codec: codec_lib.Codec,
         handed: Callable[[list[str], list[str], str], None] = lambda *_: None,
+        acknowledged: Callable[[int], None] = lambda _: None,
+        restarted: Callable[[], None] = lambda: None,
         ended: Callable[[], None] = lambda: None,
     ) -> None:
         self._store, self._codec, self._handed, self._ended = store, codec, handed, ended
+        self._acknowledged, self._restarted = acknowledged, restarted
         self.codec_name = codec.name
         """The name of the codec that the journal was written with."""
         self._limits = store.max_transitions, store.max_episodes
@@ -261,7 +274,7 @@ class Replay:
         elif kind == EVICT and len(payload) % _ID_SIZE == _EVICT.size:
             counts = _EVICT.unpack_from(payload)
             if max(counts) > validation.LARGEST:
-                raise errors.CheckpointError(f"says that {max(counts)} were evicted, more than there can be")
+                raise errors.CheckpointError(f"counts {max(counts)} evictions, more than {validation.LARGEST}")
             for start in range(_EVICT.size, len(payload), _ID_SIZE):
                 self._store.forget_oldest(_id(payload[start : start + _ID_SIZE]))
             self._store.set_evicted(*counts)
@@ -269,10 +282,14 @@ class Replay:
         elif kind == LEARNED and len(payload) == _LEARNED.size:
             (version,) = _LEARNED.unpack(payload)
             if not (self._store.policy_version or 0) <= version <= validation.LARGEST:
-                raise errors.CheckpointError(f"says that the learner is of version {version}, which cannot be")
+                raise errors.CheckpointError(f"sets the learner's policy version to {version}, which is not valid")
             self._store.policy_version = version
         elif kind == HANDED:
             self._hand_out(codec_lib.PlainCodec().decode(payload))
+        elif kind == ACKED and len(payload) == _LEARNED.size:
+            self._acknowledged(*_LEARNED.unpack(payload))
+        elif kind == RESTART and not payload:
+            self._restarted()
         elif kind in (START, STARTED) and len(payload) >= _ID_SIZE:
             self._start(payload, is_described=kind == STARTED)
         elif kind in (APPEND, STEPPED) and len(payload) >= _ID_SIZE:
@@ -280,7 +297,7 @@ class Replay:
         elif kind in (END, ABORT) and len(payload) >= _ID_SIZE:
             {END: self._end, ABORT: self._abort}[kind](payload)
         else:
-            raise errors.CheckpointError(f"is of kind {kind} with {len(payload)} bytes, which cannot be here")
+            raise errors.CheckpointError(f"is of kind {kind} with {len(payload)} bytes, which is not valid here")
 
     def end(self) -> None:
         """Finish the replay: there are no more records.
@@ -292,17 +309,19 @@ class Replay:
         stats = self._store.stats()
         least = stats.total_transitions + stats.waiting_steps + stats.evicted_transitions + stats.dropped["aborted"]
         if stats.appended < least:
-            raise errors.CheckpointError(f"tells of {least} steps where {stats.appended} were appended")
+            raise errors.CheckpointError(
+                f"counts {stats.appended} steps as appended, fewer than the {least} that are stored, evicted or aborted"
+            )
         self._store.set_limits(*self._limits)
         self._ended()
 
     def _hand_out(self, value: Any) -> None:
         is_list = type(value) is list and len(value) == 3 and type(value[0]) is type(value[1]) is list
         if not is_list or type(value[2]) is not str or not all(type(each) is str for each in value[0] + value[1]):
-            raise errors.CheckpointError("hands out what is no list of episodes")
+            raise errors.CheckpointError("hands out something that is not a list of episodes")
         delivered, dropped, reason = value
         if bool(dropped) != bool(reason):
-            raise errors.CheckpointError("drops episodes without a reason, or none with one")
+            raise errors.CheckpointError("drops episodes without a reason, or has a reason and drops none")
         self._handed(delivered, dropped, reason)
 
     def _carry(self, kind: int, payload: bytes) -> None:
@@ -321,7 +340,7 @@ class Replay:
             described = [described, None, None]
         episode_id = _id(encoded)
         if not _is_description(described) or not math.isfinite(start_time) or self._store.has(episode_id):
-            raise errors.CheckpointError("starts an episode that cannot be")
+            raise errors.CheckpointError("starts an invalid episode")
         agent_id, group_id, policy_version = described
         self._starting = episode_lib.Episode(
             episode_id=episode_id,
@@ -341,14 +360,14 @@ class Replay:
         encoded, reward, length, *version = _head(form, payload)
         place = form.size + length
         if place > len(payload) or not math.isfinite(reward):
-            raise errors.CheckpointError("appends a step that cannot be")
+            raise errors.CheckpointError("appends an invalid step")
         episode_id = _id(encoded)
         if episode_id in self._store.open:
             step = _decoded(self._codec, payload[form.size : place]), _decoded(self._codec, payload[place:])
             try:
                 self._store.append(episode_id, *step, reward, *version)
             except errors.ArgumentError as error:
-                raise errors.CheckpointError(f"appends a step that cannot be: {error}") from error
+                raise errors.CheckpointError(f"appends an invalid step: {error}") from error
         else:
             self._store.inserted += 1
 
@@ -385,7 +404,7 @@ def _is_description(value: Any) -> bool:
 
 def _id(encoded: bytes) -> str:
     if not _ID.fullmatch(encoded):
-        raise errors.CheckpointError("names an episode by what is no UUID")
+        raise errors.CheckpointError("names an episode by something that is not a UUID")
     return encoded.decode("ascii")
 
 

@@ -1,4 +1,4 @@
-"""What the buffer of episodes writes to a journal; that it comes back is in recovery_test."""
+"""What the buffer of episodes writes to a journal; `recover_test` tests that it is read back."""
 
 from collections.abc import Callable
 import json
@@ -151,7 +151,7 @@ async def test_a_block_that_is_left_early_ends_as_aborted_in_the_journal_too(tmp
 
 
 def test_a_string_of_a_class_of_its_own_names_an_agent(tmp_path: pathlib.Path) -> None:
-    """Such as numpy's, of which a file knows nothing."""
+    """Such as numpy's `str_`, which a file stores as a plain string."""
     buffer = relive.EpisodeReplayBuffer[int, int]()
     with recover_test.opened(tmp_path / "log") as log:
         buffer.attach(log)
@@ -166,7 +166,7 @@ def test_a_string_of_a_class_of_its_own_names_an_agent(tmp_path: pathlib.Path) -
 
 
 class Unknown:
-    """What no codec knows."""
+    """An object that no codec can encode."""
 
 
 def test_what_the_codec_does_not_know_is_named_and_nothing_has_changed(tmp_path: pathlib.Path) -> None:
@@ -211,7 +211,7 @@ def test_a_codec_of_your_own_writes_and_reads(tmp_path: pathlib.Path) -> None:
         buffer.attach(log, codec=JsonCodec())
         for t in range(30):
             buffer.append_observation_action_reward_nowait(first_open(buffer), {"t": t}, [t], 1.0)
-    with pytest.raises(errors.CheckpointError, match="codec must be the one that saved, json, got plain-1$"):
+    with pytest.raises(errors.CheckpointError, match="codec must be the one of the checkpoint, json, got plain-1$"):
         recover.recover(tmp_path / "log")
     recovered: Any = recover.recover(tmp_path / "log", codec=JsonCodec())
     assert recover_test.content(recovered) == recover_test.content(buffer)
@@ -225,7 +225,7 @@ def test_a_codec_of_your_own_writes_and_reads(tmp_path: pathlib.Path) -> None:
 
 
 class FailingCodec(JsonCodec):
-    """It cannot read what it wrote."""
+    """It cannot decode its own bytes."""
 
     def decode(self, content: bytes) -> Any:
         raise ZeroDivisionError("no")
@@ -263,7 +263,7 @@ def test_segments_go_with_the_episodes_that_began_in_them(tmp_path: pathlib.Path
 
 
 class Snapshots:
-    """Copies a journal after each of its last records: as the processes leave it that are killed there."""
+    """Copies a journal after each of its last records, as a process killed there would leave it."""
 
     def __init__(self, log: journal.Journal, place: pathlib.Path, patch: pytest.MonkeyPatch) -> None:
         self._log, self._place, self._append = log, place, log.append
@@ -279,7 +279,7 @@ class Snapshots:
         return number
 
     def check(self, buffer: Any) -> None:
-        """What is recovered of the records of one call: the buffer; before the last, also what has made room."""
+        """The buffer recovered after each record of one call; before the last, with some episodes evicted."""
         for copy in self._copies:
             recovered: Any = recover.recover(copy)
             recovered.check()
@@ -297,7 +297,7 @@ def step_alone(buffer: Any, episode_id: str, t: int) -> None:
 def test_a_journal_with_an_idle_episode_stays_about_as_large_as_the_buffer(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P79: and whenever the process is killed, what is recovered is what there was."""
+    """P79: whenever the process is killed, the recovered buffer equals the one that there was."""
     for module, name in ((files, "fsync_file"), (files, "fsync_directory"), (journal.SegmentFile, "sync")):
         monkeypatch.setattr(module, name, lambda _: None)  # There are thousands.
     buffer = relive.EpisodeReplayBuffer[Any, Any](max_episodes=50)
@@ -458,7 +458,7 @@ def test_what_is_detached_hears_of_nothing(tmp_path: pathlib.Path) -> None:
         assert log.num_records == 1
 
 
-# Records that cannot be.
+# Invalid records.
 
 
 def forged(path: pathlib.Path, *records: tuple[int, bytes]) -> Any:
@@ -492,35 +492,35 @@ def handed(value: Any) -> tuple[int, bytes]:
 
 ABORTED = episode_journal.ABORT, UUID.encode()
 FORGED: dict[str, list[tuple[int, bytes]]] = {
-    "is of kind 10 with 36 bytes, which cannot be here": [(10, UUID.encode())],
-    "is of kind 5 with 1 bytes, which cannot be here": [(episode_journal.CLEAR, b"x")],
-    "hands out what is no list of episodes": [handed(3)],
-    "hands out what is no list of episodes ": [handed([[3], [], ""])],
-    "hands out what is no list of episodes  ": [handed([[], [], None])],
-    "drops episodes without a reason, or none with one": [handed([[], [UUID], ""])],
-    "drops episodes without a reason, or none with one ": [handed([[], [], "stale"])],
+    "is of kind 10 with 36 bytes, which is not valid here": [(10, UUID.encode())],
+    "is of kind 5 with 1 bytes, which is not valid here": [(episode_journal.CLEAR, b"x")],
+    "hands out something that is not a list of episodes": [handed(3)],
+    "hands out something that is not a list of episodes ": [handed([[3], [], ""])],
+    "hands out something that is not a list of episodes  ": [handed([[], [], None])],
+    "drops episodes without a reason, or has a reason and drops none": [handed([[], [UUID], ""])],
+    "drops episodes without a reason, or has a reason and drops none ": [handed([[], [], "stale"])],
     f"hands out episode {UUID}, which cannot be": [started(), handed([[UUID], [], ""])],
-    "is of kind 6 with 17 bytes, which cannot be here": [(episode_journal.EVICT, bytes(17))],
-    "is of kind 1 with 35 bytes, which cannot be here": [(episode_journal.START, bytes(35))],
-    "starts an episode that cannot be": [started(start_time=float("nan"))],
-    "starts an episode that cannot be ": [started(agent=3)],
-    "starts an episode that cannot be  ": [started(), started()],
-    "starts an episode that cannot be   ": [started(), ended(), started()],
-    "names an episode by what is no UUID": [started("x" * 36)],
-    "names an episode by what is no UUID ": [(episode_journal.ABORT, UUID.encode() + b"x")],
-    "names an episode by what is no UUID  ": [(episode_journal.EVICT, bytes(16 + 36))],
+    "is of kind 6 with 17 bytes, which is not valid here": [(episode_journal.EVICT, bytes(17))],
+    "is of kind 1 with 35 bytes, which is not valid here": [(episode_journal.START, bytes(35))],
+    "starts an invalid episode": [started(start_time=float("nan"))],
+    "starts an invalid episode ": [started(agent=3)],
+    "starts an invalid episode  ": [started(), started()],
+    "starts an invalid episode   ": [started(), ended(), started()],
+    "names an episode by something that is not a UUID": [started("x" * 36)],
+    "names an episode by something that is not a UUID ": [(episode_journal.ABORT, UUID.encode() + b"x")],
+    "names an episode by something that is not a UUID  ": [(episode_journal.EVICT, bytes(16 + 36))],
     "ends in the middle of a value": [(episode_journal.START, UUID.encode())],
     "ends an episode with status 0": [started(), ended(0)],
     "ends an episode with status 4": [started(), ended(4)],
-    "appends a step that cannot be": [started(), appended(reward=float("inf"))],
-    "appends a step that cannot be ": [started(), appended(length=3)],
+    "appends an invalid step": [started(), appended(reward=float("inf"))],
+    "appends an invalid step ": [started(), appended(length=3)],
     "plain-1 content ends in the middle of a value": [started(), appended(values=b"iN")],
     "plain-1 content has no value of tag 255, at byte 0": [started(), ended(value=b"\xff")],
-    "is of kind 10 with 0 bytes, which cannot be here": [(episode_journal.CARRIED, b"")],
-    "is of kind 10 with 37 bytes, which cannot be here": [(episode_journal.CARRIED, b"\x04" + UUID.encode())],
-    "starts an episode that cannot be    ": [carried(started(agent=3))],
-    "names an episode by what is no UUID   ": [carried(started("x" * 36))],
-    f"says that {2**64 - 1} were evicted, more than there can be": [(episode_journal.EVICT, b"\xff" * 16)],
+    "is of kind 10 with 0 bytes, which is not valid here": [(episode_journal.CARRIED, b"")],
+    "is of kind 10 with 37 bytes, which is not valid here": [(episode_journal.CARRIED, b"\x04" + UUID.encode())],
+    "starts an invalid episode    ": [carried(started(agent=3))],
+    "names an episode by something that is not a UUID   ": [carried(started("x" * 36))],
+    f"counts {2**64 - 1} evictions, more than {2**62}": [(episode_journal.EVICT, b"\xff" * 16)],
 }
 
 
@@ -562,8 +562,11 @@ def test_what_is_told_of_an_episode_of_a_segment_that_has_gone_is_past(tmp_path:
     ids=["evicted", "carried"],
 )
 def test_more_steps_than_were_appended_are_refused(records: list[tuple[int, bytes]], tmp_path: pathlib.Path) -> None:
-    """The buffer that they make could be saved, and not be loaded."""
-    with pytest.raises(errors.CheckpointError, match="log tells of 1 steps where 0 were appended$"):
+    """Their buffer could be saved, but not loaded."""
+    with pytest.raises(
+        errors.CheckpointError,
+        match="log counts 0 steps as appended, fewer than the 1 that are stored, evicted or aborted$",
+    ):
         forged(tmp_path / "log", *records)
 
 

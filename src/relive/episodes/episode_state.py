@@ -181,7 +181,9 @@ def load(given: state.StateReader, codec: codec_lib.Codec) -> Snapshot:
         CheckpointError: The state is invalid.
     """
     if given.text("codec") != codec.name:
-        raise errors.CheckpointError(f"codec must be the one that saved, {given.text('codec')}, got {codec.name}")
+        raise errors.CheckpointError(
+            f"codec must be the one of the checkpoint, {given.text('codec')}, got {codec.name}"
+        )
     counters = given.part("counters")
     episodes = _episodes(given, codec)
     is_open = np.array([episode.status == "IN_PROGRESS" for episode in episodes], np.bool_)

@@ -59,7 +59,7 @@ def test_every_episode_comes_back() -> None:
 
 
 def test_the_open_ones_stand_as_they_stood() -> None:
-    """Which of them a draw takes depends on their order, and that on who ended."""
+    """A draw depends on the order of the open episodes, and that on which ones have ended."""
     buffer: Buffer = relive.EpisodeReplayBuffer(seed=0)
     ids = [ended(buffer, 5, None) for _ in range(4)]
     buffer.end_episode_nowait(ids[0], None)
@@ -110,7 +110,7 @@ def test_values_come_back_as_they_were_and_shared_by_nobody() -> None:
 
 
 class Point:
-    """Something that no codec of ours knows."""
+    """An object that no codec of relive can encode."""
 
     def __init__(self, x: int) -> None:
         self.x = x
@@ -151,11 +151,11 @@ def test_a_codec_of_ones_own_is_asked(tmp_path: Any) -> None:
     (episode,) = loaded._store
     assert [point.x for point in episode.observations] == [0, 1, 2]
     assert [point.x for point in episode.actions] == [0, -1, -2]
-    with pytest.raises(errors.CheckpointError, match="^codec must be the one that saved, point-1, got plain-1$"):
+    with pytest.raises(errors.CheckpointError, match="^codec must be the one of the checkpoint, point-1, got plain-1$"):
         Buffer.load(tmp_path / "saved")
     before = loaded.state_dict(codec=PointCodec())
     loaded.load_state_dict(before, codec=PointCodec())
-    with pytest.raises(errors.CheckpointError, match="^codec must be the one that saved, point-1, got plain-1$"):
+    with pytest.raises(errors.CheckpointError, match="^codec must be the one of the checkpoint, point-1, got plain-1$"):
         loaded.load_state_dict(before)
 
 

@@ -85,7 +85,7 @@ def test_two_episodes_do_not_share_their_lists() -> None:
 
 
 def test_an_episode_can_key_a_weak_dictionary() -> None:
-    """A custom sampler keeps what it knows of an episode for as long as the episode is stored."""
+    """A custom sampler can keep data about an episode for as long as the episode is stored."""
     priorities: weakref.WeakKeyDictionary[relive.Episode[int, int], float] = weakref.WeakKeyDictionary()
     episode = episode_of(1)
     priorities[episode] = 1.0

@@ -1,4 +1,4 @@
-"""An awaited call returns when its record is on the disk, and shares the sync with all who wait."""
+"""An awaited call returns when its record is on the disk, and shares the sync with all waiting calls."""
 
 import asyncio
 import contextlib

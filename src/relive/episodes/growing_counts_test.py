@@ -93,7 +93,7 @@ def test_draws_stay_uniform_after_items_have_left() -> None:
 
 
 def test_draws_are_independent_of_each_other() -> None:
-    """Pairs of neighbours in the batch are as frequent as chance makes them: nothing is sorted, nothing is paired."""
+    """Pairs of neighbours in a batch are as frequent as chance: draws are neither sorted nor paired."""
     drawn = counts_of({"a": 1, "b": 3}).draw(20_000, np.random.default_rng(3))
     pairs = {first + second: 0 for first in "ab" for second in "ab"}
     for (first, _), (second, _) in zip(drawn[::2], drawn[1::2], strict=True):

@@ -19,7 +19,7 @@ Sample = relive.ReplaySample[Any, Any]
 
 
 def live(buffer: Buffer, number: int, steps: int, status: relive.FinalStatus | None = "COMPLETED") -> str:
-    """Live an episode that describes itself, and leave it open with status None; return its id."""
+    """Write an episode of self-describing steps, leave it open with status None, and return its id."""
     episode_id = buffer.start_episode_nowait("a")
     for t in range(steps):
         buffer.append_observation_action_reward_nowait(episode_id, (number, t), t, 100.0 * number + t)
@@ -86,7 +86,7 @@ def test_p10_nothing_to_draw_is_an_error_and_never_row_zero() -> None:
 
 
 def test_p11_episodes_without_a_transition_take_no_probability() -> None:
-    """torchrl PR 2011: short episodes got a share of the draws that nobody could use."""
+    """torchrl PR 2011: short episodes got a share of the draws that was unusable."""
     buffer = Buffer(seed=2)
     ids = [live(buffer, number, steps) for number, steps in enumerate([0, 3, 0, 0, 5, 0])]
     drawn = dict.fromkeys(ids, 0)
@@ -248,7 +248,7 @@ def test_p55_lengths_add_up_while_open_episodes_hold_more_than_the_limit() -> No
 
 
 class Observation:
-    """An observation that can be watched."""
+    """An observation that can be weakly referenced."""
 
 
 def test_p57_what_is_evicted_is_freed() -> None:
@@ -310,7 +310,7 @@ def test_p69_two_buffers_with_one_seed_answer_the_same_thousand_batches() -> Non
 
 
 def test_a_zero_discount_comes_from_termination_alone() -> None:
-    """Time-limit bias: with gamma 1 and rewards 0 a truncated window is told from a terminated one by this alone."""
+    """Time-limit bias: with gamma 1 and rewards 0, truncated and terminated windows differ in the discount alone."""
     buffer = Buffer()
     for number, status in enumerate(["COMPLETED", "TRUNCATED", "ABORTED"]):
         live(buffer, number, 3, status)  # type: ignore[arg-type]

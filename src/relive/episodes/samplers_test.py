@@ -1,4 +1,4 @@
-"""Samplers of episodes: what they are given, what is checked, and how they outlive the process."""
+"""Samplers of episodes: their arguments, what is checked, and how they are saved and loaded."""
 
 from collections.abc import Sequence
 import copy
@@ -29,7 +29,7 @@ class NewestFew(relive.EpisodeSampler[str, int]):
 
 
 class Told(relive.EpisodeSampler[str, int]):
-    """Draws what it is told to, and keeps what it was given."""
+    """Draws what the test sets, and keeps its arguments."""
 
     def __init__(self, draws: Any = None) -> None:
         self.draws, self.given = draws, []  # type: ignore[var-annotated]
@@ -49,7 +49,7 @@ class TestNewestFew(testing.EpisodeSamplerTests):
 
 
 def filled(lengths: Sequence[int], sampler: Any = None, num_open: int = 0) -> relive.EpisodeReplayBuffer[str, int]:
-    """Return a buffer of episodes with so many transitions, the last `num_open` of them open."""
+    """Return a buffer of episodes with those numbers of transitions, the last `num_open` of them open."""
     buffer = relive.EpisodeReplayBuffer[str, int](sampler=sampler, seed=0)
     for number, length in enumerate(lengths):
         is_open = number >= len(lengths) - num_open

@@ -22,7 +22,7 @@ PATIENCE = 60.0
 
 
 class Slow(codec_lib.PlainCodec):
-    """Encodes nothing in another thread than the one that made it, until it may."""
+    """Waits before it encodes in any thread but the one that made it."""
 
     def __init__(self) -> None:
         self.may_go_on = threading.Event()
@@ -135,7 +135,7 @@ def test_a_journal_is_gone_on_with_from_it(tmp_path: pathlib.Path) -> None:
 def test_it_takes_memory_for_little_more_than_a_chunk(
     is_async: bool, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside what is read at once: two places of 8 bytes a step, and what there is an episode."""
+    """The rest is two numbers of 8 bytes a step, and a few for each episode."""
     monkeypatch.setattr(state_lib, "CHUNK", 2**18)
     buffer, steps = Buffer(), 50_000
     for _ in range(steps // 500):

@@ -174,7 +174,7 @@ class EpisodeStore(Generic[Obs, Act]):
         self._evicted_transitions = 0
         self._aborted_steps = 0
         self.listeners: list[Listener] = []
-        """They are told in this order."""
+        """The listeners, in the order in which they are notified."""
         self.clear()
 
     def clear(self) -> None:
@@ -517,7 +517,7 @@ class EpisodeStore(Generic[Obs, Act]):
 def _check_episode(episode_id: str, episode: episode_lib.Episode[Obs, Act]) -> None:
     """Raise CorruptionError unless the episode has the shape that its status requires."""
     if episode.episode_id != episode_id:
-        raise errors.CorruptionError(f"episode stored as {episode_id} calls itself {episode.episode_id}")
+        raise errors.CorruptionError(f"episode stored as {episode_id} has the id {episode.episode_id}")
     steps = len(episode.actions)
     known = {"COMPLETED": {steps + 1}, "TRUNCATED": {steps + 1}, "IN_PROGRESS": {steps}, "ABORTED": {steps, steps + 1}}
     if len(episode.observations) not in known.get(episode.status, ()) or len(episode.rewards) != steps:

@@ -1,4 +1,4 @@
-"""The store beside a list of everything that ever happened."""
+"""The store compared with a list of all events."""
 
 import collections
 import dataclasses
@@ -38,7 +38,7 @@ class NaiveEpisode:
 
 
 class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
-    """Starts, appends, ends, aborts, clears, learns; observation = (episode number, t), reward = f of both."""
+    """Starts, appends, ends, aborts, clears, sets versions; observation = (episode number, t), reward = f of both."""
 
     @stateful.initialize(
         max_transitions=st.one_of(st.none(), st.integers(1, 12)), max_episodes=st.one_of(st.none(), st.integers(1, 4))
@@ -153,7 +153,7 @@ class EpisodeStoreMachine(stateful.RuleBasedStateMachine):
     @stateful.precondition(lambda self: self.stored)
     @stateful.rule(choice=st.data())
     def refuse(self, choice: st.DataObject) -> None:
-        """A refused call changes nothing; the invariants look."""
+        """A refused call changes nothing, as the invariants check."""
         episode = choice.draw(st.sampled_from(self.stored))
         with pytest.raises(ValueError, match=r"status must be|already finished"):
             self.store.end(episode.episode_id, (0, 0), "IN_PROGRESS")  # type: ignore[arg-type]
@@ -391,7 +391,7 @@ def break_agents(store: Any) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (break_id, "calls itself other"),
+        (break_id, "has the id other"),
         (break_observations, "is COMPLETED with 4 observations, 2 actions and 2 rewards"),
         (break_rewards, "is IN_PROGRESS with 3 observations, 3 actions and 2 rewards"),
         (break_open, "^open episodes must be"),
@@ -420,7 +420,7 @@ def test_the_audit_names_what_is_broken(damage: Any, message: str) -> None:
 
 
 def test_a_crashing_actor_does_not_fill_the_memory() -> None:
-    """Episodes without a transition take no room that max_transitions counts; they are limited all the same."""
+    """Episodes without a transition do not count for max_transitions, but their number is limited."""
     store: store_lib.EpisodeStore[int, int] = store_lib.EpisodeStore(5, None)
     for _ in range(3000):
         store.append(episode_id := started(store, "a"), 0, 0, 0.0)

@@ -1,4 +1,4 @@
-"""The transitions by version; that they are counted as a scan counts them is in episode_store_test."""
+"""Tests of the transitions by version; store_test compares the counts with a scan."""
 
 import collections
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def counts_of(buffer: Buffer) -> versions_lib.VersionCounts[Any, Any]:
 
 
 def example(learner: int = 7, seed: int = 0) -> Buffer:
-    """Finished and open episodes; versions 3, 5, 7 and 8, and steps of which nobody knows."""
+    """Finished and open episodes; versions 3, 5, 7 and 8, and steps without a version."""
     buffer = Buffer(seed=seed)
     lived(buffer, [3, 3, 3, 5, 7])
     lived(buffer, [None] * 4)
@@ -82,7 +82,7 @@ def test_draws_are_likely_as_their_lag_says(max_lag: int | None, decay: float) -
 
 
 def test_lags_whose_weights_vanish_are_told_apart_all_the_same() -> None:
-    """0.5 ** 3000 is no float but 0."""
+    """0.5 ** 3000 is 0 as a float."""
     buffer = Buffer(seed=0)
     old, older = lived(buffer, [1] * 4), lived(buffer, [0] * 4)
     buffer.set_policy_version(3_000)
@@ -108,7 +108,7 @@ class Fixed(np.random.Generator):
 
 @pytest.fixture(scope="module")
 def of_many_versions() -> Buffer:
-    """A buffer of versions 0 to 1199; 0.5 ** 1075 is no float but 0."""
+    """A buffer of versions 0 to 1199; 0.5 ** 1075 is 0 as a float."""
     buffer = Buffer()
     for version in range(1_200):
         lived(buffer, [version])

@@ -164,7 +164,7 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
             CheckpointError: There is no checkpoint, or it is damaged, of another class, or of a newer version.
         """
         with checkpoint.opened(path, progress=progress) as state:
-            return cls._loaded(state, instead)
+            return cls._loaded(state, instead)._restarted()
 
     def state_dict(self) -> state_lib.State:
         """Return the state of the buffer as a dict of JSON values, with arrays by name under "arrays".
@@ -224,7 +224,7 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
             # A buffer without a schema takes that of the state.
             if not settings_lib.are_same(own, other) and not (name == "schema" and own is None):
                 raise errors.CheckpointError(
-                    f"settings/{name} must be {own!r}, as it is here, got {validation.short_repr(other)}"
+                    f"settings/{name} must be {own!r}, as in this object, got {validation.short_repr(other)}"
                 )
         for name, array in state["arrays"].items():
             if not isinstance(array, np.ndarray):
@@ -235,6 +235,11 @@ class Checkpointable(duplicates.CopiedWhole, abc.ABC):
         self._restore(given, is_new=False, **options)
         if rng is not None:
             self._rng.bit_generator.state = rng.bit_generator.state
+        self._restarted()
+
+    def _restarted(self) -> Self:
+        """Do what a restart requires once the state is restored, and return the buffer."""
+        return self
 
     @classmethod
     def _given(cls, state: Any) -> state_lib.StateReader:
@@ -322,7 +327,7 @@ class Journalable(Checkpointable):
     _HAS_OBJECTS: ClassVar[bool] = False
     """Whether it holds objects, which a codec makes bytes of."""
     _journal: Any = None
-    """What writes to a journal, if one is attached."""
+    """The writer of the journal, if one is attached."""
     _attached: "tuple[journal_lib.Journal, str] | None" = None
     """The journal, and its id."""
     _position: Position | None = None
@@ -400,6 +405,6 @@ class Journalable(Checkpointable):
 
     def _load_state(self, state: state_lib.State, **options: Any) -> None:
         if self._journal is not None:
-            raise errors.ArgumentError("load_state_dict cannot be told to the journal: detach it first")
+            raise errors.ArgumentError("load_state_dict cannot be recorded in the journal: detach it first")
         super()._load_state(state, **options)
         self._position = None

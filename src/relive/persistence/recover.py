@@ -125,7 +125,7 @@ def _played_back(
             checkpoint = journal_reader.checkpoint_of(path)
         buffer: Any = kind._loaded(state, instead, **options) if checkpoint is None else None
     except errors.CheckpointError as error:
-        raise errors.CheckpointError(f"{label} begins with a record that cannot be one: {error}") from error
+        raise errors.CheckpointError(f"{label} begins with an invalid record: {error}") from error
     skipped = first.number + 1
     if buffer is None:
         assert checkpoint is not None
@@ -157,6 +157,7 @@ def _played_back(
         replay.end()
     except errors.CheckpointError as error:
         raise errors.CheckpointError(f"{label} {error}") from error
+    buffer._restarted()
     repair.cut_tail(path, journal.ending)
     if journal.num_records > skipped:
         buffer._limited.forgive()

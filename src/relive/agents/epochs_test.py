@@ -1,0 +1,315 @@
+"""Several epochs, quotas, a bound on what runs at once, and acknowledgements."""
+
+import asyncio
+import collections
+import contextlib
+import itertools
+import pathlib
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import relive
+from relive import testing
+from relive.agents import admission as admission_lib
+from relive.agents import delivery_test
+from relive.agents import groups as groups_lib
+
+Buffer = relive.EpisodeReplayBuffer[Any, Any]
+live = delivery_test.live
+ids = delivery_test.ids
+
+
+# Epochs.
+
+
+@pytest.mark.parametrize("epochs", [2, 3])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_each_episode_is_delivered_in_every_epoch_and_never_twice_in_a_pass(epochs: int, count: int) -> None:
+    buffer = Buffer(epochs=epochs, seed=0)
+    lived = [live(buffer, "a") for _ in range(6)]
+    found = [ids(buffer.next_episodes_nowait(count)) for _ in range(6 * epochs // count)]
+    order = list(itertools.chain(*found))
+    for epoch in range(epochs):
+        assert sorted(order[6 * epoch : 6 * epoch + 6]) == sorted(lived)
+    with pytest.raises(relive.NotReadyError, match="^next_episodes_nowait found 0 of 1 episodes"):
+        buffer.next_episodes_nowait(1)
+    assert (buffer.get_drops(), buffer.get_training_bias().trained.episodes) == ({}, 6)
+    buffer.check()
+
+
+def test_a_call_that_reaches_into_the_next_pass_returns_no_episode_twice() -> None:
+    buffer = Buffer(epochs=4, seed=0)
+    for _ in range(5):
+        live(buffer, "a")
+    counts: collections.Counter[str] = collections.Counter()
+    for _ in range(3):
+        found = ids(buffer.next_episodes_nowait(4))
+        assert len(set(found)) == 4
+        counts.update(found)
+    assert sorted(counts.values()) == [2, 2, 2, 3, 3]
+
+
+def test_what_ends_in_the_middle_of_a_pass_belongs_to_the_next_one() -> None:
+    buffer = Buffer(epochs=2, seed=0)
+    first = [live(buffer, "a") for _ in range(4)]
+    found = ids(buffer.next_episodes_nowait(1))
+    later = live(buffer, "a")
+    found += ids(buffer.next_episodes_nowait(3))
+    assert sorted(found) == sorted(first)
+    assert sorted(ids(buffer.next_episodes_nowait(5))) == sorted([*first, later])
+    assert ids(buffer.next_episodes_nowait(1)) == [later]
+
+
+def test_every_order_of_a_pass_is_equally_likely() -> None:
+    counts: collections.Counter[tuple[int, ...]] = collections.Counter()
+    for seed in range(1200):
+        line: groups_lib.PendingEpisodes[int] = groups_lib.PendingEpisodes(np.random.default_rng(seed))
+        for number in range(3):
+            line.append(str(number), number, None)
+        counts[tuple(line)] += 1
+    orders = list(itertools.permutations(range(3)))
+    testing.assert_frequencies([counts[order] for order in orders], [1 / 6] * 6)
+
+
+def test_groups_are_delivered_in_every_epoch() -> None:
+    buffer = Buffer(groups=groups_lib.Groups(2), epochs=2, admission=admission_lib.Admission(3, 2), seed=1)
+    for number in range(8):
+        live(buffer, "a", group_id=f"{number // 2}", ticket=buffer.admit_nowait())
+    passes = [[group[0].group_id for group in buffer.next_groups_nowait(4)] for _ in range(2)]
+    assert [sorted(each) for each in passes] == [["0", "1", "2", "3"]] * 2  # type: ignore[type-var]
+    with pytest.raises(relive.NotReadyError, match="found 0 of 1 whole groups"):
+        buffer.next_groups_nowait(1)
+    with pytest.raises(relive.NotReadyError, match="with 8 episodes admitted"):
+        buffer.admit_nowait()
+    buffer.check()
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_what_was_delivered_once_is_not_dropped_when_it_is_too_old_or_evicted(grouped: bool) -> None:
+    buffer = Buffer(groups=groups_lib.Groups(1), epochs=2, max_episodes=2)
+    buffer.set_policy_version(0)
+    take: Any = buffer.next_groups_nowait if grouped else buffer.next_episodes_nowait
+    names = itertools.count()
+
+    def one() -> str:
+        return live(buffer, "a", group_id=f"{next(names)}" if grouped else None, policy_version=buffer.policy_version)
+
+    one()
+    take(1)
+    buffer.set_policy_version(5)
+    one()
+    assert len(take(1, max_lag=0)) == 1  # The first is dropped from the line.
+    one()
+    one()  # The second, which waits for its second delivery, is evicted.
+    assert (buffer.get_drops(), buffer.get_training_bias().trained.episodes) == ({}, 2)
+    buffer.check()
+
+
+def test_what_waits_for_another_delivery_can_be_rejected() -> None:
+    buffer = Buffer(groups=groups_lib.Groups(2), epochs=3)
+    single = live(buffer, "a")
+    pair = [live(buffer, "b", group_id="g") for _ in range(2)]
+    assert ids(buffer.next_episodes_nowait(1)) == [single]
+    assert len(buffer.next_groups_nowait(1)) == 1
+    assert buffer.reject([single, pair[0]]) == 3
+    assert buffer.get_drops() == {"rejected": {"a": 1, "b": 2}}
+    assert buffer.get_training_bias().trained.episodes == 0
+    for call in (buffer.next_episodes_nowait, buffer.next_groups_nowait):
+        with pytest.raises(relive.NotReadyError):
+            call(1)
+    buffer.check()
+
+
+@pytest.mark.parametrize("journaled", [False, True])
+@pytest.mark.parametrize("redeliver", [False, True])
+def test_epochs_go_on_after_a_restart(journaled: bool, redeliver: bool, tmp_path: pathlib.Path) -> None:
+    for seed in range(10):
+        rng = random.Random(seed)
+        buffer: Any = Buffer(groups=groups_lib.Groups(2), epochs=3, redeliver=redeliver, seed=0)
+        path = tmp_path / f"{seed}"
+        journal = relive.Journal(path) if journaled else None
+        if journal is not None:
+            buffer.attach(journal)
+        buffer.set_policy_version(0)
+        for number in range(12):
+            live(buffer, "a", group_id=None if number < 6 else f"{number // 2}")
+        counts: collections.Counter[str] = collections.Counter()
+        for _ in range(rng.randrange(8)):
+            buffer.set_policy_version(buffer.policy_version + 1)
+            counts.update(ids(buffer.next_episodes_nowait(rng.randrange(1, 3))))
+            counts.update(group[0].group_id for group in buffer.next_groups_nowait(1))
+        lost: list[str] = []
+        if redeliver:
+            buffer.set_policy_version(buffer.policy_version + 1)
+            buffer.ack(buffer.policy_version)
+            lost = [*ids(buffer.next_episodes_nowait(1)), buffer.next_groups_nowait(1)[0][0].group_id]
+        if journal is not None:
+            journal.close()
+            buffer = relive.recover(path)
+        else:
+            buffer.save(path)
+            buffer = Buffer.load(path)
+        buffer.check()
+        again: list[str] = []
+        for call in (buffer.next_episodes_nowait, buffer.next_groups_nowait):
+            with contextlib.suppress(relive.NotReadyError):
+                while True:
+                    (unit,) = call(1)
+                    again.append(unit[0].group_id if isinstance(unit, list) else unit.episode_id)
+        counts.update(again)
+        assert sorted(counts.values()) == [3] * 9
+        assert not lost or (lost[0] == again[0] and lost[1] in again)
+        buffer.check()
+
+
+# Quotas.
+
+
+def test_a_quota_limits_the_episodes_of_an_agent_and_keeps_the_others() -> None:
+    buffer = Buffer()
+    lived = {agent: [live(buffer, agent) for _ in range(3)] for agent in ("a", "b", "c")}
+    assert ids(buffer.next_episodes_nowait(4, quotas={"a": 1, "b": 2})) == [
+        lived["a"][0],
+        *lived["b"][:2],
+        lived["c"][0],
+    ]
+    assert ids(buffer.next_episodes_nowait(2, quotas={"b": 0})) == lived["a"][1:]
+    with pytest.raises(relive.NotReadyError, match="^next_episodes_nowait found 2 of 3 episodes"):
+        buffer.next_episodes_nowait(3, quotas={"b": 0})
+    assert ids(buffer.next_episodes_nowait(3)) == [lived["b"][2], *lived["c"][1:]]
+    assert buffer.get_drops() == {}
+
+
+def test_who_waits_for_a_quota_lets_others_pass() -> None:
+    async def main() -> None:
+        buffer = Buffer()
+        choosy = asyncio.create_task(buffer.next_episodes(1, quotas={"a": 0}))
+        await asyncio.sleep(0)
+        first = live(buffer, "a")
+        assert ids(await buffer.next_episodes(1)) == [first]
+        second = live(buffer, "b")
+        assert ids(await choosy) == [second]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("quotas", "message"),
+    [
+        ([1], "^quotas must be .*Mapping, got"),
+        ({1: 1}, "^each of quotas must be a string, got 1$"),
+        ({"a": -1}, "^quota of 'a' must be at least 0, got -1$"),
+        ({"a": 0.5}, "^quota of 'a' must be an integer"),
+    ],
+)
+def test_quotas_are_checked(quotas: Any, message: str) -> None:
+    with pytest.raises(relive.ArgumentError, match=message):
+        Buffer().next_episodes_nowait(1, quotas=quotas)
+
+
+# What runs at once.
+
+
+def test_no_more_run_at_once_than_may() -> None:
+    async def main() -> None:
+        buffer = Buffer(admission=admission_lib.Admission(9, 9, max_running=2))
+        running = most = 0
+
+        async def actor() -> None:
+            nonlocal running, most
+            for _ in range(5):
+                with await buffer.admit() as ticket:
+                    async with buffer.episode("a", ticket=ticket) as writer:
+                        running += 1
+                        most = max(most, running)
+                        await asyncio.sleep(0)
+                        await writer.append(0, 0, 0.0)
+                        await writer.end(1)
+                        running -= 1
+
+        async with asyncio.timeout(20):
+            await asyncio.gather(*(actor() for _ in range(6)))
+        assert most == 2
+        assert buffer.get_stats().completed == 30
+
+    asyncio.run(main())
+
+
+def test_a_ticket_counts_as_running_until_its_episode_has_ended() -> None:
+    buffer = Buffer(admission=admission_lib.Admission(9, 9, max_running=2))
+    with pytest.raises(
+        relive.ArgumentError, match=r"^count must be at most 2 with Admission\(.*max_running=2\), got 3$"
+    ):
+        buffer.admit_nowait(3)
+    ticket = buffer.admit_nowait(2)
+    episode_id = buffer.start_episode_nowait("a", ticket=ticket)
+    with pytest.raises(relive.NotReadyError, match="with 2 episodes running: end one, or await admit$"):
+        buffer.admit_nowait()
+    ticket.release()
+    buffer.admit_nowait().release()
+    buffer.abort_episode_nowait(episode_id)
+    buffer.admit_nowait(2)
+
+
+def test_a_bound_on_what_runs_must_fit_a_group() -> None:
+    with pytest.raises(relive.ArgumentError, match="^size of groups must be at most 1 with Admission"):
+        Buffer(groups=groups_lib.Groups(2), admission=admission_lib.Admission(9, 9, max_running=1))
+    with pytest.raises(relive.ArgumentError, match="^max_running must be at least 1, got 0$"):
+        admission_lib.Admission(1, 1, max_running=0)
+
+
+# Acknowledgements.
+
+
+def test_what_was_not_acknowledged_comes_again_and_nothing_else(tmp_path: pathlib.Path) -> None:
+    buffer = Buffer(redeliver=True)
+    lived = []
+    with relive.Journal(tmp_path / "journal") as journal:
+        buffer.attach(journal)
+        for version in range(4):
+            buffer.set_policy_version(version)
+            lived.append(live(buffer, "a"))
+            assert ids(buffer.next_episodes_nowait(1)) == lived[-1:]
+        buffer.ack(2)
+        waiting = live(buffer, "a")
+    for _ in range(2):  # It comes again after each restart.
+        recovered = relive.recover(tmp_path / "journal", buffer_class=Buffer)
+        with relive.Journal(tmp_path / "journal") as journal:
+            recovered.attach(journal)
+            assert ids(recovered.next_episodes_nowait(2)) == lived[2:]
+            recovered.detach()
+    recovered.ack(3)
+    recovered.save(tmp_path / "saved")
+    loaded = Buffer.load(tmp_path / "saved")
+    assert ids(loaded.next_episodes_nowait(3)) == [*lived[2:], waiting]
+    loaded.set_policy_version(4)
+    loaded.ack(4)
+    loaded.load_state_dict(loaded.state_dict())
+    with pytest.raises(relive.NotReadyError):
+        loaded.next_episodes_nowait(1)
+
+
+def test_what_was_delivered_before_any_version_is_acknowledged_with_the_first() -> None:
+    buffer = Buffer(redeliver=True)
+    live(buffer, "a")
+    buffer.next_episodes_nowait(1)
+    buffer.set_policy_version(0)
+    buffer.ack(0)
+    buffer.load_state_dict(buffer.state_dict())
+    with pytest.raises(relive.NotReadyError):
+        buffer.next_episodes_nowait(1)
+
+
+def test_acknowledgements_are_checked() -> None:
+    with pytest.raises(relive.ArgumentError, match="^ack needs a buffer .*: give it redeliver=True$"):
+        Buffer().ack(0)
+    buffer = Buffer(redeliver=True)
+    with pytest.raises(relive.ArgumentError, match="^version must be at most the learner's, none was set"):
+        buffer.ack(0)
+    buffer.set_policy_version(3)
+    for version in (4, -1, 0.5):
+        with pytest.raises(relive.ArgumentError, match="^version must be"):
+            buffer.ack(version)  # type: ignore[arg-type]
