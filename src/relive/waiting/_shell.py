@@ -8,7 +8,8 @@ Each subclass defines what these two do besides the call: take a lock, or wake w
 
 import abc
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, SupportsIndex, TypeVar, overload
+import functools
+from typing import TYPE_CHECKING, Any, Generic, Protocol, SupportsIndex, TypeVar, overload
 
 from relive.buffers import column
 from relive.buffers import column_stats
@@ -18,22 +19,52 @@ from relive.persistence import state as state_lib
 from relive.samplers import sampler as sampler_lib
 from relive.schema import schema as schema_lib
 from relive.waiting import rate_limiters
-from relive.windows import batches
 from relive.windows import window as window_lib
 
 if TYPE_CHECKING:
     from relive.buffers import origins
 
-Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
+Batch = TypeVar("Batch")
+Batch_co = TypeVar("Batch_co", covariant=True)
 Answer = TypeVar("Answer")
 
 
-class Shell(abc.ABC, Generic[Batch]):
-    """A wrapper of a column buffer, with the methods that do not wait."""
+class Sharable(Protocol[Batch_co]):
+    """What the wrappers require of a buffer beside `add` and its other inserts."""
 
-    def __init__(self, buffer: column.ColumnReplayBuffer[Batch]) -> None:
-        validation.require_instance("buffer", buffer, column.ColumnReplayBuffer)
-        self._buffer = buffer
+    def can_insert(self) -> bool:
+        """Return whether an insert may happen now."""
+        ...
+
+    def can_sample(self, batch_size: int) -> bool:
+        """Return whether a batch of that size may be drawn now."""
+        ...
+
+    def sample(self, batch_size: int, /) -> Batch_co:
+        """Return a batch, or raise NotReadyError."""
+        ...
+
+
+class Shell(abc.ABC, Generic[Batch]):
+    """A wrapper of a buffer, with the methods of column buffers that do not wait.
+
+    Further methods of the wrapped buffer are available too, and are made as changes.
+    """
+
+    def __init__(self, buffer: Any) -> None:
+        # Any other buffer has some of its methods, and the rest through `__getattr__`.
+        self._buffer: column.ColumnReplayBuffer[Any] = buffer
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a method of the wrapped buffer that the wrapper does not have itself."""
+        is_known = name.startswith("_") or hasattr(column.ColumnReplayBuffer, name)
+        method = None if is_known else getattr(type(self._buffer), name, None)
+        if not callable(method):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return functools.partial(self._further, getattr(self._buffer, name))
+
+    def _further(self, method: Callable[..., Answer], *values: Any, **named: Any) -> Answer:
+        return self._change(lambda: method(*values, **named))
 
     @abc.abstractmethod
     def _look(self, call: Callable[[], Answer]) -> Answer:
@@ -43,13 +74,15 @@ class Shell(abc.ABC, Generic[Batch]):
     def _change(self, call: Callable[[], Answer]) -> Answer:
         """Make a call, let waiting callers check again, and return its result."""
 
-    def end_episode(self, stream: int | None = None) -> bool:
-        """End the open episode of a stream as truncated; see ColumnReplayBuffer.end_episode."""
-        return self._change(lambda: self._buffer.end_episode(stream))
+    def end_episode(self, *episode: Any, **named: Any) -> Any:
+        """End the open episode of a stream as truncated, or whatever `end_episode` of the wrapped buffer does."""
+        method = getattr(self._buffer, "end_episode_nowait", self._buffer.end_episode)
+        return self._change(lambda: method(*episode, **named))
 
     def read(self, keys: Any, **options: Any) -> Batch:
         """Return the windows that start at the steps with those keys [B]; see `read` of the wrapped buffer."""
-        return self._look(lambda: self._buffer.read(keys, **options))
+        answer: Batch = self._look(lambda: self._buffer.read(keys, **options))
+        return answer
 
     def eligible_keys(self) -> arrays.Keys:
         """Return the keys of all anchors that may be drawn now, oldest first. O(capacity)."""
@@ -127,7 +160,7 @@ class Shell(abc.ABC, Generic[Batch]):
         return self._look(lambda: self._buffer.schema)
 
     @property
-    def window(self) -> window_lib.Window[Batch]:
+    def window(self) -> window_lib.Window[Any]:
         """The window, which decides which rows make one element of a batch."""
         return self._buffer.window
 

@@ -1,4 +1,4 @@
-"""AsyncReplayBuffer: an asyncio wrapper of a column buffer.
+"""AsyncReplayBuffer: an asyncio wrapper of a buffer.
 
     actor coroutines         AsyncReplayBuffer                      learner coroutine
     await add(...)     ────►   gate: wait until it may     ◄────    await sample(...)
@@ -17,24 +17,24 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import numpy as np
 
 from relive import errors
-from relive.buffers import column
 from relive.common import arrays
 from relive.common import copies
 from relive.common import duplicates
 from relive.common import imports
+from relive.common import validation
+from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
 from relive.schema import casting
 from relive.waiting import _shell
 from relive.waiting import gate
 from relive.waiting import prefetch
-from relive.windows import batches
 
 if TYPE_CHECKING:
     from relive.persistence import checkpoint
 else:
     checkpoint = imports.lazy_module("relive.persistence.checkpoint")
 
-Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
+Batch = TypeVar("Batch")
 Answer = TypeVar("Answer")
 
 
@@ -60,7 +60,7 @@ class AsyncBatches(duplicates.NeverCopied, Generic[Batch]):
 
 
 class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
-    """An asyncio wrapper that shares a column buffer between the tasks of an event loop.
+    """An asyncio wrapper that shares a buffer between the tasks of an event loop.
 
     It has the methods of the wrapped buffer, with the same arguments and results. `add`, `extend`, `add_episode` and
     `add_steps` are coroutines that wait while the limiter holds inserts back. `sample` and `sample_keys` are coroutines
@@ -74,11 +74,14 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
     Use one wrapper per buffer, in one running event loop at a time. It has no locks; for threads, use
     ThreadSafeReplayBuffer.
 
+    Further methods of other buffers, such as those of a TokenReplayBuffer, are available as they are.
+
     Args:
-        buffer: The wrapped buffer. Changes made to it directly do not wake waiting callers.
+        buffer: The wrapped buffer, of columns, joint steps, items or tokens. Changes made to it directly do not wake
+            waiting callers. An EpisodeReplayBuffer needs no wrapper, and a RolloutBuffer has nothing to wait for.
 
     Raises:
-        ArgumentTypeError: `buffer` is not a ColumnReplayBuffer.
+        ArgumentTypeError: `buffer` is not such a buffer.
 
     >>> import asyncio
     >>> import relive
@@ -95,7 +98,12 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
     32.0
     """
 
-    def __init__(self, buffer: column.ColumnReplayBuffer[Batch]) -> None:
+    def __init__(self, buffer: _shell.Sharable[Batch]) -> None:
+        if not isinstance(buffer, checkpointable.Checkpointable) or not hasattr(buffer, "can_sample"):
+            raise errors.ArgumentTypeError(
+                "buffer must be a buffer that does not wait itself, such as a RingReplayBuffer, "
+                f"got {validation.short_repr(buffer)}"
+            )
         super().__init__(buffer)
         self._gate = gate.Gate(buffer, f"the {type(buffer).__name__} inside")
 
@@ -201,7 +209,7 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
                     insert(*values, **fields)
             values, fields = tuple(map(_owned, values)), _owned(fields)
             await self._gate.wait_to_insert()
-        journal = self._buffer._journal
+        journal = getattr(self._buffer, "_journal", None)
         with contextlib.nullcontext() if journal is None else journal.syncing_later():
             answer = insert(*values, **fields)
         self._gate.wake()
@@ -264,7 +272,7 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
         self._gate.close()
 
     @property
-    def buffer(self) -> column.ColumnReplayBuffer[Batch]:
+    def buffer(self) -> Any:
         """The wrapped buffer. Changes made to it directly do not wake waiting callers."""
         return self._buffer
 

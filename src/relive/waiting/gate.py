@@ -158,7 +158,7 @@ class Gate:
     def refuse_if_closed(self) -> None:
         """Raise ClosedError if the gate is closed."""
         if self.is_closed:
-            raise errors.ClosedError(f"buffer is closed: only {self._still_there} still answers")
+            raise errors.ClosedError(f"buffer is closed: only {self._still_there} still works")
 
     def can_insert(self) -> bool:
         """Return whether one step may be inserted now; raise ClosedError if the gate is closed."""

@@ -1,4 +1,4 @@
-"""ThreadSafeReplayBuffer: a thread-safe wrapper of a column buffer.
+"""ThreadSafeReplayBuffer: a thread-safe wrapper of a buffer.
 
     actor threads      ThreadSafeReplayBuffer                       learner threads
     add(...)     ────►   one lock around everything         ◄────   sample(...)
@@ -11,23 +11,28 @@ row copied. So no thread sees a half-written row, and a waiting call has changed
 
 from collections.abc import Callable, Iterator
 import contextlib
+import functools
+import inspect
+import math
 import os
 import threading
-from typing import Any, Generic, NoReturn, Self, TypeVar
+import time
+from typing import Any, Generic, NoReturn, Self, TypeVar, overload
 import weakref
 
 from relive import errors
-from relive.buffers import column
 from relive.common import arrays
 from relive.common import duplicates
 from relive.common import validation
+from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
 from relive.waiting import _shell
 from relive.waiting import prefetch
-from relive.windows import batches
 
-Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
+Batch = TypeVar("Batch")
 Answer = TypeVar("Answer")
+_MOST_WAITED = 0.1
+"""Seconds."""
 
 
 class SharedBatches(duplicates.NeverCopied, Generic[Batch]):
@@ -62,12 +67,15 @@ class SharedBatches(duplicates.NeverCopied, Generic[Batch]):
 
 
 class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
-    """A thread-safe wrapper that shares a column buffer between threads.
+    """A thread-safe wrapper that shares a buffer between threads.
 
     It has the methods of the wrapped buffer, with the same arguments and results. `add`, `extend`, `add_episode` and
     `add_steps` block while the limiter holds inserts back. `sample`, `sample_keys` and `next` of `batches` block until
     a batch is available: something is eligible, the limiter allows it, a priority is not 0, and max_times_sampled
     leaves enough draws. All other calls wait only for the lock.
+
+    Further methods of other buffers are available too. What such a buffer has as a plain call with the suffix
+    `_nowait` blocks under the name without it: `sample_n_step`, `next_episodes`, `admit` and so on.
 
     There is a single lock, so rows are never torn and threads add no speed. Waiting calls are woken by each change and
     check again, in no particular order. A call interrupted by Ctrl-C while it waits changes nothing. Do not modify the
@@ -77,11 +85,11 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
     unless another thread was in the middle of a call during the fork: then every call there raises ClosedError.
 
     Args:
-        buffer: The wrapped buffer. Do not use it directly, except in a `locked` block.
+        buffer: The wrapped buffer, of any class. Do not use it directly, except in a `locked` block.
         timeout: Maximum wait of a call in seconds, after which it raises NotReadyError; None for no limit.
 
     Raises:
-        ArgumentTypeError: `buffer` is not a ColumnReplayBuffer, or `timeout` not a number.
+        ArgumentTypeError: `buffer` is not a buffer, or `timeout` not a number.
         ArgumentError: `timeout` is negative, infinite or NaN.
 
     >>> import threading
@@ -99,7 +107,17 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
 
     _INSTEAD = "copy the buffer inside, in a block of `locked`"
 
-    def __init__(self, buffer: column.ColumnReplayBuffer[Batch], *, timeout: float | None = None) -> None:
+    @overload
+    def __init__(self, buffer: _shell.Sharable[Batch], *, timeout: float | None = None) -> None: ...
+
+    @overload
+    def __init__(
+        self: "ThreadSafeReplayBuffer[Any]", buffer: checkpointable.Checkpointable, *, timeout: float | None = None
+    ) -> None: ...
+
+    def __init__(self, buffer: Any, *, timeout: float | None = None) -> None:
+        if not isinstance(buffer, checkpointable.Checkpointable):
+            raise errors.ArgumentTypeError(f"buffer must be a replay buffer, got {validation.short_repr(buffer)}")
         super().__init__(buffer)
         self._timeout = None if timeout is None else validation.non_negative_float("timeout", timeout)
         self._changed = threading.Condition()
@@ -168,9 +186,10 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
             NotReadyError: No batch was available before the timeout; the message says what is missing.
             ClosedError: The buffer is closed, or was closed while waiting.
         """
-        return self._when(
+        answer: Batch = self._when(
             lambda: self._buffer.can_sample(batch_size), lambda: self._buffer.sample(batch_size, **options)
         )
+        return answer
 
     def sample_keys(self, batch_size: int) -> arrays.Keys:
         """Draw as `sample` does and return only the keys [B]; `read` returns their windows.
@@ -216,6 +235,30 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
                     raise
                 raise errors.NotReadyError(f"{error} (waited {self._timeout:g} s)") from None
 
+    def __getattr__(self, name: str) -> Any:
+        """Return a method of the wrapped buffer that the wrapper does not have, blocking if it has a form that is."""
+        if not name.startswith("_"):
+            if hasattr(type(self._buffer), f"{name}_nowait"):
+                return functools.partial(self._until_ready, getattr(self._buffer, f"{name}_nowait"))
+            if inspect.iscoroutinefunction(getattr(type(self._buffer), name, None)):
+                raise AttributeError(f"{name} of a {type(self._buffer).__name__} is awaited, and not for threads")
+        return super().__getattr__(name)
+
+    def _until_ready(self, method: Callable[..., Answer], *values: Any, **named: Any) -> Answer:
+        """Make a call as soon as it does not raise NotReadyError."""
+        end = math.inf if self._timeout is None else time.monotonic() + self._timeout
+        with self._changed:
+            while True:
+                self._refuse_if_closed()
+                try:
+                    return self._change(lambda: method(*values, **named))
+                except errors.NotReadyError as error:
+                    left = end - time.monotonic()
+                    if left <= 0:
+                        raise errors.NotReadyError(f"{error} (waited {self._timeout:g} s)") from None
+                # The timeout of a group and a lost ticket are no changes, so look now and then.
+                self._changed.wait(min(left, _MOST_WAITED))
+
     def _look(self, call: Callable[[], Answer]) -> Answer:
         with self._changed:
             return call()
@@ -228,12 +271,12 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:
-            raise errors.ClosedError(f"buffer is closed: only the {type(self._buffer).__name__} inside still answers")
+            raise errors.ClosedError(f"buffer is closed: only the {type(self._buffer).__name__} inside still works")
 
     # Calls that wait only for the lock.
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[column.ColumnReplayBuffer[Batch]]:
+    def locked(self) -> Iterator[Any]:
         """Hold the lock for a `with` block, and yield the wrapped buffer.
 
         Use it for attributes that the wrapper does not have, such as `history`, and for calls that must be atomic
