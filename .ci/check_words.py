@@ -1,4 +1,4 @@
-"""Checks style rule 14: docstrings and pages are plain English, without the words below."""
+"""Checks style rule 14: pages, docstrings and error messages are plain English, without the words below."""
 
 import ast
 from collections.abc import Iterator
@@ -22,10 +22,9 @@ REFUSED = {
     r"\boutlives? (its|your|a) process\b": "persistence, survives a restart",
 }
 
-# Refused in docstrings outside of tests.
-REFUSED_IN_CODE = {
+# Refused in docstrings, those of tests and of attributes too, and in error messages.
+REFUSED_IN_STRINGS = {
     r"\bof your own\b": "custom",
-    r"\b([Ss]omebody|[Aa]nybody|[Nn]obody|[Ww]hosoever|[Ww]hom)\b": "a caller, a user, no process",
     r"\bsays? of (itself|themselves)\b": "its manifest, its description, its statistics",
     r"\b(tell|tells|told) of (what|which|all)\b": "record, notify, report",
     r"\bwhat (comes|came) of\b": "the result, the outcome",
@@ -35,10 +34,8 @@ REFUSED_IN_CODE = {
     r"\bit is said\b|\bhas said so\b|\bhas said it\b": "the subject and the verb",
     r"\bis asked of\b": "is required",
     r"\bbreaks? (its|a|their) rules?\b": "is invalid",
-    r"\b[Ss]o many (a|of|are|is|may|steps|rows|episodes|agents|samples|streams|others|versions)\b": "that many, n",
     r"\b[Hh]ands? over\b": "pass, return",
     r"\bstopped looking\b": "truncated, cut off",
-    r"\b(has|have|agents|agent) lived\b": "history, transitions",
     r"\bleft no trace\b": "changed nothing",
     r"\bis closing once\b": "Closing twice has no effect",
     r"\bgoes first\b": "is evicted first",
@@ -48,32 +45,63 @@ REFUSED_IN_CODE = {
     r"\bwith suspicion\b": "validated when read",
     r"^(What|Who) (says|draws|decides|makes|plays|reads|writes|takes|does|stands)\b": "name the thing and what it does",
     r"^Give (the|so) ": "Yield",
+    r"\b[Hh]ears?\b": "record, the calls of its hooks",
+    r"\b[Aa]s ever\b|\bby all accounts\b": "otherwise unchanged",
+    r"\bcalls (itself|themselves)\b": "has the id, has the name",
+    r"\blives? through\b": "has",
+    r"\bof a class of (its|their|one's) own\b": "custom",
+    r"\bwhat there is\b|\bwhat is no\b|\bthat there are not\b": "name the thing",
+    r"\b(beside|outlives?) (what|its process)\b": "name the thing",
+}
+
+# Refused in error messages.
+REFUSED_IN_MESSAGES = {
+    r"(?<!\bthere )\bis no (?!longer)[a-z]": "is not a",
+    r"\b(say|says) (that|so|--|\w+=)": "pass, has, contains",
+    r"\bstill answers\b|\bto answer\b": "still works, to return",
+    r"\bours\b": "relive's, that relive wrote",
+    r"\bthat cannot be$|\bcannot be here\b": "invalid, not valid here",
+    r"\bas it is here\b": "as in this object",
+    r"\bbehind (its|the) (last )?value\b": "after",
+    r"\bbe told\b|\b(tells|told) of\b": "be recorded",
+}
+
+# Refused in docstrings of definitions outside of tests.
+REFUSED_IN_CODE = {
+    r"\b([Ss]omebody|[Aa]nybody|[Nn]obody|[Ww]hosoever|[Ww]hom)\b": "a caller, a user, no process",
+    r"\b[Ss]o many (a|of|are|is|may|steps|rows|episodes|agents|samples|streams|others|versions)\b": "that many, n",
+    r"\b(has|have|agents|agent) lived\b": "history, transitions",
 }
 PAGES = [pathlib.Path("README.md"), *pathlib.Path("docs").rglob("*.md")]
 NOT_PAGES = {"CHANGELOG.md", "benchmarks.md"}
 
 
-def docstrings(path: pathlib.Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of the docstrings of a module, with their numbers."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module) or not node.body:
-            continue
-        first = node.body[0]
-        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
-            for offset, line in enumerate(first.value.value.splitlines()):
-                yield first.lineno + offset, line.strip()
+def strings(path: pathlib.Path) -> Iterator[tuple[int, str, dict[str, str]]]:
+    """Yield the lines of docstrings and error messages of a module: number, line, and what is refused in it."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    in_code = {} if path.name.endswith("_test.py") else REFUSED_IN_CODE
+    definitions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
+    of_definitions = {id(node.body[0]) for node in ast.walk(tree) if isinstance(node, definitions) and node.body}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            refused = REFUSED | REFUSED_IN_STRINGS | (in_code if id(node) in of_definitions else {})
+            for offset, line in enumerate(node.value.value.splitlines()):
+                yield node.lineno + offset, line.strip(), refused
+        elif isinstance(node, ast.Raise):
+            for part in ast.walk(node):
+                if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                    yield part.lineno, part.value, REFUSED_IN_STRINGS | REFUSED_IN_MESSAGES
 
 
 def main() -> int:
     """Print each refused word with its place, and return 1 if there is one."""
-    lines = [(path, *line) for path in sorted(pathlib.Path("src").rglob("*.py")) for line in docstrings(path)]
+    lines = [(path, *line) for path in sorted(pathlib.Path("src").rglob("*.py")) for line in strings(path)]
     for path in PAGES:
         if path.name not in NOT_PAGES and "decisions" not in path.parts:
-            lines += [(path, *line) for line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)]
+            text = path.read_text(encoding="utf-8")
+            lines += [(path, number, line, REFUSED) for number, line in enumerate(text.splitlines(), start=1)]
     faults = 0
-    for path, number, line in lines:
-        is_code = path.suffix == ".py" and not path.name.endswith("_test.py")
-        refused = REFUSED | REFUSED_IN_CODE if is_code else REFUSED
+    for path, number, line, refused in lines:
         for pattern, instead in refused.items():
             if found := re.search(pattern, line):
                 faults += 1

@@ -99,7 +99,7 @@ def _check_known(option: str, names: Sequence[str] | None, known: Collection[str
 def _listing() -> str:
     """Return every name there is and what it stands for."""
     width = max(map(len, [*workloads.WORKLOADS, *catalogue.PEERS]))
-    lines = ["workloads (a family stands for all of its own):"]
+    lines = ["workloads (the name of a family selects all of its workloads):"]
     for family, members in workloads.FAMILIES.items():
         labels = [f"{family}:", *[""] * len(members)]
         lines += [f"  {label:13}{one.name:{width}}  {one.title}" for label, one in zip(labels, members, strict=False)]

@@ -15,7 +15,7 @@ import pytest
 
 from relive.bench import machine
 
-# The layer of the benchmarks does not know that of the command line.
+# The benchmarks must not import the command line.
 command_line = importlib.import_module("relive.cli.command_line")
 
 

@@ -12,7 +12,7 @@ from relive.bench import verification
 from relive.bench.peers import own
 
 _EPISODE, _EPISODES = 50, 2
-"""Steps of an episode, and how many of them a coroutine lives through."""
+"""Steps of an episode, and episodes of a coroutine."""
 _STORED, _LEAST, _BATCH, _APPENDS = 50_000, 500, 256, 2_000
 _OBSERVATIONS: list[Any] = list(np.arange(4 * (_EPISODE + 1), dtype=np.float32).reshape(-1, 4))
 

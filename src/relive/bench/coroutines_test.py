@@ -1,4 +1,4 @@
-"""Crowds of coroutines and many episodes: what they count and draw, and whether a fault is found."""
+"""Tests of the workloads with coroutines and episodes: their counts, their draws, and the faults that they find."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_a_learner_that_is_held_to_the_actors_draws_each_step_once(peer: str) ->
 
 
 def shares(entrant: verification.Entrant, drawn: object) -> dict[str, float]:
-    """Return what is found wrong with what a call has returned."""
+    """Return the faults found in the result of a call."""
     findings = verification.Findings()
     assert entrant.check
     entrant.check(drawn, findings)

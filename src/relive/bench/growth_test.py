@@ -1,4 +1,4 @@
-"""Curves: what of them is measured, and what is said of sizes that do not fit."""
+"""Tests of growth curves: what is measured, and what is reported for sizes that do not fit."""
 
 from collections.abc import Iterable
 import dataclasses
@@ -33,7 +33,7 @@ TREE = workloads.WORKLOADS["growth-tree"]
 
 
 def measured(workload: workloads.Workload, *names: str) -> results.Row:
-    """Return what came of a workload in a quick run."""
+    """Return the outcome of a workload in a quick run."""
     return runner.measure(workload, {name: catalogue.PEERS[name] for name in names}, QUICK, lambda line: None)
 
 
@@ -71,7 +71,7 @@ def test_sizes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def leave_free(monkeypatch: pytest.MonkeyPatch, memory: int = 10**12, disk: int = 10**12) -> None:
-    """Have the machine say that so many bytes are free."""
+    """Make the machine report that many free bytes."""
     monkeypatch.setattr(psutil, "virtual_memory", lambda: types.SimpleNamespace(available=memory))
     monkeypatch.setattr(psutil, "disk_usage", lambda path: types.SimpleNamespace(free=disk))
 
@@ -137,7 +137,7 @@ def test_a_tree_that_draws_or_sums_wrongly_is_found(monkeypatch: pytest.MonkeyPa
 
 
 def shares(entrant: verification.Entrant, drawn: list[int]) -> dict[str, float]:
-    """Return what is found wrong with leaves that were drawn."""
+    """Return the faults found in drawn leaves."""
     findings = verification.Findings()
     assert entrant.check
     entrant.check(np.array(drawn), findings)
@@ -154,7 +154,7 @@ def test_every_leaf_of_the_tree_is_filled_in_chunks(monkeypatch: pytest.MonkeyPa
 
 
 def timed(peer: str, size: int, microseconds: float, **wrong: float) -> results.Outcome:
-    """Return the outcome of a peer that took that long, and what was wrong with it."""
+    """Return the outcome of a peer with that duration and those faults."""
     seconds = microseconds / 1e6
     timing = results.Timing(median=seconds, low=seconds / 2, high=seconds * 2, rounds=7, repeats=1)
     return results.Outcome(peer=peer, size=size, value=microseconds, seconds=timing, wrong=wrong)

@@ -32,7 +32,7 @@ ONE_THREAD = {
 """What holds the libraries to one thread; most of them look at it once, when they load."""
 
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "", "RL_LOGGING_LEVEL": "ERROR"}
-"""What keeps the libraries on the CPU and from talking."""
+"""Environment variables that keep the libraries on the CPU and quiet."""
 
 _SLACK = 1.25
 """Times what is wanted that has to be free, so that a run leaves something to others."""

@@ -53,7 +53,7 @@ def save(run: results.Run, path: str) -> None:
     for panel, row in zip(panels, rows, strict=False):
         _draw(panel, row)
     picture.suptitle(
-        "relive in blue, peers in gray; hatched where answers are wrong; light: limits of numpy", fontsize=10
+        "relive in blue, peers in gray; hatched where results are wrong; light: limits of numpy", fontsize=10
     )
     try:
         picture.savefig(path, format="png", dpi=150)

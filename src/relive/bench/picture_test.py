@@ -13,7 +13,7 @@ from relive.bench import workloads
 
 
 def outcome(peer: str, microseconds: float, **wrong: float) -> results.Outcome:
-    """Return the outcome of a peer that took that long, and what was wrong with it."""
+    """Return the outcome of a peer with that duration and those faults."""
     return results.Outcome(peer=peer, value=microseconds, wrong=wrong)
 
 

@@ -13,7 +13,7 @@ with imports.optional_dependency("bench"):
 
 _INTRODUCTION = """\
 This page was written by the command below, on the machine below. It measures relive beside every library of its kind
-that is installed, used as its documentation has it, and checks what each of them answers:
+that is installed, used as its documentation has it, and checks what each of them returns:
 
 - **By turns.** In a round every peer has its turn (A B C A B C ...), so that a machine whose speed drifts slows all of
   them. The figures are medians over the rounds, with the fastest and the slowest round beside them. One thread a
@@ -107,7 +107,7 @@ def _lines(run: results.Run, picture: str | None) -> Iterator[str]:
     yield "## Where relive is behind\n"
     ahead = [f"- **{row.workload.title}**: {words}." for row in compared if (words := _ahead(row))]
     yield "\n".join(ahead or ["Nowhere in this run."]) + "\n"
-    yield "## What is wrong in whose answers\n"
+    yield "## Wrong results\n"
     wrong = [[one.peer, name, one.faults()] for name, one in run.wrong()]
     yield from _table([["peer", "workload", "wrong"], *wrong]) if wrong else ["Nothing was found in this run.\n"]
     yield "## Every workload\n"
@@ -120,7 +120,7 @@ def _lines(run: results.Run, picture: str | None) -> Iterator[str]:
 
 
 def _glance(row: results.Row) -> list[str]:
-    """Return what there is to see of a workload at a glance."""
+    """Return the row of a workload in the overview."""
     limits = {one.peer: row.ratio(row.own, one) for one in row.measured if one.is_limit}
     return [
         row.workload.title,

@@ -63,7 +63,7 @@ class Outcome:
 
     @property
     def is_limit(self) -> bool:
-        """Whether it is no buffer but a limit."""
+        """Whether it is a limit instead of a buffer."""
         return catalogue.PEERS[self.peer].is_limit
 
     def faults(self) -> str:

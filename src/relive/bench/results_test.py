@@ -1,4 +1,4 @@
-"""What is said about a run: table, page, picture and figures."""
+"""Tests of the report of a run: table, page, picture and figures."""
 
 import dataclasses
 import io
@@ -12,7 +12,7 @@ from relive.bench import workloads
 
 
 def timed(peer: str, microseconds: float, **wrong: float) -> results.Outcome:
-    """Return the outcome of a peer that took that long, and what was wrong with it."""
+    """Return the outcome of a peer with that duration and those faults."""
     seconds = microseconds / 1e6
     timing = results.Timing(median=seconds, low=seconds / 2, high=seconds * 2, rounds=7, repeats=1)
     return results.Outcome(peer=peer, value=microseconds, seconds=timing, wrong=wrong)

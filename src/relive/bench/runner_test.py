@@ -120,7 +120,7 @@ def test_each_peer_gets_its_own_verdict(peers: dict[str, catalogue.Peer]) -> Non
     assert outcomes["abstract"].not_measured == "has no way to add one step"
     assert outcomes["take"].is_limit
     assert outcomes["take"].value
-    assert row.fastest is None  # The only other one that answered at all is wrong.
+    assert row.fastest is None  # The only other peer with a result is wrong.
     assert said[0] == "uniform: filling relive"
     assert said[-1] == "uniform: timing relive, wrong, breaking, take"
 
@@ -166,7 +166,7 @@ def test_the_memory_of_a_step_is_measured_in_a_process_of_its_own() -> None:
 
 def test_a_process_says_by_how_much_it_grew(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = iter([1_000, 41_000])
-    monkeypatch.setattr(machine, "hold_torch", lambda: None)  # This process is not one of its own.
+    monkeypatch.setattr(machine, "hold_torch", lambda: None)  # This process is not an isolated one.
     monkeypatch.setattr(machine, "resident", lambda: next(sizes))
     task = dataclasses.replace(task_of("memory"), capacity=1_000)
     assert runner.grown(catalogue.PEERS["relive"], task) == 40.0
@@ -281,7 +281,7 @@ def test_shares_are_said_with_the_digits_they_need() -> None:
 
 
 class Clock:
-    """A clock that moves when a call says so."""
+    """A clock that a call moves."""
 
     def __init__(self) -> None:
         self.now = 0.0

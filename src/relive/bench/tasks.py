@@ -17,7 +17,7 @@ Answer: TypeAlias = dict[str, arrays.Array]
 """A batch in the shape that all are compared in.
 
 Transitions have observation [B, ...] or [B, stack, ...], action [B, ...], reward [B], next_observation as observation,
-terminal [B] and, where the peer answers one, discount [B], for the bootstrap value. Sequences have observation, action,
+terminal [B] and, where the peer returns one, discount [B], for the bootstrap value. Sequences have observation, action,
 reward and terminal [B, T, ...], and a mask [B, T] where the peer pads. Importance weights are weights [B].
 """
 
@@ -213,7 +213,7 @@ def following_steps(buffer: Buffer, task: Task, episodes: Iterable[synthetic.Epi
 def following_rows(buffer: Buffer, task: Task, story: synthetic.Story) -> Iterator[Any]:
     """Return a step of every stream over and over.
 
-    Each stream lives through an episode of its own; all are of one length, and begin out of step.
+    Each stream has its own episode; all are of one length, and begin out of step.
     """
     length, streams = int(story.lengths[1]), range(task.streams)
     steps = [[vars(step).values() for step in story.part(k + 1, 0, length).steps()] for k in streams]

@@ -1,4 +1,4 @@
-"""Whether an answer is right: of each row, whether there is a step, and a horizon, that it is the transition of.
+"""Checks of results: of each row, whether there is a step, and a horizon, that it is the transition of.
 
 That is checked of what is drawn while it is timed, and in a ring of a few hundred steps that went round twice, where no
 row is far from an end or from the seam.
@@ -18,7 +18,7 @@ _RELATIVE, _ABSOLUTE = 1e-4, 1e-3
 
 _CAPACITY = 500
 _SIDE = 8
-"""Of an image: what is wrong with an answer does not depend on its size."""
+"""The size of an image: faults do not depend on it."""
 _SHORT = (50, 350)
 """The lengths of episodes where the task's own do not fit."""
 _BATCHES = 40

@@ -1,4 +1,4 @@
-"""Every kind of fault is found and named, and what is right is not blamed."""
+"""Every kind of fault is found and named, and correct results are not reported."""
 
 from collections.abc import Callable, Iterable
 import dataclasses
@@ -24,7 +24,7 @@ Spoil = Callable[[tasks.Answer, synthetic.Story], None]
 
 
 def found(task: tasks.Task, spoil: Spoil = lambda answer, story: None) -> dict[str, float]:
-    """Return what is found in a right batch that was spoiled."""
+    """Return the faults found in a correct batch after it was changed."""
     story = task.story(1_000)
     buffer = own.make(task)
     buffer.fill(story.until(700)[0])
@@ -243,7 +243,7 @@ def test_a_share_that_is_wrong_once_was_chance() -> None:
     ],
 )
 def test_nothing_is_found_in_a_small_ring_of_relive(name: str) -> None:
-    """Nor is anything left unlooked at; that nothing is found in any workload is a test of `runner`."""
+    """All fields are checked; that no workload has a fault is tested in `runner_test`."""
     findings = verification.check_small_ring(own.make, task_of(name))
     batches = 80 if name == "prioritized-10k" else 40
     assert name == "loop" or findings.rows == batches * task_of(name).batch_size

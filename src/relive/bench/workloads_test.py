@@ -1,4 +1,4 @@
-"""What each workload times: the verbs of a buffer, in their order, with what was prepared beforehand."""
+"""What each workload times: calls of a buffer, in order, with prepared arguments."""
 
 import functools
 from typing import Any
@@ -13,7 +13,7 @@ from relive.testing import synthetic
 
 
 class Recorder(tasks.Buffer):
-    """A buffer that only notes what it is asked to do."""
+    """A buffer that only records its calls."""
 
     def __init__(self, task: tasks.Task) -> None:
         super().__init__(task)

@@ -36,12 +36,12 @@ It needs the extra relive[demo].
 
 _BENCH_EXAMPLES = """examples:
   relive bench --list              all workloads and peers
-  relive bench --quick             are the answers right?
+  relive bench --quick             are the results right?
   relive bench --workload uniform prioritized-1m
   relive bench --peers relive cpprb --json figures.json
 
 A peer that is not installed is named and left out. Every
-answer is checked: a fast wrong one is reported as wrong.
+result is checked: a fast wrong one is reported as wrong.
 """
 
 _INSPECT_EXAMPLES = """examples:
@@ -184,13 +184,13 @@ def _add_bench(commands: _Commands) -> None:
         "bench",
         help="measure relive beside other libraries, and check all results",
         description="Measures draws, updates, adds and memory of relive and of the libraries that are installed, by "
-        "turns, one thread each, and checks every answer on data that describes itself.",
+        "turns, one thread each, and checks every result on data that describes itself.",
         epilog=_BENCH_EXAMPLES,
     )
     bench.set_defaults(run="relive.bench.command:run")
     bench.add_argument("--list", action="store_true", help="print the names of workloads and peers, and what they are")
     bench.add_argument("--workload", nargs="+", metavar="NAME", help="workloads, or families of them (all)")
-    bench.add_argument("--peers", nargs="+", metavar="NAME", help="whom to measure (all that are installed)")
+    bench.add_argument("--peers", nargs="+", metavar="NAME", help="the libraries to measure (all that are installed)")
     bench.add_argument(
         "--repeats", type=_integer_from(1), metavar="N", help="rounds, of which the median is taken (7; 3 with --quick)"
     )

@@ -1,4 +1,4 @@
-"""What is found in a buffer, against what was put in."""
+"""Statistics of a buffer, compared with the steps that were added."""
 
 from typing import Any
 

@@ -4,7 +4,7 @@
     Parquet file         ├──> a buffer in memory ──┤  FILE.parquet
     minari:ID           ─┘                         └─ minari:ID
 
-What exists is not replaced unless one says so, and then by a rename, once the new one is whole.
+An existing target is replaced only with --overwrite, and then by a rename, once the new one is whole.
 """
 
 import argparse
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
         buffer = _read(options, source, show)
     if buffer.schema is None:
         said = formatting.plain(options.source)
-        raise errors.CheckpointError(f"{said} holds no step, and does not say what one holds: nothing to convert")
+        raise errors.CheckpointError(f"{said} holds no step and no schema: nothing to convert")
     with terminal.progress("writing") as show:
         num_steps, num_episodes = _write(options, target, buffer, show)
     counts = f"{formatting.counted(num_steps, 'step')} in {formatting.counted(num_episodes, 'episode')}"
@@ -79,7 +79,7 @@ def _import(kind: Kind) -> None:
 
 
 def _kind_of_source(options: argparse.Namespace) -> Kind:
-    """Return what FROM is: what is there says so, and not its name."""
+    """Return the kind of FROM, by its content and not by its name."""
     if options.source.startswith(_MINARI):
         return Kind.MINARI
     found = places.kind_of(files.absolute("FROM", options.source))
@@ -127,7 +127,7 @@ def _check_target(options: argparse.Namespace, target: Kind) -> None:
     label = files.named(path)
     replaced_file.check_parent(path)
     if not options.overwrite and os.path.lexists(files.newest(path) if target is Kind.CHECKPOINT else path):
-        raise errors.ArgumentError(f"{label} exists: name another path, or say --overwrite")
+        raise errors.ArgumentError(f"{label} exists: name another path, or pass --overwrite")
     older = places.older(path) if target is Kind.CHECKPOINT else []
     if older:
         names = ", ".join(os.path.basename(each) for each in older)

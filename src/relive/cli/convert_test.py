@@ -1,4 +1,4 @@
-"""`relive convert`: what is carried over is what was there; what cannot be is one line, and changes nothing."""
+"""`relive convert`: the copy equals the source, and an impossible conversion is one line and changes nothing."""
 
 import itertools
 import os
@@ -58,7 +58,7 @@ def buffer(*, lazy: bool = False, **settings: Any) -> relive.PrioritizedReplayBu
 
 
 def facts(found: Any) -> list[Any]:
-    """Return all that is known of the episodes of a buffer, but for their keys."""
+    """Return everything about the episodes of a buffer except their keys."""
     answer = []
     for each in stored_episodes.stored_episodes(found):
         parts = {"o": each.observations, "a": each.actions, "r": each.rewards, **each.extras}
@@ -70,7 +70,7 @@ def facts(found: Any) -> list[Any]:
 
 
 def closed(found: list[Any]) -> list[Any]:
-    """Return what Minari makes of them: an open episode is one that was cut."""
+    """Return the episodes as Minari stores them: an open episode becomes a truncated one."""
     return [(stream, "TRUNCATED" if status == "IN_PROGRESS" else status, *rest) for stream, status, *rest in found]
 
 
@@ -124,7 +124,7 @@ def test_a_parquet_file_becomes_a_dataset(capsys: pytest.CaptureFixture[str]) ->
     code, out, error = converted(capsys, "steps.parquet", "minari:mine/test-v0")
     assert (code, out) == (1, "")
     assert error.startswith("to_dataset needs the observation after the newest step of every episode")
-    assert error.endswith(", or say --incomplete as_sampled\n")
+    assert error.endswith(", or pass --incomplete as_sampled\n")
     assert converted(capsys, "steps.parquet", "minari:mine/test-v0", "--incomplete", "as_sampled") == (
         0, "wrote 9 steps in 3 episodes to minari:mine/test-v0\n", ""
     )  # fmt: skip
@@ -151,7 +151,7 @@ def test_what_is_there_is_told_by_its_kind(capsys: pytest.CaptureFixture[str]) -
     # A crash between two renames leaves the newest checkpoint under that name.
     os.rename("replay", "left.1")
     arrow.write_parquet(buffer(), "steps.parquet")
-    message = "left exists: name another path, or say --overwrite\n"
+    message = "left exists: name another path, or pass --overwrite\n"
     assert converted(capsys, "steps.parquet", "left") == (1, "", message)
     os.mkdir("new.parquet.1")
     assert converted(capsys, "left", "new.parquet")[0] == 0
@@ -287,18 +287,21 @@ def test_other_buffers_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
         (["saved", "saved/steps.parquet"], "saved/steps.parquet cannot be made: saved is a checkpoint, which holds "),
         (["here.parquet", "new"], "here.parquet is empty: neither a checkpoint nor a journal\n"),
         (["map", "new.parquet"], "map is a memory map, which holds rows and no buffer: "),
-        (["old.parquet", "here.parquet"], "here.parquet exists: name another path, or say --overwrite\n"),
+        (["old.parquet", "here.parquet"], "here.parquet exists: name another path, or pass --overwrite\n"),
         (["saved", "a\0.parquet"], "TO must be the path of a file, got 'a\\x00.parquet'\n"),
-        (["unknown", "steps.parquet"], "unknown holds no step, and does not say what one holds: nothing to convert\n"),
-        (["unknown", "minari:mine/test-v0"], "unknown holds no step, and does not say what one holds: nothing to conv"),
+        (["unknown", "steps.parquet"], "unknown holds no step and no schema: nothing to convert\n"),
+        (["unknown", "minari:mine/test-v0"], "unknown holds no step and no schema: nothing to convert"),
         (
             ["rollout", "a.parquet"],
             "rollout cannot be converted: it is of RolloutBuffer, whose steps are no columns\n",
         ),
-        (["old.parquet", "saved"], "saved exists: name another path, or say --overwrite\n"),
-        (["saved", "old.parquet"], "old.parquet exists: name another path, or say --overwrite\n"),
-        (["saved", "letter.parquet", "--overwrite"], "letter.parquet is no Parquet file, or was cut: "),
-        (["old.parquet", "datasets", "--overwrite"], "datasets is no checkpoint, it holds 'mine': name another path\n"),
+        (["old.parquet", "saved"], "saved exists: name another path, or pass --overwrite\n"),
+        (["saved", "old.parquet"], "old.parquet exists: name another path, or pass --overwrite\n"),
+        (["saved", "letter.parquet", "--overwrite"], "letter.parquet is not a Parquet file, or was cut: "),
+        (
+            ["old.parquet", "datasets", "--overwrite"],
+            "datasets is not a checkpoint, it holds 'mine': name another path\n",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_line_and_exit_code_1(

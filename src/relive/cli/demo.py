@@ -264,7 +264,7 @@ class Training:
     def _check(self) -> bool:
         """Play without exploring, keep the best network, and return whether the task is clearly solved.
 
-        Clearly: a mean three standard errors lower would still be enough. A lucky check does not say so; it only earns
+        Clearly: a mean three standard errors lower would still be enough. A lucky check is not enough; it only earns
         the network a longer one.
         """
         returns = self.play(self._network)

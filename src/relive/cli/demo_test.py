@@ -64,7 +64,7 @@ def _elsewhere(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _interruptible() -> Iterator[None]:
-    """A shell starts what runs in its background with interrupts ignored, these tests too."""
+    """A shell starts background jobs with interrupts ignored, and these tests may be one."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -1,4 +1,4 @@
-"""Every `relive ...` line of the pages, of README and of the help itself is a command that there is."""
+"""Every `relive ...` line in the pages, README and the help is a valid command."""
 
 import pathlib
 import re

@@ -1,4 +1,4 @@
-"""`relive inspect` and `relive verify` know all that relive writes, of every class."""
+"""`relive inspect` and `relive verify` accept the files of every class."""
 
 import asyncio
 from collections.abc import Callable
@@ -51,7 +51,7 @@ def test_no_class_is_left_out() -> None:
 
 
 def check_is_known(path: pathlib.Path, kind: str, name: str | None, capsys: pytest.CaptureFixture[str]) -> None:
-    """Check that both commands say what is at a path, in words and as JSON."""
+    """Check that both commands describe what is at a path, as text and as JSON."""
     assert command_line.main(["inspect", str(path)]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert f"kind {kind}" in lines

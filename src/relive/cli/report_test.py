@@ -1,4 +1,4 @@
-"""The page of a report: nothing comes from outside, nothing in the file is obeyed; seen in a browser, where one is."""
+"""The page of a report loads nothing, and runs nothing from the file; tested in a browser if one is installed."""
 
 import base64
 import html.parser
@@ -27,7 +27,7 @@ _EVIL = "<script>document.title='owned'</script><img src=http://127.0.0.1:9/x on
 
 
 class Page(html.parser.HTMLParser):
-    """The elements of a page; refuses one whose elements do not close in order."""
+    """The elements of a page; fails if they are not closed in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def saved(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Any]:
-    """What is in a buffer with all there is to show."""
+    """The contents of a buffer with everything that a report can show."""
     path = tmp_path_factory.mktemp("report") / "buffer"
     examples.prioritized().save(path)
     return looked_at(path)
@@ -123,7 +123,7 @@ def test_nothing_comes_from_outside_and_no_script_may_run(page: Page) -> None:
 
 
 def forged(path: pathlib.Path) -> tuple[dict[str, Any], Any]:
-    """Return what is in a checkpoint with markup wherever a forger can put it."""
+    """Return the contents of a checkpoint with markup in every text."""
     settings: dict[str, Any] = {"capacity": 10, _EVIL: _EVIL, "limiter": {"kind": _EVIL, _EVIL: _EVIL}}
     settings["schema"] = [[_EVIL, _EVIL, [_EVIL]]]
     counters = {_EVIL: 3}
@@ -172,7 +172,7 @@ def test_a_journal_has_a_page_too(tmp_path: pathlib.Path) -> None:
 
 
 class Browser:
-    """A headless Chromium, spoken to over two pipes in its own protocol: a JSON object and a NUL each way."""
+    """A headless Chromium, controlled over two pipes with its own protocol: a JSON object and a NUL each way."""
 
     def __init__(self, chromium: str, profile: pathlib.Path) -> None:
         to_read, self._to = os.pipe()
@@ -207,7 +207,7 @@ class Browser:
         os.close(self._from)
 
     def call(self, method: str, **parameters: Any) -> Any:
-        """Return what the browser does to a call; keeps what it tells meanwhile."""
+        """Return the browser's reply to a call; keep the events that arrive meanwhile."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters, **self._session}
         os.write(self._to, json.dumps(message).encode() + b"\0")
@@ -219,7 +219,7 @@ class Browser:
             self.events.append(message)
 
     def wait_for(self, method: str) -> None:
-        """Return when the browser has told of something."""
+        """Wait for an event of the browser."""
         while not any(event["method"] == method for event in self.events):
             self.events.append(self._next())
 

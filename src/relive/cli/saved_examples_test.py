@@ -1,4 +1,4 @@
-"""Checkpoints and journals for the tests of the commands, and ways to break them."""
+"""Checkpoints and journals for the tests of the commands, and functions that damage them."""
 
 import json
 import pathlib

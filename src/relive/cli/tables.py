@@ -62,7 +62,7 @@ def _distributions(found: contents.Contents) -> Table:
 
 
 def _numbers(values: contents.Values) -> list[str]:
-    """Return what there is to say of numbers, in words: see `_LABELS`."""
+    """Return the summary of numbers as texts, by `_LABELS`."""
     finite = values[np.isfinite(values)]
     counts = [len(finite), len(values) - len(finite)]
     if not len(finite):

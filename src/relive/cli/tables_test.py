@@ -1,4 +1,4 @@
-"""What there is to say of numbers."""
+"""Tests of the tables of numbers."""
 
 from typing import Any
 

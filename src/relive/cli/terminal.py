@@ -89,7 +89,7 @@ def _drawn(table: tables_lib.Table) -> "rich_table.Table":
 
 @contextlib.contextmanager
 def progress(label: str) -> Iterator[state.Progress | None]:
-    """Yield a function that is told how much is done, and of how much; after a second a bar shows it.
+    """Yield a function that takes the amount done and the total; after a second a bar shows them.
 
     Without a terminal or rich there is no bar, and None.
     """

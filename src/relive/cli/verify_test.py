@@ -72,14 +72,14 @@ def test_a_buffer_that_does_not_agree_with_itself_is_broken(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(buffer: object) -> None:
-        raise relive.CorruptionError("the sum tree is no tree")
+        raise relive.CorruptionError("the sum tree is not a tree")
 
     examples.prioritized().save("buffer")
     examples.journal(pathlib.Path("journal"))
     monkeypatch.setattr(relive.PrioritizedReplayBuffer, "check", refuse)
     monkeypatch.setattr(relive.RingReplayBuffer, "check", refuse)
-    assert verified(capsys)[2] == ["buffer cannot be loaded: the sum tree is no tree"]
-    assert verified(capsys, "journal")[2] == ["journal rebuilds no buffer: the sum tree is no tree"]
+    assert verified(capsys)[2] == ["buffer cannot be loaded: the sum tree is not a tree"]
+    assert verified(capsys, "journal")[2] == ["journal cannot be recovered: the sum tree is not a tree"]
 
 
 class Words:
@@ -126,7 +126,7 @@ def test_what_is_of_ones_own_is_said_and_not_loaded(capsys: pytest.CaptureFixtur
     for path, reason in (
         ("limited", "'limiter is a Curriculum', a class that is not defined here"),
         ("mine", "it is of a 'Mine', a class that is not defined here: import its module"),
-        ("words", "its codec is 'words', of which the code is not in it"),
+        ("words", "its codec is 'words', whose code is not in it"),
     ):
         code, out, errors = verified(capsys, path)
         assert (code, errors) == (0, [])
@@ -205,7 +205,7 @@ def test_a_damaged_journal_is_a_line(capsys: pytest.CaptureFixture[str]) -> None
 def test_a_journal_that_rebuilds_nothing_is_broken_and_one_in_use_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     with journal_lib.Journal("journal", fsync="never") as journal:
         journal.begin(lambda: b"N")
-    assert verified(capsys, "journal")[2] == ["journal rebuilds no buffer: a base must hold a state, got None"]
+    assert verified(capsys, "journal")[2] == ["journal cannot be recovered: a base must hold a state, got None"]
     buffer = relive.RingReplayBuffer(10, seed=0)
     with journal_lib.Journal("used", fsync="never") as journal:
         buffer.attach(journal)

@@ -60,7 +60,7 @@ class Reply(Counter, enum.Enum):
 
 
 class Tensor:
-    """What of a torch tensor a copy needs."""
+    """The methods of a torch tensor that a copy needs."""
 
     def __init__(self, values: Any, *, requires_grad: bool = False) -> None:
         self._values = np.array(values, np.float64)
@@ -93,7 +93,7 @@ class Tensor:
 
 
 class Board:
-    """Something that only its author knows how to copy."""
+    """An object of a class without any copy protocol."""
 
     def __init__(self, moves: Any = ()) -> None:
         self.moves = list(moves)
@@ -257,7 +257,7 @@ VALUES = st.recursive(
 
 @hypothesis.given(value=VALUES)
 def test_a_copy_is_what_a_deep_copy_is(value: Any) -> None:
-    """It shares what `copy.deepcopy` shares; and frozen dataclasses, where nothing in them has to be copied."""
+    """It shares what `copy.deepcopy` shares, and frozen dataclasses that hold nothing mutable."""
     twin, deep = copies.copied(value), copy.deepcopy(value)
     assert repr(twin) == repr(deep) == repr(value)
     assert not mutable_ids(twin) & mutable_ids(value)

@@ -65,7 +65,7 @@ def next_version(version: object, before: int | None) -> int:
     """
     number = non_negative_int("version", version)
     if before is not None and number < before:
-        raise errors.ArgumentError(f"version must be at least {before}, the one before, got {number}")
+        raise errors.ArgumentError(f"version must be at least {before}, the previous one, got {number}")
     return number
 
 
@@ -183,7 +183,7 @@ def require_instance(name: str, value: object, kind: type) -> None:
 def ambiguous_truth(buffer: object) -> errors.ArgumentTypeError:
     """Return the error for a buffer used as a truth value."""
     return errors.ArgumentTypeError(
-        f"{type(buffer).__name__} is neither True nor False: say `len(buffer) > 0` or `buffer is not None`"
+        f"{type(buffer).__name__} is neither True nor False: use `len(buffer) > 0` or `buffer is not None`"
     )
 
 

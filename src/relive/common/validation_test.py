@@ -116,7 +116,7 @@ def test_no_count_is_above_2_to_the_62() -> None:
 
 def test_a_version_never_goes_down() -> None:
     assert validation.next_version(3, None) == validation.next_version(np.int64(3), 3) == 3
-    with pytest.raises(errors.ArgumentError, match="^version must be at least 4, the one before, got 3$"):
+    with pytest.raises(errors.ArgumentError, match="^version must be at least 4, the previous one, got 3$"):
         validation.next_version(3, 4)
     with pytest.raises(errors.ArgumentError, match="^version must be at least 0, got -1$"):
         validation.next_version(-1, None)
@@ -186,7 +186,7 @@ def test_a_string_of_a_subclass_becomes_a_plain_one() -> None:
 
 
 class Tensor:
-    """A tensor as a framework has it: numpy refuses it until it was detached, moved and cast."""
+    """A tensor that numpy refuses until it is detached, moved and cast."""
 
     def __init__(self, values: Any, dtype: str = "float32", device: str = "cpu", requires_grad: bool = False) -> None:
         self.values, self.requires_grad = values, requires_grad

@@ -27,7 +27,7 @@ from relive.persistence import state as state_lib
 Path: TypeAlias = str | os.PathLike[str]
 
 _OF_FILES = frozenset((".npz", ".npy", ".pkl", ".pickle", ".pt", ".pth", ".h5", ".hdf5", ".parquet", ".zip", ".json"))
-"""Endings by which somebody means one file."""
+"""Endings that suggest a single file."""
 
 _ATTEMPTS = 100
 """So often in a row may a writer replace a directory while it is being opened."""
@@ -217,7 +217,7 @@ def _state(path: str, files: contextlib.ExitStack, progress: state_lib.Progress 
     except OSError as error:
         raise errors.CheckpointError(f"{label} cannot be opened: {files_lib.reason(error)}") from error
     if not directory.has(files_lib.MANIFEST):
-        raise errors.CheckpointError(f"{label} is no checkpoint: it has no {files_lib.MANIFEST}")
+        raise errors.CheckpointError(f"{label} is not a checkpoint: it has no {files_lib.MANIFEST}")
     values, entries = manifest.decoded(read_manifest(directory), f"{label}/{files_lib.MANIFEST}")
     total = sum(entry.dtype.itemsize * math.prod(entry.shape) for entry in entries.values())
     report = _Report(total, progress)

@@ -1,4 +1,4 @@
-"""Damaged and forged directories, by the hundred and by the thousand."""
+"""Hundreds and thousands of damaged and forged directories."""
 
 from collections.abc import Callable
 import json
@@ -223,7 +223,7 @@ def outcome(path: pathlib.Path) -> Any:
 
 
 def said(path: pathlib.Path) -> Any:
-    """Return the state that the files of a directory say, taken at their word."""
+    """Return the state in the files of a directory, without any check."""
     values, entries = manifest.decoded((path / files_lib.MANIFEST).read_bytes(), "m")
     arrays = {}
     for name, entry in entries.items():
@@ -275,7 +275,7 @@ def test_the_fuzzer_finds_nothing_wrong_with_what_is_right(tmp_path: pathlib.Pat
 @pytest.mark.parametrize("kind", ["missing", "file", "empty", "foreign", "pipe", "dangling"])
 def test_what_is_no_checkpoint_says_so(tmp_path: pathlib.Path, kind: str) -> None:
     path = tmp_path / "state"
-    rule = "is no checkpoint: it has no manifest.json"
+    rule = "is not a checkpoint: it has no manifest.json"
     if kind == "missing":
         rule = "does not exist"
     elif kind == "file":

@@ -472,7 +472,7 @@ def test_a_crash_at_any_step_leaves_the_old_one_or_the_new_one(tmp_path: pathlib
                 def crash(*values: Any, system: Any = system, **options: Any) -> Any:
                     nonlocal left
                     left -= 1
-                    if left < 0:  # And nothing else happens: the process is gone.
+                    if left < 0:  # Nothing happens after this: the process is killed.
                         raise Crash
                     return system(*values, **options)
 
@@ -506,7 +506,7 @@ def test_between_two_renames_the_one_before_is_the_newest(tmp_path: pathlib.Path
     assert (loaded(path)["number"], loaded(tmp_path / "state.1")["number"]) == (3, 2)
 
 
-# Whose directory it is.
+# Directories that relive did not write.
 
 
 @pytest.mark.parametrize("name", ["state", "state.1"])
@@ -571,7 +571,7 @@ def test_what_no_crash_left_is_not_deleted(tmp_path: pathlib.Path, kind: str, st
         (left / strange).symlink_to(victim)
     else:
         (left / strange).write_text("mine")
-    with pytest.raises(errors.CheckpointError, match=f"holds '{strange}', which is not ours: move it away$"):
+    with pytest.raises(errors.CheckpointError, match=f"holds '{strange}', which relive did not write: move it away$"):
         checkpoint.save(numbered(1), tmp_path / "state")
     assert sorted(os.listdir(left)) == sorted(["a.npy", strange])
     assert victim.read_text() == "mine"

@@ -1,4 +1,4 @@
-"""Both families: what is saved and loaded goes on as if nothing had happened."""
+"""Both families: a loaded buffer goes on exactly like the saved one."""
 
 from collections.abc import Callable
 import contextlib
@@ -102,16 +102,16 @@ EPISODES: dict[str, Made] = {
 BUFFERS = COLUMNS | EPISODES
 
 MAY_BE_MISSING = frozenset({"episode_policy_version", "policy_version", "draw_lag"})
-"""Arrays that say what nobody need have said."""
+"""Arrays that a state may leave out."""
 
 
 def options(buffer: object) -> dict[str, Any]:
-    """What the methods behind `load` take besides."""
+    """The further arguments of the methods behind `load`."""
     return {"codec": codec.PlainCodec()} if isinstance(buffer, relive.EpisodeReplayBuffer) else {}
 
 
 def work(buffer: Any, rng: random.Random, count: int) -> None:
-    """Do `count` things to a buffer, chosen at random."""
+    """Make `count` random calls on a buffer."""
     for t in range(count):
         with contextlib.suppress(errors.NotReadyError):
             if isinstance(buffer, relive.EpisodeReplayBuffer):
@@ -178,7 +178,7 @@ def _work_columns(buffer: Columns, rng: random.Random, t: int) -> None:
 
 
 def _rows(schema: relive.Schema, rng: random.Random, count: int) -> dict[str, Any]:
-    """Return so many rows of each field; those of numbers hold 0, 1 or 2."""
+    """Return that many rows of each field; those of numbers hold 0, 1 or 2."""
     fields = schema.fields
     numbers = np.frombuffer(rng.randbytes(count * len(fields)), np.uint8).reshape(len(fields), count) % 3
     rows = {path: np.zeros((count, *field.shape), field.dtype) for path, field in fields.items()}
@@ -230,7 +230,7 @@ def _work_episodes(buffer: Episodes, rng: random.Random, t: int) -> None:
 
 
 def worked(make: Made, seed: int = 0, count: int = 60) -> Any:
-    """A buffer in the middle of its life."""
+    """A buffer that has been in use."""
     buffer = make()
     work(buffer, random.Random(seed), count)
     return buffer
@@ -451,7 +451,7 @@ def test_each_generator_goes_on(name: str, kind: str) -> None:
     assert type(loaded.rng.bit_generator).__name__ == kind
     assert_same(buffer, loaded, 5)
     if kind != "PCG64":
-        message = f"^generator/bit_generator must be PCG64, as it is here, got {kind}$"
+        message = f"^generator/bit_generator must be PCG64, as in this object, got {kind}$"
         with pytest.raises(errors.CheckpointError, match=message):
             BUFFERS[name]().load_state_dict(state)
 
@@ -559,7 +559,9 @@ class TestClassesOfOnesOwn:
         assert WarmBuffer.load(tmp_path / "saved", temperature=2.0).temperature == 2.0
         assert_same(buffer, loaded)
         other = WarmBuffer(10, SCHEMA, temperature=2.0, seed=0)
-        with pytest.raises(errors.CheckpointError, match="^settings/temperature must be 2.0, as it is here, got 0.5$"):
+        with pytest.raises(
+            errors.CheckpointError, match="^settings/temperature must be 2.0, as in this object, got 0.5$"
+        ):
             other.load_state_dict(buffer.state_dict())
 
     def test_a_subclass_that_does_not_say_what_it_takes_is_not_saved(self, tmp_path: pathlib.Path) -> None:
@@ -637,15 +639,15 @@ class TestSettings:
     def test_a_state_of_other_settings_is_refused(self) -> None:
         state = ring().state_dict()
         other = relive.RingReplayBuffer(10, n_step=2)
-        with pytest.raises(errors.CheckpointError, match="^settings/n_step must be 2, as it is here, got 1$"):
+        with pytest.raises(errors.CheckpointError, match="^settings/n_step must be 2, as in this object, got 1$"):
             other.load_state_dict(state)
         limited = relive.RingReplayBuffer(10, max_times_sampled=3).state_dict()
         with pytest.raises(
-            errors.CheckpointError, match="^settings/max_times_sampled must be None, as it is here, got 3$"
+            errors.CheckpointError, match="^settings/max_times_sampled must be None, as in this object, got 3$"
         ):
             relive.RingReplayBuffer(10).load_state_dict(limited)
         state["settings"]["n_step"] = np.ones(2)
-        with pytest.raises(errors.CheckpointError, match="^settings/n_step must be 2, as it is here, got array"):
+        with pytest.raises(errors.CheckpointError, match="^settings/n_step must be 2, as in this object, got array"):
             other.load_state_dict(state)
 
     def test_a_buffer_without_a_schema_takes_that_of_the_state_or_stays_as_it_was(self) -> None:
@@ -730,7 +732,7 @@ class TestSettings:
         assert (len(fresh), fresh.schema) == (0, SCHEMA)
 
     def test_a_column_that_is_no_array_is_no_part_of_a_state(self) -> None:
-        """It could turn out to be damaged when half of it was read."""
+        """It could turn out to be damaged when half of it is already read."""
         buffer, state = ring(), ring().state_dict()
         state["arrays"]["rows/reward"] = buffer._full_state()["arrays"]["rows/reward"]
         with pytest.raises(errors.CheckpointError, match="^array rows/reward must be an array, got "):
@@ -750,7 +752,7 @@ class TestSettings:
 
 
 def test_an_interval_need_not_begin_with_the_oldest_row() -> None:
-    """Anchors that were taken out in front and let in again stand behind the others."""
+    """Anchors made ineligible and eligible again come after the others."""
     for barred, freed in (([3, 4, 5, 6], [3, 4]), ([3], [3]), ([3, 4], [3, 4])):
         buffer = ring()
         for keys, is_eligible in ((barred, False), (freed, True)):
@@ -775,7 +777,7 @@ def test_priorities_that_are_gone_need_not_fit_another_alpha() -> None:
 
 class TestLimiters:
     def test_a_ratio_neither_hangs_nor_bursts(self) -> None:
-        """P74: what was inserted and sampled counts on."""
+        """P74: the counts of inserts and samples go on."""
         limiter = rate_limiters.SampleToInsertRatio(1.0, 5, error_buffer=4.0)
         buffer = relive.RingReplayBuffer(50, limiter=limiter, seed=0)
         for t in range(20):
@@ -824,7 +826,7 @@ def test_batches_drawn_ahead_are_what_they_were() -> None:
 
 
 class TestMemory:
-    """What a state claims takes no memory that it does not bring."""
+    """A state cannot make the loader allocate more memory than the state itself takes."""
 
     @pytest.mark.parametrize("name", ["ring", "prioritized of 3 streams, live", "sequences of 3 streams"])
     @pytest.mark.parametrize(
@@ -928,7 +930,7 @@ def test_what_one_python_saved_another_one_loads(other: str, tmp_path: pathlib.P
 
 
 def test_every_buffer_says_what_it_was_given() -> None:
-    """Whatever else an argument of a constructor is, it is kept, or it is one of these."""
+    """Every argument of a constructor is saved, except these."""
     for make in BUFFERS.values():
         buffer = make()
         names = set(type(buffer).__init__.__annotations__) - {"return", "storage", "seed"}

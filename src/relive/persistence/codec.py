@@ -91,7 +91,9 @@ class PlainCodec:
             except (KeyError, errors.ReplayError):
                 refused = _refusal("value", value, ())
         except RecursionError:
-            raise errors.ArgumentError("value finds no room on the stack of calls: encode it less deep in it") from None
+            raise errors.ArgumentError(
+                "value is nested too deeply for the call stack: encode it from fewer nested calls"
+            ) from None
         raise refused or errors.ArgumentError("value must not change while it is written")
 
     def decode(self, content: bytes) -> Any:
@@ -108,9 +110,9 @@ class PlainCodec:
         except (IndexError, struct.error):
             raise errors.CheckpointError("plain-1 content ends in the middle of a value") from None
         except RecursionError:
-            raise errors.CheckpointError("plain-1 content finds no room on the stack of calls") from None
+            raise errors.CheckpointError("plain-1 content is nested too deeply for the call stack") from None
         if end < len(content):
-            raise errors.CheckpointError(f"plain-1 content has bytes behind its value, at byte {end}")
+            raise errors.CheckpointError(f"plain-1 content has bytes after its value, at byte {end}")
         return value
 
 
@@ -247,7 +249,7 @@ def _refusal(path: str, value: Any, around: tuple[Any, ...]) -> errors.ArgumentE
             return _not_plain(path, value)
         return None
     if any(value is other for other in around):
-        return errors.ArgumentError(f"{path} must not be what it is a part of, got {validation.short_repr(value)}")
+        return errors.ArgumentError(f"{path} must not contain itself, got {validation.short_repr(value)}")
     if len(around) == _DEEPEST:
         return errors.ArgumentError(f"value must be nested at most {_DEEPEST} levels deep")
     if not isinstance(value, list | tuple) and _are_alike(value):
@@ -340,7 +342,7 @@ def _take_str(content: bytes, offset: int, levels: int) -> tuple[str, int]:
     try:
         return text.decode("utf-8", "surrogatepass"), end
     except UnicodeDecodeError:
-        _break("has text that is no UTF-8", offset)
+        _break("has text that is not UTF-8", offset)
 
 
 def _check_levels(levels: int, offset: int) -> None:
@@ -389,7 +391,7 @@ def _check_keys(keys: list[Any], offset: int) -> None:
         if len(set(keys)) < len(keys):
             _break("has a key twice", offset)
     except TypeError:
-        _break("has a key that cannot be one", offset)
+        _break("has a key that is not hashable", offset)
 
 
 def _layout(head: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, bool]:

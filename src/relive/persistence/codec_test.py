@@ -383,7 +383,7 @@ def test_content_is_nested_as_deep_as_is_said() -> None:
 def test_a_value_that_holds_itself_is_refused() -> None:
     values: list[Any] = [1]
     values.append({"again": values})
-    with pytest.raises(errors.ArgumentError, match=r"^value\[1\]\['again'\] must not be what it is a part of, got \[1"):
+    with pytest.raises(errors.ArgumentError, match=r"^value\[1\]\['again'\] must not contain itself, got \[1"):
         CODEC.encode(values)
 
 
@@ -397,7 +397,7 @@ def test_what_is_shared_is_written_twice() -> None:
 
 
 def call_deeply(call: Any, room: int) -> None:
-    """Call with room for so many more calls on the stack."""
+    """Call a function with that many frames left on the stack."""
     depth = 0
     frame: Any = sys._getframe()
     while frame is not None:
@@ -417,15 +417,15 @@ def test_a_full_stack_is_said_in_words(room: int) -> None:
     value = nested(90)
     content = CODEC.encode(value)
     with pytest.raises(
-        errors.ArgumentError, match="^value finds no room on the stack of calls: encode it less deep in it"
+        errors.ArgumentError, match="^value is nested too deeply for the call stack: encode it from fewer nested calls"
     ):
         call_deeply(lambda: CODEC.encode(value), room)
-    with pytest.raises(errors.CheckpointError, match="^plain-1 content finds no room on the stack of calls$"):
+    with pytest.raises(errors.CheckpointError, match="^plain-1 content is nested too deeply for the call stack$"):
         call_deeply(lambda: CODEC.decode(content), room)
 
 
 def test_a_value_that_changes_while_it_is_written_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another thread takes away what cannot be written, before it is looked for."""
+    """Another thread removes the value that cannot be written before it is found."""
     value: list[Any] = [[1], {"x": 2}, {3}, object()]
 
     def encode(item: object, levels: int) -> bytes:
@@ -471,7 +471,7 @@ def array_of(layout: object, items: bytes = b"") -> bytes:
         (b"l\x02l\x01", "says 1, where 0 bytes are left, at byte 3"),
         (b"l\x02i\x01N", "ends in the middle of a value"),
         (b"s\x80", "ends in the middle of a value"),
-        (b"NN", "has bytes behind its value, at byte 1"),
+        (b"NN", "has bytes after its value, at byte 1"),
         (b"?", "has no value of tag 63, at byte 0"),
         (b"l\x01\xff", "has no value of tag 255, at byte 2"),
         (b"i\x00", "has an int of no bytes, at byte 1"),
@@ -485,21 +485,21 @@ def array_of(layout: object, items: bytes = b"") -> bytes:
         (b"rb\x02\x00", "says 2, where 1 bytes are left, at byte 2"),
         (b"Rq\x02" + b"0" * 15, "says 2, where 15 bytes are left, at byte 2"),
         (b"rd\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "says 9223372036854775807, where 0 bytes are left, at byte 2"),
-        (b"rh\x01000", "has bytes behind its value, at byte 5"),
+        (b"rh\x01000", "has bytes after its value, at byte 5"),
         (b"d\x02NNN", "says 2, where 3 bytes are left, at byte 1"),
-        (b"s\x01\xff", "has text that is no UTF-8, at byte 1"),
+        (b"s\x01\xff", "has text that is not UTF-8, at byte 1"),
         (b"d\x02NNNN", "has a key twice, at byte 1"),
         (b"d\x02Ti\x01\x00i\x01\x01N", "has a key twice, at byte 1"),
         (b"e\x02NN", "has a key twice, at byte 1"),
-        (b"e\x01l\x00", "has a key that cannot be one, at byte 1"),
-        (b"d\x01l\x00N", "has a key that cannot be one, at byte 1"),
-        (b"d\x01t\x01e\x00N", "has a key that cannot be one, at byte 1"),
+        (b"e\x01l\x00", "has a key that is not hashable, at byte 1"),
+        (b"d\x01l\x00N", "has a key that is not hashable, at byte 1"),
+        (b"d\x01t\x01e\x00N", "has a key that is not hashable, at byte 1"),
         (b"a\x01\xff", "has an array without a dtype and a shape"),
-        (b"a\x01x", "'x' is no JSON"),
+        (b"a\x01x", "'x' is not JSON"),
         (array_of(["<f4"]), "has an array without a dtype and a shape"),
         (array_of(["<f4", 3]), "has an array without a dtype and a shape"),
         (array_of({"x": 1}), "has an array without a dtype and a shape"),
-        (array_of(["|O", [1]], b"12345678"), r"'\|O' is no dtype that is read from files"),
+        (array_of(["|O", [1]], b"12345678"), r"'\|O' is not a dtype that files may have"),
         (array_of(["<f4", [2]], b"1234567"), "says 8, where 7 bytes are left, at byte 1"),
         (array_of(["<f4", [-1]]), r"has an array of shape \[-1\]"),
         (array_of(["<f4", [True]], b"1234"), r"has an array of shape \[True\]"),
@@ -552,7 +552,7 @@ RICH = CODEC.encode(
 
 
 def forged(source: random.Random) -> bytes:
-    """Return bytes that may have been written by anybody."""
+    """Return arbitrary bytes, as in an untrusted file."""
     start = source.randrange(len(RICH))
     content = bytearray(RICH if source.random() < 0.5 else RICH[start : start + source.randrange(1, 200)])
     for _ in range(source.randrange(5)):
@@ -574,7 +574,7 @@ def forged(source: random.Random) -> bytes:
 
 @pytest.mark.parametrize("cases", seed_blocks_test.seed_blocks(500, 10_000, 5))
 def test_forged_content_is_a_value_or_refused(cases: range) -> None:
-    """A value that comes of it is a value like any other: it is written, and read again."""
+    """A decoded value can be encoded and decoded again."""
     outcomes = collections.Counter[str]()
     for case in cases:
         try:
@@ -619,7 +619,7 @@ def test_no_part_of_a_content_is_a_content(value: Any) -> None:
     ids=range(12),
 )
 def test_memory_is_a_small_multiple_of_the_content(unit: bytes) -> None:
-    """The dearest is an empty set: 2 bytes of content, 216 in memory and 8 in the list that it is in."""
+    """The most expensive value is an empty set: 2 bytes of content, 216 in memory and 8 in its list."""
     count = 4_000
     content = CODEC.encode([None] * count)[:-count] + unit * count
     CODEC.decode(content)

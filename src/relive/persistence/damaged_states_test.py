@@ -1,4 +1,4 @@
-"""A state with one damaged part is refused by every buffer, which is then what it was before."""
+"""A state with one damaged part is refused by every buffer, and changes nothing."""
 
 from collections.abc import Callable, Iterator
 import copy
@@ -85,7 +85,7 @@ def damaged_values(state: state_lib.State) -> Iterator[tuple[str, state_lib.Stat
 
 
 def impossible(state: state_lib.State) -> Iterator[tuple[str, state_lib.State]]:
-    """Yield a state for each value that is of the right kind, and contradicts the rest."""
+    """Yield a state for each value of the right kind that contradicts the others."""
     counters, array_of = state.get("counters", {}), state["arrays"]
     changes: dict[str, dict[str, Any]] = {}
     if "inserted" in counters:

@@ -118,7 +118,7 @@ def read_json(written: str) -> Any:
     try:
         return json.loads(written)
     except (ValueError, RecursionError):
-        raise errors.CheckpointError(f"{validation.short_repr(written)} is no JSON") from None
+        raise errors.CheckpointError(f"{validation.short_repr(written)} is not JSON") from None
 
 
 def from_descr(descr: object) -> DType:
@@ -159,7 +159,7 @@ def _dtype(descr: object, levels: int) -> DType:
 def _simple(descr: str) -> DType:
     match = _SIMPLE.fullmatch(descr)
     if match is None:
-        raise errors.CheckpointError(f"{validation.short_repr(descr)} is no dtype that is read from files")
+        raise errors.CheckpointError(f"{validation.short_repr(descr)} is not a dtype that files may have")
     if int(match["bytes"] or 0) + 4 * int(match["characters"] or 0) > LARGEST_ITEM:
         raise errors.CheckpointError(f"dtype must have items of at most {LARGEST_ITEM} bytes, got {descr}")
     try:

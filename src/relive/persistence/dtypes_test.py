@@ -82,23 +82,23 @@ def test_fields_are_as_deep_as_is_said() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "is no JSON"),
-        ("<f4", "is no JSON"),
-        ("[" * 60_000, "is no JSON"),
+        ("", "is not JSON"),
+        ("<f4", "is not JSON"),
+        ("[" * 60_000, "is not JSON"),
         ('"' + " " * 65_534 + '"', "more than 65535"),
-        ("1" * 5000, "is no JSON"),
+        ("1" * 5000, "is not JSON"),
         ("3", "dtype must be a text or a list of fields, got 3"),
         ('{"x": 1}', "dtype must be a text or a list"),
         *(
-            (json.dumps(name), "is no dtype that is read from files")
+            (json.dumps(name), "is not a dtype that files may have")
             for name in ("|O", "O8", "f4", "<b1", "|f4", "<f4,<f4")
         ),
         *(
-            (json.dumps(name), "is no dtype that is read")
+            (json.dumps(name), "is not a dtype that files may have")
             for name in ("float32", "", "<f4 ", "<f٤", "|S05", "(2,)<f4", "<M8[B]")
         ),
         *(
-            (json.dumps(name), "is no dtype that is read")
+            (json.dumps(name), "is not a dtype that files may have")
             for name in ("<M8[0s]", "<M8[s/2]", "T", "|V-1", "__import__('os')")
         ),
         ('"|S2147483648"', r"at most 2147483647 bytes, got \|S2147483648"),

@@ -26,7 +26,7 @@ from relive import errors
 from relive.common import validation
 
 STRICT = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
-"""Flags for opening a file: follow no link, wait for nobody at the other end of a pipe. A platform has some of them."""
+"""Flags for opening a file: follow no link, do not wait for a reader of a pipe. A platform has some of them."""
 _DIRECTORY = sum(getattr(os, name, 0) for name in ("O_DIRECTORY", "O_CLOEXEC"))
 _HAS_DIRECTORIES = os.open in os.supports_dir_fd
 """Whether a directory can be opened and synced, and files opened in it."""
@@ -187,7 +187,7 @@ MARKER = b'{\n "format": "relive checkpoint",\n'
 """How the manifest of every checkpoint begins, whatever its version."""
 _MOST_LOCK_BYTES = 32
 _LOCK_AT = 1 << 30
-"""Which byte is locked where a lock keeps others from reading: one that nobody reads."""
+"""The byte that is locked where a lock keeps others from reading: one beyond the content."""
 
 
 def beside(path: str, kind: str) -> str:
@@ -258,7 +258,7 @@ def remove_directory(path: str) -> None:
         return
     strange = strange_name(path)
     if strange is not None:
-        raise errors.CheckpointError(f"{named(path)} holds {strange!a}, which is not ours: move it away")
+        raise errors.CheckpointError(f"{named(path)} holds {strange!a}, which relive did not write: move it away")
     with Directory(path) as directory:
         for name in sorted(directory.names(), key=lambda name: (name == MANIFEST, name)):
             directory.unlink(name)
@@ -320,7 +320,7 @@ def _check_ours(path: str) -> bool:
             if file.read(len(MARKER)) == MARKER:
                 return True
     label = named(path)
-    raise errors.CheckpointError(f"{label} is no checkpoint, it holds {min(names)!a}: name another path")
+    raise errors.CheckpointError(f"{label} is not a checkpoint, it holds {min(names)!a}: name another path")
 
 
 def _vacate(path: str) -> None:
@@ -362,7 +362,7 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_LOCK_BYTES:
-            raise errors.CheckpointError(f"{named(place)} is no lock file: move it away")
+            raise errors.CheckpointError(f"{named(place)} is not a lock file: move it away")
         _lock(descriptor, label)
         pid = os.getpid()
         try:

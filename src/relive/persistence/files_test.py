@@ -72,7 +72,7 @@ def test_what_is_no_lock_file_is_left_alone(tmp_path: pathlib.Path, kind: str) -
         place.symlink_to("victim")
     else:
         os.mkfifo(place)
-    with pytest.raises(errors.CheckpointError, match=r"\.state\.lock($| is no lock file: move it away$)"):
+    with pytest.raises(errors.CheckpointError, match=r"\.state\.lock($| is not a lock file: move it away$)"):
         files.locked(tmp_path / "state").__enter__()
     assert (tmp_path / "victim").read_text() == "mine"
     if kind == "text":

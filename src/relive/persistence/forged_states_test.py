@@ -16,7 +16,7 @@ from relive.persistence import checkpointable_test
 from relive.persistence import seed_blocks_test
 
 MUTANTS = 7
-"""So many of each buffer in the default run."""
+"""Forged states of each buffer in the default run."""
 
 VALUES: tuple[Any, ...] = (
     None,
@@ -30,7 +30,7 @@ VALUES: tuple[Any, ...] = (
     {"kind": "LinearSchedule", "start": {"kind": "MinSize", "n": 1}, "end": 1.0, "steps": 3},
 )
 LARGE = frozenset({"capacity", "frame_stack", "length"})
-"""A buffer takes memory for these, whoever makes it: in between is too much for a test."""
+"""Arguments for which any buffer takes memory: values in between take too much for a test."""
 
 
 def forged(state: dict[str, Any], rng: random.Random) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _change_arrays(arrays: dict[str, Any], rng: random.Random) -> None:
 
 @contextlib.contextmanager
 def noted(note: str) -> Iterator[None]:
-    """Add a note to what is raised."""
+    """Add a note to an exception that is raised."""
     try:
         yield
     except BaseException as error:
@@ -124,7 +124,7 @@ def noted(note: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def suppressed(error: type[Exception], pattern: str) -> Iterator[None]:
-    """Let pass an error of which the message begins like that."""
+    """Ignore an error whose message begins like that."""
     try:
         yield
     except error as raised:
@@ -133,12 +133,12 @@ def suppressed(error: type[Exception], pattern: str) -> Iterator[None]:
 
 
 def assert_usable(buffer: Any, rng: random.Random) -> None:
-    """It passes its audit, and goes on."""
+    """Check that a buffer passes its audit and can be used."""
     buffer.check()
     settings = buffer.state_dict()["settings"]
     if any(type(settings.get(name)) is int and settings[name] > 100 for name in LARGE):
         return
-    # What only the settings can be blamed for, and whoever gave them.
+    # Errors that only the caller's own settings cause.
     with np.errstate(all="ignore"), suppressed(errors.ArgumentError, "beta must |priority of row "):
         for seed in range(2):
             with suppressed(errors.ArgumentError, "beta must |priority of row "):

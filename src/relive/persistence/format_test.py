@@ -1,4 +1,4 @@
-"""The files are what docs/format.md says: a reader that was written from that page, and uses none of relive's own."""
+"""The files follow docs/format.md: a reader written from that page, without relive's own code."""
 
 import itertools
 import json
@@ -207,7 +207,7 @@ class Columns:
         return list(blocks.values())
 
     def apply(self, kind: int, payload: bytes) -> None:
-        """Do what a record says."""
+        """Apply a record."""
         place = 0
 
         def take(form: str) -> tuple[Any, ...]:
@@ -359,7 +359,7 @@ class Episodes:
         self.finished = [list(self.episodes)[number] for number in arrays["finished"].tolist()]
 
     def apply(self, kind: int, payload: bytes) -> None:
-        """Do what a record says."""
+        """Apply a record."""
         name = payload[:36].decode() if kind in (1, 2, 3, 4, 7, 8) else ""
         if kind == 10:
             if payload[0] in (1, 7):
@@ -400,7 +400,7 @@ class Episodes:
 
 
 def played(path: pathlib.Path, kind: Any) -> Any:
-    """Play a journal back into what `kind` makes of its first base."""
+    """Play a journal back into the model that `kind` makes from its first base."""
     (_, _, base), *rest = records_at(path)
     state = value_of(base)
     buffer = kind(state)
@@ -539,7 +539,7 @@ def test_fields_of_a_step_lie_in_blocks(tmp_path: pathlib.Path) -> None:
 
 
 async def work(buffer: relive.EpisodeReplayBuffer[Any, Any], rng: random.Random, count: int) -> None:
-    """Do `count` things to a buffer of episodes, chosen at random."""
+    """Make `count` random calls on a buffer of episodes."""
     for t in range(count):
         open_ids = list(buffer.get_stats().open_ages)
         action = rng.randrange(20)

@@ -49,9 +49,9 @@ def load(given: state_lib.StateReader) -> np.random.Generator:
     try:
         bits.state = state
     except (ValueError, TypeError, OverflowError) as error:
-        raise errors.CheckpointError(f"generator must be of a state that numpy takes: {error}") from error
+        raise errors.CheckpointError(f"generator must have a state that numpy accepts: {error}") from error
     if _plain(bits.state) != _plain(state) or _is_stuck(bits.state["state"]):
-        raise errors.CheckpointError(f"generator must be of a state that {kind.__name__} can be in")
+        raise errors.CheckpointError(f"generator must have a valid state of {kind.__name__}")
     return np.random.Generator(bits)
 
 
@@ -72,7 +72,7 @@ def check_kind(own: np.random.Generator, other: np.random.Generator) -> None:
     """Raise CheckpointError if the two generators are of different kinds."""
     kinds = [type(rng.bit_generator).__name__ for rng in (own, other)]
     if kinds[0] != kinds[1]:
-        raise errors.CheckpointError(f"generator/bit_generator must be {kinds[0]}, as it is here, got {kinds[1]}")
+        raise errors.CheckpointError(f"generator/bit_generator must be {kinds[0]}, as in this object, got {kinds[1]}")
 
 
 def _plain(value: Any) -> Any:
@@ -97,5 +97,5 @@ def _like(name: str, example: Any, value: Any) -> Any:
         return np.array(value, np.uint32 if width == 32 else np.uint64)
     last = name.rpartition("/")[2]
     if type(value) is not type(example) or (type(value) is int and not 0 <= value <= _MOST.get(last, math.inf)):
-        raise errors.CheckpointError(f"{name} must be a number that numpy would give there")
+        raise errors.CheckpointError(f"{name} must be a number that numpy itself could write there")
     return value

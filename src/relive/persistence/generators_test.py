@@ -17,7 +17,7 @@ def made(state: dict[str, Any]) -> np.random.Generator:
 
 
 def used(kind: str) -> np.random.Generator:
-    """One that has half of a number left."""
+    """A generator with half of a number left."""
     rng = np.random.Generator(getattr(np.random, kind)(5))
     rng.random(3)
     rng.integers(7, dtype=np.int32)
@@ -67,7 +67,7 @@ def test_a_state_that_gives_one_number_for_ever_is_refused() -> None:
     """With it, drawing a number below a limit would never end."""
     twister = generators.state_of(used("MT19937"))
     twister["state"]["key"] = [2**31 - 1] + [0] * 623
-    with pytest.raises(errors.CheckpointError, match="^generator must be of a state that MT19937 can be in$"):
+    with pytest.raises(errors.CheckpointError, match="^generator must have a valid state of MT19937$"):
         made(twister)
     for first, last in ((2**31, 0), (0, 1)):
         twister["state"]["key"] = [first] + [0] * 622 + [last]
@@ -75,7 +75,7 @@ def test_a_state_that_gives_one_number_for_ever_is_refused() -> None:
     for kind in ("PCG64", "PCG64DXSM"):
         state = generators.state_of(used(kind))
         state["state"] = {"state": 0, "inc": 0}
-        with pytest.raises(errors.CheckpointError, match=f"^generator must be of a state that {kind} can be in$"):
+        with pytest.raises(errors.CheckpointError, match=f"^generator must have a valid state of {kind}$"):
             made(state)
 
 
@@ -91,6 +91,6 @@ def test_a_generator_of_ones_own_is_not_saved() -> None:
 
 def test_kinds_are_compared() -> None:
     generators.check_kind(used("PCG64"), used("PCG64"))
-    message = "^generator/bit_generator must be PCG64, as it is here, got Philox$"
+    message = "^generator/bit_generator must be PCG64, as in this object, got Philox$"
     with pytest.raises(errors.CheckpointError, match=message):
         generators.check_kind(used("PCG64"), used("Philox"))

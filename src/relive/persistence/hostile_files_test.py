@@ -55,7 +55,7 @@ IDS = random.Random()
 
 @functools.cache
 def checkpoint_files(maker: int, seed: int) -> Files:
-    """The files of a checkpoint of a buffer in the middle of its life."""
+    """The files of a checkpoint of a used buffer."""
     IDS.seed(f"checkpoint {maker} {seed}")
     with tempfile.TemporaryDirectory() as directory:
         checkpointable_test.worked(MAKERS[maker], seed, 20 + 40 * seed).save(f"{directory}/saved")
@@ -93,7 +93,7 @@ def resize(path: pathlib.Path, rng: random.Random) -> None:
 
 
 def rename(path: pathlib.Path, rng: random.Random) -> None:
-    """Give a file the name that another one could have."""
+    """Rename a file to the name of another one."""
     names = sorted(os.listdir(path))
     number = rng.choice([0, 1, 2, 50, 10**19, 99999999999999999999])
     others = ["segment-1.relive", "../victim", "x", "a.npy", "manifest.json", f"{names[0]}.new", f"{names[0]}.damaged"]
@@ -304,7 +304,7 @@ def journal_of(case: int) -> Files:
 
 
 class Guard:
-    """Fails where a case hangs, unpickles, or touches what is beside its directory."""
+    """Fails if a case hangs, unpickles, or changes files outside its directory."""
 
     def __init__(self, parent: pathlib.Path) -> None:
         self.parent = parent
@@ -402,7 +402,7 @@ def is_usable(made: Callable[[], Any], rng: random.Random, guard: Guard) -> bool
 
 
 def peak() -> int:
-    """The most bytes that this process had in memory since the last call, where the system says."""
+    """Return the peak memory of this process since the last call, where the system reports it."""
     try:
         status = pathlib.Path("/proc/self/status").read_text()
         pathlib.Path("/proc/self/clear_refs").write_text("5")

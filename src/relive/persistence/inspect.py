@@ -73,7 +73,7 @@ class Examination:
             lines.append(f"older ones: {', '.join(older)}")
         if self.findings is not None:
             aside = sorted(name for name in os.listdir(self.place) if name.endswith(journal_reader.DAMAGED))
-            lines += [f"{name} was set aside by a repair, and is no part of it" for name in aside]
+            lines += [f"{name} was set aside by a repair, and is not part of it" for name in aside]
         return lines
 
     def summary(self) -> dict[str, Any]:
@@ -305,7 +305,7 @@ def _of_journal(path: str, progress: state_lib.Progress | None) -> Examination:
         buffer = recover.recover(path, codec=_codec(values), progress=progress)
         return dataclasses.replace(found, buffer=_checked(buffer))
     except errors.ReplayError as error:
-        return dataclasses.replace(found, faults=[f"{files.named(path)} rebuilds no buffer: {error}"])
+        return dataclasses.replace(found, faults=[f"{files.named(path)} cannot be recovered: {error}"])
 
 
 def _base(path: str) -> dict[str, Any]:
@@ -417,7 +417,7 @@ def why_not(values: dict[str, Any]) -> str:
     if unknown:
         return f"{validation.short_repr(', '.join(unknown))}, a class that is not defined here"
     if "codec" in values and _codec(values) is None:
-        return f"its codec is {validation.short_repr(values['codec'])}, of which the code is not in it"
+        return f"its codec is {validation.short_repr(values['codec'])}, whose code is not in it"
     if "rows_in" in values:
         return "its rows are in a memory map: load it with storage=relive.MemmapStorage(...)"
     return ""

@@ -1,4 +1,4 @@
-"""load, verify, repair and summary: of every class there is, and of whatever else relive writes."""
+"""Tests of load, verify, repair and summary for every class and every file format."""
 
 from collections.abc import Callable
 import dataclasses
@@ -168,7 +168,7 @@ def test_schemas_are_there_where_they_are_no_setting(tmp_path: pathlib.Path) -> 
     assert relive.summary(tmp_path / "rollout")["schema"][0] == ["observation", "<f8", [1]]
 
 
-# What is no buffer.
+# Files that hold no buffer.
 
 
 SCHEMA = relive.Schema(relive.Field(2, "float32"), relive.Field((), "int64"))
@@ -221,7 +221,7 @@ def test_a_parquet_file_says_what_it_is(tmp_path: pathlib.Path, monkeypatch: pyt
     assert "not loaded: it takes 0.0 GiB of memory" in relive.summary(path)["notes"][0]
     monkeypatch.undo()
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(relive.CheckpointError, match=r"steps\.parquet is no Parquet file, or was cut: "):
+    with pytest.raises(relive.CheckpointError, match=r"steps\.parquet is not a Parquet file, or was cut: "):
         relive.verify(path)
 
 
@@ -238,7 +238,7 @@ def test_without_pyarrow_a_parquet_file_names_the_extra(tmp_path: pathlib.Path) 
     assert ended.stdout.splitlines() == ["pyarrow is not installed: run pip install 'relive[arrow]'"] * 2, ended.stderr
 
 
-# What cannot be made, or is broken.
+# Buffers that cannot be loaded.
 
 
 def test_a_broken_checkpoint_says_what_its_manifest_does(saved: pathlib.Path) -> None:
@@ -297,7 +297,7 @@ def test_our_codecs_are_known_by_name_and_no_others(tmp_path: pathlib.Path) -> N
     said = relive.summary(tmp_path / "buffer")
     assert (said["notes"], said["stats"]["waiting_steps"]) == ([], 1)
     examples.forge(tmp_path / "buffer", codec="words")
-    note = "not loaded: its codec is 'words', of which the code is not in it"
+    note = "not loaded: its codec is 'words', whose code is not in it"
     assert relive.summary(tmp_path / "buffer")["notes"] == [note]
 
 
@@ -339,7 +339,7 @@ def test_a_damaged_journal_says_where(tmp_path: pathlib.Path) -> None:
         relive.repair(path)
     aside = relive.repair(path, drop_damaged=True).set_aside
     assert relive.summary(path)["notes"] == [
-        f"{name} was set aside by a repair, and is no part of it" for name in aside
+        f"{name} was set aside by a repair, and is not part of it" for name in aside
     ]
 
 
@@ -370,7 +370,7 @@ def test_the_checkpoint_in_a_journal_is_verified_though_nothing_is_rebuilt(
 
 
 @pytest.mark.parametrize(
-    ("base", "message"), [(b"nonsense", "rebuilds no buffer: "), (b"N", "a base must hold a state, got None")]
+    ("base", "message"), [(b"nonsense", "cannot be recovered: "), (b"N", "a base must hold a state, got None")]
 )
 def test_a_journal_whose_base_is_none_is_broken(tmp_path: pathlib.Path, base: bytes, message: str) -> None:
     with journal_lib.Journal(tmp_path / "journal", fsync="never") as journal:

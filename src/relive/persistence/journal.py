@@ -487,7 +487,7 @@ class Journal(duplicates.NeverCopied):
         """Undo a record that was not completely written and counted."""
         with self._lock:
             earlier = self._refusal
-            self._refuse("a part of a record is left in it, of an append that failed")
+            self._refuse("an append that failed left a part of its record in it")
             with contextlib.suppress(OSError):
                 segment.cut(size)
                 self._num_records = number

@@ -107,7 +107,7 @@ def seed_of(header: bytes, first: int) -> int:
         if header.startswith(_ANY_VERSION):
             version = validation.short_repr(header[len(_ANY_VERSION) : len(MAGIC)].decode("latin-1").strip())
             raise errors.CheckpointError(f"is a journal of format {version}, and this relive reads format '1'")
-        raise errors.CheckpointError("does not begin as a journal does")
+        raise errors.CheckpointError("does not begin with the header of a journal")
     if len(header) < SEGMENT_HEADER_BYTES:
         raise errors.CheckpointError(f"ends after {len(header)} of the {SEGMENT_HEADER_BYTES} bytes of its header")
     _, own_first, _ = _SEGMENT.unpack_from(header)
@@ -148,7 +148,7 @@ NEW = ".new"
 DAMAGED = ".damaged"
 """Ends the name of a segment that was set aside."""
 CHECKPOINT = "base"
-"""The directory in which the checkpoint is that the first segment goes on from, if its buffer held something."""
+"""The directory of the checkpoint with which the first segment begins, if its buffer held steps."""
 OLDEST = ".oldest"
 """Ends the name of a file that marks the segment with which the journal begins, where those before it were deleted."""
 _BESIDE = re.compile(r"segment-([0-9]{20})\.relive(\.new|\.oldest|(\.[0-9]{1,9})?\.damaged)")
@@ -183,7 +183,7 @@ class Listing(NamedTuple):
     oldest: int
     """The number of the record that it begins with."""
     left_over: list[str]
-    """The names of files that nobody needs: what was being made, or was about to be deleted."""
+    """The names of files that are not needed: incomplete ones, and those about to be deleted."""
 
 
 class DamageError(errors.CheckpointError):
@@ -276,7 +276,7 @@ def listed(directory: files.Directory) -> Listing:
             continue
         elif beside is None:
             raise errors.CheckpointError(
-                f"{files.named(directory.path)} holds {name!a}, which is no part of a journal: move it away"
+                f"{files.named(directory.path)} holds {name!a}, which is not part of a journal: move it away"
             )
         elif beside[2] == OLDEST:
             os.close(directory.open(name))

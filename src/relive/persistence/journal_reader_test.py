@@ -1,4 +1,4 @@
-"""Reading a journal: every prefix of the bytes gives a prefix of the records; every other change that, or an error."""
+"""Reading a journal: a prefix of the bytes gives a prefix of the records; any other change too, or an error."""
 
 from collections.abc import Callable
 import os
@@ -121,7 +121,7 @@ def test_garbage_after_the_last_record_is_a_torn_tail(tmp_path: pathlib.Path, ta
 def test_a_tail_of_zeros_is_torn_and_a_record_behind_it_is_found(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, has_holes: bool
 ) -> None:
-    """A hole of 64 GiB costs nothing; the data behind it may begin anywhere in a record."""
+    """A hole of 64 GiB costs nothing; the data after it may begin anywhere in a record."""
     if not has_holes:
         monkeypatch.delattr(os, "SEEK_DATA")
     twin, size = write(tmp_path / "log", [b"one"]), 2**36 if has_holes else 2**20
@@ -311,7 +311,7 @@ def test_a_segment_of_another_journal_is_refused(
 def test_a_segment_that_is_missing_is_refused(
     tmp_path: pathlib.Path, num_pruned: int, place: int, opening: Callable[[pathlib.Path], object]
 ) -> None:
-    """P81: what was pruned is not missing."""
+    """P81: a pruned segment is not missing."""
     write(tmp_path / "log", [b"payload %d" % number for number in range(30)], segment_bytes=120)
     with journal.Journal(tmp_path / "log", fsync="never") as log:
         log.prune(int(segments(tmp_path / "log")[num_pruned].stem[-20:]))
@@ -436,7 +436,7 @@ def test_what_is_no_journal_is_not_read(tmp_path: pathlib.Path) -> None:
     path = forged(tmp_path / "log", (0, 0, b""))
     (path / "a\nb").write_bytes(b"")
     with pytest.raises(
-        errors.CheckpointError, match=r"log holds 'a\\nb', which is no part of a journal: move it away$"
+        errors.CheckpointError, match=r"log holds 'a\\nb', which is not part of a journal: move it away$"
     ):
         read(path)
 

@@ -51,7 +51,7 @@ def begun(path: pathlib.Path, **settings: Any) -> journal.Journal:
 
 
 async def until_begun(disk: Disk) -> None:
-    """Return when a sync is under way, which takes as long as `may_end` is not set."""
+    """Wait until a sync is under way; it ends when `may_end` is set."""
     assert await asyncio.to_thread(disk.begun.wait, PATIENCE)
 
 
@@ -172,7 +172,7 @@ def test_a_sync_that_comes_after_the_end_touches_no_file(tmp_path: pathlib.Path,
 
 
 def test_another_event_loop_goes_on(tmp_path: pathlib.Path, disk: Disk) -> None:
-    """What the first one waited for never tells it that it is done."""
+    """The event that the first one waited for is never set."""
     with begun(tmp_path / "log") as log:
         loop = asyncio.new_event_loop()
         disk.may_end.clear()

@@ -1,4 +1,4 @@
-"""Writing a journal: policies, segments, and that nothing which fails, stops or intrudes leaves a wrong record."""
+"""Writing a journal: policies, segments, and that no failure, kill or second writer leaves a wrong record."""
 
 from collections.abc import Callable, Iterator
 import contextlib
@@ -26,7 +26,7 @@ POSIX = pytest.mark.skipif(os.name == "nt", reason="Windows has neither fork, no
 
 
 class Crash(BaseException):
-    """The process is gone."""
+    """Stands for the end of the process."""
 
 
 def begun(path: pathlib.Path, **settings: Any) -> journal.Journal:
@@ -297,7 +297,7 @@ def test_it_is_on_the_disk_where_the_journal_begins_before_a_segment_is_deleted(
 
 
 def test_what_is_carried_over_comes_into_being_with_its_segment(tmp_path: pathlib.Path) -> None:
-    """It is a part of what the records of a segment must outweigh."""
+    """It is part of what the records of a segment must exceed."""
     carried = [(7, b"one"), (8, b"x" * 929)]
     with journal.Journal(tmp_path / "log", fsync="never", segment_bytes=1) as log:
         log.begin(lambda: b"base", lambda: iter(carried))
@@ -402,7 +402,7 @@ def test_what_cannot_be_taken_back_is_the_last(tmp_path: pathlib.Path, monkeypat
                 log.append(1, b"two")
         with pytest.raises(
             errors.CheckpointError,
-            match="log cannot be written: a part of a record is left in it, of an append that failed; open it again$",
+            match="log cannot be written: an append that failed left a part of its record in it; open it again$",
         ):
             log.append(1, b"three")
         assert log.num_records == 2
@@ -443,7 +443,7 @@ class Breaker:
 def test_a_step_of_a_new_segment_that_fails_loses_nothing(
     tmp_path: pathlib.Path, error: BaseException, is_late: bool
 ) -> None:
-    """Whatever call fails or is the last one before a crash, the journal can be opened and holds all that counted."""
+    """Whichever call fails or is the last one before a crash, the journal opens and holds every reported record."""
     failures = 0
     for passing in range(30):
         path = tmp_path / str(passing)
@@ -690,7 +690,7 @@ def test_a_fork_cannot_write(tmp_path: pathlib.Path) -> None:
 
 
 def test_another_process_only_lets_go(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the fork above, without one."""
+    """Like the fork above, without a fork."""
     log = begun(tmp_path / "log", fsync="always")
     log.append(1, b"one")
     pid = os.getpid()
@@ -708,7 +708,7 @@ def test_another_process_only_lets_go(tmp_path: pathlib.Path, monkeypatch: pytes
 @POSIX
 @pytest.mark.parametrize("kills", seed_blocks_test.seed_blocks(3, 15, 6))
 def test_a_killed_writer_leaves_all_that_it_reported(kills: range, tmp_path: pathlib.Path) -> None:
-    """The same journal is killed again and again; payloads say what they are, and each run goes on where it ends."""
+    """The writer is killed again and again; payloads describe themselves, and each run goes on where the last ended."""
     text = """
         import os, sys
         from relive.persistence import journal
@@ -752,7 +752,7 @@ def test_a_directory_that_is_none_of_ours_is_refused(tmp_path: pathlib.Path) -> 
     path = tmp_path / "home"
     path.mkdir()
     (path / "thesis.txt").write_text("all of it")
-    with pytest.raises(errors.CheckpointError, match="home holds 'thesis.txt', which is no part of a journal"):
+    with pytest.raises(errors.CheckpointError, match="home holds 'thesis.txt', which is not part of a journal"):
         journal.Journal(path)
     assert [file.name for file in tmp_path.iterdir()] == ["home"]  # No lock either.
     (tmp_path / "file").write_text("")

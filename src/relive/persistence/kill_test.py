@@ -44,7 +44,7 @@ POLICIES: list[Any] = ["always", relive.EveryRecords(7), relive.EverySeconds(0.0
 
 
 def live(directory: str, family: str, seed: int, first: int) -> None:
-    """Do things until the process is killed."""
+    """Make calls until the process is killed."""
     note_syncs(f"{directory}/synced")
     log, policy = f"{directory}/log", POLICIES[seed % len(POLICIES)]
     buffer: Any = relive.recover(log) if os.path.exists(log) and os.listdir(log) else MAKERS[family]()
@@ -130,7 +130,7 @@ def add_step(buffer: Any, t: int) -> None:
 
 
 def things_done(buffer: Any, family: str) -> int:
-    """Return after how many things a buffer is what this one is; raise if there is no such number."""
+    """Return the number of calls after which a buffer equals this one; raise if there is none."""
     buffer.check()
     if family == "columns":
         return rows_done(buffer)
@@ -200,7 +200,7 @@ class Reported:
 
     @property
     def durable(self) -> int:
-        """How many things were on the disk for certain."""
+        """The number of calls that were certainly on the disk."""
         return max((count for count, number in self.records.items() if number <= self.synced), default=0)
 
 
@@ -216,7 +216,7 @@ def nursery() -> Iterator[subprocess.Popen[str]]:
 
 
 def killed(nursery: subprocess.Popen[str], directory: pathlib.Path, family: str, seed: int, first: int) -> Reported:
-    """Let a child do things, kill it, and return what it said."""
+    """Let a child make calls, kill it, and return what it reported."""
     rng = random.Random(seed)
     said, complaints = directory / "said", directory / "complaints"
     said.write_bytes(b"")
@@ -243,7 +243,7 @@ def killed(nursery: subprocess.Popen[str], directory: pathlib.Path, family: str,
 
 
 def lose_power(directory: pathlib.Path, rng: random.Random) -> None:
-    """Cut the last segment somewhere behind what was synced."""
+    """Cut the last segment somewhere after the synced bytes."""
     place = max((directory / "log").glob("segment-*.relive"))
     name, noted = (directory / "synced").read_text().split()
     if name == place.name:
@@ -318,7 +318,7 @@ def checked_save(directory: pathlib.Path, family: str, recovered: Any, saved: in
 
 
 def goes_on(log: pathlib.Path, family: str, buffer: Any, count: int) -> int:
-    """Let it do a few things more, which can be recovered too, and return how many there are now."""
+    """Make a few more calls, which can be recovered too, and return how many there are now."""
     with journal_lib.Journal(log) as journal:
         buffer.attach(journal)
         for _, _ in zip(range(5), doing(buffer, family, count, random.Random(0)), strict=False):
@@ -333,7 +333,7 @@ def goes_on(log: pathlib.Path, family: str, buffer: Any, count: int) -> int:
 
 
 def until_full(directory: str, family: str) -> None:
-    """Do things until the disk is full; nothing of what is then refused is there."""
+    """Make calls until the disk is full; refused calls have stored nothing."""
     place = pathlib.Path(directory)
     buffer = MAKERS[family]()
     with journal_lib.Journal(place / "log", fsync=relive.EveryRecords(5), segment_bytes=1 << 30) as log:
@@ -421,7 +421,7 @@ def test_a_disk_that_has_room_again_is_gone_on_with(small_disk: pathlib.Path) ->
 
 @pytest.fixture
 def read_only(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A directory, with a journal and a checkpoint in it, that nobody can write to."""
+    """A read-only directory with a journal and a checkpoint."""
     place = tmp_path / "disk"
     place.mkdir()
     buffer = ring()

@@ -107,7 +107,7 @@ def encoded(values: Mapping[str, Any], entries: Mapping[str, Entry]) -> bytes:
     fault = sealed_json.size_fault(raw)
     if fault is not None:
         raise errors.ArgumentError(
-            f"state must be {fault} beside its arrays, got {len(raw)} bytes: put what is long into arrays"
+            f"state must be {fault} beside its arrays, got {len(raw)} bytes: put long values into arrays"
         )
     return raw
 

@@ -16,7 +16,7 @@ ENTRY = manifest.Entry("a.npy", np.dtype("<f4"), (3,), 7)
 
 
 def signed(text: str | bytes) -> bytes:
-    """Return a manifest whose checksum a forger made."""
+    """Return a manifest with a valid checksum."""
     raw = text if isinstance(text, bytes) else text.encode()
     return raw + b',\n "crc32": %d\n}\n' % zlib.crc32(raw)
 
@@ -41,7 +41,7 @@ def test_a_manifest_says_what_it_was_told() -> None:
 
 @pytest.mark.parametrize("raw", [b"", b"{}", b"\0" * 99, b"PK\x03\x04", b'{\n "format": "other",\n "version": 1,\n'])
 def test_what_is_foreign_is_no_manifest(raw: bytes) -> None:
-    with pytest.raises(errors.CheckpointError, match="^m is no manifest of a relive checkpoint$"):
+    with pytest.raises(errors.CheckpointError, match="^m is not the manifest of a relive checkpoint$"):
         manifest.decoded(raw, "m")
 
 
@@ -65,36 +65,36 @@ def test_an_older_version_asks_for_an_older_relive(monkeypatch: pytest.MonkeyPat
 def test_any_changed_bit_and_any_cut_is_found() -> None:
     raw = manifest.encoded({"n": 1, "text": "some"}, {"a": ENTRY})
     for length in range(len(raw)):
-        with pytest.raises(errors.CheckpointError, match="^m (was changed or cut|is no manifest)"):
+        with pytest.raises(errors.CheckpointError, match="^m (was changed or cut|is not the manifest)"):
             manifest.decoded(raw[:length], "m")
     for bit in range(8 * len(raw)):
         changed = bytearray(raw)
         changed[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(errors.CheckpointError, match="^m (was changed or cut|is no manifest|is of format version)"):
+        with pytest.raises(errors.CheckpointError, match="^m (was changed or cut|is not the manifest|is of format )"):
             manifest.decoded(bytes(changed), "m")
     for more in (b"\n", b" ", raw, b"\0"):
-        with pytest.raises(errors.CheckpointError, match="^m was changed or cut: its CRC-32 is another$"):
+        with pytest.raises(errors.CheckpointError, match="^m was changed or cut: its CRC-32 does not match$"):
             manifest.decoded(raw + more, "m")
 
 
 @pytest.mark.parametrize(
     ("members", "rule"),
     [
-        ('"a": NaN,', "is no JSON: NaN is no number"),
-        ('"a": -Infinity,', "is no JSON: -Infinity is no number"),
+        ('"a": NaN,', "is not JSON: NaN is not a number"),
+        ('"a": -Infinity,', "is not JSON: -Infinity is not a number"),
         ('"a": 1e999,', r"state\['a'\] must be a finite number, got inf"),
-        ('"a": 1, "a": 1,', "is no JSON: a name stands twice"),
-        ('"a": {"b": 1, "b": 2},', "is no JSON: a name stands twice"),
-        ('"version": 1,', "is no JSON: a name stands twice"),
-        ('"arrays": {},', "is no JSON: a name stands twice"),
-        ('"a": ' + "9" * 321 + ",", "is no JSON: an integer has too many digits"),
+        ('"a": 1, "a": 1,', "is not JSON: a name occurs twice"),
+        ('"a": {"b": 1, "b": 2},', "is not JSON: a name occurs twice"),
+        ('"version": 1,', "is not JSON: a name occurs twice"),
+        ('"arrays": {},', "is not JSON: a name occurs twice"),
+        ('"a": ' + "9" * 321 + ",", "is not JSON: an integer has too many digits"),
         ('"a": ' + "9" * 320 + ",", r"state\['a'\] must be less than 2\*\*1024, got an integer of 1064 bits"),
         ('"a": "\\ud800",', r"state\['a'\] must be a string without lone surrogates, got '\\ud800'"),
         ('"\\udc00": 1,', "state must be a dict with strings as names"),
-        (b'"a": "\xff",', "is no JSON: 'utf-8' codec can't decode byte"),
-        ('"a": 01,', "is no JSON: Expecting ',' delimiter"),
-        ('"a": "\0",', "is no JSON: Invalid control character"),
-        ("", "is no JSON|array"),
+        (b'"a": "\xff",', "is not JSON: 'utf-8' codec can't decode byte"),
+        ('"a": 01,', "is not JSON: Expecting ',' delimiter"),
+        ('"a": "\0",', "is not JSON: Invalid control character"),
+        ("", "is not JSON|array"),
         ('"a": ' + "[" * 64 + "]" * 64 + ",", "must have at most 100000 lists and dicts, 64 deep"),
         ('"a": ' + "[" * 10**6 + ",", "must have at most 100000 lists and dicts, 64 deep"),
         ('"a": [' + "{}," * 10**5 + "{}],", "must have at most 100000 lists and dicts, 64 deep"),

@@ -1,4 +1,4 @@
-"""Checkpoints that leave the rows where they are: in a memory map."""
+"""Checkpoints without rows, which stay in a memory map."""
 
 import pathlib
 from typing import Any
@@ -96,7 +96,7 @@ def test_a_state_without_rows_is_for_a_new_buffer_alone(tmp_path: pathlib.Path) 
 def test_rows_in_memory_have_to_be_copied(tmp_path: pathlib.Path) -> None:
     for buffer in (relive.RingReplayBuffer(10), relive.RingReplayBuffer(10, SCHEMA)):
         with pytest.raises(
-            ValueError, match="^copy_rows must be True where the storage is no MemmapStorage, got False$"
+            ValueError, match="^copy_rows must be True unless the storage is a MemmapStorage, got False$"
         ):
             buffer.save(tmp_path / "checkpoint", copy_rows=False)
         assert not (tmp_path / "checkpoint").exists()

@@ -1,4 +1,4 @@
-"""What a path is said to be, and what in it is broken."""
+"""How the content of a path is described, and what in it is broken."""
 
 import os
 import pathlib
@@ -129,7 +129,7 @@ def test_each_broken_file_is_named_and_no_other(saved: pathlib.Path) -> None:
 def test_a_broken_manifest_is_the_one_fault(saved: pathlib.Path) -> None:
     examples.change_byte(saved / "manifest.json", 100)
     (fault,) = places.faults(str(saved))
-    assert fault.endswith("manifest.json was changed or cut: its CRC-32 is another")
+    assert fault.endswith("manifest.json was changed or cut: its CRC-32 does not match")
     (saved / "manifest.json").unlink()
     (saved / "manifest.json").symlink_to("/etc/passwd")
     assert places.faults(str(saved))[0].endswith("manifest.json is a link")

@@ -1,4 +1,4 @@
-"""The bytes of a journal: what is written is read, and each bit of it counts."""
+"""The bytes of a journal: records are read back, and each changed bit is found."""
 
 import struct
 import zlib
@@ -45,7 +45,7 @@ def test_a_record_is_valid_in_its_own_segment_alone() -> None:
 
 
 def test_a_header_that_is_none_says_why() -> None:
-    with pytest.raises(errors.CheckpointError, match="^does not begin as a journal does$"):
+    with pytest.raises(errors.CheckpointError, match="^does not begin with the header of a journal$"):
         journal_reader.seed_of(b"{}", 42)
     with pytest.raises(errors.CheckpointError, match="^is a journal of format '2', and this relive reads format '1'$"):
         journal_reader.seed_of(HEADER.replace(b"1\n", b"2\n"), 42)

@@ -1,4 +1,4 @@
-"""What was written to a journal comes back, for both families."""
+"""Everything written to a journal is recovered, for both families."""
 
 from collections.abc import Callable
 import dataclasses
@@ -63,7 +63,7 @@ def segments(path: pathlib.Path) -> list[str]:
 
 
 def written(path: pathlib.Path, buffer: Any, seed: int = 0, count: int = 30, segment_bytes: int = 1 << 20) -> Any:
-    """Return the buffer after it did some things with a journal at the path, which is closed."""
+    """Return a used buffer whose journal at the path is closed."""
     with opened(path, segment_bytes) as log:
         buffer.attach(log)
         checkpointable_test.work(buffer, random.Random(seed), count)
@@ -94,7 +94,7 @@ class TestEveryBuffer:
     def test_what_is_recovered_is_what_was_written_and_goes_on(
         self, make: checkpointable_test.Made, seed: int, tmp_path: pathlib.Path
     ) -> None:
-        """Three processes, one after the other; the first may hold something when it begins."""
+        """Three processes, one after the other; the first buffer may already hold steps."""
         rng = random.Random(seed)
         buffer, twin, path = make(), make(), tmp_path / "log"
         state = rng.choice([0, 25])
@@ -146,7 +146,7 @@ class TestEveryBuffer:
     def test_a_torn_end_is_cut_where_the_last_whole_record_ends(
         self, make: checkpointable_test.Made, is_whole: bool, tmp_path: pathlib.Path
     ) -> None:
-        """What is recovered is a buffer that had stopped there: at every byte, or where something begins or ends."""
+        """The recovered buffer equals one that stopped there: at every byte, or at the ends of records."""
         buffer, twin, rngs = make(), make(), (random.Random(7), random.Random(7))
         stops: list[tuple[int, Any]] = []
         with opened(tmp_path / "log") as log:
@@ -233,7 +233,7 @@ class TestEveryBuffer:
         buffer = make()
         with opened(tmp_path / "log") as log:
             buffer.attach(log)
-            message = "^load_state_dict cannot be told to the journal: detach it first$"
+            message = "^load_state_dict cannot be recorded in the journal: detach it first$"
             with pytest.raises(errors.ArgumentError, match=message):
                 buffer.load_state_dict(make().state_dict())
             buffer.detach()
@@ -256,7 +256,7 @@ class TestEveryBuffer:
     def test_a_segment_that_could_not_be_begun_is_tried_again(
         self, make: checkpointable_test.Made, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Whatever was counted for it counts once."""
+        """It is counted once."""
         buffer, rng, refusals = make(), random.Random(4), 0
         with opened(tmp_path / "log", 300) as log:
             buffer.attach(log)
@@ -364,7 +364,7 @@ def test_a_checkpoint_never_outlives_what_the_journal_has_on_the_disk(tmp_path: 
     assert len(recover.recover(tmp_path / "log", checkpoint=tmp_path / "saved")) == 2
 
 
-# Draws that nobody knows of.
+# Draws that the journal does not record.
 
 
 def ratio_buffer(family: str) -> Any:
@@ -393,7 +393,7 @@ def draw_one(buffer: Any, size: int) -> None:
 @pytest.mark.parametrize("family", ["columns", "episodes"])
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 300], ids=["one segment", "segments"])
 def test_a_recovered_limiter_holds_neither_side_back(family: str, segment_bytes: int, tmp_path: pathlib.Path) -> None:
-    """P84: draws are not in the journal, and actors do not wait for them; the ratio holds from now on."""
+    """P84: draws are not in the journal, and actors do not wait for them; the ratio holds from then on."""
     buffer = ratio_buffer(family)
     with opened(tmp_path / "log", segment_bytes) as log:
         buffer.attach(log)
@@ -434,7 +434,9 @@ def test_what_is_no_journal_is_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.CheckpointError, match="log holds no record$"):
         recover.recover(tmp_path / "log")
     (tmp_path / "log" / "notes").write_text("")
-    with pytest.raises(errors.CheckpointError, match="log holds 'notes', which is no part of a journal: move it away$"):
+    with pytest.raises(
+        errors.CheckpointError, match="log holds 'notes', which is not part of a journal: move it away$"
+    ):
         recover.recover(tmp_path / "log")
 
 
@@ -491,7 +493,7 @@ def test_a_base_that_is_none_is_refused(tmp_path: pathlib.Path) -> None:
         },
     }
     for rule, base in bases.items():
-        with pytest.raises(errors.CheckpointError, match=f"log begins with a record that cannot be one: {rule}$"):
+        with pytest.raises(errors.CheckpointError, match=f"log begins with an invalid record: {rule}$"):
             recover.recover(begun(tmp_path / "log", base))
 
 
@@ -502,7 +504,7 @@ def test_a_record_that_cannot_be_is_named(make: checkpointable_test.Made, tmp_pa
     with opened(tmp_path / "log") as log:
         make().attach(log)
         log.append(99, b"abc")
-    message = "log: record 1 is of kind 99 with 3 bytes, which cannot be here$"
+    message = "log: record 1 is of kind 99 with 3 bytes, which is not valid here$"
     with pytest.raises(errors.CheckpointError, match=message):
         recover.recover(tmp_path / "log")
 
@@ -519,15 +521,15 @@ def test_arguments_are_checked_before_anything_is_read(tmp_path: pathlib.Path) -
         recover.recover(3)  # type: ignore[call-overload]
 
 
-# Classes of one's own.
+# Custom classes.
 
 
 class JournaledBuffer(column.ColumnReplayBuffer[Any]):
-    """A buffer of a class that is a user's own."""
+    """A custom class of buffers."""
 
 
 class JournaledSampler(uniform.UniformSampler):
-    """A sampler of a class that is a user's own."""
+    """A custom sampler."""
 
 
 def test_a_buffer_of_a_class_of_your_own_is_recovered(tmp_path: pathlib.Path) -> None:
@@ -597,7 +599,7 @@ def test_the_checkpoint_that_a_journal_begins_with_must_be_there(with_checkpoint
     with pytest.raises(errors.CheckpointError, match="log/base/checkpoint does not exist$"):
         relive.recover(with_checkpoint)
     base.symlink_to(with_checkpoint.parent)
-    with pytest.raises(errors.CheckpointError, match="log holds 'base', which is no part of a journal: move it away$"):
+    with pytest.raises(errors.CheckpointError, match="log holds 'base', which is not part of a journal: move it away$"):
         relive.recover(with_checkpoint)
 
 

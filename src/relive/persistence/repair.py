@@ -139,7 +139,7 @@ def repair_checkpoint(path: str, progress: state_lib.Progress | None = None) -> 
                 strange = files.strange_name(place)  # Checked before anything changes.
                 if strange is not None:
                     raise errors.CheckpointError(
-                        f"{files.named(place)} holds {strange!a}, which is not ours: move it away"
+                        f"{files.named(place)} holds {strange!a}, which relive did not write: move it away"
                     )
             for source, target in moves:
                 os.rename(source, target)

@@ -1,4 +1,4 @@
-"""What a crash left is put in order, nothing that is worth something goes, and a second repair finds nothing."""
+"""A repair cleans up after a crash, deletes nothing of value, and a second one finds nothing to do."""
 
 import contextlib
 import os
@@ -35,7 +35,7 @@ def read(path: pathlib.Path) -> Twin:
 
 
 def flip(path: pathlib.Path, offset: int) -> bytes:
-    """Spoil a byte, and return the content."""
+    """Change a byte, and return the content."""
     content = bytearray(path.read_bytes())
     content[offset] ^= 1
     path.write_bytes(content)
@@ -206,7 +206,7 @@ def test_what_is_no_journal_is_left_alone(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "home"
     path.mkdir()
     (path / "thesis.txt").write_text("all of it")
-    with pytest.raises(errors.CheckpointError, match="home holds 'thesis.txt', which is no part of a journal"):
+    with pytest.raises(errors.CheckpointError, match="home holds 'thesis.txt', which is not part of a journal"):
         repair.repair_journal(path, drop_damaged=True)
     with pytest.raises(errors.CheckpointError, match="nowhere could not be read: No such file or directory$"):
         repair.repair_journal(tmp_path / "nowhere")
@@ -220,12 +220,12 @@ def test_what_is_no_journal_is_left_alone(tmp_path: pathlib.Path) -> None:
 
 @pytest.fixture
 def path(tmp_path: pathlib.Path) -> str:
-    """Return a path at which nothing is yet."""
+    """Return a path that does not exist."""
     return str(tmp_path / "buffer")
 
 
 def save(path: str, steps: int = 60, keep: int = 1) -> None:
-    """Save a buffer of so many steps."""
+    """Save a buffer of that many steps."""
     examples.prioritized(steps).save(path, keep=keep)
 
 
@@ -329,7 +329,7 @@ def test_what_is_not_ours_is_not_deleted(path: str, kind: str) -> None:
     for each in ("new", "old"):
         os.mkdir(files_lib.beside(path, each))
     pathlib.Path(files_lib.beside(path, kind), "thesis.tex").touch()
-    refused(path, rf"/\.buffer\.{kind} holds 'thesis\.tex', which is not ours: move it away$")
+    refused(path, rf"/\.buffer\.{kind} holds 'thesis\.tex', which relive did not write: move it away$")
 
 
 def test_a_missing_path_leaves_no_trace(path: str) -> None:

@@ -56,7 +56,7 @@ def unsealed(label: str, raw: bytes) -> dict[str, Any]:
     comma = raw.rfind(b",", max(0, len(raw) - _MOST_END))
     end = _END.fullmatch(raw, max(0, comma))
     if end is None or int(end[1]) != zlib.crc32(memoryview(raw)[:comma]):
-        raise errors.CheckpointError(f"{label} was changed or cut: its CRC-32 is another")
+        raise errors.CheckpointError(f"{label} was changed or cut: its CRC-32 does not match")
     return _parsed(raw, label)
 
 
@@ -64,7 +64,7 @@ def require_version(label: str, raw: bytes, form: str, version: int) -> None:
     """Raise CheckpointError unless `raw` begins as a manifest of that form and version."""
     begin = re.match(rb'\{\n "format": "%s",\n "version": ([1-9][0-9]{0,8}),\n' % re.escape(form.encode()), raw)
     if begin is None:
-        raise errors.CheckpointError(f"{label} is no manifest of a {form}")
+        raise errors.CheckpointError(f"{label} is not the manifest of a {form}")
     if int(begin[1]) != version:
         remedy = "update relive" if int(begin[1]) > version else "read it with an older relive"
         found = f"is of format version {int(begin[1])}, and this relive reads {version}"
@@ -96,7 +96,7 @@ def _parsed(raw: bytes, label: str) -> dict[str, Any]:
             raw.decode(), object_pairs_hook=_distinct, parse_int=_integer, parse_constant=_refused
         )
     except (ValueError, RecursionError, MemoryError) as error:
-        raise errors.CheckpointError(f"{label} is no JSON: {error}") from error
+        raise errors.CheckpointError(f"{label} is not JSON: {error}") from error
     fault = _fault(members, _MOST_DEPTH)
     if fault is not None:
         raise errors.CheckpointError(f"{label}: state{fault[0]} must be {fault[1]}")
@@ -121,7 +121,7 @@ def _is_flat(raw: bytes) -> bool:
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise ValueError("a name stands twice")
+        raise ValueError("a name occurs twice")
     return members
 
 
@@ -132,7 +132,7 @@ def _integer(digits: str) -> int:
 
 
 def _refused(constant: str) -> None:
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"{constant} is not a number")
 
 
 def _fault(value: object, depth: int) -> tuple[str, str] | None:

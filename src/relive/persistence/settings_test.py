@@ -43,7 +43,7 @@ class SettingsSampler(uniform.UniformSampler):
 
 
 def back(value: Any, name: str = "a") -> Any:
-    """What comes back of a setting by way of JSON."""
+    """Return a setting after a round trip through JSON."""
     written = json.loads(json.dumps({name: settings.encoded(value)}, allow_nan=False))
     return settings.load(state.StateReader({"settings": written}, {}).part("settings"), {name: None})[name]
 

@@ -25,7 +25,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 CHUNK = 1 << 24
 """Bytes of a column in memory at once."""
 MOST = validation.LARGEST // 2
-"""No count is larger: what goes on from it can be saved again."""
+"""The largest count: counts that go on from it can still be saved."""
 
 
 def check_progress(progress: object) -> None:

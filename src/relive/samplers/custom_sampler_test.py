@@ -1,4 +1,4 @@
-"""Custom samplers: three that people ask for, and what happens to one that errs."""
+"""Custom samplers: three common ones, and the errors for an invalid one."""
 
 import asyncio
 from typing import Any, TypeVar

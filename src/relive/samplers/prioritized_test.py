@@ -25,7 +25,7 @@ def attached(capacity: int = 4, **settings: Any) -> prioritized.PrioritizedSampl
 
 
 def overwrite(sampler: prioritized.PrioritizedSampler, slots: Any) -> None:
-    """Let other rows come to `slots`, of which nothing is known yet."""
+    """Overwrite `slots` with new rows."""
     slots = np.asarray(slots)
     sampler.removed(sampler.anchors.set(append.BARRED, slots)[1])
     sampler.anchors.facts[slots] = append.NO_LINK
@@ -358,7 +358,7 @@ def test_what_a_buffer_weighs_equals_naive_dicts(streams: int, settings: dict[st
 
 
 class Heard(prioritized.PrioritizedSampler):
-    """Keeps in mind what was added."""
+    """Records the added slots."""
 
     heard: list[int]
 
@@ -399,7 +399,7 @@ def test_hooks_of_its_own_take_nothing_from_the_weights(new_priority: Any, strea
 
 
 class Wrong(prioritized.PrioritizedSampler):
-    """Draws what is not there."""
+    """Draws a slot that is not eligible."""
 
     def _draw(self, size: int, rng: np.random.Generator) -> Any:
         return super()._draw(size, rng).slots + 4, np.ones(size)
@@ -415,7 +415,7 @@ def test_draws_of_a_sampler_made_from_this_one_are_checked() -> None:
 
 
 def test_an_alpha_that_a_new_row_could_not_have_is_refused() -> None:
-    """Every row was rated lower since, but the largest priority so far is what the next one gets."""
+    """All rows have lower priorities by now, but the next one gets the largest priority so far."""
     sampler = rated(alpha=1.0)
     sampler.set_priorities(np.array([1]), np.array([1e100]))
     sampler.set_priorities(np.array([1]), np.array([2.0]))

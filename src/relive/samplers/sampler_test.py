@@ -24,7 +24,7 @@ def attached(sampler: sampler_lib.Sampler, slots: list[int], capacity: int = 8) 
 
 
 class Fixed(sampler_lib.Sampler):
-    """Draws what it was told to."""
+    """Draws the slots that the test sets."""
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
@@ -188,14 +188,14 @@ def test_an_attachment_that_fails_leaves_the_sampler_free() -> None:
 
 
 class Hook:
-    """Is no sampler itself."""
+    """A mixin that is not a sampler."""
 
     def _removed(self, slots: arrays.Slots) -> None:
         pass
 
 
 class WithHook(Hook, First):
-    """Has its hook from a class that is no sampler."""
+    """Inherits its hook from a class that is not a sampler."""
 
 
 class Heir(WithHook):
@@ -212,7 +212,7 @@ def test_a_sampler_has_hooks_if_a_class_of_it_overrides_one() -> None:
 
 
 class Diarist(sampler_lib.Sampler):
-    """Compares all that it is told with what there is."""
+    """Compares the calls of its hooks with the storage."""
 
     buffer: Any
     told: dict[int, int]
@@ -271,7 +271,7 @@ HOOKED: dict[str, dict[str, Any]] = {
 def test_hooks_are_told_of_every_change_when_the_rows_are_there(
     name: str, kind: str, streams: int, more: int, seed: int
 ) -> None:
-    """What left is told first, and what was told is what is eligible, with the rows that are there now."""
+    """Removals are reported first, and the reported slots are the eligible ones, with their current rows."""
     rng, sampler = np.random.default_rng(seed), SAMPLERS[name]()
     capacity = streams + more
     buffer: Any = relive.ColumnReplayBuffer(capacity, sampler=sampler, streams=streams, seed=0, **HOOKED[kind])

@@ -89,7 +89,7 @@ class Constant(np.random.Generator):
 
 
 class SumTreeMachine(stateful.RuleBasedStateMachine):
-    """A sum tree beside a list. Eighths are summed without rounding, so every answer is equal."""
+    """A sum tree beside a list. Eighths are summed without rounding, so all results are equal."""
 
     @stateful.initialize(capacity=st.integers(1, 300), widest_top=TOPS)
     def start(self, capacity: int, widest_top: int) -> None:
@@ -230,7 +230,7 @@ def test_a_tree_of_several_levels_finds_every_leaf_of_its_own_accord() -> None:
 
 @hypothesis.given(rng=GENERATORS, batch=st.integers(1, 60), widest_top=TOPS)
 def test_old_weights_leave_no_trace(rng: np.random.Generator, batch: int, widest_top: int) -> None:
-    """A tree depends on its weights, not on their history, nor on how many were set at a time."""
+    """A tree depends on its weights, not on the order or number of the calls that set them."""
     old, new = rng.random((2, 60)) * 2.0 ** rng.integers(-60, 990, (2, 60)) * (rng.random((2, 60)) < 0.8)
     order = rng.permutation(60)
     with narrow(widest_top):
@@ -490,7 +490,7 @@ def test_extremes_are_right_however_many_leaves_were_set_since() -> None:
 
 
 def test_extremes_are_read_off_the_top_alone() -> None:
-    """A weight written behind the tree's back is not seen, so nobody looked through all of them."""
+    """A weight changed without a call is not seen, so a draw does not look at all of them."""
     tree = tree_of(np.ones(5000))
     assert (tree.max, tree.min) == (1.0, 1.0)
     tree.leaves[8:10] = [5.0, 0.5]
@@ -712,7 +712,7 @@ def test_what_is_set_one_by_one_is_what_is_set_at_once() -> None:
 
 
 def test_sums_wait_for_somebody_who_asks_and_not_for_long() -> None:
-    """What is not brought up to date needs room, which is limited."""
+    """The list of pending changes is limited."""
     tree = tree_of(np.ones(5000))
     assert tree.total == 5000.0
     before = tree._nodes[len(tree.leaves) :].tolist()
@@ -775,7 +775,7 @@ def test_a_copy_has_leaves_of_its_own() -> None:
 
 
 def test_the_kernels_chosen_are_those_of_trees_made_afterwards() -> None:
-    """The fixture chose them before this tree; its own stay what they are."""
+    """The fixture chose the kernels before this tree was made, and a tree keeps its kernels."""
     tree = sum_tree.SumTree(3)
     assert tree._kernels is choice.chosen()
     choice.use_kernels("numpy")

@@ -11,7 +11,7 @@ from relive.samplers import sampler
 
 _MOST_TRIES = 1 << 16
 _SPARSE = 64
-"""Where fewer than one row of so many is eligible, a list of those that are is faster than trying rows."""
+"""Where less than one row in this many is eligible, a list of eligible rows is faster than trying rows."""
 
 
 class UniformSampler(sampler.Sampler):

@@ -331,7 +331,7 @@ def test_objects_with_arrays_in_them_are_refused() -> None:
 
 
 class Tensor:
-    """Something of another library that makes an array of itself."""
+    """An object of another library with `__array__`."""
 
     dtype = "float64"
 

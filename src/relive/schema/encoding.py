@@ -35,8 +35,8 @@ Row: TypeAlias = Sequence[bytes]
 """For each block the bytes of its records, those of its fields without gaps: of one row, or of several in turn."""
 Blocks: TypeAlias = tuple[tuple[str, ...], ...]
 _PathAndField: TypeAlias = tuple[str, schema_lib.Field]
-_REFUSALS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What comes of reading values that are not as usual."""
+REFUSALS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""The exceptions that unusual values raise when they are read."""
 _CODES = {"b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q"}
 _CODES |= {"f4": "f", "f8": "d"}
 _LARGEST_EXACT = 2**53
@@ -118,10 +118,10 @@ class Encoder:
         self._has_extras = bool(schema.extras)
         self._encode_observation = _tree_encoder("observation", schema.observation, self._observations)
         self._encode_action = _tree_encoder("action", schema.action)
-        self._encode_reward = _encoder("reward", schema.reward)
+        self._encode_reward = encoder_of("reward", schema.reward)
         self._encode_extras = _tree_encoder("extras", schema.extras)
         # If every part is a single field, each is its own block.
-        self._fields = [_encoder(path, field) for path, field in fields] if list(schema.fields) == _PARTS else []
+        self._fields = [encoder_of(path, field) for path, field in fields] if list(schema.fields) == _PARTS else []
 
     def __reduce__(self) -> tuple[type["Encoder"], tuple[schema_lib.Schema]]:
         # The functions cannot be pickled, so they are created again.
@@ -148,7 +148,7 @@ class Encoder:
                 others = self._others.joined(others)
             row = [*self._encode_observation(observation), *others]
             return row, None if next_observation is None else self._encode_observation(next_observation)
-        except _REFUSALS:
+        except REFUSALS:
             pass
         return self._read_by_schema((), observation, action, reward, next_observation, extras)
 
@@ -171,7 +171,7 @@ class Encoder:
             leaves = (*leaves, *self._read_observation(next_observation))
             made = self._rows_and_next.encoded(leaves, count)
             return made[: self._num_blocks], made[self._num_blocks :]
-        except _REFUSALS:
+        except REFUSALS:
             pass
         return self._read_by_schema((count,), observation, action, reward, next_observation, extras)
 
@@ -208,7 +208,7 @@ class Encoder:
             before = [column[:-1] for column in seen]
             leaves = (*before, *self._read_action(actions), rewards, *self._read_extras(extras))
             return self._rows.encoded(leaves, count), self._observations.encoded([column[-1:] for column in seen], 1)
-        except _REFUSALS:
+        except REFUSALS:
             pass
         columns = self.schema.observation_rows("observations", observations, (count + 1,))
         tree = trees.nested("observation", {path: column[:-1] for path, column in columns.items()})
@@ -341,16 +341,16 @@ def _reader(tree: schema_lib.Tree) -> Callable[[Any], tuple[Any, ...]]:
 def _tree_encoder(path: str, tree: schema_lib.Tree, layout: _Layout | None = None) -> Callable[[Any], list[bytes]]:
     """Return a function that encodes each leaf of a value, or each block of a layout."""
     if isinstance(tree, schema_lib.Field):
-        encode = _encoder(path, tree)
+        encode = encoder_of(path, tree)
         return lambda value: [encode(value)]
     read = _reader(tree)
-    encoders = [_encoder(leaf, field) for leaf, field in trees.flat(path, tree).items()] if tree else []
+    encoders = [encoder_of(leaf, field) for leaf, field in trees.flat(path, tree).items()] if tree else []
     if layout is None or not layout.is_shared:
         return lambda value: [encode(leaf) for encode, leaf in zip(encoders, read(value), strict=True)]
     return lambda value: layout.joined([encode(leaf) for encode, leaf in zip(encoders, read(value), strict=True)])
 
 
-def _encoder(path: str, field: schema_lib.Field) -> Callable[[Any], bytes]:
+def encoder_of(path: str, field: schema_lib.Field) -> Callable[[Any], bytes]:
     """Return a function that encodes one value of that field, or raises ArgumentError.
 
     Python numbers and flat lists of them are packed without numpy, which is several times faster.

@@ -1,4 +1,4 @@
-"""The bytes of rows against records filled from the columns that a schema makes of the same values."""
+"""The bytes of rows, compared with structured records of the same values."""
 
 import copy
 import itertools
@@ -54,7 +54,7 @@ OTHERS = [None, "x", "long", b"ab", "7", 1j, 1 + 0.1j, [], [[]], object(), np.da
 
 
 def cast(values: Any, dtype: str) -> Any:
-    """Return an array of the values in a dtype, whatever becomes of them."""
+    """Return an array of the values cast to a dtype, without any check."""
     with np.errstate(all="ignore"):
         return np.array(values, np.float64).astype(dtype)
 
@@ -317,7 +317,7 @@ SEEN = np.arange(8, dtype=np.float32).reshape(4, 2)
 
 
 def extended(count: int = 3, **told: Any) -> Any:
-    """Return steps of that many streams, of four that there are unless it is said otherwise."""
+    """Return steps of that many streams, out of four by default."""
     step: dict[str, Any] = {
         "streams": None,
         "observation": SEEN[:count],

@@ -70,7 +70,7 @@ def _shape(shape: object) -> tuple[int, ...]:
 
 def _dtype(dtype: Any) -> np.dtype[Any]:
     """Return a dtype of fixed size that holds no Python objects."""
-    rule = f"dtype must be what numpy takes for a dtype, got {validation.short_repr(dtype)}"
+    rule = f"dtype must be one that numpy accepts, got {validation.short_repr(dtype)}"
     if dtype is None:
         raise errors.ArgumentTypeError(rule)
     try:
@@ -82,7 +82,7 @@ def _dtype(dtype: Any) -> np.dtype[Any]:
     if known.subdtype is not None:
         raise errors.ArgumentError(f"dtype must have no shape of its own, got {known}")
     if known.itemsize == 0:
-        raise errors.ArgumentError(f"dtype must say how long its values are, got {known.str}")
+        raise errors.ArgumentError(f"dtype must have a fixed length, got {known.str}")
     return known
 
 
@@ -104,7 +104,7 @@ class Field:
         """Create a field from a shape, or the length of a vector, and anything numpy accepts as a dtype.
 
         Raises:
-            ArgumentTypeError: `shape` is not made of integers, or numpy knows no such dtype.
+            ArgumentTypeError: `shape` is not made of integers, or numpy has no such dtype.
             ArgumentError: `shape` is negative somewhere, or `dtype` holds Python objects or has no fixed size.
         """
         object.__setattr__(self, "shape", _shape(shape))
@@ -315,7 +315,7 @@ class Schema(registry.Described):
             try:
                 fields[row[0]] = Field(row[2], npy.dtype_of(row[1]))
             except (errors.ArgumentError, errors.CheckpointError) as error:
-                raise errors.CheckpointError(f"schema has a field that cannot be: {error}") from error
+                raise errors.CheckpointError(f"schema has an invalid field: {error}") from error
         try:
             # Any values: the schema raises if they are invalid.
             parts: list[Any] = [trees.nested(part, fields) for part in ("observation", "action", "reward", "extras")]
@@ -423,7 +423,7 @@ def _mismatch(name: str, expected: list[str], leaves: Mapping[str, object]) -> e
 
 
 def _meant(name: object) -> str:
-    """Return what an undeclared extra should be called: a word of ours, where it is another library's or mistyped."""
+    """Return what an undeclared extra should be called: relive's word, where it is another library's or mistyped."""
     if name in MISTAKEN or name in RESERVED:
         return MISTAKEN.get(str(name), "")
     near = difflib.get_close_matches(str(name).lower(), ("terminated", "truncated", "next_observation"), 1, 0.9)

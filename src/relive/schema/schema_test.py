@@ -80,7 +80,7 @@ def test_a_dtype_is_what_numpy_takes_for_one(dtype: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [None, "no such dtype", 3, "i4,,,", ["a"], b"\xff"])
 def test_what_numpy_does_not_take_is_refused(dtype: Any) -> None:
-    with pytest.raises(errors.ArgumentTypeError, match=r"^dtype must be what numpy takes for a dtype, got .+$"):
+    with pytest.raises(errors.ArgumentTypeError, match=r"^dtype must be one that numpy accepts, got .+$"):
         Field((), dtype)
 
 
@@ -90,9 +90,9 @@ def test_what_numpy_does_not_take_is_refused(dtype: Any) -> None:
         (object, "dtype must hold no Python objects, got object"),
         ([("a", "i4"), ("b", [("c", object)])], "dtype must hold no Python objects, got [('a', '<i4'), "),
         (np.dtypes.StringDType(), "dtype must hold no Python objects, got StringDType()"),
-        (str, "dtype must say how long its values are, got <U0"),
-        ("S", "dtype must say how long its values are, got |S0"),
-        ([], "dtype must say how long its values are, got |V0"),
+        (str, "dtype must have a fixed length, got <U0"),
+        ("S", "dtype must have a fixed length, got |S0"),
+        ([], "dtype must have a fixed length, got |V0"),
         ("3f4", "dtype must have no shape of its own, got ('<f4', (3,))"),
     ],
 )
@@ -493,9 +493,9 @@ ROWS: list[Any] = [["observation", "<f4", [2]], ["action", "<i8", []], ["reward"
         ([*ROWS, ["extras/x", "<f4", 3]], "^schema must be a list of "),
         ([*ROWS, ROWS[0]], "^schema must be a list of "),
         ([*ROWS, ["extras" + "/x" * 65, "<f4", []]], "^schema must be a list of "),
-        ([*ROWS, ["extras/x", "|O", []]], "^schema has a field that cannot be: "),
-        ([*ROWS, ["extras/x", "<f4", [-1]]], "^schema has a field that cannot be: shape must have no negative length"),
-        ([*ROWS, ["extras/x", "<f4", [None]]], "^schema has a field that cannot be: shape must be an integer"),
+        ([*ROWS, ["extras/x", "|O", []]], "^schema has an invalid field: "),
+        ([*ROWS, ["extras/x", "<f4", [-1]]], "^schema has an invalid field: shape must have no negative length"),
+        ([*ROWS, ["extras/x", "<f4", [None]]], "^schema has an invalid field: shape must be an integer"),
         ([*ROWS, ["other", "<f4", []]], "^schema must be a list of .*, of an observation, an action, a reward"),
         ([ROWS[1], ROWS[0], ROWS[2]], "^schema must be a list of .*, of an observation, an action, a reward"),
         (ROWS[:2], "^schema cannot be made: "),

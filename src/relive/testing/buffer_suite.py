@@ -47,7 +47,7 @@ class BufferTests(abc.ABC):
     """What the tests' steps hold, for a buffer that is not to infer it or a storage."""
 
     gamma = 0.99
-    """The discount factor of the buffers that `make` answers, where they answer transitions."""
+    """The discount factor of the buffers that `make` returns, if they draw transitions."""
 
     @abc.abstractmethod
     def make(self, capacity: int, streams: int, seed: int) -> Buffer:
@@ -153,7 +153,7 @@ class BufferTests(abc.ABC):
         """Drawing from it raises NotReadyError."""
         for streams in (1, 3):
             buffer = self._made(9, streams, 6)
-            assert not buffer.can_sample(1), "an empty buffer says that it can be sampled"
+            assert not buffer.can_sample(1), "can_sample of an empty buffer returns True"
             expectations.assert_raises(errors.NotReadyError, buffer.sample, 1)
             expectations.assert_raises(errors.NotReadyError, buffer.sample_keys, 5)
             assert buffer.get_stats().sampled == 0, "a draw from an empty buffer is counted"
@@ -277,7 +277,7 @@ class BufferTests(abc.ABC):
         buffer = self.make(capacity, streams, seed)
         made = (buffer.capacity, buffer.streams, len(buffer))
         expected = (capacity, streams, 0)
-        assert made == expected, f"make answered a buffer of capacity, streams and len {made} instead of {expected}"
+        assert made == expected, f"make returned a buffer of capacity, streams and len {made} instead of {expected}"
         return buffer
 
     def _histories(self, num_writes: int = 25) -> Iterator[synthetic.Writer]:

@@ -1,4 +1,4 @@
-"""The suite passes what it should pass, and fails what is broken."""
+"""The suite passes for correct classes, and fails for broken ones."""
 
 from collections.abc import Callable, Collection
 import contextlib
@@ -132,7 +132,7 @@ class TestRingOverAnotherStorage(buffer_suite.BufferTests):
 
 
 class Even(sampler_lib.Sampler):
-    """Draws even slots alone, and says so."""
+    """Draws only even slots, and reports their probabilities."""
 
     def can_draw(self) -> bool:
         return bool(np.any(self.anchors.slots() % 2 == 0))
@@ -290,7 +290,7 @@ class NeverReadable(transitions.TransitionWindow):
 
 
 class IsSure(uniform.UniformSampler):
-    """Reports probabilities that cannot be, where it is asked and does not draw."""
+    """Returns invalid probabilities from `probabilities`, but not from a draw."""
 
     def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
         return np.full(len(slots), 2.0)
@@ -565,7 +565,7 @@ class BelievesTheFirst(Ring):
 
 
 class SeesSlots(Ring):
-    """Takes a key for what is in its slot."""
+    """Ignores the key, and uses whatever is in its slot."""
 
     def set_eligible(self, keys: Any, eligible: bool) -> int:
         slots = np.unique(np.asarray(keys) % self.capacity)
@@ -599,7 +599,7 @@ class ReadsOther(Ring):
 
 
 class Remembers(storages.ColumnStorage):
-    """Reads what it has read before from memory."""
+    """Caches what it has read."""
 
     def write(self, slots: storages.Slots, rows: storages.Rows) -> None:
         self.memory: dict[Any, dict[str, arrays.Array]] = {}

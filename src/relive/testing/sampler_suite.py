@@ -105,7 +105,7 @@ class SamplerTests(abc.ABC):
                 assert np.allclose(reported[slots], probabilities, 1e-9, 0), "an anchor has two probabilities"
                 known = slots[~np.isnan(told[slots])]
                 assert np.allclose(told[known], reported[known], 1e-9, 0), (
-                    f"`probabilities` answers {told[known]} for slots {known}, and `draw` reports {reported[known]}"
+                    f"`probabilities` returns {told[known]} for slots {known}, and `draw` reports {reported[known]}"
                 )
 
     def test_draws_fall_as_often_as_they_say(self) -> None:
@@ -139,7 +139,7 @@ class SamplerTests(abc.ABC):
     def test_the_same_generator_state_gives_the_same_draws(self) -> None:
         """Two samplers that were given the same calls draw the same."""
         for (anchors, rng), (twins, twin_rng) in zip(self._histories(), self._histories(), strict=True):
-            assert anchors.can_draw() == twins.can_draw(), "of two samplers that heard the same, one can draw"
+            assert anchors.can_draw() == twins.can_draw(), "of two samplers with the same events, only one can draw"
             if anchors.can_draw():
                 draw, twin = anchors.sampler.draw(5, rng), twins.sampler.draw(5, twin_rng)
                 assert np.array_equal(draw, twin), f"{draw} was drawn, and {twin} from the same generator state"
@@ -195,7 +195,7 @@ class SamplerTests(abc.ABC):
             ring.clear()
 
     def test_what_has_been_drawn_max_times_sampled_times_is_not_drawn(self) -> None:
-        """The others are, as long as `can_sample` says so."""
+        """The others are drawn while `can_sample` returns True."""
         rng = np.random.default_rng(8)
         ring = ring_lib.RingReplayBuffer(8, sampler=self.make(), max_times_sampled=3, seed=9)
         for _ in range(60):

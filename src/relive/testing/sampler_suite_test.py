@@ -1,4 +1,4 @@
-"""The suite passes what it should pass, and fails what is broken."""
+"""The suite passes for correct classes, and fails for broken ones."""
 
 from collections.abc import Callable
 import random
@@ -47,7 +47,7 @@ class Newest(sampler.Sampler):
 
 
 class Even(sampler.Sampler):
-    """Draws even slots alone, and says so."""
+    """Draws only even slots, and reports their probabilities."""
 
     def drawable(self) -> arrays.Slots:
         return np.intersect1d(self.anchors.slots(), np.arange(0, self.anchors.capacity, 2))
@@ -270,7 +270,7 @@ class IsTooSure(Reports):
 
 
 class Changes(Reports):
-    """Reports what is true at first, and something else later."""
+    """Reports right probabilities at first, and wrong ones later."""
 
     num_draws = 0
 
@@ -330,7 +330,7 @@ class BelongsToAll(Honest):
 
 
 class GoesOver(Honest):
-    """Refuses a second buffer, and serves it."""
+    """Refuses a second buffer, but then works with it."""
 
     def attach(self, anchors: anchors_lib.Anchors) -> steps.Rating:
         is_another = self.is_attached

@@ -108,7 +108,7 @@ class WritesOnce(Honest):
 
 
 class Inverts(Honest):
-    """Turns what it is given round, in place."""
+    """Reverses its arguments in place."""
 
     def write(self, slots: storages.Slots, rows: storages.Rows) -> None:
         super().write(slots, rows)

@@ -16,7 +16,7 @@ def test_a_suite_without_anything_to_test_cannot_run(suite: Any) -> None:
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_pytest_collects_no_suite_itself(suite: type) -> None:
-    """It collects classes whose name begins with Test: those that people write."""
+    """Pytest collects classes whose name begins with Test: those of users."""
     assert not suite.__name__.startswith("Test")
     assert any(name.startswith("test_") for name in vars(suite))
 

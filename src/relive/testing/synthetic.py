@@ -107,7 +107,7 @@ class Episode:
 
 
 class Story:
-    """A sequence of episodes, and what there is to know of them.
+    """A sequence of episodes, and everything known about them.
 
     Args:
         observation: What one observation, or one frame, is; floats of at least three numbers, or uint8 of at least six.

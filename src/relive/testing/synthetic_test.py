@@ -8,7 +8,7 @@ KINDS = [synthetic.Kind((4,), "float32"), synthetic.Kind((8, 8), "uint8"), synth
 
 
 def story(kind: synthetic.Kind, frame_stack: int = 1) -> synthetic.Story:
-    """Return a story of a few short episodes."""
+    """Return the steps of a few short episodes."""
     return synthetic.Story(kind, DISCRETE, (3, 9), 200, frame_stack)
 
 
