@@ -6,6 +6,8 @@
     "episodes"       a complete episode             columns eps_id, t, terminated and truncated
     "fragments"      the batch as it was added      nothing; its columns may differ in length
 
+Each item is a row of a RaggedColumns, where those of fragments are uneven.
+
 Invariant: a batch is checked and cut before anything is stored, so an `add` that raises changes nothing and all stored
 items fit together.
 """
@@ -19,7 +21,6 @@ import numpy.typing as npt
 
 from relive import errors
 from relive.buffers import item_cuts
-from relive.buffers import item_store
 from relive.common import arrays as arrays_lib
 from relive.common import imports
 from relive.common import statistics
@@ -27,6 +28,8 @@ from relive.common import validation
 from relive.persistence import checkpointable
 from relive.persistence import state
 from relive.schema import casting
+from relive.storage import memory
+from relive.storage import ragged
 
 if TYPE_CHECKING:
     from relive.buffers import item_state
@@ -102,9 +105,9 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
             )
         self._unit: StorageUnit = storage_unit
         self._rng = validation.generator("seed", seed)
-        self._store = self._new_store()
         self._rows: dict[str, arrays_lib.Array] = {}
         """A column of no rows for each name: its dtype and the shape of a row; of the first add."""
+        self._items = self._new_items(self._rows)
         self._added = self._sampled = self._evicted = self._dropped = 0
 
     @property
@@ -144,14 +147,30 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
             raise errors.ArgumentError(
                 f"columns must hold items of at most capacity = {self._capacity} time steps together, got {kept.sum()}"
             )
-        rows = {name: array for name, array in arrays.items() if not self._is_lengths(name)}
+        rows = item_cuts.stored(arrays, self._unit)
         if len(kept) < len(lengths):
             is_kept = np.repeat(is_complete, lengths)
             rows = {name: array[is_kept] for name, array in rows.items()}
-        self._evicted += self._store.add(rows, kept)
+        items = self._items if self._rows else self._new_items(rows)
+        sizes = [[len(rows[name]) for name in self._rows or rows]] if self._unit == "fragments" else kept
+        self._evicted += items.extend(rows, sizes)
+        self._items = items
         self._rows = self._rows or {name: array[:0].copy() for name, array in arrays.items()}
         self._added += len(kept)
         self._dropped += len(lengths) - len(kept)
+
+    def can_insert(self) -> bool:
+        """Return True: nothing holds `add` back."""
+        return True
+
+    def can_sample(self, num_items: int) -> bool:
+        """Return whether `sample` would succeed now.
+
+        Raises:
+            ArgumentError: num_items is not an integer of at least 1.
+        """
+        validation.positive_int("num_items", num_items)
+        return len(self) > 0
 
     def sample(self, num_items: int) -> dict[str, arrays_lib.Array]:
         """Return exactly num_items items, drawn uniformly over the items held, with replacement.
@@ -167,12 +186,13 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
             NotReadyError: The buffer is empty.
         """
         num_items = validation.positive_int("num_items", num_items)
-        if not self._store.items:
+        if not len(self._items):
             raise errors.NotReadyError(f"sample found no {self._unit} to draw: add a batch first")
-        columns, lengths = self._store.read(self._rng.integers(self._store.items, size=num_items))
+        places = self._rng.integers(len(self._items), size=num_items)
+        columns, offsets = self._items.read(self._items.first_key + places)
         self._sampled += num_items
         return {
-            name: lengths.astype(row.dtype) if self._is_lengths(name) else columns[name]
+            name: columns[name] if name in columns else np.diff(offsets).astype(row.dtype)  # seq_lens is not stored.
             for name, row in self._rows.items()
         }
 
@@ -183,26 +203,20 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
         return {
             "counters": {name: getattr(self, f"_{name}") for name in item_state.COUNTERS},
             "columns": item_state.described(self._rows),
-            "arrays": self._store.state(),
+            "arrays": self._items.state(),
         }
 
     def _restore(self, given: state.StateReader, *, is_new: bool, **options: Any) -> None:
-        kept = item_state.ItemState.of(given, self._unit, self._capacity)
-        store = self._new_store()
-        try:
-            store.fill(kept)
-        except (MemoryError, ValueError) as error:
-            raise errors.CheckpointError(f"there is no memory for the items: {error}") from error
-        self._store, self._rows = store, dict(kept.columns)
-        for name, count in kept.counters.items():
+        self._rows, self._items, counters = item_state.read(given, self._unit, self._capacity)
+        for name, count in counters.items():
             setattr(self, f"_{name}", count)
 
     def get_stats(self) -> ItemBufferStats:
         """Return statistics of the buffer. O(columns)."""
         return ItemBufferStats(
-            items=self._store.items,
-            timesteps=self._store.timesteps,
-            bytes=self._store.bytes,
+            items=len(self._items),
+            timesteps=len(self),
+            bytes=self._items.nbytes,
             added=self._added,
             sampled=self._sampled,
             evicted=self._evicted,
@@ -214,7 +228,7 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
 
         The required columns, the cumulative counters of `get_stats` and the random generator are not reset.
         """
-        self._store.clear()
+        self._items.clear()
 
     def check(self) -> None:
         """Verify all invariants by recounting everything that is held. O(items).
@@ -222,28 +236,25 @@ class ItemReplayBuffer(checkpointable.Checkpointable):
         Raises:
             CorruptionError: An invariant does not hold; the message says which.
         """
-        self._store.check()
-        if self._added - self._evicted < self._store.items:
+        self._items.check()
+        if self._added - self._evicted < len(self._items):
             raise errors.CorruptionError(
-                f"{self._added} items were added and {self._evicted} evicted, but {self._store.items} are held"
+                f"{self._added} items were added and {self._evicted} evicted, but {len(self._items)} are held"
             )
 
     def __len__(self) -> int:
         """Return the number of stored time steps; `get_stats().items` is the number of items."""
-        return self._store.timesteps
+        return self._items.num_values
 
     def __repr__(self) -> str:
-        return (
-            f"<{type(self).__name__} of {self._store.items} {self._unit}, {len(self)} of {self._capacity} time steps>"
-        )
+        items = f"{len(self._items)} {self._unit}"
+        return f"<{type(self).__name__} of {items}, {len(self)} of {self._capacity} time steps>"
 
-    def _new_store(self) -> item_store.Rows | item_store.Fragments:
-        is_ragged = self._unit == "fragments"
-        return item_store.Fragments(self._capacity) if is_ragged else item_store.Rows(self._capacity)
-
-    def _is_lengths(self, name: str) -> bool:
-        """Return whether a column holds the lengths of the items; it has one entry per item and is not stored."""
-        return self._unit == "sequences" and name == "seq_lens"
+    def _new_items(self, rows: Mapping[str, arrays_lib.Array]) -> ragged.RaggedColumns:
+        """Return an empty store for items of such rows."""
+        fields = item_cuts.fields_of(rows)
+        with memory.room_for(self._capacity, sum(field.nbytes for field in fields.values())):
+            return ragged.RaggedColumns(self._capacity, fields, is_uneven=self._unit == "fragments")
 
     def _checked(self, columns: Mapping[str, npt.ArrayLike]) -> dict[str, arrays_lib.Array]:
         """Return the columns as arrays, checked against those of the first add."""
@@ -278,6 +289,8 @@ def _as_array(name: object, values: npt.ArrayLike) -> arrays_lib.Array:
         raise errors.SchemaError(
             f"column {name} must have a row for each time step, got {validation.short_repr(values)}"
         )
+    if not array.dtype.itemsize:
+        raise errors.SchemaError(f"column {name} must have values of at least one byte, got dtype {array.dtype}")
     return array
 
 

@@ -11,8 +11,19 @@ import numpy as np
 from relive import errors
 from relive.common import arrays
 from relive.common import validation
+from relive.schema import schema
 
 StorageUnit = Literal["timesteps", "sequences", "episodes", "fragments"]
+
+
+def stored(columns: Mapping[str, arrays.Array], unit: StorageUnit) -> dict[str, arrays.Array]:
+    """Return the columns that are stored: all but seq_lens, which holds the lengths of the items."""
+    return {name: column for name, column in columns.items() if (unit, name) != ("sequences", "seq_lens")}
+
+
+def fields_of(columns: Mapping[str, arrays.Array]) -> dict[str, schema.Field]:
+    """Return what a row of each column is."""
+    return {name: schema.Field(column.shape[1:], column.dtype) for name, column in columns.items()}
 
 
 def _row_count(columns: Mapping[str, arrays.Array]) -> int:

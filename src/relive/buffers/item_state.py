@@ -1,13 +1,12 @@
 """The checkpointed state of an item buffer: its items, oldest first, and the required columns.
 
     lengths      3        1    2              rows of each item [items]; of fragments, of each column [items, columns]
-    rows/name    r r r    r    r r            those of one item after those of another
+    values/name  r r r    r    r r            those of one item after those of another
 
 Their positions in the ring are not saved.
 """
 
-from collections.abc import Iterator, Mapping
-import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from relive.common import validation
 from relive.persistence import dtypes
 from relive.persistence import npy
 from relive.persistence import state
+from relive.storage import ragged
 
 COUNTERS = ("added", "sampled", "evicted", "dropped")
 
@@ -37,83 +37,35 @@ def described(columns: Mapping[str, arrays.Array]) -> list[Any]:
     return [[name, dtypes.described(column.dtype), list(column.shape[1:])] for name, column in columns.items()]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ItemState:
-    """The items of a buffer, oldest first.
+def read(
+    given: state.StateReader, unit: item_cuts.StorageUnit, capacity: int
+) -> tuple[dict[str, arrays.Array], ragged.RaggedColumns, dict[str, int]]:
+    """Return an empty column for each required name, the items, and the counters of a buffer of that capacity.
 
-    Attributes:
-        columns: An empty column for each required name.
-        lengths: How many rows each item has [items], or of fragments each column of it [items, columns].
-        rows: The rows of the items, one after the other, by name.
-        counters: The counters, by name.
+    Raises:
+        CheckpointError: The state is invalid.
     """
-
-    columns: Mapping[str, arrays.Array]
-    lengths: arrays.Ints
-    rows: Mapping[str, state.ChunkedArray]
-    counters: Mapping[str, int]
-
-    @classmethod
-    def of(cls, given: state.StateReader, unit: item_cuts.StorageUnit, capacity: int) -> "ItemState":
-        """Return the state that was given, for a buffer of that unit and capacity.
-
-        Raises:
-            CheckpointError: The state is invalid.
-        """
-        columns = _columns(given.value("columns"))
-        if columns:
-            try:
-                item_cuts.CUTS[unit](columns)
-            except errors.SchemaError as error:
-                raise errors.CheckpointError(f"columns cannot be cut into {unit}: {error}") from error
-        stored = [name for name in columns if (unit, name) != ("sequences", "seq_lens")]
-        if unit == "fragments":
-            lengths = _ragged(given, len(stored), capacity)
-            totals = [sum(lengths[:, place].tolist()) for place in range(len(stored))]
-        else:
-            lengths = given.integers("lengths", None, 1, 1 if unit == "timesteps" else capacity)
-            totals = [sum(lengths.tolist())] * len(stored)
-        if len(lengths) and not columns:
-            raise errors.CheckpointError("columns must be there where there is an item")
-        timesteps = sum(item_lengths(lengths).tolist())
-        if timesteps > capacity:
-            raise errors.CheckpointError(
-                f"array lengths must sum to at most capacity = {capacity} time steps, got {timesteps}"
-            )
-        if unit == "sequences" and len(lengths) and lengths.max() > np.iinfo(columns["seq_lens"].dtype).max:
-            raise errors.CheckpointError(
-                f"array lengths must hold what {columns['seq_lens'].dtype} of column seq_lens holds, "
-                f"got {lengths.max()}"
-            )
-        counters = {name: given.part("counters").integer(name) for name in COUNTERS}
-        if counters["added"] - counters["evicted"] < len(lengths):
-            raise errors.CheckpointError(f"counters must be of a buffer that holds {len(lengths)} items")
-        rows = {
-            name: given.column(f"rows/{name}", columns[name].dtype, (total, *columns[name].shape[1:]))
-            for name, total in zip(stored, totals, strict=True)
-        }
-        return cls(columns=columns, lengths=lengths, rows=rows, counters=counters)
-
-
-def item_lengths(lengths: arrays.Ints) -> arrays.Ints:
-    """Return how many time steps each item has [items], from the saved lengths."""
-    return lengths if lengths.ndim == 1 else lengths.max(axis=1, initial=0)
-
-
-def pieces(column: state.ChunkedArray, lengths: arrays.Ints) -> Iterator[arrays.Array]:
-    """Yield the rows of each item of those lengths [items], as separate arrays; reads about a chunk at a time."""
-    ends = np.cumsum(lengths)
-    row_bytes = column.dtype.itemsize * int(np.prod(column.shape[1:], dtype=np.int64))
-    size = max(1, state.CHUNK // max(row_bytes, 1))
-    first = begin = 0
-    while first < len(ends):
-        last = max(first + 1, int(np.searchsorted(ends, begin + size, side="right")))
-        part = column.read(begin, int(ends[last - 1]))
-        start = 0
-        for end in (ends[first:last] - begin).tolist():
-            yield part[start:end].copy()
-            start = end
-        first, begin = last, int(ends[last - 1])
+    columns = _columns(given.value("columns"))
+    if columns:
+        try:
+            item_cuts.CUTS[unit](columns)
+        except errors.SchemaError as error:
+            raise errors.CheckpointError(f"columns cannot be cut into {unit}: {error}") from error
+    fields = item_cuts.fields_of(item_cuts.stored(columns, unit))
+    items = ragged.RaggedColumns.loaded(given, capacity, fields, is_uneven=unit == "fragments")
+    if len(items) and not columns:
+        raise errors.CheckpointError("columns must be there where there is an item")
+    longest = items.lengths.max(initial=0)
+    if unit == "timesteps" and longest > 1:
+        raise given.refused("lengths", "1 for each of the timesteps", int(longest))
+    if unit == "sequences" and len(items) and longest > np.iinfo(columns["seq_lens"].dtype).max:
+        raise errors.CheckpointError(
+            f"array lengths must hold what {columns['seq_lens'].dtype} of column seq_lens holds, got {longest}"
+        )
+    counters = {name: given.part("counters").integer(name) for name in COUNTERS}
+    if counters["added"] - counters["evicted"] < len(items):
+        raise errors.CheckpointError(f"counters must be of a buffer that holds {len(items)} items")
+    return columns, items, counters
 
 
 def _columns(value: object) -> dict[str, arrays.Array]:
@@ -131,14 +83,3 @@ def _columns(value: object) -> dict[str, arrays.Array]:
         except (ValueError, OverflowError, MemoryError, errors.CheckpointError) as error:
             raise errors.CheckpointError(f"column {row[0]} cannot be: {error}") from error
     return columns
-
-
-def _ragged(given: state.StateReader, columns: int, capacity: int) -> arrays.Ints:
-    """Return how many rows each column of each fragment has [items, columns]."""
-    lengths: arrays.Ints = given.array("lengths", np.int64, (None, columns))
-    longest = item_lengths(lengths)
-    if (lengths < 0).any() or (longest < 1).any() or (longest > capacity).any():
-        raise errors.CheckpointError(
-            f"array lengths must hold integers in [0, {capacity}], and in each row one above 0, where there is an item"
-        )
-    return lengths

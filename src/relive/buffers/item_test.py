@@ -42,8 +42,9 @@ def drawn(buffer: item_lib.ItemReplayBuffer, num_items: int) -> dict[str, list[A
 
 def stored(buffer: item_lib.ItemReplayBuffer) -> list[list[int]]:
     """Return column c of each item, the oldest first."""
-    store = buffer._store
-    return [store.read(np.array([place]))[0]["c"].tolist() for place in range(store.items)]
+    items = buffer._items
+    keys = range(items.first_key, items.first_key + len(items))
+    return [items.read([key])[0]["c"].tolist() for key in keys]
 
 
 def state(buffer: item_lib.ItemReplayBuffer) -> Any:
@@ -242,6 +243,42 @@ def test_a_column_unlike_that_of_the_first_add_is_refused(unit: Unit, change: di
         buffer.add({name: values for name, values in changed.items() if values is not None})
     assert state(buffer) == before
     buffer.check()
+
+
+def test_values_without_bytes_are_refused() -> None:
+    with pytest.raises(errors.SchemaError, match=r"^column c must have values of at least one byte, got dtype \|V0$"):
+        item_lib.ItemReplayBuffer(10).add({"c": np.zeros(3, "V0")})
+
+
+def test_a_capacity_beyond_memory_is_refused_at_the_first_add() -> None:
+    buffer = item_lib.ItemReplayBuffer(2**50)
+    with pytest.raises(
+        errors.ArgumentError, match="^capacity must fit in memory, got 1125899906842624 steps of 8 bytes"
+    ):
+        buffer.add({"c": [1]})
+    assert state(buffer)[0] == []
+    buffer.check()
+
+
+def test_a_column_of_fragments_takes_memory_for_its_own_rows_alone() -> None:
+    buffer = item_lib.ItemReplayBuffer(10_000, "fragments")
+    tracemalloc.start()
+    try:
+        for _ in range(300):
+            buffer.add({"c": np.zeros(100, np.uint8), "goal": np.zeros((1, 1000), np.uint8)})
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert buffer.get_stats().bytes == 10_000 + 100 * 1000
+    assert held < 3 * buffer.get_stats().bytes
+
+
+def test_fragments_may_bring_their_columns_in_another_order() -> None:
+    buffer = item_lib.ItemReplayBuffer(10, "fragments")
+    buffer.add({"a": [1], "b": [2, 3, 4]})
+    buffer.clear()
+    buffer.add({"b": [5], "a": [6, 7]})
+    assert drawn(buffer, 1) == {"a": [6, 7], "b": [5]}
 
 
 def test_seq_lens_keeps_its_dtype_too() -> None:
@@ -457,11 +494,9 @@ def test_clearing_forgets_items_and_keeps_columns_and_counters() -> None:
 def test_damage_to_what_is_held_is_found_out() -> None:
     buffer = item_lib.ItemReplayBuffer(5, "fragments")
     buffer.add({"c": [1, 2]})
-    buffer._store.clear()
     buffer.check()
-    buffer.add({"c": [1, 2]})
-    vars(buffer._store)["bytes"] = 0
-    with pytest.raises(errors.CorruptionError, match="^the items have 16 bytes, counted as 0$"):
+    buffer._items._offsets[0, 1] = 3
+    with pytest.raises(errors.CorruptionError, match="^a row must be as long as its longest field$"):
         buffer.check()
 
 

@@ -621,13 +621,13 @@ def test_a_buffer_of_items_is_read_from_the_page_alone(unit: Any, tmp_path: path
     state = checkpoint_at(tmp_path / "items")
     arrays, stats = state["arrays"], buffer.get_stats()
     names = [name for name, _, _ in state["columns"] if (unit, name) != ("sequences", "seq_lens")]
-    assert sorted(f"rows/{name}" for name in names) == sorted(set(arrays) - {"lengths"})
+    assert sorted(f"values/{name}" for name in names) == sorted(set(arrays) - {"lengths"})
     lengths = arrays["lengths"].reshape(stats.items, -1)
     assert lengths.max(axis=1).sum() == stats.timesteps
     assert state["counters"]["added"] == stats.added
     assert state["generator"]["bit_generator"] == "PCG64"
     for place, name in enumerate(names):
-        rows = arrays[f"rows/{name}"]
+        rows = arrays[f"values/{name}"]
         assert len(rows) == lengths[:, place % lengths.shape[1]].sum()
         # The newest items are those of the last adds.
         assert rows.tobytes() == np.concatenate([columns[name]] * 4)[-len(rows) :].tobytes()

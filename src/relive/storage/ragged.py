@@ -7,11 +7,13 @@
     slot      0 1 2 3 4 5              with max_values = 6, value p of all that ever were lies in slot p modulo 6:
     holds     c c . b c c              row c wraps around, and a has left for it
 
-So any row of at most max_values fits, and nothing is ever moved.
+So any row of at most max_values fits, and nothing is ever moved. Where the fields of a row may differ in length, the
+length of a row is that of its longest field. Each field has its own offsets then, and as many slots as it needs: they
+double when it runs out of them.
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,19 +24,25 @@ from relive.common import duplicates
 from relive.common import validation
 from relive.persistence import state as state_lib
 from relive.schema import casting
+from relive.schema import schema
 
+FieldLike: TypeAlias = schema.Field | npt.DTypeLike
+"""A Field, or the dtype of one of shape []."""
 _SMALLEST = 64
 
 
 class RaggedColumns(duplicates.CopiedWhole):
-    """Rows of at least one value, first in, first out.
+    """Rows of different lengths, first in, first out.
 
-    A row has one value per position for each field, and a single value for each row field, in the declared dtypes.
+    A row has one value per position for each field, and a single value for each row field, in the declared dtypes and
+    shapes.
 
     Args:
         max_values: Maximum number of stored values of a field, over all rows.
-        fields: The dtype of each field.
-        row_fields: The dtype of each row field.
+        fields: What a value of each field is.
+        row_fields: What the value of each row field is.
+        is_uneven: Whether the fields of a row may differ in length. Then `lengths` below are [k, fields], a row is as
+            long as its longest field, and the memory of a field grows with its stored values.
 
     >>> from relive.storage import ragged
     >>> rows = ragged.RaggedColumns(6, {"token": "int32"}, {"score": "float64"})
@@ -44,26 +52,74 @@ class RaggedColumns(duplicates.CopiedWhole):
     1
     >>> rows.read([2, 1, 2])
     ({'token': array([9, 9, 9, 9, 8, 9, 9, 9, 9], dtype=int32)}, array([0, 4, 5, 9]))
-    >>> rows.row_values("score")
-    array([0.25, 1.  ])
+    >>> rows.update([0, 1], {"token": [7, 7, 7, 6]}, lengths=[3, 1])  # Row 0 was evicted.
+    1
+    >>> rows.read([1])[0]["token"], rows.row_values("score")
+    (array([6], dtype=int32), array([0.25, 1.  ]))
     """
 
     def __init__(
         self,
         max_values: int,
-        fields: Mapping[str, npt.DTypeLike],
-        row_fields: Mapping[str, npt.DTypeLike] | None = None,
+        fields: Mapping[str, FieldLike],
+        row_fields: Mapping[str, FieldLike] | None = None,
+        *,
+        is_uneven: bool = False,
     ) -> None:
         self._max_values = validation.positive_int("max_values", max_values)
-        self._columns: dict[str, arrays_lib.Array] = {
-            name: np.zeros(self._max_values, dtype) for name, dtype in fields.items()
-        }
-        # The rows from key _base on; those before _oldest were evicted. Value p is the p-th value ever added.
-        self._offsets: arrays_lib.Ints = np.zeros(_SMALLEST + 1, np.int64)
-        self._row_columns: dict[str, arrays_lib.Array] = {
-            name: np.zeros(_SMALLEST, dtype) for name, dtype in (row_fields or {}).items()
-        }
+        self._is_uneven = is_uneven
+        self._columns = {name: _zeros(1 if is_uneven else self._max_values, field) for name, field in fields.items()}
+        self._row_columns = {name: _zeros(_SMALLEST, field) for name, field in (row_fields or {}).items()}
+        # The offsets of the rows from key _base on; those before _oldest were evicted. Value p is the p-th value ever
+        # added. Track 0 is for the lengths of the rows, and for their fields unless these have tracks of their own.
+        self._tracks = {name: place if is_uneven else 0 for place, name in enumerate(fields, 1)}
+        self._offsets: arrays_lib.Ints = np.zeros((max(self._tracks.values(), default=0) + 1, _SMALLEST + 1), np.int64)
         self._base = self._oldest = self._next = 0
+
+    @classmethod
+    def loaded(
+        cls,
+        given: state_lib.StateReader,
+        max_values: int,
+        fields: Mapping[str, FieldLike],
+        row_fields: Mapping[str, FieldLike] | None = None,
+        *,
+        is_uneven: bool = False,
+        first_key: int = 0,
+    ) -> Self:
+        """Return the rows of a state, with keys from first_key on.
+
+        Raises:
+            CheckpointError: The state does not have such rows, or there is no memory for them.
+        """
+        try:
+            rows = cls(max_values, fields, row_fields, is_uneven=is_uneven)
+        except (MemoryError, ValueError) as error:
+            raise errors.CheckpointError(f"there is no memory for the rows: {error}") from error
+        if is_uneven:
+            lengths: arrays_lib.Ints = given.array("lengths", np.int64, (None, len(fields)))
+            longest = lengths.max(axis=1, initial=0)
+            if (lengths < 0).any() or (longest < 1).any() or (longest > max_values).any():
+                raise given.refused("lengths", f"integers in [0, {max_values}], with one above 0 in each row", lengths)
+        else:
+            lengths = given.integers("lengths", None, 1, max_values)
+        table = rows._table(lengths)
+        total, totals = rows._totals(table)
+        if total > max_values:
+            raise given.refused("lengths", f"integers that sum to at most {max_values}", total)
+        rows._base = rows._oldest = rows._next = first_key
+        rows._make_room(len(lengths))
+        for name in fields:
+            column = rows._columns[name] = rows._with_room(name, totals[name])
+            values = given.column(f"values/{name}", column.dtype, (totals[name], *column.shape[1:]))
+            for start, stop in state_lib.chunks(totals[name], column[: totals[name]].nbytes):
+                column[start:stop] = values.read(start, stop)
+        for name, row_column in rows._row_columns.items():
+            shape = (len(lengths), *row_column.shape[1:])
+            row_column[: len(lengths)] = given.array(f"rows/{name}", row_column.dtype, shape)
+        rows._offsets[:, 1 : len(lengths) + 1] = table.cumsum(axis=1)
+        rows._next += len(lengths)
+        return rows
 
     def __len__(self) -> int:
         """Return how many rows are held."""
@@ -72,7 +128,15 @@ class RaggedColumns(duplicates.CopiedWhole):
     @property
     def num_values(self) -> int:
         """Number of stored values of a field, over all rows."""
-        return int(self._offsets[self._next - self._base] - self._offsets[self._oldest - self._base])
+        return int(self._offsets[0, self._next - self._base] - self._offsets[0, self._oldest - self._base])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all stored values."""
+        stored = sum(
+            (self._span(name)[1] - self._span(name)[0]) * column[:1].nbytes for name, column in self._columns.items()
+        )
+        return stored + sum(column[: len(self)].nbytes for column in self._row_columns.values())
 
     @property
     def first_key(self) -> int:
@@ -82,7 +146,8 @@ class RaggedColumns(duplicates.CopiedWhole):
     @property
     def lengths(self) -> arrays_lib.Ints:
         """How many values each row has, the oldest first [rows]."""
-        return np.diff(self._offsets[self._oldest - self._base : self._next - self._base + 1])
+        lengths: arrays_lib.Ints = np.diff(self._held()[0])
+        return lengths
 
     def dtype(self, name: str) -> np.dtype[Any]:
         """Return the dtype of a field."""
@@ -97,40 +162,103 @@ class RaggedColumns(duplicates.CopiedWhole):
         """Store rows and return how many were evicted. O(values), amortised.
 
         Args:
-            values: The values of each field, row after row [sum of lengths].
+            values: The values of each field, row after row [sum of lengths, ...].
             lengths: How many values each row has [k]; at least 1.
-            row_values: The value of each row field [k].
+            row_values: The value of each row field [k, ...].
 
         Raises:
             SchemaError: A value does not fit its field, or there is none.
             ArgumentError: A row is empty, or the rows have more than max_values values together.
         """
-        sizes = validation.integers("lengths", lengths)
-        if (sizes < 1).any():
-            raise errors.ArgumentError(f"lengths must be at least 1, got {sizes[sizes < 1][0]}")
-        total = sum(sizes.tolist())
+        table = self._table(lengths)
+        count = len(table[0])
+        total, totals = self._totals(table)
         if total > self._max_values:
             raise errors.ArgumentError(f"lengths must sum to at most max_values = {self._max_values}, got {total}")
-        columns = _fitted(self._columns, values, total)
-        rows = _fitted(self._row_columns, row_values or {}, len(sizes))
-        self._make_room(len(sizes))
+        row_values = row_values or {}
+        for kept, given in ((self._columns, values), (self._row_columns, row_values)):
+            for name in kept:
+                if name not in given:
+                    raise errors.SchemaError(f"field {name} must have values, got none")
+        columns = _fitted(self._columns, values, totals)
+        rows = _fitted(self._row_columns, row_values, dict.fromkeys(self._row_columns, count))
+        if self._is_uneven:
+            self._columns = {name: self._with_room(name, totals[name]) for name in self._columns}
+        self._make_room(count)
         leaving = self._evict(self.num_values + total - self._max_values)
         place = self._next - self._base
-        begin = int(self._offsets[place]) % self._max_values
-        room = self._max_values - begin
         for name, column in self._columns.items():
-            column[begin : begin + total] = columns[name][:room]
-            column[: max(total - room, 0)] = columns[name][room:]
+            begin = int(self._offsets[self._tracks[name], place]) % len(column)
+            room = len(column) - begin
+            column[begin : begin + totals[name]] = columns[name][:room]
+            column[: max(totals[name] - room, 0)] = columns[name][room:]
         for name, row_column in self._row_columns.items():
-            row_column[place : place + len(sizes)] = rows[name]
-        self._offsets[place + 1 : place + 1 + len(sizes)] = self._offsets[place] + np.cumsum(sizes)
-        self._next += len(sizes)
+            row_column[place : place + count] = rows[name]
+        self._offsets[:, place + 1 : place + 1 + count] = self._offsets[:, place, np.newaxis] + table.cumsum(axis=1)
+        self._next += count
         return leaving
+
+    def evict(self, count: int) -> None:
+        """Evict the oldest `count` rows.
+
+        Raises:
+            ArgumentError: There are fewer, or `count` is not an integer of at least 0.
+        """
+        count = validation.non_negative_int("count", count)
+        if count > len(self):
+            raise errors.ArgumentError(f"count must be at most the {len(self)} rows held, got {count}")
+        self._oldest += count
+
+    def update(self, keys: npt.ArrayLike, values: Mapping[str, npt.ArrayLike], lengths: npt.ArrayLike) -> int:
+        """Overwrite the values of some fields of rows, and return how many of the rows are held; others are skipped.
+
+        Args:
+            keys: Keys of rows [k]; for the same key twice, the last values are kept.
+            values: The values of each field, row after row, those of skipped rows included [sum of lengths, ...].
+            lengths: How many values each row has [k].
+
+        Raises:
+            SchemaError: A value does not fit its field, or there is no such field. Nothing has changed.
+            ArgumentError: A row has another length. Nothing has changed.
+        """
+        names, table = validation.integers("keys", keys), self._table(lengths)
+        if len(table[0]) != len(names):
+            raise errors.ArgumentError(f"lengths must be those of {len(names)} rows, one a key, got {len(table[0])}")
+        columns = _fitted(self._columns, values, self._totals(table)[1])
+        alive = self._alive(names)
+        slots, offsets = self._slots(names[alive] - self._base, columns)
+        held, given = np.diff(offsets), table[:, alive]
+        for track, row in np.argwhere(held != given):
+            raise errors.ArgumentError(
+                f"lengths must be {held[track, row]} for key {names[alive][row]}, as stored, got {given[track, row]}"
+            )
+        for name, values_given in columns.items():
+            column = self._columns[name]
+            column[slots[name] % len(column)] = values_given[np.repeat(alive, table[self._tracks[name]])]
+        return len(held[0])
+
+    def update_rows(self, keys: npt.ArrayLike, row_values: Mapping[str, npt.ArrayLike]) -> int:
+        """Overwrite some row fields of rows, and return how many of the rows are held; others are skipped.
+
+        Args:
+            keys: Keys of rows [k]; for the same key twice, the last value is kept.
+            row_values: The value of each row field [k, ...].
+
+        Raises:
+            SchemaError: A value does not fit its row field, or there is no such row field. Nothing has changed.
+        """
+        names = validation.integers("keys", keys)
+        columns = _fitted(self._row_columns, row_values, dict.fromkeys(self._row_columns, len(names)))
+        alive = self._alive(names)
+        places = names[alive] - self._base
+        for name, column in columns.items():
+            self._row_columns[name][places] = column[alive]
+        return len(places)
 
     def read(
         self, keys: npt.ArrayLike, fields: Collection[str] | None = None
     ) -> tuple[dict[str, arrays_lib.Array], arrays_lib.Ints]:
-        """Return rows by key [k]: copies of the values of each field [N], row after row, and the offsets [k + 1].
+        """Return rows by key [k]: copies of the values of each field [N, ...], row after row, and the offsets [k + 1].
 
         Row j has the values from offsets[j] to offsets[j + 1]. O(N), without a loop over rows.
 
@@ -141,17 +269,11 @@ class RaggedColumns(duplicates.CopiedWhole):
         Raises:
             UnknownKeyError: A row of one of the keys is not held.
         """
-        places = self._places(keys)
-        starts = self._offsets[places]
-        offsets = np.zeros(len(places) + 1, np.int64)
-        np.cumsum(self._offsets[places + 1] - starts, out=offsets[1:])
-        slots = np.repeat(starts % self._max_values - offsets[:-1], np.diff(offsets)) + np.arange(offsets[-1])
-        slots[slots >= self._max_values] -= self._max_values
-        names = self._columns if fields is None else fields
-        return {name: self._columns[name].take(slots) for name in names}, offsets
+        slots, offsets = self._slots(self._places(keys), self._columns if fields is None else fields)
+        return {name: self._columns[name].take(slots[name], axis=0, mode="wrap") for name in slots}, offsets[0]
 
     def row_values(self, name: str, keys: npt.ArrayLike | None = None) -> arrays_lib.Array:
-        """Return a copy of a row field for the rows with those keys [k], or for all, oldest first [rows].
+        """Return a copy of a row field for the rows with those keys [k, ...], or for all, oldest first [rows, ...].
 
         Raises:
             UnknownKeyError: A row of one of the keys is not held.
@@ -159,7 +281,7 @@ class RaggedColumns(duplicates.CopiedWhole):
         column = self._row_columns[name]
         if keys is None:
             return column[self._oldest - self._base : self._next - self._base].copy()
-        return column.take(self._places(keys))
+        return column.take(self._places(keys), axis=0)
 
     def clear(self) -> None:
         """Remove every row; keys are not reused."""
@@ -167,87 +289,141 @@ class RaggedColumns(duplicates.CopiedWhole):
 
     def state(self) -> dict[str, arrays_lib.Array | state_lib.ChunkedArray]:
         """Return "lengths" and the values of each field and row field, oldest first; gathered lazily."""
-        begin, count = int(self._offsets[self._oldest - self._base]), self.num_values
 
-        def gathered(column: arrays_lib.Array) -> state_lib.LazyArray:
+        def gathered(name: str, column: arrays_lib.Array) -> state_lib.LazyArray:
+            begin, end = self._span(name)
+
             def read(start: int, stop: int) -> arrays_lib.Array:
-                return column.take(np.arange(begin + start, begin + stop) % self._max_values)
+                return column.take(np.arange(begin + start, begin + stop) % len(column), axis=0)
 
-            return state_lib.LazyArray((count,), column.dtype, read)
+            return state_lib.LazyArray((end - begin, *column.shape[1:]), column.dtype, read)
 
-        arrays: dict[str, arrays_lib.Array | state_lib.ChunkedArray] = {"lengths": self.lengths}
-        arrays |= {f"values/{name}": gathered(column) for name, column in self._columns.items()}
+        lengths = np.diff(self._held())
+        arrays: dict[str, arrays_lib.Array | state_lib.ChunkedArray] = {
+            "lengths": np.array(lengths[1:].T, order="C") if self._is_uneven else lengths[0]
+        }
+        arrays |= {f"values/{name}": gathered(name, column) for name, column in self._columns.items()}
         return arrays | {f"rows/{name}": self.row_values(name) for name in self._row_columns}
-
-    def fill(self, first_key: int, arrays: Mapping[str, state_lib.ChunkedArray]) -> None:
-        """Restore a state with rows from first_key on; there must be no rows yet."""
-        lengths = state_lib.in_memory(arrays["lengths"])
-        self._base = self._oldest = self._next = first_key
-        self._make_room(len(lengths))
-        self._offsets[1 : len(lengths) + 1] = np.cumsum(lengths)
-        self._next += len(lengths)
-        for name, column in self._columns.items():
-            for start, stop in state_lib.chunks(self.num_values, self.num_values * column.itemsize):
-                column[start:stop] = arrays[f"values/{name}"].read(start, stop)
-        for name, row_column in self._row_columns.items():
-            row_column[: len(lengths)] = state_lib.in_memory(arrays[f"rows/{name}"])
 
     def check(self) -> None:
         """Raise CorruptionError if an invariant does not hold. O(rows)."""
-        if (self.lengths < 1).any():
+        lengths = np.diff(self._held())
+        if (lengths[0] < 1).any():
             raise errors.CorruptionError("a row must have at least one value")
+        if self._is_uneven and ((lengths < 0).any() or (lengths[1:].max(axis=0, initial=0) != lengths[0]).any()):
+            raise errors.CorruptionError("a row must be as long as its longest field")
         if self.num_values > self._max_values:
             raise errors.CorruptionError(f"the rows have {self.num_values} values, above the limit {self._max_values}")
+
+    def _table(self, lengths: npt.ArrayLike) -> arrays_lib.Ints:
+        """Return the lengths of rows for each track [tracks, k]."""
+        sizes = validation.integers("lengths", lengths)
+        if self._is_uneven:
+            width = len(self._columns)
+            sizes = sizes.reshape(len(sizes) // max(width, 1), width)
+            if sizes.min(initial=0) < 0:
+                raise errors.ArgumentError(f"lengths must be at least 0, got {sizes.min()}")
+            table = np.concatenate((sizes.max(axis=1, initial=0, keepdims=True), sizes), axis=1).T
+        else:
+            table = sizes[np.newaxis]
+        if table[0].min(initial=1) < 1:
+            raise errors.ArgumentError(f"lengths must be at least 1, got {table[0].min()}")
+        return table
+
+    def _totals(self, table: arrays_lib.Ints) -> tuple[int, dict[str, int]]:
+        """Return the sum of the lengths of rows [tracks, k], and how many values they have of each field."""
+        totals = table.sum(axis=1, dtype=np.float64).tolist()  # Integers could overflow.
+        return int(totals[0]), {name: int(totals[track]) for name, track in self._tracks.items()}
+
+    def _held(self) -> arrays_lib.Ints:
+        """Return the offsets of the rows held [tracks, rows + 1]."""
+        return self._offsets[:, self._oldest - self._base : self._next - self._base + 1]
+
+    def _span(self, name: str) -> tuple[int, int]:
+        """Return the first value that is stored of a field, and the one after the last, as values ever added."""
+        offsets = self._offsets[self._tracks[name]]
+        return int(offsets[self._oldest - self._base]), int(offsets[self._next - self._base])
+
+    def _alive(self, keys: arrays_lib.Ints) -> arrays_lib.Bools:
+        """Return whether the row of each key is held [k]."""
+        return (keys >= self._oldest) & (keys < self._next)
 
     def _places(self, keys: npt.ArrayLike) -> arrays_lib.Ints:
         """Return the positions in the row columns of the rows with those keys [k]."""
         names = validation.integers("keys", keys)
-        for key in names[(names < self._oldest) | (names >= self._next)]:
+        for key in names[~self._alive(names)]:
             raise errors.UnknownKeyError(f"key {key} not found: its row was evicted, or never was")
         return names - self._base
+
+    def _slots(
+        self, places: arrays_lib.Ints, names: Collection[str]
+    ) -> tuple[dict[str, arrays_lib.Ints], arrays_lib.Ints]:
+        """Return the slots of the values of rows [N] by field, and the offsets [tracks, k + 1].
+
+        Slots beyond the last one stand for those from 0 on.
+        """
+        starts = self._offsets[:, places]
+        lengths = self._offsets[:, places + 1] - starts
+        offsets = np.zeros((len(starts), len(places) + 1), np.int64)
+        lengths.cumsum(axis=1, out=offsets[:, 1:])
+        slots: dict[int, arrays_lib.Ints] = {}
+        for name in names:
+            track = self._tracks[name]
+            if track not in slots:
+                firsts = starts[track] % len(self._columns[name]) - offsets[track, :-1]
+                slots[track] = np.repeat(firsts, lengths[track]) + np.arange(offsets[track, -1])
+        return {name: slots[self._tracks[name]] for name in names}, offsets
 
     def _evict(self, excess: int) -> int:
         """Evict the oldest rows until at least `excess` values are free, and return how many."""
         if excess <= 0:
             return 0
-        first = self._oldest - self._base
-        ends = self._offsets[first + 1 : self._next - self._base + 1]
-        leaving = int(ends.searchsorted(self._offsets[first] + excess)) + 1
+        held = self._held()[0]
+        leaving = int(held[1:].searchsorted(held[0] + excess)) + 1
         self._oldest += leaving
         return leaving
 
+    def _with_room(self, name: str, count: int) -> arrays_lib.Array:
+        """Return the column of a field with room for `count` more values: itself, or a larger copy."""
+        column = self._columns[name]
+        begin, end = self._span(name)
+        needed = min(end - begin + count, self._max_values)
+        if needed <= len(column):
+            return column
+        larger: arrays_lib.Array = np.zeros((min(2 * needed, self._max_values), *column.shape[1:]), column.dtype)
+        stored = np.arange(begin, end)
+        larger[stored % len(larger)] = column[stored % len(column)]
+        return larger
+
     def _make_room(self, count: int) -> None:
         """Make room for `count` more rows: drop evicted ones, and double the space."""
-        if self._next - self._base + count < len(self._offsets):
+        if self._next - self._base + count < self._offsets.shape[1]:
             return
         first, held = self._oldest - self._base, len(self)
         size = max(_SMALLEST, 2 * (held + count))
-        offsets = np.zeros(size + 1, np.int64)
-        offsets[: held + 1] = self._offsets[first : first + held + 1]
-        columns = {name: np.zeros(size, column.dtype) for name, column in self._row_columns.items()}
+        offsets = np.zeros((len(self._offsets), size + 1), np.int64)
+        offsets[:, : held + 1] = self._held()
+        columns = {
+            name: np.zeros((size, *column.shape[1:]), column.dtype) for name, column in self._row_columns.items()
+        }
         for name, column in columns.items():
             column[:held] = self._row_columns[name][first : first + held]
         self._offsets, self._row_columns, self._base = offsets, columns, self._oldest
 
 
-def padded(values: arrays_lib.Array, mask: arrays_lib.Bools, padding: object) -> arrays_lib.Array:
-    """Return the values of rows, one after the other [N], as a rectangle [B, L], padded where the mask is False.
-
-    The mask [B, L] has N entries that are True: those of a row come first in it.
-    """
-    rectangle: arrays_lib.Array = np.full(mask.shape, padding, values.dtype)
-    rectangle[mask] = values
-    return rectangle
+def _zeros(count: int, field: FieldLike) -> arrays_lib.Array:
+    field = field if isinstance(field, schema.Field) else schema.Field((), field)
+    return np.zeros((count, *field.shape), field.dtype)
 
 
 def _fitted(
-    columns: Mapping[str, arrays_lib.Array], values: Mapping[str, npt.ArrayLike], count: int
+    columns: Mapping[str, arrays_lib.Array], values: Mapping[str, npt.ArrayLike], counts: Mapping[str, int]
 ) -> dict[str, arrays_lib.Array]:
-    """Return values [count] for each column, in its dtype."""
+    """Return the values [count, ...] in the dtypes of their columns."""
     for name in values:
         if name not in columns:
             raise errors.SchemaError(f"field {name} must be one of {', '.join(columns)}")
-    for name in columns:
-        if name not in values:
-            raise errors.SchemaError(f"field {name} must have values, got none")
-    return {name: casting.cast_exact(name, values[name], (count,), column.dtype) for name, column in columns.items()}
+    return {
+        name: casting.cast_exact(name, column, (counts[name], *columns[name].shape[1:]), columns[name].dtype)
+        for name, column in values.items()
+    }

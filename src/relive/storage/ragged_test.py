@@ -9,8 +9,10 @@ import pytest
 
 from relive import errors
 from relive.persistence import state as state_lib
+from relive.schema import schema
 from relive.storage import ragged
 
+UNEVEN: dict[str, ragged.FieldLike] = {"a": "int32", "b": schema.Field(2, "int64")}
 FIELDS = {"token": "int32", "score": "float64"}
 
 
@@ -69,6 +71,17 @@ def test_a_row_wraps_around_wherever_it_begins(cursor: int) -> None:
     assert rows.num_values == 6
     assert added(rows, [[20], [21, 22]]) == 1
     assert held(rows) == [[20], [21, 22]]
+
+
+@pytest.mark.parametrize("cursor", range(7))
+def test_a_row_is_updated_where_it_wraps_around(cursor: int) -> None:
+    rows = new(6)
+    for number in range(cursor):
+        added(rows, [[number]])
+    added(rows, [[10, 11], [12, 13, 14]])
+    last = rows.first_key + len(rows) - 1
+    assert rows.update([last, last - 1], values_of([[1, 2, 3], [4, 5]]), [3, 2]) == 2
+    assert held(rows)[-2:] == [[4, 5], [1, 2, 3]]
 
 
 def test_the_limit_is_kept_to_the_value() -> None:
@@ -135,6 +148,191 @@ def test_lengths_are_checked() -> None:
         ragged.RaggedColumns(0, FIELDS)
 
 
+def test_the_oldest_rows_are_evicted_on_request() -> None:
+    rows = new(10)
+    added(rows, [[1, 2], [3], [4, 4, 4]])
+    rows.evict(0)
+    rows.evict(2)
+    assert (held(rows), rows.first_key, rows.num_values) == ([[4, 4, 4]], 2, 3)
+    for count, text in [
+        (2, "count must be at most the 1 rows held, got 2"),
+        (-1, "count must be at least 0, got -1"),
+        (1.0, "count must be an integer of at least 0, got 1.0"),
+    ]:
+        with pytest.raises(errors.ReplayError, match=f"^{text}$"):
+            rows.evict(count)  # type: ignore[arg-type]
+    assert held(rows) == [[4, 4, 4]]
+
+
+def uneven(max_values: int) -> ragged.RaggedColumns:
+    return ragged.RaggedColumns(max_values, UNEVEN, is_uneven=True)
+
+
+def added_unevenly(rows: ragged.RaggedColumns, numbers: list[tuple[list[int], list[int]]]) -> int:
+    a, b = ([number for row in numbers for number in row[field]] for field in range(2))
+    pairs = np.array([[number, -number] for number in b], np.int64).reshape(-1, 2)
+    return rows.extend({"a": a, "b": pairs}, [[len(row[0]), len(row[1])] for row in numbers])
+
+
+def held_unevenly(rows: ragged.RaggedColumns) -> list[tuple[list[int], list[int]]]:
+    found = []
+    for key in range(rows.first_key, rows.first_key + len(rows)):
+        columns, offsets = rows.read([key])
+        assert offsets.tolist() == [0, max(map(len, columns.values()))]
+        assert columns["b"].tolist() == [[number, -number] for number, _ in columns["b"].tolist()]
+        found.append((columns["a"].tolist(), columns["b"][:, 0].tolist()))
+    return found
+
+
+def test_fields_that_differ_in_length_are_counted_by_the_longest() -> None:
+    rows = uneven(6)
+    assert added_unevenly(rows, [([1], [2, 3, 4]), ([], [5])]) == 0
+    assert (rows.num_values, rows.lengths.tolist(), rows.nbytes) == (4, [3, 1], 4 + 4 * 16)
+    columns, offsets = rows.read([1, 0, 1])
+    assert (columns["a"].tolist(), columns["b"][:, 0].tolist(), offsets.tolist()) == (
+        [1],
+        [5, 2, 3, 4, 5],
+        [0, 1, 4, 5],
+    )
+    assert added_unevenly(rows, [([6, 7, 8], [])]) == 1
+    assert held_unevenly(rows) == [([], [5]), ([6, 7, 8], [])]
+    assert rows.state()["lengths"].tolist() == [[0, 1], [3, 0]]  # type: ignore[union-attr]
+    assert rows.update([1, 2, 0], {"a": [9, 10, 11, 0]}, [[0, 1], [3, 0], [1, 3]]) == 2
+    assert held_unevenly(rows) == [([], [5]), ([9, 10, 11], [])]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "text"),
+    [
+        ([[1, 0], [0, 0]], "lengths must be at least 1, got 0"),
+        ([[2, -1]], "lengths must be at least 0, got -1"),
+        ([[7, 1]], "lengths must sum to at most max_values = 6, got 7"),
+        ([[1, 1]], r"b must be of shape \(1, 2\), got \(0, 2\)"),
+    ],
+)
+def test_lengths_of_fields_are_checked(lengths: Any, text: str) -> None:
+    rows = uneven(6)
+    added_unevenly(rows, [([1, 2], [3])])
+    with pytest.raises(errors.ReplayError, match=f"^{text}$"):
+        rows.extend({"a": [1], "b": np.zeros((0, 2))}, lengths)
+    assert held_unevenly(rows) == [([1, 2], [3])]
+    with pytest.raises(errors.ArgumentError, match="^lengths must be 1 for key 0, as stored, got 2$"):
+        rows.update([5, 0], {}, [[1, 2], [2, 2]])
+
+
+@pytest.mark.parametrize("cursor", range(20))
+def test_a_field_may_grow_wherever_it_begins(cursor: int) -> None:
+    rows = uneven(30)
+    added_unevenly(rows, [([1], [1, 2, 3])])
+    for number in range(cursor):
+        added_unevenly(rows, [([], [number])])
+        rows.evict(1)
+    rows.evict(1)
+    added_unevenly(rows, [([4], [4, 5, 6, 7, 8])])
+    added_unevenly(rows, [([], [9, 10, 11])])
+    assert held_unevenly(rows) == [([4], [4, 5, 6, 7, 8]), ([], [9, 10, 11])]
+
+
+def test_a_field_has_memory_for_its_own_values() -> None:
+    rows = uneven(1000)
+    for number in range(500):
+        added_unevenly(rows, [([number] * 50, [number])])
+    assert held_unevenly(rows) == [([number] * 50, [number]) for number in range(480, 500)]
+    assert rows.nbytes == 1000 * 4 + 20 * 16
+    assert [len(column) for column in rows._columns.values()] == [1000, 22]
+
+
+POINT = np.dtype([("x", "<f4"), ("y", ">i2")])
+
+
+def test_values_of_any_shape_and_dtype_come_back_bit_for_bit() -> None:
+    fields: dict[str, ragged.FieldLike] = {
+        "image": schema.Field((2, 2), "uint8"),
+        "nothing": schema.Field(0, float),
+        "point": POINT,
+    }
+    row_fields: dict[str, ragged.FieldLike] = {"goal": schema.Field(3, ">f2"), "name": "<U3"}
+    rows = ragged.RaggedColumns(4, fields, row_fields)
+    rows.extend(
+        {"image": np.zeros((3, 2, 2), "u1"), "nothing": np.zeros((3, 0)), "point": np.zeros(3, POINT)}, [3], ROW
+    )
+    images = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
+    points = np.array([(1, 2), (-0.0, 4), (5, 6)], POINT)
+    assert rows.extend({"image": images, "nothing": np.zeros((3, 0)), "point": points}, [1, 2], TWO_ROWS) == 1
+    columns, _ = rows.read([2, 1])
+    assert columns["image"].tobytes() == images[[1, 2, 0]].tobytes()
+    assert columns["point"].tobytes() == points[[1, 2, 0]].tobytes()
+    assert columns["nothing"].shape == (3, 0)
+    assert rows.row_values("goal", [2]).tobytes() == np.array([[4, 5, 6]], ">f2").tobytes()
+    assert rows.row_values("name").tolist() == ["b", "c"]
+    given = state_lib.StateReader({}, {name: state_lib.in_memory(array) for name, array in rows.state().items()})
+    again = ragged.RaggedColumns.loaded(given, 4, fields, row_fields, first_key=1)
+    assert [array.tobytes() for array in again.read([2, 1])[0].values()] == [
+        array.tobytes() for array in columns.values()
+    ]
+    assert again.row_values("goal").tobytes() == rows.row_values("goal").tobytes()
+    with pytest.raises(errors.SchemaError, match=r"^image must be of shape \(1, 2, 2\), got \(1, 2\)$"):
+        rows.update([1], {"image": [[1, 2]]}, [1])
+
+
+ROW: dict[str, Any] = {"goal": np.zeros((1, 3), ">f2"), "name": ["a"]}
+TWO_ROWS: dict[str, Any] = {"goal": np.array([[1, 2, 3], [4, 5, 6]], ">f2"), "name": ["b", "c"]}
+
+
+def test_updates_overwrite_the_rows_held_and_skip_others() -> None:
+    rows = new(6)
+    added(rows, [[0], [1, 1]])
+    added(rows, [[2, 2, 2], [3]])
+    assert rows.first_key == 1
+    assert rows.update([3, 0, 9, 2], {"token": [30, 7, 7, 7, 20, 21, 22]}, [1, 1, 2, 3]) == 2
+    assert rows.update_rows([0, 2, 9, 2], {"name": [7, 5, 7, 6]}) == 2
+    assert rows.read([1, 2, 3])[0]["token"].tolist() == [1, 1, 20, 21, 22, 30]
+    assert rows.read([1, 2, 3])[0]["score"].tolist() == [0.25, 0.25, 0.5, 0.5, 0.5, 0.75]
+    assert rows.row_values("name").tolist() == [1, 6, 3]
+    assert rows.update([], {"token": []}, []) == rows.update_rows([], {}) == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "values", "lengths", "text"),
+    [
+        ([0, 1], {"token": [1, 2, 3]}, [1, 2], "lengths must be 2 for key 0, as stored, got 1"),
+        ([0, 1], {"token": [1, 2, 3]}, [3], "lengths must be those of 2 rows, one a key, got 1"),
+        ([0, 9], {"token": [1]}, [2, -1], "lengths must be at least 1, got -1"),
+        ([0, 9], {"token": [1, 2]}, [2, 1], r"token must be of shape \(3,\), got \(2,\)"),
+        ([0], {"token": [1, 2], "score": [1, 2j]}, [2], "score must be of dtype float64, got .*"),
+        ([0], {"token": [1, 2**31]}, [2], "token must fit int32, got 2147483648"),
+        ([9], {"token": [2**31]}, [1], "token must fit int32, got 2147483648"),
+        ([0], {"token": [1, 2], "name": [1]}, [2], "field name must be one of token, score"),
+        ([0.5], {"token": [1, 2]}, [2], r"keys must be integers, got \[0.5\]"),
+    ],
+)
+def test_an_update_that_does_not_fit_changes_nothing(keys: Any, values: Any, lengths: Any, text: str) -> None:
+    rows = new(5)
+    added(rows, [[1, 2], [3, 3, 3]])
+    before = snapshot(rows)
+    with pytest.raises(errors.ReplayError, match=f"^{text}$"):
+        rows.update(keys, values, lengths)
+    assert snapshot(rows) == before
+
+
+@pytest.mark.parametrize(
+    ("keys", "row_values", "text"),
+    [
+        ([0, 1], {"name": [1]}, r"name must be of shape \(2,\), got \(1,\)"),
+        ([0, 9], {"name": [1, 0.5]}, "name must fit int64, got 0.5.*"),
+        ([0], {"name": [7], "token": [1]}, "field token must be one of name"),
+        (["a"], {"name": [1]}, r"keys must be integers, got \['a'\]"),
+    ],
+)
+def test_an_update_of_row_fields_that_does_not_fit_changes_nothing(keys: Any, row_values: Any, text: str) -> None:
+    rows = new(5)
+    added(rows, [[1, 2], [3, 3, 3]])
+    before = snapshot(rows)
+    with pytest.raises(errors.ReplayError, match=f"^{text}$"):
+        rows.update_rows(keys, row_values)
+    assert snapshot(rows) == before
+
+
 def test_keys_that_are_not_held_are_refused() -> None:
     rows = new(2)
     for number in range(4):
@@ -159,31 +357,98 @@ def test_memory_is_for_the_rows_held() -> None:
     assert held(rows) == [[number] for number in range(100)]
     for number in range(2_000):
         added(rows, [[number] * 10])
-    assert len(rows._offsets) == 65
+    assert rows._offsets.shape == (1, 65)
     assert len(rows._row_columns["name"]) == 64
     for number in range(200):
         added(rows, [[number]])
-    assert len(rows._offsets) <= 2 * 102 + 1
+    assert rows._offsets.shape[1] <= 2 * 102 + 1
     assert held(rows) == [[number] for number in range(100, 200)]
+    given = state_lib.StateReader({}, {name: state_lib.in_memory(array) for name, array in rows.state().items()})
+    loaded = ragged.RaggedColumns.loaded(given, 100, FIELDS, {"name": "int64"}, first_key=rows.first_key)
+    assert snapshot(loaded) == snapshot(rows)
 
 
 def test_check_finds_what_is_wrong() -> None:
     rows = new(6)
     added(rows, [[1, 2], [3]])
     rows.check()
-    rows._offsets[2] = 2
+    rows._offsets[0, 2] = 2
     with pytest.raises(errors.CorruptionError, match="^a row must have at least one value$"):
         rows.check()
-    rows._offsets[2] = 9
+    rows._offsets[0, 2] = 9
     with pytest.raises(errors.CorruptionError, match="^the rows have 9 values, above the limit 6$"):
         rows.check()
 
 
-def test_padding_stands_on_the_right_alone() -> None:
-    mask = np.array([[True, True, False], [True, False, False], [True, True, True]])
-    rectangle = ragged.padded(np.array([1, 2, 3, 4, 5, 6], np.int32), mask, -1)
-    assert rectangle.tolist() == [[1, 2, -1], [3, -1, -1], [4, 5, 6]]
-    assert rectangle.dtype == np.int32
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        ((1, 1, 4), "a row must be as long as its longest field"),
+        ((2, 1, -1), "a row must be as long as its longest field"),
+        ((0, 2, 3), "a row must have at least one value"),
+        ((0, 2, 9), "a row must be as long as its longest field"),
+    ],
+)
+def test_check_finds_what_is_wrong_with_fields(damage: tuple[int, int, int], text: str) -> None:
+    rows = uneven(6)
+    added_unevenly(rows, [([1, 2], [3, 4, 5]), ([6], [7])])
+    rows.check()
+    rows._offsets[damage[:2]] = damage[2]
+    with pytest.raises(errors.CorruptionError, match=f"^{text}$"):
+        rows.check()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "text"),
+    [
+        (
+            {"lengths": np.array([[1, 0], [0, 0]])},
+            r"lengths must be integers in \[0, 6\], with one above 0 in each row.*",
+        ),
+        ({"lengths": np.array([[2, -1]])}, "lengths must be integers in .*"),
+        ({"lengths": np.array([[7, 1]])}, "lengths must be integers in .*"),
+        ({"lengths": np.array([[3, 1], [1, 4]])}, "lengths must be integers that sum to at most 6, got 7"),
+        (
+            {"lengths": np.array([[1, 1]])},
+            r"array values/b must be of dtype int64 and shape \(1, 2\), got int64 and \(3, 2\)",
+        ),
+        ({"values/a": np.zeros(1)}, "array values/a must be of dtype int32 .*"),
+        ({"lengths": np.array([1])}, "array lengths must be of .*"),
+    ],
+)
+def test_a_state_that_cannot_be_is_refused(arrays: Any, text: str) -> None:
+    rows = uneven(6)
+    added_unevenly(rows, [([1], [2, 3, 4])])
+    given = {name: state_lib.in_memory(array) for name, array in rows.state().items()}
+    assert held_unevenly(loaded_unevenly(given)) == [([1], [2, 3, 4])]
+    with pytest.raises(errors.CheckpointError, match=f"^{text}$"):
+        loaded_unevenly(given | arrays)
+
+
+def loaded_unevenly(arrays: Any, max_values: int = 6, first_key: int = 0) -> ragged.RaggedColumns:
+    given = state_lib.StateReader({}, arrays)
+    return ragged.RaggedColumns.loaded(given, max_values, UNEVEN, is_uneven=True, first_key=first_key)
+
+
+def test_a_state_of_even_rows_that_cannot_be_is_refused() -> None:
+    rows = new(6)
+    added(rows, [[1, 2], [3]])
+    arrays = {f"it/{name}": state_lib.in_memory(array) for name, array in rows.state().items()}
+    for change, text in [
+        ({"it/lengths": np.array([0, 3])}, r"array it/lengths must hold integers in \[1, 6\], got 0"),
+        ({"it/lengths": np.array([6, 1])}, "it/lengths must be integers that sum to at most 6, got 7"),
+        (
+            {"it/rows/name": np.array([1])},
+            r"array it/rows/name must be of dtype int64 and shape \(2\), got int64 and .*",
+        ),
+        ({"it/values/score": np.zeros(2)}, r"array it/values/score must be of dtype float64 and shape \(3\), got .*"),
+    ]:
+        given = state_lib.StateReader({"it": {}}, arrays | change).part("it")
+        with pytest.raises(errors.CheckpointError, match=f"^{text}$"):
+            ragged.RaggedColumns.loaded(given, 6, FIELDS, {"name": "int64"})
+    given = state_lib.StateReader({"it": {}}, arrays).part("it")
+    with pytest.raises(errors.CheckpointError, match="^there is no memory for the rows: "):
+        ragged.RaggedColumns.loaded(given, 2**62, FIELDS)
 
 
 class RaggedMachine(stateful.RuleBasedStateMachine):
@@ -219,6 +484,32 @@ class RaggedMachine(stateful.RuleBasedStateMachine):
         self.first_key += leaving
         assert added(self.rows, numbers) == leaving
 
+    @stateful.rule(count=st.integers(0, 5))
+    def evict(self, count: int) -> None:
+        if count > len(self.twin):
+            with pytest.raises(errors.ArgumentError, match="^count must be at most"):
+                self.rows.evict(count)
+            return
+        self.rows.evict(count)
+        self.first_key += count
+        del self.twin[:count]
+
+    @stateful.rule(places=st.lists(st.integers(-3, 30), max_size=6))
+    def update(self, places: list[int]) -> None:
+        """Rows that are not held have one value, which must go nowhere."""
+        held = [place for place in places if 0 <= place < len(self.twin)]
+        numbers = []
+        for place in places:
+            length = len(self.twin[place]) if 0 <= place < len(self.twin) else 1
+            numbers.append(list(range(self.counter, self.counter + length)))
+            self.counter += length
+        keys = np.array(places, np.int64) + self.first_key
+        assert self.rows.update(keys, values_of(numbers), list(map(len, numbers))) == len(held)
+        assert self.rows.update_rows(keys, {"name": [row[0] for row in numbers]}) == len(held)
+        for place, row in zip(places, numbers, strict=True):
+            if 0 <= place < len(self.twin):
+                self.twin[place] = row
+
     @stateful.rule()
     def clear(self) -> None:
         self.first_key += len(self.twin)
@@ -227,11 +518,12 @@ class RaggedMachine(stateful.RuleBasedStateMachine):
 
     @stateful.rule()
     def save_and_load(self) -> None:
-        state = self.rows.state()
-        given = state_lib.StateReader({}, {name: state_lib.in_memory(array) for name, array in state.items()})
-        kept = {name: given.column(name, array.dtype, (None,)) for name, array in state.items()}
-        self.rows = new(self.max_values)
-        self.rows.fill(self.first_key, kept)
+        given = state_lib.StateReader(
+            {}, {name: state_lib.in_memory(array) for name, array in self.rows.state().items()}
+        )
+        self.rows = ragged.RaggedColumns.loaded(
+            given, self.max_values, FIELDS, {"name": "int64"}, first_key=self.first_key
+        )
 
     @stateful.rule(places=st.lists(st.integers(0, 29), max_size=6))
     def read(self, places: list[int]) -> None:
@@ -258,3 +550,50 @@ class RaggedMachine(stateful.RuleBasedStateMachine):
 
 
 TestRaggedMachine = RaggedMachine.TestCase
+
+
+class UnevenMachine(stateful.RuleBasedStateMachine):
+    """Compares rows whose fields differ in length with lists."""
+
+    @stateful.initialize(max_values=st.integers(1, 20))
+    def start(self, max_values: int) -> None:
+        self.max_values = max_values
+        self.rows = uneven(max_values)
+        self.twin: list[tuple[list[int], list[int]]] = []
+        self.gone = self.counter = 0
+
+    @stateful.rule(lengths=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3)).filter(any), max_size=4))
+    def extend(self, lengths: list[tuple[int, int]]) -> None:
+        total = sum(map(max, lengths))
+        numbers = [tuple(list(range(self.counter, self.counter + length)) for length in both) for both in lengths]
+        self.counter += 7
+        if total > self.max_values:
+            with pytest.raises(errors.ArgumentError, match="must sum to at most"):
+                added_unevenly(self.rows, numbers)  # type: ignore[arg-type]
+            return
+        leaving = 0
+        while sum(max(map(len, row)) for row in self.twin[leaving:]) + total > self.max_values:
+            leaving += 1
+        assert added_unevenly(self.rows, numbers) == leaving  # type: ignore[arg-type]
+        self.gone += leaving
+        self.twin = self.twin[leaving:] + numbers  # type: ignore[operator]
+
+    @stateful.rule(count=st.integers(0, 2))
+    def evict(self, count: int) -> None:
+        count = min(count, len(self.twin))
+        self.rows.evict(count)
+        self.gone += count
+        del self.twin[:count]
+
+    @stateful.rule()
+    def save_and_load(self) -> None:
+        arrays = {name: state_lib.in_memory(array) for name, array in self.rows.state().items()}
+        self.rows = loaded_unevenly(arrays, self.max_values, self.gone)
+
+    @stateful.invariant()
+    def the_same_rows_are_held(self) -> None:
+        assert (held_unevenly(self.rows), self.rows.first_key) == (self.twin, self.gone)
+        self.rows.check()
+
+
+TestUnevenMachine = UnevenMachine.TestCase

@@ -1,5 +1,6 @@
 """What both shells have of the buffer inside, and what they have not."""
 
+import asyncio
 import threading
 import time
 from typing import Any
@@ -85,3 +86,23 @@ def test_what_a_shell_has_not(name: str) -> None:
     shell = relive.ThreadSafeReplayBuffer(relive.EpisodeReplayBuffer[Any, Any]())
     with pytest.raises(AttributeError, match=name):
         getattr(shell, name)
+
+
+async def test_tasks_share_a_buffer_of_items() -> None:
+    shell: Any = relive.AsyncReplayBuffer(relive.ItemReplayBuffer(10, "fragments", seed=0))
+    learner = asyncio.create_task(shell.sample(2))
+    await asyncio.sleep(0)
+    assert not learner.done()
+    await shell.add({"a": [1, 2]})
+    assert (await learner)["a"].tolist() == [1, 2, 1, 2]
+    with pytest.raises(relive.ArgumentError, match="^num_items must be at least 1, got 0$"):
+        await shell.sample(0)
+    shell.close()
+    with pytest.raises(relive.ClosedError):
+        await shell.add({"a": [1, 2]})
+
+
+@pytest.mark.parametrize("kind", [relive.EpisodeReplayBuffer, lambda: relive.RolloutBuffer(3)])
+def test_what_waits_itself_or_never_needs_no_wrapper_for_tasks(kind: Any) -> None:
+    with pytest.raises(relive.ArgumentTypeError, match="^buffer must be a buffer that does not wait itself, such as"):
+        relive.AsyncReplayBuffer(kind())
