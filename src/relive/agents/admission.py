@@ -131,6 +131,11 @@ class Desk:
         """Number of admitted episodes that have not given their place back, including open and trained ones."""
         return self._admitted
 
+    @property
+    def reserved(self) -> int:
+        """Number of episodes that unused tickets admit."""
+        return self._reserved
+
     def checked_count(self, count: object) -> int:
         """Return the checked number of episodes for a ticket.
 

@@ -19,6 +19,7 @@ import contextlib
 import itertools
 import time
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar
+import warnings
 
 import numpy as np
 
@@ -197,6 +198,7 @@ class Delivery(Generic[E]):
     _journal: Any
     _queues: DeliveryWaiters
     _rng: np.random.Generator
+    _is_warned = False
 
     @property
     def admission(self) -> admission_lib.Admission | None:
@@ -236,7 +238,7 @@ class Delivery(Generic[E]):
 
         def ready() -> bool:
             self._gate.refuse_if_closed()
-            return self._can_admit(count)
+            return self._can_admit(count) or self._warn_if_stuck(self._queues.groups)
 
         await self._queues.wait_for(self._queues.starts, ready, self._due)
         return self._hand_outs.desk.admit(count)
@@ -505,7 +507,7 @@ class Delivery(Generic[E]):
             before = itertools.takewhile(lambda other: other is not request, condition.waiting)
             bounds = [self._least_version(other) for other in before if isinstance(other, Request)]
             request.kept = min([bound for bound in bounds if bound is not None], default=None)
-            return self._num_ready(request) >= request.count
+            return self._num_ready(request) >= request.count or self._warn_if_stuck(self._queues.starts)
 
         await self._queues.wait_for(condition, ready, self._due, request)
         return self._take(request)
@@ -571,6 +573,23 @@ class Delivery(Generic[E]):
     def _can_admit(self, count: int) -> bool:
         self._hand_outs.pass_time()
         return self._hand_outs.desk.can_admit(count, len(self._store.open))
+
+    def _warn_if_stuck(self, others: gate_lib.FairCondition) -> bool:
+        """Return False, after a warning if the caller and others wait for a group that nobody completes."""
+        book = self._hand_outs.book
+        if book is None or self._is_warned or not others.waiting:
+            return False
+        gathering = book.first_gathering
+        if gathering is not None and book.due is None and not self._store.open and not self._hand_outs.desk.reserved:
+            self._is_warned = True
+            warnings.warn(
+                f"next_groups and admit wait for each other: no episode runs, and group {gathering!r} holds places but "
+                "is not complete. Start another episode in a group when one of it ends as ABORTED or empty, reject the "
+                "others, or give Groups a timeout",
+                errors.MisuseWarning,
+                stacklevel=2,
+            )
+        return False
 
     def _least_version(self, request: Request) -> int | None:
         """Return the oldest acceptable version; None if all are."""

@@ -7,6 +7,7 @@ import itertools
 import pathlib
 import random
 from typing import Any
+import warnings
 
 import numpy as np
 import pytest
@@ -259,6 +260,24 @@ def test_a_bound_on_what_runs_must_fit_a_group() -> None:
         Buffer(groups=groups_lib.Groups(2), admission=admission_lib.Admission(9, 9, max_running=1))
     with pytest.raises(relive.ArgumentError, match="^max_running must be at least 1, got 0$"):
         admission_lib.Admission(1, 1, max_running=0)
+
+
+def test_a_group_that_nobody_completes_is_named_when_all_wait_for_it() -> None:
+    async def main() -> None:
+        buffer = Buffer(admission=admission_lib.Admission(0, 2), groups=groups_lib.Groups(2))
+        for group_id in ("g", "h"):
+            live(buffer, "a", group_id=group_id, ticket=buffer.admit_nowait())
+        learner = asyncio.create_task(buffer.next_groups(1))
+        actor = asyncio.create_task(buffer.admit())
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            await asyncio.sleep(0.01)
+        (warning,) = found
+        assert "group 'g' holds places but is not complete" in str(warning.message)
+        buffer.close()
+        await asyncio.gather(learner, actor, return_exceptions=True)
+
+    asyncio.run(main())
 
 
 # Acknowledgements.

@@ -266,6 +266,11 @@ class GroupBook:
             return None
         return next(iter(self._gathering.values())).since + self._rule.timeout
 
+    @property
+    def first_gathering(self) -> str | None:
+        """The id of the first group that is not complete; None if there is none."""
+        return next(iter(self._gathering), None)
+
     def pass_time(self, now: float) -> Dropped:
         """Close the groups whose timeout has passed, and return the dropped episodes. O(1) amortised."""
         dropped: Dropped = []
